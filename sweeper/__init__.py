@@ -1,0 +1,1 @@
+"""One grid in, a believable report out: experiment sweeps for post-training."""

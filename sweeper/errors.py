@@ -1,0 +1,83 @@
+"""Everything that sweeper tells a user is wrong.
+
+    SweeperError                 1    (never raised itself)
+     ├─ UsageError               2    the command line or an argument from Python
+     │   └─ GridError            2    one or more problems in a grid, each with its place
+     ├─ NotFound                 5    no such sweep, run, file
+     └─ EnvironmentFailure       6    what sweeper needs is not there
+         ├─ StoreError                the store refuses or cannot be reached
+         │   └─ AlreadyExists         an exclusive create lost the race
+         ├─ Unreachable               a backend does not answer: says nothing about its jobs
+         ├─ EngineError               the local engine does not start or does not answer
+         └─ AnotherLauncher           a sweep has its launcher already
+
+The number is the exit code of a command that ends with the error. A message is one line that
+says where, what, and how to mend it; only `GridError` has a line for each problem.
+"""
+
+from collections.abc import Sequence
+
+__all__ = [
+    "AlreadyExists",
+    "AnotherLauncher",
+    "EngineError",
+    "EnvironmentFailure",
+    "GridError",
+    "NotFound",
+    "StoreError",
+    "SweeperError",
+    "Unreachable",
+    "UsageError",
+]
+
+
+class SweeperError(Exception):
+    """The root of the tree; `exit_code` is what the command line ends with."""
+
+    exit_code = 1
+
+
+class UsageError(SweeperError):
+    """The caller asked for something that cannot be: say what, and what to write instead."""
+
+    exit_code = 2
+
+
+class GridError(UsageError):
+    """A grid that cannot be run. `problems` holds one line for each mistake, in file order."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
+
+
+class NotFound(SweeperError):
+    """What was named does not exist."""
+
+    exit_code = 5
+
+
+class EnvironmentFailure(SweeperError):
+    """Something outside sweeper is missing or does not answer."""
+
+    exit_code = 6
+
+
+class StoreError(EnvironmentFailure):
+    """The store cannot do what was asked."""
+
+
+class AlreadyExists(StoreError):
+    """An exclusive create found the path taken."""
+
+
+class Unreachable(EnvironmentFailure):
+    """A backend did not answer. It never means that a job is gone."""
+
+
+class EngineError(EnvironmentFailure):
+    """The local engine could not be started, found or stopped."""
+
+
+class AnotherLauncher(EnvironmentFailure):
+    """Another launcher holds the sweep."""

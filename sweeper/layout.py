@@ -1,0 +1,51 @@
+"""What lies where below a sweep's folder. Paths are relative to the store's root.
+
+The files under `runs/` belong to the recipe and have tinker-cookbook's names and shapes;
+everything else is ours.
+"""
+
+from sweeper.states import Event
+
+__all__ = ["Layout", "token"]
+
+
+class Layout:
+    """The paths of one sweep."""
+
+    def __init__(self, sweep: str) -> None:
+        self.sweep = sweep
+        self.plan = f"{sweep}/sweep.json"
+        self.state = f"{sweep}/state"
+        self.heartbeats = f"{sweep}/heartbeats"
+        self.runs = f"{sweep}/runs"
+        self.launcher = f"{sweep}/launcher"
+        self.report = f"{sweep}/report"
+
+    def event(self, run: str, attempt: int, event: Event) -> str:
+        """The immutable record of something that happened to an attempt."""
+        return f"{self.state}/{run}/{attempt}.{event.value}.json"
+
+    def heartbeat(self, run: str, attempt: int) -> str:
+        """Overwritten by the worker; holds a counter."""
+        return f"{self.heartbeats}/{run}.{attempt}"
+
+    def log_path(self, run: str, attempt: int) -> str:
+        """The recipe's own folder for one attempt."""
+        return f"{self.runs}/{run}.{attempt}"
+
+    def attempt(self, run: str, attempt: int) -> str:
+        """What the launcher and the worker keep about one attempt."""
+        return f"{self.sweep}/attempts/{run}.{attempt}"
+
+    def job(self, run: str, attempt: int) -> str:
+        """What the worker is to do, written before the attempt is submitted."""
+        return f"{self.attempt(run, attempt)}/job.json"
+
+    def log(self, run: str, attempt: int) -> str:
+        """Standard output and error of the recipe."""
+        return f"{self.attempt(run, attempt)}/stdout.log"
+
+
+def token(run: str, attempt: int) -> str:
+    """The name by which a backend knows the job of an attempt: `<run id>-a<attempt>`."""
+    return f"{run}-a{attempt}"
