@@ -1,1 +1,35 @@
-"""One grid in, a believable report out: experiment sweeps for post-training."""
+"""Launch a grid of experiments, lose none of them, and compare what they found.
+
+    plan = sweeper.plan("grids/quickstart.yaml", overrides={"max_steps": 5})
+    sweeper.launch(plan, root="sweeps", wait=True)
+    registry = sweeper.Registry("sweeps")
+
+Names are loaded when they are first used, so that the command line and the workers start quickly.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sweeper.planner import Plan, Run, plan
+    from sweeper.registry import Registry
+    from sweeper.start import Launched, launch
+
+__version__ = "0.1.0"
+
+__all__ = ["Launched", "Plan", "Registry", "Run", "__version__", "launch", "plan"]
+
+_HOMES = {
+    "Launched": "sweeper.start",
+    "Plan": "sweeper.planner",
+    "Registry": "sweeper.registry",
+    "Run": "sweeper.planner",
+    "launch": "sweeper.start",
+    "plan": "sweeper.planner",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'sweeper' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

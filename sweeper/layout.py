@@ -18,7 +18,10 @@ class Layout:
         self.state = f"{sweep}/state"
         self.heartbeats = f"{sweep}/heartbeats"
         self.runs = f"{sweep}/runs"
-        self.launcher = f"{sweep}/launcher"
+        self.lock = f"{sweep}/launcher/lock"
+        self.launcher_log = f"{sweep}/launcher/log"
+        self.observations = f"{sweep}/launcher/observations.json"
+        self.service = f"{sweep}/launcher/service.json"
         self.report = f"{sweep}/report"
 
     def event(self, run: str, attempt: int, event: Event) -> str:

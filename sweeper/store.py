@@ -7,8 +7,8 @@ which is for heartbeats.
 Standard library only, and little of it: the worker loads this for every job.
 """
 
+import errno
 import os
-import secrets
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
@@ -87,8 +87,8 @@ class LocalStore:
 
     def _write_temporary(self, full: str, data: bytes, durable: bool) -> str:
         folder = os.path.dirname(full)
-        os.makedirs(folder, exist_ok=True)
-        temporary = os.path.join(folder, f"{_TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}")
+        _make_folder(folder)
+        temporary = os.path.join(folder, f"{_TEMPORARY}{os.getpid()}-{os.urandom(4).hex()}")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         try:
             _write_all(descriptor, data)
@@ -133,7 +133,7 @@ class LocalStore:
     def append(self, path: str, data: bytes) -> None:
         full = self._full(path)
         try:
-            os.makedirs(os.path.dirname(full), exist_ok=True)
+            _make_folder(os.path.dirname(full))
             descriptor = os.open(full, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             try:
                 _write_all(descriptor, data)
@@ -216,6 +216,13 @@ def open_store(root: str) -> Store:
     if scheme == "file":
         return LocalStore(rest)
     raise StoreError(f"{root}: there is no store for {scheme}:// yet; use a folder")
+
+
+def _make_folder(folder: str) -> None:
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except FileExistsError as error:  # a file is in the way, which is no race that was lost
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

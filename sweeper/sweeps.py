@@ -3,29 +3,18 @@
 One listing of `state/` answers for every run, since the names of the files carry the events.
 """
 
-import json
 from typing import Any
 
+from sweeper.documents import read_json
 from sweeper.errors import NotFound, StoreError
 from sweeper.layout import Layout
 from sweeper.states import ENDED, Event, RunState, fold, parse_name
 from sweeper.store import Store
 
-__all__ = ["SCHEMA", "find_sweeps", "read_json", "read_outcome", "read_plan", "read_states"]
+__all__ = ["Events", "find_sweeps", "read_events", "read_outcome", "read_plan", "read_states"]
 
-SCHEMA = 1
-"""The version of every document that sweeper writes."""
-
-
-def read_json(store: Store, path: str) -> dict[str, Any]:
-    """A JSON object of ours. Raises `NotFound`, or `StoreError` when it is damaged or newer."""
-    try:
-        document: Any = json.loads(store.read(path))
-    except ValueError as error:
-        raise StoreError(f"{store.root}/{path}: damaged ({error})") from error
-    if not isinstance(document, dict) or document.get("schema", 0) > SCHEMA:  # pyright: ignore[reportUnknownMemberType]
-        raise StoreError(f"{store.root}/{path}: written by a newer sweeper; upgrade to read it")
-    return document  # pyright: ignore[reportUnknownVariableType]
+Events = dict[str, set[tuple[int, Event]]]
+"""Run id -> what happened to it, as pairs of attempt and event."""
 
 
 def find_sweeps(store: Store) -> list[str]:
@@ -43,15 +32,20 @@ def read_plan(store: Store, sweep: str) -> dict[str, Any]:
         raise NotFound(f"no sweep {sweep!r} in {store.root}: {hint}") from error
 
 
-def read_states(store: Store, sweep: str) -> dict[str, RunState]:
-    """Run id -> state, for every run of which there is any event."""
-    events: dict[str, list[tuple[int, Event]]] = {}
+def read_events(store: Store, sweep: str) -> Events:
+    """Every event on record, for every run of which there is any."""
+    events: Events = {}
     for entry in store.list(Layout(sweep).state):
-        run, _, name = entry.path.rpartition("/")
+        folder, _, name = entry.path.rpartition("/")
         parsed = parse_name(name)
         if parsed is not None:
-            events.setdefault(run.rpartition("/")[2], []).append(parsed)
-    return {run: fold(found) for run, found in events.items()}
+            events.setdefault(folder.rpartition("/")[2], set()).add(parsed)
+    return events
+
+
+def read_states(store: Store, sweep: str) -> dict[str, RunState]:
+    """Run id -> state, for every run of which there is any event."""
+    return {run: fold(events) for run, events in read_events(store, sweep).items()}
 
 
 def read_outcome(store: Store, sweep: str, run: str, state: RunState) -> dict[str, Any]:

@@ -1,0 +1,66 @@
+# The two commands a newcomer needs: `make demo` and `make test`. Everything is installed into
+# .venv; pinned by constraints.txt. Running a target twice is fine.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint types unit e2e bench dev tmux chromium cookbook clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z0-9]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
+
+install: $(VENV)/.installed ## sweeper and what it needs, into .venv
+
+dev: $(VENV)/.installed-dev ## and what its tests need
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "sweeper needs Python 3.11 or newer; this is $$($(PYTHON) --version): make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+	  { rm -rf $(VENV); echo "this Python cannot make a venv (Debian: apt-get install python3-venv)"; exit 1; }
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "installing into $(VENV)"
+	@$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	@$(PIP) --editable '.[dev]'
+	@touch $@
+
+tmux: ## make sure of tmux: install it where that is possible, else say how
+	@command -v tmux >/dev/null || sh .ci/apt-install tmux || \
+	  { echo "tmux is missing: apt-get install tmux (Debian), brew install tmux (macOS)"; exit 1; }
+
+chromium: ## what the tests that look at the report in a browser need
+	@command -v chromium >/dev/null || sh .ci/apt-install chromium
+
+demo: install tmux ## a real sweep on this machine, and its report
+	@$(BIN)/sweeper launch grids/quickstart.yaml --wait
+	@$(BIN)/sweeper analyze quickstart
+	@echo
+	@echo "the engine is still there for your next sweep; '$(BIN)/sweeper engine stop' ends it"
+
+test: lint types unit e2e ## everything that must be green
+
+lint: dev
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: dev
+	@$(BIN)/pyright
+
+unit: dev tmux ## the quick tests
+	@$(BIN)/pytest -q tests/unit tests/contract
+
+e2e: dev tmux ## the tests that drive the whole program
+	@$(BIN)/pytest -q tests/e2e
+
+bench: dev ## the measurements of docs/: slow, and better on a quiet machine
+	@$(BIN)/python tests/bench/engine_arrays.py
+
+clean: ## remove .venv (sweeps stay)
+	rm -rf $(VENV)

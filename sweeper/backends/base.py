@@ -1,0 +1,71 @@
+"""What a backend is. The launcher knows nothing else about where jobs execute.
+
+A backend starts jobs, says what has become of them, and stops them. It holds no state of its own:
+after a restart it finds its jobs by their tokens, wherever the jobs themselves are recorded (the
+process table, a tmux server, a scheduler's queue).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+__all__ = ["Backend", "JobSpec", "JobState", "JobStatus"]
+
+
+class JobSpec(NamedTuple):
+    """A job to start. `argv` is executed as it stands, never by a shell; `title` is for people;
+    `resources` holds what a scheduler may want to know (unused by local and tmux)."""
+
+    token: str
+    title: str
+    argv: Sequence[str]
+    cwd: str
+    resources: Mapping[str, object]
+
+
+class JobState(Enum):
+    """What a backend knows of a job."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    ENDED = "ended"
+    ABSENT = "absent"  # the backend answered, and knows no such job
+
+
+class JobStatus(NamedTuple):
+    """`code` and `reason` only where the backend itself knows them (never so for tmux)."""
+
+    state: JobState
+    code: int | None = None
+    reason: str | None = None
+
+
+class Backend(Protocol):
+    """Where jobs execute.
+
+    Every method raises `sweeper.errors.Unreachable` when the backend does not answer, which is
+    never to be mistaken for ABSENT.
+    """
+
+    name: str
+
+    def submit(self, jobs: Sequence[JobSpec]) -> None:
+        """Start the jobs. Not idempotent by itself: ask `find` first when in doubt."""
+        ...
+
+    def find(self, tokens: Sequence[str]) -> dict[str, str]:
+        """Token -> the backend's own id, for those of `tokens` that it has ever accepted and
+        still remembers."""
+        ...
+
+    def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
+        """The status of every one of `tokens`, in one call however many."""
+        ...
+
+    def cancel(self, tokens: Sequence[str]) -> None:
+        """Ask the jobs to stop (SIGTERM to the worker); tokens it does not know are passed over."""
+        ...
+
+    def logs(self, token: str) -> Iterator[str]:
+        """Lines that the backend itself kept of a job; none where it keeps nothing."""
+        ...

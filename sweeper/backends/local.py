@@ -1,0 +1,96 @@
+"""Jobs as plain processes of this machine, each in a session of its own so that they outlive the
+launcher. A job is found again by the command line of its worker in the process table."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+
+import psutil
+
+from sweeper.backends.base import JobSpec, JobState, JobStatus
+from sweeper.errors import Unreachable
+
+__all__ = ["LocalBackend", "open_backend"]
+
+
+def open_backend(sweep: str, folder: str) -> "LocalBackend":
+    """The local backend for one sweep."""
+    del sweep  # the folder says it all
+    return LocalBackend(folder)
+
+
+class LocalBackend:
+    """See `sweeper.backends.base.Backend`.
+
+    A token is known by the worker's last arguments, `<folder> <token>`: the folder keeps apart
+    sweeps that share a run.
+    """
+
+    name = "local"
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._adopted: dict[str, psutil.Process] = {}
+
+    def submit(self, jobs: Sequence[JobSpec]) -> None:
+        for job in jobs:
+            try:
+                self._children[job.token] = subprocess.Popen(
+                    job.argv,
+                    cwd=job.cwd,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,  # the worker keeps the log
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise Unreachable(f"cannot start {job.argv[0]}: {error.strerror}") from error
+
+    def find(self, tokens: Sequence[str]) -> dict[str, str]:
+        self._adopt(set(tokens) - set(self._children))
+        known = {t: str(self._children[t].pid) for t in tokens if t in self._children}
+        return known | {t: str(self._adopted[t].pid) for t in tokens if t in self._adopted}
+
+    def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
+        self._adopt(set(tokens) - set(self._children) - set(self._adopted))
+        return {token: self._status(token) for token in tokens}
+
+    def cancel(self, tokens: Sequence[str]) -> None:
+        for pid in self.find(tokens).values():
+            try:
+                os.kill(int(pid), signal.SIGTERM)
+            except ProcessLookupError:
+                continue  # it ended by itself
+
+    def logs(self, token: str) -> Iterator[str]:
+        del token
+        return iter(())
+
+    def _status(self, token: str) -> JobStatus:
+        child = self._children.get(token)
+        if child is not None:
+            code = child.poll()
+            if code is None:
+                return JobStatus(JobState.RUNNING)
+            return JobStatus(JobState.ENDED, code)
+        process = self._adopted.get(token)
+        if process is None:
+            return JobStatus(JobState.ABSENT)
+        # psutil compares the start time too, so that a pid used again is not taken for ours.
+        if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            return JobStatus(JobState.RUNNING)
+        return JobStatus(JobState.ABSENT)
+
+    def _adopt(self, wanted: set[str]) -> None:
+        """Look through the process table for workers that another launcher started."""
+        if not wanted:
+            return
+        for process in psutil.process_iter():
+            try:
+                arguments = process.cmdline()
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+            if len(arguments) > 2 and arguments[-2] == self._folder and arguments[-1] in wanted:
+                self._adopted[arguments[-1]] = process

@@ -1,0 +1,60 @@
+"""The environment that runs get: the one `sweeper launch` was typed in, whatever the backend.
+
+It is handed to the workers by a file of mode 0600 outside the store, since a tmux server or a
+scheduler has an environment of its own, and since secrets must not appear on a command line, in a
+configuration or in a log. The file goes when the sweep has ended.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from sweeper.engine.home import home
+from sweeper.errors import EnvironmentFailure
+
+__all__ = ["env_file", "forget", "service_environment", "write"]
+
+_NOT_OURS = ("TMUX", "TMUX_PANE", "SWEEPER_RUN", "SWEEPER_RUN_DIR", "SWEEPER_ATTEMPT")
+
+
+def env_file(folder: str) -> str:
+    """Where the environment for the sweep at `folder` is kept."""
+    name = hashlib.sha256(folder.encode()).hexdigest()[:16]
+    return os.path.join(home(), "environments", f"{name}.json")
+
+
+def write(folder: str, secrets: Sequence[str], extra: Mapping[str, str]) -> str:
+    """Keep this process's environment, with `extra` over it, for the workers of a sweep.
+
+    Raises `EnvironmentFailure` when one of `secrets`, which are names, is not set.
+    """
+    environment = {k: v for k, v in os.environ.items() if k not in _NOT_OURS} | dict(extra)
+    missing = [name for name in secrets if not environment.get(name)]
+    if missing:
+        raise EnvironmentFailure(
+            f"the secret {missing[0]} is not set: `export {missing[0]}=...` before launching"
+        )
+    path = env_file(folder)
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    temporary = f"{path}.{os.getpid()}"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump(environment, file)
+    os.replace(temporary, path)
+    return path
+
+
+def forget(path: str) -> None:
+    """Remove what `write` kept, if it is there."""
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def service_environment(service: str, engine_url: str | None) -> dict[str, str]:
+    """What the tinker SDK needs to reach `service`."""
+    if service == "local" and engine_url is not None:
+        # The SDK wants a key of this form; the engine on loopback asks for none.
+        return {"TINKER_BASE_URL": engine_url, "TINKER_API_KEY": "tml-local"}
+    return {}

@@ -1,0 +1,74 @@
+"""What a new attempt starts from, and what tells that a run has finished: the few things that
+sweeper reads of a recipe's own files (tinker-cookbook's names and shapes)."""
+
+import json
+import os
+import shutil
+from typing import Any
+
+from sweeper.layout import Layout
+from sweeper.store import Store
+
+__all__ = ["has_final_checkpoint", "seed"]
+
+_APPENDED = ("metrics.jsonl", "checkpoints.jsonl")
+_COPIED = ("config.json",)
+
+
+def seed(store: Store, layout: Layout, run: str, attempt: int, mode: str) -> int | None:
+    """Copy into the folder of `attempt` what its forerunner left, so that the recipe resumes.
+
+    `mode` is `auto` (only where the forerunner recorded a checkpoint) or `always`. Returns the
+    attempt that was copied, None where there was none to copy.
+    """
+    target = store.local_path(layout.log_path(run, attempt))
+    for earlier in range(attempt - 1, 0, -1):
+        source = store.local_path(layout.log_path(run, earlier))
+        if target is None or source is None or not os.path.isdir(source):
+            continue
+        if mode == "auto" and not read_records(os.path.join(source, "checkpoints.jsonl")):
+            return None
+        for name in _COPIED:
+            if os.path.exists(os.path.join(source, name)):
+                shutil.copyfile(os.path.join(source, name), os.path.join(target, name))
+        for name in _APPENDED:
+            if os.path.exists(os.path.join(source, name)):
+                copy_lines(os.path.join(source, name), os.path.join(target, name))
+        return earlier
+    return None
+
+
+def has_final_checkpoint(log_path: str) -> bool | None:
+    """Whether the last checkpoint on record is a final one: marked `final`, or named so. None for
+    a recipe that records no checkpoints."""
+    path = os.path.join(log_path, "checkpoints.jsonl")
+    if not os.path.exists(path):
+        return None
+    records = read_records(path)
+    return any(r.get("final") is True or r.get("name") == "final" for r in records[-1:])
+
+
+def read_records(path: str) -> list[dict[str, Any]]:
+    """The records of a small JSONL file; lines that are torn or no object are passed over."""
+    try:
+        with open(path, "rb") as file:
+            lines = file.read().splitlines()
+    except FileNotFoundError:
+        return []
+    records: list[dict[str, Any]] = []
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            records.append(record)  # pyright: ignore[reportUnknownArgumentType]
+    return records
+
+
+def copy_lines(source: str, target: str) -> None:
+    """Copy the whole lines of a file; a last line that was torn is left behind."""
+    with open(source, "rb") as file:
+        data = file.read()
+    with open(target, "wb") as file:
+        file.write(data[: data.rfind(b"\n") + 1])

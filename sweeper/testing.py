@@ -1,0 +1,78 @@
+"""Stand-ins for tests: ours, and those of anyone who writes a backend or a recipe."""
+
+from collections.abc import Iterator, Sequence
+
+from sweeper.backends.base import JobSpec, JobState, JobStatus
+from sweeper.errors import Unreachable
+
+__all__ = ["FakeBackend", "FakeClock"]
+
+
+class FakeClock:
+    """Seconds that pass only when somebody sleeps. Pass `clock` and `clock.sleep` to a launcher."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+
+
+class FakeBackend:
+    """A backend that executes nothing: jobs run until the test ends them with `end` or makes it
+    forget them with `lose`.
+
+    `submitted` lists the tokens of every submission it has accepted, in order, twice where a job
+    was submitted twice. With `reachable = False` every call raises `Unreachable`; with
+    `lose_reply = True` the next submission is accepted and then raises it.
+    """
+
+    name = "fake"
+
+    def __init__(self) -> None:
+        self.submitted: list[str] = []
+        self.cancelled: list[str] = []
+        self.jobs: dict[str, JobStatus] = {}
+        self.reachable = True
+        self.lose_reply = False
+
+    def end(self, token: str, code: int | None = 0, reason: str | None = None) -> None:
+        """The job ends, as far as the backend can see."""
+        self.jobs[token] = JobStatus(JobState.ENDED, code, reason)
+
+    def lose(self, token: str) -> None:
+        """The backend forgets the job."""
+        del self.jobs[token]
+
+    def submit(self, jobs: Sequence[JobSpec]) -> None:
+        self._answer()
+        for job in jobs:
+            self.submitted.append(job.token)
+            self.jobs[job.token] = JobStatus(JobState.RUNNING)
+        if self.lose_reply:
+            self.lose_reply = False
+            raise Unreachable("fake: the reply was lost")
+
+    def find(self, tokens: Sequence[str]) -> dict[str, str]:
+        self._answer()
+        return {token: token for token in tokens if token in self.jobs}
+
+    def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
+        self._answer()
+        return {token: self.jobs.get(token, JobStatus(JobState.ABSENT)) for token in tokens}
+
+    def cancel(self, tokens: Sequence[str]) -> None:
+        self._answer()
+        self.cancelled.extend(token for token in tokens if token in self.jobs)
+
+    def logs(self, token: str) -> Iterator[str]:
+        self._answer()
+        return iter((f"fake log of {token}",) if token in self.jobs else ())
+
+    def _answer(self) -> None:
+        if not self.reachable:
+            raise Unreachable("fake: no answer")

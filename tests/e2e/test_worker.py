@@ -1,0 +1,317 @@
+"""The worker, for real: a process that runs another, and records how it ended."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.command import worker_command
+from sweeper.documents import encode, read_json
+from sweeper.layout import Layout, token
+from sweeper.states import Event, State, fold
+from sweeper.store import LocalStore
+from sweeper.sweeps import read_events
+
+pytestmark = pytest.mark.e2e
+RUN = "0123456789ab"
+
+
+class Bench:
+    """A sweep with one run, whose attempts are Python programs given as text."""
+
+    def __init__(self, root: Path) -> None:
+        self.store = LocalStore(str(root))
+        self.layout = Layout("s")
+        self.folder = f"{self.store.root}/s"
+        self.workers: list[subprocess.Popen[bytes]] = []
+
+    def prepare(self, program: str, attempt: int = 1, **changes: Any) -> None:
+        job: dict[str, Any] = {
+            "schema": 1,
+            "run": RUN,
+            "attempt": attempt,
+            "name": "x=1",
+            "seed": 7,
+            "config": {"x": 1, "note": "$(touch pwned)"},
+            "recipe": {
+                "kind": "command",
+                "command": [sys.executable, "-c", program, "{log_path}", "{x}", "{note}"],
+            },
+            "cwd": self.store.root,
+            "env": {"GRID_SAYS": "hello"},
+            "env_file": None,
+            "secrets": [],
+            "timeout_s": None,
+            "grace_s": 5,
+            "resume": "auto",
+        }
+        self.store.replace(self.layout.job(RUN, attempt), encode(job | changes))
+
+    def start(self, attempt: int = 1, **options: Any) -> subprocess.Popen[bytes]:
+        command = worker_command(self.folder, token(RUN, attempt))
+        worker = subprocess.Popen(command, stdout=subprocess.PIPE, **options)
+        self.workers.append(worker)
+        return worker
+
+    def finish(self, worker: subprocess.Popen[bytes]) -> tuple[int, str]:
+        output, _ = worker.communicate(timeout=60)
+        return worker.returncode, output.decode()
+
+    def run(self, program: str, attempt: int = 1, **changes: Any) -> dict[str, Any]:
+        """Run an attempt to its end; gives the body of its last event, with the event's state."""
+        self.prepare(program, attempt, **changes)
+        self.finish(self.start(attempt))
+        return self.outcome()
+
+    def outcome(self) -> dict[str, Any]:
+        state = fold(read_events(self.store, "s")[RUN])
+        assert state.event is not None
+        path = self.layout.event(RUN, state.attempt, state.event)
+        return read_json(self.store, path) | {"state": state.state}
+
+    def path(self, attempt: int = 1) -> Path:
+        return Path(self.store.root, self.layout.log_path(RUN, attempt))
+
+    def log(self, attempt: int = 1) -> str:
+        return self.store.read(self.layout.log(RUN, attempt)).decode()
+
+    def wait_for(self, path: Path) -> None:
+        deadline = time.monotonic() + 30
+        while not path.exists():
+            assert time.monotonic() < deadline, f"waited 30 s for {path}"
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path / "root")
+    Path(made.store.root).mkdir()
+    yield made
+    for worker in made.workers:
+        worker.kill()
+        worker.communicate()
+
+
+SAY = """
+import json, os, sys
+json.dump({"argv": sys.argv[1:], "env": dict(os.environ)}, open(sys.argv[1] + "/said", "w"))
+print("to stdout", flush=True); print("to stderr", file=sys.stderr); print("stdin", repr(input()))
+"""
+
+
+def test_a_run_that_succeeds(bench: Bench) -> None:
+    bench.prepare("print('trained'); print('é')")
+    code, output = bench.finish(bench.start())
+    assert code == 0
+    assert "sweeper: x=1, attempt 1" in output
+    assert "trained\né\n" in output
+    assert "sweeper: succeeded after" in output
+    outcome = bench.outcome()
+    assert outcome["state"] is State.SUCCEEDED
+    assert (outcome["code"], outcome["signal"], outcome["reason"]) == (0, None, None)
+    assert outcome["max_rss_bytes"] > 1 << 20
+    assert bench.log() == "trained\né\n"
+    heartbeat = read_json(bench.store, bench.layout.heartbeat(RUN, 1))
+    assert heartbeat["counter"] >= 1
+
+
+def test_what_the_recipe_gets(bench: Bench) -> None:
+    outcome = bench.run(SAY)
+    said = json.loads((bench.path() / "said").read_text())
+    assert said["argv"] == [str(bench.path()), "1", "$(touch pwned)"]
+    environment = said["env"]
+    assert environment["GRID_SAYS"] == "hello"
+    assert environment["SWEEPER_RUN"] == RUN
+    assert environment["SWEEPER_ATTEMPT"] == "1"
+    assert environment["SWEEPER_SEED"] == "7"
+    assert environment["SWEEPER_SWEEP"] == "s"
+    assert environment["SWEEPER_ROOT"] == bench.store.root
+    assert environment["SWEEPER_RUN_DIR"] == str(bench.path())
+    assert f"run:{RUN}.1" in environment["TINKER_TAGS"].split(",")
+    # Standard input is empty: whoever asks gets an end of file, and the run an outcome.
+    assert (outcome["state"], outcome["reason"], outcome["code"]) == (State.FAILED, "error", 1)
+    assert "to stdout" in bench.log()
+    assert "to stderr" in bench.log()
+    assert "EOFError" in bench.log()
+
+
+def test_secrets_come_by_a_private_file(bench: Bench, tmp_path: Path) -> None:
+    private = tmp_path / "env.json"
+    private.write_text(json.dumps({**os.environ, "MY_KEY": "canary-4711"}))
+    show = "import os; assert os.environ['MY_KEY'] == 'canary-4711'"
+    outcome = bench.run(show, env_file=str(private), secrets=["MY_KEY"])
+    assert outcome["state"] is State.SUCCEEDED
+    kept = [p.read_bytes() for p in Path(bench.store.root).rglob("*") if p.is_file()]
+    assert not any(b"canary-4711" in data for data in kept)
+
+
+def test_a_secret_that_is_missing_is_a_reason(bench: Bench) -> None:
+    outcome = bench.run("pass", secrets=["NO_SUCH_KEY"])
+    assert (outcome["state"], outcome["reason"]) == (State.FAILED, "start")
+    assert "NO_SUCH_KEY" in outcome["detail"]
+
+
+def test_a_program_that_does_not_exist(bench: Bench) -> None:
+    recipe = {"kind": "command", "command": ["/no/such/program"]}
+    outcome = bench.run("", recipe=recipe)
+    assert (outcome["state"], outcome["reason"]) == (State.FAILED, "start")
+    assert "/no/such/program" in outcome["detail"]
+
+
+def test_failures_and_signals_are_told_apart(bench: Bench) -> None:
+    first = bench.run("raise SystemExit(9)")
+    assert (first["state"], first["code"], first["reason"]) == (State.FAILED, 9, "error")
+    second = bench.run("import os; os.kill(os.getpid(), 9)", attempt=2)
+    assert (second["state"], second["code"]) == (State.FAILED, None)
+    assert (second["signal"], second["reason"]) == ("SIGKILL", "killed")
+
+
+def test_the_second_copy_of_a_job_does_not_train(bench: Bench) -> None:
+    bench.prepare("import sys; open(sys.argv[1] + '/trained', 'a').write('x')")
+    copies = [bench.start() for _ in range(5)]
+    outputs = [bench.finish(copy) for copy in copies]
+    assert [code for code, _ in outputs] == [0] * 5
+    assert sum("belongs to another worker" in text for _, text in outputs) == 4
+    assert (bench.path() / "trained").read_text() == "x"
+
+
+WAIT = """
+import signal, sys, time
+stop = {stop}
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(stop) if stop is not None else None)
+open(sys.argv[1] + "/ready", "w").close()
+while True: time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "state", "reason"),
+    [
+        (signal.SIGTERM, State.PREEMPTED, "terminated"),
+        (signal.SIGINT, State.CANCELLED, "interrupted"),
+    ],
+)
+def test_being_asked_to_stop(bench: Bench, number: int, state: State, reason: str) -> None:
+    bench.prepare(WAIT.format(stop=143))
+    worker = bench.start()
+    bench.wait_for(bench.path() / "ready")
+    worker.send_signal(number)
+    bench.finish(worker)
+    outcome = bench.outcome()
+    assert (outcome["state"], outcome["reason"], outcome["code"]) == (state, reason, 143)
+
+
+def test_a_recipe_that_does_not_stop_is_killed_after_the_grace(bench: Bench) -> None:
+    bench.prepare(WAIT.format(stop=None), grace_s=0.2)
+    worker = bench.start()
+    bench.wait_for(bench.path() / "ready")
+    worker.terminate()
+    bench.finish(worker)
+    outcome = bench.outcome()
+    assert (outcome["state"], outcome["signal"]) == (State.PREEMPTED, "SIGKILL")
+
+
+def test_a_timeout_is_a_failure_with_a_reason(bench: Bench) -> None:
+    outcome = bench.run(WAIT.format(stop=0), timeout_s=1.0)
+    assert (outcome["state"], outcome["reason"]) == (State.FAILED, "timeout")
+    assert "launch.timeout" in outcome["detail"]
+
+
+def test_a_hangup_is_survived(bench: Bench) -> None:
+    bench.prepare(WAIT.format(stop=143))
+    worker = bench.start()
+    bench.wait_for(bench.path() / "ready")
+    worker.send_signal(signal.SIGHUP)
+    assert worker.stdout is not None
+    worker.stdout.close()  # and nobody reads the terminal any more
+    time.sleep(0.2)
+    assert worker.poll() is None
+    worker.terminate()
+    worker.wait(timeout=30)
+    assert bench.outcome()["state"] is State.PREEMPTED
+
+
+ORPHAN = """
+import os, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+open(sys.argv[1] + "/child", "w").write(str(child.pid))
+os._exit(0)
+"""
+
+
+def test_what_a_recipe_leaves_running_goes_with_it(bench: Bench) -> None:
+    outcome = bench.run(ORPHAN)
+    assert outcome["state"] is State.SUCCEEDED
+    pid = int((bench.path() / "child").read_text())
+    deadline = time.monotonic() + 10
+    while _alive(pid):
+        assert time.monotonic() < deadline, "the recipe's child goes on"
+        time.sleep(0.05)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+
+
+CHECKPOINT = """
+import json, sys
+record = {record}
+open(sys.argv[1] + "/metrics.jsonl", "a").write('{{"step": 0, "a": 1}}\\n{{"step": 1, "a"')
+open(sys.argv[1] + "/checkpoints.jsonl", "a").write(json.dumps(record) + "\\n")
+"""
+
+
+@pytest.mark.parametrize(
+    ("record", "state"),
+    [
+        ({"name": "000010", "state_path": "p"}, State.FAILED),
+        ({"name": "000010", "state_path": "p", "final": True}, State.SUCCEEDED),
+        ({"name": "final"}, State.SUCCEEDED),
+    ],
+)
+def test_done_takes_a_final_checkpoint(bench: Bench, record: dict[str, Any], state: State) -> None:
+    outcome = bench.run(CHECKPOINT.format(record=record.__repr__().replace("true", "True")))
+    assert outcome["state"] is state
+    assert outcome["reason"] == ("incomplete" if state is State.FAILED else None)
+
+
+def test_the_next_attempt_starts_from_the_last_ones_files(bench: Bench) -> None:
+    bench.run(CHECKPOINT.format(record={"name": "000010", "state_path": "p"}))
+    listing: Callable[[str], str] = lambda name: f"open(sys.argv[1] + '/{name}').read()"  # noqa: E731
+    bench.run(f"import sys; print({listing('metrics.jsonl')!s}, end='')", attempt=2)
+    assert bench.log(2) == '{"step": 0, "a": 1}\n'  # the torn line was left behind
+    assert (bench.path(2) / "checkpoints.jsonl").exists()
+    assert (bench.path(1) / "metrics.jsonl").read_text().endswith('"a"')
+
+
+def test_without_a_checkpoint_the_next_attempt_starts_empty(bench: Bench) -> None:
+    bench.run("import sys; open(sys.argv[1] + '/metrics.jsonl', 'w').write('{}\\n'); sys.exit(1)")
+    bench.run("import os, sys; print(os.listdir(sys.argv[1]))", attempt=2)
+    assert bench.log(2) == "[]\n"
+
+
+def test_a_worker_that_was_declared_lost_says_that_it_lives(bench: Bench) -> None:
+    bench.prepare("import time; time.sleep(1)")
+    bench.store.create(bench.layout.event(RUN, 1, Event.LOST), encode({"schema": 1}))
+    bench.finish(bench.start())
+    assert (1, Event.RETURNED) in read_events(bench.store, "s")[RUN]
+    assert bench.outcome()["state"] is State.SUCCEEDED
+
+
+def test_a_worker_stops_for_a_newer_attempt(bench: Bench) -> None:
+    bench.prepare("import sys; open(sys.argv[1] + '/trained', 'w')")
+    bench.store.create(bench.layout.event(RUN, 2, Event.INTENT), encode({"schema": 1}))
+    code, output = bench.finish(bench.start())
+    assert code == 0
+    assert "belongs to another worker" in output
+    assert not bench.path().exists()

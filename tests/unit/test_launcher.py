@@ -1,0 +1,271 @@
+"""The reconcile loop against the fake backend and a clock that the test moves."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.documents import encode, read_json
+from sweeper.launcher import SETTLE_SECONDS, Launcher, Summary
+from sweeper.layout import Layout, token
+from sweeper.states import Event, State
+from sweeper.store import LocalStore
+from sweeper.sweeps import read_events, read_states
+from sweeper.testing import FakeBackend, FakeClock
+
+LEASE = 60.0
+
+
+class Scene:
+    """A sweep of `runs` runs, its store, backend and clock; `worker` writes what workers would."""
+
+    def __init__(self, root: Path, runs: int = 3, **launch: Any) -> None:
+        self.store = LocalStore(str(root))
+        self.layout = Layout("s")
+        self.backend = FakeBackend()
+        self.clock = FakeClock()
+        self.ids = [f"{index:012x}" for index in range(runs)]
+        defaults = {
+            "backend": "fake",
+            "max_parallel": 2,
+            "retries": 0,
+            "timeout_s": None,
+            "grace_s": 30,
+            "lease_s": LEASE,
+            "resume": "auto",
+            "env": {},
+        }
+        plan = {
+            "schema": 1,
+            "name": "s",
+            "launch": defaults | launch,
+            "recipe": {"cwd": "/"},
+            "secrets": [],
+            "runs": [
+                {"id": run, "name": f"x={n}", "cell": f"x={n}", "seed": None, "config": {"x": n}}
+                for n, run in enumerate(self.ids)
+            ],
+        }
+        self.store.replace(self.layout.plan, encode(plan))
+        self.store.replace(self.layout.service, encode({"schema": 1, "env_file": None}))
+        self.launcher = self.new_launcher()
+
+    def new_launcher(self) -> Launcher:
+        """As after the last one was killed."""
+        return Launcher(self.store, "s", self.backend, clock=self.clock, sleep=self.clock.sleep)
+
+    def step(self, seconds: float = 0.5) -> Summary:
+        self.clock.sleep(seconds)
+        return self.launcher.step()
+
+    def worker(self, run: str, attempt: int, event: Event, **body: Any) -> None:
+        self.store.create(self.layout.event(run, attempt, event), encode({"schema": 1} | body))
+
+    def beat(self, run: str, attempt: int = 1) -> None:
+        path = self.layout.heartbeat(run, attempt)
+        self.store.replace(path, encode({"counter": self.clock.now}), durable=False)
+
+    def states(self) -> list[State]:
+        states = read_states(self.store, "s")
+        return [states[run].state if run in states else State.PLANNED for run in self.ids]
+
+    def finish(self, run: str, attempt: int = 1, event: Event = Event.SUCCEEDED) -> None:
+        self.worker(run, attempt, Event.CLAIMED)
+        self.worker(run, attempt, event)
+        self.backend.end(token(run, attempt))
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+def test_runs_start_in_order_within_max_parallel(scene: Scene) -> None:
+    first, second, third = scene.ids
+    scene.step()
+    assert scene.backend.submitted == [token(first, 1), token(second, 1)]
+    scene.step()
+    assert len(scene.backend.submitted) == 2
+    scene.finish(first)
+    assert scene.step().counts[State.SUCCEEDED] == 1
+    assert scene.backend.submitted[2:] == [token(third, 1)]
+    scene.finish(second)
+    scene.finish(third)
+    assert scene.step().finished
+    assert scene.states() == [State.SUCCEEDED] * 3
+
+
+def test_the_job_is_on_record_before_it_is_submitted(scene: Scene) -> None:
+    scene.backend.reachable = False
+    scene.step()
+    run = scene.ids[0]
+    job = read_json(scene.store, scene.layout.job(run, 1))
+    assert (job["run"], job["attempt"], job["config"]) == (run, 1, {"x": 0})
+    assert read_events(scene.store, "s")[run] == {(1, Event.INTENT)}
+    assert scene.states() == [State.PLANNED] * 3
+
+
+def test_a_launcher_killed_between_intent_and_submission(scene: Scene) -> None:
+    scene.backend.reachable = False
+    scene.step()
+    scene.backend.reachable = True
+    scene.launcher = scene.new_launcher()
+    scene.step()
+    assert scene.backend.submitted == [token(run, 1) for run in scene.ids[:2]]
+
+
+def test_a_submission_whose_reply_was_lost_is_not_repeated(scene: Scene) -> None:
+    scene.backend.lose_reply = True
+    assert scene.step().unreachable == "fake: the reply was lost"
+    scene.launcher = scene.new_launcher()
+    assert scene.step().unreachable is None
+    assert sorted(scene.backend.submitted) == [token(run, 1) for run in scene.ids[:2]]
+    assert scene.states() == [State.SUBMITTED, State.SUBMITTED, State.PLANNED]
+
+
+def test_a_relaunch_skips_what_is_done_and_adopts_what_runs(scene: Scene) -> None:
+    scene.step()
+    scene.finish(scene.ids[0])
+    scene.launcher = scene.new_launcher()
+    scene.step()
+    assert scene.backend.submitted == [token(run, 1) for run in scene.ids]
+
+
+def test_failed_runs_are_left_alone_without_retries(scene: Scene) -> None:
+    scene.step()
+    scene.finish(scene.ids[0], event=Event.FAILED)
+    for _ in range(3):
+        scene.step()
+    assert token(scene.ids[0], 2) not in scene.backend.submitted
+
+
+def test_retries_are_counted(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, runs=1, retries=2)
+    for attempt in (1, 2, 3):
+        scene.step()
+        assert scene.backend.submitted[-1] == token(scene.ids[0], attempt)
+        scene.finish(scene.ids[0], attempt, Event.FAILED)
+    assert scene.step().finished
+    assert len(scene.backend.submitted) == 3
+    assert scene.states() == [State.FAILED]
+
+
+def test_preempted_runs_go_on_and_cancelled_ones_do_not(scene: Scene) -> None:
+    first, second, _ = scene.ids
+    scene.step()
+    scene.finish(first, event=Event.PREEMPTED)
+    scene.finish(second, event=Event.CANCELLED)
+    scene.step()
+    scene.step()
+    assert token(first, 2) in scene.backend.submitted
+    assert token(second, 2) not in scene.backend.submitted
+
+
+def test_a_run_that_is_preempted_for_ever_ends(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, runs=1)
+    for attempt in range(1, 100):
+        if scene.step().finished:
+            break
+        scene.finish(scene.ids[0], attempt, Event.PREEMPTED)
+    assert len(scene.backend.submitted) == 21
+
+
+def test_a_worker_that_died_without_a_word(scene: Scene) -> None:
+    run = scene.ids[0]
+    scene.step()
+    scene.worker(run, 1, Event.CLAIMED)
+    scene.beat(run)
+    scene.step()
+    scene.backend.end(token(run, 1), 137)
+    scene.step(SETTLE_SECONDS - 1)
+    assert scene.states()[0] is State.RUNNING
+    scene.step(2)
+    assert scene.states()[0] is State.FAILED
+    body = read_json(scene.store, scene.layout.event(run, 1, Event.FAILED))
+    assert (body["code"], body["reason"]) == (137, "killed")
+
+
+def test_a_second_copy_that_ended_fails_nothing_while_the_first_beats(scene: Scene) -> None:
+    run = scene.ids[0]
+    scene.step()
+    scene.worker(run, 1, Event.CLAIMED)
+    scene.backend.end(token(run, 1), 0)
+    for _ in range(10):
+        scene.beat(run)
+        scene.step(SETTLE_SECONDS - 1)
+    assert scene.states()[0] is State.RUNNING
+
+
+def test_lost_takes_an_expired_lease_and_an_absent_job(scene: Scene) -> None:
+    run = scene.ids[0]
+    scene.step()
+    scene.worker(run, 1, Event.CLAIMED)
+    scene.beat(run)
+    scene.step()
+    scene.backend.lose(token(run, 1))
+    scene.step(LEASE - 1)
+    assert scene.states()[0] is State.RUNNING
+    scene.step(2)
+    assert scene.backend.submitted[-1] == token(run, 2)
+    assert (1, Event.LOST) in read_events(scene.store, "s")[run]
+
+
+def test_a_silent_worker_whose_job_runs_is_stale_and_not_lost(scene: Scene) -> None:
+    run = scene.ids[0]
+    scene.step()
+    scene.worker(run, 1, Event.CLAIMED)
+    scene.step(10 * LEASE)
+    scene.step(10 * LEASE)
+    observed = read_json(scene.store, scene.layout.observations)["observed"]
+    assert observed[run] == "stale"
+    assert scene.states()[0] is State.RUNNING
+    scene.beat(run)
+    scene.step()
+    assert run not in read_json(scene.store, scene.layout.observations)["observed"]
+
+
+def test_an_unreachable_backend_changes_no_state(scene: Scene) -> None:
+    scene.step()
+    for run in scene.ids[:2]:
+        scene.worker(run, 1, Event.CLAIMED)
+    scene.backend.reachable = False
+    for _ in range(5):
+        assert scene.step(10 * LEASE).unreachable == "fake: no answer"
+    assert scene.states() == [State.RUNNING, State.RUNNING, State.PLANNED]
+
+
+def test_the_worker_that_came_back_wins_over_lost(scene: Scene) -> None:
+    run = scene.ids[0]
+    scene.step()
+    scene.worker(run, 1, Event.CLAIMED)
+    scene.worker(run, 1, Event.LOST)
+    scene.worker(run, 1, Event.RETURNED)
+    scene.step()
+    assert token(run, 2) not in scene.backend.submitted
+
+
+def test_retired_runs_are_not_started(scene: Scene) -> None:
+    plan = read_json(scene.store, scene.layout.plan)
+    plan["runs"][1]["retired"] = True
+    scene.store.replace(scene.layout.plan, encode(plan))
+    scene.launcher = scene.new_launcher()
+    scene.step()
+    assert scene.backend.submitted == [token(scene.ids[0], 1), token(scene.ids[2], 1)]
+
+
+def test_run_tells_every_change_once_and_ends(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, runs=2)
+    told: list[Summary] = []
+
+    def hear(summary: Summary) -> None:
+        told.append(summary)
+        for job in list(scene.backend.jobs):
+            run, _, attempt = job.rpartition("-a")
+            if not scene.store.exists(scene.layout.event(run, int(attempt), Event.SUCCEEDED)):
+                scene.finish(run, int(attempt))
+
+    launcher = Launcher(
+        scene.store, "s", scene.backend, clock=scene.clock, sleep=scene.clock.sleep, notify=hear
+    )
+    assert launcher.run().counts == {State.SUCCEEDED: 2}
+    assert [summary.counts[State.SUCCEEDED] for summary in told] == [0, 2]

@@ -1,0 +1,76 @@
+"""The fold from events to a state."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeper.states import TRANSITIONS, Event, RunState, State, fold, parse_name
+
+EVENTS = st.lists(st.tuples(st.integers(1, 4), st.sampled_from(list(Event))), max_size=12)
+
+
+def test_no_events_is_planned() -> None:
+    assert fold([]) == RunState(State.PLANNED, 0, 0, None)
+
+
+def test_an_intent_opens_an_attempt_and_changes_no_state() -> None:
+    before = [(1, Event.CLAIMED), (1, Event.FAILED)]
+    after = fold([*before, (2, Event.INTENT)])
+    assert after == RunState(State.FAILED, 1, 2, Event.FAILED)
+    assert after.unacknowledged
+    assert not fold(before).unacknowledged
+
+
+@pytest.mark.parametrize(
+    ("events", "state"),
+    [
+        ("intent submitted", State.SUBMITTED),
+        ("intent submitted claimed", State.RUNNING),
+        ("intent claimed", State.RUNNING),  # the launcher died before it acknowledged
+        ("intent submitted claimed succeeded", State.SUCCEEDED),
+        ("intent submitted claimed lost", State.LOST),
+        ("intent submitted claimed lost returned", State.RUNNING),
+        ("intent submitted claimed lost succeeded", State.SUCCEEDED),
+        ("intent submitted claimed failed succeeded", State.SUCCEEDED),
+        ("intent submitted claimed preempted cancelled", State.CANCELLED),
+    ],
+)
+def test_one_attempt(events: str, state: State) -> None:
+    pairs = [(1, Event(name)) for name in events.split()]
+    for order in itertools.permutations(pairs):
+        assert fold(order).state is state
+
+
+@given(EVENTS, st.randoms())
+def test_order_and_repetition_do_not_matter(events: list[tuple[int, Event]], random) -> None:
+    shuffled = events * 2
+    random.shuffle(shuffled)
+    assert fold(shuffled) == fold(events)
+
+
+@given(EVENTS)
+def test_a_newer_attempt_decides(events: list[tuple[int, Event]]) -> None:
+    state = fold([*events, (9, Event.CLAIMED)])
+    assert (state.state, state.attempt) == (State.RUNNING, 9)
+
+
+@given(EVENTS)
+def test_every_change_is_in_the_table(events: list[tuple[int, Event]]) -> None:
+    """Events of an attempt arrive in any order; the states a reader sees follow the table, but
+    for events of an attempt that is no longer the newest, which change nothing."""
+    seen: list[tuple[int, Event]] = []
+    for event in events:
+        before = fold(seen)
+        seen.append(event)
+        after = fold(seen)
+        assert after.attempt >= before.attempt
+        if after.state is not before.state and after.attempt == before.attempt:
+            assert after.state in TRANSITIONS[before.state]
+
+
+def test_names() -> None:
+    assert parse_name("12.claimed.json") == (12, Event.CLAIMED)
+    for name in ("1.exploded.json", "claimed.json", "x.claimed.json", "1.claimed", ".tmp-1.2.json"):
+        assert parse_name(name) is None
