@@ -14,7 +14,7 @@ from contextlib import suppress
 from sweeper.engine.home import home
 from sweeper.errors import EnvironmentFailure
 
-__all__ = ["env_file", "forget", "service_environment", "write"]
+__all__ = ["env_file", "forget", "require", "service_environment", "write"]
 
 _NOT_OURS = ("TMUX", "TMUX_PANE", "SWEEPER_RUN", "SWEEPER_RUN_DIR", "SWEEPER_ATTEMPT")
 
@@ -25,17 +25,19 @@ def env_file(folder: str) -> str:
     return os.path.join(home(), "environments", f"{name}.json")
 
 
-def write(folder: str, secrets: Sequence[str], extra: Mapping[str, str]) -> str:
-    """Keep this process's environment, with `extra` over it, for the workers of a sweep.
-
-    Raises `EnvironmentFailure` when one of `secrets`, which are names, is not set.
-    """
-    environment = {k: v for k, v in os.environ.items() if k not in _NOT_OURS} | dict(extra)
-    missing = [name for name in secrets if not environment.get(name)]
+def require(secrets: Sequence[str]) -> None:
+    """Raise `EnvironmentFailure` when one of `secrets`, which are names, is not set here."""
+    missing = [name for name in secrets if not os.environ.get(name)]
     if missing:
         raise EnvironmentFailure(
             f"the secret {missing[0]} is not set: `export {missing[0]}=...` before launching"
         )
+
+
+def write(folder: str, extra: Mapping[str, str]) -> str:
+    """Keep this process's environment, with `extra` over it, for the workers of a sweep; gives
+    the file's path."""
+    environment = {k: v for k, v in os.environ.items() if k not in _NOT_OURS} | dict(extra)
     path = env_file(folder)
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     temporary = f"{path}.{os.getpid()}"

@@ -65,6 +65,8 @@ def launch(
 
     planned = source if isinstance(source, Plan) else plan(source, overrides)
     store = open_store(root or default_root())
+    open_backend(planned.launch.backend, planned.name, f"{store.root}/{planned.name}")
+    environment.require(_secrets(planned))
     with lock.holding_sweep(store, planned.name):
         _prepare(store, planned)
         if wait:
@@ -90,13 +92,10 @@ def _drive(store: Store, sweep: str, notify: Callable[[Summary], None]) -> Summa
 
 
 def _prepare(store: Store, plan: "Plan") -> None:
-    """Check the surroundings, start the service, write the plan."""
-    folder = f"{store.root}/{plan.name}"
-    open_backend(plan.launch.backend, plan.name, folder)
-    secrets = [*plan.secrets, *(["TINKER_API_KEY"] if plan.service == "tinker" else [])]
-    environment.write(folder, secrets, {})
+    """Start the service, keep the environment, write the plan."""
     url = _ensure_engine(plan.launch.backend) if plan.service == "local" else None
-    path = environment.write(folder, secrets, environment.service_environment(plan.service, url))
+    service = environment.service_environment(plan.service, url)
+    path = environment.write(f"{store.root}/{plan.name}", service)
     layout = Layout(plan.name)
     store.replace(layout.service, encode({"schema": 1, "env_file": path, "engine": url}))
     document = plan.document() | {
@@ -106,6 +105,10 @@ def _prepare(store: Store, plan: "Plan") -> None:
     with suppress(NotFound):  # which is the case at the first launch
         document = merge(read_plan(store, plan.name), document)
     store.replace(layout.plan, encode(document))
+
+
+def _secrets(plan: "Plan") -> list[str]:
+    return [*plan.secrets, *(["TINKER_API_KEY"] if plan.service == "tinker" else [])]
 
 
 def merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:

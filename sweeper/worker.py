@@ -9,6 +9,7 @@ before this process exits.
 """
 
 import json
+import math
 import os
 import resource
 import signal
@@ -44,6 +45,7 @@ class Worker:
         self._child: subprocess.Popen[bytes] | None = None
         self._superseded = False
         self._beats = 0
+        self._wake = threading.Event()
 
     def main(self) -> int:
         """Do the whole job; the exit code is 0 when the run succeeded, or was not ours to do."""
@@ -123,9 +125,9 @@ class Worker:
             self._signal(signal.SIGTERM)  # it came while there was no child to hand it to
         log = threading.Thread(target=self._keep_output, args=(child,), daemon=True)
         log.start()
-        finished = threading.Event()
-        threading.Thread(target=wait_for, args=(child, finished), daemon=True).start()
-        timed_out = self._watch(job, finished)
+        ended = threading.Event()
+        threading.Thread(target=self._await, args=(child, ended), daemon=True).start()
+        timed_out = self._watch(job, ended)
         self._signal(signal.SIGKILL)  # whatever the recipe left behind in its group
         log.join(timeout=5.0)
         if timed_out:
@@ -177,24 +179,28 @@ class Worker:
             str(self.store.local_path(child)),
         ], environment
 
-    def _watch(self, job: dict[str, Any], finished: threading.Event) -> bool:
+    def _watch(self, job: dict[str, Any], ended: threading.Event) -> bool:
         """Beat until the recipe has ended; stop it when asked, superseded, or (then True) out of
         time."""
-        begun = time.monotonic()
         timed_out = False
-        next_beat = begun
-        while not finished.is_set():
+        next_beat = time.monotonic()
+        timeout_at = next_beat + job["timeout_s"] if job["timeout_s"] is not None else math.inf
+        while True:
+            self._wake.clear()
+            if ended.is_set():  # after clearing: what wakes us from here on is not lost
+                return timed_out
             now = time.monotonic()
             if now >= next_beat:
                 self._beat()
                 next_beat = now + BEAT_SECONDS
-            if job["timeout_s"] is not None and now - begun > job["timeout_s"] and not timed_out:
-                timed_out = True
+            if now >= timeout_at:
+                timed_out, timeout_at = True, math.inf
                 self._begin_stop()
-            if self._stopped_at and now - self._stopped_at > job["grace_s"]:
+            kill_at = self._stopped_at + job["grace_s"] if self._stopped_at else math.inf
+            if now >= kill_at:
                 self._signal(signal.SIGKILL)
-            finished.wait(1.0 if self._stopped_at else min(BEAT_SECONDS, next_beat - now))
-        return timed_out
+                kill_at = now + 1.0  # again, for what was started meanwhile
+            self._wake.wait(max(0.0, min(next_beat, timeout_at, kill_at) - now))
 
     def _beat(self) -> None:
         """Say that we live, and look whether the launcher still thinks so. A store that does not
@@ -212,6 +218,16 @@ class Worker:
                 self._record(Event.RETURNED, {"schema": SCHEMA, "time": timestamp()})
         except StoreError as error:
             say(f"sweeper: {error}")
+
+    def _await(self, child: subprocess.Popen[bytes], ended: threading.Event) -> None:
+        """Tell when the child has ended, and leave it unreaped where that can be: until then its
+        process group's id is nobody else's, and what is left of the group can be signalled."""
+        if hasattr(os, "waitid"):
+            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        else:
+            child.wait()
+        ended.set()
+        self._wake.set()
 
     def _keep_output(self, child: subprocess.Popen[bytes]) -> None:
         """Copy what the recipe prints to the log, and to our terminal as long as there is one."""
@@ -268,6 +284,7 @@ class Worker:
         del frame
         self._stop = signal.Signals(number)
         self._begin_stop()
+        self._wake.set()
 
     def _begin_stop(self) -> None:
         self._stopped_at = self._stopped_at or time.monotonic()
@@ -280,16 +297,6 @@ class Worker:
                 os.killpg(self._child.pid, number)
             except (ProcessLookupError, PermissionError):
                 return
-
-
-def wait_for(child: subprocess.Popen[bytes], finished: threading.Event) -> None:
-    """Set `finished` when the child has ended, and leave it unreaped where that can be: until then
-    its process group's id is nobody else's, and what is left of the group can be signalled."""
-    if hasattr(os, "waitid"):
-        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    else:
-        child.wait()
-    finished.set()
 
 
 def failure(reason: str, detail: str) -> dict[str, Any]:

@@ -1,0 +1,230 @@
+"""The parts of a grid that give values to keys: base, axes, zipped axes, include, exclude.
+
+Mappings are kept as dotted keys, so `base: {opt: {lr: 1}}` and an axis `opt.lr` speak of the
+same value. A mapping that is empty, or has a key that could not be part of a dotted one, stays a
+value as a whole.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from sweeper.naming import canonical
+from sweeper.nodes import Node, Place, Problems, kind, plain
+from sweeper.options import FIELD
+
+__all__ = [
+    "Block",
+    "Setting",
+    "assign",
+    "check_overlap",
+    "read_axes",
+    "read_axis",
+    "read_entries",
+    "read_settings",
+    "read_zip",
+]
+
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)*\Z")
+_MAX_VALUES = 100_000
+
+
+class Setting(NamedTuple):
+    """One value given to one key. `value` is as written, `given` the same as dotted keys,
+    `places` where each of those stands."""
+
+    value: Any
+    given: dict[str, Any]
+    places: dict[str, Place]
+    place: Place
+
+
+class Block(NamedTuple):
+    """Axes that move together: key -> settings, as many for each, at least one. A plain axis is
+    a block of one key."""
+
+    axes: dict[str, tuple[Setting, ...]]
+
+    @property
+    def size(self) -> int:
+        """How many choices the block offers."""
+        return len(next(iter(self.axes.values())))
+
+
+def assign(config: dict[str, Any], key: str, given: Mapping[str, Any]) -> None:
+    """Set `key` in a configuration of dotted keys to what `given` holds. What stood below the
+    key goes, and a value above it (`opt: null` when `opt.lr` is set) too."""
+    below = f"{key}."
+    for other in [k for k in config if k.startswith(below) or key.startswith(f"{k}.")]:
+        del config[other]
+    config.pop(key, None)
+    config.update(given)
+
+
+def read_settings(node: Node, section: str, problems: Problems) -> dict[str, Setting]:
+    """`{key: value}`, one setting for each dotted key at the end of a path."""
+    found: dict[str, Setting] = {}
+    taken = _Taken()
+    for key, place, item in _fields(node, section, problems):
+        setting = _setting(key, item, problems)
+        for leaf, value in setting.given.items():
+            clash = taken.add(leaf)
+            if clash is not None:
+                other = "" if clash == leaf else f", also as {clash[:60]!r}"
+                problems.add(place, f"{section}: {leaf[:60]!r} is given twice{other}")
+                break
+            where = setting.places[leaf]
+            found[leaf] = Setting(value, {leaf: value}, {leaf: where}, where)
+    return found
+
+
+def read_entries(node: Node, section: str, problems: Problems) -> Iterator[dict[str, Setting]]:
+    """A list of such mappings (`include`, `exclude`)."""
+    if node.items is None:
+        problems.add(node.place, f"{section} is {kind(node)}; it takes a list of mappings")
+        return
+    for item in node.items:
+        entry = read_settings(item, section, problems)
+        if entry:
+            yield entry
+        elif item.entries is not None and not item.entries:
+            problems.add(item.place, f"{section} has an empty mapping")
+        elif item.value is None:
+            problems.add(item.place, f"{section} has nothing where a mapping is due")
+
+
+def read_axes(node: Node, problems: Problems) -> Iterator[Block]:
+    """The `grid` section: a block for each axis."""
+    for key, place, item in _fields(node, "grid", problems):
+        settings = read_axis(key, place, item, problems)
+        if settings:
+            yield Block({key: settings})
+
+
+def read_zip(node: Node, problems: Problems) -> Iterator[Block]:
+    """The `zip` section: a block for each mapping, its axes of one length."""
+    if node.items is None:
+        problems.add(node.place, f"zip is {kind(node)}; it takes a list of mappings of axes")
+        return
+    for item in node.items:
+        axes: dict[str, tuple[Setting, ...]] = {}
+        for key, place, values in _fields(item, "zip", problems):
+            settings = read_axis(key, place, values, problems, unique=False)
+            if settings:
+                axes[key] = settings
+        sizes = {key: len(settings) for key, settings in axes.items()}
+        if len(set(sizes.values())) > 1:
+            shown = ", ".join(f"{key[:60]} has {size}" for key, size in sizes.items())
+            problems.add(item.place, f"zipped axes have as many values each: {shown}")
+        elif axes:
+            yield Block(axes)
+        elif item.value is None or item.entries == {}:
+            problems.add(item.place, "zip has a block without axes")
+
+
+def read_axis(
+    key: str, place: Place, node: Node, problems: Problems, *, unique: bool = True
+) -> tuple[Setting, ...]:
+    """The values of one axis, none twice if they are to be `unique`; empty when something is
+    wrong with it."""
+    if node.items is None:
+        problems.add(
+            node.place, f"axis {key!r} is {kind(node)}; it takes a list (one value: put it in base)"
+        )
+        return ()
+    if not node.items:
+        problems.add(place, f"axis {key!r} has no values")
+    if len(node.items) > _MAX_VALUES:
+        problems.add(place, f"axis {key!r} has {len(node.items)} values; {_MAX_VALUES} are allowed")
+        return ()
+    settings = tuple(_setting(key, item, problems) for item in node.items)
+    seen: dict[str, Place] = {}
+    for setting in settings if unique else ():
+        text = canonical(setting.value)
+        if text in seen:
+            first = seen[text]
+            where = f" (first at {first.line}:{first.column})" if first.line else ""
+            problems.add(setting.place, f"axis {key!r} has the value {text[:60]} twice{where}")
+        seen[text] = setting.place
+    return settings
+
+
+def check_overlap(blocks: tuple[Block, ...], problems: Problems) -> None:
+    """Note axes of one key in two blocks, and axes one of which reaches into the other."""
+    taken = _Taken()
+    for block in blocks:
+        for key, settings in block.axes.items():
+            clash = taken.add(key)
+            if clash == key:
+                problems.add(settings[0].place, f"axis {key[:60]!r} is given twice")
+            elif clash is not None:
+                problems.add(settings[0].place, f"axes {clash[:60]!r} and {key[:60]!r} overlap")
+
+
+class _Taken:
+    """Dotted keys none of which reaches into another."""
+
+    def __init__(self) -> None:
+        self._keys: set[str] = set()
+        self._above: dict[str, str] = {}
+
+    def add(self, key: str) -> str | None:
+        """Take a key; the one that it clashes with, if there is one."""
+        parts = key.split(".")
+        above = [".".join(parts[:n]) for n in range(1, len(parts))]
+        clash = key if key in self._keys else self._above.get(key)
+        clash = clash or next((k for k in above if k in self._keys), None)
+        self._keys.add(key)
+        self._above.update(dict.fromkeys(above, key))
+        return clash
+
+
+def _fields(node: Node, section: str, problems: Problems) -> Iterator[tuple[str, Place, Node]]:
+    """The keys of a mapping that can be a configuration's, each with its place and node."""
+    if node.value is None:
+        return
+    if node.entries is None:
+        problems.add(node.place, f"{section} is {kind(node)}; it takes a mapping")
+        return
+    for key, (place, item) in node.entries.items():
+        if FIELD.match(key):
+            yield key, place, item
+        elif key == "<<":
+            problems.add(place, f"{section}: merge keys (<<) are not part of YAML 1.2")
+        else:
+            problems.add(
+                place,
+                f"{section}: {key[:60]!r} cannot name a field (letters, digits, _ and -, with dots"
+                " between the parts)",
+            )
+
+
+def _setting(key: str, node: Node, problems: Problems) -> Setting:
+    given: dict[str, Any] = {}
+    places: dict[str, Place] = {}
+    for leaf, item in _leaves(key, node):
+        if leaf in given:
+            problems.add(item.place, f"{leaf[:100]!r} is given twice")
+        given[leaf] = plain(item)
+        places[leaf] = item.place
+        for text, place in _strings(item):
+            if "${" in text:
+                problems.add(place, f"{key!r}: a reference '${{...}}' is not supported yet")
+    return Setting(plain(node), given, places, node.place)
+
+
+def _leaves(key: str, node: Node) -> Iterator[tuple[str, Node]]:
+    entries = node.entries
+    if entries and all(_PART.match(part) for part in entries):
+        for part, (_, item) in entries.items():
+            yield from _leaves(f"{key}.{part}", item)
+    else:
+        yield key, node
+
+
+def _strings(node: Node) -> Iterator[tuple[str, Place]]:
+    if isinstance(node.value, str):
+        yield node.value, node.place
+    below = node.items or [item for _, item in (node.entries or {}).values()]
+    for item in below:
+        yield from _strings(item)

@@ -1,0 +1,155 @@
+"""Runs in the recipe's interpreter, by path. Standard library only; chz is the recipe's own.
+
+    python bootstrap.py check              a request on stdin, the answer on stdout, both JSON
+    python bootstrap.py run CHILD.json     become the recipe
+
+`check` (see inspection.py) finds the recipe, imports it, and parses every configuration by chz
+exactly as the run will: `to_argv` makes the arguments for both. `run` reads the configuration from
+a file, so no value is ever on a command line or before a shell, and none is too long.
+
+Nothing is imported from this file's own folder by name: it is not on the module path, where its
+`errors.py` or `store.py` would shadow modules of the user's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+# `python PATH` puts the script's folder first (with -P it does not).
+if sys.path and sys.path[0] and os.path.abspath(sys.path[0]) == _HERE:
+    del sys.path[0]
+
+TYPE_CHECKING = False  # typing itself costs the start of every run some milliseconds
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+_PR_SET_PDEATHSIG = 1
+_SIGKILL = 9
+
+
+def to_argv(config: dict[str, Any], forms: dict[str, str]) -> list[str]:
+    """The configuration as chz reads it from a command line: `key=value`, one for each.
+
+    `forms` says how a key's values are written where not as usual (`plain`: a string as it is, a
+    list with commas): as Python literals (`literal`) or element by element (`indexed`).
+    """
+    return [
+        f"{path}={text}"
+        for key, value in config.items()
+        for path, text in written(key, value, forms.get(key, "plain"))
+    ]
+
+
+def written(key: str, value: Any, form: str) -> Iterator[tuple[str, str]]:
+    """One value as chz's arguments, pairs of path and text."""
+    if form == "indexed" and value and _is_list(value):
+        for index, item in enumerate(value):
+            yield from written(f"{key}.{index}", item, form)
+    elif form == "indexed" and value and _is_mapping(value):
+        for name, item in value.items():
+            yield from written(f"{key}.{name}", item, form)
+    elif form == "literal":
+        yield key, repr(value)
+    elif _is_list(value) and _separable(value):
+        yield key, ",".join(item if isinstance(item, str) else repr(item) for item in value)
+    else:
+        yield key, value if isinstance(value, str) else repr(value)
+
+
+def _separable(items: list[Any]) -> bool:
+    """Whether commas between the items keep them apart, and chz takes the text for a list."""
+    if items and isinstance(items[0], str) and items[0][:1] in ("[", "(", ""):
+        return False
+    return not any(
+        _is_list(item) or _is_mapping(item) or (isinstance(item, str) and "," in item)
+        for item in items
+    )
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list)
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def set_path(recipe: dict[str, Any]) -> None:
+    """Put on the module path what `python -m` or `python FILE` would."""
+    if recipe["kind"] == "file":
+        sys.path.insert(0, os.path.dirname(recipe["file"]))
+    elif recipe["on_path"]:
+        sys.path.insert(0, recipe["cwd"])
+
+
+def check() -> None:
+    """Answer the request on stdin. What the recipe prints while it is imported goes to stderr, and
+    it finds nothing to read."""
+    import importlib.util
+    import json
+
+    request = json.loads(sys.stdin.buffer.read())
+    answer_to = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    spec = importlib.util.spec_from_file_location(
+        "sweeper_inspection", os.path.join(_HERE, "inspection.py")
+    )
+    if spec is None or spec.loader is None:
+        raise ImportError("inspection.py is missing beside bootstrap.py")
+    inspection = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = inspection
+    spec.loader.exec_module(inspection)
+    answer = inspection.answer(request, to_argv, written, set_path)
+    with os.fdopen(answer_to, "wb") as file:
+        file.write(json.dumps(answer).encode())
+    os._exit(0)  # without what the recipe's import has left running
+
+
+def run(path: str) -> None:
+    """Become the recipe with the configuration in the file at `path`."""
+    import json
+    import runpy
+
+    die_with_parent()
+    with open(path, "rb") as file:
+        child = json.load(file)
+    recipe = child["recipe"]
+    set_path(recipe)
+    sys.argv[1:] = to_argv(child["config"], recipe.get("forms") or {})
+    if recipe["kind"] == "file":
+        sys.argv[0] = recipe["file"]
+        runpy.run_path(recipe["file"], run_name="__main__")
+    else:
+        runpy.run_module(recipe["module"], run_name="__main__", alter_sys=True)
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill us when the worker dies, however it dies (Linux only).
+
+    The kernel counts the death of the *thread* that started us: the worker starts its child from
+    its main thread.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    import ctypes
+
+    parent = os.getppid()
+    try:
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
+    except (OSError, AttributeError):
+        return
+    if os.getppid() != parent:  # it died before the kernel knew
+        os._exit(_SIGKILL + 128)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["check"]:
+        check()
+    elif len(sys.argv) == 3 and sys.argv[1] == "run":
+        run(sys.argv[2])
+    else:
+        sys.exit(__doc__)

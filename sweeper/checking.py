@@ -1,0 +1,348 @@
+"""Has chz parse configurations as a run will, and says what is wrong in one line each. Loaded by
+inspection.py, by path, in the recipe's interpreter: standard library and the recipe's chz only.
+
+What chz makes of a value is compared with the value: a text `None` for a field that may be None,
+or `1` where a string was meant, must not silently become another. Where the usual way of writing
+a value on chz's command line changes it, other ways are tried (`forms`).
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import json
+import typing
+from typing import Any
+
+import chz
+from chz.blueprint import MissingBlueprintArg
+from chz.factories import MetaFactory, MetaFromString
+
+MAX_PROBLEMS = 50
+_FORMS = ("literal", "indexed")
+_MISSING: Any = object()
+_PARSE_ERRORS = (
+    chz.blueprint.ConstructionException,
+    chz.blueprint.ExtraneousBlueprintArg,
+    chz.blueprint.InvalidBlueprintArg,
+    chz.blueprint.MissingBlueprintArg,
+)
+
+
+class Checker:
+    """Parses configurations. A value that went through once is not parsed again: the object is
+    then made by the class itself from what chz had made of each value, validators and all.
+
+    `filled` is what the worker adds to each. After `check`, `forms` says which keys are written
+    otherwise than usual, and `problems` holds (index, key, message).
+    """
+
+    def __init__(
+        self,
+        cls: Any,
+        takes: dict[str, Any],
+        filled: dict[str, Any],
+        to_argv: Any,
+        written: Any,
+    ) -> None:
+        self.cls, self.takes, self.filled = cls, takes, filled
+        self.to_argv, self.written = to_argv, written
+        self.forms: dict[str, str] = {}
+        self.problems: list[tuple[int | None, str | None, str]] = []
+        self._parsed: dict[tuple[str, str], Any] = {}  # key and JSON -> what chz made of it
+        self._bad: set[tuple[str, str]] = set()
+        self._told: set[tuple[str | None, str]] = set()
+        self._refused: dict[str, str | None] = {}
+
+    def check(self, configs: list[dict[str, Any]]) -> None:
+        """Check them all; stops after 50 problems."""
+        _refuse_names()
+        index = 0
+        while index < len(configs) and len(self.problems) < MAX_PROBLEMS:
+            config = {**self.filled, **configs[index]}
+            texts = {key: json.dumps(value) for key, value in config.items()}
+            if self._passes(config, texts) or not self._parse(index, config, texts):
+                index += 1
+            else:
+                # A key is written in another form now: what passed before is to be seen again.
+                index = 0
+
+    def _passes(self, config: dict[str, Any], texts: dict[str, str]) -> bool:
+        """The quick way; False says only that the slow one must tell."""
+        made = [self._parsed.get(pair, _MISSING) for pair in texts.items()]
+        if any(value is _MISSING for value in made) or any("." in key for key in config):
+            return False
+        try:
+            self.cls(**dict(zip(config, made, strict=True)))
+        except Exception:  # noqa: BLE001  (validators raise what they like)
+            return False
+        return True
+
+    def _parse(self, index: int, config: dict[str, Any], texts: dict[str, str]) -> bool:
+        """Parse by chz, taking out the keys at fault until it goes through. True when a form was
+        changed, and nothing else told."""
+        left = {
+            key: value
+            for key, value in config.items()
+            if (key, texts[key]) not in self._bad and not self._refuse(index, key, value)
+        }
+        while True:
+            try:
+                made = self._make(left)
+                break
+            except Exception as error:  # noqa: BLE001  (validators raise what they like)
+                key = self._culprit(left, error)
+                if key is None:
+                    self._tell_whole(index, config, left, error)
+                    return False
+                if self._reform(left, key):
+                    return True
+                self._tell(index, key, self._message(key, config[key], error))
+                if isinstance(error, _PARSE_ERRORS):
+                    self._bad.add((key, texts[key]))
+                del left[key]
+        for key, value in left.items():
+            got = read(made, key)
+            if got is _MISSING or same(value, got):
+                self._parsed[(key, texts[key])] = got
+            elif self._reform(left, key):
+                return True
+            else:
+                self._bad.add((key, texts[key]))
+                kind = self._type(key)
+                self._tell(index, key, f"{key} takes {kind}: {_shown(value)} would reach the "
+                           f"recipe as {_shown(got)}")  # fmt: skip
+        return False
+
+    def _make(self, config: dict[str, Any], **forms: str) -> Any:
+        argv = self.to_argv(config, {**self.forms, **forms})
+        return chz.Blueprint(self.cls).make_from_argv(argv)
+
+    def _refuse(self, index: int, key: str, value: Any) -> bool:
+        """Whether the key is no field, or takes code: told once, and left out."""
+        if key not in self._refused:
+            self._refused[key] = self._why_not(key)
+        why = self._refused[key]
+        if why is None or (value is None and key.partition(".")[0] in self.takes):
+            return False
+        self._tell(index, key, why)
+        return True
+
+    def _why_not(self, key: str) -> str | None:
+        first, *rest = key.split(".")
+        if first not in self.takes:
+            import difflib
+
+            close = difflib.get_close_matches(first, list(self.takes), n=1)
+            hint = f" (did you mean '{close[0]}'?)" if close else ""
+            return f"{self.cls.__name__} has no field '{first}'{hint}"
+        annotations = annotations_at(chz.chz_fields(self.cls)[first].x_type, rest)
+        if any(map(takes_object, annotations)):
+            return f"{key} is an object: set its fields, as in {key}.<field>"
+        if any(map(takes_code, annotations)):
+            return f"{key} takes code ({self._type(key)}), which a grid cannot give"
+        return None
+
+    def _culprit(self, config: dict[str, Any], error: Exception) -> str | None:
+        """The key without which the error is another, or none. Those that it names come first."""
+        if isinstance(error, MissingBlueprintArg):
+            return None
+        text = str(error)
+        parse_error = isinstance(error, _PARSE_ERRORS)
+        keys = [key for key in config if key not in self.filled]
+        for key in sorted(keys, key=lambda key: (f"'{key}'" not in text, key not in text)):
+            try:
+                self._make({k: v for k, v in config.items() if k != key})
+            except Exception as other:  # noqa: BLE001
+                if str(other) == text:
+                    continue
+                if not parse_error and isinstance(other, MissingBlueprintArg):
+                    # Only that the key is needed. It is at fault if the validator says its name.
+                    if key in text:
+                        return key
+                    continue
+            return key
+        return None
+
+    def _reform(self, config: dict[str, Any], key: str) -> bool:
+        """Whether chz reads the value right when it is written in another form, which is then
+        kept for the key."""
+        usual = list(self.written(key, config[key], "plain"))
+        for form in _FORMS:
+            if key in self.forms or list(self.written(key, config[key], form)) == usual:
+                continue
+            try:
+                fits = same(config[key], read(self._make(config, **{key: form}), key))
+            except Exception:  # noqa: BLE001
+                fits = False
+            if fits:
+                self.forms[key] = form
+                self._parsed = {p: made for p, made in self._parsed.items() if p[0] != key}
+                return True
+        return False
+
+    def _type(self, key: str) -> str:
+        first, *rest = key.split(".")
+        if not rest:
+            return str(self.takes[first]["type"])
+        found = annotations_at(chz.chz_fields(self.cls)[first].x_type, rest)
+        return " | ".join(_name(annotation) for annotation in found) or "another value"
+
+    def _message(self, key: str, value: Any, error: Exception) -> str:
+        if isinstance(error, chz.blueprint.InvalidBlueprintArg):
+            return f"{key} takes {self._type(key)}, not {_shown(value)}"
+        if isinstance(error, _PARSE_ERRORS):
+            return f"{key}: {_first_line(error)}"
+        return f"{key}: {_first_line(error)} ({type(error).__name__})"
+
+    def _tell_whole(
+        self, index: int, config: dict[str, Any], left: dict[str, Any], error: Exception
+    ) -> None:
+        """Tell an error that no single key is to blame for."""
+        if isinstance(error, MissingBlueprintArg):
+            names = [name.strip() for name in str(error).rpartition(":")[2].split(",")]
+            gone = set(config) - set(left)
+            names = [name for name in names if name not in gone]
+            if names:
+                self._tell(None, None, f"{self.cls.__name__} needs a value for {', '.join(names)}")
+        elif len(left) == len(config):
+            self._tell(index, None, f"{_first_line(error)} ({type(error).__name__})")
+
+    def _tell(self, index: int | None, key: str | None, message: str) -> None:
+        if (key, message) not in self._told:
+            self._told.add((key, message))
+            self.problems.append((index, key, message))
+
+
+def _refuse_names() -> None:
+    """Have chz take no value for the name of a class or function: it would import what a grid
+    says, and evaluate what begins with `lambda`."""
+
+    def refuse(*_: Any) -> Any:
+        raise MetaFromString("a grid gives data, not names of classes or functions")
+
+    pending: list[Any] = [MetaFactory]
+    while pending:
+        found = pending.pop()
+        found.from_string = refuse
+        pending.extend(found.__subclasses__())
+
+
+def annotations_at(annotation: Any, path: list[str]) -> list[Any]:
+    """What may stand at a dotted path below something of that type; empty when unknown."""
+    if not path:
+        return [annotation]
+    found: list[Any] = []
+    for member in _members(annotation):
+        origin = typing.get_origin(member) or member
+        arguments = typing.get_args(member)
+        if chz.is_chz(origin):
+            field = chz.chz_fields(origin).get(path[0])
+            below = [] if field is None else [field.x_type]
+        elif arguments and origin in (list, collections.abc.Sequence, collections.abc.Iterable):
+            below = [arguments[0]]
+        elif arguments and origin is tuple:
+            below = [a for a in arguments if a is not ...]
+        elif len(arguments) == 2 and origin in (dict, collections.abc.Mapping):
+            below = [arguments[1]]
+        else:
+            below = _parameter(origin, path[0])
+        for inner in below:
+            found.extend(annotations_at(inner, path[1:]))
+    return found
+
+
+def _parameter(origin: Any, name: str) -> list[Any]:
+    """The annotation of a parameter of a class that is not chz's."""
+    try:
+        hints = typing.get_type_hints(getattr(origin, "__init__", origin))
+    except Exception:  # noqa: BLE001
+        return []
+    return [hints[name]] if name in hints else []
+
+
+def _members(annotation: Any) -> list[Any]:
+    """The members of a union, else the type itself."""
+    if type(annotation).__name__ == "UnionType" or typing.get_origin(annotation) is typing.Union:
+        return [a for a in typing.get_args(annotation) if a is not type(None)]
+    return [annotation]
+
+
+def takes_object(annotation: Any) -> bool:
+    """Whether a value here would be the name of a chz class."""
+    return any(chz.is_chz(typing.get_origin(m) or m) for m in _members(annotation))
+
+
+def takes_code(annotation: Any) -> bool:
+    """Whether a value here could be the name of a function or class."""
+    origin = typing.get_origin(annotation)
+    if "Callable" in (_name(annotation).rpartition(".")[2], _name(origin).rpartition(".")[2]):
+        return True
+    if annotation is type or origin is type:
+        return True
+    if origin is typing.Literal:
+        return False
+    return any(takes_code(a) for a in typing.get_args(annotation) if a is not ...)
+
+
+def read(made: Any, key: str) -> Any:
+    """What the object holds at a dotted key, as it was before mungers; `_MISSING` where that
+    cannot be seen."""
+    for part in key.split("."):
+        if isinstance(made, (list, tuple)):
+            items = typing.cast("collections.abc.Sequence[Any]", made)
+            made = items[int(part)]
+        elif isinstance(made, dict):
+            made = typing.cast("dict[Any, Any]", made).get(part, _MISSING)
+        else:
+            name = f"X_{part}" if chz.is_chz(made) else part
+            made = getattr(made, name, _MISSING)
+        if made is _MISSING:
+            break
+    return made
+
+
+def same(intended: Any, parsed: Any) -> bool:
+    """Whether what chz made of a value is that value. An integer may have become a float, and a
+    list a tuple. A type of the recipe's own (an Enum, a Path) is made as the recipe says."""
+    if isinstance(parsed, (list, tuple)):
+        items = list(typing.cast("collections.abc.Sequence[Any]", parsed))
+        return (
+            isinstance(intended, list)
+            and len(typing.cast("list[Any]", intended)) == len(items)
+            and all(map(same, typing.cast("list[Any]", intended), items))
+        )
+    if isinstance(parsed, dict):
+        entries = typing.cast("dict[Any, Any]", parsed)
+        given = typing.cast("dict[Any, Any]", intended) if isinstance(intended, dict) else None
+        return (
+            given is not None
+            and given.keys() == entries.keys()
+            and all(same(given[key], entries[key]) for key in given)
+        )
+    if type(parsed) is float and type(intended) in (int, float):
+        return parsed == intended or repr(parsed) == repr(intended)  # nan
+    if parsed is None or type(parsed) in (bool, int, float, str):
+        return type(parsed) is type(intended) and parsed == intended
+    return isinstance(intended, (str, int, float)) and not isinstance(intended, bool)
+
+
+def _name(annotation: Any) -> str:
+    if isinstance(annotation, type) and not typing.get_args(annotation):
+        return annotation.__qualname__
+    return repr(annotation).replace("typing.", "")
+
+
+def _shown(value: Any) -> str:
+    """A value as it would be written in a grid, cut where it is long."""
+    if isinstance(value, tuple):
+        value = list(typing.cast("tuple[Any, ...]", value))
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError):
+        text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else type(error).__name__

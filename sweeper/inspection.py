@@ -1,0 +1,211 @@
+"""The checking half of bootstrap.py, in the recipe's interpreter: find the recipe, import it, and
+have chz parse every configuration as the run will. Standard library and the recipe's chz only.
+
+A request is {"reference", "cwd", "log_path_field", "configs": [...], "import": bool}. An answer
+is {"error": [kind, message]}, or {"recipe": {...}, "problems": [[index, key, message], ...]}: the
+index of a configuration and the key in it, null where none is at fault. Kinds of error:
+`recipe` (there is none such), `import`, `class`, `log_path`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from typing import Any, cast
+
+GROUP = "sweeper.recipes"
+
+
+class Refused(Exception):
+    """The recipe cannot be used as named."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def answer(request: dict[str, Any], to_argv: Any, written: Any, set_path: Any) -> dict[str, Any]:
+    """The answer to a request; the functions are bootstrap's, which the run uses too."""
+    try:
+        recipe = locate(request)
+        if not request["import"]:
+            return {"recipe": {**recipe, "takes": {}, "forms": {}}, "problems": []}
+        set_path(recipe)
+        return _inspect(request, recipe, to_argv, written)
+    except Refused as refusal:
+        return {"error": [refusal.kind, str(refusal)]}
+
+
+def _inspect(
+    request: dict[str, Any], recipe: dict[str, Any], to_argv: Any, written: Any
+) -> dict[str, Any]:
+    module = load(recipe)
+    cls = config_class(module, recipe["config_class"])
+    takes = describe(cls)
+    field = request["log_path_field"] or "log_path"
+    if field not in takes and "." not in field:
+        hint = "" if request["log_path_field"] else "; say which one with launch.log_path_field"
+        raise Refused("log_path", f"{cls.__name__} has no field {field}{hint}")
+    recipe = {
+        **recipe,
+        "config_class": cls.__name__,
+        "log_path_field": field,
+        "behavior_field": "behavior_if_log_dir_exists" in takes,
+        "takes": takes,
+    }
+    # What the worker will fill in, with something of the kind it will be.
+    filled = {field: os.path.join(request["cwd"], "log_path")}
+    if recipe["behavior_field"]:
+        filled["behavior_if_log_dir_exists"] = "resume"
+    checker = _sibling("checking").Checker(cls, takes, filled, to_argv, written)
+    checker.check(request["configs"])
+    recipe["forms"] = checker.forms
+    return {"recipe": recipe, "problems": checker.problems}
+
+
+def _sibling(name: str) -> Any:
+    """A module from this file's folder, which is not on the module path."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
+    return _from_file(f"sweeper_{name}", path)
+
+
+def _from_file(name: str, path: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def locate(request: dict[str, Any]) -> dict[str, Any]:
+    """Where the recipe is; nothing of it is imported.
+
+    Forms of a reference, each with `:Class` or without: a short name (an entry point), a path of
+    a file (with a `/` or ending in `.py`), a module.
+    """
+    reference: str = request["reference"]
+    head, _, cls = reference.partition(":")
+    found: dict[str, Any] = {
+        "kind": "module",
+        "module": head,
+        "file": None,
+        "config_class": cls or None,
+        "on_path": True,
+        "cwd": request["cwd"],
+    }
+    if head.endswith(".py") or "/" in head:
+        path = os.path.abspath(os.path.join(request["cwd"], os.path.expanduser(head)))
+        if not os.path.isfile(path):
+            raise Refused("recipe", f"there is no file {path}")
+        return {**found, "kind": "file", "module": None, "file": path}
+    if "." in head:
+        return found
+    names = entry_points()
+    if head in names:
+        # Not to be shadowed by a folder of the user's that has the name of its package.
+        module, _, attribute = names[head].partition(":")
+        return {**found, "module": module, "config_class": cls or attribute or None,
+                "on_path": False}  # fmt: skip
+    sys.path.insert(0, request["cwd"])
+    try:
+        known = importlib.util.find_spec(head) is not None
+    except (ImportError, ValueError):
+        known = False
+    finally:
+        del sys.path[0]
+    if not known:
+        short = ", ".join(sorted(names)) or "none here"
+        raise Refused("recipe", f"no recipe and no module is called {head!r} (recipes: {short})")
+    return found
+
+
+def entry_points() -> dict[str, str]:
+    """Short names of recipes in this interpreter -> `module` or `module:Class`."""
+    from importlib import metadata
+
+    return {point.name: point.value for point in metadata.entry_points(group=GROUP)}
+
+
+def load(recipe: dict[str, Any]) -> Any:
+    """Import the recipe's module, or its file under a name that hides no other module."""
+    try:
+        if recipe["kind"] == "file":
+            stem = os.path.splitext(os.path.basename(recipe["file"]))[0]
+            return _from_file(f"recipe_{stem}", recipe["file"])
+        name = recipe["module"]
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            name = f"{name}.__main__"  # what `python -m` runs of a package
+        return importlib.import_module(name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001  (SystemExit too: it is somebody else's code)
+        text = str(error).strip().split("\n")[0]
+        raise Refused("import", f"{type(error).__name__}: {text}".rstrip(": ")) from None
+
+
+def config_class(module: Any, name: str | None) -> Any:
+    """The class that is named, else `CLIConfig`, else the only chz class the module defines."""
+    try:
+        import chz
+    except ImportError:
+        raise Refused("class", "its interpreter has no chz; run it by `command:`") from None
+    if name is not None:
+        found = getattr(module, name, None)
+        if found is None:
+            raise Refused("class", f"it has no class {name}")
+        if not chz.is_chz(found):
+            raise Refused("class", f"{name} is not a chz class")
+        return found
+    names = cast("dict[str, Any]", vars(module))
+    defined: dict[str, Any] = {
+        key: value
+        for key, value in names.items()
+        if isinstance(value, type) and chz.is_chz(value) and value.__module__ == module.__name__
+    }
+    if "CLIConfig" in defined:
+        return defined["CLIConfig"]
+    if len(set(defined.values())) == 1:
+        return next(iter(defined.values()))
+    if not defined:
+        raise Refused("class", "it defines no chz class; run it by `command:`, or name the class")
+    raise Refused(
+        "class",
+        f"it defines {len(defined)} chz classes: add one to the recipe, as in :{min(defined)} "
+        f"({', '.join(sorted(defined))})",
+    )
+
+
+def describe(cls: Any) -> dict[str, Any]:
+    """Field -> its type, its default when that is plain data, its doc, and whether it must be
+    given."""
+    import chz
+
+    takes: dict[str, Any] = {}
+    for name, field in chz.chz_fields(cls).items():
+        try:
+            about: dict[str, Any] = {"type": type_name(field.x_type)}
+        except Exception as error:  # noqa: BLE001  (evaluating it runs the recipe's code)
+            raise Refused("class", f"the type of {name}: {type(error).__name__}: {error}") from None
+        # chz keeps these three to itself; a version that keeps them elsewhere costs the listing
+        # of defaults and docs, and nothing of the check.
+        default = getattr(field, "_default", None)
+        factory = getattr(field, "_default_factory", None)
+        about["doc"] = str(getattr(field, "_doc", ""))
+        if type(default).__name__ == "MISSING_TYPE":
+            about["required"] = type(factory).__name__ == "MISSING_TYPE"
+        elif default is None or isinstance(default, (bool, int, float, str)):
+            about["default"] = default
+        takes[name] = about
+    return takes
+
+
+def type_name(annotation: Any) -> str:
+    """A type as it is written: `float`, `str | None`, `list[int]`."""
+    if isinstance(annotation, type) and not hasattr(annotation, "__args__"):
+        return annotation.__qualname__
+    return repr(annotation).replace("typing.", "")

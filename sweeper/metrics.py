@@ -1,0 +1,157 @@
+"""Reading `metrics.jsonl` and `checkpoints.jsonl`: bytes in, rows out. Pure: no disk, no pandas.
+
+Nothing that a recipe wrote is lost for speed: a line that the quick parser refuses (`NaN` and
+`Infinity`, which Python's `json.dumps` writes) is read by the slow one, a key may first appear in
+the last line, values keep their types. What cannot be read is skipped and counted.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import orjson
+
+__all__ = [
+    "Merged",
+    "Parsed",
+    "Point",
+    "merge",
+    "merge_checkpoints",
+    "numbers",
+    "parse",
+    "value_at",
+]
+
+Row = dict[str, Any]
+
+
+class Parsed(NamedTuple):
+    """One file's lines.
+
+    `rows` are its JSON objects in file order. `malformed` counts the whole lines that are no JSON
+    object; `torn` is 1 when the last line was cut short by a crash, or is being written now.
+    """
+
+    rows: list[Row]
+    malformed: int
+    torn: int
+
+
+class Merged(NamedTuple):
+    """The rows of all attempts of one run: one a step, steps ascending, then the rows that have
+    no step (`step` is None there), and the counts of what could not be read."""
+
+    rows: list[Row]
+    malformed: int
+    torn: int
+
+
+class Point(NamedTuple):
+    """A value of one key and the step it was recorded at (None: a line without a step)."""
+
+    step: float | None
+    value: float
+
+
+def parse(data: bytes) -> Parsed:
+    """The JSON objects in `data`, one a line; blank lines count for nothing."""
+    lines = data.split(b"\n")
+    last = lines.pop()  # what follows the last newline: nothing, or a line without its end
+    rows: list[Row] = []
+    malformed = 0
+    for line in lines:
+        row = _parse_object(line)
+        if row is not None:
+            rows.append(row)
+        elif line.strip():
+            malformed += 1
+    row = _parse_object(last)
+    if row is not None:
+        rows.append(row)
+    return Parsed(rows, malformed, int(row is None and bool(last.strip())))
+
+
+def _parse_object(line: bytes) -> Row | None:
+    try:
+        value: Any = orjson.loads(line)
+    except ValueError:
+        if not line.strip():
+            return None
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            return None
+    return value if isinstance(value, dict) else None  # pyright: ignore[reportUnknownVariableType]
+
+
+def merge(attempts: Iterable[Parsed]) -> Merged:
+    """The attempts of a run, oldest first, as one history.
+
+    Per (step, key) the later attempt wins, and within one file the later line. Rows without a
+    step cannot be told apart by anything, and an attempt that resumed begins with copies of them:
+    those of the latest attempt that has any are the ones that count.
+    """
+    by_step: dict[float, Row] = {}
+    loose: list[Row] = []
+    malformed = torn = 0
+    for parsed in attempts:
+        own: list[Row] = []
+        for row in parsed.rows:
+            step = _step(row.get("step"))
+            if step is None:
+                own.append({**row, "step": None})
+            elif step in by_step:
+                by_step[step].update(row)
+            else:
+                by_step[step] = dict(row)
+        loose = own or loose
+        malformed += parsed.malformed
+        torn += parsed.torn
+    rows = [by_step[step] for step in sorted(by_step)]
+    return Merged(rows + loose, malformed, torn)
+
+
+def _step(value: Any) -> float | None:
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return value
+    return None
+
+
+def merge_checkpoints(attempts: Iterable[Parsed]) -> list[Row]:
+    """Checkpoint records of the attempts of a run, oldest first, each with its `attempt` (from
+    1). A record with the name of an earlier one replaces it: a resumed attempt starts with copies
+    of the records before it, and those keep the attempt that wrote them."""
+    records: dict[Any, Row] = {}
+    for attempt, parsed in enumerate(attempts, start=1):
+        for row in parsed.rows:
+            name = row.get("name")
+            key = name if isinstance(name, str) else json.dumps(row, sort_keys=True)
+            known = records.get(key)
+            if known is None or {**known, "attempt": 0} != {**row, "attempt": 0}:
+                records.pop(key, None)
+                records[key] = {**row, "attempt": attempt}
+    return list(records.values())
+
+
+def numbers(rows: Sequence[Row], key: str) -> list[Point]:
+    """The values of `key` that are numbers, NaN and infinities among them, in the order of
+    `rows`. Strings, booleans, nulls and rows without the key are passed over."""
+    return [
+        Point(row["step"], float(value))
+        for row in rows
+        if isinstance(value := row.get(key), int | float) and not isinstance(value, bool)
+    ]
+
+
+def value_at(points: Sequence[Point], goal: str, at: str) -> Point | None:
+    """What a run is judged by: its last value (`at="last"`, NaN included), or its best finite one
+    (`at="best"`, first of equals; the last value when none is finite). None without points."""
+    stepped = [point for point in points if point.step is not None] or list(points)
+    if not stepped:
+        return None
+    finite = [point for point in stepped if math.isfinite(point.value)]
+    if at != "best" or not finite:
+        return stepped[-1]
+    sign = -1.0 if goal == "maximize" else 1.0
+    return min(finite, key=lambda point: sign * point.value)

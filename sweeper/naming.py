@@ -1,0 +1,207 @@
+"""Ids and names of runs: pure functions of what a grid says.
+
+The id is for machines: the first 12 hexadecimal digits of the SHA-256 of
+
+    {"recipe":"sft","seed":0,"values":{"learning_rate":0.0001,"lora_rank":8}}
+
+in UTF-8: keys sorted, no spaces, non-ASCII characters escaped as JSON does, `"command":[...]`
+instead of `"recipe"` where the grid has one. Mappings inside `values` stand as dotted keys, so
+`{opt: {lr: 1}}` and `{opt.lr: 1}` are the same. A number is written by its value: `1` and `1.0`
+alike as `1`, others by the shortest text that reads back exactly (Python's `repr`). The field that
+takes the seed stands under `seed`, wherever it was given, and nowhere else.
+
+The name is for people: `lr=1e-4,rank=8,seed=0`, only the axes that vary. Distinct cells have
+distinct names, also where the file system folds case; a value that cannot stand in a name as it
+is carries a short hash.
+"""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from sweeper.nodes import scalar
+
+__all__ = ["MAX_NAME", "canonical", "key_labels", "run_id", "shorten", "value_labels"]
+
+MAX_NAME = 100
+_MAX_LABEL = 40
+
+_SAFE = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9._+-]*\Z")
+_UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
+
+_SHORT = {
+    "batch_size": "batch",
+    "epochs": "epochs",
+    "group_size": "group",
+    "groups_per_batch": "groups",
+    "kl_coef": "kl",
+    "kl_penalty_coef": "kl",
+    "learning_rate": "lr",
+    "lora_rank": "rank",
+    "loss_fn": "loss",
+    "lr_schedule": "schedule",
+    "max_length": "length",
+    "max_steps": "steps",
+    "max_tokens": "tokens",
+    "model_name": "model",
+    "num_epochs": "epochs",
+    "num_substeps": "substeps",
+    "optimizer": "opt",
+    "temperature": "temp",
+    "weight_decay": "wd",
+}
+
+
+def canonical(value: Any) -> str:
+    """The one text of a value: equal numbers alike, a boolean never like a number."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return _canonical_float(value)
+    if isinstance(value, str):
+        return json.dumps(value)
+    if isinstance(value, Mapping):
+        entries = cast("Mapping[str, Any]", value)
+        inside = ",".join(f"{json.dumps(k)}:{canonical(entries[k])}" for k in sorted(entries))
+        return f"{{{inside}}}"
+    return f"[{','.join(map(canonical, cast('Sequence[Any]', value)))}]"
+
+
+def _canonical_float(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return str(int(value)) if value.is_integer() else repr(value)
+
+
+def run_id(source: str, values: Iterable[tuple[str, str]], seed: str) -> str:
+    """The id of a run.
+
+    `source` is the member for the recipe (`"recipe":"sft"`), `values` pairs of key and canonical
+    value sorted by key, `seed` the canonical seed (`null` for none).
+    """
+    inside = ",".join([f'"{key}":{value}' for key, value in values])
+    text = f'{{{source},"seed":{seed},"values":{{{inside}}}}}'
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _hash(text: str, digits: int) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:digits]
+
+
+def _number(value: float) -> str:
+    """The shorter of `0.0001` and `1e-4`; as it is usually written where they are about equal."""
+    digits = repr(value)
+    if "e" in digits:
+        mantissa, exponent = digits.split("e")
+    else:
+        mantissa, exponent = f"{value:.17e}".split("e")
+        for precision in range(17):  # the shortest that reads back exactly
+            short = f"{value:.{precision}e}"
+            if float(short) == value:
+                mantissa, exponent = short.split("e")
+                break
+    scientific = f"{mantissa.removesuffix('.0')}e{int(exponent)}"
+    if "e" in digits:
+        return scientific
+    positional = digits.removesuffix(".0")
+    saved = len(positional) - len(scientific)
+    return scientific if saved > (0 if abs(value) < 1 else 2) else positional
+
+
+def _label(value: Any) -> str:
+    """A value as it stands in a name; differs for values whose canonical text differs, up to
+    case and to collisions of a hash."""
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int) and abs(value) < 10**_MAX_LABEL:
+        return str(value)
+    if isinstance(value, float):
+        return _number(value) if math.isfinite(value) else str(value)
+    if isinstance(value, str) and _is_plain(value):
+        return value
+    return _hashed(value, 6)
+
+
+def _is_plain(text: str) -> bool:
+    """Whether a string can stand for itself, and be taken for no number, boolean or nothing."""
+    if len(text) > _MAX_LABEL or not _SAFE.match(text):
+        return False
+    if text.lower() in ("none", "true", "false", "null", "nan", "inf"):
+        return False
+    return isinstance(scalar(text), str)
+
+
+def _hashed(value: Any, digits: int) -> str:
+    text = canonical(value)
+    if isinstance(value, float | int) and not isinstance(value, bool):
+        shown = _label(value) if len(text) <= _MAX_LABEL else text
+    elif isinstance(value, str):
+        shown = value
+    else:
+        shown = re.sub(r'[\[\]{}"]', "", text)
+    # The end of a path tells more than its beginning.
+    shown = _UNSAFE.sub("_", shown[-200:]).strip("._-")[-24:].lstrip("._-")
+    return f"{shown}~{_hash(text, digits)}"
+
+
+def value_labels(values: Iterable[Any]) -> dict[str, str]:
+    """Canonical text -> label, for all values of one axis. Labels differ even when case is
+    folded: of two that would not, the one with capitals gets a hash."""
+    found = {canonical(value): value for value in values}
+    labels = {text: _label(value) for text, value in found.items()}
+    for digits in (6, 12, 64):
+        folded: dict[str, list[str]] = {}
+        for text, label in labels.items():
+            folded.setdefault(label.casefold(), []).append(text)
+        clashes = [text for texts in folded.values() if len(texts) > 1 for text in texts]
+        if not clashes:
+            break
+        for text in clashes:
+            if labels[text] != labels[text].casefold() or digits > 6 or "~" in labels[text]:
+                labels[text] = _hashed(found[text], digits)
+    return labels
+
+
+def key_labels(keys: Sequence[str]) -> dict[str, str]:
+    """Key -> its short form: the last dotted part, abbreviated where that is customary, and the
+    whole key where two would be the same."""
+    short: dict[str, str] = {}
+    for key in keys:
+        last = key.rpartition(".")[2]
+        short[key] = _clip(_SHORT.get(last, last))
+    for whole in (_clip, _clip_hashed):
+        while clashes := [key for key in _clashing(short) if short[key] != whole(key)]:
+            for key in clashes:
+                short[key] = whole(key)
+    return short
+
+
+def _clip(key: str) -> str:
+    return key if len(key) <= _MAX_LABEL else _clip_hashed(key)
+
+
+def _clip_hashed(key: str) -> str:
+    return f"{key[-24:].lstrip('._-')}~{_hash(key, 6)}"
+
+
+def _clashing(short: Mapping[str, str]) -> list[str]:
+    # "seed" is what the replicates are called.
+    folded: dict[str, list[str]] = {"seed": ["seed"]}
+    for key, label in short.items():
+        if key != "seed":
+            folded.setdefault(label.casefold(), []).append(key)
+    return [key for keys in folded.values() if len(keys) > 1 for key in keys if key in short]
+
+
+def shorten(name: str, limit: int = MAX_NAME) -> str:
+    """`name`, or when it is longer than `limit` its beginning and a hash of all of it."""
+    if len(name) <= limit:
+        return name
+    return f"{name[: limit - 11].rstrip('=,._-')}~{_hash(name, 10)}"

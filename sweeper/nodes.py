@@ -1,0 +1,370 @@
+"""YAML text or Python data -> nodes that know where they stand, with every limit enforced.
+
+YAML is read as 1.2 with the core schema: `1e-4` is a float, `no` and `on` are strings, `010` is
+10. Events are pulled from the parser one at a time, so a hostile file is refused when it crosses
+a limit and not after it has been expanded.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+from sweeper.errors import GridError
+
+__all__ = [
+    "MAX_BYTES",
+    "MAX_DEPTH",
+    "MAX_NODES",
+    "Node",
+    "Place",
+    "Problems",
+    "from_python",
+    "kind",
+    "plain",
+    "read_yaml",
+    "scalar",
+]
+
+MAX_BYTES = 128 * 1024
+MAX_DEPTH = 32
+MAX_NODES = 50_000
+_MAX_DIGITS = 300
+_SHOWN = 60
+
+_INT = re.compile(r"[-+]?[0-9]+\Z")
+_BASED = re.compile(r"0o[0-7]+\Z|0x[0-9a-fA-F]+\Z")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
+_SPECIAL = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
+    **{sign + word: float("inf") for sign in ("", "+") for word in (".inf", ".Inf", ".INF")},
+    **{"-" + word: float("-inf") for word in (".inf", ".Inf", ".INF")},
+}
+# What YAML 1.2 does not let stand in a file, and lone surrogates.
+_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
+_UNUSABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+class Place(NamedTuple):
+    """Where something was written. Line and column count from 1; line 0: the source has none."""
+
+    source: str
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.line}:{self.column}" if self.line else self.source
+
+
+class Node(NamedTuple):
+    """A value and its place: a scalar, a list of nodes, or a mapping as
+    `{key: (place of the key, node)}`."""
+
+    value: Any
+    place: Place
+
+    @property
+    def items(self) -> "list[Node] | None":
+        """The nodes of a list; None for anything else."""
+        found = self.value
+        return cast("list[Node]", found) if isinstance(found, list) else None
+
+    @property
+    def entries(self) -> "dict[str, tuple[Place, Node]] | None":
+        """What a mapping holds; None for anything else."""
+        found = self.value
+        return cast("dict[str, tuple[Place, Node]]", found) if isinstance(found, dict) else None
+
+
+class Problems:
+    """What is wrong with a grid, gathered so that all of it is told at once."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[Place, str], None] = {}
+
+    def add(self, place: Place, message: str) -> None:
+        """Note a mistake; the same one at the same place counts once."""
+        self._found[(place, message)] = None
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def error(self) -> GridError:
+        """All of them as one error: a line each, those of a file in its order."""
+        ordered = sorted(self._found, key=lambda found: (found[0].line, found[0].column))
+        return GridError([f"{place}: {_one_line(message)}" for place, message in ordered])
+
+    def raise_any(self) -> None:
+        """Raise `GridError` when there is a problem."""
+        if self._found:
+            raise self.error()
+
+
+def scalar(text: str) -> Any:
+    """The value of a plain scalar by the core schema of YAML 1.2.
+
+    Raises ValueError for an integer of more than 300 digits.
+    """
+    if text in _SPECIAL:
+        return _SPECIAL[text]
+    if _INT.match(text):
+        if len(text) > _MAX_DIGITS:
+            raise ValueError(f"an integer of {len(text)} digits; {_MAX_DIGITS} are allowed")
+        return int(text)
+    if _BASED.match(text):
+        if len(text) > _MAX_DIGITS:
+            raise ValueError(f"an integer of {len(text)} digits; {_MAX_DIGITS} are allowed")
+        return int(text, 0)
+    if _FLOAT.match(text):
+        return float(text)
+    return text
+
+
+def kind(node: Node) -> str:
+    """What a user would call a node's value."""
+    value = node.value
+    if value is None:
+        return "nothing"
+    for types, name in (
+        (bool, "a boolean"),
+        (int, "an integer"),
+        (float, "a number"),
+        (str, "a string"),
+        (list, "a list"),
+    ):
+        if isinstance(value, types):
+            return name
+    return "a mapping"
+
+
+def plain(node: Node) -> Any:
+    """The node as Python data, places left out."""
+    if (items := node.items) is not None:
+        return [plain(item) for item in items]
+    if (entries := node.entries) is not None:
+        return {key: plain(item) for key, (_, item) in entries.items()}
+    return node.value
+
+
+def read_yaml(
+    text: str, source: str, problems: Problems, *, fixed: Place | None = None
+) -> Node | None:
+    """The one document of `text`; None when it is empty or a problem makes it unreadable.
+
+    With `fixed` every node gets that place instead of its own (text from the command line).
+    """
+    reader = _Reader(source, problems, fixed)
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > MAX_BYTES:
+        problems.add(fixed or Place(source), f"{size} bytes; a grid has at most {MAX_BYTES}")
+        return None
+    bad = _FORBIDDEN.search(text)
+    if bad:
+        line = text.count("\n", 0, bad.start()) + 1
+        column = bad.start() - (text.rfind("\n", 0, bad.start()) + 1) + 1
+        problems.add(
+            fixed or Place(source, line, column),
+            f"character U+{ord(bad.group()):04X} may not stand in YAML",
+        )
+        return None
+    return reader.document(text)
+
+
+def from_python(value: Any, path: str, problems: Problems, depth: int = 0) -> Node:
+    """Python data as nodes; a place is the path of keys (`base.lr`). Tuples count as lists,
+    numbers of other libraries as what `.item()` gives."""
+    place = Place(path or "grid")
+    if depth > MAX_DEPTH:
+        problems.add(place, f"nested more than {MAX_DEPTH} deep")
+        return Node(None, place)
+    if isinstance(value, Mapping):
+        entries: dict[str, tuple[Place, Node]] = {}
+        mapping = cast("Mapping[object, Any]", value)
+        for key, item in mapping.items():
+            if not isinstance(key, str):
+                problems.add(place, f"key {_shown(key)} is not a string")
+                continue
+            below = f"{path}.{key}" if path else key
+            entries[key] = (Place(below), from_python(item, below, problems, depth + 1))
+        return Node(entries, place)
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
+        items = cast("Sequence[Any]", value)
+        return Node(
+            [from_python(v, f"{path}[{i}]", problems, depth + 1) for i, v in enumerate(items)],
+            place,
+        )
+    return Node(_python_scalar(value, place, problems), place)
+
+
+def _python_scalar(value: Any, place: Place, problems: Problems) -> Any:
+    item = getattr(value, "item", None)
+    if callable(item) and getattr(value, "shape", None) == ():
+        value = item()
+    if isinstance(value, str):
+        value = str(value)
+        _check_text(value, place, problems)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        value = int(value)
+        if abs(value) >= 10**_MAX_DIGITS:
+            problems.add(place, f"an integer of more than {_MAX_DIGITS} digits")
+    elif isinstance(value, float):
+        value = float(value)
+    elif value is not None and not isinstance(value, bool):
+        problems.add(
+            place, f"{type(value).__name__} is not data: use strings, numbers, lists, mappings"
+        )
+        return None
+    return value
+
+
+def _check_text(value: str, place: Place, problems: Problems) -> None:
+    bad = _UNUSABLE.search(value)
+    if bad:
+        problems.add(place, f"holds the character U+{ord(bad.group()):04X}, which no run can take")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+
+
+def _one_line(text: str) -> str:
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+class _Stop(Exception):
+    """The document cannot be read on; the problem is noted."""
+
+
+class _Reader:
+    """Builds nodes from the parser's events."""
+
+    def __init__(self, source: str, problems: Problems, fixed: Place | None) -> None:
+        self.source, self.problems, self.fixed = source, problems, fixed
+        self.anchors: dict[str, tuple[Node, int, int]] = {}  # node, its nodes, its depth
+        self.open: set[str] = set()
+        self.count = 0
+
+    def document(self, text: str) -> Node | None:
+        from ruamel.yaml import YAML
+        from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+        parser: Any = YAML(typ="safe", pure=True)
+        try:
+            return self._document(parser.parse(text))
+        except _Stop:
+            return None
+        except MarkedYAMLError as error:
+            found: Any = error
+            mark = found.problem_mark or found.context_mark
+            place = self.place(mark) if mark else self.fixed or Place(self.source)
+            context = f" {found.context}" if found.context else ""
+            message = str(found.problem or "not YAML").replace("\n", " ")
+            self.problems.add(place, f"not YAML: {message}{context}")
+        except (YAMLError, ValueError, IndexError, AssertionError, OverflowError) as error:
+            # The parser lets some of its own slips through as these (`%YAML x`, `"\UFFFFFFFF"`).
+            summary = str(error).split("\n", maxsplit=1)[0]
+            self.problems.add(self.fixed or Place(self.source), f"not YAML: {summary}")
+        return None
+
+    def place(self, mark: Any) -> Place:
+        return self.fixed or Place(self.source, mark.line + 1, mark.column + 1)
+
+    def stop(self, place: Place, message: str) -> _Stop:
+        self.problems.add(place, message)
+        return _Stop()
+
+    def _document(self, events: Iterator[Any]) -> Node | None:
+        root: Node | None = None
+        for event in events:
+            name = type(event).__name__
+            if name == "DocumentStartEvent":
+                if root is not None:
+                    raise self.stop(self.place(event.start_mark), "a grid is one document")
+                if event.version is not None and tuple(event.version) != (1, 2):
+                    raise self.stop(self.place(event.start_mark), "a grid is YAML 1.2")
+            elif name not in ("StreamStartEvent", "StreamEndEvent", "DocumentEndEvent"):
+                root = self._node(event, events, 0)
+        return root
+
+    def _node(self, event: Any, events: Iterator[Any], depth: int) -> Node:
+        """The node that begins with `event`. Recursion is bounded by MAX_DEPTH."""
+        place = self.place(event.start_mark)
+        name = type(event).__name__
+        if name == "AliasEvent":
+            return self._alias(event.anchor, place, depth)
+        self._spend(1, place)
+        if depth > MAX_DEPTH:
+            raise self.stop(place, f"nested more than {MAX_DEPTH} deep")
+        if event.tag is not None and event.tag != "!":
+            self.problems.add(place, f"tag {_shown(str(event.tag))[1:-1]}: a grid has no tags")
+        before = self.count
+        if event.anchor:
+            self.open.add(event.anchor)
+        if name == "ScalarEvent":
+            node = self._scalar(event, place)
+        elif name == "SequenceStartEvent":
+            items: list[Node] = []
+            while type(inner := next(events)).__name__ != "SequenceEndEvent":
+                items.append(self._node(inner, events, depth + 1))
+            node = Node(items, place)
+        else:
+            node = self._mapping(events, place, depth)
+        if event.anchor:
+            self.open.discard(event.anchor)
+            self.anchors[event.anchor] = (node, self.count - before + 1, _height(node))
+        return node
+
+    def _spend(self, nodes: int, place: Place) -> None:
+        self.count += nodes
+        if self.count > MAX_NODES:
+            raise self.stop(place, f"more than {MAX_NODES} values, aliases counted in full")
+
+    def _alias(self, anchor: str, place: Place, depth: int) -> Node:
+        if anchor in self.open:
+            raise self.stop(place, f"alias *{anchor} stands inside what it names")
+        if anchor not in self.anchors:
+            raise self.stop(place, f"alias *{anchor} without an anchor &{anchor} before it")
+        node, nodes, height = self.anchors[anchor]
+        self._spend(nodes, place)
+        if depth + height > MAX_DEPTH:
+            raise self.stop(place, f"nested more than {MAX_DEPTH} deep")
+        return Node(node.value, place)
+
+    def _scalar(self, event: Any, place: Place) -> Node:
+        text = str(event.value)
+        _check_text(text, place, self.problems)
+        if event.style is not None or event.tag is not None:
+            return Node(text, place)
+        try:
+            return Node(scalar(text), place)
+        except ValueError as error:
+            self.problems.add(place, str(error))
+            return Node(None, place)
+
+    def _mapping(self, events: Iterator[Any], place: Place, depth: int) -> Node:
+        entries: dict[str, tuple[Place, Node]] = {}
+        while type(inner := next(events)).__name__ != "MappingEndEvent":
+            key = self._node(inner, events, depth + 1)
+            item = self._node(next(events), events, depth + 1)
+            if not isinstance(key.value, str):
+                what = (
+                    f"key {_shown(key.value)}"
+                    if not isinstance(key.value, list | dict)
+                    else ("a list or mapping as key")
+                )
+                self.problems.add(key.place, f"{what}: keys are strings; quote it")
+            elif key.value in entries:
+                first = entries[key.value][0]
+                where = f" (first on line {first.line})" if first.line else ""
+                self.problems.add(key.place, f"key {_shown(key.value)} given twice{where}")
+            else:
+                entries[key.value] = (key.place, item)
+        return Node(entries, place)
+
+
+def _height(node: Node) -> int:
+    below = node.items or [item for _, item in (node.entries or {}).values()]
+    return 1 + max(map(_height, below)) if below else 0

@@ -1,0 +1,96 @@
+"""What the command line changes in a grid: `key=value`, `'key=[a,b]'` (an axis), `~key`.
+
+A value that begins with `[ { " '` is read as YAML; any other is one scalar exactly as written, so
+`text=#1: a` is a string. `key=` is the empty string; nothing is `key=null`.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, cast
+
+from sweeper.nodes import Node, Place, Problems, from_python, read_yaml, scalar
+from sweeper.options import FIELD
+
+__all__ = ["Override", "flow", "override_texts", "read_overrides"]
+
+
+class Override(NamedTuple):
+    """One change: `action` says what becomes of `key`; `node` is the value, or a list of them."""
+
+    action: Literal["value", "axis", "drop"]
+    key: str
+    node: Node
+    place: Place
+
+
+def override_texts(overrides: Mapping[str, Any] | Sequence[str]) -> tuple[str, ...]:
+    """Overrides from Python in the form of the command line: `{"lr": [1, 2]}` -> `lr=[1, 2]`.
+
+    Raises `GridError` for a value that is not data.
+    """
+    if not isinstance(overrides, Mapping):
+        return tuple(overrides)
+    problems = Problems()
+    for key, value in overrides.items():
+        from_python(value, str(key), problems)
+    problems.raise_any()
+    return tuple(f"{key}={flow(value)}" for key, value in overrides.items())
+
+
+def flow(value: Any) -> str:
+    """Python data as YAML on one line; `read_yaml` reads it back the same."""
+    if isinstance(value, Mapping):
+        entries = cast("Mapping[str, Any]", value)
+        return f"{{{', '.join(f'{json.dumps(k)}: {flow(v)}' for k, v in entries.items())}}}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"[{', '.join(map(flow, cast('Sequence[Any]', value)))}]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"nan": ".nan", "inf": ".inf", "-inf": "-.inf"}[str(float(value))]
+    item = getattr(value, "item", None)  # a number of numpy's
+    return json.dumps(item() if callable(item) else value)
+
+
+def read_overrides(texts: Sequence[str], problems: Problems) -> list[Override]:
+    """The overrides in `texts`, those that can be read; the others are noted."""
+    return list(_read(texts, problems))
+
+
+def _read(texts: Sequence[str], problems: Problems) -> Iterator[Override]:
+    seen: set[str] = set()
+    for text in texts:
+        place = Place(f"override {_shown(text)}")
+        drop = text.startswith("~")
+        key, separator, value = text.removeprefix("~").partition("=")
+        if drop == bool(separator):
+            problems.add(place, "write key=value, 'key=[a,b]' for an axis, or ~key")
+        elif not FIELD.match(key):
+            problems.add(place, f"{key[:60]!r} cannot name a field")
+        elif key in seen:
+            problems.add(place, f"{key[:60]!r} is overridden twice")
+        else:
+            seen.add(key)
+            node = Node(None, place) if drop else _value(value, place, problems)
+            if node is not None:
+                action = "drop" if drop else "axis" if node.items is not None else "value"
+                yield Override(action, key, node, place)
+
+
+def _value(text: str, place: Place, problems: Problems) -> Node | None:
+    if text[:1] in ("[", "{", '"', "'") and text:
+        return read_yaml(text, place.source, problems, fixed=place)
+    if not text:
+        return Node("", place)
+    try:
+        value = scalar(text)
+    except ValueError as error:
+        problems.add(place, str(error))
+        return None
+    if isinstance(value, str):
+        return from_python(value, place.source, problems)
+    return Node(value, place)
+
+
+def _shown(text: str) -> str:
+    printed = repr(text)
+    return printed if len(printed) <= 60 else f"{printed[:57]}..."

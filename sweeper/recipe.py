@@ -1,0 +1,319 @@
+"""A recipe: where it is, which config it takes, and the command that runs it.
+
+A reference is a short name (`sft`: an entry point of `sweeper.recipes`), a module
+(`package.module`), a file (`path/to/file.py`), each with `:Class` or without, or it is a command.
+What is found, and whether a configuration is right, is decided by the interpreter that will run
+it: one subprocess imports the recipe and has chz parse every configuration (`bootstrap.py`,
+`inspection.py`, `checking.py`).
+"""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from sweeper.errors import GridError
+
+__all__ = [
+    "RUN_KEYS",
+    "Problem",
+    "Recipe",
+    "RecipeError",
+    "check",
+    "inspect",
+    "placeholders",
+    "render_command",
+    "resolve",
+]
+
+IMPORT_SECONDS = 60.0
+RUN_KEYS = ("log_path", "seed", "run", "attempt")
+"""What a command may hold beside the keys of its configuration."""
+
+_REFERENCE = re.compile(r"(?:[A-Za-z_][\w-]*(?:\.[A-Za-z_]\w*)*)(?::[A-Za-z_]\w*)?\Z")
+_HOLE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+
+
+class RecipeError(GridError):
+    """The recipe cannot be found, imported or used. `kind` names the cause: `python`, `recipe`,
+    `import`, `class`, `log_path` or `command`."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__([message])
+        self.kind = kind
+
+
+class Problem(NamedTuple):
+    """What is wrong with configuration number `number`, by the value of `key` where one is to
+    blame; without a number it is wrong with all of them."""
+
+    number: int | None
+    key: str | None
+    message: str
+
+
+class Recipe(NamedTuple):
+    """A recipe as found. Paths are absolute.
+
+    `on_path`: whether `cwd` goes on the module path, as with `python -m`. `forms` says which
+    fields' values are written on chz's command line otherwise than usual.
+    """
+
+    reference: str
+    kind: Literal["module", "file", "command"]
+    module: str | None
+    file: str | None
+    config_class: str | None
+    command: list[str] | None
+    python: str
+    cwd: str
+    on_path: bool
+    log_path_field: str | None
+    seed_field: str | None
+    behavior_field: bool
+    takes: dict[str, dict[str, Any]]
+    forms: dict[str, str]
+
+    def document(self) -> dict[str, Any]:
+        """As `sweep.json` has it."""
+        return self._asdict()
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> "Recipe":
+        """Back from `sweep.json`; what a newer version added is left out."""
+        known = {field: document.get(field) for field in cls._fields}
+        return cls(**known | {key: known[key] or {} for key in ("takes", "forms")})  # type: ignore[arg-type]
+
+
+def resolve(
+    source: str | Sequence[str],
+    python: str | None = None,
+    cwd: str | None = None,
+    *,
+    log_path_field: str | None = None,
+    seed_field: str = "seed",
+    env: Mapping[str, str] | None = None,
+    validate: bool = True,
+) -> Recipe:
+    """The recipe that `source` (a reference, or a command's template) names.
+
+    Raises `RecipeError`. Without `validate` it is not imported, and taken to have the usual
+    fields.
+    """
+    return inspect(
+        source,
+        [],
+        python,
+        cwd,
+        log_path_field=log_path_field,
+        seed_field=seed_field,
+        env=env,
+        validate=validate,
+    )[0]
+
+
+def check(recipe: Recipe, configs: Sequence[Mapping[str, Any]]) -> list[Problem]:
+    """What is wrong with the configurations, parsed as their runs will. Raises `RecipeError`."""
+    return inspect(
+        recipe.command or recipe.reference,
+        configs,
+        recipe.python,
+        recipe.cwd,
+        log_path_field=recipe.log_path_field,
+        seed_field=recipe.seed_field or "seed",
+    )[1]
+
+
+def inspect(
+    source: str | Sequence[str],
+    configs: Sequence[Mapping[str, Any]],
+    python: str | None = None,
+    cwd: str | None = None,
+    *,
+    log_path_field: str | None = None,
+    seed_field: str = "seed",
+    env: Mapping[str, str] | None = None,
+    validate: bool = True,
+) -> tuple[Recipe, list[Problem]]:
+    """`resolve` and `check` in one process, which is what costs the time.
+
+    `python` and `cwd` may be relative to the current folder; `env` is added to our environment,
+    as it will be to the run's.
+    """
+    folder = os.path.abspath(os.path.expanduser(cwd or "."))
+    if not os.path.isdir(folder):
+        raise RecipeError("cwd", f"launch.cwd: there is no folder {folder}")
+    interpreter = find_python(python)
+    if not isinstance(source, str):
+        recipe = _command(list(source), interpreter, folder, log_path_field, seed_field)
+        return recipe, _check_command(recipe, configs)
+    if not (_REFERENCE.match(source) or source.partition(":")[0].endswith(".py")):
+        raise RecipeError("recipe", f"{source[:60]!r} names no recipe, module or file")
+    request = {
+        "reference": source,
+        "cwd": folder,
+        "log_path_field": log_path_field,
+        "configs": configs,
+        "import": validate,
+    }
+    answer = _ask(interpreter, folder, request, {**os.environ, **(env or {})})
+    if "error" in answer:
+        kind, message = answer["error"]
+        raise RecipeError(kind, _explain(kind, source, message, interpreter))
+    found = answer["recipe"]
+    takes = found["takes"]
+    recipe = Recipe(
+        reference=source,
+        kind=found["kind"],
+        module=found["module"],
+        file=found["file"],
+        config_class=found["config_class"],
+        command=None,
+        python=interpreter,
+        cwd=folder,
+        on_path=found["on_path"],
+        log_path_field=found.get("log_path_field", log_path_field or "log_path"),
+        seed_field=seed_field if not takes or seed_field.partition(".")[0] in takes else None,
+        behavior_field=found.get("behavior_field", False),
+        takes=takes,
+        forms=found["forms"],
+    )
+    return recipe, [Problem(*problem) for problem in answer["problems"]]
+
+
+def find_python(name: str | None) -> str:
+    """The absolute path of an interpreter: ours, a path, or a command looked up on PATH.
+
+    Links are not followed: a virtual environment is known by the link. Raises `RecipeError`.
+    """
+    if name is None:
+        return sys.executable
+    if os.sep in name:
+        candidates = [os.path.abspath(os.path.expanduser(name))]
+    else:
+        folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+        candidates = [os.path.join(os.path.abspath(folder), name) for folder in folders if folder]
+    for path in candidates:
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    where = candidates[0] if os.sep in name else f"{name} on PATH"
+    raise RecipeError("python", f"launch.python: there is no interpreter {where}")
+
+
+def placeholders(command: Sequence[str]) -> list[str]:
+    """The keys in a command's template. Raises `RecipeError` for a stray brace."""
+    keys: dict[str, None] = {}
+    for element in command:
+        for match in _HOLE.finditer(element):
+            if match.group() in ("{", "}") or match.group() == "{}":
+                raise RecipeError(
+                    "command", f"command: stray brace in {element[:60]!r}; {{{{ stands for a brace"
+                )
+            if match.group(1):
+                keys[match.group(1)] = None
+    return list(keys)
+
+
+def render_command(command: Sequence[str], values: Mapping[str, Any]) -> list[str]:
+    """The argv that a template gives: `{key}` is the value of `key`, `{{` and `}}` a brace.
+
+    A string stands as it is, anything else as JSON (`true`, `null`, `0.0001`, `[1, 2]`); each
+    element stays one argument whatever its value holds. Raises `RecipeError` for a key that there
+    is no value for.
+    """
+
+    def fill(match: re.Match[str]) -> str:
+        if match.group(1) is None:
+            return match.group()[0]
+        if match.group(1) not in values:
+            raise RecipeError("command", f"command: there is no value for {match.group()[:60]}")
+        value = values[match.group(1)]
+        return value if isinstance(value, str) else json.dumps(value)
+
+    return [_HOLE.sub(fill, element) for element in command]
+
+
+def _command(
+    command: list[str], python: str, cwd: str, log_path_field: str | None, seed_field: str
+) -> Recipe:
+    return Recipe(
+        reference=" ".join(command)[:200],
+        kind="command",
+        module=None,
+        file=None,
+        config_class=None,
+        command=command,
+        python=python,
+        cwd=cwd,
+        on_path=False,
+        log_path_field=log_path_field,
+        seed_field=seed_field,
+        behavior_field=False,
+        takes={},
+        forms={},
+    )
+
+
+def _check_command(recipe: Recipe, configs: Sequence[Mapping[str, Any]]) -> list[Problem]:
+    needed = placeholders(recipe.command or [])
+    problems: dict[str, Problem] = {}
+    for index, config in enumerate(configs):
+        for key in needed:
+            if key not in config and key not in RUN_KEYS and key not in problems:
+                message = f"command: there is no value for {{{key[:60]}}}"
+                problems[key] = Problem(index, None, message)
+    return list(problems.values())
+
+
+def _ask(
+    python: str, cwd: str, request: Mapping[str, Any], env: Mapping[str, str]
+) -> dict[str, Any]:
+    """The answer of bootstrap.py, run by path in the recipe's interpreter."""
+    import signal
+    import subprocess
+
+    bootstrap = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bootstrap.py")
+    reference = request["reference"]
+    try:
+        child = subprocess.Popen(
+            [python, bootstrap, "check"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=cwd,
+            env=env,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        raise RecipeError("python", f"{python} does not start: {error}") from error
+    with child:  # which closes the pipes and waits
+        try:
+            output, errors = child.communicate(json.dumps(request).encode(), IMPORT_SECONDS)
+        except BaseException as error:
+            # Its session is its own, so this takes with it whatever the import has started.
+            os.killpg(child.pid, signal.SIGKILL)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            message = f"recipe {reference!r}: importing it took longer than {IMPORT_SECONDS:g} s"
+            raise RecipeError("import", message) from None
+    try:
+        return json.loads(output)
+    except ValueError:
+        lines = errors.decode(errors="replace").strip().splitlines()
+        detail = f": {lines[-1][:200]}" if lines else ""
+        code = child.returncode
+        ended = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        raise RecipeError(
+            "import", f"recipe {reference!r}: {python} {ended} while importing it{detail}"
+        ) from None
+
+
+def _explain(kind: str, reference: str, message: str, python: str) -> str:
+    if kind == "import":
+        return (
+            f"recipe {reference!r} cannot be imported by {python}: {message}"
+            " (--no-validate plans without it)"
+        )
+    return f"recipe {reference!r}: {message}"

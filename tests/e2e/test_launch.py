@@ -1,0 +1,224 @@
+"""`sweeper launch` and the verbs around it, as typed, on real backends, with a toy recipe that
+writes down in a ledger of its own what it really did."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+TOY = """
+import json, os, time
+import chz
+
+@chz.chz
+class Config:
+    log_path: str
+    ledger: str
+    learning_rate: float = 0.1
+    seconds: float = 0.5
+    fail: bool = False
+    seed: int = 0
+
+def main(config: Config) -> None:
+    attempt = os.environ["SWEEPER_ATTEMPT"]
+    for step in range(5):
+        line = f"{os.environ['SWEEPER_RUN']} {attempt} {step}\\n"
+        descriptor = os.open(config.ledger, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.write(descriptor, line.encode())
+        os.close(descriptor)
+        with open(os.path.join(config.log_path, "metrics.jsonl"), "a") as file:
+            file.write(json.dumps({"step": step, "loss": 1 / (1 + step)}) + "\\n")
+        time.sleep(config.seconds / 5)
+    if config.fail:
+        raise RuntimeError("the toy was told to fail")
+
+if __name__ == "__main__":
+    chz.nested_entrypoint(main)
+"""
+GRID = """
+name: toys
+recipe: toy.py
+service: none
+base: {{ledger: {ledger}}}
+grid: {{learning_rate: [0.1, 0.3]}}
+seeds: 3
+metric: {{name: loss, goal: minimize}}
+launch: {{backend: {backend}, max_parallel: 2}}
+"""
+
+
+class Shell:
+    """A folder with the toy and its grid, and `sweeper` as a user has it."""
+
+    def __init__(self, folder: Path, backend: str) -> None:
+        self.folder = folder
+        self.ledger = folder / "ledger"
+        (folder / "toy.py").write_text(TOY)
+        (folder / "grid.yaml").write_text(GRID.format(ledger=self.ledger, backend=backend))
+        self.environment = {**os.environ, "SWEEPER_HOME": str(folder / "home")}
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        command = [str(Path(sys.executable).parent / "sweeper"), *arguments]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            command, cwd=self.folder, env=self.environment, stdout=pipe, stderr=pipe, text=True
+        )
+
+    def run(self, *arguments: str, code: int = 0) -> str:
+        process = self.start(*arguments)
+        output, errors = process.communicate(timeout=120)
+        assert process.returncode == code, output + errors
+        return output + errors
+
+    def states(self) -> Counter[str]:
+        process = self.start("status", "toys", "--json")
+        output, _ = process.communicate(timeout=60)
+        return Counter(run["state"] for run in json.loads(output)["runs"])
+
+    def executed(self) -> Counter[tuple[str, str, str]]:
+        """(run, attempt, step) -> how often it really happened."""
+        lines = self.ledger.read_text().split("\n")[:-1] if self.ledger.exists() else []
+        return Counter((*line.split(" "),) for line in lines)  # type: ignore[misc]
+
+
+def _until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 90
+    while not condition():
+        assert time.monotonic() < deadline, "waited 90 s in vain"
+        time.sleep(0.1)
+
+
+@pytest.fixture(params=["local", "tmux"])
+def shell(request: pytest.FixtureRequest, tmp_path: Path, tmux_socket: str) -> Shell:
+    return Shell(tmp_path, request.param)
+
+
+def test_a_sweep_from_start_to_end(shell: Shell) -> None:
+    assert "6 to start" in shell.run("plan", "grid.yaml")
+    assert not (shell.folder / "sweeps").exists()  # a plan leaves nothing behind
+    said = shell.run("launch", "grid.yaml", "--wait")
+    assert "6/6 succeeded" in said
+    assert shell.states() == {"succeeded": 6}
+    done = shell.executed()
+    assert len(done) == 30
+    assert set(done.values()) == {1}
+    assert "0 to start, 6 succeeded" in shell.run("plan", "grid.yaml")
+    shell.run("launch", "grid.yaml", "--wait")
+    assert shell.executed() == done  # nothing ran again
+    listed = json.loads(shell.run("ls", "toys", "--where", "learning_rate < 0.2", "--json"))
+    assert [run["value"] for run in listed["runs"]] == [0.2] * 3
+    assert "toys" in shell.run("status")
+
+
+def test_failures_are_told(shell: Shell) -> None:
+    said = shell.run("launch", "grid.yaml", "fail=true", "--wait", code=3)
+    assert "6 failed" in said
+    status = shell.run("status", "toys", code=3)
+    assert "error" in status
+    assert "RuntimeError: the toy was told to fail" in shell.run("logs", "toys/lr=0.1,seed=0")
+    said = shell.run("launch", "grid.yaml", "fail=true", "--wait", code=3)
+    assert {attempt for _, attempt, _ in shell.executed()} == {"1"}  # left alone
+
+
+def test_a_launcher_that_is_killed_again_and_again(shell: Shell) -> None:
+    for _ in range(6):
+        launcher = shell.start("launch", "grid.yaml", "seconds=1", "--wait")
+        time.sleep(0.9)
+        launcher.kill()
+        launcher.communicate()
+    assert "6/6 succeeded" in shell.run("launch", "grid.yaml", "seconds=1", "--wait")
+    done = shell.executed()
+    assert len(done) == 30
+    assert set(done.values()) == {1}
+    assert {attempt for _, attempt, _ in done} == {"1"}
+
+
+def test_one_launcher_at_a_time(shell: Shell) -> None:
+    first = shell.start("launch", "grid.yaml", "seconds=3", "--wait")
+    _until(shell.ledger.exists)
+    assert "another launcher is at work" in shell.run("launch", "grid.yaml", "--wait", code=6)
+    assert "running" in shell.run("status", "toys", code=4)
+    first.send_signal(signal.SIGINT)
+    _, errors = first.communicate(timeout=60)
+    assert first.returncode == 130
+    assert "what runs goes on" in errors
+    assert "6/6 succeeded" in shell.run("launch", "grid.yaml", "seconds=3", "--wait")
+    assert set(shell.executed().values()) == {1}
+
+
+def test_without_waiting_the_launcher_goes_on_by_itself(shell: Shell) -> None:
+    assert "sweeper status toys" in shell.run("launch", "grid.yaml")
+    _until(lambda: shell.states() == {"succeeded": 6})
+    assert set(shell.executed().values()) == {1}
+    followed = shell.run("status", "toys", "--follow")
+    assert "toys: 6 succeeded" in followed
+
+
+def test_cells_added_later_run_and_the_others_do_not(shell: Shell) -> None:
+    shell.run("launch", "grid.yaml", "--wait")
+    before = shell.executed()
+    said = shell.run("launch", "grid.yaml", "learning_rate=[0.1,0.3,0.9]", "--wait")
+    assert "9/9 succeeded" in said
+    after = shell.executed()
+    assert len(after) == 45
+    assert all(after[key] == 1 for key in before)
+
+
+def test_killing_the_tmux_server_loses_no_run(tmp_path: Path, tmux_socket: str) -> None:
+    shell = Shell(tmp_path, "tmux")
+    launcher = shell.start("launch", "grid.yaml", "seconds=3", "--wait")
+    _until(lambda: len(shell.executed()) >= 4)
+    subprocess.run(["tmux", "-L", tmux_socket, "kill-server"], check=True)
+    output, errors = launcher.communicate(timeout=120)
+    assert launcher.returncode == 0, output + errors
+    done = shell.executed()
+    assert len(done) == 30
+    assert set(done.values()) == {1}
+
+
+def test_the_windows_of_a_sweep(tmp_path: Path, tmux_socket: str) -> None:
+    shell = Shell(tmp_path, "tmux")
+    shell.run("launch", "grid.yaml")
+    _until(lambda: shell.states() == {"succeeded": 6})
+    tmux = ["tmux", "-L", tmux_socket]
+    listing = [*tmux, "list-windows", "-t", "toys", "-F", "#{window_name}\t#{window_id}"]
+    listed = subprocess.run(listing, capture_output=True, text=True, check=True).stdout
+    windows = dict(line.split("\t") for line in listed.splitlines())
+    assert {"sweep", "launcher", "lr=0.1,seed=0", "lr=0.3,seed=2"} <= set(windows)
+    capture = [*tmux, "capture-pane", "-p", "-t", windows["lr=0.1,seed=0"]]
+    screen = subprocess.run(capture, capture_output=True, text=True, check=True).stdout
+    assert "sweeper: succeeded after" in screen
+    assert "attach needs a terminal" in shell.run("attach", "toys", code=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["launch", "nothing.yaml"], 2, "nothing.yaml"),
+        (["launch", "grid.yaml", "lerning_rate=1"], 2, "did you mean 'learning_rate'?"),
+        (["launch", "grid.yaml", "learning_rate=fast"], 2, "learning_rate"),
+        (["launch", "grid.yaml", "--backend", "slrum"], 2, "slrum"),
+        (["status", "nothing"], 5, "no sweep 'nothing'"),
+        (["logs", "nothing/x"], 5, "no run 'nothing/x'"),
+        (["launch", "grid.yaml", "--root", "s3://bucket"], 6, "no store for s3://"),
+        (["frobnicate"], 2, "invalid choice"),
+    ],
+)
+def test_mistakes_cost_a_line(
+    tmp_path: Path, tmux_socket: str, arguments: list[str], code: int, message: str
+) -> None:
+    shell = Shell(tmp_path, "local")
+    said = shell.run(*arguments, code=code)
+    assert message in said
+    assert "Traceback" not in said
+    assert not (tmp_path / "sweeps").exists()
+    assert not shell.ledger.exists()

@@ -1,0 +1,135 @@
+"""The pieces of a launch: the merged plan, the lock, the environment that runs get."""
+
+import json
+import multiprocessing
+import os
+import stat
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper import environment, lock
+from sweeper.errors import AnotherLauncher, EnvironmentFailure
+from sweeper.launcher import Summary
+from sweeper.progress import exit_code, line
+from sweeper.start import merge
+from sweeper.states import State
+from sweeper.store import LocalStore
+from sweeper.tables import duration, number, print_table
+
+
+def _plan(*runs: tuple[str, str], created: str = "then") -> dict[str, Any]:
+    entries = [{"id": run, "name": name, "cell": name} for run, name in runs]
+    return {"created": created, "runs": entries}
+
+
+def test_a_relaunch_keeps_names_and_adds_cells() -> None:
+    old = _plan(("a" * 12, "lr=1"), ("b" * 12, "lr=2"))
+    new = _plan(("a" * 12, "lr=1,rank=8"), ("c" * 12, "lr=1,rank=16"), created="now")
+    merged = merge(old, new)
+    assert merged["created"] == "then"
+    assert [(run["id"][0], run["name"]) for run in merged["runs"]] == [
+        ("a", "lr=1"),
+        ("c", "lr=1,rank=16"),
+        ("b", "lr=2"),
+    ]
+    assert merged["runs"][0]["cell"] == "lr=1,rank=8"
+    assert [run.get("retired", False) for run in merged["runs"]] == [False, False, True]
+
+
+def test_a_name_is_never_given_twice() -> None:
+    merged = merge(_plan(("a" * 12, "lr=1")), _plan(("c" * 12, "lr=1")))
+    assert [run["name"] for run in merged["runs"]] == ["lr=1~cccccc", "lr=1"]
+
+
+def test_a_run_that_comes_back_is_retired_no_more() -> None:
+    first, second = _plan(("a" * 12, "lr=1")), _plan(("b" * 12, "lr=2"))
+    again = merge(merge(first, second), first)
+    assert [(r["id"][0], r.get("retired", False)) for r in again["runs"]] == [
+        ("a", False),
+        ("b", True),
+    ]
+
+
+def _hold(root: str, held: Any, release: Any) -> None:
+    with lock.holding_sweep(LocalStore(root), "s"):
+        held.set()
+        release.wait(30)
+        os.kill(os.getpid(), 9)  # whoever holds the lock may die holding it
+
+
+def test_one_launcher_a_sweep(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    context = multiprocessing.get_context("spawn")
+    held, release = context.Event(), context.Event()
+    holder = context.Process(target=_hold, args=(store.root, held, release))
+    holder.start()
+    assert held.wait(30)
+    assert lock.is_held(store, "s")
+    assert not lock.is_held(store, "other")
+    with pytest.raises(AnotherLauncher, match="another launcher is at work on 's'"):
+        lock.holding_sweep(store, "s").__enter__()
+    release.set()
+    holder.join(30)
+    assert not lock.is_held(store, "s")
+
+
+def test_the_environment_of_runs_is_private(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path))
+    monkeypatch.setenv("MY_KEY", "canary")
+    monkeypatch.setenv("TMUX", "somebody-elses,1,2")
+    path = environment.write("/sweeps/s", {"EXTRA": "1"})
+    kept = json.loads(Path(path).read_text())
+    assert (kept["MY_KEY"], kept["EXTRA"]) == ("canary", "1")
+    assert "TMUX" not in kept
+    assert stat.S_IMODE(Path(path).stat().st_mode) == 0o600
+    environment.forget(path)
+    environment.forget(path)
+    assert not Path(path).exists()
+
+
+def test_a_missing_secret_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+    with pytest.raises(EnvironmentFailure, match="the secret NO_SUCH_KEY is not set"):
+        environment.require(["NO_SUCH_KEY"])
+
+
+def _summary(to_start: int = 0, **counts: int) -> Summary:
+    return Summary(Counter({State(k): v for k, v in counts.items()}), to_start, None)
+
+
+def test_progress_in_a_line() -> None:
+    text = line(_summary(6, succeeded=7, running=4, failed=1, planned=6))
+    assert text.endswith("7/18 succeeded, 4 running, 1 failed, 6 to start")
+
+
+@pytest.mark.parametrize(
+    ("summary", "code"),
+    [
+        (_summary(succeeded=2), 0),
+        (_summary(succeeded=1, failed=1), 3),
+        (_summary(succeeded=1, cancelled=1), 3),
+        (_summary(succeeded=1, running=1, failed=1), 4),
+        (_summary(1, succeeded=1, failed=1), 4),
+    ],
+)
+def test_exit_codes(summary: Summary, code: int) -> None:
+    assert exit_code(summary) == code
+
+
+def test_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(["run", "value"], [("x=[bold]", 0.123456), ("y", None)])
+    shown = capsys.readouterr().out
+    assert "x=[bold]" in shown
+    assert "0.1235" in shown
+    assert shown.splitlines()[-1].split() == ["y", "-"]
+
+
+def test_values_and_durations() -> None:
+    shown = [number(v) for v in (3.0, 1e-4, float("nan"), 1e9, "x", 7)]
+    assert shown == ["3", "0.0001", "nan", "1e+09", "x", "7"]
+    assert [duration(s) for s in (None, 47.2, 200, 7500)] == ["-", "47s", "3m20s", "2h05m"]
