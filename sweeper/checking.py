@@ -130,11 +130,7 @@ class Checker:
     def _why_not(self, key: str) -> str | None:
         first, *rest = key.split(".")
         if first not in self.takes:
-            import difflib
-
-            close = difflib.get_close_matches(first, list(self.takes), n=1)
-            hint = f" (did you mean '{close[0]}'?)" if close else ""
-            return f"{self.cls.__name__} has no field '{first}'{hint}"
+            return f"{self.cls.__name__} has no field '{first}'{_nearest(first, self.takes)}"
         annotations = annotations_at(chz.chz_fields(self.cls)[first].x_type, rest)
         if any(map(takes_object, annotations)):
             return f"{key} is an object: set its fields, as in {key}.<field>"
@@ -187,9 +183,19 @@ class Checker:
         found = annotations_at(chz.chz_fields(self.cls)[first].x_type, rest)
         return " | ".join(_name(annotation) for annotation in found) or "another value"
 
+    def _hint(self, key: str) -> str:
+        """The nearest field beside a nested one that does not exist."""
+        first, *rest = key.split(".")
+        above = annotations_at(chz.chz_fields(self.cls)[first].x_type, rest[:-1])
+        classes = [typing.get_origin(m) or m for a in above for m in _members(a)]
+        beside = [name for cls in classes if chz.is_chz(cls) for name in chz.chz_fields(cls)]
+        return _nearest(rest[-1], beside)
+
     def _message(self, key: str, value: Any, error: Exception) -> str:
         if isinstance(error, chz.blueprint.InvalidBlueprintArg):
             return f"{key} takes {self._type(key)}, not {_shown(value)}"
+        if isinstance(error, chz.blueprint.ExtraneousBlueprintArg):
+            return f"{self.cls.__name__} has no field '{key}'{self._hint(key)}"
         if isinstance(error, _PARSE_ERRORS):
             return f"{key}: {_first_line(error)}"
         return f"{key}: {_first_line(error)} ({type(error).__name__})"
@@ -324,6 +330,13 @@ def same(intended: Any, parsed: Any) -> bool:
     if parsed is None or type(parsed) in (bool, int, float, str):
         return type(parsed) is type(intended) and parsed == intended
     return isinstance(intended, (str, int, float)) and not isinstance(intended, bool)
+
+
+def _nearest(word: str, known: collections.abc.Iterable[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean '{close[0]}'?)" if close else ""
 
 
 def _name(annotation: Any) -> str:

@@ -121,8 +121,8 @@ class _Planner:
         self._check_repeats(points, runs)
         recipe = self._check_recipe(points, runs, validate)
         self._check_templates(points)
-        self.problems.raise_any()
-        assert recipe is not None  # noqa: S101  (a missing one is a problem)
+        if recipe is None or self.problems:
+            raise self.problems.error()
         return Plan(
             name=grid.name,
             recipe=recipe,

@@ -37,8 +37,8 @@ _HOLE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
 class RecipeError(GridError):
-    """The recipe cannot be found, imported or used. `kind` names the cause: `python`, `recipe`,
-    `import`, `class`, `log_path` or `command`."""
+    """The recipe cannot be found, imported or used. `kind` names the cause: `python`, `cwd`,
+    `recipe`, `import`, `class`, `log_path` or `command`."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__([message])
@@ -83,8 +83,9 @@ class Recipe(NamedTuple):
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "Recipe":
         """Back from `sweep.json`; what a newer version added is left out."""
-        known = {field: document.get(field) for field in cls._fields}
-        return cls(**known | {key: known[key] or {} for key in ("takes", "forms")})  # type: ignore[arg-type]
+        known: dict[str, Any] = {field: document.get(field) for field in cls._fields}
+        known["takes"], known["forms"] = known["takes"] or {}, known["forms"] or {}
+        return cls(**known)
 
 
 def resolve(
@@ -162,24 +163,16 @@ def inspect(
     if "error" in answer:
         kind, message = answer["error"]
         raise RecipeError(kind, _explain(kind, source, message, interpreter))
-    found = answer["recipe"]
-    takes = found["takes"]
-    recipe = Recipe(
-        reference=source,
-        kind=found["kind"],
-        module=found["module"],
-        file=found["file"],
-        config_class=found["config_class"],
-        command=None,
-        python=interpreter,
-        cwd=folder,
-        on_path=found["on_path"],
-        log_path_field=found.get("log_path_field", log_path_field or "log_path"),
-        seed_field=seed_field if not takes or seed_field.partition(".")[0] in takes else None,
-        behavior_field=found.get("behavior_field", False),
-        takes=takes,
-        forms=found["forms"],
-    )
+    found: dict[str, Any] = answer["recipe"]
+    takes: dict[str, dict[str, Any]] = found["takes"]
+    unseen = {"log_path_field": log_path_field or "log_path", "behavior_field": False}
+    given = {
+        "reference": source,
+        "command": None,
+        "python": interpreter,
+        "seed_field": seed_field if not takes or seed_field.partition(".")[0] in takes else None,
+    }
+    recipe = Recipe.from_document(unseen | found | given)
     return recipe, [Problem(*problem) for problem in answer["problems"]]
 
 

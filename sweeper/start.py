@@ -131,6 +131,7 @@ def merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 def _ensure_engine(backend: str) -> str:
     """The address of this user's engine, started when there is none."""
     from sweeper.engine import lifecycle
+    from sweeper.engine.home import home
 
     found = lifecycle.find()
     if found is not None:
@@ -138,12 +139,12 @@ def _ensure_engine(backend: str) -> str:
     if backend == "tmux":
         from sweeper.backends.tmux import TmuxServer
 
-        TmuxServer().ensure_window("engine", "engine", "engine", lifecycle.command())
+        TmuxServer().ensure_window("engine", "engine", "engine", lifecycle.command(home()))
     else:
-        with open(os.devnull, "r+b") as null:
-            subprocess.Popen(
-                lifecycle.command(), stdin=null, stdout=null, stderr=null, start_new_session=True
-            )
+        null = subprocess.DEVNULL  # it keeps a log of its own
+        subprocess.Popen(
+            lifecycle.command(home()), stdin=null, stdout=null, stderr=null, start_new_session=True
+        )
     return lifecycle.wait(timeout=_ENGINE_SECONDS).url
 
 

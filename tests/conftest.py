@@ -1,11 +1,25 @@
 """Fixtures that more than one kind of test uses."""
 
+import importlib.util
 import shutil
 import subprocess
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
 
 import pytest
+
+
+@pytest.fixture(scope="session")
+def written() -> ModuleType:
+    """`tests/support/written.py`: sweeps written straight into a store, with a known truth."""
+    path = Path(__file__).parent / "support" / "written.py"
+    spec = importlib.util.spec_from_file_location("written", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture

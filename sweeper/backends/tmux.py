@@ -1,8 +1,8 @@
 """Jobs as windows of a tmux server of sweeper's own, one session for each sweep.
 
 The server listens on a private socket (`tmux -L sweeper`, or the name in $SWEEPER_TMUX_SOCKET) and
-reads a configuration of its own, so that nobody's `destroy-unattached` ends a sweep. A finished window
-stays, with its last screen. What tmux says of an exit code is never used: it loses some.
+reads a configuration of its own, so that nobody's `destroy-unattached` ends a sweep. A finished
+window stays, with its last screen. What tmux says of an exit code is never used: it loses some.
 """
 
 import hashlib

@@ -1,0 +1,110 @@
+"""From a client's data to padded arrays: checked, sorted by length, cut into microbatches."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sweeper.engine.arrays import Arrays
+from sweeper.engine.errors import RequestError
+from sweeper.engine.losses import Loss
+from sweeper.engine.net import Shape
+
+__all__ = ["Datum", "Microbatch", "check", "microbatches"]
+
+ROWS = 1024  # positions in a microbatch: about what stays in a core's cache (tests/bench)
+
+
+class Datum(NamedTuple):
+    """One sequence: T input tokens, T or T x K target tokens, loss inputs of the same shape."""
+
+    tokens: npt.NDArray[Any]
+    inputs: Arrays
+
+
+class Microbatch(NamedTuple):
+    """Some sequences side by side: which they are, B x T ids, and the M real positions."""
+
+    members: list[int]
+    ids: npt.NDArray[Any]
+    rows: npt.NDArray[Any]
+    targets: npt.NDArray[Any]
+    inputs: Arrays
+
+
+def _in_vocabulary(tokens: npt.NDArray[Any], shape: Shape) -> bool:
+    return bool(tokens.size == 0 or (tokens.min() >= 0 and tokens.max() < shape.vocab))
+
+
+def check(datum: Datum, number: int, loss: Loss, shape: Shape) -> None:
+    """Raise RequestError with the number of the datum and what is wrong with it."""
+    n, where = len(datum.tokens), f"data[{number}]"
+    if n == 0:
+        raise RequestError(f"{where}: model_input is empty")
+    if n > shape.context:
+        raise RequestError(f"{where}: {n} tokens, and the model's context is {shape.context}")
+    if "target_tokens" not in datum.inputs:
+        raise RequestError(f"{where}: loss_fn_inputs['target_tokens'] is missing")
+    targets = datum.inputs["target_tokens"]
+    if targets.shape[:1] != (n,) or targets.ndim > 2 or targets.dtype.kind not in "iu":
+        raise RequestError(
+            f"{where}: target_tokens is {targets.dtype} of shape {targets.shape}; it must be "
+            f"integers, {n} or {n} x K of them as model_input has {n} tokens"
+        )
+    if not (_in_vocabulary(datum.tokens, shape) and _in_vocabulary(targets, shape)):
+        raise RequestError(f"{where}: a token is outside the vocabulary of {shape.vocab}")
+    for name in loss.needs:
+        if name not in datum.inputs:
+            raise RequestError(f"{where}: this loss needs loss_fn_inputs[{name!r}]")
+    for name in ("weights", *loss.needs):
+        given = datum.inputs.get(name, targets).shape
+        if given != targets.shape:
+            raise RequestError(f"{where}: {name} has shape {given}, target_tokens {targets.shape}")
+
+
+def _columns(datum: Datum, name: str) -> npt.NDArray[Any]:
+    values = datum.inputs[name]
+    return values.reshape(len(values), -1)
+
+
+def _build(data: Sequence[Datum], index: list[int], loss: Loss) -> Microbatch:
+    chosen = [data[i] for i in index]
+    length = max(len(datum.tokens) for datum in chosen)
+    width = max(_columns(datum, "target_tokens").shape[1] for datum in chosen)
+    ids = np.zeros((len(chosen), length), np.int64)
+    rows = list[npt.NDArray[Any]]()
+    total = sum(len(datum.tokens) for datum in chosen)
+    targets = np.zeros((total, width), np.int64)
+    names = ("weights", *loss.needs)
+    inputs: Arrays = {name: np.zeros((total, width), np.float32) for name in names}
+    start = 0
+    for row, datum in enumerate(chosen):
+        n = len(datum.tokens)
+        ids[row, :n] = datum.tokens
+        rows.append(np.arange(n) + row * length)
+        columns = _columns(datum, "target_tokens")
+        place = slice(start, start + n), slice(columns.shape[1])
+        targets[place] = columns
+        for name in names:
+            # without weights every token counts once
+            given = name in datum.inputs
+            inputs[name][place] = _columns(datum, name) if given else 1.0
+        start += n
+    return Microbatch(index, ids, np.concatenate(rows), targets, inputs)
+
+
+def microbatches(data: Sequence[Datum], loss: Loss) -> Iterator[Microbatch]:
+    """The data in microbatches of about equal lengths; the same data give the same ones.
+
+    Sorted by length, so that little is padding, and cut where B x T would exceed `ROWS`.
+    """
+    order = sorted(range(len(data)), key=lambda i: len(data[i].tokens))
+    pending = list[int]()
+    for i in order:
+        if pending and (len(pending) + 1) * len(data[i].tokens) > ROWS:
+            yield _build(data, pending, loss)
+            pending = []
+        pending.append(i)
+    if pending:
+        yield _build(data, pending, loss)

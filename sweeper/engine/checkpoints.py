@@ -1,0 +1,211 @@
+"""Checkpoints on disk: arrays in an .npz, and a .json beside it that makes them a checkpoint.
+
+    <root>/<run>/weights/<name>.json              what `save_state` wrote: with the optimizer
+    <root>/<run>/sampler_weights/<name>.json      what `save_weights_for_sampler` wrote
+
+The .json names its .npz and is written last, atomically: a checkpoint is there whole or not at
+all, and one that is overwritten is the old one until it is the new one.
+"""
+
+import contextlib
+import json
+import os
+import re
+import time
+import uuid
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sweeper.engine.arrays import Arrays
+from sweeper.engine.errors import RequestError, Unknown
+from sweeper.engine.lora import LoraConfig
+from sweeper.engine.optimizer import Moments
+
+__all__ = ["Checkpoint", "Entry", "Place", "Vault", "parse"]
+
+KINDS = {"weights": "training", "sampler_weights": "sampler"}
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@+=-]{0,199}")
+_ADAPTER, _FIRST, _SECOND = "adapter/", "first/", "second/"
+
+
+class Place(NamedTuple):
+    """A `tinker://<run>/<kind>/<name>`, taken apart."""
+
+    run: str
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"tinker://{self.run}/{self.kind}/{self.name}"
+
+
+class Checkpoint(NamedTuple):
+    """What a checkpoint holds. `moments` is None for weights without an optimizer."""
+
+    base: str
+    config: LoraConfig
+    adapter: Arrays
+    moments: Moments | None = None
+    user_metadata: dict[str, Any] | None = None
+
+
+class Entry(NamedTuple):
+    """A line of a listing: the place, and what the .json says."""
+
+    place: Place
+    document: dict[str, Any]
+
+
+def parse(path: str) -> Place:
+    """Take a tinker path apart. RequestError if it is none."""
+    parts = path.removeprefix("tinker://").split("/")
+    valid = path.startswith("tinker://") and len(parts) == 3
+    if not valid or parts[1] not in KINDS or not all(_PART.fullmatch(part) for part in parts):
+        raise RequestError(
+            f"{path!r} is no checkpoint's path: tinker://<run>/weights/<name> or "
+            "tinker://<run>/sampler_weights/<name>"
+        )
+    return Place(*parts)
+
+
+def _sync(path: str, flags: int = os.O_RDONLY) -> None:
+    handle = os.open(path, flags)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _prefixed(prefix: str, arrays: Arrays) -> Arrays:
+    return {prefix + name: array for name, array in arrays.items()}
+
+
+def _unprefixed(prefix: str, arrays: Arrays) -> Arrays:
+    return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+
+
+class Vault:
+    """All checkpoints under one directory."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+
+    def _folder(self, run: str, kind: str) -> str:
+        # a run's id has colons, which not every file system takes
+        return os.path.join(self._root, run.replace(":", "@"), kind)
+
+    def _document_path(self, place: Place) -> str:
+        return os.path.join(self._folder(place.run, place.kind), f"{place.name}.json")
+
+    def _document(self, place: Place) -> dict[str, Any]:
+        try:
+            with open(self._document_path(place), encoding="utf-8") as file:
+                document: dict[str, Any] = json.load(file)
+        except FileNotFoundError:
+            raise Unknown(f"there is no checkpoint {place}") from None
+        if (expires := document.get("expires")) is not None and expires < time.time():
+            raise Unknown(f"checkpoint {place} has expired")
+        return document
+
+    def save(
+        self,
+        place: Place,
+        checkpoint: Checkpoint,
+        *,
+        overwrite: bool = False,
+        ttl_seconds: int | None = None,
+    ) -> None:
+        """Write a checkpoint. RequestError if there is one of that name, unless `overwrite`."""
+        parse(str(place))
+        target, folder = self._document_path(place), self._folder(place.run, place.kind)
+        os.makedirs(folder, exist_ok=True)
+        if os.path.exists(target) and not overwrite:
+            raise RequestError(f"checkpoint {place} exists: choose another name, or overwrite it")
+        arrays = _prefixed(_ADAPTER, checkpoint.adapter)
+        if checkpoint.moments is not None:
+            arrays |= _prefixed(_FIRST, checkpoint.moments.first)
+            arrays |= _prefixed(_SECOND, checkpoint.moments.second)
+        data = f"{place.name}.{uuid.uuid4().hex[:8]}.npz"
+        with open(os.path.join(folder, data), "xb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        now = time.time()
+        document = {
+            "schema": 1,
+            "data": data,
+            "size": os.path.getsize(os.path.join(folder, data)),
+            "created": now,
+            "expires": None if ttl_seconds is None else now + ttl_seconds,
+            "base": checkpoint.base,
+            "lora": checkpoint.config._asdict(),
+            "steps": None if checkpoint.moments is None else checkpoint.moments.steps,
+            "user_metadata": checkpoint.user_metadata,
+        }
+        self._commit(target, document)
+
+    def _commit(self, target: str, document: dict[str, Any]) -> None:
+        previous = None
+        with contextlib.suppress(OSError, ValueError), open(target, encoding="utf-8") as file:
+            previous = json.load(file)["data"]
+        scratch = f"{target}.{uuid.uuid4().hex[:8]}.tmp"
+        with open(scratch, "x", encoding="utf-8") as file:
+            json.dump(document, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(scratch, target)
+        _sync(os.path.dirname(target))
+        if previous is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(os.path.join(os.path.dirname(target), previous))
+
+    def load(self, place: Place) -> Checkpoint:
+        """Read a checkpoint. Unknown if there is none, or none any more."""
+        document = self._document(place)
+        path = os.path.join(self._folder(place.run, place.kind), document["data"])
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                arrays: Arrays = {name: file[name] for name in file.files}
+        except FileNotFoundError:
+            raise Unknown(f"checkpoint {place} has just been replaced or deleted") from None
+        moments = None
+        if document["steps"] is not None:
+            first, second = _unprefixed(_FIRST, arrays), _unprefixed(_SECOND, arrays)
+            moments = Moments(first, second, document["steps"])
+        adapter, config = _unprefixed(_ADAPTER, arrays), LoraConfig(**document["lora"])
+        return Checkpoint(document["base"], config, adapter, moments, document["user_metadata"])
+
+    def entry(self, place: Place) -> Entry:
+        """What is known of a checkpoint without reading its arrays. Unknown if there is none."""
+        return Entry(place, self._document(place))
+
+    def delete(self, place: Place) -> None:
+        """Delete a checkpoint. Unknown if there is none."""
+        document = self._document(place)
+        os.remove(self._document_path(place))
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(os.path.join(self._folder(place.run, place.kind), document["data"]))
+
+    def runs(self) -> list[str]:
+        """The runs that have saved anything."""
+        try:
+            return sorted(name.replace("@", ":") for name in os.listdir(self._root))
+        except FileNotFoundError:
+            return []
+
+    def entries(self, run: str) -> list[Entry]:
+        """A run's checkpoints, oldest first."""
+        out = list[Entry]()
+        if not _PART.fullmatch(run):
+            return out
+        for kind in KINDS:
+            try:
+                names = os.listdir(self._folder(run, kind))
+            except FileNotFoundError:
+                continue
+            for name in names:
+                if name.endswith(".json"):
+                    with contextlib.suppress(Unknown):
+                        out.append(self.entry(Place(run, kind, name.removesuffix(".json"))))
+        return sorted(out, key=lambda entry: entry.document["created"])

@@ -1,0 +1,29 @@
+"""Where the engine keeps its things. Standard library only: the command line imports it."""
+
+import os
+from collections.abc import Mapping
+
+__all__ = ["checkpoints", "engine", "home", "models"]
+
+
+def home(environ: Mapping[str, str] = os.environ) -> str:
+    """$SWEEPER_HOME, else $XDG_DATA_HOME/sweeper, else ~/.local/share/sweeper: an absolute path."""
+    if chosen := environ.get("SWEEPER_HOME"):
+        return os.path.abspath(os.path.expanduser(chosen))
+    data = environ.get("XDG_DATA_HOME") or os.path.join("~", ".local", "share")
+    return os.path.abspath(os.path.join(os.path.expanduser(data), "sweeper"))
+
+
+def engine(root: str | None = None) -> str:
+    """The engine's own directory: its record, lock, log and checkpoints."""
+    return os.path.join(root or home(), "engine")
+
+
+def checkpoints(root: str | None = None) -> str:
+    """What training clients saved."""
+    return os.path.join(engine(root), "checkpoints")
+
+
+def models(root: str | None = None) -> str:
+    """Base models made on first use."""
+    return os.path.join(root or home(), "models")

@@ -1,0 +1,165 @@
+"""What a RestClient asks for: listings of sessions, training runs and checkpoints."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from sweeper.engine.checkpoints import KINDS, Entry, Place, parse
+from sweeper.engine.errors import RequestError, Unknown
+from sweeper.engine.service import Body, Service
+
+__all__ = ["ROUTES"]
+
+Params = Mapping[str, str]
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
+
+
+def _page(items: Sequence[Any], query: Params) -> tuple[list[Any], Body]:
+    try:
+        offset, limit = int(query.get("offset", 0)), int(query.get("limit", 20))
+    except ValueError:
+        raise RequestError("offset and limit are whole numbers") from None
+    cursor = {"offset": offset, "limit": limit, "total_count": len(items)}
+    return list(items[offset : offset + limit]), cursor
+
+
+def _checkpoint(entry: Entry) -> Body:
+    place, document = entry
+    expires = document.get("expires")
+    return {
+        "checkpoint_id": f"{place.kind}/{place.name}",
+        "checkpoint_type": KINDS[place.kind],
+        "time": _time(document["created"]),
+        "tinker_path": str(place),
+        "size_bytes": document["size"],
+        "public": False,
+        "user_metadata": document.get("user_metadata"),
+        "expires_at": None if expires is None else _time(expires),
+    }
+
+
+def _training_run(service: Service, name: str) -> Body:
+    """A run that is held, or one of an earlier engine that left checkpoints."""
+    held = {run.id: run for run in service.registry.runs()}.get(name)
+    entries = service.vault.entries(name)
+    if held is not None:
+        base, rank = held.adapter.model.name, held.adapter.config.rank
+        used, metadata = held.used, held.user_metadata
+    elif entries:
+        last = entries[-1].document
+        base, rank, used, metadata = last["base"], last["lora"]["rank"], last["created"], None
+    else:
+        raise Unknown(f"there is no training run {name}")
+    latest: dict[str, Body] = {e.place.kind: _checkpoint(e) for e in entries}
+    return {
+        "training_run_id": name,
+        "base_model": base,
+        "model_owner": "local",
+        "is_lora": True,
+        "corrupted": False,
+        "lora_rank": rank,
+        "last_request_time": _time(used),
+        "last_checkpoint": latest.get("weights"),
+        "last_sampler_checkpoint": latest.get("sampler_weights"),
+        "user_metadata": metadata,
+    }
+
+
+def _names(service: Service) -> list[str]:
+    held = [run.id for run in service.registry.runs()]
+    return list(dict.fromkeys([*held, *service.vault.runs()]))
+
+
+def capabilities(service: Service, _path: Params, _query: Params) -> Body:
+    """The models on offer."""
+    models = [
+        {"model_name": name, "trainable": True, "sampleable": True, "max_context_length": length}
+        for name, length in service.models.contexts().items()
+    ]
+    return {"supported_models": models}
+
+
+def training_runs(service: Service, _path: Params, query: Params) -> Body:
+    """Training runs, the newest first."""
+    names, cursor = _page(_names(service), query)
+    return {"training_runs": [_training_run(service, name) for name in names], "cursor": cursor}
+
+
+def training_run(service: Service, path: Params, _query: Params) -> Body:
+    """One training run."""
+    return _training_run(service, path["run"])
+
+
+def run_checkpoints(service: Service, path: Params, _query: Params) -> Body:
+    """A run's checkpoints."""
+    return {"checkpoints": [_checkpoint(entry) for entry in service.vault.entries(path["run"])]}
+
+
+def all_checkpoints(service: Service, _path: Params, query: Params) -> Body:
+    """Every checkpoint, the newest first."""
+    entries = [entry for run in service.vault.runs() for entry in service.vault.entries(run)]
+    entries.sort(key=lambda entry: -entry.document["created"])
+    page, cursor = _page(entries, query)
+    return {"checkpoints": [_checkpoint(entry) for entry in page], "cursor": cursor}
+
+
+def delete_checkpoint(service: Service, path: Params, _query: Params) -> Body:
+    """Delete a checkpoint."""
+    service.vault.delete(parse(f"tinker://{path['run']}/{path['checkpoint']}"))
+    return {}
+
+
+def sessions(service: Service, _path: Params, query: Params) -> Body:
+    """The ids of the sessions that are open."""
+    page, _ = _page([session.id for session in service.registry.sessions()], query)
+    return {"sessions": page}
+
+
+def session(service: Service, path: Params, _query: Params) -> Body:
+    """One session."""
+    found = {s.id: s for s in service.registry.sessions()}.get(path["session"])
+    if found is None:
+        raise Unknown(f"there is no session {path['session']}")
+    return {
+        "training_run_ids": found.runs,
+        "sampler_ids": found.samplers,
+        "user_metadata": found.user_metadata,
+        "display_name": found.display_name,
+        "seconds_since_heard": round(time.monotonic() - found.seen, 1),
+    }
+
+
+def sampler(service: Service, path: Params, _query: Params) -> Body:
+    """What a sampler draws from."""
+    return service.get_sampler(path["sampler"])
+
+
+def weights_info(service: Service, body: Params, _query: Params) -> Body:
+    """What a checkpoint is of; a body with `tinker_path`, not a path's parameter."""
+    place: Place = parse(body["tinker_path"])
+    document = service.vault.entry(place).document
+    lora = document["lora"]
+    return {
+        "base_model": document["base"],
+        "is_lora": True,
+        "lora_rank": lora["rank"],
+        **{key: lora[key] for key in ("train_unembed", "train_mlp", "train_attn")},
+    }
+
+
+Handler = Callable[[Service, Params, Params], Body]
+ROUTES: list[tuple[str, str, Handler]] = [
+    ("GET", "get_server_capabilities", capabilities),
+    ("GET", "training_runs", training_runs),
+    ("GET", "training_runs/{run}/checkpoints", run_checkpoints),
+    ("DELETE", "training_runs/{run}/checkpoints/{checkpoint:path}", delete_checkpoint),
+    ("GET", "training_runs/{run}", training_run),
+    ("GET", "checkpoints", all_checkpoints),
+    ("GET", "sessions", sessions),
+    ("GET", "sessions/{session}", session),
+    ("GET", "samplers/{sampler}", sampler),
+]

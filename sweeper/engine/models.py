@@ -1,0 +1,171 @@
+"""Base models: read from a directory in Hugging Face's layout, kept while the engine runs."""
+
+import json
+import os
+import threading
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from sweeper.engine import tiny
+from sweeper.engine.arrays import Array, Arrays
+from sweeper.engine.errors import Unknown
+from sweeper.engine.net import Shape, rotary
+
+__all__ = ["Model", "Models", "load"]
+
+_FLOATS = {"F64": np.float64, "F32": np.float32, "F16": np.float16}
+_LAYER = {
+    "input_layernorm": "norm1",
+    "post_attention_layernorm": "norm2",
+    "self_attn.q_proj": "q",
+    "self_attn.k_proj": "k",
+    "self_attn.v_proj": "v",
+    "self_attn.o_proj": "o",
+    "self_attn.q_norm": "q_norm",
+    "self_attn.k_norm": "k_norm",
+    "mlp.gate_proj": "gate",
+    "mlp.up_proj": "up",
+    "mlp.down_proj": "down",
+}
+_TOP = {"model.embed_tokens.weight": "embed", "model.norm.weight": "norm", "lm_head.weight": "head"}
+
+
+class _Parts(NamedTuple):
+    shape: Shape
+    base: Arrays
+    eos: frozenset[int]
+
+
+class Model:
+    """A frozen base: sizes, weights by short name, rotations, tokens that end a text."""
+
+    def __init__(self, name: str, directory: str, parts: _Parts) -> None:
+        self.name, self.directory = name, directory
+        self.shape, self.base, self.eos = parts
+        self.turns: tuple[Array, Array] = rotary(self.shape, np.float32)
+
+    @cached_property
+    def decode(self) -> Callable[[list[int]], str]:
+        """Tokens to text, special tokens included; read when a client first stops on text."""
+        from tokenizers import Tokenizer
+
+        tokenizer: Any = Tokenizer.from_file(os.path.join(self.directory, "tokenizer.json"))
+        return lambda tokens: tokenizer.decode(tokens, skip_special_tokens=False)
+
+
+def _short(name: str) -> str | None:
+    """`model.layers.0.self_attn.q_proj.weight` -> `0.q`; None for what the network has not."""
+    if name in _TOP:
+        return _TOP[name]
+    parts = name.split(".", 3)
+    if len(parts) < 4 or parts[:2] != ["model", "layers"]:
+        return None
+    kind = _LAYER.get(parts[3].removesuffix(".weight"))
+    return f"{parts[2]}.{kind}" if kind and parts[3].endswith(".weight") else None
+
+
+def _array(entry: Mapping[str, Any], name: str) -> Array:
+    data, kind = entry["data"], entry["dtype"]
+    if kind == "BF16":  # the upper half of a float32
+        wide = np.frombuffer(data, np.uint16).astype(np.uint32) << 16
+        return wide.view(np.float32).reshape(entry["shape"])
+    if kind not in _FLOATS:
+        raise ValueError(f"{name} is of type {kind}")
+    return np.frombuffer(data, _FLOATS[kind]).astype(np.float32).reshape(entry["shape"])
+
+
+def _read_weights(directory: str) -> Arrays:
+    import safetensors
+
+    out: Arrays = {}
+    for file in sorted(os.listdir(directory)):
+        if not file.endswith(".safetensors"):
+            continue
+        with open(os.path.join(directory, file), "rb") as handle:
+            entries: Any = cast(Any, safetensors).deserialize(handle.read())
+        for name, entry in entries:
+            short = _short(name)
+            if short is None:
+                raise ValueError(f"{file} has {name}, which this network has no place for")
+            out[short] = _array(entry, name)
+    return out
+
+
+def _shape(config: Mapping[str, Any]) -> Shape:
+    rope: dict[str, Any] = config.get("rope_parameters") or {}
+    heads = config["num_attention_heads"]
+    return Shape(
+        vocab=config["vocab_size"],
+        hidden=config["hidden_size"],
+        mlp=config["intermediate_size"],
+        layers=config["num_hidden_layers"],
+        heads=heads,
+        kv_heads=config.get("num_key_value_heads") or heads,
+        head=config.get("head_dim") or config["hidden_size"] // heads,
+        context=config["max_position_embeddings"],
+        eps=config.get("rms_norm_eps", 1e-6),
+        theta=config.get("rope_theta") or rope.get("rope_theta", 10000.0),
+    )
+
+
+def load(name: str, directory: str) -> Model:
+    """Read a model. ValueError with what is wrong when it is not one that this network can run."""
+    try:
+        with open(os.path.join(directory, "config.json"), encoding="utf-8") as file:
+            config: dict[str, Any] = json.load(file)
+        if config.get("model_type") not in ("qwen3", "llama"):
+            raise ValueError(f"model_type is {config.get('model_type')!r}, not 'qwen3' or 'llama'")
+        rope: dict[str, Any] = config.get("rope_scaling") or config.get("rope_parameters") or {}
+        if rope.get("rope_type", "default") != "default":
+            raise ValueError(f"rotary positions of type {rope['rope_type']!r} are not supported")
+        shape, base = _shape(config), _read_weights(directory)
+    except (OSError, KeyError, ValueError) as error:
+        raise ValueError(f"model {name} in {directory}: {error}") from error
+    if "head" not in base and config.get("tie_word_embeddings"):
+        base["head"] = base["embed"]
+    expected = {"embed", "norm", "head"} | {
+        f"{i}.{kind}" for i in range(shape.layers) for kind in _LAYER.values()
+    }
+    missing = sorted(expected - set(base))
+    if any(not name.endswith(("q_norm", "k_norm")) for name in missing):
+        raise ValueError(f"model {name} in {directory}: no weights for {', '.join(missing)}")
+    for array in base.values():
+        array.flags.writeable = False
+    eos = config.get("eos_token_id")
+    ends = np.atleast_1d(np.array([] if eos is None else eos, np.int64)).tolist()
+    return Model(name, directory, _Parts(shape, base, frozenset(ends)))
+
+
+class Models:
+    """The models a service offers: the built-in one and those it was given directories for."""
+
+    def __init__(self, directory: str, extra: Mapping[str, str] | None = None) -> None:
+        self._directory, self._extra = directory, dict(extra or {})
+        self._loaded: dict[str, Model] = {}
+        self._lock = threading.Lock()
+
+    def names(self) -> list[str]:
+        """The names that `get` knows."""
+        return list(dict.fromkeys([tiny.NAME, *self._extra]))
+
+    def check(self, name: str) -> None:
+        """Raise Unknown if there is no model of that name."""
+        if name not in self.names():
+            offered = ", ".join(self.names())
+            raise Unknown(f"there is no base model {name!r} here; use {offered}")
+
+    def contexts(self) -> dict[str, int]:
+        """The context length of each model."""
+        return {name: self.get(name).shape.context for name in self.names()}
+
+    def get(self, name: str) -> Model:
+        """The model of that name, read on first use. Unknown if there is none."""
+        self.check(name)
+        with self._lock:
+            if name not in self._loaded:
+                directory = self._extra.get(name) or tiny.ensure(self._directory)
+                self._loaded[name] = load(name, directory)
+            return self._loaded[name]

@@ -1,0 +1,337 @@
+"""A Qwen3-shaped decoder-only transformer in numpy, with an exact backward pass.
+
+Only adapters are trained, so the backward pass carries the gradient of the activations through
+every layer and collects one matrix per linear map: `dL/dW = dy^T x` for the merged weight
+`W = W0 + s B A`. `lora.project` turns it into the gradients of A and B. Every loss reaches the
+network as `dL/dlogprob`, so nothing here knows which loss it is.
+
+Sources: RMSNorm (Zhang and Sennrich 2019), rotary positions (Su et al. 2021), grouped queries
+(Ainslie et al. 2023), SwiGLU (Shazeer 2020), query and key norms as in Qwen3.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sweeper.engine.arrays import Array, Arrays
+
+__all__ = [
+    "Block",
+    "Effective",
+    "Shape",
+    "Tape",
+    "backward",
+    "forward",
+    "log_softmax",
+    "logits",
+    "rms",
+    "rotary",
+    "rotate",
+    "swiglu",
+    "target_logprobs",
+]
+
+MASKED = -1e30
+
+
+class Shape(NamedTuple):
+    """The sizes of a model, named as in a Hugging Face `config.json` but shorter."""
+
+    vocab: int
+    hidden: int
+    mlp: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head: int
+    context: int
+    eps: float = 1e-6
+    theta: float = 10000.0
+
+
+class Block(NamedTuple):
+    """The weights of one layer; maps that read the same input are stacked into one matrix."""
+
+    attention_norm: Array
+    qkv: Array  # [(H + 2 KV) h, d]
+    qk_norm: Array | None  # [H + KV, h]: the query norm for each head, then the key norm
+    out: Array  # [d, H h]
+    mlp_norm: Array
+    gate_up: Array  # [2 f, d]
+    down: Array  # [d, f]
+
+
+class Effective(NamedTuple):
+    """Weights as the network uses them: the frozen base with an adapter merged in."""
+
+    embed: Array
+    blocks: tuple[Block, ...]
+    norm: Array
+    head: Array
+
+
+class Tape(NamedTuple):
+    """What the backward pass of one layer needs from its forward pass."""
+
+    x: Array  # input, N x d
+    inv1: Array
+    h1: Array
+    qk: Array  # queries and keys before their norm, B x T x (H + KV) x h
+    inv_qk: Array | None
+    q: Array  # B x KV x (G T) x h
+    k: Array  # B x KV x T x h
+    v: Array
+    p: Array  # attention weights, B x KV x (G T) x T
+    mixed: Array  # N x (H h)
+    x2: Array
+    inv2: Array
+    h2: Array
+    gate_up: Array
+    sigmoid: Array
+    act: Array
+
+
+def rms(x: Array, weight: Array, eps: float) -> tuple[Array, Array]:
+    """RMSNorm over the last axis: the result, and 1/rms which its gradient needs."""
+    inv = 1.0 / np.sqrt(np.vecdot(x, x)[..., None] * x.dtype.type(1.0 / x.shape[-1]) + eps)
+    inv = inv.astype(x.dtype, copy=False)
+    return x * inv * weight, inv
+
+
+def _rms_grad(dy: Array, x: Array, inv: Array, weight: Array) -> Array:
+    dyw = dy * weight
+    mean = np.vecdot(dyw, x)[..., None] * (inv * inv * x.dtype.type(1.0 / x.shape[-1]))
+    dyw -= x * mean
+    dyw *= inv
+    return dyw
+
+
+def rotary(shape: Shape, dtype: npt.DTypeLike) -> tuple[Array, Array]:
+    """Cosines and sines of every position's rotation: two arrays, context x (h / 2)."""
+    inverse = shape.theta ** -(np.arange(0, shape.head, 2, dtype=np.float64) / shape.head)
+    angle = np.arange(shape.context, dtype=np.float64)[:, None] * inverse
+    return np.cos(angle).astype(dtype), np.sin(angle).astype(dtype)
+
+
+def rotate(x: Array, cos: Array, sin: Array) -> Array:
+    """Rotate the halves of the last axis against each other; with -sin it is the inverse."""
+    half = x.shape[-1] // 2
+    out = np.empty_like(x)
+    first, second = x[..., :half], x[..., half:]
+    np.subtract(first * cos, second * sin, out=out[..., :half])
+    np.add(second * cos, first * sin, out=out[..., half:])
+    return out
+
+
+def swiglu(gate_up: Array) -> tuple[Array, Array]:
+    """silu(gate) * up for the stacked N x 2f input: the result, and sigmoid(gate)."""
+    half = gate_up.shape[-1] // 2
+    gate, up = gate_up[..., :half], gate_up[..., half:]
+    sigmoid = np.exp(-gate)
+    sigmoid += 1.0
+    np.reciprocal(sigmoid, out=sigmoid)
+    act = gate * sigmoid
+    act *= up
+    return act, sigmoid
+
+
+def _causal(length: int, dtype: npt.DTypeLike) -> Array:
+    return np.triu(np.full((length, length), MASKED, dtype), 1)
+
+
+def _attend(q: Array, k: Array, v: Array, mask: Array, groups: int) -> tuple[Array, Array]:
+    """Causal attention of B x KV x (G T) x h queries: what is mixed, and the weights."""
+    length = k.shape[2]
+    scores = q @ k.swapaxes(-1, -2)
+    scores *= scores.dtype.type(1.0 / np.sqrt(q.shape[-1]))
+    grouped = scores.reshape(*scores.shape[:2], groups, length, length)
+    grouped += mask
+    scores -= scores.max(-1, keepdims=True)
+    np.exp(scores, out=scores)
+    scores /= scores.sum(-1, keepdims=True)
+    return scores @ v, scores
+
+
+def _layer(
+    x: Array, block: Block, shape: Shape, batch: int, cos: Array, sin: Array, mask: Array
+) -> tuple[Array, Tape]:
+    length, groups = x.shape[0] // batch, shape.heads // shape.kv_heads
+    both = shape.heads + shape.kv_heads
+    h1, inv1 = rms(x, block.attention_norm, shape.eps)
+    qkv = (h1 @ block.qkv.T).reshape(batch, length, both + shape.kv_heads, shape.head)
+    qk, inv_qk = qkv[:, :, :both], None
+    normed = qk
+    if block.qk_norm is not None:
+        normed, inv_qk = rms(qk, block.qk_norm, shape.eps)
+    turned = rotate(normed, cos, sin)
+    q = turned[:, :, : shape.heads].reshape(batch, length, shape.kv_heads, groups, shape.head)
+    q = q.transpose(0, 2, 3, 1, 4).reshape(batch, shape.kv_heads, groups * length, shape.head)
+    k = np.ascontiguousarray(turned[:, :, shape.heads :].transpose(0, 2, 1, 3))
+    v = np.ascontiguousarray(qkv[:, :, both:].transpose(0, 2, 1, 3))
+    mixed, p = _attend(q, k, v, mask, groups)
+    mixed = mixed.reshape(batch, shape.kv_heads, groups, length, shape.head)
+    mixed = mixed.transpose(0, 3, 1, 2, 4).reshape(x.shape[0], shape.heads * shape.head)
+    x2 = x + mixed @ block.out.T
+    h2, inv2 = rms(x2, block.mlp_norm, shape.eps)
+    gate_up = h2 @ block.gate_up.T
+    act, sigmoid = swiglu(gate_up)
+    tape = Tape(
+        x, inv1, h1, qk, inv_qk, q, k, v, p, mixed, x2, inv2, h2, gate_up, sigmoid, act
+    )  # fmt: skip
+    return x2 + act @ block.down.T, tape
+
+
+def forward(
+    net: Effective, shape: Shape, ids: npt.NDArray[Any], turns: tuple[Array, Array]
+) -> tuple[Array, list[Tape]]:
+    """Run B x T token ids through every layer.
+
+    Returns the last layer's output, N x d, before the final norm, and one tape a layer. Rows are
+    padded on the right: causal attention never looks there from a real position.
+    """
+    batch, length = ids.shape
+    cos, sin = turns[0][:length, None, :], turns[1][:length, None, :]
+    mask = _causal(length, net.embed.dtype)
+    x, tapes = net.embed[ids.reshape(-1)], list[Tape]()
+    for block in net.blocks:
+        x, tape = _layer(x, block, shape, batch, cos, sin, mask)
+        tapes.append(tape)
+    return x, tapes
+
+
+def logits(net: Effective, shape: Shape, x: Array) -> Array:
+    """The V logits of rows of the last layer's output."""
+    return rms(x, net.norm, shape.eps)[0] @ net.head.T
+
+
+def log_softmax(scores: Array) -> Array:
+    """log softmax over the last axis."""
+    shifted = scores - scores.max(-1, keepdims=True)
+    shifted -= np.log(np.exp(shifted).sum(-1, keepdims=True))
+    return shifted
+
+
+class HeadTape(NamedTuple):
+    """What the gradient of the logprobs needs: rows used, their norm, their probabilities."""
+
+    rows: npt.NDArray[Any]
+    targets: npt.NDArray[Any]
+    x: Array
+    inv: Array
+    h: Array
+    p: Array
+
+
+def target_logprobs(
+    net: Effective, shape: Shape, x: Array, rows: npt.NDArray[Any], targets: npt.NDArray[Any]
+) -> tuple[Array, HeadTape]:
+    """log p of `targets` (M x K token ids) at `rows` (M indices into the N rows of x): M x K."""
+    picked = x[rows]
+    h, inv = rms(picked, net.norm, shape.eps)
+    scores = log_softmax(h @ net.head.T)
+    logprobs = np.take_along_axis(scores, targets, -1)
+    np.exp(scores, out=scores)
+    return logprobs, HeadTape(rows, targets, picked, inv, h, scores)
+
+
+def _accumulate(grads: Arrays, name: str, dy: Array, x: Array) -> None:
+    gradient = dy.T @ x
+    if name in grads:
+        grads[name] += gradient
+    else:
+        grads[name] = gradient
+
+
+def _head_grad(
+    dlogprobs: Array, tape: HeadTape, net: Effective, n: int, wanted: frozenset[str], grads: Arrays
+) -> Array:
+    """From dL/dlogprob (M x K) to dL/dx of the last layer's output (N x d)."""
+    dscores = tape.p * -dlogprobs.sum(-1, keepdims=True)
+    index = np.arange(len(dscores))
+    for column in range(dlogprobs.shape[1]):
+        dscores[index, tape.targets[:, column]] += dlogprobs[:, column]
+    if "head" in wanted:
+        _accumulate(grads, "head", dscores, tape.h)
+    dx = np.zeros((n, tape.x.shape[1]), tape.x.dtype)
+    dx[tape.rows] = _rms_grad(dscores @ net.head, tape.x, tape.inv, net.norm)
+    return dx
+
+
+def _attention_grad(
+    dmixed: Array, tape: Tape, block: Block, shape: Shape, cos: Array, sin: Array
+) -> Array:
+    """From the gradient of what attention mixed (N x H h) to that of the stacked q, k and v."""
+    batch, kv, length, head = tape.k.shape
+    groups, both = shape.heads // kv, shape.heads + kv
+    dmixed = dmixed.reshape(batch, length, kv, groups, head).transpose(0, 2, 3, 1, 4)
+    dmixed = dmixed.reshape(batch, kv, groups * length, head)
+    dv = tape.p.swapaxes(-1, -2) @ dmixed
+    dscores = dmixed @ tape.v.swapaxes(-1, -2)
+    dscores -= np.vecdot(dscores, tape.p)[..., None]
+    dscores *= tape.p
+    dscores *= dscores.dtype.type(1.0 / np.sqrt(head))
+    dq = (dscores @ tape.k).reshape(batch, kv, groups, length, head)
+    dk = dscores.swapaxes(-1, -2) @ tape.q
+    dqkv = np.empty((batch, length, both + kv, head), dmixed.dtype)
+    turned = np.empty((batch, length, both, head), dmixed.dtype)
+    turned[:, :, : shape.heads] = dq.transpose(0, 3, 1, 2, 4).reshape(batch, length, -1, head)
+    turned[:, :, shape.heads :] = dk.transpose(0, 2, 1, 3)
+    dqk = rotate(turned, cos, -sin)
+    if block.qk_norm is not None and tape.inv_qk is not None:
+        dqk = _rms_grad(dqk, tape.qk, tape.inv_qk, block.qk_norm)
+    dqkv[:, :, :both] = dqk
+    dqkv[:, :, both:] = dv.transpose(0, 2, 1, 3)
+    return dqkv.reshape(batch * length, (both + kv) * head)
+
+
+def _mlp_grad(dact: Array, tape: Tape) -> Array:
+    """From the gradient of silu(gate) * up (N x f) to that of the stacked gate and up."""
+    half = dact.shape[-1]
+    gate, up = tape.gate_up[:, :half], tape.gate_up[:, half:]
+    out = np.empty_like(tape.gate_up)
+    silu = gate * tape.sigmoid
+    np.multiply(dact, silu, out=out[:, half:])
+    slope = 1.0 - tape.sigmoid  # d silu / d gate = sigmoid + silu (1 - sigmoid)
+    slope *= silu
+    slope += tape.sigmoid
+    slope *= up
+    np.multiply(dact, slope, out=out[:, :half])
+    return out
+
+
+def backward(
+    net: Effective,
+    shape: Shape,
+    tapes: list[Tape],
+    head: HeadTape,
+    dlogprobs: Array,
+    turns: tuple[Array, Array],
+    wanted: frozenset[str],
+    grads: Arrays,
+) -> None:
+    """Add dL/dW of every wanted merged weight to `grads`.
+
+    `dlogprobs` is M x K as `target_logprobs` returned. Names in `wanted` and `grads`: `head`, and
+    `<layer>.qkv`, `.out`, `.gate_up`, `.down`. Below the lowest wanted layer nothing is computed.
+    """
+    layers = [int(name.split(".")[0]) for name in wanted if name != "head"]
+    rows, length = tapes[0].x.shape[0], tapes[0].k.shape[2]
+    cos, sin = turns[0][:length, None, :], turns[1][:length, None, :]
+    dx = _head_grad(dlogprobs, head, net, rows, wanted, grads)
+    lowest = min(layers, default=len(tapes))
+    for i in range(len(tapes) - 1, lowest - 1, -1):
+        tape, block = tapes[i], net.blocks[i]
+        if f"{i}.down" in wanted:
+            _accumulate(grads, f"{i}.down", dx, tape.act)
+        dgate_up = _mlp_grad(dx @ block.down, tape)
+        if f"{i}.gate_up" in wanted:
+            _accumulate(grads, f"{i}.gate_up", dgate_up, tape.h2)
+        dx += _rms_grad(dgate_up @ block.gate_up, tape.x2, tape.inv2, block.mlp_norm)
+        if f"{i}.out" in wanted:
+            _accumulate(grads, f"{i}.out", dx, tape.mixed)
+        dqkv = _attention_grad(dx @ block.out, tape, block, shape, cos, sin)
+        if f"{i}.qkv" in wanted:
+            _accumulate(grads, f"{i}.qkv", dqkv, tape.h1)
+        if i > lowest:
+            dx += _rms_grad(dqkv @ block.qkv, tape.x, tape.inv1, block.attention_norm)

@@ -1,0 +1,92 @@
+"""AdamW (Loshchilov and Hutter 2019) with the parameters of the SDK's `AdamParams`."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sweeper.engine.arrays import Array, Arrays
+from sweeper.engine.errors import RequestError
+
+__all__ = ["AdamParams", "Moments", "parse", "step"]
+
+
+class AdamParams(NamedTuple):
+    """One step's parameters, with the SDK's defaults; a clip norm of 0 clips nothing."""
+
+    learning_rate: float = 1e-4
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-12
+    weight_decay: float = 0.0
+    grad_clip_norm: float = 0.0
+
+
+class Moments(NamedTuple):
+    """Running averages of the gradient and of its square, and the steps behind them."""
+
+    first: Arrays
+    second: Arrays
+    steps: int
+
+
+def parse(given: Mapping[str, Any]) -> AdamParams:
+    """A client's `adam_params`, checked. RequestError says which value cannot be."""
+    if unknown := sorted(set(given) - set(AdamParams._fields)):
+        raise RequestError(f"adam_params: unknown {', '.join(unknown)}")
+    params = AdamParams(**{name: float(value) for name, value in given.items()})
+    for name, value in params._asdict().items():
+        if not math.isfinite(value) or value < 0:
+            raise RequestError(f"adam_params: {name} is {value}; it must be finite and not below 0")
+    if params.beta1 >= 1 or params.beta2 >= 1:
+        raise RequestError("adam_params: beta1 and beta2 must be below 1")
+    return params
+
+
+def _norm(gradients: Arrays) -> float:
+    # summed in float64 and in a fixed order, so that it is the same on every run
+    total = 0.0
+    for name in sorted(gradients):
+        flat = gradients[name].ravel()
+        total += float(np.dot(flat, flat))
+    return math.sqrt(total) if total >= 0 else math.nan
+
+
+def _moved(weight: Array, first: Array, second: Array, params: AdamParams, steps: int) -> Array:
+    rate = params.learning_rate / (1 - params.beta1**steps)
+    root = np.sqrt(second / second.dtype.type(1 - params.beta2**steps))
+    root += second.dtype.type(params.eps)
+    # where eps and the gradient are both 0 the step is 0, not 0/0
+    np.maximum(root, np.finfo(second.dtype).tiny, out=root)
+    moved = weight * weight.dtype.type(1 - params.learning_rate * params.weight_decay)
+    moved -= first / root * weight.dtype.type(rate)
+    return moved
+
+
+def step(
+    weights: Arrays, gradients: Arrays, moments: Moments, params: AdamParams
+) -> tuple[Arrays, Moments, float]:
+    """One step on every weight that has a gradient.
+
+    Returns new weights and moments, the old ones untouched, and the L2 norm of all gradients
+    before clipping. Weight decay is decoupled: w <- w (1 - rate decay) - rate m / (sqrt(v) + eps).
+    """
+    norm = _norm(gradients)
+    if not gradients:
+        return weights, moments, norm
+    clip = params.grad_clip_norm
+    factor = clip / norm if 0 < clip < norm else 1.0
+    steps = moments.steps + 1
+    out, firsts, seconds = dict(weights), dict(moments.first), dict(moments.second)
+    for name, gradient in gradients.items():
+        scalar = gradient.dtype.type
+        g = gradient * scalar(factor) if factor != 1.0 else gradient
+        first, second = g * scalar(1 - params.beta1), g * g
+        second *= scalar(1 - params.beta2)
+        if name in firsts:
+            first += firsts[name] * scalar(params.beta1)
+            second += seconds[name] * scalar(params.beta2)
+        firsts[name], seconds[name] = first, second
+        out[name] = _moved(weights[name], first, second, params, steps)
+    return out, Moments(firsts, seconds, steps), norm

@@ -1,0 +1,168 @@
+"""The engine's process: lock, socket, record, log, signals."""
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Generator
+from datetime import UTC, datetime
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from sweeper import __version__
+from sweeper.engine import home as homes
+from sweeper.engine.app import build
+from sweeper.engine.checkpoints import Vault
+from sweeper.engine.lifecycle import SERVICE, log_path, record_path
+from sweeper.engine.models import Models
+from sweeper.engine.service import Service
+from sweeper.errors import EngineError
+
+__all__ = ["serve"]
+
+log = logging.getLogger("sweeper.engine")
+
+THREADS = 1
+_LOCK_SECONDS = 3.0
+_LOG_BYTES = 1_000_000
+_DRAIN_SECONDS = 5.0
+# An interpreter whose threads pass the lock on every 5 ms answers slowly while it computes.
+_SWITCH_SECONDS = 0.0005
+
+
+@contextlib.contextmanager
+def _locked(home: str) -> Generator[None]:
+    """Hold the home's lock. It is tried for a while: the one before may be on its way out."""
+    path = os.path.join(homes.engine(home), "lock")
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    deadline = time.monotonic() + _LOCK_SECONDS
+    try:
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise EngineError(
+                        f"another engine serves {home}: see `sweeper engine status`"
+                    ) from None
+                time.sleep(0.05)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio turns Nagle off only where the protocol is named, and it costs 40 ms a request
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(512)
+    except OSError as error:
+        listener.close()
+        raise EngineError(f"cannot listen on {host} port {port}: {error.strerror}") from error
+    return listener
+
+
+def _log_to(home: str) -> None:
+    """Log to the terminal and to the home's log, which is begun anew when it has grown large."""
+    path = log_path(home)
+    large = os.path.exists(path) and os.path.getsize(path) > _LOG_BYTES
+    formatter = logging.Formatter("%(asctime)s %(levelname).1s %(message)s", "%Y-%m-%d %H:%M:%S")
+    handlers = [
+        logging.FileHandler(path, mode="w" if large else "a", encoding="utf-8"),
+        logging.StreamHandler(sys.stderr),
+    ]
+    for name in ("sweeper.engine", "uvicorn.error"):
+        logger = logging.getLogger(name)
+        logger.propagate = False
+        logger.setLevel(logging.INFO if name == "sweeper.engine" else logging.WARNING)
+        for handler in handlers:
+            handler.setFormatter(formatter)
+            logger.addHandler(handler)
+
+
+class _Recorded(uvicorn.Server):
+    """A server that writes its record when it answers and removes it when it no longer does."""
+
+    def __init__(self, config: uvicorn.Config, path: str, record: dict[str, Any]) -> None:
+        super().__init__(config)
+        self._path, self._record = path, record
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        scratch = f"{self._path}.{uuid.uuid4().hex[:8]}"
+        with open(scratch, "x", encoding="utf-8") as file:
+            json.dump(self._record, file)
+        os.replace(scratch, self._path)
+        log.info("engine %s at %s, pid %d", __version__, self._record["url"], os.getpid())
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            await super().shutdown(sockets)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(self._path)
+
+
+def _run(host: str, port: int, home: str, models: dict[str, str]) -> None:
+    offered = Models(homes.models(home), models)
+    try:
+        for name in offered.names():
+            offered.get(name)
+    except (ValueError, OSError) as error:
+        raise EngineError(str(error)) from error
+    service = Service(offered, Vault(homes.checkpoints(home)), THREADS)
+    started = datetime.now(UTC).isoformat(timespec="milliseconds")
+    identity = {"service": SERVICE, "pid": os.getpid(), "started": started, "home": home}
+    with _listen(host, port) as listener:
+        address, bound = listener.getsockname()[:2]
+        url = f"http://[{address}]:{bound}" if ":" in address else f"http://{address}:{bound}"
+        record = {"schema": 1, "url": url, "pid": os.getpid(), "started": started,
+                  "version": __version__}  # fmt: skip
+        config = uvicorn.Config(
+            build(service, identity),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            timeout_graceful_shutdown=1,  # long polls would hold it up
+            timeout_keep_alive=75,
+        )
+        server = _Recorded(config, record_path(home), record)
+
+        def finish(_signal: int, _frame: FrameType | None) -> None:
+            server.should_exit = True
+
+        # uvicorn puts its own in place while it serves, then raises what it caught again
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, finish)
+        server.run([listener])
+    service.scheduler.stop(_DRAIN_SECONDS)
+    log.info("engine stopped")
+
+
+def serve(host: str, port: int, home: str, models: dict[str, str]) -> None:
+    """Serve a home until told to stop; see `lifecycle.serve`."""
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    os.makedirs(homes.engine(home), exist_ok=True)
+    with _locked(home):
+        _log_to(home)
+        try:
+            _run(host, port, home, models)
+        except EngineError as error:
+            log.error("%s", error)
+            raise
+        except Exception:
+            log.exception("the engine failed")
+            raise

@@ -1,0 +1,320 @@
+"""The engine's requests, without HTTP: a JSON body in, a JSON document out.
+
+What takes time becomes a job, and the answer a promise that the client fetches. A request for a
+training client is queued whatever is wrong with it and fails in its turn: the SDK numbers its
+requests, and one that never came would hold up all that follow.
+"""
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from sweeper.engine import optimizer, wire, work
+from sweeper.engine.checkpoints import Vault, parse
+from sweeper.engine.errors import RequestError
+from sweeper.engine.models import Models
+from sweeper.engine.scheduler import Lane, Promises, Reply, Scheduler
+from sweeper.engine.state import Adapter, Registry, Run, Sampler, Session
+
+__all__ = ["Body", "Service"]
+
+log = logging.getLogger("sweeper.engine")
+
+Body = dict[str, Any]
+_SWEEP_SECONDS = 10.0
+_UNSUPPORTED = ("target_prompt_logprobs", "prompt_alt_tokens_k", "topk_sample_logprobs")
+
+
+def _owner(name: str, kind: str) -> str:
+    """The session in the id of a run or a sampler."""
+    return name.rpartition(f":{kind}:")[0]
+
+
+class Service:
+    """Everything a client can ask for, but for listings (`listing`)."""
+
+    def __init__(self, models: Models, vault: Vault, threads: int = 1) -> None:
+        self.models, self.vault = models, vault
+        self.scheduler = Scheduler(threads)
+        self.promises = Promises()
+        self.registry = Registry(self.scheduler.close)
+        self._misc = Lane(ordered=False)
+        self._swept = time.monotonic()
+        self._sweeping = threading.Lock()
+
+    def _promise(
+        self, name: str, lane: Lane, job: Callable[[], Reply], sequence: int | None = None
+    ) -> str:
+        """Queue a job under a name; a request sent again finds the promise there."""
+        future = self.promises.create(name)
+        if future is not None:
+            self.scheduler.submit(lane, future, job, sequence)
+        return name
+
+    def _for_run(self, body: Body, job: Callable[[Run], Reply]) -> Body:
+        run, sequence = self._run(body["model_id"]), body.get("seq_id")
+        return self._queue_for(run, sequence, lambda: job(run))
+
+    def _queue_for(self, run: Run, sequence: int | None, job: Callable[[], Reply]) -> Body:
+        label = uuid.uuid4().hex if sequence is None else sequence
+        name = self._promise(f"{run.id}:{label}", run.lane, job, sequence)
+        return {"request_id": name, "model_id": run.id}
+
+    def _run(self, name: str) -> Run:
+        run = self.registry.run(name)
+        self.registry.session(_owner(name, "train"))  # a client at work is a client alive
+        return run
+
+    def sweep(self) -> None:
+        """Free what nobody will ask for again; called often, does something every 10 s."""
+        now = time.monotonic()
+        if now - self._swept < _SWEEP_SECONDS or not self._sweeping.acquire(blocking=False):
+            return
+        try:
+            self._swept = now
+            self.promises.sweep()
+            for session in self.registry.sweep():
+                log.info("session %s was silent and has ended", session)
+        finally:
+            self._sweeping.release()
+
+    # ---- sessions
+
+    def create_session(self, body: Body) -> Body:
+        """Open a session."""
+        name = str(uuid.uuid4())
+        tags = list(body.get("tags") or [])
+        self.registry.add_session(
+            Session(name, tags, body.get("user_metadata"), body.get("display_name"))
+        )
+        log.info("session %s %s", name, " ".join(tags))
+        return {"type": "create_session", "session_id": name}
+
+    def heartbeat(self, body: Body) -> Body:
+        """A client lives."""
+        self.registry.session(body["session_id"])
+        self.sweep()
+        return {"type": "session_heartbeat"}
+
+    def finish_session(self, name: str) -> Body:
+        """A client has ended its session: what it held is freed, its checkpoints stay."""
+        self.registry.end(name)
+        return {}
+
+    # ---- training clients
+
+    def create_model(self, body: Body) -> Body:
+        """A new training client on a base model."""
+        session = self.registry.session(body["session_id"])
+        model, config = body["base_model"], work.lora_config(body.get("lora_config") or {})
+        self.models.check(model)
+        optimizer_config: Body = body.get("optimizer_config") or {}
+        kind = optimizer_config.get("type", "adamw")
+        if kind != "adamw":
+            raise RequestError(f"optimizer {kind!r} is not supported here; use adamw")
+        name = f"{session.id}:train:{body['model_seq_id']}"
+
+        def job() -> Reply:
+            run = work.create(name, self.models.get(model), config, body.get("user_metadata"))
+            self.registry.add_run(session.id, run)
+            log.info("training client %s: %s, rank %d", name, model, config.rank)
+            return Reply({"model_id": name, "type": "create_model"})
+
+        return {"request_id": self._promise(f"{name}:0", self._misc, job), "model_id": name}
+
+    def get_info(self, body: Body) -> Body:
+        """What a training client is of. The tokenizer is named by its local directory."""
+        adapter = self._run(body["model_id"]).adapter
+        model = adapter.model
+        return {
+            "type": "get_info",
+            "model_id": body["model_id"],
+            "is_lora": True,
+            "lora_rank": adapter.config.rank,
+            "model_name": model.name,
+            "model_data": {
+                "arch": "decoder",
+                "model_name": model.name,
+                "tokenizer_id": model.directory,
+            },
+        }
+
+    def forward_backward(self, raw: bytes) -> Body:
+        """A forward pass, and a backward pass unless it is `forward_only`."""
+        header, message = wire.header(raw)
+        run = self._run(header.run)
+
+        def job() -> Reply:
+            given = wire.data_of(message)
+            result = work.forward_backward(
+                run, given.data, given.loss, given.config, train=given.train
+            )
+            return Reply(wire.passed(result))
+
+        return self._queue_for(run, header.sequence or None, job)
+
+    def optim_step(self, body: Body) -> Body:
+        """Step by the gradients gathered."""
+
+        def job(run: Run) -> Reply:
+            given = body.get("adam_params")
+            if given is None:
+                raise RequestError("only AdamW is supported here: pass AdamParams")
+            return Reply({"metrics": work.step(run, optimizer.parse(given))})
+
+        return self._for_run(body, job)
+
+    def save_weights(self, body: Body) -> Body:
+        """Save weights and optimizer under a name."""
+
+        def job(run: Run) -> Reply:
+            place = work.save(
+                self.vault,
+                run,
+                "weights",
+                body.get("path") or f"auto-{body.get('seq_id')}",
+                overwrite=bool(body.get("overwrite")),
+                ttl_seconds=body.get("ttl_seconds"),
+                user_metadata=body.get("user_metadata"),
+            )
+            log.info("saved %s", place)
+            return Reply({"path": str(place), "type": "save_weights"})
+
+        return self._for_run(body, job)
+
+    def save_weights_for_sampler(self, body: Body) -> Body:
+        """Save weights under a name, or snapshot them for a sampler of this session."""
+
+        def job(run: Run) -> Reply:
+            if body.get("kind", "snapshot") != "snapshot":
+                raise RequestError(f"samplers of kind {body['kind']!r} are not supported here")
+            if body.get("path"):
+                place = work.save(
+                    self.vault,
+                    run,
+                    "sampler_weights",
+                    body["path"],
+                    overwrite=True,
+                    ttl_seconds=body.get("ttl_seconds"),
+                    user_metadata=body.get("user_metadata"),
+                )
+                return Reply({"path": str(place), "type": "save_weights_for_sampler"})
+            session = _owner(run.id, "train")
+            name = f"{session}:sample:{body['sampling_session_seq_id']}"
+            self._add_sampler(session, name, run.adapter, None)
+            return Reply({"sampling_session_id": name, "type": "save_weights_for_sampler"})
+
+        return self._for_run(body, job)
+
+    def load_weights(self, body: Body) -> Body:
+        """A new training client from a checkpoint, or a checkpoint into one that exists."""
+        optimizer_too = bool(body.get("optimizer"))
+        if not body.get("session_id"):
+
+            def load(run: Run) -> Reply:
+                place = parse(body["path"])
+                work.load_into(run, place, self.vault.load(place), optimizer_too=optimizer_too)
+                return Reply({"path": str(place), "model_id": run.id, "type": "load_weights"})
+
+            return self._for_run(body, load)
+        session = self.registry.session(body["session_id"])
+        name = f"{session.id}:train:{body['model_seq_id']}"
+
+        def job() -> Reply:
+            place = parse(body["path"])
+            checkpoint = self.vault.load(place)
+            run = work.restore(
+                name,
+                self.models.get(body.get("base_model") or checkpoint.base),
+                place,
+                checkpoint,
+                optimizer_too=optimizer_too,
+                user_metadata=body.get("user_metadata"),
+            )
+            self.registry.add_run(session.id, run)
+            log.info("training client %s from %s", name, place)
+            return Reply({"path": str(place), "model_id": name, "type": "load_weights"})
+
+        return {"request_id": self._promise(f"{name}:0", self._misc, job), "model_id": name}
+
+    def unload_model(self, body: Body) -> Body:
+        """Forget a training client."""
+        name = body["model_id"]
+        self.registry.drop_run(name)
+        done = Reply({"model_id": name, "type": "unload_model"})
+        return {
+            "request_id": self._promise(f"{name}:unload", self._misc, lambda: done),
+            "model_id": name,
+        }
+
+    # ---- samplers
+
+    def _add_sampler(self, session: str, name: str, adapter: Adapter, path: str | None) -> None:
+        lane = Lane(ordered=False)
+        self.registry.add_sampler(session, Sampler(name, adapter, path, lane))
+
+    def create_sampling_session(self, body: Body) -> Future[Reply]:
+        """A sampler of a checkpoint or of a base model."""
+        session, path = self.registry.session(body["session_id"]), body.get("model_path")
+        name = f"{session.id}:sample:{body['sampling_session_seq_id']}"
+
+        def job() -> Reply:
+            if path:
+                saved = self.vault.load(parse(path))
+                adapter = Adapter(self.models.get(saved.base), saved.config, saved.adapter)
+            else:
+                model = self.models.get(body.get("base_model") or "")
+                adapter = Adapter(model, work.lora_config({}), {})
+            self._add_sampler(session.id, name, adapter, path)
+            return Reply({"type": "create_sampling_session", "sampling_session_id": name})
+
+        promise = self.promises.get(self._promise(f"{name}:open", self._misc, job))
+        if promise is None:
+            raise RequestError("this request is over and its answer gone")
+        return promise
+
+    def get_sampler(self, name: str) -> Body:
+        """What a sampler draws from."""
+        sampler = self.registry.sampler(name)
+        return {
+            "sampler_id": name,
+            "base_model": sampler.adapter.model.name,
+            "model_path": sampler.path,
+        }
+
+    def sample(self, body: Body) -> Body:
+        """Draw sequences."""
+        if not body.get("sampling_session_id"):
+            raise RequestError("sampling needs a sampling session: use a SamplingClient")
+        sampler = self.registry.sampler(body["sampling_session_id"])
+        self.registry.session(_owner(sampler.id, "sample"))
+        n = int(body.get("num_samples") or 1)
+
+        def job() -> Reply:
+            for key in _UNSUPPORTED:
+                if body.get(key):
+                    raise RequestError(f"{key} is not supported here")
+            request = work.SampleRequest(
+                prompt=wire.prompt_tokens(body["prompt"]),
+                n=n,
+                params=body.get("sampling_params") or {},
+                prompt_logprobs=bool(body.get("prompt_logprobs")),
+                topk_prompt_logprobs=int(body.get("topk_prompt_logprobs") or 0),
+                last_n=body.get("prompt_logprobs_last_n"),
+            )
+            return Reply(wire.sampled(work.sample(sampler.adapter, request)))
+
+        label = body.get("seq_id")
+        name = f"{sampler.id}:{uuid.uuid4().hex if label is None else label}"
+        self._promise(name, sampler.lane, job)
+        return {"request_id": name, "sample_sequence_ids": [f"{name}:{i}" for i in range(n)]}
+
+    def cancel(self, body: Body) -> Body:
+        """Give up a request that has not begun; one that runs goes on."""
+        if (future := self.promises.get(body["request_id"])) is not None:
+            future.cancel()
+        return {}

@@ -1,0 +1,189 @@
+"""What the engine holds while it runs: sessions, their training runs and their samplers."""
+
+import collections
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+from sweeper.engine.arrays import Arrays
+from sweeper.engine.errors import Unknown
+from sweeper.engine.lora import LoraConfig, merge
+from sweeper.engine.models import Model
+from sweeper.engine.net import Effective
+from sweeper.engine.optimizer import Moments
+from sweeper.engine.scheduler import Lane
+
+__all__ = ["Adapter", "Registry", "Run", "Sampler", "Session"]
+
+NETWORKS = 64
+SAMPLERS = 32  # kept a session: a loop that makes one every step must not fill the memory
+IDLE_SECONDS = 1800.0  # a client says that it lives every 10 s
+
+
+class Adapter:
+    """An adapter at one moment, and the network that it makes of its base. Never changes.
+
+    Networks are some times larger than adapters, so only those used last are kept.
+    """
+
+    _recent: ClassVar["collections.OrderedDict[int, Adapter]"] = collections.OrderedDict()
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, model: Model, config: LoraConfig, arrays: Arrays) -> None:
+        self.model, self.config, self.arrays = model, config, arrays
+        self._network: Effective | None = None
+
+    @property
+    def network(self) -> Effective:
+        """Base and adapter merged: made when used and not at hand."""
+        network = self._network
+        if network is None:
+            scale = self.config.scale
+            network = merge(self.model.base, self.model.shape, self.arrays, scale)
+        with self._lock:
+            self._network = network
+            self._recent[id(self)] = self
+            self._recent.move_to_end(id(self))
+            if len(self._recent) > NETWORKS:
+                self._recent.popitem(last=False)[1]._network = None
+        return network
+
+
+@dataclass
+class Run:
+    """A training client: an adapter that steps, its gradients so far, its optimizer."""
+
+    id: str
+    adapter: Adapter
+    user_metadata: dict[str, Any] | None = None
+    moments: Moments = field(default_factory=lambda: Moments({}, {}, 0))
+    gradients: Arrays = field(default_factory=Arrays)
+    lane: Lane = field(default_factory=lambda: Lane(ordered=True))
+    used: float = field(default_factory=time.time)
+
+
+class Sampler(NamedTuple):
+    """What a sampling client draws from: a snapshot, and the path it came from if any."""
+
+    id: str
+    adapter: Adapter
+    path: str | None
+    lane: Lane
+
+
+@dataclass
+class Session:
+    """One client process, as its SDK sees itself."""
+
+    id: str
+    tags: list[str]
+    user_metadata: dict[str, Any] | None
+    display_name: str | None
+    runs: list[str] = field(default_factory=list[str])
+    samplers: list[str] = field(default_factory=list[str])
+    seen: float = field(default_factory=time.monotonic)
+
+
+class Registry:
+    """Everything above by id. Any thread may ask; samplers beyond the limit are dropped."""
+
+    def __init__(self, on_drop: Callable[[Lane], None]) -> None:
+        self._lock = threading.Lock()
+        self._on_drop = on_drop
+        self._sessions: dict[str, Session] = {}
+        self._runs: dict[str, Run] = {}
+        self._samplers: dict[str, collections.OrderedDict[str, Sampler]] = {}
+
+    def add_session(self, session: Session) -> None:
+        """Open a session."""
+        with self._lock:
+            self._sessions[session.id] = session
+            self._samplers[session.id] = collections.OrderedDict()
+
+    def session(self, name: str) -> Session:
+        """The session of that id, marked as seen now. Unknown if there is none."""
+        session = self._sessions.get(name)
+        if session is None:
+            raise Unknown(f"there is no session {name}: it ended, or the engine was restarted")
+        session.seen = time.monotonic()
+        return session
+
+    def sessions(self) -> list[Session]:
+        """All sessions, the newest first."""
+        with self._lock:
+            return list(self._sessions.values())[::-1]
+
+    def add_run(self, session: str, run: Run) -> None:
+        """Add a training client to its session."""
+        with self._lock:
+            if session not in self._sessions:
+                raise Unknown(f"there is no session {session}")
+            self._runs[run.id] = run
+            if run.id not in self._sessions[session].runs:
+                self._sessions[session].runs.append(run.id)
+
+    def run(self, name: str) -> Run:
+        """The training client of that id. Unknown if there is none."""
+        run = self._runs.get(name)
+        if run is None:
+            raise Unknown(f"there is no training client {name}: its session ended, or the engine "
+                          "was restarted")  # fmt: skip
+        run.used = time.time()
+        return run
+
+    def runs(self) -> list[Run]:
+        """All training clients, the newest first."""
+        with self._lock:
+            return list(self._runs.values())[::-1]
+
+    def add_sampler(self, session: str, sampler: Sampler) -> None:
+        """Add a sampler, and drop the session's least recently used ones beyond the limit."""
+        with self._lock:
+            if session not in self._sessions:
+                raise Unknown(f"there is no session {session}")
+            held = self._samplers[session]
+            held[sampler.id] = sampler
+            self._sessions[session].samplers.append(sampler.id)
+            del self._sessions[session].samplers[:-1000]
+            while len(held) > SAMPLERS:  # what waits in its lane is still answered
+                held.popitem(last=False)
+
+    def sampler(self, name: str) -> Sampler:
+        """The sampler of that id, now the most recently used. Unknown if there is none."""
+        session = name.rpartition(":sample:")[0]
+        with self._lock:
+            held = self._samplers.get(session)
+            if held is None or name not in held:
+                raise Unknown(
+                    f"there is no sampler {name}: a session keeps the {SAMPLERS} it used last; "
+                    "give weights a name to keep them longer"
+                )
+            held.move_to_end(name)
+            return held[name]
+
+    def drop_run(self, name: str) -> None:
+        """Forget a training client and what waits for it. Its checkpoints stay."""
+        with self._lock:
+            run = self._runs.pop(name, None)
+        if run is not None:
+            self._on_drop(run.lane)
+
+    def end(self, name: str) -> None:
+        """End a session: its training clients and samplers go, its checkpoints stay."""
+        with self._lock:
+            session = self._sessions.pop(name, None)
+            samplers = self._samplers.pop(name, None) or collections.OrderedDict[str, Sampler]()
+        for run in session.runs if session else ():
+            self.drop_run(run)
+        for sampler in samplers.values():
+            self._on_drop(sampler.lane)
+
+    def sweep(self, idle: float = IDLE_SECONDS) -> list[str]:
+        """End the sessions not heard of for `idle` seconds; their ids."""
+        now = time.monotonic()
+        gone = [session.id for session in self.sessions() if now - session.seen > idle]
+        for name in gone:
+            self.end(name)
+        return gone

@@ -1,0 +1,168 @@
+"""The protocol's messages: protobuf in and out, as the SDK packs them.
+
+Only the engine's process imports this: the message classes come from the `tinker` package.
+"""
+
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sweeper.engine.arrays import Array, Arrays
+from sweeper.engine.batches import Datum
+from sweeper.engine.errors import RequestError
+from sweeper.engine.work import Passed, SampleResult
+
+if TYPE_CHECKING:
+    from tinker.proto import tinker_public_pb2 as pb
+
+__all__ = ["Header", "Pass", "data_of", "header", "passed", "prompt_tokens", "sampled"]
+
+
+def _messages() -> Any:
+    """The SDK's generated module, loaded by path: importing `tinker` itself costs half a second
+    and 60 MB, and none of the rest of it is needed here."""
+    name = "tinker.proto.tinker_public_pb2"
+    if name in sys.modules:
+        return sys.modules[name]
+    package = importlib.util.find_spec("tinker")
+    if package is None or not package.submodule_search_locations:
+        raise ImportError("the engine needs the tinker package: pip install 'tinker>=0.38,<0.39'")
+    path = os.path.join(package.submodule_search_locations[0], "proto", "tinker_public_pb2.py")
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"the installed tinker package has no {path}")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+if not TYPE_CHECKING:
+    pb = _messages()
+
+_FROM_WIRE = {
+    pb.DTYPE_FLOAT32: np.float32,
+    pb.DTYPE_INT64: np.int64,
+    pb.DTYPE_INT32: np.int32,
+}
+
+
+class Header(NamedTuple):
+    """Whom a forward_backward is for: all that is read before the request is queued."""
+
+    run: str
+    sequence: int
+
+
+class Pass(NamedTuple):
+    """A forward_backward request, unpacked."""
+
+    data: list[Datum]
+    loss: str
+    config: dict[str, float | str]
+    train: bool
+
+
+def header(body: bytes) -> tuple[Header, "pb.ForwardBackwardRequest"]:
+    """Parse a request; its data are unpacked later, by `data_of`. RequestError if it is none."""
+    message = pb.ForwardBackwardRequest()
+    try:
+        message.ParseFromString(body)
+    except Exception as error:  # protobuf's DecodeError, whose home differs between backends
+        raise RequestError(f"this is no ForwardBackwardRequest: {error}") from error
+    return Header(message.model_id, message.seq_id), message
+
+
+def _tensor(tensor: "pb.Tensor", name: str) -> Array:
+    kind = _FROM_WIRE.get(tensor.dtype)
+    if kind is None:
+        raise RequestError(f"loss_fn_inputs[{name!r}] has a type this engine does not know")
+    shape = tuple(tensor.shape)
+    try:
+        if not tensor.HasField("sparse_csr"):
+            dense = np.frombuffer(tensor.dense, kind)
+            return dense.reshape(shape) if shape else dense
+        sparse = tensor.sparse_csr
+        out = np.zeros(shape, kind)
+        starts = np.frombuffer(sparse.crow_indices, np.int64)
+        rows = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+        out[rows, np.frombuffer(sparse.col_indices, np.int64)] = np.frombuffer(sparse.values, kind)
+    except (ValueError, IndexError) as error:
+        raise RequestError(f"loss_fn_inputs[{name!r}]: {error}") from error
+    return out
+
+
+def _tokens(chunks: "Sequence[pb.Chunk]") -> npt.NDArray[Any]:
+    for chunk in chunks:
+        if not chunk.HasField("encoded_text"):
+            raise RequestError("only text is supported: model_input has another kind of chunk")
+    parts = [np.frombuffer(chunk.encoded_text.tokens, np.int32) for chunk in chunks]
+    return np.concatenate(parts) if len(parts) != 1 else parts[0]
+
+
+def data_of(message: "pb.ForwardBackwardRequest") -> Pass:
+    """Unpack a request. RequestError says what this engine cannot take."""
+    data = list[Datum]()
+    for datum in message.data:
+        tokens = _tokens(datum.model_input) if datum.model_input else np.empty(0, np.int32)
+        inputs: Arrays = {k: _tensor(v, k) for k, v in datum.loss_fn_inputs.items()}
+        data.append(Datum(tokens, inputs))
+    config: dict[str, float | str] = dict(message.loss_fn_config)
+    for key, value in message.loss_fn_config_v2.items():
+        config[key] = value.text if value.HasField("text") else value.number
+    return Pass(data, message.loss_fn, config, not message.forward_only)
+
+
+def passed(result: Passed) -> bytes:
+    """A ForwardBackwardOutput: one record for each run of data with the same trailing shape."""
+    message = pb.ForwardBackwardOutput(loss_fn_output_type="ArrayRecord")
+    for key, value in result.metrics.items():
+        message.metrics[key] = value
+    start = 0
+    arrays = result.logprobs
+    for end in range(1, len(arrays) + 1):
+        if end < len(arrays) and arrays[end].shape[1:] == arrays[start].shape[1:]:
+            continue
+        group = [np.ascontiguousarray(array, np.float32) for array in arrays[start:end]]
+        record = message.loss_fn_outputs.add()
+        record.num_datums = len(group)
+        field = record.fields["logprobs"]
+        field.dtype = pb.DTYPE_FLOAT32
+        field.data = b"".join(array.tobytes() for array in group)
+        sizes = [0, *(array.nbytes for array in group)]
+        field.offsets = np.cumsum(sizes, dtype=np.int64).tobytes()
+        field.trailing_shape.extend(group[0].shape[1:])
+        start = end
+    return message.SerializeToString()
+
+
+def prompt_tokens(model_input: Mapping[str, Any]) -> list[int]:
+    """The tokens of a JSON `ModelInput`."""
+    out = list[int]()
+    for chunk in model_input.get("chunks", []):
+        if chunk.get("type", "encoded_text") != "encoded_text":
+            raise RequestError(f"only text is supported: the prompt has a chunk {chunk['type']!r}")
+        out.extend(chunk["tokens"])
+    return out
+
+
+def sampled(result: SampleResult) -> bytes:
+    """A SampleResponse."""
+    message = pb.SampleResponse()
+    for sequence in result.sequences:
+        out = message.sequences.add()
+        out.tokens = np.array(sequence.tokens, np.int32).tobytes()
+        out.logprobs = np.array(sequence.logprobs, np.float32).tobytes()
+        out.stop_reason = pb.STOP_REASON_STOP if sequence.stopped else pb.STOP_REASON_LENGTH
+    if result.prompt_logprobs is not None:
+        message.prompt_logprobs = result.prompt_logprobs.astype(np.float32).tobytes()
+    if result.topk is not None:
+        tokens, logprobs = result.topk
+        message.topk_prompt_logprobs.token_ids = tokens.tobytes()
+        message.topk_prompt_logprobs.logprobs = logprobs.tobytes()
+        message.topk_prompt_logprobs.length, message.topk_prompt_logprobs.k = tokens.shape
+    return message.SerializeToString()

@@ -1,0 +1,264 @@
+"""What the engine does for a client: one function for each kind of request.
+
+They run in worker threads, one at a time for each training client.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sweeper.engine import lora, losses, net, optimizer, sampling
+from sweeper.engine.arrays import Array, Arrays
+from sweeper.engine.batches import Datum, check, microbatches
+from sweeper.engine.checkpoints import Checkpoint, Place, Vault
+from sweeper.engine.errors import RequestError
+from sweeper.engine.models import Model
+from sweeper.engine.optimizer import Moments
+from sweeper.engine.state import Adapter, Run
+
+__all__ = [
+    "Passed",
+    "SampleRequest",
+    "SampleResult",
+    "create",
+    "forward_backward",
+    "load_into",
+    "lora_config",
+    "restore",
+    "sample",
+    "save",
+    "step",
+]
+
+MAX_SAMPLES = 1024
+
+
+class Passed(NamedTuple):
+    """A forward pass: the logprobs of each datum's targets, shaped as those, and metrics."""
+
+    logprobs: list[Array]
+    metrics: dict[str, float]
+
+
+def lora_config(given: dict[str, Any]) -> lora.LoraConfig:
+    """A client's `lora_config`, checked."""
+    known = {k: v for k, v in given.items() if k in lora.LoraConfig._fields}
+    config = lora.LoraConfig(**known)
+    if not 1 <= config.rank <= lora.MAX_RANK:
+        raise RequestError(f"lora rank {config.rank}: it must be from 1 to {lora.MAX_RANK}")
+    if not (config.train_attn or config.train_mlp or config.train_unembed):
+        raise RequestError("nothing to train: train_attn, train_mlp and train_unembed are false")
+    return config
+
+
+def create(
+    name: str, model: Model, config: lora.LoraConfig, user_metadata: dict[str, Any] | None
+) -> Run:
+    """A new training client."""
+    adapter = Adapter(model, config, lora.create(model.shape, config))
+    return Run(name, adapter, user_metadata)
+
+
+def _one_pass(
+    adapter: Adapter, data: Sequence[Datum], loss: losses.Loss, config: losses.LossConfig,
+    *, train: bool
+) -> tuple[list[Array], float, Arrays]:  # fmt: skip
+    shape, turns, network = adapter.model.shape, adapter.model.turns, adapter.network
+    needed, gradients = lora.wanted(adapter.arrays), Arrays()
+    out: list[Array] = [np.empty(0)] * len(data)
+    total = 0.0
+    for batch in microbatches(data, loss):
+        x, tapes = net.forward(network, shape, batch.ids, turns)
+        logprobs, head = net.target_logprobs(network, shape, x, batch.rows, batch.targets)
+        values, slope = loss.compute(logprobs, batch.inputs, config)
+        total += float(values.sum(dtype=np.float64))
+        if train:
+            net.backward(network, shape, tapes, head, slope, turns, needed, gradients)
+        start = 0
+        for i in batch.members:
+            targets = data[i].inputs["target_tokens"]
+            end = start + len(targets)
+            width = targets.shape[1] if targets.ndim == 2 else 1
+            out[i] = logprobs[start:end, :width].reshape(targets.shape)
+            start = end
+    return out, total, gradients
+
+
+def forward_backward(
+    run: Run, data: Sequence[Datum], name: str, config: losses.LossConfig, *, train: bool
+) -> Passed:
+    """One pass over the data; with `train` its gradient is added to what the run has gathered.
+
+    The loss is summed over tokens. A pass that fails leaves the gradients as they were.
+    """
+    loss = losses.find(name, config)
+    if not data:
+        raise RequestError("data is empty")
+    for number, datum in enumerate(data):
+        check(datum, number, loss, run.adapter.model.shape)
+    with np.errstate(all="ignore"):  # a run that diverges is to see its infinities
+        logprobs, total, gradients = _one_pass(run.adapter, data, loss, config, train=train)
+    for key, gradient in gradients.items():
+        held = run.gradients.get(key)
+        run.gradients[key] = gradient if held is None else held + gradient
+    return Passed(logprobs, {"loss:sum": total})
+
+
+def step(run: Run, params: optimizer.AdamParams) -> dict[str, float]:
+    """Step the run's adapter by the gradients gathered, and forget them. Metrics of the step.
+
+    Without any gradients nothing moves.
+    """
+    adapter = run.adapter
+    with np.errstate(all="ignore"):
+        scale = adapter.config.scale
+        gradients = lora.project(run.gradients, adapter.model.shape, adapter.arrays, scale)
+        arrays, run.moments, norm = optimizer.step(adapter.arrays, gradients, run.moments, params)
+    run.adapter = Adapter(adapter.model, adapter.config, arrays)
+    run.gradients = {}
+    return {"unclipped_grad_l2:mean": norm}
+
+
+def save(
+    vault: Vault, run: Run, kind: str, name: str, *, overwrite: bool, ttl_seconds: int | None,
+    user_metadata: dict[str, Any] | None,
+) -> Place:  # fmt: skip
+    """Write the run's adapter, with its optimizer if `kind` is `weights`, to disk."""
+    adapter, place = run.adapter, Place(run.id, kind, name)
+    moments = run.moments if kind == "weights" else None
+    checkpoint = Checkpoint(
+        adapter.model.name, adapter.config, adapter.arrays, moments, user_metadata
+    )
+    vault.save(place, checkpoint, overwrite=overwrite, ttl_seconds=ttl_seconds)
+    return place
+
+
+def _moments(checkpoint: Checkpoint, place: Place, *, optimizer_too: bool) -> Moments:
+    if not optimizer_too:
+        return Moments({}, {}, 0)
+    if checkpoint.moments is None:
+        raise RequestError(f"{place} holds no optimizer: only tinker://<run>/weights/<name> does")
+    return checkpoint.moments
+
+
+def restore(
+    name: str, model: Model, place: Place, checkpoint: Checkpoint,
+    *, optimizer_too: bool, user_metadata: dict[str, Any] | None,
+) -> Run:  # fmt: skip
+    """A new training client that goes on from a checkpoint."""
+    adapter = Adapter(model, checkpoint.config, checkpoint.adapter)
+    moments = _moments(checkpoint, place, optimizer_too=optimizer_too)
+    return Run(name, adapter, user_metadata, moments)
+
+
+def load_into(run: Run, place: Place, checkpoint: Checkpoint, *, optimizer_too: bool) -> None:
+    """Put a checkpoint into a training client that exists; what it had gathered goes."""
+    adapter = run.adapter
+    same = {k: v.shape for k, v in adapter.arrays.items()} == {
+        k: v.shape for k, v in checkpoint.adapter.items()
+    }
+    if checkpoint.base != adapter.model.name or not same:
+        raise RequestError(
+            f"{place} is of {checkpoint.base} with {checkpoint.config}; this training client is "
+            f"of {adapter.model.name} with {adapter.config}"
+        )
+    run.moments = _moments(checkpoint, place, optimizer_too=optimizer_too)
+    run.adapter = Adapter(adapter.model, adapter.config, checkpoint.adapter)
+    run.gradients = {}
+
+
+class SampleRequest(NamedTuple):
+    """What a sampling client asks for; `params` are the SDK's `SamplingParams` as sent."""
+
+    prompt: list[int]
+    n: int
+    params: dict[str, Any]
+    prompt_logprobs: bool = False
+    topk_prompt_logprobs: int = 0
+    last_n: int | None = None
+
+
+class SampleResult(NamedTuple):
+    """Sequences, and for the prompt: logprobs (NaN where there are none) and the top k."""
+
+    sequences: list[sampling.Sampled]
+    prompt_logprobs: Array | None
+    topk: tuple[Array, Array] | None  # T x k token ids, T x k logprobs
+
+
+def _stop(model: Model, stop: Any) -> tuple[frozenset[int], Callable[[list[int]], bool] | None]:
+    """Token ids and a test on text for the SDK's `stop`: None is the model's own end."""
+    if stop is None:
+        return model.eos, None
+    given: list[Any] = [stop] if isinstance(stop, str) else list(stop)
+    texts = [item for item in given if isinstance(item, str) and item]
+    ids = frozenset(item for item in given if isinstance(item, int))
+    if not texts:
+        return ids, None
+    # A token has at least one byte, so a text of m characters ends within 4 m tokens.
+    reach = 4 * max(map(len, texts)) + 4
+
+    def ended(tokens: list[int]) -> bool:
+        tail = model.decode(tokens[-reach:])
+        return any(text in tail for text in texts)
+
+    return ids, ended
+
+
+def _params(model: Model, request: SampleRequest) -> sampling.Params:
+    given = request.params
+    tokens, text = _stop(model, given.get("stop"))
+    limit = given.get("max_tokens")
+    params = sampling.Params(
+        max_tokens=model.shape.context if limit is None else int(limit),
+        temperature=float(given.get("temperature", 1.0)),
+        top_k=int(given.get("top_k", -1)),
+        top_p=float(given.get("top_p", 1.0)),
+        seed=given.get("seed"),
+        stop_tokens=tokens,
+        stop_text=text,
+    )
+    if params.max_tokens < 1 or not 1 <= request.n <= MAX_SAMPLES:
+        raise RequestError(f"max_tokens must be at least 1, num_samples from 1 to {MAX_SAMPLES}")
+    if params.temperature < 0 or not 0 < params.top_p <= 1:
+        raise RequestError("temperature must not be below 0, and top_p must be in (0, 1]")
+    return params
+
+
+def _prompt_scores(
+    prompt: sampling.Prompt, request: SampleRequest
+) -> tuple[Array | None, tuple[Array, Array] | None]:
+    """Logprobs of the prompt's own tokens and the best k at each place; none for the first."""
+    k, n = request.topk_prompt_logprobs, prompt.length
+    if not request.prompt_logprobs and not k:
+        return None, None
+    scores = net.log_softmax(prompt.logits[:-1])
+    first = 1 if request.last_n is None else max(1, n - request.last_n)
+    own = np.full(n, np.nan, np.float32)
+    if n > 1:
+        own[1:] = np.take_along_axis(scores, np.array(request.prompt)[1:, None], -1)[:, 0]
+    own[:first] = np.nan
+    if not k:
+        return own, None
+    # empty cells as the protocol has them: token 0, logprob -99999
+    best = np.zeros((n, k), np.int32)
+    values = np.full((n, k), -99999.0, np.float32)
+    width = min(k, scores.shape[-1])
+    order = np.argsort(-scores, -1, kind="stable")[:, :width]
+    best[first:, :width] = order[first - 1 :]
+    values[first:, :width] = np.take_along_axis(scores, order, -1)[first - 1 :]
+    return (own if request.prompt_logprobs else None), (best, values)
+
+
+def sample(adapter: Adapter, request: SampleRequest) -> SampleResult:
+    """Draw sequences, and score the prompt if asked."""
+    model, network = adapter.model, adapter.network
+    params = _params(model, request)
+    with np.errstate(all="ignore"):
+        prompt = sampling.read(network, model.shape, model.turns, request.prompt)
+        scored = _prompt_scores(prompt, request)
+        sequences = sampling.sample(
+            network, model.shape, model.turns, prompt, request.n, params
+        )  # fmt: skip
+    return SampleResult(sequences, *scored)

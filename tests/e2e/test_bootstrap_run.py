@@ -1,0 +1,201 @@
+"""What a recipe gets when bootstrap.py runs it: the values that were checked, unchanged."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from sweeper import bootstrap
+from sweeper.planner import plan
+
+pytestmark = pytest.mark.e2e
+
+PATH = os.path.abspath(bootstrap.__file__)
+
+RECIPE = """
+import json, sys, chz
+
+@chz.chz
+class Config:
+    log_path: str
+    text: str = ""
+    words: list[str] = chz.field(default_factory=list)
+    anything: object = None
+    number: float = 0.0
+    nested: dict[str, float] = chz.field(default_factory=dict)
+    seed: int = 0
+
+def main(config: Config) -> None:
+    with open(config.log_path, "w") as file:
+        json.dump(chz.asdict(config), file)
+
+if __name__ == "__main__":
+    chz.nested_entrypoint(main)
+"""
+
+HOSTILE = [
+    "$(touch pwn)",
+    "`touch pwn`",
+    "; touch pwn;",
+    "a\nb\r\n\tc",
+    "--flag",
+    "--help",
+    "-c",
+    "'\"\\",
+    "key=value",
+    "a=b=c",
+    "@file",
+    "é\u2028☃\U0001f600",
+    " leading and trailing ",
+    "None",
+    "[1]",
+    "lambda: 1",
+    "os:system",
+    "x" * 1_000_000,
+]
+
+
+def run(recipe, config, tmp_path, **arguments):
+    child = tmp_path / "child.json"
+    child.write_text(json.dumps({"schema": 1, "recipe": recipe.document(), "config": config}))
+    return subprocess.run(
+        [recipe.python, PATH, "run", str(child)],
+        cwd=recipe.cwd,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        **arguments,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A current folder with a recipe in it."""
+    (tmp_path / "mine.py").write_text(RECIPE)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("reference", ["mine", "mine.py"])
+def test_what_was_checked_is_what_the_run_gets(folder, reference):
+    grid = {
+        "name": "g",
+        "recipe": reference,
+        "base": {"words": ["a,b", ""], "nested": {"a": 1, "b": 0.5}, "number": 1e-7},
+        "grid": {"text": HOSTILE, "anything": [None, "1", [1, "x"]]},
+    }
+    found = plan(grid)
+    assert len(found.runs) == 3 * len(HOSTILE)
+    out = folder / "out.json"
+    for planned in found.runs[::2] if reference == "mine" else found.runs[1::9]:
+        done = run(found.recipe, {**planned.config, "log_path": str(out)}, folder)
+        assert (done.returncode, done.stderr) == (0, "")
+        got = json.loads(out.read_text())
+        assert got["text"] == planned.config["text"]
+        assert got["anything"] == planned.config["anything"]
+        assert got["words"] == ["a,b", ""]
+        assert (got["nested"], got["number"]) == ({"a": 1, "b": 0.5}, 1e-7)
+    assert not (folder / "pwn").exists()
+
+
+def test_our_recipe_runs_in_a_folder_with_recipes_of_its_own(folder):
+    (folder / "recipes").mkdir()
+    (folder / "recipes" / "__init__.py").write_text("raise RuntimeError('not this one')")
+    (folder / "sweeper.py").write_text("raise RuntimeError('not this one')")
+    (folder / "json.py").write_text("raise RuntimeError('not this one')")
+    found = plan({"name": "g", "recipe": "sft"})
+    config = {"log_path": str(folder / "log"), "task": "no such task"}
+    done = run(found.recipe, config, folder)
+    assert done.returncode != 0
+    assert "not this one" not in done.stderr
+    assert "no such task" in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["module", "file"])
+def test_it_is_like_python_m(folder, kind):
+    (folder / "errors.py").write_text("mine = 'errors of mine'")
+    (folder / "like.py").write_text(
+        textwrap.dedent("""
+        import sys, multiprocessing, errors
+        import chz
+
+        @chz.chz
+        class Config:
+            log_path: str
+
+        def double(x):
+            return 2 * x
+
+        if __name__ == "__main__":
+            assert sys.modules["__main__"].double is double
+            own = sys.argv[0].endswith("like.py")
+            print(errors.mine, own, sys.argv[1:], repr(sys.stdin.read()))
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                print(pool.map(double, [1, 2]))
+            sys.exit(7)
+        """)
+    )
+    found = plan({"name": "g", "recipe": "like" if kind == "module" else "./like.py"})
+    done = run(found.recipe, {"log_path": "x y"}, folder)
+    assert done.stdout == "errors of mine True ['log_path=x y'] ''\n[2, 4]\n"
+    assert (done.returncode, done.stderr) == (7, "")
+
+
+def test_a_traceback_names_the_recipes_own_lines(folder):
+    (folder / "fails.py").write_text(RECIPE + "    raise ValueError('as it should')\n")
+    found = plan({"name": "g", "recipe": "fails"})
+    done = run(found.recipe, {"log_path": str(folder / "o")}, folder)
+    assert done.returncode == 1
+    assert done.stderr.rstrip().endswith("ValueError: as it should")
+    assert f'File "{folder}/fails.py", line' in done.stderr
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells a child")
+def test_it_dies_with_the_process_that_started_it(folder):
+    (folder / "waits.py").write_text(
+        RECIPE.replace(
+            "chz.nested_entrypoint(main)",
+            "import time; main(chz.entrypoint(Config)); time.sleep(600)",
+        )
+    )
+    found = plan({"name": "g", "recipe": "waits"})
+    out = folder / "out.json"
+    child = folder / "child.json"
+    document = {"recipe": found.recipe.document(), "config": {"log_path": str(out)}}
+    child.write_text(json.dumps(document))
+    starter = (
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", starter, sys.executable, PATH, "run", str(child)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        deadline = time.monotonic() + 30
+        while not out.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert out.exists()
+        parent.send_signal(signal.SIGKILL)
+    while _alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not _alive(pid)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,187 @@
+"""Sweeps written straight into a store, with a truth that the test knows: no launcher involved.
+
+Loaded by the `written` fixture of `tests/conftest.py`.
+"""
+
+import hashlib
+import json
+import math
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+METRIC = {"name": "test/nll", "goal": "minimize", "at": "last"}
+
+
+def dump(rows: Sequence[Mapping[str, Any]]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+class Written:
+    """A sweep in the making: `run()` for each run, then `save()`."""
+
+    def __init__(
+        self,
+        root: Path,
+        name: str = "demo",
+        axes: Mapping[str, list[Any]] | None = None,
+        metric: Mapping[str, str] | None = METRIC,
+        **document: Any,
+    ) -> None:
+        self.root, self.name, self.folder = root, name, root / name
+        self.document: dict[str, Any] = {
+            "schema": 1,
+            "name": name,
+            "created": "2026-11-21T01:02:03Z",
+            "grid": f"name: {name}\nrecipe: sft\n",
+            "grid_path": f"grids/{name}.yaml",
+            "overrides": [],
+            "recipe": {"reference": "sft", "kind": "module", "module": "recipes.sft"},
+            "service": "local",
+            "metric": None if metric is None else dict(metric),
+            "secrets": [],
+            "launch": {"backend": "local"},
+            "axes": dict(axes or {}),
+            "runs": [],
+            "provenance": {
+                "python": "3.11.7",
+                "packages": {"tinker": "0.38.0"},
+                "commit": "94849ff",
+            },
+            **document,
+        }
+
+    def run(
+        self,
+        settings: Mapping[str, Any],
+        seed: int | None = 0,
+        rows: Sequence[Mapping[str, Any]] | str = (),
+        state: str = "succeeded",
+        *,
+        cell: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        checkpoints: Sequence[Mapping[str, Any]] = (),
+        log: str = "",
+        wall_s: float = 60.0,
+        attempt: int = 1,
+        retired: bool = False,
+        **outcome: Any,
+    ) -> str:
+        """Record one attempt of a run (the run itself too, with its first); gives its id.
+
+        `state`: an event that ends an attempt, or running, submitted, planned, lost.
+        """
+        cell = ",".join(f"{k}={v}" for k, v in settings.items()) if cell is None else cell
+        name = cell if seed is None else f"{cell},seed={seed}".lstrip(",")
+        identity = hashlib.sha256(f"{name}".encode()).hexdigest()[:12]
+        seeded = {} if seed is None else {"seed": seed}
+        planned = {"id": identity, "name": name, "cell": cell, "seed": seed}
+        planned["config"] = {**settings, **(config or {}), **seeded}
+        if retired:
+            planned["retired"] = True
+        if attempt == 1:
+            self.document["runs"].append(planned)
+        if state != "planned":
+            self._events(identity, attempt, state, wall_s, outcome)
+        if state not in ("planned", "submitted"):
+            self._files(identity, attempt, rows, checkpoints, log)
+        return identity
+
+    def _events(
+        self, run: str, attempt: int, state: str, wall_s: float, outcome: Mapping[str, Any]
+    ) -> None:
+        body = {"schema": 1, "time": "2026-11-21T01:02:04Z"}
+        self._event(run, attempt, "intent", body)
+        self._event(run, attempt, "submitted", body)
+        if state == "submitted":
+            return
+        started = f"2026-11-21T01:0{attempt}:05Z"
+        self._event(run, attempt, "claimed", {**body, "started": started, "host": "h", "pid": 1})
+        if state == "running":
+            return
+        ended = {"started": started, "ended": "2026-11-21T01:09:05Z", "wall_s": wall_s}
+        code = {"succeeded": 0, "failed": 1}.get(state)
+        defaults = {"code": code, "signal": None, "reason": None, "detail": None, "host": "h"}
+        self._event(run, attempt, state, {**body, **defaults, **ended, **outcome})
+
+    def _event(self, run: str, attempt: int, event: str, body: Mapping[str, Any]) -> None:
+        path = self.folder / "state" / run / f"{attempt}.{event}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(body))
+
+    def _files(
+        self,
+        run: str,
+        attempt: int,
+        rows: Sequence[Mapping[str, Any]] | str,
+        checkpoints: Sequence[Mapping[str, Any]],
+        log: str,
+    ) -> None:
+        runs = self.folder / "runs" / f"{run}.{attempt}"
+        runs.mkdir(parents=True)
+        text = rows if isinstance(rows, str) else dump(rows)
+        if text:
+            (runs / "metrics.jsonl").write_text(text)
+        if checkpoints:
+            (runs / "checkpoints.jsonl").write_text(dump(checkpoints))
+        kept = self.folder / "attempts" / f"{run}.{attempt}"
+        kept.mkdir(parents=True)
+        if log:
+            (kept / "stdout.log").write_text(log)
+
+    def save(self) -> "Written":
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "sweep.json").write_text(json.dumps(self.document))
+        return self
+
+
+def curve(
+    final: float, steps: int = 80, every: int = 20, start: float = 1.8, noise: float = 0.0
+) -> list[dict[str, Any]]:
+    """A training run that ends at `final`: `train/nll` each step, `test/nll` now and then."""
+    rng = random.Random(f"{final}/{steps}")
+    rows: list[dict[str, Any]] = []
+    for step in range(steps + 1):
+        level = final + (start - final) * math.exp(-4.0 * step / steps)
+        row: dict[str, Any] = {"step": step, "train/nll": level + rng.gauss(0, 0.04 + noise)}
+        if step % every == 0 or step == steps:
+            row["test/nll"] = final if step == steps else level + rng.gauss(0, 0.01 + noise)
+        rows.append(row)
+    return rows
+
+
+def checkpoint(run: str, step: int = 80, **more: Any) -> list[dict[str, Any]]:
+    """The record of a finished run."""
+    path = f"tinker://{run}/sampler_weights/final"
+    return [{"name": "final", "batch": step, "final": True, "sampler_path": path, **more}]
+
+
+def grid_of_means(
+    root: Path,
+    means: Mapping[tuple[float, int], float],
+    seeds: int = 3,
+    spread: float = 0.02,
+    name: str = "demo",
+    **document: Any,
+) -> Written:
+    """Learning rate x rank with the given true means; seeds differ by `spread` (standard
+    deviation), always the same for the same arguments. All runs succeed."""
+    rates, ranks = (sorted({key[i] for key in means}) for i in (0, 1))
+    axes = {"learning_rate": rates, "lora_rank": ranks}
+    sweep = Written(root, name, axes, **document)
+    rng = random.Random(7)
+    for (rate, rank), mean in means.items():
+        for seed in range(seeds):
+            final = mean + rng.gauss(0, spread)
+            label = f"lr={rate:g},rank={rank},seed={seed}"
+            sweep.run(
+                {"learning_rate": rate, "lora_rank": rank},
+                seed,
+                curve(final),
+                cell=f"lr={rate:g},rank={rank}",
+                checkpoints=checkpoint(label),
+                wall_s=30.0 + 4 * rank + seed,
+                log="done\n",
+            )
+    return sweep.save()

@@ -1,0 +1,305 @@
+"""What a grid may say, and every message for what it may not, to the letter."""
+
+import math
+
+import pytest
+
+from sweeper.errors import GridError
+from sweeper.grid import MAX_AXES, grid_from_mapping, load_grid, parse_grid
+from sweeper.nodes import MAX_BYTES, MAX_DEPTH, MAX_NODES
+
+WHOLE = """
+recipe: pkg.mod:Config
+service: tinker
+base: {model: a/b, opt: {lr: 1e-4, wd: 010}, none: ~, flag: no, empty: {}}
+grid:
+  rank: [8, 32]
+zip:
+  - {data: [add, copy], length: [64, 128]}
+exclude: [{rank: 8, data: add}]
+include: [{rank: 64}]
+seeds: {field: shuffle, values: [3, 5]}
+metric: {name: test/nll, goal: minimize, at: best}
+secrets: [WANDB_API_KEY]
+launch: {backend: local, max_parallel: 3, retries: 2, timeout: 1h30m, window: "{rank}",
+         python: py, cwd: .., env: {A: "1", B: 2}, resume: never, lease: 5, grace: 1.5s,
+         log_path_field: out}
+"""
+
+
+def values(settings):
+    return {key: setting.value for key, setting in settings.items()}
+
+
+def test_a_grid_with_everything():
+    grid = parse_grid(WHOLE, "grids/w.yaml")
+    assert (grid.name, grid.recipe, grid.command) == ("w", "pkg.mod:Config", None)
+    assert values(grid.base) == {
+        "model": "a/b",
+        "opt.lr": 0.0001,
+        "opt.wd": 10,
+        "none": None,
+        "flag": "no",
+        "empty": {},
+    }
+    axes = [{k: [s.value for s in v] for k, v in block.axes.items()} for block in grid.blocks]
+    assert axes == [{"rank": [8, 32]}, {"data": ["add", "copy"], "length": [64, 128]}]
+    assert [values(rule) for rule in grid.exclude] == [{"rank": 8, "data": "add"}]
+    assert [values(entry) for entry in grid.include] == [{"rank": 64}]
+    assert (grid.seeds.field, grid.seeds.values) == ("shuffle", (3, 5))
+    assert grid.metric == ("test/nll", "minimize", "best")
+    assert grid.secrets == ("TINKER_API_KEY", "WANDB_API_KEY")
+    assert grid.launch.document() == {
+        "backend": "local",
+        "max_parallel": 3,
+        "retries": 2,
+        "timeout_s": 5400.0,
+        "python": "py",
+        "cwd": "..",
+        "env": {"A": "1", "B": "2"},
+        "resume": "never",
+        "lease_s": 5.0,
+        "grace_s": 1.5,
+        "log_path_field": "out",
+        "window": "{rank}",
+    }
+    assert str(grid.base["opt.wd"].place) == "grids/w.yaml:4:40"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-4", 0.0001),
+        ("1E5", 100000.0),
+        (".5", 0.5),
+        ("1.", 1.0),
+        ("no", "no"),
+        ("on", "on"),
+        ("Yes", "Yes"),
+        ("010", 10),
+        ("0o10", 8),
+        ("0x1F", 31),
+        ("1:30", "1:30"),
+        ("1_000", "1_000"),
+        ("0b1", "0b1"),
+        ("-.inf", -math.inf),
+        ("2021-01-01", "2021-01-01"),
+        ("null", None),
+        ("'1'", "1"),
+        ('"no\\n"', "no\n"),
+        ("true", True),
+        ("tRue", "tRue"),
+        ("=", "="),
+    ],
+)
+def test_scalars_are_those_of_yaml_1_2(text, value):
+    found = parse_grid(f"recipe: r\nbase: {{x: {text}}}", "g.yaml").base["x"].value
+    assert found == value
+    assert type(found) is type(value)
+
+
+MISTAKES = {
+    "": "g.yaml: empty; a grid needs at least a recipe",
+    "- a": "g.yaml:1:1: a grid is a mapping, not a list",
+    "nam: x\nrecipe: r": "g.yaml:1:1: unknown key 'nam' (did you mean 'name'?)",
+    "base: {}": "g.yaml:1:1: a grid needs a recipe, or a command",
+    "recipe: [a]": "g.yaml:1:9: recipe is a list; it takes a string",
+    "recipe: r\ncommand: [a]": "g.yaml:2:1: a grid has a recipe or a command, not both",
+    "command: a b": "g.yaml:1:10: command is a string; it takes a list such as "
+    "[python, train.py, '--lr={lr}']",
+    "command: []": "g.yaml:1:10: command is an empty list",
+    "command: [a, 0.5]": "g.yaml:1:14: command: a number in the list; quote it",
+    "name: ../x\nrecipe: r": "g.yaml:1:7: name: '../x' cannot name a sweep (letters, digits, "
+    "'.', '_' and '-', a letter or digit first, at most 100)",
+    "recipe: r\nservice: locl": "g.yaml:2:10: service: 'locl' is not one of local, tinker, none "
+    "(did you mean 'local'?)",
+    "recipe: r\nbase: [1]": "g.yaml:2:7: base is a list; it takes a mapping",
+    "recipe: r\nbase: {a@: x}": "g.yaml:2:8: base: 'a@' cannot name a field (letters, digits, _ "
+    "and -, with dots between the parts)",
+    "recipe: r\nbase: {a...b: x}": "g.yaml:2:8: base: 'a...b' cannot name a field (letters, "
+    "digits, _ and -, with dots between the parts)",
+    "recipe: r\nbase: {<<: {}}": "g.yaml:2:8: base: merge keys (<<) are not part of YAML 1.2",
+    "recipe: r\nbase: {a: 1, a: 2}": "g.yaml:2:14: key 'a' given twice (first on line 2)",
+    "recipe: r\nbase: {a: {b: 1}, a.b: 2}": "g.yaml:2:19: base: 'a.b' is given twice",
+    "recipe: r\nbase: {a: 1, a.b: 2}": "g.yaml:2:14: base: 'a.b' is given twice, also as 'a'",
+    "recipe: r\nbase: {1: 2}": "g.yaml:2:8: key 1: keys are strings; quote it",
+    "recipe: r\nbase: {x: '${y}'}": "g.yaml:2:11: 'x': a reference '${...}' is not supported yet",
+    'recipe: r\nbase: {x: "a\\0"}': "g.yaml:2:11: holds the character U+0000, which no run can "
+    "take",
+    'recipe: r\nbase: {x: "\\ud800"}': "g.yaml:2:11: holds the character U+D800, which no run "
+    "can take",
+    "recipe: r\nbase: {x: \x07}": "g.yaml:2:11: character U+0007 may not stand in YAML",
+    "recipe: r\ngrid: {lr: 0.1}": "g.yaml:2:12: axis 'lr' is a number; it takes a list (one "
+    "value: put it in base)",
+    "recipe: r\ngrid: {lr: []}": "g.yaml:2:8: axis 'lr' has no values",
+    "recipe: r\ngrid: {lr: [1, 2, 1.0]}": "g.yaml:2:19: axis 'lr' has the value 1 twice "
+    "(first at 2:13)",
+    "recipe: r\ngrid: {a: [1]}\nzip: [{a: [2]}]": "g.yaml:3:12: axis 'a' is given twice",
+    "recipe: r\ngrid: {a.b: [1], a: [2]}": "g.yaml:2:22: axes 'a.b' and 'a' overlap",
+    "recipe: r\nzip: [{a: [1], b: [1, 2]}]": "g.yaml:2:7: zipped axes have as many values each: "
+    "a has 1, b has 2",
+    "recipe: r\nzip: {a: [1]}": "g.yaml:2:6: zip is a mapping; it takes a list of mappings of axes",
+    "recipe: r\ninclude: 3": "g.yaml:2:10: include is an integer; it takes a list of mappings",
+    "recipe: r\nexclude: [{}]": "g.yaml:2:11: exclude has an empty mapping",
+    "recipe: r\nrandom: {}": "g.yaml:2:1: 'random' is not supported yet",
+    "recipe: r\nwhen: []": "g.yaml:2:1: 'when' is not supported yet",
+    "recipe: r\nextends: o.yaml": "g.yaml:2:1: 'extends' is not supported yet",
+    "recipe: r\nseeds: 0": "g.yaml:2:8: seeds is 1 to 10000, not 0",
+    "recipe: r\nseeds: true": "g.yaml:2:8: seeds is a boolean; it takes a count or a list of "
+    "integers",
+    "recipe: r\nseeds: [1, 1]": "g.yaml:2:12: seed 1 given twice",
+    "recipe: r\nseeds: [1.5]": "g.yaml:2:9: a seed is an integer, not a number",
+    "recipe: r\nseeds: {field: s}": "g.yaml:2:8: seeds needs values: how many, or a list",
+    "recipe: r\nmetric: {name: m}": "g.yaml:2:9: metric needs a goal",
+    "recipe: r\nmetric: {name: m, goal: minimise}": "g.yaml:2:25: metric.goal: 'minimise' is not "
+    "one of minimize, maximize (did you mean 'minimize'?)",
+    "recipe: r\nsecrets: [A=hunter2]": "g.yaml:2:11: secrets takes names only; values come from "
+    "the environment",
+    "recipe: r\nsecrets: [A]\nlaunch: {env: {A: x}}": "g.yaml:3:9: A is one of the secrets, and "
+    "in launch.env",
+    "recipe: r\nlaunch: {max_paralel: 1}": "g.yaml:2:10: unknown key 'max_paralel' in launch "
+    "(did you mean 'max_parallel'?)",
+    "recipe: r\nlaunch: {max_parallel: 0}": "g.yaml:2:24: launch.max_parallel is 1 to 1000000, "
+    "not 0",
+    "recipe: r\nlaunch: {timeout: 2x}": "g.yaml:2:19: launch.timeout takes a duration such as "
+    "90s, 30m, 2h or 1h30m",
+    "recipe: r\nlaunch: {lease: -1}": "g.yaml:2:17: launch.lease takes a duration such as 90s, "
+    "30m, 2h or 1h30m",
+    "recipe: r\nlaunch: {env: {A-B: x}}": "g.yaml:2:16: launch.env: 'A-B' cannot name a variable",
+    "recipe: r\nlaunch: {env: {A: yes, B: true}}": "g.yaml:2:27: launch.env.B is a boolean; quote "
+    "it to make it a string",
+    "recipe: r\nlaunch: {env: {SWEEPER_RUN: x}}": "g.yaml:2:16: launch.env: SWEEPER_RUN is set by "
+    "sweeper",
+    "recipe: r\nlaunch: {resume: allways}": "g.yaml:2:18: launch.resume: 'allways' is not one of "
+    "auto, always, never (did you mean 'always'?)",
+    "recipe: !!python/name:os.system x": "g.yaml:1:9: tag "
+    "tag:yaml.org,2002:python/name:os.system: a grid has no tags",
+    "%YAML 1.1\n---\nrecipe: r": "g.yaml:2:1: a grid is YAML 1.2",
+    "recipe: r\n---\nrecipe: s": "g.yaml:2:1: a grid is one document",
+    "recipe: *a": "g.yaml:1:9: alias *a without an anchor &a before it",
+    "recipe: r\nbase: &a {b: *a}": "g.yaml:2:14: alias *a stands inside what it names",
+    "recipe: a: b": "g.yaml:1:10: not YAML: mapping values are not allowed here",
+    "recipe: r\ngrid:\n\tlr: [1]": "g.yaml:3:1: not YAML: found character '\\t' that cannot start "
+    "any token while scanning for the next token",
+    "recipe: r\ngrid: {lr: [1, 2}": "g.yaml:2:17: not YAML: expected ',' or ']', but got '}' "
+    "while parsing a flow sequence",
+    "recipe: r\nbase: {x: " + "9" * 400 + "}": "g.yaml:2:11: an integer of 400 digits; 300 are "
+    "allowed",
+}
+
+
+@pytest.mark.parametrize(("text", "message"), MISTAKES.items(), ids=range(len(MISTAKES)))
+def test_a_mistake_is_one_line_that_says_where(text, message):
+    with pytest.raises(GridError) as caught:
+        parse_grid(text, "g.yaml")
+    assert list(caught.value.problems) == [message]
+    assert caught.value.exit_code == 2
+
+
+def test_all_mistakes_are_told_at_once_in_the_order_of_the_file():
+    text = "recipe: r\nseeds: 0\ngrid: {a: 1, b: []}\nlaunch: {timeout: x, retries: -1}\nrandom: 1"
+    with pytest.raises(GridError) as caught:
+        parse_grid(text, "g.yaml")
+    assert [problem[:11].rstrip(":") for problem in caught.value.problems] == [
+        "g.yaml:2:8",
+        "g.yaml:3:11",
+        "g.yaml:3:14",
+        "g.yaml:4:19",
+        "g.yaml:4:31",
+        "g.yaml:5:1",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "recipe: r\nbase: {x: " + "[" * 100_000,
+        "recipe: r\nbase: " + "{a: " * 50_000,
+        "x" * (MAX_BYTES + 1),
+        "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 40)),
+        "recipe: r\nbase: {" + ", ".join(f"k{i}: [" + "1," * 300 + "]" for i in range(200)) + "}",
+        "recipe: r\ngrid: {" + ", ".join(f"k{i}: [1]" for i in range(MAX_AXES + 1)) + "}",
+        "- " * 100_000,
+        "? " * 50_000,
+        "%YAML x\n---\na",
+        '"\\UFFFFFFFF"',
+        "a: &a",
+        "\ufeff\ufeff",
+    ],
+)
+def test_a_hostile_text_is_refused_with_one_short_line(text):
+    with pytest.raises(GridError) as caught:
+        parse_grid(text, "g.yaml")
+    assert all(len(problem) < 300 and "\n" not in problem for problem in caught.value.problems)
+    assert caught.value.problems[0].startswith("g.yaml:")
+
+
+def test_limits_stand_in_the_message():
+    def message(text):
+        with pytest.raises(GridError) as caught:
+            parse_grid(text, "g.yaml")
+        return caught.value.problems[0]
+
+    assert str(MAX_BYTES) in message("#" * (MAX_BYTES + 1))
+    assert str(MAX_DEPTH) in message("a: " + "[" * 50)
+    assert str(MAX_NODES) in message("a: &a [" + "x," * 1000 + "]\nb: [" + "*a," * 51 + "]")
+
+
+def test_as_deep_as_allowed_is_read():
+    depth = MAX_DEPTH - 2
+    grid = parse_grid(f"recipe: r\nbase: {{x: {'[' * depth}{']' * depth}}}", "g.yaml")
+    assert str(grid.base["x"].value) == "[" * depth + "]" * depth
+
+
+def test_aliases_stand_for_what_they_name():
+    grid = parse_grid("recipe: r\nbase: {a: &v [1, 2], b: *v}\ngrid: {c: *v}", "g.yaml")
+    assert values(grid.base) == {"a": [1, 2], "b": [1, 2]}
+    assert [s.value for s in grid.blocks[0].axes["c"]] == [1, 2]
+
+
+def test_a_file_is_read_with_its_errors(tmp_path):
+    path = tmp_path / "my.yaml"
+    path.write_bytes(b"\xef\xbb\xbfrecipe: r\n")
+    assert load_grid(str(path)).name == "my"
+    path.write_bytes(b"recipe: r\nbase: {a: '\xff'}\n")
+    with pytest.raises(GridError, match=r"my\.yaml:2:12: not UTF-8"):
+        load_grid(str(path))
+    with pytest.raises(GridError, match="none: No such file or directory"):
+        load_grid("none")
+    with pytest.raises(GridError, match="Is a directory"):
+        load_grid(str(tmp_path))
+    (tmp_path / "a b.yaml").write_text("recipe: r\n")
+    with pytest.raises(GridError, match="the file's name 'a b' cannot name a sweep: add a name"):
+        load_grid(str(tmp_path / "a b.yaml"))
+
+
+def test_a_mapping_is_the_same_grid():
+    import numpy as np
+
+    grid = grid_from_mapping(
+        {
+            "name": "m",
+            "recipe": "r",
+            "base": {"opt": {"lr": np.float64(0.5)}, "n": np.int64(3)},
+            "grid": {"rank": (8, 32)},
+        }
+    )
+    assert values(grid.base) == {"opt.lr": 0.5, "n": 3}
+    assert [s.value for s in grid.blocks[0].axes["rank"]] == [8, 32]
+    assert parse_grid(grid.text, "m.yaml").blocks[0].size == 2
+
+
+def test_mistakes_in_a_mapping_are_told_by_their_path():
+    cycle: list = []
+    cycle.append(cycle)
+    with pytest.raises(GridError) as caught:
+        grid_from_mapping({"base": {"f": print, "k": {1: 2}, "s": "\ud800", "c": cycle}})
+    assert [p.replace("[0]", "") for p in caught.value.problems] == [
+        "base.f: builtin_function_or_method is not data: use strings, numbers, lists, mappings",
+        "base.k: key 1 is not a string",
+        "base.s: holds the character U+D800, which no run can take",
+        "base.c: nested more than 32 deep",
+    ]
+    with pytest.raises(GridError) as caught:
+        grid_from_mapping({"recipe": "r"})
+    assert caught.value.problems == ("grid: a grid from Python needs a name",)

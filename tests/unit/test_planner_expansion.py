@@ -1,0 +1,174 @@
+"""Grid -> runs: the exact expansion of each construct, and what is wrong with one."""
+
+import json
+
+import pytest
+
+from sweeper.errors import GridError
+from sweeper.expansion import MAX_RUNS, count_points, expand
+from sweeper.grid import grid_from_mapping
+from sweeper.nodes import Problems
+from sweeper.planner import plan
+
+
+def make(**grid):
+    return plan({"name": "g", "command": ["x"], **grid})
+
+
+def configs(**grid):
+    return [run.config for run in make(**grid).runs]
+
+
+def problems(**grid):
+    with pytest.raises(GridError) as caught:
+        make(**grid)
+    return list(caught.value.problems)
+
+
+def test_a_product_with_the_last_axis_fastest_and_seeds_innermost():
+    found = make(base={"c": 0, "a": 9}, grid={"a": [1, 2], "b": ["x", "y"]}, seeds=[5, 6])
+    assert [run.config for run in found.runs] == [
+        {"c": 0, "a": a, "b": b, "seed": s} for a in (1, 2) for b in ("x", "y") for s in (5, 6)
+    ]
+    assert [(run.cell, run.seed) for run in found.runs[:3]] == [
+        ("a=1,b=x", 5),
+        ("a=1,b=x", 6),
+        ("a=1,b=y", 5),
+    ]
+    assert found.axes == {"a": [1, 2], "b": ["x", "y"]}
+
+
+def test_zipped_axes_move_together():
+    assert configs(zip=[{"a": [1, 1, 2], "b": [3, 4, 3]}], grid={"c": [0, 1]}) == [
+        {"c": c, "a": a, "b": b} for c in (0, 1) for a, b in ((1, 3), (1, 4), (2, 3))
+    ]
+
+
+def test_exclude_takes_out_what_has_all_its_values():
+    found = configs(
+        base={"k": 1},
+        grid={"a": [1, 2], "b": [1, 2]},
+        exclude=[{"a": 1, "b": 2.0}, {"a": 2, "b": 1, "k": 1}, {"a": 2, "k": 3}],
+    )
+    assert found == [{"k": 1, "a": 1, "b": 1}, {"k": 1, "a": 2, "b": 2}]
+
+
+def test_an_exclusion_that_takes_nothing_out_is_warned_of():
+    warnings = make(command=["{a}"], grid={"a": [1, 2]}, exclude=[{"a": 3}]).warnings
+    assert warnings == ("exclude[0].a: exclude takes nothing out",)
+
+
+def test_exclude_of_an_unknown_axis_is_a_mistake_but_not_of_a_dropped_one():
+    grid = {"grid": {"rank": [1, 2], "b": [1, 2]}, "exclude": [{"rnk": 1}]}
+    assert problems(**grid) == [
+        "exclude[0].rnk: exclude: there is no axis 'rnk' (did you mean 'rank'?)"
+    ]
+    dropped = {"name": "g", "command": ["x"], **grid, "exclude": [{"rank": 1, "b": 1}]}
+    found = plan(dropped, ["~rank"])
+    assert [run.config for run in found.runs] == [{"b": 1}, {"b": 2}]
+    assert "exclude names rank, which the command line dropped" in found.warnings[0]
+
+
+def test_included_cells_stand_over_base_after_the_others():
+    assert configs(base={"a": 0, "o": {"p": 1}}, grid={"b": [1]}, include=[{"o": None}]) == [
+        {"a": 0, "o.p": 1, "b": 1},
+        {"a": 0, "o": None},
+    ]
+    assert configs(include=[{"a": 1}, {"b": 2}]) == [{"a": 1}, {"b": 2}]
+
+
+def test_an_axis_over_mappings_sets_several_values():
+    found = make(
+        base={"opt": {"wd": 1, "lr": 3}},
+        grid={"opt": [{"lr": 1}, {"lr": 2, "wd": 0}]},
+    )
+    assert [run.config for run in found.runs] == [{"opt.lr": 1}, {"opt.lr": 2, "opt.wd": 0}]
+    assert found.axes == {"opt": [{"lr": 1}, {"lr": 2, "wd": 0}]}
+
+
+def test_one_configuration_twice_is_a_mistake_that_names_both():
+    assert problems(grid={"a": [1, 2]}, include=[{"a": 2.0}]) == [
+        "include[0].a: cells 'a=2' and 'a=2' are one configuration"
+    ]
+    assert problems(zip=[{"a": [1, 1], "b": [2, 2.0]}]) == [
+        "zip[0].a[1]: cells 'base' and 'base' are one configuration"
+    ]
+
+
+def test_an_empty_sweep_is_a_mistake():
+    assert problems(grid={"a": [1]}, exclude=[{"a": 1}]) == ["exclude: exclude leaves no cell"]
+
+
+def test_too_many_runs_are_refused_before_they_are_made():
+    axes = {f"a{n}": list(range(100)) for n in range(50)}
+    assert problems(grid=axes) == [f"grid: {100**50} runs; a sweep has at most {MAX_RUNS}"]
+    assert problems(grid={"a": list(range(1000))}, seeds=101) == [
+        f"grid: 101000 runs; a sweep has at most {MAX_RUNS}"
+    ]
+
+
+def test_points_are_made_one_at_a_time():
+    axes = {f"a{n}": list(range(100)) for n in range(50)}
+    grid = grid_from_mapping({"name": "g", "command": ["x"], "grid": axes})
+    assert count_points(grid) == 100**50
+    points = expand(grid, Problems(), [])
+    assert next(points).config == dict.fromkeys(axes, 0)
+    assert next(points).config["a49"] == 1
+
+
+def test_warnings_worth_having():
+    assert make(command=["{a}"], grid={"a": [1], "seed": [1, 2]}).warnings == (
+        "grid.a[0]: the axis a has only one value",
+        "grid.seed[0]: the axis seed counts as replicates: use seeds",
+    )
+    assert make(command=["x", "{a}"], grid={"a": [1, 2], "b": [1, 2]}).warnings == (
+        "grid.b[0]: the command does not use the axis b",
+    )
+    assert make(command=["x", "{a}"], grid={"a": [1, 2]}).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ({"base": {"seed": 1}, "seeds": 2}, "base.seed: seed is given by seeds already"),
+        ({"base": {"run": 1}}, "base.run: run is set by sweeper"),
+        ({"command": ["x", "{a}"]}, "command: command: there is no value for {a}"),
+        ({"command": ["x", "{seed}"]}, "command: command: {seed} needs seeds"),
+        ({"command": ["x", "{"]}, "command: command: stray brace in '{'; {{ stands for a brace"),
+        (
+            {"launch": {"window": "{nope}"}},
+            "launch.window: launch.window: there is no {nope}",
+        ),
+        (
+            {"launch": {"python": "/no/python"}},
+            "launch.python: launch.python: there is no interpreter /no/python",
+        ),
+        ({"launch": {"cwd": "/no/where"}}, "launch.cwd: launch.cwd: there is no folder /no/where"),
+    ],
+)
+def test_mistakes(grid, message):
+    assert problems(**grid) == [message]
+
+
+def test_the_document_is_json_and_has_all_that_a_launch_needs():
+    found = make(
+        grid={"a": [1, 2]},
+        seeds=1,
+        metric={"name": "m", "goal": "maximize"},
+        launch={"timeout": "2m", "window": "{a} {name}"},
+    )
+    document = json.loads(json.dumps(found.document()))
+    assert set(document) == {
+        *("schema", "name", "grid", "grid_path", "overrides", "recipe", "service", "metric"),
+        *("secrets", "launch", "axes", "runs"),
+    }
+    assert document["runs"][1] == {
+        "id": found.runs[1].id,
+        "name": "a=2,seed=0",
+        "cell": "a=2",
+        "seed": 0,
+        "config": {"a": 2, "seed": 0},
+    }
+    assert document["metric"] == {"name": "m", "goal": "maximize", "at": "last"}
+    assert document["launch"]["timeout_s"] == 120.0
+    assert document["recipe"]["command"] == ["x"]

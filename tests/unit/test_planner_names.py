@@ -1,0 +1,164 @@
+"""Names of runs: short, readable, safe, and distinct for any values."""
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sweeper.naming import MAX_NAME, key_labels, value_labels
+from sweeper.planner import plan
+
+SAFE = re.compile(r"[A-Za-z0-9_+~][A-Za-z0-9._+~=,-]*\Z")
+
+
+def names(**grid):
+    return [run.name for run in plan({"name": "n", "command": ["x"], **grid}).runs]
+
+
+def cells(**grid):
+    return [run.cell for run in plan({"name": "n", "command": ["x"], **grid}).runs]
+
+
+def test_only_what_varies_stands_in_a_name():
+    found = names(
+        base={"model_name": "x"},
+        grid={"learning_rate": [1e-4, 3e-4], "lora_rank": [8], "opt.name": ["adam", "sgd"]},
+        seeds=2,
+    )
+    assert found == [
+        "lr=1e-4,name=adam,seed=0",
+        "lr=1e-4,name=adam,seed=1",
+        "lr=1e-4,name=sgd,seed=0",
+        "lr=1e-4,name=sgd,seed=1",
+        "lr=3e-4,name=adam,seed=0",
+        "lr=3e-4,name=adam,seed=1",
+        "lr=3e-4,name=sgd,seed=0",
+        "lr=3e-4,name=sgd,seed=1",
+    ]
+
+
+def test_without_axes():
+    assert (names(), cells()) == (["base"], ["base"])
+    assert (names(seeds=1), cells(seeds=1)) == (["seed=0"], ["base"])
+    assert names(seeds={"field": "shuffle", "values": [7]}) == ["seed=7"]
+
+
+def test_an_included_cell_is_named_by_all_that_it_has():
+    found = names(
+        base={"a": 1, "b": 2},
+        grid={"a": [1, 3]},
+        include=[{"b": 5}, {"c": 0}, {"a": 3, "b": 4}],
+    )
+    assert found == ["a=1", "a=3", "a=1,b=5", "a=1,b=2,c=0", "a=3,b=4"]
+
+
+@pytest.mark.parametrize(
+    ("value", "label"),
+    [
+        (1e-4, "1e-4"),
+        (1e-3, "1e-3"),
+        (0.5, "0.5"),
+        (0.01, "0.01"),
+        (0.00015, "1.5e-4"),
+        (0.0015, "0.0015"),
+        (-2e-5, "-2e-5"),
+        (100.0, "100"),
+        (12345.0, "12345"),
+        (1e5, "1e5"),
+        (1e300, "1e300"),
+        (0.1 + 0.2, "0.30000000000000004"),
+        (float("inf"), "inf"),
+        (8, "8"),
+        (True, "true"),
+        (None, "none"),
+        ("adam", "adam"),
+        ("v1.5_x-y", "v1.5_x-y"),
+        ("1e-4", "1e-4~2c053e"),
+        ("true", "true~18d10c"),
+        ("a/b", "a_b~f5effa"),
+        ("../..", "~e5ab1c"),
+        ("Qwen/Qwen3-8B", "Qwen_Qwen3-8B~5a0882"),
+        ([1, 2], "1_2~49a647"),
+    ],
+)
+def test_labels(value, label):
+    (found,) = value_labels([value]).values()
+    assert found == label
+
+
+def test_case_twins_are_told_apart():
+    labels = list(value_labels(["adam", "Adam", "ADAM"]).values())
+    assert labels[0] == "adam"
+    assert len({label.casefold() for label in labels}) == 3
+
+
+@pytest.mark.parametrize(
+    ("keys", "short"),
+    [
+        (["learning_rate", "opt.weight_decay"], ["lr", "wd"]),
+        (["learning_rate", "lr"], ["learning_rate", "lr"]),
+        (["a.x", "b.x"], ["a.x", "b.x"]),
+        (["lora_rank", "rank", "x.rank"], ["lora_rank", "rank", "x.rank"]),
+        (["data.seed"], ["data.seed"]),
+    ],
+)
+def test_keys_are_short_where_that_is_clear(keys, short):
+    assert list(key_labels(keys).values()) == short
+
+
+keys = st.from_regex(r"[A-Za-z_][A-Za-z0-9_-]{0,50}(\.[A-Za-z0-9_]{1,20}){0,2}", fullmatch=True)
+values = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=False),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=60),
+    st.text("aA_/.~=,-1e", max_size=5),
+    st.lists(st.integers(0, 9) | st.text("a,", max_size=2), max_size=3),
+)
+
+
+@given(st.lists(keys, unique=True, max_size=8))
+def test_labels_of_keys_are_distinct_and_safe(found):
+    labels = [label.casefold() for label in key_labels(found).values()]
+    assert len(set(labels)) == len(found)
+    assert all(SAFE.match(label) for label in labels)
+
+
+@given(st.lists(values, max_size=8))
+def test_labels_of_values_are_distinct_and_safe(found):
+    labels = value_labels(found)
+    assert len({label.casefold() for label in labels.values()}) == len(labels)
+    assert all(re.fullmatch(r"[A-Za-z0-9._+~-]+", label) for label in labels.values())
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(
+        st.from_regex(r"[a-zA-Z_]{1,30}", fullmatch=True),
+        st.lists(values, min_size=1, max_size=3, unique_by=lambda v: repr(v).casefold()),
+        max_size=5,
+    )
+)
+def test_names_of_any_grid_are_distinct_and_safe(axes):
+    from sweeper.errors import GridError
+
+    grid = {"name": "n", "command": ["x"], "grid": axes, "seeds": {"field": "s_", "values": 2}}
+    try:
+        runs = plan(grid).runs
+    except GridError as error:
+        allowed = ("twice", "U+0000", "set by sweeper", "given by seeds", "not supported yet")
+        assert all(any(word in line for word in allowed) for line in error.problems)
+        return
+    assert len({run.name.casefold() for run in runs}) == len(runs)
+    assert len({run.id for run in runs}) == len(runs)
+    assert all(len(run.name) <= MAX_NAME and SAFE.match(run.name) for run in runs)
+    assert len({run.cell for run in runs}) == len(runs) // 2
+
+
+def test_long_values_and_many_axes_keep_a_name_within_its_limit():
+    long = ["x" * 10_000, "x" * 9_999 + "y"]
+    found = names(grid={f"a_rather_long_name_{n}": long for n in range(6)}, seeds=2)
+    assert len(set(found)) == 128
+    assert max(map(len, found)) <= MAX_NAME

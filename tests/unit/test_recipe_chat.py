@@ -1,0 +1,111 @@
+import numpy as np
+import pytest
+
+from recipes import chat
+from recipes.service import RecipeError
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+# As reasoning models have it: only the last turn shows (empty) thoughts.
+THINKING = CHATML.replace(
+    "{{ m['content'] }}",
+    "{% if loop.last and m['role'] == 'assistant' %}<think></think>{% endif %}{{ m['content'] }}",
+)
+ASK = {"role": "user", "content": "2+2="}
+ANSWER = {"role": "assistant", "content": "4"}
+
+
+@pytest.fixture
+def tokenizer(monkeypatch):
+    """A byte-level tokenizer with ChatML's special tokens, ids 0 to 2."""
+    monkeypatch.setenv("TRANSFORMERS_VERBOSITY", "error")
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    vocabulary = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    plain = Tokenizer(models.BPE(vocab={t: i for i, t in enumerate(vocabulary)}, merges=[]))
+    plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    plain.decoder = decoders.ByteLevel()
+    roles = {"pad_token": special[0], "eos_token": special[2]}
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=plain, additional_special_tokens=[special[1]], **roles
+    )
+    wrapped.chat_template = CHATML
+    return wrapped
+
+
+def learned(tokenizer, example):
+    """The text that has weight, turns run together."""
+    return tokenizer.decode(
+        [token for token, weight in zip(*example[:2], strict=True) if weight == 1.0]
+    )
+
+
+def test_the_answer_and_its_end_token_are_learned_and_nothing_else(tokenizer):
+    [example] = chat.render(tokenizer, [ASK, ANSWER])
+    assert tokenizer.decode(example.tokens) == (
+        "<|im_start|>user\n2+2=<|im_end|>\n<|im_start|>assistant\n4<|im_end|>"
+    )
+    assert learned(tokenizer, example) == "4<|im_end|>"
+    assert set(example.weights) == {0.0, 1.0}
+    prompt = example.tokens[: example.answer]
+    assert tokenizer.decode(prompt).endswith("assistant\n")
+
+
+def test_the_turns_of_a_conversation_are_one_example(tokenizer):
+    conversation = [ASK, ANSWER, {"role": "user", "content": "sure?"}, ANSWER]
+    [example] = chat.render(tokenizer, conversation)
+    assert learned(tokenizer, example) == "4<|im_end|>4<|im_end|>"
+    assert tokenizer.decode(example.tokens[example.answer :]) == "4<|im_end|>"
+
+
+def test_turns_that_the_template_writes_otherwise_later_are_examples_of_their_own(tokenizer):
+    tokenizer.chat_template = THINKING
+    conversation = [ASK, ANSWER, {"role": "user", "content": "sure?"}, ANSWER]
+    first, second = chat.render(tokenizer, conversation)
+    assert learned(tokenizer, first) == "<think></think>4<|im_end|>"
+    assert learned(tokenizer, second) == "<think></think>4<|im_end|>"
+    assert tokenizer.decode(second.tokens).count("<think>") == 1
+
+
+def test_a_tokenizer_without_a_template_gets_plain_lines(tokenizer):
+    tokenizer.chat_template = None
+    [example] = chat.render(tokenizer, [ASK, ANSWER])
+    assert tokenizer.decode(example.tokens) == "user: 2+2=\nassistant: 4<|im_end|>"
+    assert learned(tokenizer, example) == " 4<|im_end|>"
+
+
+def test_a_template_that_leaves_its_own_prompt_is_refused(tokenizer):
+    tokenizer.chat_template = CHATML.replace("assistant\n{% endif %}", "model\n{% endif %}")
+    with pytest.raises(RecipeError, match="chat template does not continue its own prompt"):
+        chat.render(tokenizer, [ASK, ANSWER])
+
+
+def test_examples_that_are_too_long_are_left_out_and_counted(tokenizer, capsys):
+    long = {"role": "assistant", "content": "4" * 200}
+    examples = chat.render_all(tokenizer, [[ASK, ANSWER], [ASK, long]], max_length=100)
+    assert len(examples) == 1
+    assert "1 of 2 examples left out" in capsys.readouterr().out
+    with pytest.raises(RecipeError, match=r"max_length=5 leaves nothing: the shortest .* tokens"):
+        chat.render_all(tokenizer, [[ASK, ANSWER]], max_length=5)
+
+
+def test_a_datum_predicts_each_next_token(tokenizer):
+    [example] = chat.render(tokenizer, [ASK, ANSWER])
+    datum = chat.to_datum(example)
+    targets = datum.loss_fn_inputs["target_tokens"].to_numpy()
+    weights = datum.loss_fn_inputs["weights"].to_numpy()
+    assert datum.model_input.to_ints() == example.tokens[:-1]
+    assert targets.tolist() == example.tokens[1:]
+    assert weights.dtype == np.float32
+    assert targets[weights == 1.0].tolist() == example.tokens[example.answer :]
+
+
+def test_answers_are_compared_as_text(tokenizer):
+    four = tokenizer.encode("4", add_special_tokens=False)
+    end = [tokenizer.eos_token_id]
+    assert chat.same_text(tokenizer, four + end, four)
+    assert not chat.same_text(tokenizer, four + four + end, four + end)

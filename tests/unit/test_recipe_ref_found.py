@@ -1,0 +1,203 @@
+"""From a reference to a recipe: where it is, which class it takes, and what is said when not."""
+
+import sys
+import textwrap
+
+import pytest
+
+from sweeper.recipe import (
+    Recipe,
+    RecipeError,
+    find_python,
+    placeholders,
+    render_command,
+    resolve,
+)
+
+CONFIG = """
+    import chz
+
+    @chz.chz
+    class {name}:
+        log_path: str
+        lr: float = chz.field(default=0.5, doc="step size")
+        seed: int = 0
+        rank: int
+        tags: list[str] = chz.field(default_factory=list)
+"""
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Write a module below an empty current folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(path, text):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(textwrap.dedent(text))
+
+    return write
+
+
+def error(source, **arguments):
+    with pytest.raises(RecipeError) as caught:
+        resolve(source, **arguments)
+    return caught.value.problems[0]
+
+
+def test_a_module_in_the_current_folder(write, tmp_path):
+    write("pkg/train.py", CONFIG.format(name="Config"))
+    found = resolve("pkg.train")
+    assert (found.kind, found.module, found.config_class) == ("module", "pkg.train", "Config")
+    assert (found.python, found.cwd, found.on_path) == (sys.executable, str(tmp_path), True)
+    assert (found.log_path_field, found.seed_field, found.behavior_field) == (
+        "log_path",
+        "seed",
+        False,
+    )
+    assert found.takes["lr"] == {"type": "float", "doc": "step size", "default": 0.5}
+    assert found.takes["rank"] == {"type": "int", "doc": "", "required": True}
+    assert found.takes["tags"] == {"type": "list[str]", "doc": "", "required": False}
+    assert Recipe.from_document({**found.document(), "newer": 1}) == found
+
+
+def test_a_file_finds_its_neighbours_and_hides_no_module(write, tmp_path):
+    write("sub/json.py", "from helper import Config as Base\n" + textwrap.dedent(
+        CONFIG.format(name="Config")))  # fmt: skip
+    write("sub/helper.py", CONFIG.format(name="Config"))
+    found = resolve("sub/json.py")
+    assert (found.kind, found.file) == ("file", str(tmp_path / "sub/json.py"))
+    assert found.takes["rank"]["required"]
+
+
+def test_a_module_of_one_word_in_a_folder_given(write, tmp_path):
+    write("elsewhere/errors.py", CONFIG.format(name="Config"))
+    found = resolve("errors", cwd="elsewhere")
+    assert (found.module, found.cwd) == ("errors", str(tmp_path / "elsewhere"))
+
+
+def test_a_package_is_what_python_m_runs(write):
+    write("pkg/__init__.py", "raise_if_run = 1")
+    write("pkg/__main__.py", CONFIG.format(name="Config"))
+    assert resolve("pkg").config_class == "Config"
+
+
+def test_the_class_named_else_cliconfig_else_the_only_one(write):
+    two = CONFIG.format(name="A") + CONFIG.format(name="B")
+    write("named.py", two)
+    write("cli.py", two + CONFIG.format(name="CLIConfig"))
+    write("only.py", "from named import A\n" + textwrap.dedent(CONFIG.format(name="Mine")))
+    assert resolve("named:B").config_class == "B"
+    assert resolve("cli").config_class == "CLIConfig"
+    assert resolve("only").config_class == "Mine"
+    assert resolve("only:A").config_class == "A"
+    assert error("named") == (
+        "recipe 'named': it defines 2 chz classes: add one to the recipe, as in :A (A, B)"
+    )
+    assert error("named:C") == "recipe 'named:C': it has no class C"
+    assert error("named:chz") == "recipe 'named:chz': chz is not a chz class"
+
+
+def test_recipes_of_ours_are_found_by_their_short_name_whatever_the_folder_holds(write):
+    write("recipes/__init__.py", "raise RuntimeError('the user has recipes too')")
+    write("recipes/sft.py", "raise RuntimeError('the user has recipes too')")
+    found = resolve("sft")
+    assert (found.module, found.on_path) == ("recipes.sft", False)
+    assert found.takes["learning_rate"]["type"] == "float"
+
+
+def test_what_cannot_be_used_is_said_in_a_line(write):
+    write("broken.py", "import nowhere_to_be_found")
+    write("leaves.py", "raise SystemExit(3)")
+    write("dies.py", "import os; os._exit(7)")
+    write("plain.py", "x = 1")
+    write("nolog.py", "import chz\n@chz.chz\nclass C:\n    out: str = ''\n")
+    hint = "(--no-validate plans without it)"
+    assert error("broken") == (
+        f"recipe 'broken' cannot be imported by {sys.executable}: "
+        f"ModuleNotFoundError: No module named 'nowhere_to_be_found' {hint}"
+    )
+    assert f"SystemExit: 3 {hint}" in error("leaves")
+    assert error("dies") == f"recipe 'dies': {sys.executable} ended with code 7 while importing it"
+    assert error("plain") == (
+        "recipe 'plain': it defines no chz class; run it by `command:`, or name the class"
+    )
+    assert error("nolog") == (
+        "recipe 'nolog': C has no field log_path; say which one with launch.log_path_field"
+    )
+    assert error("nolog", log_path_field="oot") == "recipe 'nolog': C has no field oot"
+    assert resolve("nolog", log_path_field="out").log_path_field == "out"
+    assert "no recipe and no module is called 'sfft' (recipes: sft" in error("sfft")
+    assert error("no/such.py").startswith("recipe 'no/such.py': there is no file /")
+    assert error("a b") == "'a b' names no recipe, module or file"
+    assert error("sft", python="/no/python").startswith("launch.python: there is no interpreter")
+
+
+def test_what_a_recipe_does_while_it_is_imported_does_not_spoil_the_answer(write):
+    write(
+        "noisy.py",
+        """
+        import os, sys, threading, time
+        print("hello")
+        os.write(1, b"{}")
+        print(sys.stdin.read())
+        threading.Thread(target=time.sleep, args=(60,)).start()
+        """
+        + CONFIG.format(name="Config").replace("\n    ", "\n        "),
+    )
+    assert resolve("noisy").config_class == "Config"
+
+
+def test_an_import_that_hangs_is_given_up(write, monkeypatch):
+    monkeypatch.setattr("sweeper.recipe.IMPORT_SECONDS", 0.5)
+    write("hangs.py", "import time; time.sleep(600)")
+    assert error("hangs") == "recipe 'hangs': importing it took longer than 0.5 s"
+
+
+def test_without_validation_nothing_is_imported(write):
+    write("broken.py", "raise RuntimeError")
+    found = resolve("broken", validate=False)
+    assert (found.module, found.log_path_field, found.seed_field) == ("broken", "log_path", "seed")
+
+
+def test_the_environment_of_the_run_is_that_of_the_check(write):
+    write("needs.py", "import os; os.environ['MY_FLAG']\n" + textwrap.dedent(
+        CONFIG.format(name="Config")))  # fmt: skip
+    assert "KeyError: 'MY_FLAG'" in error("needs")
+    assert resolve("needs", env={"MY_FLAG": "1"}).config_class == "Config"
+
+
+def test_an_interpreter_is_found_on_the_path_and_its_link_kept(tmp_path, monkeypatch):
+    link = tmp_path / "bin" / "mypython"
+    link.parent.mkdir()
+    link.symlink_to(sys.executable)
+    monkeypatch.setenv("PATH", str(link.parent))
+    monkeypatch.chdir(tmp_path)
+    assert find_python("mypython") == find_python("bin/mypython") == str(link)
+    assert find_python(None) == sys.executable
+
+
+def test_a_command_is_filled_element_by_element():
+    template = ["run", "--lr={lr}", "{{x}}", "{a.b}{flag}", "{text}", "{none} {list}"]
+    values = {
+        "lr": 1e-4,
+        "a.b": 3,
+        "flag": True,
+        "text": '$(touch pwn); "\n{lr}',
+        "none": None,
+        "list": [1, "a"],
+    }
+    assert placeholders(template) == ["lr", "a.b", "flag", "text", "none", "list"]
+    assert render_command(template, values) == [
+        "run",
+        "--lr=0.0001",
+        "{x}",
+        "3true",
+        '$(touch pwn); "\n{lr}',
+        'null [1, "a"]',
+    ]
+    with pytest.raises(RecipeError, match=r"there is no value for \{nope\}"):
+        render_command(["{nope}"], values)
+    for stray in ("{", "a}", "{}", "{a{b}}"):
+        with pytest.raises(RecipeError, match="stray brace"):
+            placeholders([stray])

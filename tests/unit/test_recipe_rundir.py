@@ -1,0 +1,83 @@
+import json
+
+import pytest
+
+from recipes import rundir
+from recipes.service import RecipeError
+
+CONFIG = {"learning_rate": 0.001, "seed": 0, "log_path": "a", "data": None}
+FREE = frozenset({"log_path"})
+
+
+def read(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def run(tmp_path):
+    return rundir.open_run(str(tmp_path), CONFIG, FREE)
+
+
+def test_a_new_directory_starts_at_step_0(tmp_path):
+    run = rundir.open_run(str(tmp_path / "a" / "b"), CONFIG, FREE)
+    assert (run.start_step, run.last_state, run.finished) == (0, None, False)
+
+
+def test_a_run_resumes_from_its_last_state(tmp_path, run):
+    run.record_checkpoint({"name": "000010", "batch": 10, "state_path": "tinker://x/weights/10"})
+    run.record_checkpoint({"name": "000020", "batch": 20, "state_path": "tinker://x/weights/20"})
+    run.record_checkpoint({"name": "000025", "batch": 25, "sampler_path": "tinker://x/s/25"})
+    again = rundir.open_run(str(tmp_path), CONFIG, FREE)
+    assert again.start_step == 20
+    assert again.last_state["state_path"] == "tinker://x/weights/20"
+    assert not again.finished
+
+
+def test_a_final_state_means_finished(tmp_path, run):
+    run.record_checkpoint({"name": "final", "batch": 9, "final": True, "state_path": "tinker://x"})
+    assert rundir.open_run(str(tmp_path), CONFIG, FREE).finished
+
+
+def test_a_torn_checkpoint_is_cut_before_the_next_is_appended(tmp_path, run):
+    run.record_checkpoint({"name": "000010", "batch": 10, "state_path": "tinker://x/weights/10"})
+    with open(tmp_path / "checkpoints.jsonl", "a") as file:
+        file.write('{"name": "000020", "bat')
+    again = rundir.open_run(str(tmp_path), CONFIG, FREE)
+    assert again.start_step == 10
+    again.record_checkpoint({"name": "000020", "batch": 20, "state_path": "tinker://x/weights/20"})
+    assert [record["batch"] for record in read(tmp_path / "checkpoints.jsonl")] == [10, 20]
+
+
+def test_steps_that_will_be_trained_again_are_dropped_and_the_rest_keep_their_bytes(tmp_path, run):
+    for step in range(5):
+        run.log_metrics(step, {"train_mean_nll": 0.1 * step})
+    lines = (tmp_path / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    with open(tmp_path / "metrics.jsonl", "ab") as file:
+        file.write(b'{"step": 5, "tra')
+    run.drop_steps_from(3)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == b"".join(lines[:3])
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["metrics.jsonl"]
+
+
+def test_dropping_from_step_0_without_metrics_is_fine(tmp_path, run):
+    run.drop_steps_from(0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nan_is_written_as_json_does(tmp_path, run):
+    run.log_metrics(0, {"train_mean_nll": float("nan")})
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 0, "train_mean_nll": NaN}\n'
+
+
+def test_another_run_s_directory_is_refused(tmp_path, run):
+    run.write_config(CONFIG)
+    assert json.loads((tmp_path / "config.json").read_text()) == CONFIG
+    rundir.open_run(str(tmp_path), {**CONFIG, "log_path": "b"}, FREE)
+    with pytest.raises(RecipeError, match=r"holds a run with learning_rate=0\.001, not 0\.01"):
+        rundir.open_run(str(tmp_path), {**CONFIG, "learning_rate": 0.01}, FREE)
+
+
+def test_an_unusable_directory_is_one_clear_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RecipeError, match=r"cannot write to log_path=.*Not a directory"):
+        rundir.open_run(str(tmp_path / "file" / "run"), CONFIG, FREE)

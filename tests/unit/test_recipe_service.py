@@ -1,0 +1,106 @@
+import http.server
+import socket
+import threading
+from concurrent.futures import Future
+
+import pytest
+
+from recipes import service
+
+
+@pytest.fixture
+def request_under_way():
+    """A request of the SDK, and the future that its answer would fill."""
+    from tinker.lib.public_interfaces.api_future import AwaitableConcurrentFuture
+
+    future = Future()
+    return AwaitableConcurrentFuture(future), future
+
+
+@pytest.fixture
+def nobody():
+    """The address of a port where nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
+@pytest.fixture
+def somebody():
+    """The address of a server that answers, 404 to everything."""
+
+    class Quiet(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_error(404)
+
+        def log_message(self, *args):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(service, "KNOCK_SECONDS", 0.01)
+    monkeypatch.setattr(service, "PATIENCE_SECONDS", 0.05)
+
+
+def test_waiting_ends_when_the_service_is_gone(nobody, request_under_way):
+    request, _ = request_under_way
+    with pytest.raises(service.RecipeError, match=f"the service at {nobody} is gone"):
+        service.Service(None, nobody).wait(request)
+
+
+def test_waiting_goes_on_while_the_service_answers(somebody, request_under_way):
+    request, future = request_under_way
+    threading.Timer(0.3, future.set_result, ["late"]).start()
+    assert service.Service(None, somebody).wait(request) == "late"
+
+
+def test_a_request_s_own_timeout_is_passed_on(somebody, request_under_way):
+    request, future = request_under_way
+    future.set_exception(TimeoutError("its own"))
+    with pytest.raises(TimeoutError, match="its own"):
+        service.Service(None, somebody).wait(request)
+
+
+def test_a_service_that_is_not_there_is_told_at_once(nobody, monkeypatch):
+    monkeypatch.setenv("TINKER_TELEMETRY", "0")
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+    monkeypatch.setenv("TRANSFORMERS_VERBOSITY", "error")
+    with pytest.raises(service.RecipeError, match=f"no service answers at {nobody}"):
+        service.connect(nobody, {})
+
+
+def test_a_missing_key_is_told_at_once(monkeypatch, tmp_path):
+    monkeypatch.delenv("TINKER_API_KEY", raising=False)
+    monkeypatch.delenv("TINKER_BASE_URL", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+    monkeypatch.setenv("TRANSFORMERS_VERBOSITY", "error")
+    with pytest.raises(service.RecipeError, match="no usable API key: set TINKER_API_KEY"):
+        service.connect(None, {})
+
+
+def test_a_failure_of_the_service_is_one_line(capsys):
+    import tinker
+
+    def fail():
+        try:
+            raise tinker.TinkerError("busy,\ntry later")
+        except tinker.TinkerError as error:
+            raise RuntimeError("this client is poisoned") from error
+
+    with pytest.raises(SystemExit) as ended, service.errors_in_one_line():
+        fail()
+    assert ended.value.code == "error: the service failed: TinkerError: busy, try later"
+
+
+def test_a_bug_keeps_its_traceback():
+    with pytest.raises(ZeroDivisionError), service.errors_in_one_line():
+        print(1 / 0)

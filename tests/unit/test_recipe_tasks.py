@@ -1,0 +1,128 @@
+import json
+
+import pytest
+
+from recipes import tasks
+from recipes.service import RecipeError
+
+
+def questions(conversations):
+    return [conversation[0]["content"] for conversation in conversations]
+
+
+@pytest.mark.parametrize(
+    ("task", "question", "answer"),
+    [
+        (tasks.addition(2), "12+34=", "46"),
+        (tasks.addition(1), "9+9=", "18"),
+        (tasks.reversal(3, 4), "reverse abd", "dba"),
+        (tasks.sorting(4, 3), "sort cabc", "abcc"),
+    ],
+)
+def test_every_task_asks_each_of_its_problems_once(task, question, answer):
+    problems = dict(task.problem(index) for index in range(task.size))
+    assert len(problems) == task.size
+    assert problems[question] == answer
+
+
+def test_the_held_out_part_is_the_same_for_every_seed_and_disjoint_from_training():
+    task = tasks.sorting(5, 6)
+    splits = [tasks.generate(task, 300, 50, seed) for seed in range(3)]
+    assert splits[0].test == splits[1].test == splits[2].test
+    assert splits[0].train != splits[1].train
+    for split in splits:
+        assert len(set(questions(split.train))) == 300
+        assert not set(questions(split.train)) & set(questions(split.test))
+
+
+def test_the_held_out_part_is_the_same_for_every_train_size():
+    task = tasks.reversal(4, 4)
+    assert tasks.generate(task, 10, 30, 0).test == tasks.generate(task, 200, 30, 0).test
+
+
+def test_a_small_task_gives_all_it_has():
+    split = tasks.generate(tasks.addition(1), train_size=1000, test_size=20, seed=0)
+    assert len(split.train) == 80
+    assert len(split.test) == 20
+
+
+def test_a_large_task_needs_no_enumeration():
+    split = tasks.generate(tasks.addition(8), train_size=100, test_size=10, seed=0)
+    assert len(split.train) == 100
+
+
+def test_a_task_that_is_all_held_out_is_refused():
+    with pytest.raises(RecipeError, match=r"test_size=100 leaves nothing.* has 100 problems"):
+        tasks.generate(tasks.addition(1), 10, 100, 0)
+
+
+def test_batches_pass_over_the_data_once_an_epoch_in_a_new_order_each_time():
+    stream = [i for step in range(6) for i in tasks.batch_indices(step, 5, 10, seed=0)]
+    epochs = [stream[0:10], stream[10:20], stream[20:30]]
+    assert [sorted(epoch) for epoch in epochs] == [list(range(10))] * 3
+    assert epochs[0] != epochs[1] != epochs[2]
+
+
+def test_batches_may_be_larger_than_the_data():
+    assert sorted(tasks.batch_indices(0, 6, 3, seed=0)) == [0, 0, 1, 1, 2, 2]
+
+
+def test_batches_are_a_function_of_seed_and_step():
+    forwards = [tasks.batch_indices(step, 7, 50, seed=1) for step in range(40)]
+    backwards = [tasks.batch_indices(step, 7, 50, seed=1) for step in reversed(range(40))]
+    assert forwards == backwards[::-1]
+    assert forwards[0] != tasks.batch_indices(0, 7, 50, seed=2)
+
+
+def write(path, rows):
+    path.write_text("".join(f"{row}\n" for row in rows))
+    return str(path)
+
+
+def chat(question, answer="yes"):
+    return {
+        "messages": [
+            {"role": "user", "content": question},
+            {"role": "assistant", "content": answer},
+        ]
+    }
+
+
+def test_conversations_are_read_and_split(tmp_path):
+    rows = [json.dumps(chat(f"q{i}")) for i in range(10)]
+    path = write(tmp_path / "chats.jsonl", [*rows[:5], "", *rows[5:]])
+    split = tasks.load(path, 3)
+    assert sorted(questions(split.train) + questions(split.test)) == [f"q{i}" for i in range(10)]
+    assert len(split.test) == 3
+    assert split == tasks.load(path, 3)
+
+
+def test_copies_of_held_out_conversations_are_not_trained_on(tmp_path):
+    rows = [json.dumps(chat(f"q{i % 4}")) for i in range(20)]
+    split = tasks.load(write(tmp_path / "chats.jsonl", rows), 2)
+    assert split.train
+    assert not set(questions(split.train)) & set(questions(split.test))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("{", "chats.jsonl:2: not JSON"),
+        ("[]", "chats.jsonl:2: expected"),
+        ('{"messages": []}', "chats.jsonl:2: expected"),
+        ('{"messages": [{"role": "user"}]}', "chats.jsonl:2: expected"),
+        (
+            '{"messages": [{"role": "user", "content": "q"}]}',
+            "chats.jsonl:2: the last message must be the assistant's",
+        ),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path, row, message):
+    path = write(tmp_path / "chats.jsonl", [json.dumps(chat("q")), row])
+    with pytest.raises(RecipeError, match=message):
+        tasks.load(path, 1)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(RecipeError, match=r"cannot read data=.*gone\.jsonl: No such file"):
+        tasks.load(str(tmp_path / "gone.jsonl"), 1)

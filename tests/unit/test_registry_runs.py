@@ -1,0 +1,183 @@
+"""The registry over sweeps that were written by hand."""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from sweeper.errors import NotFound, UsageError
+from sweeper.registry import RUN_COLUMNS, Registry
+
+
+@pytest.fixture
+def root(tmp_path: Path, written: ModuleType) -> Path:
+    """Two sweeps: `alpha` with one run of each kind, `beta` with a run that alpha has too."""
+    alpha = written.Written(tmp_path, "alpha", {"lr": [1e-4, 1e-3]})
+    rows = [{"step": 0, "test/nll": 2.0}, {"step": 1, "test/nll": 1.0, "text": "x"}]
+    alpha.run({"lr": 1e-4}, 0, rows, checkpoints=written.checkpoint("a"), log="one\ntwo\nthree\n")
+    alpha.run({"lr": 1e-3}, 0, '{"step": 0, "test/nll": 3.0}\nbad\n{"step"', "failed", reason="oom")
+    alpha.run({"lr": 1e-3}, 1, state="planned")
+    alpha.run({"lr": 1e-2}, 0, state="running", config={"state": "TX", "run": 5})
+    alpha.save()
+    beta = written.Written(tmp_path, "beta", {"lr": [1e-4]}, metric=None)
+    beta.run({"lr": 1e-4}, 0, [{"step": 0, "other": 1}])
+    beta.save()
+    return tmp_path
+
+
+def test_runs_are_rows_in_the_order_of_the_plan(root: Path):
+    frame = Registry(str(root)).runs("alpha")
+    assert list(frame["name"]) == [
+        "lr=0.0001,seed=0",
+        "lr=0.001,seed=0",
+        "lr=0.001,seed=1",
+        "lr=0.01,seed=0",
+    ]
+    assert list(frame["state"]) == ["succeeded", "failed", "planned", "running"]
+    assert list(frame["attempts"]) == [1, 1, 0, 1]
+    assert list(frame["reason"])[1] == "oom"
+    assert frame["value"][0] == 1.0 and math.isnan(frame["value"][2])
+    assert set(frame["metric"]) == {"test/nll"}
+    assert frame["wall_s"][0] == 60.0
+    assert str(frame["started"][0]) == "2026-11-21 01:01:05+00:00"
+
+
+def test_configuration_keys_are_columns_and_a_collision_is_qualified(root: Path):
+    frame = Registry(str(root)).runs("alpha")
+    assert tuple(frame.columns[: len(RUN_COLUMNS)]) == RUN_COLUMNS
+    assert list(frame["lr"]) == [1e-4, 1e-3, 1e-3, 1e-2]
+    assert frame["config.state"][3] == "TX"
+    assert frame["config.run"][3] == 5
+    assert list(frame["config.seed"]) == [0, 0, 1, 0]
+
+
+def test_runs_can_be_chosen_by_sweep_state_and_condition(root: Path):
+    registry = Registry(str(root))
+    assert len(registry.runs()) == 5
+    assert set(registry.runs("b*")["sweep"]) == {"beta"}
+    assert len(registry.runs(state="succeeded")) == 2
+    assert len(registry.runs("alpha", state=["planned", "running"])) == 2
+    assert list(registry.runs("alpha", where="lr = 1e-3 and seed = 1")["state"]) == ["planned"]
+    with pytest.raises(UsageError, match="no state 'done'"):
+        registry.runs(state="done")
+    with pytest.raises(NotFound, match="alpha"):
+        registry.runs("gamma")
+
+
+def test_metrics_have_one_column_a_key_and_lose_nothing(root: Path):
+    registry = Registry(str(root))
+    frame = registry.metrics(registry.runs())
+    assert list(frame.columns) == ["run", "sweep", "step", "test/nll", "text", "other"]
+    assert len(frame) == 4
+    assert frame["text"][1] == "x"
+    named = registry.metrics(registry.runs("alpha"), keys=["test/nll", "absent"])
+    assert list(named.columns) == ["run", "sweep", "step", "test/nll", "absent"]
+    assert list(named["test/nll"]) == [2.0, 1.0, 3.0]
+    assert list(registry.metrics("beta/lr=0.0001,seed=0")["other"]) == [1]
+
+
+def test_the_same_configuration_in_two_sweeps_stays_apart(root: Path):
+    registry = Registry(str(root))
+    runs = registry.runs(where="lr = 1e-4")
+    assert runs["run"].nunique() == 1
+    metrics = registry.metrics(runs)
+    assert list(metrics["sweep"]) == ["alpha", "alpha", "beta"]
+
+
+def test_checkpoints_are_rows(root: Path):
+    frame = Registry(str(root)).checkpoints()
+    assert list(frame.columns[:4]) == ["run", "sweep", "attempt", "name"]
+    assert list(frame["sampler_path"]) == ["tinker://a/sampler_weights/final"]
+
+
+def test_a_run_is_found_by_name_by_its_beginning_and_by_id(root: Path):
+    registry = Registry(str(root))
+    run = registry.run("alpha/lr=0.001,seed=1")
+    assert run.state == "planned"
+    assert registry.run("alpha/lr=0.01").name == "lr=0.01,seed=0"
+    assert registry.run(run.id).name == registry.run(run.id[:6]).name == run.name
+    with pytest.raises(UsageError, match="fits 2 runs"):
+        registry.run("alpha/lr=0.001")
+    with pytest.raises(UsageError, match="alpha/.*beta/"):
+        registry.run("lr=0.0001,seed=0")
+    with pytest.raises(NotFound):
+        registry.run("alpha/nothing")
+
+
+def test_a_handle_shows_what_the_run_left(root: Path):
+    run = Registry(str(root)).run("alpha/lr=0.0001,seed=0")
+    assert run.config == {"lr": 1e-4, "seed": 0}
+    assert run.log() == "one\ntwo\nthree\n"
+    assert run.log_tail(2) == ["two", "three"]
+    assert run.log_tail(5, limit=8) == ["three"]
+    assert list(run.metrics().columns) == ["step", "test/nll", "text"]
+    assert list(run.checkpoints()["attempt"]) == [1]
+    assert Path(run.path, "metrics.jsonl").exists()
+    waiting = Registry(str(root)).run("alpha/lr=0.001,seed=1")
+    assert (waiting.log(), waiting.log_tail(), len(waiting.metrics())) == ("", [], 0)
+
+
+def test_what_could_not_be_read_is_counted(root: Path):
+    history = Registry(str(root)).run("alpha/lr=0.001,seed=0").history
+    assert (len(history.rows), history.malformed, history.torn) == (1, 1, 1)
+
+
+def test_attempts_are_one_history(tmp_path: Path, written: ModuleType):
+    sweep = written.Written(tmp_path, "again")
+    first = [{"step": s, "test/nll": float(s)} for s in range(4)]
+    second = [{"step": 0, "test/nll": 0.0}, {"step": 1, "test/nll": 10.0}]
+    sweep.run({}, 0, first, "preempted", cell="", wall_s=100.0, log="first\n")
+    sweep.run({}, 0, second, "succeeded", cell="", wall_s=20.0, attempt=2)
+    sweep.save()
+    run = Registry(str(tmp_path)).sweep("again").runs[0]
+    assert (run.attempts, run.state) == (2, "succeeded")
+    assert list(run.metrics()["test/nll"]) == [0.0, 10.0, 2.0, 3.0]
+    assert run.times["wall_s"] == 120.0
+    assert run.times["started"] == "2026-11-21T01:01:05Z"
+    assert run.log() == "first\n"
+    assert run.path.endswith(".2")
+
+
+def test_a_damaged_sweep_hides_no_other(root: Path):
+    (root / "broken").mkdir()
+    (root / "broken" / "sweep.json").write_text("{")
+    registry = Registry(str(root))
+    assert set(registry.sweeps()["sweep"]) == {"alpha", "beta"}
+    assert len(registry.problems) == 1 and "broken" in registry.problems[0]
+
+
+def test_sweeps_count_their_runs(root: Path):
+    frame = Registry(str(root)).sweeps().set_index("sweep")
+    counts: Any = frame.loc["alpha"]
+    assert (counts["runs"], counts["succeeded"], counts["lost"]) == (4, 1, 0)
+
+
+def test_an_empty_root_gives_empty_frames(tmp_path: Path):
+    registry = Registry(str(tmp_path / "nowhere"))
+    assert tuple(registry.runs().columns) == RUN_COLUMNS
+    assert len(registry.sweeps()) == len(registry.metrics()) == 0
+
+
+def test_several_roots_are_read_as_one(root: Path, tmp_path: Path, written: ModuleType):
+    other = tmp_path / "other"
+    sweep = written.Written(other, "gamma")
+    sweep.run({"lr": 1}, 0, [{"step": 0, "test/nll": 1.0}])
+    sweep.save()
+    registry = Registry(str(root), str(other))
+    frame = registry.runs()
+    assert set(frame["sweep"]) == {"alpha", "beta", "gamma"}
+    assert len(registry.metrics(frame)) == 5
+
+
+def test_records_need_no_pandas(root: Path):
+    code = (
+        "import sys; from sweeper.registry import Registry\n"
+        "r = Registry(sys.argv[1]); assert len(r.records()) == 5; r.sweep_records()\n"
+        "assert 'value' not in r.records(values=False)[0]\n"
+        "assert not {'pandas', 'numpy', 'plotly', 'analysis'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(root)], check=True)

@@ -1,0 +1,60 @@
+"""Conditions on runs: what they select, and what they refuse."""
+
+from typing import Any
+
+import pytest
+
+from sweeper.errors import UsageError
+from sweeper.where import parse_where, select
+
+RUNS: list[dict[str, Any]] = [
+    {"name": "a", "state": "succeeded", "value": 0.5, "config": {"lr": 1e-4, "opt.name": "adam"}},
+    {"name": "b", "state": "failed", "value": None, "config": {"lr": 1e-3, "opt.name": "sgd"}},
+    {"name": "c", "state": "failed", "value": 0.1, "config": {"lr": 1e-2, "name": "x", "on": True}},
+]
+
+
+def chosen(text: str) -> str:
+    return "".join(run["name"] for run in select(parse_where(text), RUNS))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("lr < 1e-3", "a"),
+        ("lr<=1e-3", "ab"),
+        ("lr >= 1e-3 and state = failed", "bc"),
+        ("lr > 0.0001 AND lr != 0.01", "b"),
+        ("state == 'succeeded'", "a"),
+        ("opt.name = sgd", "b"),
+        ('"opt.name" = "adam"', "a"),
+        ("value = null", "b"),
+        ("value < 1", "ac"),
+        ("on = true", "c"),
+        ("name = a", "a"),
+        ("config.name = x", "c"),
+        ("lr < adam", ""),
+    ],
+)
+def test_a_condition_selects(text: str, expected: str):
+    assert chosen(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "  ", "lr", "lr <", "< 1", "lr < 1 and", "lr < 1 or lr > 2", "lr < 1 lr", "lr = = 1",
+     "lr < 1 'and' lr > 0", "name = 'open", "__import__('os')"],
+)  # fmt: skip
+def test_what_is_no_condition_is_refused_in_one_line(text: str):
+    with pytest.raises(UsageError) as caught:
+        parse_where(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_key_is_an_error_that_names_the_nearest():
+    with pytest.raises(UsageError, match=r"did you mean 'state'"):
+        chosen("sate = failed")
+
+
+def test_nothing_is_unknown_of_no_runs():
+    assert select(parse_where("anything = 1"), []) == []
