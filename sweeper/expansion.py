@@ -4,11 +4,11 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sweeper.blocks import Setting, assign
 from sweeper.grid import Grid
-from sweeper.naming import canonical
-from sweeper.nodes import Place, Problems
-from sweeper.options import nearest
+from sweeper.grid.blocks import Setting, assign
+from sweeper.grid.naming import canonical
+from sweeper.grid.nodes import Place, Problems
+from sweeper.grid.options import nearest
 
 __all__ = ["MAX_RUNS", "Point", "count_points", "expand", "place_of"]
 

@@ -12,9 +12,9 @@ from typing import Any, Literal, NamedTuple
 
 from sweeper.expansion import MAX_RUNS, Point, count_points, expand, place_of
 from sweeper.grid import Grid, grid_from_mapping, load_grid
-from sweeper.naming import canonical, key_labels, run_id, shorten, value_labels
-from sweeper.nodes import Place, Problems
-from sweeper.options import Launch, Metric, Seeds
+from sweeper.grid.naming import canonical, key_labels, run_id, shorten, value_labels
+from sweeper.grid.nodes import Place, Problems
+from sweeper.grid.options import Launch, Metric, Seeds
 from sweeper.recipe import RUN_KEYS, Problem, Recipe, RecipeError, inspect, placeholders
 
 __all__ = ["Plan", "Run", "plan"]
@@ -91,7 +91,7 @@ def plan(
     if isinstance(source, Mapping):
         grid = grid_from_mapping(source, overrides or ())
     else:
-        from sweeper.overrides import override_texts
+        from sweeper.grid.overrides import override_texts
 
         grid = load_grid(os.fspath(source), override_texts(overrides or ()))
     return _Planner(grid).plan(validate)

@@ -74,7 +74,7 @@ class Written:
         """
         cell = ",".join(f"{k}={v}" for k, v in settings.items()) if cell is None else cell
         name = cell if seed is None else f"{cell},seed={seed}".lstrip(",")
-        identity = hashlib.sha256(f"{name}".encode()).hexdigest()[:12]
+        identity = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:12]
         seeded = {} if seed is None else {"seed": seed}
         planned = {"id": identity, "name": name, "cell": cell, "seed": seed}
         planned["config"] = {**settings, **(config or {}), **seeded}
@@ -165,15 +165,18 @@ def grid_of_means(
     name: str = "demo",
     **document: Any,
 ) -> Written:
-    """Learning rate x rank with the given true means; seeds differ by `spread` (standard
-    deviation), always the same for the same arguments. All runs succeed."""
+    """Learning rate x rank: each cell has exactly the given mean and, over its seeds, a standard
+    deviation of `spread` (0 for one seed). All runs succeed."""
     rates, ranks = (sorted({key[i] for key in means}) for i in (0, 1))
     axes = {"learning_rate": rates, "lora_rank": ranks}
     sweep = Written(root, name, axes, **document)
-    rng = random.Random(7)
+    middle = (seeds - 1) / 2
+    scale = spread / math.sqrt(
+        sum((s - middle) ** 2 for s in range(seeds)) / max(seeds - 1, 1) or 1
+    )
     for (rate, rank), mean in means.items():
         for seed in range(seeds):
-            final = mean + rng.gauss(0, spread)
+            final = mean + scale * (seed - middle)
             label = f"lr={rate:g},rank={rank},seed={seed}"
             sweep.run(
                 {"learning_rate": rate, "lora_rank": rank},

@@ -4,7 +4,7 @@ import pytest
 
 from sweeper.errors import GridError
 from sweeper.grid import grid_from_mapping, parse_grid
-from sweeper.overrides import flow
+from sweeper.grid.overrides import flow
 from sweeper.planner import plan
 
 GRID = {

@@ -5,8 +5,9 @@ import math
 import pytest
 
 from sweeper.errors import GridError
-from sweeper.grid import MAX_AXES, grid_from_mapping, load_grid, parse_grid
-from sweeper.nodes import MAX_BYTES, MAX_DEPTH, MAX_NODES
+from sweeper.grid import grid_from_mapping, load_grid, parse_grid
+from sweeper.grid.nodes import MAX_BYTES, MAX_DEPTH, MAX_NODES
+from sweeper.grid.reading import MAX_AXES
 
 WHOLE = """
 recipe: pkg.mod:Config

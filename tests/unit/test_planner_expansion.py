@@ -7,7 +7,7 @@ import pytest
 from sweeper.errors import GridError
 from sweeper.expansion import MAX_RUNS, count_points, expand
 from sweeper.grid import grid_from_mapping
-from sweeper.nodes import Problems
+from sweeper.grid.nodes import Problems
 from sweeper.planner import plan
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeper.naming import canonical
+from sweeper.grid.naming import canonical
 from sweeper.planner import plan
 
 # The text whose SHA-256 begins with the id. Whoever changes one of these lines makes every sweep

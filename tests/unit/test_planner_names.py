@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeper.naming import MAX_NAME, key_labels, value_labels
+from sweeper.grid.naming import MAX_NAME, key_labels, value_labels
 from sweeper.planner import plan
 
 SAFE = re.compile(r"[A-Za-z0-9_+~][A-Za-z0-9._+~=,-]*\Z")

@@ -102,7 +102,7 @@ def test_a_run_is_found_by_name_by_its_beginning_and_by_id(root: Path):
     assert registry.run(run.id).name == registry.run(run.id[:6]).name == run.name
     with pytest.raises(UsageError, match="fits 2 runs"):
         registry.run("alpha/lr=0.001")
-    with pytest.raises(UsageError, match="alpha/.*beta/"):
+    with pytest.raises(UsageError, match=r"alpha/.*beta/"):
         registry.run("lr=0.0001,seed=0")
     with pytest.raises(NotFound):
         registry.run("alpha/nothing")

@@ -11,7 +11,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
-from sweeper.blocks import (
+from sweeper.errors import GridError
+from sweeper.grid.blocks import (
     Block,
     Setting,
     check_overlap,
@@ -21,8 +22,7 @@ from sweeper.blocks import (
     read_settings,
     read_zip,
 )
-from sweeper.errors import GridError
-from sweeper.nodes import (
+from sweeper.grid.nodes import (
     MAX_BYTES,
     Node,
     Place,
@@ -32,7 +32,7 @@ from sweeper.nodes import (
     plain,
     read_yaml,
 )
-from sweeper.options import (
+from sweeper.grid.options import (
     Launch,
     Metric,
     Section,
@@ -44,7 +44,7 @@ from sweeper.options import (
     read_secrets,
     read_seeds,
 )
-from sweeper.overrides import Override, flow, override_texts, read_overrides
+from sweeper.grid.overrides import Override, flow, override_texts, read_overrides
 
 __all__ = ["MAX_AXES", "MAX_ENTRIES", "Grid", "grid_from_mapping", "load_grid", "parse_grid"]
 

@@ -13,6 +13,8 @@ import collections.abc, enum, pathlib, typing
 from typing import Any, Callable, Literal, Sequence
 import chz
 
+pytestmark = pytest.mark.e2e
+
 class Color(enum.Enum):
     RED = "red"
 

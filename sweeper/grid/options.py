@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from sweeper.nodes import Node, Place, Problems, kind
+from sweeper.grid.nodes import Node, Place, Problems, kind
 
 __all__ = [
     "FIELD",

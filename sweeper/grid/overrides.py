@@ -9,8 +9,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, cast
 
-from sweeper.nodes import Node, Place, Problems, from_python, read_yaml, scalar
-from sweeper.options import FIELD
+from sweeper.grid.nodes import Node, Place, Problems, from_python, read_yaml, scalar
+from sweeper.grid.options import FIELD
 
 __all__ = ["Override", "flow", "override_texts", "read_overrides"]
 

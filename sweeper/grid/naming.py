@@ -22,7 +22,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from sweeper.nodes import scalar
+from sweeper.grid.nodes import scalar
 
 __all__ = ["MAX_NAME", "canonical", "key_labels", "run_id", "shorten", "value_labels"]
 

@@ -14,6 +14,8 @@ from sweeper.recipe import (
     resolve,
 )
 
+pytestmark = pytest.mark.e2e
+
 CONFIG = """
     import chz
 

@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from sweeper.naming import canonical
-from sweeper.nodes import Node, Place, Problems, kind, plain
-from sweeper.options import FIELD
+from sweeper.grid.naming import canonical
+from sweeper.grid.nodes import Node, Place, Problems, kind, plain
+from sweeper.grid.options import FIELD
 
 __all__ = [
     "Block",

@@ -1,0 +1,14 @@
+"""A grid: the YAML file, read and checked by itself.
+
+nodes       YAML text -> nodes that know their place in it; the limits
+options     the sections that say how to run and judge: launch, seeds, metric, secrets
+blocks      the sections that make configurations: base, grid, zip, include, exclude
+overrides   what the command line changes
+naming      canonical values, and from them ids and names
+reading     all of it together
+"""
+
+from sweeper.grid.options import Launch, Metric, Seeds
+from sweeper.grid.reading import Grid, grid_from_mapping, load_grid, parse_grid
+
+__all__ = ["Grid", "Launch", "Metric", "Seeds", "grid_from_mapping", "load_grid", "parse_grid"]
