@@ -8,12 +8,13 @@ from sweeper.errors import GridError
 from sweeper.planner import plan
 from sweeper.recipe import Problem, inspect
 
+pytestmark = pytest.mark.e2e
+
 MODULE = """
 import collections.abc, enum, pathlib, typing
 from typing import Any, Callable, Literal, Sequence
 import chz
 
-pytestmark = pytest.mark.e2e
 
 class Color(enum.Enum):
     RED = "red"

@@ -16,6 +16,7 @@ from sweeper.recipe import (
 
 pytestmark = pytest.mark.e2e
 
+
 CONFIG = """
     import chz
 

@@ -1,0 +1,114 @@
+"""Conversations as tokens: the tokenizer's chat template, and which tokens the model learns."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .service import RecipeError
+from .tasks import Conversation
+
+if TYPE_CHECKING:
+    import tinker
+
+
+class Example(NamedTuple):
+    """A conversation as tokens, up to and with the end token of its last answer.
+
+    `weights` is 1.0 for what the assistant writes (its end token too) and 0.0 elsewhere;
+    the last answer begins at `answer`.
+    """
+
+    tokens: list[int]
+    weights: list[float]
+    answer: int
+
+
+def render(tokenizer: Any, conversation: Conversation) -> list[Example]:
+    """The example, or examples, that a conversation holds.
+
+    One for each of the assistant's turns, joined where a turn begins with all of the one
+    before. Not every template allows that: some write past turns otherwise than the last.
+    """
+    examples: list[Example] = []
+    for position, message in enumerate(conversation):
+        if message["role"] != "assistant":
+            continue
+        prompt, answer = _turn(tokenizer, conversation[:position], message["content"])
+        weights = [0.0] * len(prompt)
+        if examples and prompt[: len(examples[-1].tokens)] == examples[-1].tokens:
+            before = examples.pop().weights
+            weights[: len(before)] = before
+        examples.append(Example(prompt + answer, weights + [1.0] * len(answer), len(prompt)))
+    return examples
+
+
+def render_all(
+    tokenizer: Any, conversations: Sequence[Conversation], max_length: int
+) -> list[Example]:
+    """All examples of at most `max_length` tokens. Raises RecipeError when none is left."""
+    examples = [example for chat in conversations for example in render(tokenizer, chat)]
+    kept = [example for example in examples if len(example.tokens) <= max_length]
+    if not kept:
+        shortest = min(len(example.tokens) for example in examples)
+        raise RecipeError(
+            f"max_length={max_length} leaves nothing: the shortest example has {shortest} tokens"
+        )
+    if len(kept) < len(examples):
+        print(f"{len(examples) - len(kept)} of {len(examples)} examples left out: max_length")
+    return kept
+
+
+def to_datum(example: Example) -> "tinker.Datum":
+    """What Tinker trains on: inputs and, one place on, targets with their weights."""
+    import numpy as np
+    import tinker
+
+    return tinker.Datum(
+        model_input=tinker.ModelInput.from_ints(example.tokens[:-1]),
+        loss_fn_inputs={
+            "target_tokens": tinker.TensorData.from_numpy(np.array(example.tokens[1:], np.int64)),
+            "weights": tinker.TensorData.from_numpy(np.array(example.weights[1:], np.float32)),
+        },
+    )
+
+
+def same_text(tokenizer: Any, left: Sequence[int], right: Sequence[int]) -> bool:
+    """Whether two token sequences read the same, special tokens left out."""
+    texts = [tokenizer.decode(list(ids), skip_special_tokens=True).strip() for ids in (left, right)]
+    return texts[0] == texts[1]
+
+
+def _turn(tokenizer: Any, before: Conversation, answer: str) -> tuple[list[int], list[int]]:
+    """Tokens of the prompt, and of the answer with the token that ends it."""
+    if tokenizer.chat_template is None:
+        return _plain_turn(tokenizer, before, answer)
+    said = [*before, {"role": "assistant", "content": answer}]
+    prompt: str = tokenizer.apply_chat_template(before, tokenize=False, add_generation_prompt=True)
+    whole: str = tokenizer.apply_chat_template(said, tokenize=False)
+    if not whole.startswith(prompt):
+        raise RecipeError(
+            "the model's chat template does not continue its own prompt, so that the "
+            "assistant's tokens cannot be told from the rest"
+        )
+    answer_tokens = _encode(tokenizer, whole[len(prompt) :])
+    return _encode(tokenizer, prompt), _until_end(tokenizer, answer_tokens)
+
+
+def _until_end(tokenizer: Any, tokens: list[int]) -> list[int]:
+    """Cut what the template adds after the end token: a model that samples stops there."""
+    special = set(tokenizer.all_special_ids)
+    for position in reversed(range(len(tokens))):
+        if tokens[position] in special:
+            return tokens[: position + 1]
+    return [*tokens, tokenizer.eos_token_id]
+
+
+def _plain_turn(tokenizer: Any, before: Conversation, answer: str) -> tuple[list[int], list[int]]:
+    """For base models, whose tokenizers have no chat template: `role: text`, a line each."""
+    lines = "".join(f"{message['role']}: {message['content']}\n" for message in before)
+    start = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+    prompt = start + _encode(tokenizer, lines + "assistant:")
+    return prompt, [*_encode(tokenizer, f" {answer}"), tokenizer.eos_token_id]
+
+
+def _encode(tokenizer: Any, text: str) -> list[int]:
+    return tokenizer.encode(text, add_special_tokens=False)

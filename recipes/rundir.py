@@ -1,0 +1,139 @@
+"""The files a run leaves in its `log_path`, in tinker-cookbook's names and shapes.
+
+    config.json        the configuration, written at the start
+    metrics.jsonl      {"step": n, ...}: one line a step, each line one write
+    checkpoints.jsonl  {"name", "batch", "state_path", "sampler_path", "final"}: what was saved,
+                       `batch` being the number of steps trained by then
+
+Any of them may end in a torn line after a crash; `open_run` cuts it.
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .service import RecipeError
+
+CONFIG = "config.json"
+METRICS = "metrics.jsonl"
+CHECKPOINTS = "checkpoints.jsonl"
+
+
+class RunDirectory:
+    """Writes a run's files. `last_state` is the checkpoint to resume from, None to start."""
+
+    def __init__(self, path: str, last_state: dict[str, Any] | None) -> None:
+        self.path = path
+        self.last_state = last_state
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last checkpoint is the one that a run writes when it is done."""
+        return bool(self.last_state and self.last_state.get("final"))
+
+    @property
+    def start_step(self) -> int:
+        """Steps trained by the checkpoint to resume from."""
+        return int(self.last_state["batch"]) if self.last_state else 0
+
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        """Write config.json, replacing what was there."""
+        text = json.dumps(dict(config), indent=2) + "\n"
+        _replace(os.path.join(self.path, CONFIG), text.encode())
+
+    def drop_steps_from(self, step: int) -> None:
+        """Forget metrics of `step` and later: the run is about to train those again."""
+        _keep_lines(os.path.join(self.path, METRICS), lambda line: line.get("step", step) < step)
+
+    def log_metrics(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Append a step's line. NaN is written as json.dumps does."""
+        self._append(METRICS, {"step": step, **metrics})
+
+    def record_checkpoint(self, record: Mapping[str, Any]) -> None:
+        """Append what was saved."""
+        self._append(CHECKPOINTS, record)
+
+    def _append(self, name: str, record: Mapping[str, Any]) -> None:
+        # One unbuffered write to a file opened for appending: a reader, or a crash, never
+        # sees part of a line with another one behind it.
+        with open(os.path.join(self.path, name), "ab", buffering=0) as file:
+            file.write((json.dumps(record) + "\n").encode())
+
+
+def open_run(path: str, config: Mapping[str, Any], free: frozenset[str]) -> RunDirectory:
+    """Open `path` for a run with this configuration, new or to be resumed.
+
+    Raises RecipeError when the directory belongs to a run with other settings; those named
+    in `free` may differ. Nothing but torn last lines is changed yet.
+    """
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise RecipeError(f"cannot write to log_path={path}: {error.strerror}") from None
+    _check_same_run(path, config, free)
+    # A record appended behind a torn line would be lost with it.
+    checkpoints = os.path.join(path, CHECKPOINTS)
+    _keep_lines(checkpoints, lambda _: True)
+    states = [r for r in _read_lines(checkpoints) if "state_path" in r and "batch" in r]
+    return RunDirectory(path, states[-1] if states else None)
+
+
+def _check_same_run(path: str, config: Mapping[str, Any], free: frozenset[str]) -> None:
+    try:
+        with open(os.path.join(path, CONFIG), encoding="utf-8") as file:
+            before: Any = json.load(file)
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:
+        raise RecipeError(f"cannot read {os.path.join(path, CONFIG)}: {error}") from None
+    for key, value in json.loads(json.dumps(dict(config))).items():
+        if key not in free and key in before and before[key] != value:
+            raise RecipeError(
+                f"log_path={path} holds a run with {key}={before[key]}, not {value}: "
+                "give another log_path"
+            )
+
+
+def _read_lines(path: str) -> list[dict[str, Any]]:
+    if not os.path.exists(path):
+        return []
+    with open(path, "rb") as file:
+        parsed = [_parse(line) for line in file]
+    return [record for record in parsed if record is not None]
+
+
+def _keep_lines(path: str, keep: Callable[[dict[str, Any]], bool]) -> None:
+    """Rewrite a file with only its whole lines that `keep` wants, their bytes unchanged."""
+    if not os.path.exists(path):
+        return
+    with open(path, "rb") as file:
+        lines = list(file)
+    kept: list[bytes] = []
+    for line in lines:
+        record = _parse(line)
+        if record is not None and keep(record):
+            kept.append(line)
+    if len(kept) < len(lines):
+        _replace(path, b"".join(kept))
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """The record, or None for a line that a crash cut short."""
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _replace(path: str, content: bytes) -> None:
+    """Write a file so that at every moment it is either the old one or the new one."""
+    temporary = f"{path}.{os.getpid()}.tmp"
+    with open(temporary, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

@@ -1,0 +1,189 @@
+"""What recipes share around the Tinker SDK: connecting, errors in one line, polite stopping."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+import chz
+
+if TYPE_CHECKING:
+    import tinker
+
+C = TypeVar("C")
+T = TypeVar("T")
+
+CONNECT_SECONDS = 5.0
+KNOCK_SECONDS = 5.0
+PATIENCE_SECONDS = 30.0
+LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+
+
+class RecipeError(Exception):
+    """Something the user can put right; its message is one line that says how."""
+
+
+def parse_arguments(config_class: type[C]) -> C:
+    """The configuration given on the command line; a bad value ends in one line and exit 2."""
+    try:
+        return chz.entrypoint(config_class)
+    except (ValueError, TypeError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+@contextmanager
+def errors_in_one_line() -> Iterator[None]:
+    """Turn what went wrong outside this program into one line on stderr and exit 1."""
+    try:
+        yield
+    except RecipeError as error:
+        raise SystemExit(f"error: {error}") from None
+    except Exception as error:
+        cause = _service_error(error)
+        if cause is None:
+            raise
+        text = " ".join(str(cause).split())
+        raise SystemExit(f"error: the service failed: {type(cause).__name__}: {text}") from None
+
+
+@dataclass(frozen=True)
+class Service:
+    """A connection: the SDK's client, and the address it was given ("" for the hosted one)."""
+
+    client: "tinker.ServiceClient"
+    url: str
+
+    def wait(self, request: "tinker.APIFuture[T]") -> T:
+        """The result of a request.
+
+        Raises RecipeError when nobody has answered at the address for PATIENCE_SECONDS: the SDK
+        goes on asking for a result for ever.
+        """
+        silent_since: float | None = None
+        while self.url:
+            try:
+                return request.result(timeout=KNOCK_SECONDS)
+            except TimeoutError:
+                if request.future().done():  # its own error, or it came just now
+                    break
+            silence = _silence(self.url)
+            if silence is None:
+                silent_since = None
+            elif silent_since is None:
+                silent_since = time.monotonic()
+            elif time.monotonic() - silent_since > PATIENCE_SECONDS:
+                raise RecipeError(f"the service at {self.url} is gone ({silence})")
+        return request.result()
+
+    def close(self) -> None:
+        """Tell the service that the session is over; a service that is gone does not matter."""
+        with suppress(Exception):
+            self.client.close("success").result(timeout=CONNECT_SECONDS)
+
+
+def connect(base_url: str | None, metadata: dict[str, str]) -> Service:
+    """A connection to `base_url`, else $TINKER_BASE_URL, else the hosted service.
+
+    Raises RecipeError at once where there is no key or nobody listens: the SDK by itself
+    would go on trying for minutes.
+    """
+    # Both are read when transformers is first imported, by the SDK's get_tokenizer.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    import tinker
+    from tinker.auth import tinker_has_credentials
+
+    url = (base_url or os.environ.get("TINKER_BASE_URL") or "").rstrip("/")
+    local = urlsplit(url).hostname in LOOPBACK
+    key = None
+    if local:  # an engine here has no use for the SDK's reports about itself
+        os.environ.setdefault("TINKER_TELEMETRY", "0")
+    if not tinker_has_credentials():
+        if not local:
+            raise RecipeError(
+                "no usable API key: set TINKER_API_KEY (it begins with tml-), "
+                "or base_url to the address of a local engine"
+            )
+        key = "tml-local"  # an engine here asks for none; the SDK insists on one
+    if url and (silence := _silence(url)):
+        raise RecipeError(f"no service answers at {url} ({silence})")
+    client = tinker.ServiceClient(base_url=url or None, api_key=key, user_metadata=metadata)
+    return Service(client, url)
+
+
+def tokenizer_of(training: "tinker.TrainingClient") -> Any:
+    """The model's tokenizer, from the local cache or the hub it comes from."""
+    try:
+        return training.get_tokenizer()
+    except OSError as error:  # transformers reports a hub out of reach, or no such model, so
+        reason = str(error).partition("\n")[0]
+        raise RecipeError(f"cannot load the model's tokenizer: {reason}") from None
+
+
+def _silence(url: str) -> str | None:
+    """Why nobody can be reached at the address; None if somebody is there, however slow."""
+    import httpx
+
+    try:
+        httpx.get(f"{url}/api/v1/healthz", timeout=CONNECT_SECONDS)
+    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.UnsupportedProtocol) as error:
+        return str(error) or type(error).__name__
+    except httpx.HTTPError:
+        return None
+    return None
+
+
+class Stop:
+    """Remembers a SIGTERM or SIGINT, for a loop to end at the next good moment.
+
+    Before `graceful` is set there is nothing to save and a signal ends the program there and
+    then; so does a second signal.
+    """
+
+    def __init__(self) -> None:
+        self.graceful = False
+        self.signum: int | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """The shell's convention: 143 for SIGTERM, 130 for SIGINT."""
+        return 128 + (self.signum or 0)
+
+    def __call__(self, signum: int, frame: FrameType | None) -> None:
+        del frame
+        again = self.signum is not None
+        self.signum = signum
+        if again or not self.graceful:
+            raise SystemExit(self.exit_code)
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[Stop]:
+    """A Stop that hears SIGTERM and SIGINT while the block runs (in the main thread)."""
+    stop = Stop()
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {s: signal.signal(s, stop) for s in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+def _service_error(error: BaseException) -> BaseException | None:
+    """The SDK's own error in the chain of causes, None if there is none."""
+    import tinker
+
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, tinker.TinkerError):
+        cause = cause.__cause__
+    return cause

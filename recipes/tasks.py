@@ -1,0 +1,172 @@
+"""What a run trains on: generated problems with exact answers, or conversations from a file.
+
+Both come as conversations, lists of `{"role": ..., "content": ...}`, in two parts: training
+and held out. The held-out part depends on everything but the seed, so that the scores of
+several seeds can be compared, and it shares no conversation with the training part.
+"""
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from .service import RecipeError
+
+Message = dict[str, str]
+Conversation = list[Message]
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+class Split(NamedTuple):
+    """Conversations to train on, and conversations held out for evaluation."""
+
+    train: list[Conversation]
+    test: list[Conversation]
+
+
+class Task(NamedTuple):
+    """`size` distinct problems; `problem(i)` is the i-th, as (question, answer)."""
+
+    name: str
+    size: int
+    problem: Callable[[int], tuple[str, str]]
+
+
+def addition(digits: int) -> Task:
+    """`a+b=` for all numbers of up to `digits` digits; the answer is their sum."""
+    base = 10**digits
+
+    def problem(index: int) -> tuple[str, str]:
+        a, b = divmod(index, base)
+        return f"{a}+{b}=", str(a + b)
+
+    return Task(f"addition/{digits}", base**2, problem)
+
+
+def reversal(length: int, letters: int) -> Task:
+    """Write a word of `length` out of the first `letters` letters backwards."""
+
+    def problem(index: int) -> tuple[str, str]:
+        word = _word(index, length, letters)
+        return f"reverse {word}", word[::-1]
+
+    return Task(f"reversal/{length}/{letters}", letters**length, problem)
+
+
+def sorting(length: int, letters: int) -> Task:
+    """Put the letters of a word of `length`, out of the first `letters`, in order."""
+
+    def problem(index: int) -> tuple[str, str]:
+        word = _word(index, length, letters)
+        return f"sort {word}", "".join(sorted(word))
+
+    return Task(f"sorting/{length}/{letters}", letters**length, problem)
+
+
+def generate(task: Task, train_size: int, test_size: int, seed: int) -> Split:
+    """`test_size` problems held out, and up to `train_size` of the others, chosen by `seed`.
+
+    Raises RecipeError when the task has too few problems to train on any.
+    """
+    if test_size >= task.size:
+        raise RecipeError(
+            f"test_size={test_size} leaves nothing to train on: the task has {task.size} problems"
+        )
+    held_out = random.Random(f"held out/{task.name}").sample(range(task.size), test_size)
+    taken = set(held_out)
+    wanted = min(train_size + test_size, task.size)
+    drawn = random.Random(f"train/{task.name}/{seed}").sample(range(task.size), wanted)
+    chosen = [index for index in drawn if index not in taken][:train_size]
+    return Split([_ask(task, i) for i in chosen], [_ask(task, i) for i in held_out])
+
+
+def load(path: str, test_size: int) -> Split:
+    """Conversations of a JSONL file of `{"messages": [...]}`, `test_size` of them held out.
+
+    Copies of a held-out conversation are left out of the training part. Raises RecipeError,
+    with file and line, for what is not a conversation.
+    """
+    conversations = _read(path)
+    if test_size >= len(conversations):
+        raise RecipeError(
+            f"test_size={test_size} leaves nothing to train on: {path} has "
+            f"{len(conversations)} conversations"
+        )
+    order = list(range(len(conversations)))
+    random.Random("held out").shuffle(order)
+    test = [conversations[i] for i in order[:test_size]]
+    known = {json.dumps(conversation) for conversation in test}
+    rest = (conversations[i] for i in sorted(order[test_size:]))
+    train = [conversation for conversation in rest if json.dumps(conversation) not in known]
+    if not train:
+        raise RecipeError(f"{path}: nothing to train on, every conversation is held out")
+    return Split(train, test)
+
+
+def batch_indices(step: int, batch_size: int, count: int, seed: int) -> list[int]:
+    """Which of `count` examples step `step` trains on: a pure function of its arguments.
+
+    The data are an endless stream of epochs, each in its own order, cut into batches; so a
+    run that resumes at any step sees what it would have seen.
+    """
+    first = step * batch_size
+    return [
+        _epoch(position // count, count, seed)[position % count]
+        for position in range(first, first + batch_size)
+    ]
+
+
+@lru_cache(maxsize=4)
+def _epoch(epoch: int, count: int, seed: int) -> tuple[int, ...]:
+    order = list(range(count))
+    random.Random(f"epoch/{seed}/{epoch}").shuffle(order)
+    return tuple(order)
+
+
+def _word(index: int, length: int, letters: int) -> str:
+    chosen: list[str] = []
+    for _ in range(length):
+        index, letter = divmod(index, letters)
+        chosen.append(LETTERS[letter])
+    return "".join(chosen)
+
+
+def _ask(task: Task, index: int) -> Conversation:
+    question, answer = task.problem(index)
+    return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+
+
+def _read(path: str) -> list[Conversation]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+    except OSError as error:
+        raise RecipeError(f"cannot read data={path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise RecipeError(f"cannot read data={path}: it is not UTF-8 text") from None
+    return [
+        _conversation(line, f"{path}:{number}")
+        for number, line in enumerate(lines, start=1)
+        if line.strip()
+    ]
+
+
+def _conversation(line: str, where: str) -> Conversation:
+    try:
+        row: Any = json.loads(line)
+    except ValueError as error:
+        raise RecipeError(f"{where}: not JSON: {error}") from None
+    messages: Any = row.get("messages") if isinstance(row, dict) else None
+    if not isinstance(messages, Sequence) or not messages or not all(map(_is_message, messages)):
+        raise RecipeError(f'{where}: expected {{"messages": [{{"role": ..., "content": ...}}]}}')
+    if messages[-1]["role"] != "assistant":
+        raise RecipeError(f"{where}: the last message must be the assistant's")
+    return [{"role": m["role"], "content": m["content"]} for m in messages]
+
+
+def _is_message(message: Any) -> bool:
+    return isinstance(message, dict) and all(
+        isinstance(message.get(key), str) for key in ("role", "content")
+    )
