@@ -171,9 +171,8 @@ def grid_of_means(
     axes = {"learning_rate": rates, "lora_rank": ranks}
     sweep = Written(root, name, axes, **document)
     middle = (seeds - 1) / 2
-    scale = spread / math.sqrt(
-        sum((s - middle) ** 2 for s in range(seeds)) / max(seeds - 1, 1) or 1
-    )
+    squares = sum((seed - middle) ** 2 for seed in range(seeds))
+    scale = spread * math.sqrt((seeds - 1) / squares) if seeds > 1 else 0.0
     for (rate, rank), mean in means.items():
         for seed in range(seeds):
             final = mean + scale * (seed - middle)
@@ -187,4 +186,36 @@ def grid_of_means(
                 wall_s=30.0 + 4 * rank + seed,
                 log="done\n",
             )
+    return sweep.save()
+
+
+HOSTILE = (
+    "</script><script>boom()</script>",
+    "<img src=x onerror=boom()>",
+    "\"' onmouseover='boom()",
+    "{{ 7*7 }}{% raw %}",
+    "<a href=javascript:boom()>x</a>",
+    "</style></title></pre><iframe srcdoc='<script>boom()</script>'>",
+    "\ud800 \x1b[31m \u202e",
+)
+
+
+def hostile(root: Path) -> Written:
+    """A sweep whose names, values, keys, reasons and logs all try to run something."""
+    sweep = Written(
+        root,
+        "hostile",
+        axes={"<b>axis</b>": list(HOSTILE)},
+        metric={"name": "<i>nll</i>", "goal": "minimize", "at": "last"},
+        grid="</pre><script>boom()</script>",
+        provenance={"<u>k</u>": "</dd><script>boom()</script>"},
+    )
+    for text in HOSTILE:
+        rows = [{"step": s, "<i>nll</i>": 1.0 + s, text: 1} for s in range(3)]
+        for seed in range(2):
+            rows[-1]["<i>nll</i>"] = 2.0 + seed
+            records = [{"name": text, "sampler_path": text, "expires_at": text}]
+            sweep.run({"<b>axis</b>": text}, seed, rows, checkpoints=records)
+        log = text.replace("\ud800", "")
+        sweep.run({"<b>axis</b>": text}, 2, rows, "failed", reason=text, log=log)
     return sweep.save()

@@ -1,0 +1,248 @@
+"""What can be said of a sweep, each sentence computed from its data. Pure.
+
+A finding is `{kind, cells, evidence, text}`: what `report.json` lists and the page shows.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from analysis import words
+from analysis.cells import Cell, Ranking
+from analysis.edges import find_edges
+from analysis.frames import SweepData
+
+__all__ = ["METHOD", "PENDING", "Finding", "cell_text", "find", "short_name"]
+
+METHOD = (
+    "Games-Howell comparison of all pairs of cells (1976) at the 5 % level, "
+    "which pays for choosing the best after the fact and lets cells differ in variance"
+)
+"""How cells are told apart, in a sentence."""
+
+PENDING = ("planned", "submitted", "running", "lost", "preempted")
+"""States of runs that may still give a result."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something true of the sweep. `level` is "good", "note" or "warning"; `evidence` holds the
+    numbers behind `text`."""
+
+    kind: str
+    level: str
+    text: str
+    cells: tuple[str, ...] = ()
+    evidence: Mapping[str, Any] | None = None
+
+    def document(self) -> dict[str, Any]:
+        """As in `report.json`."""
+        found = asdict(self)
+        return {**found, "cells": list(self.cells), "evidence": dict(self.evidence or {})}
+
+
+def short_name(cell: Cell) -> str:
+    """A cell by the name that its runs carry."""
+    return cell.name or "the only configuration"
+
+
+def cell_text(cell: Cell) -> str:
+    """A cell by its settings, as people say it: `learning_rate 5e-3, lora_rank 16`."""
+    parts = [f"{axis} {words.setting(v)}" for axis, v in cell.settings.items() if v is not None]
+    return ", ".join(parts) or short_name(cell)
+
+
+def find(data: SweepData, ranking: Ranking) -> list[Finding]:
+    """Everything worth saying, the most important first."""
+    standing = _standing(data, ranking)
+    told = {finding.kind for finding in standing}
+    return [
+        *standing,
+        *([] if "all_diverged" in told else _diverged(data)),
+        *_edges(data, ranking),
+        *_incomplete(data),
+        *_replicates(ranking),
+        *_records(data),
+    ]
+
+
+def _standing(data: SweepData, ranking: Ranking) -> list[Finding]:
+    best = ranking.best
+    if data.metric is None or best is None:
+        return [_nothing(data, ranking)]
+    if not ranking.others:
+        text = "No other cell has a value: there is nothing to compare it with."
+        return [Finding("alone", "note", text, (best.name,))]
+    found: list[Finding] = []
+    if ranking.comparisons:
+        found.append(_compared(ranking, best))
+    if ranking.not_compared:
+        found.append(_not_compared(ranking, best))
+    return found
+
+
+def _compared(ranking: Ranking, best: Cell) -> Finding:
+    tied, apart = ranking.tied, ranking.apart
+    names = tuple(cell.name for cell in (best, *tied))
+    evidence: dict[str, Any] = {
+        "method": METHOD,
+        "compared": len(ranking.comparisons) + 1,
+        "p": {cell: comparison.p for cell, comparison in ranking.comparisons.items()},
+    }
+    if tied:
+        listed = words.listed([short_name(cell) for cell in tied], 3)
+        text = f"Noise between seeds alone can explain its lead over {listed}."
+        if apart:
+            text += f" {words.counted(len(apart), 'cell is', 'cells are')} worse beyond the noise."
+        return Finding("tied", "warning", text, names, evidence)
+    nearest = max(apart, key=lambda cell: ranking.comparisons[cell.name].p)
+    low, high = ranking.comparisons[nearest.name].interval()
+    evidence["nearest"] = {"cell": nearest.name, "low": low, "high": high}
+    bounds = " to ".join(words.difference(bound) for bound in (low, high))
+    by = f"by {bounds} (95 %, simultaneous)"
+    if len(apart) == 1:
+        text = (
+            f"{short_name(nearest)}, the only other cell compared, differs {by}: beyond the noise."
+        )
+    else:
+        text = (
+            "Every other cell compared is worse beyond the noise between seeds. The closest call, "
+            f"{short_name(nearest)}, differs {by}."
+        )
+    return Finding("separated", "good", text, names, evidence)
+
+
+def _not_compared(ranking: Ranking, best: Cell) -> Finding:
+    cells = tuple(cell.name for cell in ranking.not_compared)
+    evidence = {"n": {cell.name: cell.summary.n for cell in (best, *ranking.not_compared)}}
+    if ranking.comparisons:
+        text = (
+            f"{words.counted(len(cells), 'cell')} with one run, or identical ones, could not be "
+            "compared: nothing tells their noise."
+        )
+    elif best.summary.n == 1:
+        text = (
+            "The best cell has a single finished run. Nothing here tells a better setting from a "
+            "luckier seed."
+        )
+    elif best.summary.identical:
+        text = "The runs of the best cell are identical: nothing here tells noise from effect."
+    else:
+        text = "The other cells have one run each, or identical ones: their noise is not known."
+    return Finding("not_compared", "warning", text, cells, evidence)
+
+
+def _nothing(data: SweepData, ranking: Ranking) -> Finding:
+    states = Counter(run.state for run in data.runs)
+    evidence: dict[str, Any] = {"states": dict(sorted(states.items()))}
+    recorded = words.listed(list(data.keys), 6)
+    if not states["succeeded"]:
+        if states["failed"] == len(data.runs):
+            text = f"Every run failed.{_last_words(data)}"
+        elif any(states[state] for state in PENDING):
+            text = "No run has succeeded yet."
+        else:
+            text = "No run succeeded."
+        return Finding("nothing_done", "warning", text, (), evidence)
+    if data.metric is None:
+        hint = f" Recorded: {recorded}." if recorded else ""
+        text = f"The grid names no metric to compare by, and none was asked for.{hint}"
+        return Finding("no_metric", "warning", text, (), {"keys": list(data.keys)})
+    if any(run.diverged for run in data.runs):
+        text = (
+            f"In every cell with a value of {data.metric.name} a run diverged: its last value is "
+            "NaN or infinite."
+        )
+        cells = tuple(cell.name for cell in ranking.cells if cell.diverged)
+        return Finding("all_diverged", "warning", text, cells)
+    hint = f" Recorded: {recorded}." if recorded else " They recorded no numbers at all."
+    text = f"No finished run recorded {data.metric.name}.{hint}"
+    return Finding("metric_missing", "warning", text, (), {"keys": list(data.keys)})
+
+
+def _last_words(data: SweepData) -> str:
+    """What the first failed run said at the end of its log."""
+    for run in data.runs:
+        said = [line.strip() for line in run.log if line.strip()]
+        if run.state == "failed" and said:
+            return f" The last line of {run.name}: {said[-1][:200]}"
+    return ""
+
+
+def _diverged(data: SweepData) -> list[Finding]:
+    runs = [run for run in data.runs if run.diverged]
+    if not runs or data.metric is None:
+        return []
+    cells = tuple(dict.fromkeys(run.cell for run in runs))
+    text = (
+        f"{words.counted(len(runs), 'run')} of {words.counted(len(cells), 'cell')} diverged: the "
+        f"last {data.metric.name} is NaN or infinite. They are left out of every mean, and their "
+        "cells cannot be named best."
+    )
+    return [Finding("diverged", "warning", text, cells, {"runs": [run.name for run in runs]})]
+
+
+def _edges(data: SweepData, ranking: Ranking) -> list[Finding]:
+    best = ranking.best
+    if best is None or not ranking.others:
+        return []
+    found: list[Finding] = []
+    for edge in find_edges(data.axes, best.settings):
+        text = (
+            f"{edge.axis} {words.setting(edge.value)} is the {edge.side} value tried: a better one "
+            "may lie beyond it."
+        )
+        found.append(Finding("edge", "warning", text, (best.name,), asdict(edge)))
+    return found
+
+
+def _incomplete(data: SweepData) -> list[Finding]:
+    states = Counter(run.state for run in data.runs)
+    done, planned = states["succeeded"], len(data.runs)
+    if done == planned or states["failed"] == planned:
+        return []
+    rest = [f"{n} {state}" for state, n in sorted(states.items()) if state != "succeeded"]
+    what = "result is" if done == 1 else "results are"
+    text = f"{done} of {planned} runs succeeded, {words.listed(rest, 7)}"
+    if any(states[state] for state in PENDING):
+        text += f": the {what} preliminary." if done else "."
+    else:
+        text += "; what the others would have shown is not known." if done else "."
+    cells = tuple(dict.fromkeys(run.cell for run in data.runs if run.state != "succeeded"))
+    evidence = {"planned": planned, "states": dict(sorted(states.items()))}
+    return [Finding("incomplete", "warning", text, cells, evidence)]
+
+
+def _replicates(ranking: Ranking) -> list[Finding]:
+    cells = tuple(cell.name for cell in ranking.cells if cell.summary.identical)
+    if not cells:
+        return []
+    text = (
+        f"All seeds of {words.counted(len(cells), 'cell')} gave exactly the same value: the seed "
+        "may not reach the recipe. No interval is given there."
+    )
+    return [Finding("identical", "warning", text, cells)]
+
+
+def _records(data: SweepData) -> list[Finding]:
+    found: list[Finding] = []
+    lines = sum(run.unreadable for run in data.runs)
+    if lines:
+        runs = tuple(run.name for run in data.runs if run.unreadable)
+        text = (
+            f"{words.counted(len(runs), 'run')} left {words.counted(lines, 'malformed line')} in "
+            "metrics.jsonl, skipped here."
+        )
+        found.append(Finding("unreadable", "note", text, (), {"lines": lines, "runs": list(runs)}))
+    if data.metric is not None and data.metric.name in data.keys:
+        silent = [run for run in data.runs if run.state == "succeeded" and run.value is None]
+        if silent:
+            text = f"{words.counted(len(silent), 'succeeded run')} recorded no {data.metric.name}."
+            cells = tuple(dict.fromkeys(run.cell for run in silent))
+            names = [run.name for run in silent]
+            found.append(Finding("unmeasured", "warning", text, cells, {"runs": names}))
+    if data.retired:
+        text = f"{words.counted(data.retired, 'run')} of an earlier version of the grid left out."
+        found.append(Finding("retired", "note", text, (), {"runs": data.retired}))
+    return found

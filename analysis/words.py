@@ -1,0 +1,123 @@
+"""Numbers, times and lists as a reader wants them. Pure, and always the same for the same input."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = [
+    "MINUS",
+    "NONE",
+    "counted",
+    "decimals",
+    "difference",
+    "duration",
+    "fixed",
+    "listed",
+    "number",
+    "setting",
+    "together",
+]
+
+NONE = "\u2013"
+"""An en dash: nothing to show."""
+
+MINUS = "\u2212"
+"""The minus sign that is as wide as a plus."""
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A measured value with `digits` significant digits; an en dash for None."""
+    if value is None:
+        return NONE
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "\u221e" if value > 0 else f"{MINUS}\u221e"
+    if value == 0:
+        return "0"
+    exponent = math.floor(math.log10(abs(value)))
+    if exponent < -5 or exponent > 7:
+        mantissa, _, power = f"{value:.{digits - 1}e}".partition("e")
+        return _minus(f"{mantissa}e{int(power)}")
+    return _minus(f"{value:.{max(0, digits - 1 - exponent)}f}")
+
+
+def decimals(*values: float | None) -> int | None:
+    """How many decimals several values need to be told apart: two significant digits of the
+    spread between them, at least three of the largest value and at most five. None when they are
+    too small or too large for decimals."""
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    largest = max((abs(value) for value in finite), default=0.0)
+    spread = max(finite, default=0.0) - min(finite, default=0.0)
+    if largest < 1e-4 or largest >= 1e7:
+        return None
+    top = math.floor(math.log10(largest))
+    low = math.floor(math.log10(spread)) if spread > 0 else top
+    return min(max(1 - low, 2 - top, 0), max(0, 4 - top), 6)
+
+
+def fixed(value: float | None, places: int | None) -> str:
+    """A value with so many decimals, or as `number` writes it when `places` is None."""
+    if places is None or value is None or not math.isfinite(value):
+        return number(value)
+    return _minus(f"{value:.{places}f}")
+
+
+def together(*values: float | None) -> list[str]:
+    """Several values, all with the decimals that they need."""
+    places = decimals(*values)
+    return [fixed(value, places) for value in values]
+
+
+def difference(value: float) -> str:
+    """A difference, with its sign."""
+    text = number(abs(value), 3)
+    return ("+" if value > 0 else MINUS if value < 0 else "\u00b1") + text
+
+
+def _minus(text: str) -> str:
+    return f"{MINUS}{text[1:]}" if text.startswith("-") else text
+
+
+def setting(value: Any) -> str:
+    """A value of a configuration, as one would write it in a grid."""
+    if value is None:
+        return NONE
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        text = repr(value)
+        if "e" in text:
+            mantissa, _, power = text.partition("e")
+            return f"{mantissa}e{int(power)}"
+        if value and abs(value) < 0.01:
+            mantissa, _, power = f"{value:.12e}".partition("e")
+            return f"{mantissa.rstrip('0').rstrip('.')}e{int(power)}"
+        return text
+    return value if isinstance(value, str) else str(value)
+
+
+def duration(seconds: float | None) -> str:
+    """`48 s`, `3 min 20 s`, `2 h 05 min`."""
+    if seconds is None:
+        return NONE
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """`1 seed`, `3 seeds`."""
+    return f"{count} {noun if count == 1 else plural or noun + 's'}"
+
+
+def listed(items: Sequence[str], limit: int = 4) -> str:
+    """`a`, `a and b`, `a, b and c`, `a, b, c, d and 3 more`."""
+    if len(items) > limit + 1:
+        return f"{', '.join(items[:limit])} and {len(items) - limit} more"
+    if len(items) < 2:
+        return "".join(items)
+    return f"{', '.join(items[:-1])} and {items[-1]}"

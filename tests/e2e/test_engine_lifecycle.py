@@ -1,0 +1,169 @@
+"""The engine's process: one a home, found while it lives, its checkpoints there after it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+
+from sweeper.engine import lifecycle
+from sweeper.errors import EngineError
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@contextmanager
+def serving(home, *more):
+    """An engine; it is signalled at the end if it still runs."""
+    with subprocess.Popen(
+        [*lifecycle.command(str(home)), *more], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.stderr.close()
+
+
+def test_it_is_found_and_stopped(tmp_path):
+    with serving(tmp_path) as process:
+        info = lifecycle.wait(str(tmp_path), timeout=60)
+        assert info.pid == process.pid
+        assert lifecycle.find(str(tmp_path)) == info
+        assert lifecycle.stop(str(tmp_path)) is True
+        assert process.wait(30) == 0
+    assert lifecycle.find(str(tmp_path)) is None
+    assert lifecycle.stop(str(tmp_path)) is False
+    assert not os.path.exists(lifecycle.record_path(str(tmp_path)))
+    with open(lifecycle.log_path(str(tmp_path))) as file:
+        assert "engine stopped" in file.read()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signals_end_it_in_order(tmp_path, number):
+    with serving(tmp_path) as process:
+        lifecycle.wait(str(tmp_path), timeout=60)
+        process.send_signal(number)
+        assert process.wait(30) == 0
+    assert not os.path.exists(lifecycle.record_path(str(tmp_path)))
+
+
+def test_a_home_has_one_engine(tmp_path):
+    with serving(tmp_path) as first:
+        info = lifecycle.wait(str(tmp_path), timeout=60)
+        with serving(tmp_path) as second:
+            _, errors = second.communicate(timeout=30)
+            assert second.returncode == 6
+            assert b"another engine serves" in errors and b"Traceback" not in errors
+        assert lifecycle.find(str(tmp_path)) == info
+        assert first.poll() is None
+
+
+def test_a_killed_engine_is_none_and_the_next_takes_its_place(tmp_path):
+    with serving(tmp_path) as process:
+        lifecycle.wait(str(tmp_path), timeout=60)
+        process.kill()
+        process.wait(30)
+    assert os.path.exists(lifecycle.record_path(str(tmp_path)))
+    assert lifecycle.find(str(tmp_path)) is None
+    with serving(tmp_path) as process:
+        assert lifecycle.wait(str(tmp_path), timeout=60).pid == process.pid
+
+
+def test_why_it_does_not_start_is_one_line(tmp_path, engine):
+    taken = engine.url.rpartition(":")[2]
+    run = subprocess.run(
+        lifecycle.command(str(tmp_path), int(taken)), capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 6
+    last = run.stderr.splitlines()[-1]
+    assert last == f"error: cannot listen on 127.0.0.1 port {taken}: Address already in use"
+    with pytest.raises(EngineError, match="Address already in use"):
+        lifecycle.wait(str(tmp_path), timeout=0)
+
+
+def test_a_model_that_cannot_be_read_is_one_line(tmp_path):
+    run = subprocess.run(
+        [*lifecycle.command(str(tmp_path / "home")), "--model", f"mine={tmp_path}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 6
+    assert "model mine in" in run.stderr and "Traceback" not in run.stderr
+
+
+def verb(home, name):
+    command = [sys.executable, "-P", "-m", "sweeper.engine", name, "--home", str(home)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_verbs(tmp_path):
+    assert verb(tmp_path, "status").returncode == 5
+    assert verb(tmp_path, "stop").stdout == "no engine is running\n"
+    with serving(tmp_path) as process:
+        info = lifecycle.wait(str(tmp_path), timeout=60)
+        assert verb(tmp_path, "status").stdout.startswith(f"{info.url}, pid {process.pid}, since ")
+        assert verb(tmp_path, "stop").stdout == "stopped\n"
+
+
+def client(url, code, *arguments):
+    """Run SDK calls in a process of their own: what they print as JSON."""
+    prelude = """
+import json, sys, tinker
+service = tinker.ServiceClient(base_url=sys.argv[1], api_key="tml-local")
+def data(i):
+    tokens = [(7 * i + j) % 256 for j in range(10)]
+    targets = tinker.TensorData(data=tokens[1:], dtype="int64", shape=[9])
+    return [tinker.Datum(model_input=tinker.ModelInput.from_ints(tokens[:-1]),
+                         loss_fn_inputs={"target_tokens": targets})]
+def step(training, i):
+    passed = training.forward_backward(data(i), "cross_entropy")
+    stepped = training.optim_step(tinker.AdamParams(learning_rate=1e-2))
+    return passed.result().metrics["loss:sum"], stepped.result().metrics
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", prelude + code, url, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+def test_checkpoints_outlive_the_engine(tmp_path):
+    with serving(tmp_path) as process:
+        url = lifecycle.wait(str(tmp_path), timeout=60).url
+        straight, path = client(
+            url,
+            """
+training = service.create_lora_training_client("tiny/qwen3", rank=4, seed=0).result()
+first = [step(training, i) for i in range(3)]
+path = training.save_state("three").result().path
+print(json.dumps([[step(training, i) for i in range(3, 6)], path]))
+""",
+        )
+        process.kill()
+        process.wait(30)
+    with serving(tmp_path):
+        url = lifecycle.wait(str(tmp_path), timeout=60).url
+        resumed, run = client(
+            url,
+            """
+training = service.create_training_client_from_state_with_optimizer(sys.argv[2]).result()
+rest = service.create_rest_client()
+run = rest.get_training_run_by_tinker_path(sys.argv[2]).result()
+print(json.dumps([[step(training, i) for i in range(3, 6)], run.last_checkpoint.tinker_path]))
+""",
+            path,
+        )
+        assert resumed == straight
+        assert run == path

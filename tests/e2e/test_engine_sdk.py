@@ -1,0 +1,269 @@
+"""The unmodified SDK against the engine: every call that this release answers."""
+
+import asyncio
+import warnings
+
+import numpy as np
+import pytest
+
+pytestmark = [
+    pytest.mark.e2e,
+    # the SDK calls its own deprecated names, and leaves sockets to the collector
+    pytest.mark.filterwarnings("ignore::FutureWarning:tinker.*"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+tinker = pytest.importorskip("tinker")
+MODEL = "tiny/qwen3"
+PROMPT = [10, 20, 30]
+WAIT = 60
+
+
+@pytest.fixture(scope="module")
+def connect(engine):
+    """Make service clients; they are closed at the end."""
+    made = []
+
+    def connect(**more):
+        client = tinker.ServiceClient(base_url=engine.url, api_key="tml-local", **more)
+        made.append(client)
+        return client
+
+    yield connect
+    for client in made:
+        client.close("success").result(timeout=WAIT)
+
+
+@pytest.fixture(scope="module")
+def service(connect):
+    return connect()
+
+
+@pytest.fixture
+def training(service):
+    return service.create_lora_training_client(MODEL, rank=8, seed=0).result()
+
+
+def floats(values):
+    return tinker.TensorData(data=list(map(float, values)), dtype="float32", shape=[len(values)])
+
+
+def datum(tokens, **inputs):
+    targets = tinker.TensorData(data=tokens[1:], dtype="int64", shape=[len(tokens) - 1])
+    return tinker.Datum(
+        model_input=tinker.ModelInput.from_ints(tokens[:-1]),
+        loss_fn_inputs={"target_tokens": targets, **inputs},
+    )
+
+
+TOKENS = [10, 20, 30, 40, 50, 60, 70, 80]
+DATA = [datum(TOKENS, weights=floats([1] * 7)), datum(TOKENS[:5], weights=floats([0, 1, 1, 1]))]
+
+
+def logprobs(training, data=DATA):
+    result = training.forward(data, "cross_entropy").result(timeout=WAIT)
+    return [np.array(out["logprobs"].data) for out in result.loss_fn_outputs]
+
+
+def step(training, learning_rate=1e-2, data=DATA, loss="cross_entropy"):
+    passed = training.forward_backward(data, loss)
+    stepped = training.optim_step(tinker.AdamParams(learning_rate=learning_rate))
+    stepped.result(timeout=WAIT)
+    return passed.result(timeout=WAIT)
+
+
+def sample(sampler, n=1, prompt=PROMPT, **params):
+    params = tinker.SamplingParams(**{"max_tokens": 8, "seed": 1, **params})
+    return sampler.sample(tinker.ModelInput.from_ints(prompt), n, params).result(timeout=WAIT)
+
+
+def test_what_is_on_offer(service):
+    (model,) = service.get_server_capabilities().supported_models
+    assert (model.model_name, model.max_context_length) == (MODEL, 2048)
+
+
+def test_the_tokenizer_is_the_models_and_needs_no_network(training, monkeypatch):
+    monkeypatch.setenv("TRANSFORMERS_VERBOSITY", "error")
+    info = training.get_info()
+    assert (info.model_data.model_name, info.lora_rank, info.is_lora) == (MODEL, 8, True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # transformers misses torch
+        tokenizer = training.get_tokenizer()
+    text = "<|im_start|>user\nhé 漢<|im_end|>\n"
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    assert len(tokenizer) == 261 and max(ids) == 258
+    assert tokenizer.eos_token_id == 256 == tokenizer.convert_tokens_to_ids("<|im_end|>")
+    assert tokenizer.pad_token == "<|endoftext|>"
+    assert "<|im_start|>assistant" in tokenizer.chat_template
+
+
+def test_loss_and_logprobs_agree(training):
+    result = training.forward_backward(DATA, "cross_entropy").result(timeout=WAIT)
+    outputs = [np.array(out["logprobs"].data) for out in result.loss_fn_outputs]
+    assert [len(out) for out in outputs] == [7, 4]
+    expected = -outputs[0].sum() - outputs[1][1:].sum()
+    assert result.metrics["loss:sum"] == pytest.approx(expected, rel=1e-5)
+    for out, again in zip(outputs, logprobs(training), strict=True):
+        np.testing.assert_array_equal(out, again)
+
+
+def test_training_lowers_the_loss(training):
+    first = step(training).metrics["loss:sum"]
+    for _ in range(30):
+        last = step(training).metrics["loss:sum"]
+    assert last < 0.2 * first
+
+
+def test_training_for_reward_raises_the_probability_of_what_was_rewarded(training):
+    before = logprobs(training)[0]
+    rewarded = datum(TOKENS, logprobs=floats(before), advantages=floats([1] * 7))
+    loss = step(training, data=[rewarded], loss="importance_sampling").metrics["loss:sum"]
+    assert loss == pytest.approx(-7, rel=1e-4)  # every ratio is 1
+    assert logprobs(training)[0].sum() > before.sum()
+
+
+def test_a_large_batch_arrives_in_chunks_and_adds_up(service):
+    rng = np.random.default_rng(0)
+    data = [datum(rng.integers(0, 256, 6).tolist()) for _ in range(1100)]  # more than one request
+    whole = service.create_lora_training_client(MODEL, rank=4, seed=3).result()
+    result = whole.forward_backward(data, "cross_entropy").result(timeout=WAIT)
+    assert len(result.loss_fn_outputs) == 1100
+    assert step(whole, data=data[:2]).metrics["loss:sum"] > 0
+    parts = [np.array(out["logprobs"].data).sum() for out in result.loss_fn_outputs]
+    assert result.metrics["loss:sum"] == pytest.approx(-sum(parts), rel=1e-5)
+
+
+def test_sampling_agrees_with_training(training):
+    for _ in range(3):
+        step(training)
+    sampler = training.save_weights_and_get_sampling_client()
+    for sequence in sample(sampler, n=4).sequences:
+        (trained,) = logprobs(training, [datum(PROMPT + sequence.tokens)])
+        found = trained[len(PROMPT) - 1 :]
+        np.testing.assert_allclose(sequence.logprobs, found, atol=1e-5)
+    scored = sampler.compute_logprobs(tinker.ModelInput.from_ints(TOKENS)).result(timeout=WAIT)
+    assert scored[0] is None
+    np.testing.assert_allclose(scored[1:], logprobs(training)[0], atol=1e-5)
+
+
+def test_sampling_parameters(training):
+    sampler = training.save_weights_and_get_sampling_client()
+    assert sampler.get_base_model() == MODEL
+    assert [s.tokens for s in sample(sampler, 3).sequences] == [
+        s.tokens for s in sample(sampler, 3).sequences
+    ]
+    greedy = sample(sampler, temperature=0.0).sequences[0]
+    assert greedy.tokens == sample(sampler, temperature=0.0, seed=9).sequences[0].tokens
+    assert greedy.tokens == sample(sampler, top_k=1).sequences[0].tokens
+    assert greedy.stop_reason == "length" and len(greedy.tokens) == 8
+    stopped = sample(sampler, temperature=0.0, stop=[greedy.tokens[0]]).sequences[0]
+    assert stopped.stop_reason == "stop" and stopped.tokens == greedy.tokens[:1]
+    assert len({s.sequence_id for s in sample(sampler, 4).sequences}) == 4
+    ended = sample(sampler, max_tokens=None, stop=None).sequences[0]
+    assert (ended.stop_reason == "stop") == (ended.tokens[-1] == 256)
+    scored = sampler.sample(
+        tinker.ModelInput.from_ints(PROMPT),
+        1,
+        tinker.SamplingParams(max_tokens=1),
+        include_prompt_logprobs=True,
+        topk_prompt_logprobs=2,
+    ).result(timeout=WAIT)
+    assert scored.topk_prompt_logprobs[0] is None
+    assert [len(row) for row in scored.topk_prompt_logprobs[1:]] == [2, 2]
+
+
+def test_named_weights_and_base_models_can_be_sampled(service, training):
+    step(training)
+    path = training.save_weights_for_sampler("named").result(timeout=WAIT).path
+    saved = service.create_sampling_client(model_path=path).result()
+    live = training.save_weights_and_get_sampling_client()
+    assert sample(saved).sequences[0].tokens == sample(live).sequences[0].tokens
+    assert saved.get_base_model() == MODEL
+    before = sample(live).sequences[0].logprobs
+    step(training, 1e-1)
+    assert sample(live).sequences[0].logprobs == before
+    base = service.create_sampling_client(base_model=MODEL).result()
+    assert sample(base).sequences[0].logprobs != before
+
+
+def test_checkpoints_restore_exactly(service, training):
+    for _ in range(3):
+        step(training)
+    path = training.save_state("three").result(timeout=WAIT).path
+    saved = logprobs(training)
+    straight = [step(training).metrics["loss:sum"] for _ in range(3)]
+    resumed = service.create_training_client_from_state_with_optimizer(path).result()
+    np.testing.assert_array_equal(logprobs(resumed)[0], saved[0])
+    assert [step(resumed).metrics["loss:sum"] for _ in range(3)] == straight
+    weights_only = service.create_training_client_from_state(path).result()
+    np.testing.assert_array_equal(logprobs(weights_only)[0], saved[0])
+    assert [step(weights_only).metrics["loss:sum"] for _ in range(3)] != straight
+    assert weights_only.get_info().lora_rank == 8
+
+
+def test_listings(service, training):
+    state = training.save_state("listed", user_metadata={"a": "b"}).result(timeout=WAIT).path
+    weights = training.save_weights_for_sampler("listed").result(timeout=WAIT).path
+    rest = service.create_rest_client()
+    run = rest.get_training_run(training.model_id).result()
+    assert (run.base_model, run.lora_rank) == (MODEL, 8)
+    assert run.last_checkpoint.tinker_path == state
+    assert run.last_sampler_checkpoint.tinker_path == weights
+    listed = {
+        c.tinker_path: c for c in rest.list_checkpoints(training.model_id).result().checkpoints
+    }
+    assert set(listed) == {state, weights}
+    assert listed[state].user_metadata == {"a": "b"} and listed[state].size_bytes > 1000
+    assert training.model_id in {
+        r.training_run_id for r in rest.list_training_runs(limit=100).result().training_runs
+    }
+    everything = rest.list_user_checkpoints(limit=100).result().checkpoints
+    assert {state, weights} <= {c.tinker_path for c in everything}
+    assert rest.get_weights_info_by_tinker_path(state).result().lora_rank == 8
+    session = service.holder.get_session_id()
+    assert session in rest.list_sessions(limit=100).result().sessions
+    assert training.model_id in rest.get_session(session).result().training_run_ids
+    rest.delete_checkpoint_from_tinker_path(weights).result()
+    left = rest.list_checkpoints(training.model_id).result().checkpoints
+    assert [c.tinker_path for c in left] == [state]
+
+
+def test_what_cannot_be_done_is_said_clearly(service, training):
+    with pytest.raises(tinker.NotFoundError, match="no base model 'x/y' here; use tiny/qwen3"):
+        service.create_lora_training_client("x/y").result()
+    with pytest.raises(tinker.RequestFailedError, match="there is no checkpoint"):
+        service.create_training_client_from_state("tinker://gone:train:0/weights/x").result()
+    with pytest.raises(tinker.NotFoundError, match="there is no checkpoint"):
+        service.create_sampling_client(model_path="tinker://a/sampler_weights/x").result()
+    with pytest.raises(tinker.RequestFailedError, match="loss_fn 'dro' is not supported"):
+        training.forward_backward(DATA, "dro").result(timeout=WAIT)
+    with pytest.raises(tinker.RequestFailedError, match=r"data\[0\]: a token is outside"):
+        training.forward_backward([datum([1, 999])], "cross_entropy").result(timeout=WAIT)
+
+
+def test_32_clients_at_once_each_as_if_alone(connect):
+    async def one(seed):
+        service = connect()
+        training = await service.create_lora_training_client_async(MODEL, rank=8, seed=seed)
+        rng, out = np.random.default_rng(seed), []
+        for _ in range(5):
+            data = [datum(rng.integers(0, 256, 8).tolist()) for _ in range(4)]
+            passed = training.forward_backward(data, "cross_entropy")
+            stepped = training.optim_step(tinker.AdamParams(learning_rate=1e-2))
+            out.append((await passed).metrics["loss:sum"])
+            await stepped
+        sampler = await training.save_weights_and_get_sampling_client_async()
+        drawn = await sampler.sample_async(
+            tinker.ModelInput.from_ints(PROMPT), 2, tinker.SamplingParams(max_tokens=4, seed=seed)
+        )
+        return [*out, *(s.tokens for s in drawn.sequences)]
+
+    async def together(seeds):
+        return await asyncio.gather(*map(one, seeds))
+
+    crowd = asyncio.run(together([n % 16 for n in range(32)]))
+    assert crowd[:16] == crowd[16:]
+    assert len({str(result) for result in crowd}) == 16
+    assert asyncio.run(together([3])) == [crowd[3]]

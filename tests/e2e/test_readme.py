@@ -1,0 +1,83 @@
+"""The README's tour, typed as it stands: plan, launch, look, analyse, from Python too. It is the
+quickstart for real, so what that promises is checked here."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+ROOT = Path(__file__).parents[2]
+BLOCKS = re.findall(
+    r"^```(bash|python|yaml)\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("tour")
+    shutil.copytree(ROOT / "grids", made / "grids")
+    return made
+
+
+@pytest.mark.timeout(600)
+def test_the_tour(folder: Path, tmux_socket: str) -> None:
+    binaries = Path(sys.executable).parent
+    environment = {
+        **os.environ,
+        "SWEEPER_HOME": str(folder / "home"),
+        "SWEEPER_TMUX_SOCKET": tmux_socket,
+        "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
+    }
+    environment.pop("SWEEPER_ROOT", None)
+    try:
+        for language, text in BLOCKS:
+            if language == "yaml":
+                continue
+            shell = ["bash", "-euc", text] if language == "bash" else [sys.executable, "-c", text]
+            done = subprocess.run(
+                shell, cwd=folder, env=environment, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+            assert "Traceback" not in done.stderr
+    finally:
+        stop = [sys.executable, "-P", "-m", "sweeper.engine", "stop"]
+        subprocess.run(stop, env=environment, capture_output=True, check=False)
+    _quickstart_holds(folder / "sweeps" / "quickstart")
+
+
+def _quickstart_holds(sweep: Path) -> None:
+    """All 18 runs trained, the best one's test/nll fell by at least 80 %, and there is a report."""
+    falls: list[float] = []
+    for path in sorted(sweep.glob("runs/*.1/metrics.jsonl")):
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        scores = [row["test/nll"] for row in rows if "test/nll" in row]
+        assert len({row["step"] for row in rows}) == len(rows) >= 80
+        falls.append(1 - scores[-1] / scores[0])
+    assert len(falls) == 18
+    assert max(falls) >= 0.8
+    report = json.loads((sweep / "report" / "report.json").read_text())
+    assert report["schema"] == 1
+    assert (sweep / "report" / "report.html").stat().st_size > 100_000
+
+
+def test_the_grid_in_the_readme_is_the_quickstarts(folder: Path) -> None:
+    """Shortened, but the same runs."""
+    from sweeper.planner import plan
+
+    (folder / "readme.yaml").write_text(next(text for kind, text in BLOCKS if kind == "yaml"))
+    shown = plan(folder / "readme.yaml")
+    real = plan(ROOT / "grids" / "quickstart.yaml")
+    assert [run.name for run in shown.runs] == [run.name for run in real.runs]
+
+
+def test_the_file_tree_names_every_module() -> None:
+    tree = (ROOT / "README.md").read_text()
+    for module in (ROOT / "sweeper").glob("*.py"):
+        if not module.name.startswith("__") and module.name not in ("command.py", "tables.py"):
+            assert module.name in tree, f"{module.name} is missing in the README's file tree"

@@ -1,0 +1,115 @@
+"""The report in a real browser: it draws, it answers to clicks, and nothing foreign runs."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import analysis
+
+pytestmark = pytest.mark.e2e
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+OPTIONS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--enable-logging=stderr", "--virtual-time-budget=10000", "--window-size=1200,900"),
+)
+
+
+def opened(page: Path, profile: Path, *options: str) -> tuple[str, list[str]]:
+    """The page's document after its scripts have run, and what they said on the console."""
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed: the report is not tried in a browser")
+    result = subprocess.run(
+        [CHROMIUM, *OPTIONS, f"--user-data-dir={profile}", *options, "--dump-dom", page.as_uri()],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=120,
+        check=True,
+    )
+    return result.stdout, [line for line in result.stderr.splitlines() if "CONSOLE" in line]
+
+
+@pytest.fixture
+def page(tmp_path: Path, written: ModuleType) -> Path:
+    means = {(1e-4, 8): 0.9, (1e-3, 8): 0.2, (1e-2, 8): 1.1}
+    written.grid_of_means(tmp_path / "sweeps", means)
+    return Path(analysis.analyze(str(tmp_path / "sweeps"), "demo").html_path)
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["dark", "light"])
+def test_the_curves_are_drawn_without_a_word_on_the_console(
+    page: Path, tmp_path: Path, scheme: int
+):
+    document, console = opened(
+        page, tmp_path / "profile", f"--blink-settings=preferredColorScheme={scheme}"
+    )
+    assert console == []
+    assert 'class="drawn"' in document
+    assert len(re.findall(r'class="chart js-plotly-plot"', document)) == 2
+    # Three cells of three runs: nine runs and three means in each of two plots, and the bands.
+    lines = re.findall(r'class="js-line"[^>]*d="M[^"]+L', document)
+    assert len(lines) >= 24
+    ours = "#4ba6dd" if scheme == 0 else "#0072b2"
+    red, green, blue = (int(ours[i : i + 2], 16) for i in (1, 3, 5))
+    assert f"stroke: rgb({red}, {green}, {blue})" in document
+
+
+def test_what_is_hostile_stays_text(tmp_path: Path, written: ModuleType):
+    written.hostile(tmp_path / "sweeps")
+    report = analysis.analyze(str(tmp_path / "sweeps"), "hostile")
+    # A script that ran would name `boom`, which there is not; one that was stopped would be
+    # reported by the policy: either shows on the console.
+    document, console = opened(Path(report.html_path), tmp_path / "profile")
+    assert console == []
+    assert 'class="drawn"' in document
+    assert not re.search(r"<img[^>]+src=.?x", document)
+
+
+def test_the_policy_stops_a_foreign_script(page: Path, tmp_path: Path):
+    marked = page.read_text().replace("</main>", "<script>document.title = 'ran'</script></main>")
+    page.write_text(marked)
+    document, console = opened(page, tmp_path / "profile")
+    assert "<title>ran" not in document
+    assert any("Content Security Policy" in line for line in console)
+
+
+CLICKS = """
+<script>
+const header = [...document.querySelectorAll("th button")].find((b) => b.textContent === "mean");
+const order = () => [...document.querySelectorAll("tbody td.set:nth-child(2)")]
+  .map((cell) => cell.textContent).join(" ");
+const said = [order()];
+header.click();
+said.push(order());
+header.click();
+said.push(order());
+const toggle = document.querySelector(".legend button");
+toggle.click();
+said.push(toggle.getAttribute("aria-pressed"));
+document.querySelector("[data-scale=log]").click();
+said.push(document.querySelector("[data-scale=log]").getAttribute("aria-pressed"));
+setTimeout(() => {
+  const chart = document.querySelector(".chart");
+  said.push(chart.data.filter((trace) => trace.visible).length);
+  said.push(chart.layout.yaxis.type);
+  document.title = said.join(" | ");
+}, 2000);
+</script></body>"""
+
+
+def test_clicks_sort_the_table_and_switch_the_curves(page: Path, tmp_path: Path):
+    text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text())
+    page.write_text(text.replace("</body>", CLICKS))
+    document, console = opened(page, tmp_path / "profile")
+    assert console == []
+    title = re.search(r"<title>(.*?)</title>", document)
+    assert title is not None
+    # By rank; by mean upwards and downwards; one of three cells (five traces each) is off.
+    upwards, downwards = "1e-3 1e-4 0.01", "0.01 1e-4 1e-3"
+    assert title[1].split(" | ") == [upwards, upwards, downwards, "false", "true", "10", "log"]

@@ -1,0 +1,125 @@
+"""Checkpoints on disk: whole or not at all, and nowhere but under their root."""
+
+import os
+
+import numpy as np
+import pytest
+
+from sweeper.engine.checkpoints import Checkpoint, Place, Vault, parse
+from sweeper.engine.errors import RequestError, Unknown
+from sweeper.engine.lora import LoraConfig
+from sweeper.engine.optimizer import Moments
+
+RUN = "0a1b-22:train:0"
+PLACE = Place(RUN, "weights", "000010")
+
+
+def checkpoint(value=1.0, moments=True):
+    arrays = {"0.q.A": np.full((2, 3), value, np.float32), "head.B": np.zeros((4, 2), np.float32)}
+    held = Moments({"head.B": arrays["head.B"] + 5}, {"head.B": arrays["head.B"] + 6}, 7)
+    config = LoraConfig(rank=2, seed=None)
+    return Checkpoint("m", config, arrays, held if moments else None, {"k": "v"})
+
+
+@pytest.fixture
+def vault(tmp_path):
+    return Vault(str(tmp_path / "checkpoints"))
+
+
+def assert_same(found, expected):
+    assert found._replace(adapter=None, moments=None) == expected._replace(
+        adapter=None, moments=None
+    )
+    pairs = [(found.adapter, expected.adapter)]
+    if expected.moments is None:
+        assert found.moments is None
+    else:
+        assert found.moments.steps == expected.moments.steps
+        pairs += zip(found.moments[:2], expected.moments[:2], strict=True)
+    for a, b in pairs:
+        assert set(a) == set(b)
+        for name in a:
+            np.testing.assert_array_equal(a[name], b[name])
+            assert a[name].dtype == b[name].dtype
+
+
+@pytest.mark.parametrize("moments", [True, False])
+def test_what_is_saved_is_loaded(vault, moments):
+    vault.save(PLACE, checkpoint(moments=moments))
+    assert_same(Vault(vault._root).load(PLACE), checkpoint(moments=moments))
+
+
+def test_a_name_is_taken_once_unless_overwritten(vault):
+    vault.save(PLACE, checkpoint(1.0))
+    with pytest.raises(RequestError, match="exists"):
+        vault.save(PLACE, checkpoint(2.0))
+    assert_same(vault.load(PLACE), checkpoint(1.0))
+    vault.save(PLACE, checkpoint(2.0), overwrite=True)
+    assert_same(vault.load(PLACE), checkpoint(2.0))
+    assert len(os.listdir(vault._folder(RUN, "weights"))) == 2  # the old arrays are gone
+
+
+def test_a_save_that_is_cut_short_leaves_what_was_there(vault, monkeypatch):
+    vault.save(PLACE, checkpoint(1.0))
+
+    def cut(*_):
+        raise OSError("disk full")
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "replace", cut)
+        with pytest.raises(OSError, match="disk full"):
+            vault.save(PLACE, checkpoint(2.0), overwrite=True)
+        with pytest.raises(OSError, match="disk full"):
+            vault.save(PLACE._replace(name="new"), checkpoint(2.0))
+    assert_same(vault.load(PLACE), checkpoint(1.0))
+    assert [entry.place.name for entry in vault.entries(RUN)] == ["000010"]
+
+
+def test_listing_and_deleting(vault):
+    assert vault.runs() == [] and vault.entries(RUN) == []
+    vault.save(PLACE, checkpoint())
+    vault.save(Place(RUN, "sampler_weights", "final"), checkpoint(moments=False))
+    assert vault.runs() == [RUN]
+    assert [str(entry.place) for entry in vault.entries(RUN)] == [
+        f"tinker://{RUN}/weights/000010",
+        f"tinker://{RUN}/sampler_weights/final",
+    ]
+    vault.delete(PLACE)
+    with pytest.raises(Unknown, match="no checkpoint"):
+        vault.load(PLACE)
+    with pytest.raises(Unknown):
+        vault.delete(PLACE)
+    assert os.listdir(vault._folder(RUN, "weights")) == []
+
+
+def test_an_expired_checkpoint_is_none(vault):
+    vault.save(PLACE, checkpoint(), ttl_seconds=-1)
+    with pytest.raises(Unknown, match="expired"):
+        vault.load(PLACE)
+    assert vault.entries(RUN) == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "tinker://../weights/x",
+        "tinker://run/weights/..",
+        "tinker://run/weights/a/b",
+        "tinker://run/other/x",
+        "tinker://run/weights/.hidden",
+        "tinker://run/weights/",
+        "tinker://run/weights/x\n",
+        "/etc/passwd",
+        "",
+    ],
+)
+def test_paths_that_are_none(vault, path):
+    with pytest.raises(RequestError, match="no checkpoint's path"):
+        parse(path)
+
+
+def test_a_bad_name_is_not_written(vault, tmp_path):
+    with pytest.raises(RequestError):
+        vault.save(PLACE._replace(name="../../escaped"), checkpoint())
+    assert os.listdir(tmp_path) == []
+    assert vault.entries("../..") == []

@@ -1,0 +1,104 @@
+"""Finding an engine that is not there, and how lightly that starts."""
+
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from sweeper.engine import home, lifecycle
+from sweeper.errors import EngineError
+
+
+def test_home_comes_from_the_environment():
+    assert home.home({"SWEEPER_HOME": "/a/b"}) == "/a/b"
+    assert home.home({"XDG_DATA_HOME": "/d"}) == "/d/sweeper"
+    assert home.home({}) == os.path.expanduser("~/.local/share/sweeper")
+    assert home.checkpoints("/h") == "/h/engine/checkpoints"
+
+
+def test_it_loads_the_standard_library_only():
+    code = "import sys; import sweeper.engine.lifecycle; print(*sys.modules)"
+    output = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, check=True)
+    bare = subprocess.run(
+        [sys.executable, "-P", "-c", "import sys; print(*sys.modules)"],
+        capture_output=True,
+        check=True,
+    )
+    loaded = {name.split(".")[0] for name in output.stdout.decode().split()}
+    known = {name.split(".")[0] for name in bare.stdout.decode().split()}
+    assert loaded - known - {"sweeper"} <= sys.stdlib_module_names
+
+
+def test_the_command_names_the_home(tmp_path):
+    argv = lifecycle.command(str(tmp_path), 8000)
+    assert argv[:5] == [sys.executable, "-P", "-m", "sweeper.engine", "serve"]
+    assert argv[-4:] == ["--port", "8000", "--home", str(tmp_path)]
+    assert "--home" not in lifecycle.command()
+
+
+def record(tmp_path, **fields):
+    os.makedirs(tmp_path / "engine", exist_ok=True)
+    content = {"schema": 1, "url": "http://127.0.0.1:9", "pid": os.getpid(), "started": "t",
+               "version": "0", **fields}  # fmt: skip
+    with open(lifecycle.record_path(str(tmp_path)), "w") as file:
+        json.dump(content, file)
+
+
+def test_no_record_a_torn_one_and_a_dead_one_are_no_engine(tmp_path):
+    assert lifecycle.find(str(tmp_path)) is None
+    record(tmp_path)
+    assert lifecycle.find(str(tmp_path)) is None
+    with open(lifecycle.record_path(str(tmp_path)), "w") as file:
+        file.write('{"url": "http')
+    assert lifecycle.find(str(tmp_path)) is None
+    assert lifecycle.stop(str(tmp_path)) is False
+
+
+@pytest.fixture
+def impostor():
+    """Somebody else at the recorded address: answers healthz with what it is told to."""
+    answer = {}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(answer).encode())
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", answer
+        server.shutdown()
+        thread.join()
+
+
+def test_only_the_engine_of_this_home_and_record_is_found(tmp_path, impostor):
+    url, answer = impostor
+    record(tmp_path, url=url)
+    assert lifecycle.find(str(tmp_path)) is None
+    same = {"service": lifecycle.SERVICE, "home": str(tmp_path), "pid": os.getpid(), "started": "t"}
+    for key in same:
+        answer.clear()
+        answer.update({**same, key: "other"})
+        assert lifecycle.find(str(tmp_path)) is None, key
+        assert lifecycle.stop(str(tmp_path)) is False
+    answer.update(same)
+    assert lifecycle.find(str(tmp_path)).url == url
+
+
+def test_waiting_in_vain_ends_with_the_log(tmp_path):
+    with pytest.raises(EngineError, match="it wrote no"):
+        lifecycle.wait(str(tmp_path), timeout=0)
+    record(tmp_path)
+    with open(lifecycle.log_path(str(tmp_path)), "w") as file:
+        file.write("one\ncannot listen on port 80\n")
+    with pytest.raises(EngineError, match=r"one \| cannot listen on port 80"):
+        lifecycle.wait(str(tmp_path), timeout=0)

@@ -1,0 +1,284 @@
+"""The engine's requests without HTTP: exactness, isolation, bounded memory."""
+
+import concurrent.futures
+
+import numpy as np
+import pytest
+
+from sweeper.engine import wire
+from sweeper.engine.checkpoints import Vault
+from sweeper.engine.errors import RequestError, Unknown
+from sweeper.engine.models import Models
+from sweeper.engine.service import Service
+from sweeper.engine.state import SAMPLERS
+
+DONE = 10
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    return Models(str(tmp_path_factory.mktemp("models")))
+
+
+@pytest.fixture
+def service(models, tmp_path):
+    made = Service(models, Vault(str(tmp_path / "checkpoints")))
+    yield made
+    made.scheduler.stop(DONE)
+
+
+class Client:
+    """Speaks to a service as the SDK does, numbering its requests."""
+
+    def __init__(self, service, **load):
+        self.service, self.sequence = service, 0
+        self.session = service.create_session({})["session_id"]
+        self.samplers = 0
+        body = {"session_id": self.session, "model_seq_id": 0}
+        if load:
+            answer = service.load_weights({**body, **load})
+        else:
+            lora = {"rank": 4, "seed": 1}
+            answer = service.create_model({**body, "base_model": "tiny/qwen3", "lora_config": lora})
+        self.model, self.created = answer["model_id"], self.result(answer)
+
+    def result(self, answer):
+        body = self.service.promises.get(answer["request_id"]).result(DONE).body
+        self.service.promises.fetched(answer["request_id"])
+        return body
+
+    def body(self, **more):
+        self.sequence += 1
+        return {"model_id": self.model, "seq_id": self.sequence, **more}
+
+    def raw(self, tokens, *, only=False, loss="cross_entropy"):
+        body = self.body()
+        message = wire.pb.ForwardBackwardRequest(
+            model_id=self.model, seq_id=body["seq_id"], loss_fn=loss, forward_only=only
+        )
+        for row in tokens:
+            datum = message.data.add()
+            ids = np.array(row[:-1], np.int32)
+            datum.model_input.add().encoded_text.tokens = ids.tobytes()
+            targets = datum.loss_fn_inputs["target_tokens"]
+            targets.dtype = wire.pb.DTYPE_INT64
+            targets.dense = np.array(row[1:], np.int64).tobytes()
+        return message.SerializeToString()
+
+    def forward_backward(self, tokens, **more):
+        body = self.result(self.service.forward_backward(self.raw(tokens, **more)))
+        if isinstance(body, dict):
+            raise RequestError(body["error"])
+        return wire.pb.ForwardBackwardOutput.FromString(body)
+
+    def train(self, seed, steps=1):
+        """Steps on random tokens: the bytes of every logprob."""
+        rng, out = np.random.default_rng(seed), []
+        for _ in range(steps):
+            tokens = [rng.integers(0, 256, n).tolist() for n in rng.integers(4, 12, 5)]
+            out.append(self.forward_backward(tokens).loss_fn_outputs[0].fields["logprobs"].data)
+            self.result(self.service.optim_step(self.body(adam_params={"learning_rate": 1e-2})))
+        return out
+
+    def snapshot(self):
+        self.samplers += 1
+        body = self.body(sampling_session_seq_id=self.samplers)
+        return self.result(self.service.save_weights_for_sampler(body))["sampling_session_id"]
+
+    def sample(self, sampler, number=0, **params):
+        body = {
+            "sampling_session_id": sampler,
+            "seq_id": number,
+            "num_samples": 2,
+            "prompt": {"chunks": [{"type": "encoded_text", "tokens": [1, 2, 3]}]},
+            "sampling_params": {"max_tokens": 6, "seed": 3, **params},
+        }
+        return self.result(self.service.sample(body))
+
+    def save(self, name, **more):
+        return self.result(self.service.save_weights(self.body(path=name, **more)))["path"]
+
+
+def test_equal_requests_give_equal_bits_whoever_else_trains(service):
+    alone = Client(service).train(0, steps=4)
+    one, others = Client(service), [Client(service) for _ in range(3)]
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        busy = [pool.submit(other.train, 7 + n, 6) for n, other in enumerate(others)]
+        assert one.train(0, steps=4) == alone
+        assert len({tuple(future.result(DONE)) for future in busy}) == 3
+
+
+def test_a_resumed_run_continues_bit_for_bit(service):
+    straight = Client(service)
+    first, second = straight.train(0, steps=3), straight.train(1, steps=3)
+    stopped = Client(service)
+    assert stopped.train(0, steps=3) == first
+    path = stopped.save("at3")
+    assert Client(service, path=path, optimizer=True).train(1, steps=3) == second
+    # without the optimizer's moments it starts from the same weights and then differs
+    fresh = Client(service, path=path, optimizer=False).train(1, steps=3)
+    assert fresh[0] == second[0]
+    assert fresh[1:] != second[1:]
+    stopped.train(5)
+    stopped.result(stopped.service.load_weights(stopped.body(path=path, optimizer=True)))
+    assert stopped.train(1, steps=3) == second
+
+
+def test_a_snapshot_never_changes_and_never_changes_training(service):
+    quiet, sampled = Client(service), Client(service)
+    before = sampled.snapshot()
+    answer = sampled.sample(before)
+    quiet.snapshot()
+    assert quiet.train(0, steps=2) == sampled.train(0, steps=2)
+    assert sampled.sample(before, 1) == answer
+    after = sampled.snapshot()
+    assert sampled.sample(after) != answer
+    assert quiet.train(1) == sampled.train(1)
+
+
+def test_gradients_add_up_until_the_step(service):
+    rng = np.random.default_rng(0)
+    rows = [rng.integers(0, 256, 9).tolist() for _ in range(4)]
+    at_once, in_two, only = Client(service), Client(service), Client(service)
+    step = {"adam_params": {"learning_rate": 1e-2}}
+    at_once.forward_backward(rows)
+    in_two.forward_backward(rows[:2])
+    in_two.forward_backward(rows[2:])
+    only.forward_backward(rows)
+    only.forward_backward(rows, only=True)  # a forward pass adds nothing
+    norms = [
+        c.result(service.optim_step(c.body(**step)))["metrics"]["unclipped_grad_l2:mean"]
+        for c in (at_once, in_two, only)
+    ]
+    assert norms[1] == pytest.approx(norms[0], rel=1e-5)
+    assert norms[2] == norms[0] > 0
+    # the gradients are used up
+    again = at_once.result(service.optim_step(at_once.body(**step)))
+    assert again["metrics"]["unclipped_grad_l2:mean"] == 0
+
+
+def test_a_request_sent_again_is_not_done_again(service):
+    client = Client(service)
+    raw = client.raw([[1, 2, 3]])
+    first = service.forward_backward(raw)
+    assert service.forward_backward(raw) == first
+    body = client.body(adam_params={})
+    once = client.result(service.optim_step(body))
+    assert client.result(service.optim_step(body)) == once
+    single = Client(service)
+    single.forward_backward([[1, 2, 3]])
+    expected = single.result(service.optim_step(single.body(adam_params={})))
+    assert once == expected
+
+
+@pytest.mark.parametrize(
+    ("request_of", "message"),
+    [
+        (lambda c: c.service.forward_backward(c.raw([[1, 999]])), "outside the vocabulary"),
+        (lambda c: c.service.forward_backward(c.raw([])), "data is empty"),
+        (lambda c: c.service.forward_backward(c.raw([[1, 2]], loss="dro")), "not supported"),
+        (lambda c: c.service.optim_step(c.body(optimizer_params={})), "only AdamW"),
+        (lambda c: c.service.optim_step(c.body(adam_params={"eps": -1})), "eps is -1"),
+        (lambda c: c.service.save_weights(c.body(path="a/b")), "no checkpoint's path"),
+        (lambda c: c.service.load_weights(c.body(path="tinker://x/weights/y")), "no checkpoint"),
+    ],
+)
+def test_a_bad_request_fails_in_its_turn_and_the_next_goes_on(service, request_of, message):
+    client = Client(service)
+    assert message in client.result(request_of(client))["error"]
+    assert client.train(0)
+
+
+def test_a_pass_that_fails_leaves_the_gradients(service):
+    clean, failed = Client(service), Client(service)
+    for client in (clean, failed):
+        client.forward_backward([[1, 2, 3]])
+    with pytest.raises(RequestError):
+        failed.forward_backward([[1, 2, 3], [1, 999]])
+    norms = [c.result(service.optim_step(c.body(adam_params={}))) for c in (clean, failed)]
+    assert norms[0] == norms[1]
+
+
+def test_unknown_things_are_said_to_be(service):
+    session = {"session_id": service.create_session({})["session_id"], "model_seq_id": 0}
+    with pytest.raises(Unknown, match="no base model 'x' here; use tiny/qwen3"):
+        service.create_model({**session, "base_model": "x"})
+    with pytest.raises(RequestError, match="rank 0"):
+        service.create_model({**session, "base_model": "tiny/qwen3", "lora_config": {"rank": 0}})
+    with pytest.raises(RequestError, match="nothing to train"):
+        flags = dict.fromkeys(("train_attn", "train_mlp", "train_unembed"), False)
+        service.create_model({**session, "base_model": "tiny/qwen3", "lora_config": flags})
+    for ask in (service.heartbeat, service.create_model):
+        with pytest.raises(Unknown, match="no session"):
+            ask({"session_id": "gone", "model_seq_id": 0})
+    with pytest.raises(Unknown, match="no training client"):
+        service.optim_step({"model_id": "gone", "seq_id": 1})
+
+
+def test_samplers_beyond_the_limit_are_the_ones_not_used(service):
+    client = Client(service)
+    samplers = [client.snapshot() for _ in range(SAMPLERS)]
+    client.sample(samplers[0])
+    samplers.append(client.snapshot())
+    assert client.sample(samplers[0], 1)
+    assert client.sample(samplers[-1])
+    with pytest.raises(Unknown, match="the 32 it used last"):
+        client.sample(samplers[1])
+
+
+def test_an_ended_session_leaves_its_checkpoints_only(service):
+    client = Client(service)
+    path, sampler = client.save("kept"), client.snapshot()
+    service.finish_session(client.session)
+    with pytest.raises(Unknown):
+        client.train(0)
+    with pytest.raises(Unknown):
+        client.sample(sampler)
+    assert service.registry.runs() == []
+    assert Client(service, path=path, optimizer=True).train(0)
+
+
+def test_a_silent_session_ends(service):
+    silent, alive = Client(service), Client(service)
+    service.registry.session(silent.session).seen -= 100
+    assert service.registry.sweep(idle=50) == [silent.session]
+    assert alive.train(0)
+
+
+def test_prompt_scores(service):
+    client = Client(service)
+    body = {
+        "sampling_session_id": client.snapshot(),
+        "seq_id": 0,
+        "prompt": {"chunks": [{"type": "encoded_text", "tokens": [1, 2, 3, 4]}]},
+        "sampling_params": {"max_tokens": 1},
+        "prompt_logprobs": True,
+        "topk_prompt_logprobs": 2,
+    }
+    message = wire.pb.SampleResponse.FromString(client.result(service.sample(body)))
+    own = np.frombuffer(message.prompt_logprobs, np.float32)
+    output = client.forward_backward([[1, 2, 3, 4]], only=True).loss_fn_outputs[0]
+    trained = np.frombuffer(output.fields["logprobs"].data, np.float32)
+    assert np.isnan(own[0])
+    np.testing.assert_allclose(own[1:], trained, atol=1e-5)
+    top = np.frombuffer(message.topk_prompt_logprobs.logprobs, np.float32).reshape(4, 2)
+    assert (top[1:, 0] >= top[1:, 1]).all()
+    assert (top[1:, 0] >= own[1:] - 1e-6).all()
+    last = {**body, "seq_id": 1, "prompt_logprobs_last_n": 1, "topk_prompt_logprobs": 0}
+    message = wire.pb.SampleResponse.FromString(client.result(service.sample(last)))
+    found = np.frombuffer(message.prompt_logprobs, np.float32)
+    assert np.isnan(found[:3]).all() and found[3] == own[3]
+
+
+def test_sampling_stops_where_told(service):
+    client = Client(service)
+    sampler = client.snapshot()
+    free = wire.pb.SampleResponse.FromString(client.sample(sampler, stop=[]))
+    tokens = np.frombuffer(free.sequences[0].tokens, np.int32)
+    third = int(tokens[2])
+    end = int(np.flatnonzero(tokens == third)[0]) + 1
+    text = client.service.models.get("tiny/qwen3").decode([third])
+    for number, stop in enumerate(([third], text, [text])):
+        stopped = wire.pb.SampleResponse.FromString(client.sample(sampler, number + 1, stop=stop))
+        assert len(stopped.sequences[0].tokens) == 4 * end
+        assert stopped.sequences[0].stop_reason == wire.pb.STOP_REASON_STOP

@@ -1,0 +1,157 @@
+"""Losses and the optimizer against their formulas; batches and their complaints."""
+
+import numpy as np
+import pytest
+
+from sweeper.engine import losses, optimizer
+from sweeper.engine.batches import Datum, check, microbatches
+from sweeper.engine.errors import RequestError
+from sweeper.engine.net import Shape
+from sweeper.engine.optimizer import AdamParams, Moments
+
+SHAPE = Shape(vocab=11, hidden=8, mlp=12, layers=2, heads=4, kv_heads=2, head=4, context=16)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def inputs_for(rng, size):
+    return {
+        "weights": rng.normal(size=size),
+        "logprobs": rng.normal(size=size) - 2,
+        "advantages": rng.normal(size=size),
+    }
+
+
+def test_losses_match_their_closed_forms(rng):
+    logprobs, inputs = rng.normal(size=(5, 1)) - 2, inputs_for(rng, (5, 1))
+    loss, _ = losses.LOSSES["cross_entropy"].compute(logprobs, inputs, {})
+    np.testing.assert_allclose(loss, -inputs["weights"] * logprobs)
+    loss, _ = losses.LOSSES["importance_sampling"].compute(logprobs, inputs, {})
+    ratio = np.exp(logprobs) / np.exp(inputs["logprobs"])
+    np.testing.assert_allclose(loss, -inputs["weights"] * ratio * inputs["advantages"])
+
+
+@pytest.mark.parametrize("name", sorted(losses.LOSSES))
+def test_slopes_match_finite_differences(rng, name):
+    logprobs, inputs = rng.normal(size=(7, 2)) - 2, inputs_for(rng, (7, 2))
+    compute = losses.LOSSES[name].compute
+    measured = (
+        compute(logprobs + 1e-6, inputs, {})[0] - compute(logprobs - 1e-6, inputs, {})[0]
+    ) / 2e-6
+    np.testing.assert_allclose(compute(logprobs, inputs, {})[1], measured, rtol=1e-6, atol=1e-8)
+
+
+def test_an_unknown_loss_or_configuration_is_refused():
+    with pytest.raises(RequestError, match="use cross_entropy"):
+        losses.find("nonsense", {})
+    with pytest.raises(RequestError, match="no configuration beta"):
+        losses.find("cross_entropy", {"beta": 1.0})
+
+
+def reference_adamw(weight, gradients, params):
+    """One scalar weight, written out from the paper."""
+    m = v = 0.0
+    for t, g in enumerate(gradients, 1):
+        m = params.beta1 * m + (1 - params.beta1) * g
+        v = params.beta2 * v + (1 - params.beta2) * g * g
+        m_hat, v_hat = m / (1 - params.beta1**t), v / (1 - params.beta2**t)
+        weight -= params.learning_rate * (
+            m_hat / (v_hat**0.5 + params.eps) + params.weight_decay * weight
+        )
+    return weight
+
+
+def test_adamw_follows_the_paper(rng):
+    params = AdamParams(learning_rate=0.1, eps=1e-3, weight_decay=0.3)
+    weights, moments = {"w": rng.normal(size=(2, 3))}, Moments({}, {}, 0)
+    gradients = rng.normal(size=(6, 2, 3))
+    expected = [
+        reference_adamw(weights["w"][i, j], gradients[:, i, j], params)
+        for i in range(2)
+        for j in range(3)
+    ]
+    before = weights["w"].copy()
+    first = weights
+    for gradient in gradients:
+        weights, moments, _ = optimizer.step(weights, {"w": gradient}, moments, params)
+    np.testing.assert_allclose(weights["w"].ravel(), expected, rtol=1e-12)
+    np.testing.assert_array_equal(first["w"], before)  # a snapshot of them never changes
+    assert moments.steps == 6
+
+
+def test_clipping_scales_all_gradients_to_the_norm():
+    weights = {"a": np.zeros(2), "b": np.zeros(2)}
+    gradients = {"a": np.array([3.0, 0.0]), "b": np.array([0.0, 4.0])}
+    params = AdamParams(beta1=0.0, beta2=0.0, grad_clip_norm=1.0)
+    _, moments, norm = optimizer.step(weights, gradients, Moments({}, {}, 0), params)
+    assert norm == pytest.approx(5.0)
+    np.testing.assert_allclose(moments.first["a"], [0.6, 0.0])
+    np.testing.assert_allclose(moments.first["b"], [0.0, 0.8])
+    loose = params._replace(grad_clip_norm=6.0)
+    _, moments, _ = optimizer.step(weights, gradients, Moments({}, {}, 0), loose)
+    np.testing.assert_allclose(moments.first["a"], [3.0, 0.0])
+
+
+def test_no_gradient_moves_nothing():
+    weights, moments = {"w": np.ones(2)}, Moments({"w": np.ones(2)}, {"w": np.ones(2)}, 3)
+    assert optimizer.step(weights, {}, moments, AdamParams()) == (weights, moments, 0.0)
+    zero = {"w": np.zeros(2)}
+    moved, _, _ = optimizer.step(weights, zero, Moments({}, {}, 0), AdamParams(eps=0.0))
+    np.testing.assert_array_equal(moved["w"], [1, 1])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"learning_rate": float("nan")}, "learning_rate is nan"),
+        ({"beta1": 1.0}, "below 1"),
+        ({"momentum": 0.9}, "unknown momentum"),
+    ],
+)
+def test_bad_adam_parameters_are_refused(given, message):
+    with pytest.raises(RequestError, match=message):
+        optimizer.parse(given)
+
+
+def datum(n, **inputs):
+    tokens = np.arange(n) % 11
+    return Datum(tokens, {"target_tokens": tokens, **inputs})
+
+
+def test_microbatches_hold_every_position_once_and_little_padding(monkeypatch):
+    monkeypatch.setattr("sweeper.engine.batches.ROWS", 20)
+    data = [datum(n) for n in (3, 9, 1, 8, 3, 2)]
+    seen = []
+    for batch in microbatches(data, losses.LOSSES["cross_entropy"]):
+        assert batch.ids.size <= 20 or len(batch.members) == 1
+        flat = batch.ids.ravel()[batch.rows]
+        np.testing.assert_array_equal(flat, batch.targets[:, 0])
+        assert batch.inputs["weights"].sum() == len(batch.rows)  # each counts once by default
+        seen += batch.members
+    assert sorted(seen) == list(range(6))
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (datum(0), "model_input is empty"),
+        (datum(17), "17 tokens, and the model's context is 16"),
+        (Datum(np.arange(3), {}), "'target_tokens'\\] is missing"),
+        (Datum(np.arange(3), {"target_tokens": np.arange(2)}), "model_input has 3 tokens"),
+        (Datum(np.arange(3), {"target_tokens": np.ones(3)}), "float64"),
+        (Datum(np.array([11]), {"target_tokens": np.array([1])}), "outside the vocabulary"),
+        (Datum(np.array([1]), {"target_tokens": np.array([-1])}), "outside the vocabulary"),
+        (
+            datum(3, weights=np.ones(4), logprobs=np.ones(3), advantages=np.ones(3)),
+            "weights has shape",
+        ),
+        (datum(3), "needs loss_fn_inputs\\['logprobs'\\]"),
+    ],
+)
+def test_bad_data_are_refused_with_their_number(bad, message):
+    loss = losses.LOSSES["importance_sampling"]
+    with pytest.raises(RequestError, match=f"data\\[4\\].*{message}"):
+        check(bad, 4, loss, SHAPE)
