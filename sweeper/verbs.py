@@ -6,6 +6,7 @@ import sys
 import time
 from argparse import Namespace
 from collections import Counter
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from sweeper.errors import NotFound, UsageError
@@ -161,7 +162,8 @@ def _print_status(sweep: "Sweep", arguments: Namespace) -> None:
         record = run.record()
         state = run.state.value + (f" ({observed[run.id]})" if run.id in observed else "")
         steps = [row["step"] for row in run.history.rows if row.get("step") is not None]
-        row = (run.name, state, run.attempts, max(steps, default=None), duration(record["wall_s"]))
+        spent = duration(_seconds(record))
+        row = (run.name, state, run.attempts, max(steps, default=None), spent)
         rows.append((*row, *((record["value"],) if metric else ()), record["reason"] or ""))
     print_table(
         ["run", "state", "attempts", "step", "time", *([metric] if metric else []), "reason"], rows
@@ -170,6 +172,13 @@ def _print_status(sweep: "Sweep", arguments: Namespace) -> None:
     print(f"\n{sweep.name}: {_counted(counts)}")
     if waiting:
         print(f"the launcher waits: {waiting}")
+
+
+def _seconds(record: dict[str, Any]) -> float | None:
+    """How long a run took, or has taken until now (as far as the two hosts' clocks agree)."""
+    if record["state"] != "running" or record["started"] is None:
+        return record["wall_s"]
+    return max(0.0, (datetime.now(UTC) - datetime.fromisoformat(record["started"])).total_seconds())
 
 
 def _active(sweep: "Sweep") -> list["RecordedRun"]:

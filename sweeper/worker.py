@@ -82,6 +82,7 @@ class Worker:
         body = {
             "schema": SCHEMA,
             "time": timestamp(),
+            "started": timestamp(),
             "nonce": nonce,
             "host": os.uname().nodename,
             "pid": os.getpid(),

@@ -10,6 +10,8 @@ from types import ModuleType
 
 import pytest
 
+from sweeper.engine import lifecycle
+
 
 @pytest.fixture(scope="session")
 def written() -> ModuleType:
@@ -31,3 +33,16 @@ def tmux_socket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("SWEEPER_TMUX_SOCKET", name)
     yield name
     subprocess.run(["tmux", "-L", name, "kill-server"], capture_output=True, check=False)
+
+
+@pytest.fixture(scope="session")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[lifecycle.EngineInfo]:
+    """An engine with a home of its own on a free port, for the whole session: `.url`, `.home`."""
+    home = str(tmp_path_factory.mktemp("engine-home"))
+    with subprocess.Popen(
+        lifecycle.command(home), stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            yield lifecycle.wait(home, timeout=60)
+        finally:
+            process.terminate()

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 
-__all__ = ["checkpoints", "engine", "home", "models"]
+__all__ = ["checkpoints", "engine", "home", "models", "spill"]
 
 
 def home(environ: Mapping[str, str] = os.environ) -> str:
@@ -22,6 +22,11 @@ def engine(root: str | None = None) -> str:
 def checkpoints(root: str | None = None) -> str:
     """What training clients saved."""
     return os.path.join(engine(root), "checkpoints")
+
+
+def spill(root: str | None = None) -> str:
+    """Weights of samplers that are not in use; nothing of it outlives the engine."""
+    return os.path.join(engine(root), "spill")
 
 
 def models(root: str | None = None) -> str:

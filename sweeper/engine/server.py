@@ -30,11 +30,11 @@ __all__ = ["serve"]
 
 log = logging.getLogger("sweeper.engine")
 
-THREADS = 1
+THREADS = min(2, os.cpu_count() or 1)  # more than two have not been measured (docs/engine.md)
 _LOCK_SECONDS = 3.0
 _LOG_BYTES = 1_000_000
 _DRAIN_SECONDS = 5.0
-# An interpreter whose threads pass the lock on every 5 ms answers slowly while it computes.
+# Python's own 5 ms would let a thread that computes hold up one that answers.
 _SWITCH_SECONDS = 0.0005
 
 
@@ -122,7 +122,7 @@ def _run(host: str, port: int, home: str, models: dict[str, str]) -> None:
             offered.get(name)
     except (ValueError, OSError) as error:
         raise EngineError(str(error)) from error
-    service = Service(offered, Vault(homes.checkpoints(home)), THREADS)
+    service = Service(offered, Vault(homes.checkpoints(home)), homes.spill(home), THREADS)
     started = datetime.now(UTC).isoformat(timespec="milliseconds")
     identity = {"service": SERVICE, "pid": os.getpid(), "started": started, "home": home}
     with _listen(host, port) as listener:

@@ -37,11 +37,12 @@ def _owner(name: str, kind: str) -> str:
 class Service:
     """Everything a client can ask for, but for listings (`listing`)."""
 
-    def __init__(self, models: Models, vault: Vault, threads: int = 1) -> None:
+    def __init__(self, models: Models, vault: Vault, spill: str, threads: int = 1) -> None:
+        """`spill` is a directory for samplers that are not in use; it is emptied."""
         self.models, self.vault = models, vault
         self.scheduler = Scheduler(threads)
         self.promises = Promises()
-        self.registry = Registry(self.scheduler.close)
+        self.registry = Registry(spill, self.scheduler.close)
         self._misc = Lane(ordered=False)
         self._swept = time.monotonic()
         self._sweeping = threading.Lock()
@@ -205,7 +206,7 @@ class Service:
                 return Reply({"path": str(place), "type": "save_weights_for_sampler"})
             session = _owner(run.id, "train")
             name = f"{session}:sample:{body['sampling_session_seq_id']}"
-            self._add_sampler(session, name, run.adapter, None)
+            self._add_sampler(session, name, run.adapter.snapshot(), None)
             return Reply({"sampling_session_id": name, "type": "save_weights_for_sampler"})
 
         return self._for_run(body, job)

@@ -1,11 +1,16 @@
 """What the engine holds while it runs: sessions, their training runs and their samplers."""
 
 import collections
+import contextlib
+import os
+import shutil
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
 
 from sweeper.engine.arrays import Arrays
 from sweeper.engine.errors import Unknown
@@ -18,22 +23,52 @@ from sweeper.engine.scheduler import Lane
 __all__ = ["Adapter", "Registry", "Run", "Sampler", "Session"]
 
 NETWORKS = 64
-SAMPLERS = 32  # kept a session: a loop that makes one every step must not fill the memory
+# Kept a session, the ones used last: a loop that makes one every step must not fill the memory,
+# nor in the long run the disk.
+SAMPLERS_IN_MEMORY, SAMPLERS = 16, 256
 IDLE_SECONDS = 1800.0  # a client says that it lives every 10 s
 
 
 class Adapter:
     """An adapter at one moment, and the network that it makes of its base. Never changes.
 
-    Networks are some times larger than adapters, so only those used last are kept.
+    Networks are some times larger than adapters, so only those used last are kept. The arrays
+    themselves can be moved to a file.
     """
 
     _recent: ClassVar["collections.OrderedDict[int, Adapter]"] = collections.OrderedDict()
     _lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, model: Model, config: LoraConfig, arrays: Arrays) -> None:
-        self.model, self.config, self.arrays = model, config, arrays
+        self.model, self.config = model, config
+        self._arrays: Arrays | None = arrays
+        self._file = ""
         self._network: Effective | None = None
+
+    @property
+    def arrays(self) -> Arrays:
+        """The adapter's arrays, from their file if they were moved there."""
+        arrays = self._arrays
+        if arrays is None:
+            with np.load(self._file, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
+        return arrays
+
+    def snapshot(self) -> "Adapter":
+        """The same adapter as an object of its own, which can be moved to a file."""
+        return Adapter(self.model, self.config, self.arrays)
+
+    def spill(self, path: str) -> None:
+        """Move the arrays to a file, if there are any and they are not in one."""
+        if not self._arrays:
+            return
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            np.savez(file, allow_pickle=False, **self._arrays)
+        self._file, self._arrays = path, None
+        with self._lock:
+            self._network = None
+            self._recent.pop(id(self), None)
 
     @property
     def network(self) -> Effective:
@@ -89,9 +124,10 @@ class Session:
 class Registry:
     """Everything above by id. Any thread may ask; samplers beyond the limit are dropped."""
 
-    def __init__(self, on_drop: Callable[[Lane], None]) -> None:
+    def __init__(self, spill: str, on_drop: Callable[[Lane], None]) -> None:
         self._lock = threading.Lock()
-        self._on_drop = on_drop
+        self._spill, self._on_drop = spill, on_drop
+        shutil.rmtree(spill, ignore_errors=True)  # of an engine that ended badly
         self._sessions: dict[str, Session] = {}
         self._runs: dict[str, Run] = {}
         self._samplers: dict[str, collections.OrderedDict[str, Sampler]] = {}
@@ -139,7 +175,7 @@ class Registry:
             return list(self._runs.values())[::-1]
 
     def add_sampler(self, session: str, sampler: Sampler) -> None:
-        """Add a sampler, and drop the session's least recently used ones beyond the limit."""
+        """Add a sampler. Beyond the limits the least recently used go to disk, then altogether."""
         with self._lock:
             if session not in self._sessions:
                 raise Unknown(f"there is no session {session}")
@@ -147,8 +183,17 @@ class Registry:
             held[sampler.id] = sampler
             self._sessions[session].samplers.append(sampler.id)
             del self._sessions[session].samplers[:-1000]
-            while len(held) > SAMPLERS:  # what waits in its lane is still answered
-                held.popitem(last=False)
+            dropped = held.popitem(last=False)[0] if len(held) > SAMPLERS else None
+            old = list(held.values())[: max(0, len(held) - SAMPLERS_IN_MEMORY)]
+        for idle in old:
+            idle.adapter.spill(self._file_of(idle.id))
+        if dropped is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(self._file_of(dropped))
+
+    def _file_of(self, sampler: str) -> str:
+        session, _, number = sampler.rpartition(":sample:")
+        return os.path.join(self._spill, session, f"{number}.npz")
 
     def sampler(self, name: str) -> Sampler:
         """The sampler of that id, now the most recently used. Unknown if there is none."""
@@ -179,6 +224,7 @@ class Registry:
             self.drop_run(run)
         for sampler in samplers.values():
             self._on_drop(sampler.lane)
+        shutil.rmtree(os.path.join(self._spill, name), ignore_errors=True)
 
     def sweep(self, idle: float = IDLE_SECONDS) -> list[str]:
         """End the sessions not heard of for `idle` seconds; their ids."""

@@ -159,7 +159,7 @@ print(json.dumps([[step(training, i) for i in range(3, 6)], path]))
             url,
             """
 training = service.create_training_client_from_state_with_optimizer(sys.argv[2]).result()
-rest = service.create_rest_client()
+rest = tinker.RestClient(base_url=sys.argv[1], api_key="tml-local")
 run = rest.get_training_run_by_tinker_path(sys.argv[2]).result()
 print(json.dumps([[step(training, i) for i in range(3, 6)], run.last_checkpoint.tinker_path]))
 """,

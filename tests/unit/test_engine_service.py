@@ -5,12 +5,12 @@ import concurrent.futures
 import numpy as np
 import pytest
 
-from sweeper.engine import wire
+from sweeper.engine import state, wire
 from sweeper.engine.checkpoints import Vault
 from sweeper.engine.errors import RequestError, Unknown
 from sweeper.engine.models import Models
 from sweeper.engine.service import Service
-from sweeper.engine.state import SAMPLERS
+from sweeper.engine.state import SAMPLERS_IN_MEMORY
 
 DONE = 10
 
@@ -22,7 +22,7 @@ def models(tmp_path_factory):
 
 @pytest.fixture
 def service(models, tmp_path):
-    made = Service(models, Vault(str(tmp_path / "checkpoints")))
+    made = Service(models, Vault(str(tmp_path / "checkpoints")), str(tmp_path / "spill"))
     yield made
     made.scheduler.stop(DONE)
 
@@ -215,15 +215,32 @@ def test_unknown_things_are_said_to_be(service):
         service.optim_step({"model_id": "gone", "seq_id": 1})
 
 
-def test_samplers_beyond_the_limit_are_the_ones_not_used(service):
+def test_samplers_not_in_use_go_to_disk_and_come_back_the_same(service, tmp_path):
     client = Client(service)
-    samplers = [client.snapshot() for _ in range(SAMPLERS)]
+    client.train(0)
+    first = client.snapshot()
+    before = client.sample(first)
+    for _ in range(SAMPLERS_IN_MEMORY + 3):
+        client.snapshot()
+    files = list((tmp_path / "spill").rglob("*.npz"))
+    assert len(files) == 4
+    client.train(1)
+    assert client.sample(first, 1) == before
+    service.finish_session(client.session)
+    assert list((tmp_path / "spill").rglob("*.npz")) == []
+
+
+def test_samplers_beyond_the_limit_are_the_ones_not_used(service, tmp_path, monkeypatch):
+    monkeypatch.setattr(state, "SAMPLERS", 20)
+    client = Client(service)
+    samplers = [client.snapshot() for _ in range(20)]
     client.sample(samplers[0])
     samplers.append(client.snapshot())
     assert client.sample(samplers[0], 1)
     assert client.sample(samplers[-1])
-    with pytest.raises(Unknown, match="the 32 it used last"):
+    with pytest.raises(Unknown, match="the 20 it used last"):
         client.sample(samplers[1])
+    assert len(list((tmp_path / "spill").rglob("*.npz"))) <= 20 - SAMPLERS_IN_MEMORY + 2
 
 
 def test_an_ended_session_leaves_its_checkpoints_only(service):
