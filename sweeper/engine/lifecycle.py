@@ -60,7 +60,7 @@ def serve(
     home: str | None = None,
     models: Mapping[str, str] | None = None,
 ) -> None:
-    """Serve until SIGTERM, SIGINT or SIGHUP. Port 0 is a free one.
+    """Serve until SIGTERM or SIGINT; a hangup is survived. Port 0 is a free one.
 
     `models` gives directories in Hugging Face's layout to names, beside the built-in
     `tiny/qwen3`. Raises EngineError if another engine serves the home, the address cannot be

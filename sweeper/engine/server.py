@@ -145,8 +145,10 @@ def _run(host: str, port: int, home: str, models: dict[str, str]) -> None:
             server.should_exit = True
 
         # uvicorn puts its own in place while it serves, then raises what it caught again
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, finish)
+        # Its window may be closed, or the whole tmux server: the runs go on, and need it.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         server.run([listener])
     service.scheduler.stop(_DRAIN_SECONDS)
     log.info("engine stopped")

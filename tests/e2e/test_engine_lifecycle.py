@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -46,13 +47,24 @@ def test_it_is_found_and_stopped(tmp_path):
         assert "engine stopped" in file.read()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_end_it_in_order(tmp_path, number):
     with serving(tmp_path) as process:
         lifecycle.wait(str(tmp_path), timeout=60)
         process.send_signal(number)
         assert process.wait(30) == 0
     assert not os.path.exists(lifecycle.record_path(str(tmp_path)))
+
+
+def test_a_terminal_that_goes_takes_no_engine_with_it(tmp_path):
+    with serving(tmp_path) as process:
+        info = lifecycle.wait(str(tmp_path), timeout=60)
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.2)
+        assert process.poll() is None
+        assert lifecycle.find(str(tmp_path)) == info
+        process.terminate()
+        assert process.wait(30) == 0
 
 
 def test_a_home_has_one_engine(tmp_path):
