@@ -26,6 +26,8 @@ def seed(store: Store, layout: Layout, run: str, attempt: int, mode: str) -> int
         source = store.local_path(layout.log_path(run, earlier))
         if target is None or source is None or not os.path.isdir(source):
             continue
+        if not os.listdir(source):
+            continue  # it ended before it had been seeded itself
         if mode == "auto" and not read_records(os.path.join(source, "checkpoints.jsonl")):
             return None
         for name in _COPIED:

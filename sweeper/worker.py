@@ -160,12 +160,10 @@ class Worker:
         if recipe["kind"] == "command":
             from sweeper.recipe import render_command
 
-            values = job["config"] | {
-                "log_path": log_path,
-                "seed": job["seed"],
-                "run": self.run,
-                "attempt": self.attempt,
-            }
+            values = job["config"] | {"log_path": log_path, "run": self.run}
+            values["attempt"] = self.attempt
+            if job["seed"] is not None:
+                values["seed"] = job["seed"]
             return render_command(recipe["command"], values), environment
         config = job["config"] | {recipe["log_path_field"]: log_path}
         if recipe["behavior_field"]:
