@@ -1,4 +1,4 @@
-"""Launch a grid of experiments, lose none of them, and compare what they found.
+"""Launch a grid of runs, lose none of them, and compare what they found.
 
     plan = sweeper.plan("grids/quickstart.yaml", overrides={"max_steps": 5})
     sweeper.launch(plan, root="sweeps", wait=True)

@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sweeper.errors import SweeperError
 
@@ -42,11 +42,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _verb(name: str):
-    """The function of a verb; `sweeper.verbs` is loaded only now, so that `--help` is quick."""
-    from sweeper import verbs
+def _verb(name: str) -> Callable[[argparse.Namespace], int]:
+    """The function of a verb; its module is loaded only now, so that `--help` is quick."""
+    from importlib import import_module
 
-    return getattr(verbs, name)
+    home = "sweeper.watching" if name in ("status", "ls", "logs") else "sweeper.verbs"
+    return getattr(import_module(home), name)
 
 
 def parser() -> argparse.ArgumentParser:

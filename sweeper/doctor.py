@@ -61,10 +61,11 @@ def _store(root: str) -> str:
     """Exclusive create is what the promises rest on: try it."""
     store = open_store(root)
     folder = store.local_path("") or root
-    made = not os.path.isdir(folder)
-    os.makedirs(folder, exist_ok=True)
+    while not os.path.isdir(folder):
+        folder = os.path.dirname(folder)  # where the first launch would make it
     with tempfile.TemporaryDirectory(prefix=".doctor-", dir=folder) as probe:
-        path = f"{os.path.basename(probe)}/probe"
+        path = "probe"
+        store = open_store(probe)
         store.create(path, b"1")
         try:
             store.create(path, b"2")
@@ -72,12 +73,9 @@ def _store(root: str) -> str:
             exclusive = True
         else:
             exclusive = False
-    if made:
-        os.rmdir(folder)
     if not exclusive:
-        raise LookupError(f"{store.root} cannot create a file exclusively: use another folder")
-    free = shutil.disk_usage(folder if not made else os.path.dirname(folder)).free / 1e9
-    return f"{store.root}, {free:.0f} GB free"
+        raise LookupError(f"{folder} cannot create a file exclusively: use another folder")
+    return f"{root}, {shutil.disk_usage(folder).free / 1e9:.0f} GB free"
 
 
 def _engine() -> str:

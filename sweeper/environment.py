@@ -39,12 +39,18 @@ def write(folder: str, extra: Mapping[str, str]) -> str:
     the file's path."""
     environment = {k: v for k, v in os.environ.items() if k not in _NOT_OURS} | dict(extra)
     path = env_file(folder)
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     temporary = f"{path}.{os.getpid()}"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(environment, file)
-    os.replace(temporary, path)
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(environment, file)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"cannot keep the runs' environment in {path}: {error.strerror}; "
+            "set SWEEPER_HOME to a folder that can be written"
+        ) from error
     return path
 
 

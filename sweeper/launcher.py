@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
 from sweeper.command import worker_command
 from sweeper.documents import SCHEMA, encode, read_json, timestamp
-from sweeper.errors import AlreadyExists, Unreachable
+from sweeper.errors import AlreadyExists, StoreError, Unreachable
 from sweeper.layout import Layout, token
-from sweeper.states import OPEN, Event, RunState, State, fold
+from sweeper.states import OPEN, Event, State, fold, wants_attempt
 from sweeper.store import Store
 from sweeper.sweeps import Events, read_events, read_plan
 
@@ -31,10 +31,6 @@ POLL_SECONDS = 0.5
 SETTLE_SECONDS = 12.0
 """How long a job must have ended, and no worker of its attempt have beaten, before the launcher
 says that the worker died: a second copy of the job may have ended while the first one trains."""
-_PLANNED = RunState(State.PLANNED, 0, 0, None)
-_MOST_RESTARTS = 20
-"""How often a run that was preempted or lost is started again: enough for any spot market, and an
-end to a run that kills its machine."""
 
 
 class Summary(NamedTuple):
@@ -80,7 +76,9 @@ class Launcher:
         self._sleep = sleep
         self._notify = notify
         self._plan = read_plan(store, sweep)
-        self._runs = {run["id"]: run for run in self._plan["runs"] if not run.get("retired")}
+        self._runs = {run["id"]: run for run in self._plan["runs"]}
+        # Runs that the grid no longer has are started no more, but looked after while they run.
+        self._retired = {run["id"] for run in self._plan["runs"] if run.get("retired")}
         self._env_file: str | None = read_json(store, self._layout.service)["env_file"]
         self._beats: dict[str, tuple[int, float]] = {}
         self._observed: dict[str, str] = {}
@@ -90,7 +88,12 @@ class Launcher:
     def run(self) -> Summary:
         """Step until nothing runs and nothing is left to start."""
         while True:
-            summary = self.step()
+            try:
+                summary = self.step()
+            except StoreError as error:
+                if self._told is None:
+                    raise  # it never worked: say so at once
+                summary = self._told._replace(unreachable=str(error))
             if summary != self._told:
                 self._notify(summary)
                 self._told = summary
@@ -110,11 +113,11 @@ class Launcher:
             unreachable = str(error)  # says nothing about any job: look again next time
         self._publish(unreachable)
         states = {run: fold(events.get(run, ())) for run in self._runs}
-        waiting = sum(
-            self._wants_attempt(states[run], events.get(run, set())) or states[run].unacknowledged
-            for run in self._runs
+        shown = [s for run, s in states.items() if run not in self._retired or s.state in OPEN]
+        waiting = len(self._wanting(events)) + sum(
+            state.unacknowledged for run, state in states.items() if run not in self._retired
         )
-        return Summary(Counter(s.state for s in states.values()), waiting, unreachable)
+        return Summary(Counter(s.state for s in shown), waiting, unreachable)
 
     def _acknowledge(self, events: Events) -> None:
         """Submit again what an earlier launcher meant to submit, unless the backend has it."""
@@ -126,7 +129,8 @@ class Launcher:
         if not opened:
             return
         found = self._backend.find(list(opened))
-        self._submit(events, [opened[job] for job in opened if job not in found])
+        missing = [run for job, run in opened.items() if job not in found]
+        self._submit(events, [run for run in missing if run not in self._retired])
         for job in found:
             self._event(events, opened[job], _attempt_of(job), Event.SUBMITTED, {})
 
@@ -191,28 +195,21 @@ class Launcher:
     def _start(self, events: Events) -> None:
         """Open attempts for runs that want one, as far as `max_parallel` allows."""
         states = {run: fold(events.get(run, ())) for run in self._runs}
-        busy = sum(s.state in OPEN or s.unacknowledged for s in states.values())
+        busy = sum(state.state in OPEN for state in states.values())
         free = max(0, self._plan["launch"]["max_parallel"] - busy)
-        wanting = [
-            run for run in self._runs if self._wants_attempt(states[run], events.get(run, set()))
-        ]
-        chosen = wanting[:free]
+        chosen = self._wanting(events)[:free]
         for run in chosen:
             self._open(events, run, states[run].opened + 1)
         self._submit(events, chosen)
 
-    def _wants_attempt(self, state: RunState, events: set[tuple[int, Event]]) -> bool:
-        """Whether the run is to be started (again), as far as its own history says."""
-        if state.unacknowledged:
-            return False
-        if state.state is State.PLANNED:
-            return True
-        ends = Counter(event for _, event in events)
-        if state.state is State.FAILED:
-            return ends[Event.FAILED] <= self._plan["launch"]["retries"]
-        if state.state in (State.PREEMPTED, State.LOST):
-            return ends[Event.PREEMPTED] + ends[Event.LOST] <= _MOST_RESTARTS
-        return False
+    def _wanting(self, events: Events) -> list[str]:
+        """The runs that are to be started (again), in the order of the plan."""
+        retries: int = self._plan["launch"]["retries"]
+        return [
+            run
+            for run in self._runs
+            if run not in self._retired and wants_attempt(events.get(run, ()), retries)
+        ]
 
     def _open(self, events: Events, run: str, attempt: int) -> None:
         """Put on record what the attempt is to do, then that it is about to be submitted."""

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import time
 from collections.abc import Generator
 
 from sweeper.errors import AnotherLauncher, StoreError
@@ -11,6 +12,9 @@ from sweeper.store import Store
 
 __all__ = ["holding_sweep", "is_held"]
 
+_PATIENCE_SECONDS = 0.5
+"""Whoever looks whether the lock is held has it himself for an instant."""
+
 
 @contextlib.contextmanager
 def holding_sweep(store: Store, sweep: str) -> Generator[None]:
@@ -18,36 +22,48 @@ def holding_sweep(store: Store, sweep: str) -> Generator[None]:
 
     Raises `AnotherLauncher` when it is taken.
     """
-    descriptor = _open(store, sweep)
+    path = _path(store, sweep)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise AnotherLauncher(
-                f"another launcher is at work on {sweep!r} in {store.root}: "
-                f"watch it with `sweeper status {sweep}`, or wait until it ends"
-            ) from error
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}") from error
+    try:
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not _try(descriptor, fcntl.LOCK_EX):
+            if time.monotonic() > deadline:
+                raise AnotherLauncher(
+                    f"another launcher is at work on {sweep!r}: watch it with "
+                    f"`sweeper status {sweep} --root {store.root}`, or wait until it ends"
+                )
+            time.sleep(0.01)
         yield
     finally:
         os.close(descriptor)
 
 
 def is_held(store: Store, sweep: str) -> bool:
-    """Whether some launcher holds the sweep now."""
+    """Whether some launcher holds the sweep now. Leaves nothing behind."""
     try:
-        with holding_sweep(store, sweep):
-            return False
-    except AnotherLauncher:
-        return True
+        descriptor = os.open(_path(store, sweep), os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return not _try(descriptor, fcntl.LOCK_SH)
+    finally:
+        os.close(descriptor)
 
 
-def _open(store: Store, sweep: str) -> int:
+def _try(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _path(store: Store, sweep: str) -> str:
     path = store.local_path(Layout(sweep).lock)
     if path is None:
         raise StoreError(f"{store.root}: a launcher needs a local folder to lock")
-    try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        # Not inherited: a job must not keep the lock of the launcher that started it.
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise StoreError(f"{path}: {error.strerror}") from error
+    return path

@@ -16,28 +16,32 @@ _COPIED = ("config.json",)
 
 
 def seed(store: Store, layout: Layout, run: str, attempt: int, mode: str) -> int | None:
-    """Copy into the folder of `attempt` what its forerunner left, so that the recipe resumes.
+    """Copy into the folder of `attempt` what an earlier one left, so that the recipe resumes.
 
-    `mode` is `auto` (only where the forerunner recorded a checkpoint) or `always`. Returns the
-    attempt that was copied, None where there was none to copy.
+    `mode` is `auto` (from the last attempt that recorded a checkpoint, if any did) or `always`
+    (without a checkpoint too, from the last that left anything). Returns the attempt that was
+    copied, None where there was none to copy.
     """
     target = store.local_path(layout.log_path(run, attempt))
-    for earlier in range(attempt - 1, 0, -1):
-        source = store.local_path(layout.log_path(run, earlier))
-        if target is None or source is None or not os.path.isdir(source):
-            continue
-        if not os.listdir(source):
-            continue  # it ended before it had been seeded itself
-        if mode == "auto" and not read_records(os.path.join(source, "checkpoints.jsonl")):
-            return None
-        for name in _COPIED:
-            if os.path.exists(os.path.join(source, name)):
-                shutil.copyfile(os.path.join(source, name), os.path.join(target, name))
-        for name in _APPENDED:
-            if os.path.exists(os.path.join(source, name)):
-                copy_lines(os.path.join(source, name), os.path.join(target, name))
-        return earlier
-    return None
+    folders = {
+        earlier: folder
+        for earlier in range(attempt - 1, 0, -1)
+        if (folder := store.local_path(layout.log_path(run, earlier))) and os.path.isdir(folder)
+    }
+    # An attempt that was killed while it was being seeded has no checkpoints yet: they come last.
+    chosen = [n for n in folders if read_records(os.path.join(folders[n], "checkpoints.jsonl"))]
+    if mode == "always":
+        chosen += [n for n in folders if os.listdir(folders[n])]
+    if not chosen or target is None:
+        return None
+    source = folders[chosen[0]]
+    for name in _COPIED:
+        if os.path.exists(os.path.join(source, name)):
+            shutil.copyfile(os.path.join(source, name), os.path.join(target, name))
+    for name in _APPENDED:
+        if os.path.exists(os.path.join(source, name)):
+            copy_lines(os.path.join(source, name), os.path.join(target, name))
+    return chosen[0]
 
 
 def has_final_checkpoint(log_path: str) -> bool | None:
@@ -55,7 +59,7 @@ def read_records(path: str) -> list[dict[str, Any]]:
     try:
         with open(path, "rb") as file:
             lines = file.read().splitlines()
-    except FileNotFoundError:
+    except OSError:
         return []
     records: list[dict[str, Any]] = []
     for line in lines:

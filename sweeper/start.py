@@ -21,8 +21,9 @@ from sweeper.documents import encode, read_json, timestamp
 from sweeper.errors import NotFound, StoreError, SweeperError
 from sweeper.launcher import Launcher, Summary
 from sweeper.layout import Layout
+from sweeper.states import OPEN
 from sweeper.store import Store, open_store
-from sweeper.sweeps import read_plan
+from sweeper.sweeps import read_plan, read_states
 
 if TYPE_CHECKING:
     from sweeper.planner import Plan
@@ -52,12 +53,14 @@ def launch(
     overrides: "Mapping[str, Any] | Sequence[str] | None" = None,
     wait: bool = True,
     notify: Callable[[Summary], None] = lambda _: None,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Launched:
     """Launch a grid, or go on with it: runs that are done are skipped, running ones adopted, new
     ones added, failed ones left alone unless `launch.retries` has some left.
 
     `source` is a grid's path, its mapping, or a plan. With `wait` this process is the launcher
-    until the sweep has ended, and `notify` hears of every change. Raises `GridError` for a grid
+    until the sweep has ended, and `notify` hears of every change; `tell` gets a sentence about
+    what this launch does to an earlier one. Raises `GridError` for a grid
     that cannot run, `EnvironmentFailure` when something it needs is missing, `AnotherLauncher`
     when the sweep has one.
     """
@@ -67,8 +70,9 @@ def launch(
     store = open_store(root or default_root())
     open_backend(planned.launch.backend, planned.name, f"{store.root}/{planned.name}")
     environment.require(_secrets(planned))
+    url = _ensure_engine(planned.launch.backend) if planned.service == "local" else None
     with lock.holding_sweep(store, planned.name):
-        _prepare(store, planned)
+        _record(store, planned, url, tell)
         if wait:
             return Launched(planned.name, store.root, _drive(store, planned.name, notify))
     _detach(store, planned.name, planned.launch.backend)
@@ -91,9 +95,8 @@ def _drive(store: Store, sweep: str, notify: Callable[[Summary], None]) -> Summa
     return summary
 
 
-def _prepare(store: Store, plan: "Plan") -> None:
-    """Start the service, keep the environment, write the plan."""
-    url = _ensure_engine(plan.launch.backend) if plan.service == "local" else None
+def _record(store: Store, plan: "Plan", url: str | None, tell: Callable[[str], None]) -> None:
+    """Keep the environment, write the plan."""
     service = environment.service_environment(plan.service, url)
     path = environment.write(f"{store.root}/{plan.name}", service)
     layout = Layout(plan.name)
@@ -104,6 +107,7 @@ def _prepare(store: Store, plan: "Plan") -> None:
     }
     with suppress(NotFound):  # which is the case at the first launch
         document = merge(read_plan(store, plan.name), document)
+        _tell_retired(store, document, tell)
     store.replace(layout.plan, encode(document))
 
 
@@ -126,6 +130,16 @@ def merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     kept = {run["id"] for run in runs}
     retired = [run | {"retired": True} for run in old["runs"] if run["id"] not in kept]
     return new | {"created": old["created"], "runs": runs + retired}
+
+
+def _tell_retired(store: Store, document: dict[str, Any], tell: Callable[[str], None]) -> None:
+    """Say what becomes of runs that were launched by an earlier grid and are not in this one."""
+    states = read_states(store, document["name"])
+    known = [states[r["id"]] for r in document["runs"] if r.get("retired") and r["id"] in states]
+    if known:
+        running = sum(state.state in OPEN for state in known)
+        still = f"; {running} still running, and left to end" if running else ""
+        tell(f"{len(known)} runs that were launched before are no longer in the grid{still}")
 
 
 def _ensure_engine(backend: str) -> str:

@@ -11,11 +11,25 @@ An `intent` alone says that a launcher was about to submit: it opens an attempt 
 no state.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
-__all__ = ["ENDED", "OPEN", "TRANSITIONS", "Event", "RunState", "State", "fold", "parse_name"]
+__all__ = [
+    "ENDED",
+    "OPEN",
+    "TRANSITIONS",
+    "Event",
+    "RunState",
+    "State",
+    "fold",
+    "parse_name",
+    "wants_attempt",
+]
+
+_MOST_RESTARTS = 20
+"""How often a run that was preempted or lost is started again: enough for any spot market, and an
+end to a run that kills its machine."""
 
 
 class State(StrEnum):
@@ -125,6 +139,22 @@ def fold(events: Iterable[tuple[int, Event]]) -> RunState:
     if deciding is None:
         return RunState(State.PLANNED, 0, opened, None)
     return RunState(_STATE_AFTER[deciding], best[0], opened, deciding)
+
+
+def wants_attempt(events: Collection[tuple[int, Event]], retries: int) -> bool:
+    """Whether a run with these events is to be started (again). `retries` is how many failures
+    are made good for; preemptions and losses are, within reason."""
+    state = fold(events)
+    if state.unacknowledged:
+        return False
+    if state.state is State.PLANNED:
+        return True
+    happened = [event for _, event in events]
+    if state.state is State.FAILED:
+        return happened.count(Event.FAILED) <= retries
+    if state.state in (State.PREEMPTED, State.LOST):
+        return happened.count(Event.PREEMPTED) + happened.count(Event.LOST) <= _MOST_RESTARTS
+    return False
 
 
 def parse_name(name: str) -> tuple[int, Event] | None:

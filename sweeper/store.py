@@ -219,10 +219,17 @@ def open_store(root: str) -> Store:
 
 
 def _make_folder(folder: str) -> None:
+    """Make a folder and those above it, durably."""
+    if os.path.isdir(folder):
+        return
+    parent = os.path.dirname(folder)
+    _make_folder(parent)
     try:
-        os.makedirs(folder, exist_ok=True)
-    except FileExistsError as error:  # a file is in the way, which is no race that was lost
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error
+        os.mkdir(folder)
+    except FileExistsError as error:
+        if not os.path.isdir(folder):  # a file is in the way: no race that was lost
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error
+    _sync_folder(parent)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

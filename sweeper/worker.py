@@ -1,11 +1,12 @@
 """Inside the job: `python -m sweeper.worker <sweep folder> <token>`.
 
 Claims the attempt, so that no second copy of the job trains; prepares its folder; runs the recipe
-in a process group of its own; keeps its output; beats; and records how it ended. Every run starts
-one of these, so it loads little: no third-party package, and of the standard library what it needs.
+in a process group of its own, which does not outlive it; keeps its output; beats; and records how
+it ended. Every run starts one of these, so it loads little: no third-party package, and of the
+standard library what it needs.
 
-Durable when: the claim before the recipe starts, the log line by line as it comes, the outcome
-before this process exits.
+Durable when: the claim before the recipe starts, the outcome before this process exits. The log is
+written as it comes, and is on disk when the system has got round to it.
 """
 
 import json
@@ -17,11 +18,13 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 from sweeper import seeding
 from sweeper.documents import SCHEMA, encode, read_json, timestamp
 from sweeper.errors import AlreadyExists, NotFound, StoreError, SweeperError
+from sweeper.guard import Guard
 from sweeper.layout import Layout
 from sweeper.states import Event
 from sweeper.store import Store, open_store
@@ -29,6 +32,7 @@ from sweeper.store import Store, open_store
 __all__ = ["main"]
 
 BEAT_SECONDS = 5.0
+_CLAIM_TRIES = 3
 _CHUNK = 1 << 16
 
 
@@ -44,6 +48,7 @@ class Worker:
         self._stopped_at = 0.0
         self._child: subprocess.Popen[bytes] | None = None
         self._superseded = False
+        self._returned = False
         self._beats = 0
         self._wake = threading.Event()
 
@@ -58,7 +63,11 @@ class Worker:
             return 0
         say(f"sweeper: {job['name']}, attempt {self.attempt}, in {self._log_path()}")
         started, begun = timestamp(), time.monotonic()
-        outcome = self._execute(job)
+        try:
+            outcome = self._execute(job)
+        except Exception as error:  # noqa: BLE001 - a claim without an outcome would be a lost run
+            self._signal(signal.SIGKILL)
+            outcome = failure("error", f"a bug of ours: {type(error).__name__}: {error}")
         outcome |= {
             "schema": SCHEMA,
             "time": timestamp(),
@@ -75,8 +84,8 @@ class Worker:
         return 0 if event is Event.SUCCEEDED else 1
 
     def _claim(self) -> bool:
-        """Whether the attempt is ours. The nonce tells our own claim, when the reply to an
-        exclusive create was lost and the create is tried again, from somebody else's."""
+        """Whether the attempt is ours. The nonce tells our own claim, when the reply to the
+        create was lost and it is tried again, from another worker's."""
         nonce = os.urandom(8).hex()
         path = self.layout.event(self.run, self.attempt, Event.CLAIMED)
         body = {
@@ -89,10 +98,17 @@ class Worker:
         }
         if self._newer_attempt():
             return False
-        try:
-            self.store.create(path, encode(body))
-        except AlreadyExists:
-            return read_json(self.store, path).get("nonce") == nonce
+        for left in range(_CLAIM_TRIES - 1, -1, -1):
+            try:
+                self.store.create(path, encode(body))
+            except AlreadyExists:
+                return read_json(self.store, path).get("nonce") == nonce
+            except StoreError:
+                if left == 0:
+                    raise
+                time.sleep(1.0)
+            else:
+                break
         return True
 
     def _newer_attempt(self) -> bool:
@@ -110,6 +126,7 @@ class Worker:
             command, environment = self._prepare(job)
             if self._stop is not None:
                 return self._outcome(None)
+            guard = Guard()
             self._child = subprocess.Popen(
                 command,
                 cwd=job["cwd"],
@@ -122,6 +139,7 @@ class Worker:
         except (OSError, ValueError, SweeperError) as error:
             return failure("start", f"cannot start the recipe: {error}")
         child = self._child
+        guard.watch(child.pid)
         if self._stopped_at:
             self._signal(signal.SIGTERM)  # it came while there was no child to hand it to
         log = threading.Thread(target=self._keep_output, args=(child,), daemon=True)
@@ -130,10 +148,12 @@ class Worker:
         threading.Thread(target=self._await, args=(child, ended), daemon=True).start()
         timed_out = self._watch(job, ended)
         self._signal(signal.SIGKILL)  # whatever the recipe left behind in its group
+        guard.dismiss()
+        code = child.wait()
         log.join(timeout=5.0)
         if timed_out:
             return failure("timeout", f"longer than launch.timeout ({job['timeout_s']:g} s)")
-        return self._outcome(child.wait())
+        return self._outcome(code)
 
     def _prepare(self, job: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
         """Make the recipe's folder, and the argv and environment that it starts with."""
@@ -182,8 +202,10 @@ class Worker:
         """Beat until the recipe has ended; stop it when asked, superseded, or (then True) out of
         time."""
         timed_out = False
-        next_beat = time.monotonic()
-        timeout_at = next_beat + job["timeout_s"] if job["timeout_s"] is not None else math.inf
+        begun = time.monotonic()
+        timeout_at = begun + job["timeout_s"] if job["timeout_s"] is not None else math.inf
+        self._beat()
+        next_beat = begun + BEAT_SECONDS
         while True:
             self._wake.clear()
             if ended.is_set():  # after clearing: what wakes us from here on is not lost
@@ -213,8 +235,11 @@ class Worker:
             if self._newer_attempt():
                 self._superseded = True
                 self._begin_stop()
-            elif self.store.exists(lost):
-                self._record(Event.RETURNED, {"schema": SCHEMA, "time": timestamp()})
+            elif not self._returned and self.store.exists(lost):
+                returned = self.layout.event(self.run, self.attempt, Event.RETURNED)
+                with suppress(AlreadyExists):
+                    self.store.create(returned, encode({"schema": SCHEMA, "time": timestamp()}))
+                self._returned = True
         except StoreError as error:
             say(f"sweeper: {error}")
 
@@ -317,8 +342,9 @@ def read_environment(path: str | None) -> dict[str, str]:
     try:
         with open(path, encoding="utf-8") as file:
             return json.load(file)
-    except FileNotFoundError:
-        return dict(os.environ)
+    except (OSError, ValueError) as error:
+        # Never ours instead: it may hold another service's address and key.
+        raise StoreError(f"the environment kept for this run cannot be read: {error}") from error
 
 
 def say(line: str) -> None:

@@ -54,6 +54,7 @@ class LocalBackend:
         return known | {t: str(self._adopted[t].pid) for t in tokens if t in self._adopted}
 
     def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
+        self._reap(set(tokens))
         self._adopt(set(tokens) - set(self._children) - set(self._adopted))
         return {token: self._status(token) for token in tokens}
 
@@ -79,9 +80,17 @@ class LocalBackend:
         if process is None:
             return JobStatus(JobState.ABSENT)
         # psutil compares the start time too, so that a pid used again is not taken for ours.
-        if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-            return JobStatus(JobState.RUNNING)
-        return JobStatus(JobState.ABSENT)
+        try:
+            alive = process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            alive = False
+        return JobStatus(JobState.RUNNING if alive else JobState.ABSENT)
+
+    def _reap(self, wanted: set[str]) -> None:
+        """Let go of the children that have ended and that nobody asks about any more."""
+        for token in set(self._children) - wanted:
+            if self._children[token].poll() is not None:
+                del self._children[token]
 
     def _adopt(self, wanted: set[str]) -> None:
         """Look through the process table for workers that another launcher started."""

@@ -8,6 +8,7 @@ window stays, with its last screen. What tmux says of an exit code is never used
 import hashlib
 import os
 import signal
+import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -22,6 +23,18 @@ from sweeper.errors import EnvironmentFailure, Unreachable
 __all__ = ["TmuxBackend", "TmuxServer", "open_backend", "socket_name"]
 
 _CONFIGURATION = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tmux.conf")
+
+_INHERITED = {
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TERM"),
+    *("TMPDIR", "TMUX_TMPDIR", "PYTHONPATH", "XDG_DATA_HOME"),
+    *("SWEEPER_HOME", "SWEEPER_TMUX_SOCKET"),
+}
+_NOTHING_THERE = (
+    "no server running",
+    "can't find session",
+    "(No such file or directory)",  # error connecting to a socket that is not there,
+    "(Connection refused)",  # or that nobody listens on any more
+)
 
 
 def socket_name() -> str:
@@ -50,10 +63,9 @@ class TmuxServer:
     """The few things that sweeper asks of tmux. Raises `Unreachable` when tmux does not answer,
     `EnvironmentFailure` when there is no tmux."""
 
-    def __init__(self, socket: str | None = None) -> None:
-        self._server = libtmux.Server(
-            socket_name=socket or socket_name(), config_file=_CONFIGURATION, colors=256
-        )
+    def __init__(self) -> None:
+        self._socket = socket_name()
+        self._server = libtmux.Server(socket_name=self._socket, config_file=_CONFIGURATION)
 
     def _run(self, *arguments: str) -> list[str]:
         try:
@@ -77,7 +89,7 @@ class TmuxServer:
         """The id of the session that belongs to the sweep at `folder`; None without one."""
         for line in self._listing("list-sessions", "-F", "#{session_id} #{@sweeper_folder}"):
             session, _, owner = line.partition(" ")
-            if owner == folder:
+            if owner == _mark(folder):
                 return session
         return None
 
@@ -89,9 +101,10 @@ class TmuxServer:
             return self._new_session(name, folder, title, argv)
         for window in self.windows(session):
             if window.token == title:
-                if not window.dead:
-                    return session
-                self._run("kill-window", "-t", window.id)
+                if window.dead:
+                    # Not closed and opened again: it may be the session's last window.
+                    self._run("respawn-window", "-k", "-t", window.id, *argv)
+                return session
         self.open_windows(session, [(title, title, argv)])
         return session
 
@@ -99,11 +112,21 @@ class TmuxServer:
         # tmux turns these into underscores by itself; a name of another folder's gets a suffix.
         name = name.replace(".", "_").replace(":", "_")
         if name in self._listing("list-sessions", "-F", "#{session_name}"):
-            name = f"{name}-{hashlib.sha256(folder.encode()).hexdigest()[:4]}"
-        command = ["new-session", "-d", "-s", name, "-x", "200", "-y", "50", "-n", _text(title)]
-        made = self._run(*command, "-P", "-F", "#{session_id}", *argv)[0]
+            name = f"{name}-{_mark(folder)[:4]}"
+        command = ["tmux", "-L", self._socket, "-f", _CONFIGURATION, "new-session", "-d"]
+        command += ["-s", name, "-n", _text(title), "-x", "200", "-y", "50"]
+        command += ["-P", "-F", "#{session_id}", *argv]
+        # The server keeps the environment of the client that starts it and shows it to anyone who
+        # asks: it gets none of ours but what programs need to run at all. Runs get theirs by file.
+        environment = {k: v for k, v in os.environ.items() if k in _INHERITED}
+        result = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False
+        )
+        if result.returncode:
+            raise _TmuxRefusal(result.stderr.strip())
+        made = result.stdout.strip()
         # Marked before anything else: only a marked session is found again.
-        self._run("set-option", "-t", made, "@sweeper_folder", folder)
+        self._run("set-option", "-t", made, "@sweeper_folder", _mark(folder))
         self._run("set-option", "-w", "-t", f"{made}:", "@sweeper_token", title)
         return made
 
@@ -148,8 +171,7 @@ class TmuxServer:
             return self._run(*arguments)
         except _TmuxRefusal as error:
             message = str(error)
-            absent = ("no server running", "error connecting to", "can't find session")
-            if any(part in message for part in absent):
+            if any(part in message for part in _NOTHING_THERE):
                 return []
             raise
 
@@ -216,6 +238,12 @@ def _status(window: Window | None) -> JobStatus:
     if window is None:
         return JobStatus(JobState.ABSENT)
     return JobStatus(JobState.ENDED if window.dead else JobState.RUNNING)
+
+
+def _mark(folder: str) -> str:
+    """How a session is known to be a folder's: not by its path, of which tmux shows no more than
+    its locale has characters for."""
+    return hashlib.sha256(folder.encode()).hexdigest()
 
 
 def _text(title: str) -> str:

@@ -66,11 +66,17 @@ class Shell:
         (folder / "grid.yaml").write_text(GRID.format(ledger=self.ledger, backend=backend))
         self.environment = {**os.environ, "SWEEPER_HOME": str(folder / "home")}
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, **options: bool) -> subprocess.Popen[str]:
         command = [str(Path(sys.executable).parent / "sweeper"), *arguments]
         pipe = subprocess.PIPE
         return subprocess.Popen(
-            command, cwd=self.folder, env=self.environment, stdout=pipe, stderr=pipe, text=True
+            command,
+            cwd=self.folder,
+            env=self.environment,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+            **options,
         )
 
     def run(self, *arguments: str, code: int = 0) -> str:
@@ -171,6 +177,64 @@ def test_cells_added_later_run_and_the_others_do_not(shell: Shell) -> None:
     after = shell.executed()
     assert len(after) == 45
     assert all(after[key] == 1 for key in before)
+
+
+def test_runs_that_leave_the_grid_are_looked_after_until_they_end(shell: Shell) -> None:
+    first = shell.start("launch", "grid.yaml", "seconds=4", "--wait")
+    _until(lambda: len({run for run, _, _ in shell.executed()}) == 2)
+    first.kill()
+    first.communicate()
+    said = shell.run("launch", "grid.yaml", "seconds=0.5", "--wait")
+    assert "2 runs that were launched before are no longer in the grid; 2 still running" in said
+    done = shell.executed()
+    assert len(done) == 8 * 5  # the two that ran were left to end, beside six new ones
+    assert set(done.values()) == {1}
+    listed = json.loads(shell.run("ls", "toys", "--json"))["runs"]
+    assert sum(run["state"] == "succeeded" for run in listed) == 8
+
+
+def test_an_interrupted_terminal_takes_no_job_with_it(shell: Shell) -> None:
+    """Ctrl-C reaches every process of the terminal's group, not the launcher alone."""
+    first = shell.start("launch", "grid.yaml", "seconds=2", "--wait", start_new_session=True)
+    _until(lambda: len(shell.executed()) >= 2)
+    os.killpg(first.pid, signal.SIGINT)
+    first.communicate(timeout=60)
+    assert first.returncode == 130
+    assert "6/6 succeeded" in shell.run("launch", "grid.yaml", "seconds=2", "--wait")
+    assert set(shell.executed().values()) == {1}
+    assert {attempt for _, attempt, _ in shell.executed()} == {"1"}
+
+
+def test_secrets_are_nowhere_to_be_seen(tmp_path: Path, tmux_socket: str) -> None:
+    shell = Shell(tmp_path, "tmux")
+    grid = (tmp_path / "grid.yaml").read_text()
+    (tmp_path / "grid.yaml").write_text(grid + "secrets: [MY_KEY]\n")
+    assert "the secret MY_KEY is not set" in shell.run("launch", "grid.yaml", code=6)
+    shell.environment["MY_KEY"] = "canary-0815"
+    launcher = shell.start("launch", "grid.yaml", "seconds=2", "--wait")
+    _until(lambda: len(shell.executed()) >= 2)
+    tmux = ["tmux", "-L", tmux_socket]
+    for command in (["show-environment", "-g"], ["show-environment", "-t", "toys"]):
+        shown = subprocess.run([*tmux, *command], capture_output=True, text=True, check=True)
+        assert "canary" not in shown.stdout
+    starts = [*tmux, "list-panes", "-a", "-F", "#{pane_start_command}"]
+    assert b"canary" not in subprocess.run(starts, capture_output=True, check=True).stdout
+    assert not any(b"canary" in _read(path) for path in Path("/proc").glob("[0-9]*/cmdline"))
+    kept = list((tmp_path / "home" / "environments").iterdir())
+    assert len(kept) == 1
+    assert kept[0].stat().st_mode & 0o077 == 0
+    launcher.communicate(timeout=60)
+    stored = [path for path in (tmp_path / "sweeps").rglob("*") if path.is_file()]
+    assert stored
+    assert not any(b"canary" in _read(path) for path in stored)
+    assert not list((tmp_path / "home" / "environments").iterdir())
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # a process that has gone
+        return b""
 
 
 def test_killing_the_tmux_server_loses_no_run(tmp_path: Path, tmux_socket: str) -> None:

@@ -224,6 +224,7 @@ def test_a_recipe_that_does_not_stop_is_killed_after_the_grace(bench: Bench) -> 
 def test_a_timeout_is_a_failure_with_a_reason(bench: Bench) -> None:
     outcome = bench.run(WAIT.format(stop=0), timeout_s=1.0)
     assert (outcome["state"], outcome["reason"]) == (State.FAILED, "timeout")
+    assert outcome["max_rss_bytes"] > 1 << 20
     assert "launch.timeout" in outcome["detail"]
 
 
@@ -309,6 +310,51 @@ def test_a_worker_that_was_declared_lost_says_that_it_lives(bench: Bench) -> Non
     bench.finish(bench.start())
     assert (1, Event.RETURNED) in read_events(bench.store, "s")[RUN]
     assert bench.outcome()["state"] is State.SUCCEEDED
+
+
+def test_a_running_worker_stops_when_a_newer_attempt_was_opened(bench: Bench) -> None:
+    bench.prepare(WAIT.format(stop=143))
+    worker = bench.start()
+    bench.wait_for(bench.path() / "ready")
+    bench.store.create(bench.layout.event(RUN, 2, Event.INTENT), encode({"schema": 1}))
+    bench.finish(worker)
+    body = read_json(bench.store, bench.layout.event(RUN, 1, Event.PREEMPTED))
+    assert (body["reason"], body["code"]) == ("superseded", 143)
+
+
+GRANDCHILD = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+open(sys.argv[1] + "/pids", "w").write(f"{os.getpid()} {child.pid}")
+time.sleep(600)
+"""
+
+
+def test_a_worker_that_is_killed_takes_its_recipe_with_it(bench: Bench) -> None:
+    bench.prepare(GRANDCHILD)
+    worker = bench.start()
+    bench.wait_for(bench.path() / "pids")
+    deadline = time.monotonic() + 10
+    while len(found := (bench.path() / "pids").read_text().split()) < 2:
+        assert time.monotonic() < deadline
+    assert all(_alive(int(pid)) for pid in found)
+    worker.kill()
+    while any(_alive(int(pid)) for pid in found):
+        assert time.monotonic() < deadline, "the recipe goes on without its worker"
+        time.sleep(0.02)
+
+
+def test_no_environment_is_no_run(bench: Bench) -> None:
+    """Never this machine's own instead: it may hold the key of a service that costs money."""
+    outcome = bench.run("print('ran')", env_file="/nowhere/env.json")
+    assert (outcome["state"], outcome["reason"]) == (State.FAILED, "start")
+    assert "/nowhere/env.json" in outcome["detail"]
+    assert not bench.store.exists(bench.layout.log(RUN, 1))
+
+
+def test_whatever_a_recipe_does_its_attempt_gets_an_outcome(bench: Bench) -> None:
+    outcome = bench.run("import os, sys; os.mkdir(sys.argv[1] + '/checkpoints.jsonl')")
+    assert (outcome["state"], outcome["reason"]) == (State.FAILED, "incomplete")
 
 
 def test_a_worker_stops_for_a_newer_attempt(bench: Bench) -> None:

@@ -17,7 +17,7 @@ from sweeper.progress import exit_code, line
 from sweeper.start import merge
 from sweeper.states import State
 from sweeper.store import LocalStore
-from sweeper.tables import duration, number, print_table
+from sweeper.terminal import duration, number, print_table
 
 
 def _plan(*runs: tuple[str, str], created: str = "then") -> dict[str, Any]:

@@ -1,9 +1,10 @@
-"""Values as people read them, and tables that fit the terminal."""
+"""What is shown on a terminal: values as people read them, tables that fit, JSON, warnings."""
 
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-__all__ = ["duration", "number", "print_table"]
+__all__ = ["duration", "number", "print_json", "print_table", "warn"]
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -47,3 +48,19 @@ def duration(seconds: float | None) -> str:
     if whole < 3600:
         return f"{whole // 60}m{whole % 60:02}s"
     return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+
+
+def print_json(document: dict[str, Any]) -> int:
+    """Print one JSON object; numbers that JSON has none for become null. Gives exit code 0."""
+    import json
+
+    from sweeper.documents import strict
+
+    json.dump(strict(document), sys.stdout, indent=1, allow_nan=False)
+    print()
+    return 0
+
+
+def warn(sentence: str) -> None:
+    """A line on standard error."""
+    print(f"sweeper: {sentence}", file=sys.stderr)
