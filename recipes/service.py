@@ -102,7 +102,10 @@ def connect(base_url: str | None, metadata: dict[str, str]) -> Service:
     from tinker.auth import tinker_has_credentials
 
     url = (base_url or os.environ.get("TINKER_BASE_URL") or "").rstrip("/")
-    local = urlsplit(url).hostname in LOOPBACK
+    try:
+        local = urlsplit(url).hostname in LOOPBACK
+    except ValueError as error:
+        raise RecipeError(f"base_url={url} is no address: {error}") from None
     key = None
     if local:  # an engine here has no use for the SDK's reports about itself
         os.environ.setdefault("TINKER_TELEMETRY", "0")

@@ -299,8 +299,10 @@ class Trainer:
 
     def record(self, step: int, saved: "tinker.APIFuture[Any]") -> None:
         """Wait for a checkpoint and write down where it is."""
-        path = self.wait(saved).path
-        self.run.record_checkpoint({"name": f"{step:06d}", "batch": step, "state_path": path})
+        record = {"name": f"{step:06d}", "batch": step, "state_path": self.wait(saved).path}
+        if self.config.ttl_seconds is not None:
+            record["ttl_seconds"] = self.config.ttl_seconds
+        self.run.record_checkpoint(record)
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
         """A line of metrics, and one on the screen. `time/total` is since the line before."""

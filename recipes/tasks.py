@@ -141,7 +141,7 @@ def _ask(task: Task, index: int) -> Conversation:
 def _read(path: str) -> list[Conversation]:
     try:
         with open(path, encoding="utf-8") as file:
-            lines = file.read().splitlines()
+            lines = file.read().split("\n")  # and nowhere else: text may hold other line breaks
     except OSError as error:
         raise RecipeError(f"cannot read data={path}: {error.strerror}") from None
     except UnicodeDecodeError:

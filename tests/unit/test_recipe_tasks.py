@@ -126,3 +126,14 @@ def test_a_bad_line_is_named(tmp_path, row, message):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(RecipeError, match=r"cannot read data=.*gone\.jsonl: No such file"):
         tasks.load(str(tmp_path / "gone.jsonl"), 1)
+
+
+def test_only_a_newline_ends_a_line_of_conversations(tmp_path):
+    path = tmp_path / "data.jsonl"
+    asked = [f"a\u2028b\x85c\x0cd {number}" for number in range(3)]
+    with path.open("w", encoding="utf-8") as file:
+        for text in asked:
+            turns = [{"role": "user", "content": text}, {"role": "assistant", "content": "e"}]
+            file.write(json.dumps({"messages": turns}, ensure_ascii=False) + "\n")
+    split = tasks.load(str(path), 1)
+    assert sorted(questions([*split.train, *split.test])) == asked
