@@ -192,9 +192,12 @@ class Checker:
         return _nearest(rest[-1], beside)
 
     def _message(self, key: str, value: Any, error: Exception) -> str:
-        if isinstance(error, chz.blueprint.InvalidBlueprintArg):
+        extraneous = isinstance(error, chz.blueprint.ExtraneousBlueprintArg)
+        # Written element by element, it is extraneous where an element has elements of its own.
+        indexed = extraneous and self.forms.get(key) == "indexed"
+        if isinstance(error, chz.blueprint.InvalidBlueprintArg) or indexed:
             return f"{key} takes {self._type(key)}, not {_shown(value)}"
-        if isinstance(error, chz.blueprint.ExtraneousBlueprintArg):
+        if extraneous:
             return f"{self.cls.__name__} has no field '{key}'{self._hint(key)}"
         if isinstance(error, _PARSE_ERRORS):
             return f"{key}: {_first_line(error)}"

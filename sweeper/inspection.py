@@ -4,7 +4,7 @@ have chz parse every configuration as the run will. Standard library and the rec
 A request is {"reference", "cwd", "log_path_field", "configs": [...], "import": bool}. An answer
 is {"error": [kind, message]}, or {"recipe": {...}, "problems": [[index, key, message], ...]}: the
 index of a configuration and the key in it, null where none is at fault. Kinds of error:
-`recipe` (there is none such), `import`, `class`, `log_path`.
+`recipe` (there is none such), `import`, `main` (it would do nothing), `class`, `log_path`.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ def answer(request: dict[str, Any], to_argv: Any, written: Any, set_path: Any) -
 def _inspect(
     request: dict[str, Any], recipe: dict[str, Any], to_argv: Any, written: Any
 ) -> dict[str, Any]:
+    check_guard(recipe)
     module = load(recipe)
     cls = config_class(module, recipe["config_class"])
     takes = describe(cls)
@@ -128,6 +129,45 @@ def entry_points() -> dict[str, str]:
     from importlib import metadata
 
     return {point.name: point.value for point in metadata.entry_points(group=GROUP)}
+
+
+def check_guard(recipe: dict[str, Any]) -> None:
+    """Refuse a module that does nothing when it is run as `__main__`; its run would succeed. By its
+    source, before it is imported, which would run what stands unguarded. One without source, or
+    that cannot be found or parsed, is left to the import. A `__main__.py` needs no guard."""
+    import ast
+
+    try:
+        if recipe["kind"] == "file":
+            with open(recipe["file"], "rb") as file:
+                source: Any = file.read()
+            main = os.path.basename(recipe["file"]) == "__main__.py"
+        else:
+            spec = importlib.util.find_spec(recipe["module"])
+            main = spec is None or spec.submodule_search_locations is not None
+            source = None if main else _source(spec)
+        if main or source is None:
+            return
+        tree = ast.parse(source)
+    except Exception:  # noqa: BLE001  (looking for it imports what it lies in)
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            below = list(ast.walk(node))
+            names = {inner.id for inner in below if isinstance(inner, ast.Name)}
+            texts = [inner.value for inner in below if isinstance(inner, ast.Constant)]
+            if "__name__" in names and "__main__" in texts:
+                return
+    raise Refused(
+        "main",
+        "nothing in it starts a run: end it with"
+        ' `if __name__ == "__main__": chz.nested_entrypoint(main)`, or run it by `command:`',
+    )
+
+
+def _source(spec: Any) -> str | None:
+    find = getattr(spec.loader, "get_source", None)
+    return None if find is None else find(spec.name)
 
 
 def load(recipe: dict[str, Any]) -> Any:

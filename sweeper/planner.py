@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from sweeper.expansion import MAX_RUNS, Point, count_points, expand, place_of
 from sweeper.grid import Grid, grid_from_mapping, load_grid
+from sweeper.grid.blocks import Setting
 from sweeper.grid.naming import canonical, key_labels, run_id, shorten, value_labels
 from sweeper.grid.nodes import Place, Problems
 from sweeper.grid.options import Launch, Metric, Seeds
@@ -21,6 +22,7 @@ __all__ = ["Plan", "Run", "plan"]
 
 SCHEMA = 1
 _MAX_CELL = 80
+_NONE: Any = object()
 _WINDOW_KEYS = ("sweep", "name", "cell", "seed", "run", "attempt")
 _PLACES = {
     "python": "launch.python",
@@ -84,16 +86,14 @@ def plan(
 ) -> Plan:
     """The plan of a grid: a file's path, or the same as a mapping.
 
-    `overrides` are as on the command line (`["max_steps=5", "~lr"]`) or a mapping, in which a list
-    sets an axis. Without `validate` the recipe is not imported; names and ids are the same.
-    Raises `GridError`.
+    `overrides` are as on the command line (`["max_steps=5", "~lr"]`, a string for a single one) or
+    a mapping, in which a list sets an axis. Without `validate` the recipe is not imported; names
+    and ids are the same. Raises `GridError`.
     """
     if isinstance(source, Mapping):
         grid = grid_from_mapping(source, overrides or ())
     else:
-        from sweeper.grid.overrides import override_texts
-
-        grid = load_grid(os.fspath(source), override_texts(overrides or ()))
+        grid = load_grid(os.fspath(source), overrides or ())
     return _Planner(grid).plan(validate)
 
 
@@ -120,7 +120,7 @@ class _Planner:
         runs = list(self._runs(points))
         self._check_repeats(points, runs)
         recipe = self._check_recipe(points, runs, validate)
-        self._check_templates(points)
+        self._check_templates(runs)
         if recipe is None or self.problems:
             raise self.problems.error()
         return Plan(
@@ -134,6 +134,7 @@ class _Planner:
                 key: [setting.value for setting in settings]
                 for block in grid.blocks
                 for key, settings in block.axes.items()
+                if not (key == self.seed_field and _all_integers(settings))
             },
             runs=tuple(runs),
             grid_text=grid.text,
@@ -146,16 +147,15 @@ class _Planner:
         """Treat an axis over the seed as replicates, and warn; warn of axes with one value."""
         for block in grid.blocks:
             for key, settings in block.axes.items():
-                values = [setting.value for setting in settings]
                 place = settings[0].place
-                if key == "seed" and grid.seeds is None and all(type(v) is int for v in values):
-                    self.warnings.append(f"{place}: the axis seed counts as replicates: use seeds")
+                if key == "seed" and grid.seeds is None and _all_integers(settings):
+                    advice = ": use seeds" if len(block.axes) == 1 else ""
+                    self.warnings.append(f"{place}: the axis seed counts as replicates{advice}")
                     if len(block.axes) == 1:
+                        seeds = Seeds(key, tuple(setting.value for setting in settings), place)
                         blocks = tuple(other for other in grid.blocks if other is not block)
-                        return self._seeds_from_axis(
-                            grid._replace(blocks=blocks, seeds=Seeds(key, tuple(values), place))
-                        )
-                elif len(values) == 1:
+                        return self._seeds_from_axis(grid._replace(blocks=blocks, seeds=seeds))
+                elif len(settings) == 1:
                     self.warnings.append(f"{place}: the axis {key} has only one value")
         return grid
 
@@ -176,17 +176,23 @@ class _Planner:
                     self.problems.add(setting.places[key], f"{key} is given by seeds already")
 
     def _runs(self, points: Sequence[Point]) -> Iterator[Run]:
-        seeds: Sequence[int | None] = self.grid.seeds.values if self.grid.seeds else (None,)
-        source = f'"recipe":{canonical(self.grid.recipe)}'
-        if self.grid.command is not None:
-            source = f'"command":{canonical(list(self.grid.command))}'
+        grid = self.grid
+        source = f'"recipe":{canonical(grid.recipe)}'
+        if grid.command is not None:
+            source = f'"command":{canonical(list(grid.command))}'
         # The same values come back in many points; the grid keeps them alive, so ids are theirs.
         texts: dict[int, str] = {}
-        taken: set[str] = set()
-        for point, cell in zip(points, _cells(self.grid, points), strict=True):
+        own = [point.config.get(self.seed_field, _NONE) for point in points]
+        # Without `seeds`, a cell's own integer is its seed, and shown where it is not always one.
+        replicates = grid.seeds is not None or all(n is _NONE or type(n) is int for n in own)
+        shown = grid.seeds is not None or (replicates and len(set(own)) > 1)
+        keys = [key for key in _given_keys(grid) if key != self.seed_field or not replicates]
+        # What the replicates are called: not `seed` where a key of that name means something else.
+        word = self.seed_field if "seed" in keys and grid.seeds is not None else "seed"
+        same: dict[tuple[tuple[str, str], ...], str] = {}
+        for point, mine, label in zip(points, own, _cells(grid, points, keys, word), strict=True):
             config = point.config
-            own = config.get(self.seed_field)
-            fixed = own if type(own) is int else None
+            fixed = mine if type(mine) is int else None
             values: list[tuple[str, str]] = []
             for key in sorted(config):
                 if key != self.seed_field or fixed is None:
@@ -195,15 +201,20 @@ class _Planner:
                     if text is None:
                         text = texts[id(value)] = canonical(value)
                     values.append((key, text))
-            for seed in seeds:
-                number = fixed if seed is None else seed
-                run = run_id(source, values, canonical(number))
-                name, label = _name(cell, seed), cell or "base"
-                if name.casefold() in taken:
-                    name, label = f"{name}~{run}", f"{label}~{run}"
-                taken.add(name.casefold())
-                seeded = config if seed is None else {**config, self.seed_field: seed}
-                yield Run(run, name, label, number, seeded)
+            cell = label
+            if shown and grid.seeds is None:  # cells that differ in nothing but the seed are one
+                cell = same.setdefault(tuple(values), label)
+            for seed in grid.seeds.values if grid.seeds else (fixed,):
+                name = cell
+                if shown and seed is not None:
+                    name = shorten(f"{cell},{word}={seed}" if cell else f"{word}={seed}")
+                yield Run(
+                    id=run_id(source, values, canonical(seed)),
+                    name=name or "base",
+                    cell=cell or "base",
+                    seed=seed,
+                    config=config if grid.seeds is None else {**config, self.seed_field: seed},
+                )
 
     def _check_repeats(self, points: Sequence[Point], runs: Sequence[Run]) -> None:
         """Note runs that would be the same: one would silently stand for both."""
@@ -213,8 +224,9 @@ class _Planner:
             if other is not run:
                 chosen = self._point(points, number).chosen
                 place = next((s.place for s in chosen.values()), self.grid.places["grid"])
-                shown = f"{other.cell!r} and {run.cell.removesuffix(f'~{run.id}')!r}"
-                self.problems.add(place, f"cells {shown} are one configuration")
+                self.problems.add(
+                    place, f"cells {other.cell!r} and {run.cell!r} are one configuration"
+                )
 
     def _point(self, points: Sequence[Point], number: int) -> Point:
         return points[number // (len(self.grid.seeds.values) if self.grid.seeds else 1)]
@@ -239,6 +251,9 @@ class _Planner:
             place = grid.places.get(_PLACES.get(error.kind, "recipe"), grid.places["recipe"])
             self.problems.add(place, error.problems[0])
             return None
+        if grid.recipe is not None and not validate:
+            place = grid.places["recipe"]
+            self.warnings.append(f"{place}: not validated: values may be read otherwise")
         for problem in found:
             self._note(problem, points, runs, recipe)
         return recipe
@@ -267,21 +282,23 @@ class _Planner:
             place = place_of(grid, self._point(points, problem.number), key)
         self.problems.add(place or grid.places["recipe"], message)
 
-    def _check_templates(self, points: Sequence[Point]) -> None:
+    def _check_templates(self, runs: Sequence[Run]) -> None:
         """Check the placeholders of `launch.window`, and that a command uses every axis."""
         grid = self.grid
-        known = points[0].config.keys() | set(_WINDOW_KEYS) if points else set(_WINDOW_KEYS)
         if grid.launch.window is not None:
             place = grid.places["launch.window"]
             try:
                 for key in placeholders([grid.launch.window]):
-                    if key not in known:
-                        self.problems.add(place, f"launch.window: there is no {{{key[:60]}}}")
+                    lack = [r for r in runs if key not in _WINDOW_KEYS and key not in r.config]
+                    if lack:
+                        where = "" if len(lack) == len(runs) else f" in cell {lack[0].cell}"
+                        message = f"launch.window: there is no {{{key[:60]}}}{where}"
+                        self.problems.add(place, message)
             except RecipeError as error:
                 self.problems.add(place, error.problems[0].replace("command", "launch.window", 1))
         if grid.command is not None and not self.problems:
             used = placeholders(grid.command)
-            if "seed" in used and points and grid.seeds is None and "seed" not in points[0].config:
+            if "seed" in used and any(r.seed is None and "seed" not in r.config for r in runs):
                 self.problems.add(grid.places["command"], "command: {seed} needs seeds")
             for block in grid.blocks:
                 for key, settings in block.axes.items():
@@ -290,26 +307,30 @@ class _Planner:
                         self.warnings.append(f"{place}: the command does not use the axis {key}")
 
 
-def _name(cell: str, seed: int | None) -> str:
-    if seed is None:
-        return cell or "base"
-    return shorten(f"{cell},seed={seed}" if cell else f"seed={seed}")
+def _all_integers(settings: Sequence[Setting]) -> bool:
+    return all(type(setting.value) is int for setting in settings)
 
 
-def _cells(grid: Grid, points: Sequence[Point]) -> Iterator[str]:
-    """The name of each point's cell: the keys that vary, with their values; "" for none."""
-    keys = list(dict.fromkeys(key for block in grid.blocks for key in block.axes))
-    keys += [key for entry in grid.include for key in entry if key not in keys]
-    chosen = (
-        [_values(point, keys) for point in points[-len(grid.include) :]] if (grid.include) else []
-    )
+def _given_keys(grid: Grid) -> list[str]:
+    """The keys that may tell one cell from another: of axes, then of included cells."""
+    keys = [key for block in grid.blocks for key in block.axes]
+    return list(dict.fromkeys([*keys, *(key for entry in grid.include for key in entry)]))
+
+
+def _cells(grid: Grid, points: Sequence[Point], keys: Sequence[str], word: str) -> Iterator[str]:
+    """The name of each point's cell: those of the keys that vary, with their values; "" for none.
+    `word` is not to be the name of any."""
+    axes = {key for block in grid.blocks for key in block.axes}
+    chosen = [_values(point, keys) for point in points[len(points) - len(grid.include) :]]
     parts: dict[str, dict[str, str]] = {}
-    short = key_labels(keys)
+    short = key_labels(keys, word)
     for key in keys:
         values = [s.value for block in grid.blocks for s in block.axes.get(key, ())]
         values += [value[key] for value in chosen if key in value]
         labels = value_labels(values)
-        if len(labels) > 1 or any(key not in value for value in chosen):
+        # Included cells stand beside those of the axes, which know nothing of their other keys.
+        beside = bool(grid.blocks) and key not in axes
+        if len(labels) > 1 or beside or any(key not in value for value in chosen):
             parts[key] = {text: f"{short[key]}={label}" for text, label in labels.items()}
     texts: dict[int, str] = {}
     for number, point in enumerate(points):

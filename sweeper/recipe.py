@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple
 
 from sweeper.errors import GridError
 
@@ -21,11 +21,9 @@ __all__ = [
     "Problem",
     "Recipe",
     "RecipeError",
-    "check",
     "inspect",
     "placeholders",
     "render_command",
-    "resolve",
 ]
 
 IMPORT_SECONDS = 60.0
@@ -38,7 +36,7 @@ _HOLE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 class RecipeError(GridError):
     """The recipe cannot be found, imported or used. `kind` names the cause: `python`, `cwd`,
-    `recipe`, `import`, `class`, `log_path` or `command`."""
+    `recipe`, `import`, `main`, `class`, `log_path` or `command`."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__([message])
@@ -88,45 +86,6 @@ class Recipe(NamedTuple):
         return cls(**known)
 
 
-def resolve(
-    source: str | Sequence[str],
-    python: str | None = None,
-    cwd: str | None = None,
-    *,
-    log_path_field: str | None = None,
-    seed_field: str = "seed",
-    env: Mapping[str, str] | None = None,
-    validate: bool = True,
-) -> Recipe:
-    """The recipe that `source` (a reference, or a command's template) names.
-
-    Raises `RecipeError`. Without `validate` it is not imported, and taken to have the usual
-    fields.
-    """
-    return inspect(
-        source,
-        [],
-        python,
-        cwd,
-        log_path_field=log_path_field,
-        seed_field=seed_field,
-        env=env,
-        validate=validate,
-    )[0]
-
-
-def check(recipe: Recipe, configs: Sequence[Mapping[str, Any]]) -> list[Problem]:
-    """What is wrong with the configurations, parsed as their runs will. Raises `RecipeError`."""
-    return inspect(
-        recipe.command or recipe.reference,
-        configs,
-        recipe.python,
-        recipe.cwd,
-        log_path_field=recipe.log_path_field,
-        seed_field=recipe.seed_field or "seed",
-    )[1]
-
-
 def inspect(
     source: str | Sequence[str],
     configs: Sequence[Mapping[str, Any]],
@@ -138,10 +97,12 @@ def inspect(
     env: Mapping[str, str] | None = None,
     validate: bool = True,
 ) -> tuple[Recipe, list[Problem]]:
-    """`resolve` and `check` in one process, which is what costs the time.
+    """The recipe that `source` (a reference, or a command's template) names, and what is wrong with
+    the configurations, parsed as their runs will. All in one process, which is what costs the time.
 
     `python` and `cwd` may be relative to the current folder; `env` is added to our environment,
-    as it will be to the run's.
+    as it will be to the run's. Without `validate` the recipe is not imported, and taken to have the
+    usual fields. Raises `RecipeError`.
     """
     folder = os.path.abspath(os.path.expanduser(cwd or "."))
     if not os.path.isdir(folder):
@@ -264,43 +225,71 @@ def _ask(
     python: str, cwd: str, request: Mapping[str, Any], env: Mapping[str, str]
 ) -> dict[str, Any]:
     """The answer of bootstrap.py, run by path in the recipe's interpreter."""
+    import tempfile
+
+    reference = request["reference"]
+    # Files and not pipes: what the import has started may hold its ends open for ever.
+    with (
+        tempfile.TemporaryFile() as asked,
+        tempfile.TemporaryFile() as answered,
+        tempfile.TemporaryFile() as errors,
+    ):
+        asked.write(json.dumps(request).encode())
+        asked.seek(0)
+        try:
+            code = _run_check(python, cwd, env, (asked, answered, errors))
+        except TimeoutError:
+            message = f"recipe {reference!r}: importing it took longer than {IMPORT_SECONDS:g} s"
+            raise RecipeError("import", message) from None
+        answered.seek(0)
+        errors.seek(0)
+        output, lines = answered.read(), errors.read().decode(errors="replace").strip().splitlines()
+    try:
+        return json.loads(output)
+    except ValueError:
+        detail = f": {lines[-1][:200]}" if lines else ""
+        ended = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        raise RecipeError(
+            "import", f"recipe {reference!r}: {python} {ended} while importing it{detail}"
+        ) from None
+
+
+def _run_check(
+    python: str,
+    cwd: str,
+    env: Mapping[str, str],
+    files: tuple[IO[bytes], IO[bytes], IO[bytes]],
+) -> int:
+    """Run `bootstrap.py check` on (stdin, stdout, stderr) and give its exit code; nothing that the
+    import has started is left running. Raises TimeoutError, and `RecipeError` when there is nothing
+    to wait for."""
+    import contextlib
     import signal
     import subprocess
 
     bootstrap = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bootstrap.py")
-    reference = request["reference"]
     try:
         child = subprocess.Popen(
             [python, bootstrap, "check"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdin=files[0],
+            stdout=files[1],
+            stderr=files[2],
             cwd=cwd,
             env=env,
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
         raise RecipeError("python", f"{python} does not start: {error}") from error
-    with child:  # which closes the pipes and waits
-        try:
-            output, errors = child.communicate(json.dumps(request).encode(), IMPORT_SECONDS)
-        except BaseException as error:
-            # Its session is its own, so this takes with it whatever the import has started.
-            os.killpg(child.pid, signal.SIGKILL)
-            if not isinstance(error, subprocess.TimeoutExpired):
-                raise
-            message = f"recipe {reference!r}: importing it took longer than {IMPORT_SECONDS:g} s"
-            raise RecipeError("import", message) from None
     try:
-        return json.loads(output)
-    except ValueError:
-        lines = errors.decode(errors="replace").strip().splitlines()
-        detail = f": {lines[-1][:200]}" if lines else ""
-        code = child.returncode
-        ended = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-        raise RecipeError(
-            "import", f"recipe {reference!r}: {python} {ended} while importing it{detail}"
-        ) from None
+        return child.wait(IMPORT_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise TimeoutError from None
+    finally:
+        # Its session is its own, so the group is it and what the import has started. When nobody is
+        # left in it there is nothing to kill: no other group gets its number as soon as that.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
 
 
 def _explain(kind: str, reference: str, message: str, python: str) -> str:

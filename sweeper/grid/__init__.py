@@ -1,6 +1,7 @@
 """A grid: the YAML file, read and checked by itself.
 
 nodes       YAML text -> nodes that know their place in it; the limits
+data        Python data -> the same nodes
 options     the sections that say how to run and judge: launch, seeds, metric, secrets
 blocks      the sections that make configurations: base, grid, zip, include, exclude
 overrides   what the command line changes

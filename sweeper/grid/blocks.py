@@ -26,7 +26,6 @@ __all__ = [
 ]
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)*\Z")
-_MAX_VALUES = 100_000
 
 
 class Setting(NamedTuple):
@@ -134,9 +133,6 @@ def read_axis(
         return ()
     if not node.items:
         problems.add(place, f"axis {key!r} has no values")
-    if len(node.items) > _MAX_VALUES:
-        problems.add(place, f"axis {key!r} has {len(node.items)} values; {_MAX_VALUES} are allowed")
-        return ()
     settings = tuple(_setting(key, item, problems) for item in node.items)
     seen: dict[str, Place] = {}
     for setting in settings if unique else ():

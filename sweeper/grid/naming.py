@@ -10,9 +10,9 @@ instead of `"recipe"` where the grid has one. Mappings inside `values` stand as 
 alike as `1`, others by the shortest text that reads back exactly (Python's `repr`). The field that
 takes the seed stands under `seed`, wherever it was given, and nowhere else.
 
-The name is for people: `lr=1e-4,rank=8,seed=0`, only the axes that vary. Distinct cells have
-distinct names, also where the file system folds case; a value that cannot stand in a name as it
-is carries a short hash.
+The name is for people: `lr=1e-4,rank=8,seed=0`, only what varies. A cell's name leaves out the
+seed. Distinct cells have distinct names, also where the file system folds case; a value that cannot
+stand in a name as it is carries a short hash.
 """
 
 import hashlib
@@ -169,15 +169,16 @@ def value_labels(values: Iterable[Any]) -> dict[str, str]:
     return labels
 
 
-def key_labels(keys: Sequence[str]) -> dict[str, str]:
+def key_labels(keys: Sequence[str], taken: str = "seed") -> dict[str, str]:
     """Key -> its short form: the last dotted part, abbreviated where that is customary, and the
-    whole key where two would be the same."""
+    whole key where two would be the same, or one `taken`: what the replicates are called. A key
+    that is `taken` itself keeps it."""
     short: dict[str, str] = {}
     for key in keys:
         last = key.rpartition(".")[2]
         short[key] = _clip(_SHORT.get(last, last))
     for whole in (_clip, _clip_hashed):
-        while clashes := [key for key in _clashing(short) if short[key] != whole(key)]:
+        while clashes := [key for key in _clashing(short, taken) if short[key] != whole(key)]:
             for key in clashes:
                 short[key] = whole(key)
     return short
@@ -191,11 +192,10 @@ def _clip_hashed(key: str) -> str:
     return f"{key[-24:].lstrip('._-')}~{_hash(key, 6)}"
 
 
-def _clashing(short: Mapping[str, str]) -> list[str]:
-    # "seed" is what the replicates are called.
-    folded: dict[str, list[str]] = {"seed": ["seed"]}
+def _clashing(short: Mapping[str, str], taken: str) -> list[str]:
+    folded: dict[str, list[str]] = {taken.casefold(): [taken]}
     for key, label in short.items():
-        if key != "seed":
+        if key != taken:
             folded.setdefault(label.casefold(), []).append(key)
     return [key for keys in folded.values() if len(keys) > 1 for key in keys if key in short]
 

@@ -1,4 +1,4 @@
-"""YAML text or Python data -> nodes that know where they stand, with every limit enforced.
+"""YAML text -> nodes that know where they stand, with every limit enforced.
 
 YAML is read as 1.2 with the core schema: `1e-4` is a float, `no` and `on` are strings, `010` is
 10. Events are pulled from the parser one at a time, so a hostile file is refused when it crosses
@@ -6,29 +6,33 @@ a limit and not after it has been expanded.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
 
 from sweeper.errors import GridError
 
 __all__ = [
+    "FORBIDDEN",
     "MAX_BYTES",
     "MAX_DEPTH",
+    "MAX_DIGITS",
     "MAX_NODES",
     "Node",
     "Place",
     "Problems",
-    "from_python",
+    "Stop",
+    "check_text",
     "kind",
     "plain",
     "read_yaml",
     "scalar",
+    "shown",
 ]
 
 MAX_BYTES = 128 * 1024
 MAX_DEPTH = 32
 MAX_NODES = 50_000
-_MAX_DIGITS = 300
+MAX_DIGITS = 300
 _SHOWN = 60
 
 _INT = re.compile(r"[-+]?[0-9]+\Z")
@@ -42,8 +46,11 @@ _SPECIAL = {
     **{sign + word: float("inf") for sign in ("", "+") for word in (".inf", ".Inf", ".INF")},
     **{"-" + word: float("-inf") for word in (".inf", ".Inf", ".INF")},
 }
-# What YAML 1.2 does not let stand in a file, and lone surrogates.
-_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
+# What YAML 1.2 does not let stand in a file, lone surrogates, and what its 1.1 takes for the end
+# of a line, as our parser does: it would become a space. Escaped, each is a character like others.
+FORBIDDEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]"
+)
 _UNUSABLE = re.compile("[\x00\ud800-\udfff]")
 
 
@@ -78,6 +85,10 @@ class Node(NamedTuple):
         return cast("dict[str, tuple[Place, Node]]", found) if isinstance(found, dict) else None
 
 
+class Stop(Exception):
+    """What is being read cannot be read on; the problem is noted."""
+
+
 class Problems:
     """What is wrong with a grid, gathered so that all of it is told at once."""
 
@@ -110,12 +121,12 @@ def scalar(text: str) -> Any:
     if text in _SPECIAL:
         return _SPECIAL[text]
     if _INT.match(text):
-        if len(text) > _MAX_DIGITS:
-            raise ValueError(f"an integer of {len(text)} digits; {_MAX_DIGITS} are allowed")
+        if len(text) > MAX_DIGITS:
+            raise ValueError(f"an integer of {len(text)} digits; {MAX_DIGITS} are allowed")
         return int(text)
     if _BASED.match(text):
-        if len(text) > _MAX_DIGITS:
-            raise ValueError(f"an integer of {len(text)} digits; {_MAX_DIGITS} are allowed")
+        if len(text) > MAX_DIGITS:
+            raise ValueError(f"an integer of {len(text)} digits; {MAX_DIGITS} are allowed")
         return int(text, 0)
     if _FLOAT.match(text):
         return float(text)
@@ -160,82 +171,40 @@ def read_yaml(
     if size > MAX_BYTES:
         problems.add(fixed or Place(source), f"{size} bytes; a grid has at most {MAX_BYTES}")
         return None
-    bad = _FORBIDDEN.search(text)
+    bad = FORBIDDEN.search(text, 1 if text.startswith("\ufeff") else 0)
     if bad:
         line = text.count("\n", 0, bad.start()) + 1
         column = bad.start() - (text.rfind("\n", 0, bad.start()) + 1) + 1
         problems.add(
             fixed or Place(source, line, column),
-            f"character U+{ord(bad.group()):04X} may not stand in YAML",
+            f"character U+{ord(bad.group()):04X} may not stand in YAML{_instead(bad.group())}",
         )
         return None
     return reader.document(text)
 
 
-def from_python(value: Any, path: str, problems: Problems, depth: int = 0) -> Node:
-    """Python data as nodes; a place is the path of keys (`base.lr`). Tuples count as lists,
-    numbers of other libraries as what `.item()` gives."""
-    place = Place(path or "grid")
-    if depth > MAX_DEPTH:
-        problems.add(place, f"nested more than {MAX_DEPTH} deep")
-        return Node(None, place)
-    if isinstance(value, Mapping):
-        entries: dict[str, tuple[Place, Node]] = {}
-        mapping = cast("Mapping[object, Any]", value)
-        for key, item in mapping.items():
-            if not isinstance(key, str):
-                problems.add(place, f"key {_shown(key)} is not a string")
-                continue
-            below = f"{path}.{key}" if path else key
-            entries[key] = (Place(below), from_python(item, below, problems, depth + 1))
-        return Node(entries, place)
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
-        items = cast("Sequence[Any]", value)
-        return Node(
-            [from_python(v, f"{path}[{i}]", problems, depth + 1) for i, v in enumerate(items)],
-            place,
-        )
-    return Node(_python_scalar(value, place, problems), place)
+def _instead(character: str) -> str:
+    """How to write a character that a value may hold."""
+    if _UNUSABLE.match(character):
+        return ""
+    return f": write \\u{ord(character):04x}, in double quotes"
 
 
-def _python_scalar(value: Any, place: Place, problems: Problems) -> Any:
-    item = getattr(value, "item", None)
-    if callable(item) and getattr(value, "shape", None) == ():
-        value = item()
-    if isinstance(value, str):
-        value = str(value)
-        _check_text(value, place, problems)
-    elif isinstance(value, int) and not isinstance(value, bool):
-        value = int(value)
-        if abs(value) >= 10**_MAX_DIGITS:
-            problems.add(place, f"an integer of more than {_MAX_DIGITS} digits")
-    elif isinstance(value, float):
-        value = float(value)
-    elif value is not None and not isinstance(value, bool):
-        problems.add(
-            place, f"{type(value).__name__} is not data: use strings, numbers, lists, mappings"
-        )
-        return None
-    return value
-
-
-def _check_text(value: str, place: Place, problems: Problems) -> None:
+def check_text(value: str, place: Place, problems: Problems) -> None:
+    """Note a character that no run can be given."""
     bad = _UNUSABLE.search(value)
     if bad:
         problems.add(place, f"holds the character U+{ord(bad.group()):04X}, which no run can take")
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A value as Python writes it, cut where it is long."""
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 
 def _one_line(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-
-
-class _Stop(Exception):
-    """The document cannot be read on; the problem is noted."""
 
 
 class _Reader:
@@ -254,7 +223,7 @@ class _Reader:
         parser: Any = YAML(typ="safe", pure=True)
         try:
             return self._document(parser.parse(text))
-        except _Stop:
+        except Stop:
             return None
         except MarkedYAMLError as error:
             found: Any = error
@@ -272,9 +241,9 @@ class _Reader:
     def place(self, mark: Any) -> Place:
         return self.fixed or Place(self.source, mark.line + 1, mark.column + 1)
 
-    def stop(self, place: Place, message: str) -> _Stop:
+    def stop(self, place: Place, message: str) -> Stop:
         self.problems.add(place, message)
-        return _Stop()
+        return Stop()
 
     def _document(self, events: Iterator[Any]) -> Node | None:
         root: Node | None = None
@@ -299,7 +268,7 @@ class _Reader:
         if depth > MAX_DEPTH:
             raise self.stop(place, f"nested more than {MAX_DEPTH} deep")
         if event.tag is not None and event.tag != "!":
-            self.problems.add(place, f"tag {_shown(str(event.tag))[1:-1]}: a grid has no tags")
+            self.problems.add(place, f"tag {shown(str(event.tag))[1:-1]}: a grid has no tags")
         before = self.count
         if event.anchor:
             self.open.add(event.anchor)
@@ -335,7 +304,7 @@ class _Reader:
 
     def _scalar(self, event: Any, place: Place) -> Node:
         text = str(event.value)
-        _check_text(text, place, self.problems)
+        check_text(text, place, self.problems)
         if event.style is not None or event.tag is not None:
             return Node(text, place)
         try:
@@ -351,7 +320,7 @@ class _Reader:
             item = self._node(next(events), events, depth + 1)
             if not isinstance(key.value, str):
                 what = (
-                    f"key {_shown(key.value)}"
+                    f"key {shown(key.value)}"
                     if not isinstance(key.value, list | dict)
                     else ("a list or mapping as key")
                 )
@@ -359,7 +328,7 @@ class _Reader:
             elif key.value in entries:
                 first = entries[key.value][0]
                 where = f" (first on line {first.line})" if first.line else ""
-                self.problems.add(key.place, f"key {_shown(key.value)} given twice{where}")
+                self.problems.add(key.place, f"key {shown(key.value)} given twice{where}")
             else:
                 entries[key.value] = (key.place, item)
         return Node(entries, place)

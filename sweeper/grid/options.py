@@ -125,7 +125,10 @@ class Section:
         node = self.node(key)
         if node is None:
             return None
-        if not isinstance(node.value, str) or not node.value:
+        if node.value == "":
+            self.problems.add(node.place, f"{self._path(key)} is empty")
+            return None
+        if not isinstance(node.value, str):
             self.wrong(node, key, "a string" if not choices else " or ".join(choices))
             return None
         if choices and node.value not in choices:

@@ -2,6 +2,11 @@
 
 A value that begins with `[ { " '` is read as YAML; any other is one scalar exactly as written, so
 `text=#1: a` is a string. `key=` is the empty string; nothing is `key=null`.
+
+Two keys speak of sections, not of a configuration. `launch.<key>=value` sets how runs are executed.
+`seeds=3`, `'seeds=[11,12]'` or `~seeds` is the section `seeds`, unless the grid gives its
+configurations a key `seeds`. (The field that takes the seed means the seeds themselves: `seed=3` is
+the one seed 3.)
 """
 
 import json
@@ -9,7 +14,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, cast
 
-from sweeper.grid.nodes import Node, Place, Problems, from_python, read_yaml, scalar
+from sweeper.grid.data import from_python
+from sweeper.grid.nodes import FORBIDDEN, Node, Place, Problems, read_yaml, scalar
 from sweeper.grid.options import FIELD
 
 __all__ = ["Override", "flow", "override_texts", "read_overrides"]
@@ -26,9 +32,12 @@ class Override(NamedTuple):
 
 def override_texts(overrides: Mapping[str, Any] | Sequence[str]) -> tuple[str, ...]:
     """Overrides from Python in the form of the command line: `{"lr": [1, 2]}` -> `lr=[1, 2]`.
+    A string is one override.
 
     Raises `GridError` for a value that is not data.
     """
+    if isinstance(overrides, str):
+        return (overrides,)
     if not isinstance(overrides, Mapping):
         return tuple(overrides)
     problems = Problems()
@@ -42,13 +51,23 @@ def flow(value: Any) -> str:
     """Python data as YAML on one line; `read_yaml` reads it back the same."""
     if isinstance(value, Mapping):
         entries = cast("Mapping[str, Any]", value)
-        return f"{{{', '.join(f'{json.dumps(k)}: {flow(v)}' for k, v in entries.items())}}}"
+        # "? " marks a key of any length; without it a long one would not be seen as a key.
+        pairs = (f"{'? ' * (len(k) > 100)}{_quoted(k)}: {flow(v)}" for k, v in entries.items())
+        return f"{{{', '.join(pairs)}}}"
     if isinstance(value, Sequence) and not isinstance(value, str):
         return f"[{', '.join(map(flow, cast('Sequence[Any]', value)))}]"
+    if isinstance(value, str):
+        return _quoted(value)
     if isinstance(value, float) and not math.isfinite(value):
         return {"nan": ".nan", "inf": ".inf", "-inf": "-.inf"}[str(float(value))]
     item = getattr(value, "item", None)  # a number of numpy's
     return json.dumps(item() if callable(item) else value)
+
+
+def _quoted(text: str) -> str:
+    """A string in double quotes, what may not stand in YAML escaped."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    return FORBIDDEN.sub(lambda found: f"\\u{ord(found.group()):04x}", quoted)
 
 
 def read_overrides(texts: Sequence[str], problems: Problems) -> list[Override]:

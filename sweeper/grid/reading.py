@@ -9,7 +9,7 @@ command line. An override `launch.<key>=value` sets how the runs are executed.
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 from sweeper.errors import GridError
 from sweeper.grid.blocks import (
@@ -22,12 +22,12 @@ from sweeper.grid.blocks import (
     read_settings,
     read_zip,
 )
+from sweeper.grid.data import from_python
 from sweeper.grid.nodes import (
     MAX_BYTES,
     Node,
     Place,
     Problems,
-    from_python,
     kind,
     plain,
     read_yaml,
@@ -60,6 +60,7 @@ MAX_AXES = 200
 MAX_ENTRIES = 10_000
 
 _T = TypeVar("_T")
+Overrides: TypeAlias = Mapping[str, Any] | Sequence[str]
 
 
 class Grid(NamedTuple):
@@ -89,8 +90,8 @@ class Grid(NamedTuple):
     places: dict[str, Place]
 
 
-def load_grid(path: str, overrides: Sequence[str] = ()) -> Grid:
-    """The grid in the file `path`, with `overrides` from the command line.
+def load_grid(path: str, overrides: Overrides = ()) -> Grid:
+    """The grid in the file `path`, with `overrides` as on the command line, or as a mapping.
 
     Raises `GridError`.
     """
@@ -112,7 +113,7 @@ def load_grid(path: str, overrides: Sequence[str] = ()) -> Grid:
     return parse_grid(text, path, overrides)
 
 
-def parse_grid(text: str, filename: str, overrides: Sequence[str] = ()) -> Grid:
+def parse_grid(text: str, filename: str, overrides: Overrides = ()) -> Grid:
     """The grid in `text`; `filename` stands in messages, and its stem is the default name.
 
     Raises `GridError`.
@@ -127,14 +128,12 @@ def parse_grid(text: str, filename: str, overrides: Sequence[str] = ()) -> Grid:
     return _Builder(root, problems).build(stem, text, filename, overrides)
 
 
-def grid_from_mapping(
-    mapping: Mapping[str, Any], overrides: Mapping[str, Any] | Sequence[str] = ()
-) -> Grid:
+def grid_from_mapping(mapping: Mapping[str, Any], overrides: Overrides = ()) -> Grid:
     """The same from Python data; a place in messages is the path of keys. Raises `GridError`."""
     problems = Problems()
     root = from_python(mapping, "", problems)
     problems.raise_any()
-    return _Builder(root, problems).build("", flow(plain(root)), "", override_texts(overrides))
+    return _Builder(root, problems).build("", flow(plain(root)), "", overrides)
 
 
 class _Builder:
@@ -152,10 +151,11 @@ class _Builder:
         kept = {k: v for k, v in root.entries.items() if k not in _LATER}
         self.root = Section(Node(kept, root.place), "the grid", _KEYS, problems)
 
-    def build(self, stem: str, text: str, path: str, overrides: Sequence[str]) -> Grid:
+    def build(self, stem: str, text: str, path: str, overrides: Overrides) -> Grid:
         """Read every section, apply the overrides, and raise if anything was wrong."""
         problems = self.problems
-        changes = self._apply_to_launch(read_overrides(overrides, problems))
+        texts = override_texts(overrides)
+        changes = self._apply_to_launch(read_overrides(texts, problems))
         command, recipe = self._command(), self.root.string("recipe")
         launch = self._section("launch", read_launch, Launch())
         service = self.root.string("service", choices=_SERVICES)
@@ -177,7 +177,7 @@ class _Builder:
             launch=launch,
             text=text,
             path=path,
-            overrides=tuple(overrides),
+            overrides=texts,
             places=self._places(),
         )
         for change in changes:
@@ -197,8 +197,13 @@ class _Builder:
             section, _, key = change.key.partition(".")
             if section != "launch":
                 others.append(change)
+            elif not key:
+                self.problems.add(change.place, "write launch.<key>=value, or ~launch.<key>")
             elif change.action == "drop":
-                entries.pop(key, None)
+                if entries.pop(key, None) is None:
+                    self.problems.add(
+                        change.place, f"there is no launch.{key} to drop{nearest(key, entries)}"
+                    )
             else:
                 entries[key] = (change.place, change.node)
         if len(others) < len(changes) and (node is None or node.entries is not None):
@@ -265,33 +270,27 @@ class _Builder:
 
     def _secrets(self, service: str | None, launch: Launch) -> tuple[str, ...]:
         secrets = self._section("secrets", read_secrets, ())
+        if service == "tinker" and "TINKER_API_KEY" not in secrets:
+            secrets = ("TINKER_API_KEY", *secrets)
         for name in secrets:
             if name in launch.env:
                 place = self.root.entries["launch"][1].place
                 self.problems.add(place, f"{name} is one of the secrets, and in launch.env")
-        if service == "tinker" and "TINKER_API_KEY" not in secrets:
-            return ("TINKER_API_KEY", *secrets)
         return secrets
 
 
 def _apply(grid: Grid, change: Override, problems: Problems) -> Grid:
     """The grid as one override leaves it."""
     key = change.key
+    given = [grid.base, *(block.axes for block in grid.blocks), *grid.include]
+    keys = dict.fromkeys(key for settings in given for key in settings)
+    if key == "seeds" and not _touches(key, keys):
+        return _apply_to_section(grid, change, problems)
     if grid.seeds is not None and key == grid.seeds.field:
         return _apply_to_seeds(grid, change, problems)
     if change.action == "axis":
-        settings = read_axis(key, change.place, change.node, problems)
-        if not settings:
-            return grid
-        blocks = list(grid.blocks)
-        for index, block in enumerate(blocks):
-            if list(block.axes) == [key]:
-                blocks[index] = Block({key: settings})
-                return grid._replace(blocks=tuple(blocks))
-        return grid._replace(blocks=(*_without(grid.blocks, key), Block({key: settings})))
-    known = _touches(key, grid.base) or any(_touches(key, block.axes) for block in grid.blocks)
-    if change.action == "drop" and not known:
-        keys = [*grid.base, *(axis for block in grid.blocks for axis in block.axes)]
+        return _apply_axis(grid, change, problems)
+    if change.action == "drop" and not _touches(key, keys):
         problems.add(change.place, f"there is no {key!r} to drop{nearest(key, keys)}")
     grid = grid._replace(
         blocks=_without(grid.blocks, key),
@@ -307,7 +306,47 @@ def _apply(grid: Grid, change: Override, problems: Problems) -> Grid:
     return grid._replace(fixed={**grid.fixed, **fixed})
 
 
+def _apply_axis(grid: Grid, change: Override, problems: Problems) -> Grid:
+    """The grid with an axis put where it stood, among those that it is zipped with, or added."""
+    key = change.key
+    settings = read_axis(key, change.place, change.node, problems)
+    blocks: list[Block] = []
+    placed = False
+    for block in grid.blocks:
+        others = [axis for axis in block.axes if not _touches(key, (axis,))]
+        if len(others) == len(block.axes):
+            blocks.append(block)
+        elif others and placed:
+            problems.add(change.place, f"axis {key!r} would stand for axes of several blocks")
+        elif others and settings and len(settings) != block.size:
+            problems.add(
+                change.place,
+                f"axis {key!r} is zipped with {', '.join(others)[:60]}, so it takes {block.size}"
+                f" values, not {len(settings)}",
+            )
+        elif not placed:
+            axes = {axis if axis in others else key: s for axis, s in block.axes.items()}
+            blocks.append(Block({**axes, key: settings}))
+            placed = True
+    if not settings:
+        return grid
+    return grid._replace(blocks=(*blocks, *([] if placed else [Block({key: settings})])))
+
+
+def _apply_to_section(grid: Grid, change: Override, problems: Problems) -> Grid:
+    """The grid with its section `seeds` as an override says; the field stays unless it is given."""
+    if change.action == "drop":
+        if grid.seeds is None:
+            problems.add(change.place, "there is no 'seeds' to drop")
+        return grid._replace(seeds=None)
+    seeds = read_seeds(change.node, problems)
+    if seeds is not None and grid.seeds is not None and "field" not in (change.node.entries or {}):
+        seeds = seeds._replace(field=grid.seeds.field)
+    return grid._replace(seeds=seeds)
+
+
 def _apply_to_seeds(grid: Grid, change: Override, problems: Problems) -> Grid:
+    """The same by the field that takes the seed."""
     if change.action == "drop":
         return grid._replace(seeds=None)
     node = change.node if change.action == "axis" else Node([change.node], change.place)

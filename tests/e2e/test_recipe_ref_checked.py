@@ -39,6 +39,8 @@ class Config:
     text: str = ""
     maybe: str | None = None
     either: str | int = 0
+    union: list[int] | str = ""
+    labels: tuple[str, ...] = ()
     words: list[str] = chz.field(default_factory=list)
     sizes: tuple[int, ...] = ()
     grid: list[list[int]] = chz.field(default_factory=list)
@@ -103,6 +105,25 @@ def test_values_that_reach_the_recipe_as_they_are(checked):
     assert set(forms) <= {"options.z", "options", "weights", "anything"}
 
 
+def test_what_the_worker_will_fill_in_is_filled_in(tmp_path, monkeypatch):
+    (tmp_path / "mod.py").write_text(
+        "import chz\nfrom typing import Literal\n"
+        "@chz.chz\nclass Needs:\n"
+        "    out: str\n    behavior_if_log_dir_exists: Literal['delete', 'resume']\n"
+        "    @chz.validate\n    def _both(self):\n"
+        "        if self.behavior_if_log_dir_exists != 'resume' or not self.out.startswith('/'):\n"
+        "            raise ValueError(f'{self.out} {self.behavior_if_log_dir_exists}')\n"
+        "@chz.chz\nclass Cannot:\n"
+        "    out: str\n    behavior_if_log_dir_exists: Literal['delete'] = 'delete'\n"
+        "if __name__ == '__main__': pass\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    recipe, problems = inspect("mod:Needs", [{}], log_path_field="out")
+    assert (problems, recipe.behavior_field) == ([], True)
+    (problem,) = inspect("mod:Cannot", [{}], log_path_field="out")[1]
+    assert "behavior_if_log_dir_exists" in problem.message
+
+
 def test_another_form_is_found_where_the_usual_one_would_change_a_value(checked):
     problems, forms = checked(
         {"words": ["a,b", "[c"], "anything": "1", "names": ["", "x"]},
@@ -111,6 +132,21 @@ def test_another_form_is_found_where_the_usual_one_would_change_a_value(checked)
     )
     assert problems == []
     assert forms["anything"] == "literal"
+
+
+def test_what_had_passed_is_seen_again_when_its_key_is_written_in_another_form(checked):
+    # `[True]` goes through only as a literal, by which a plain text would get quotes.
+    problems, forms = checked({"union": "x"}, {"number": 1}, {"union": [True]})
+    assert forms == {"union": "literal"}
+    assert problems == [
+        Problem(0, "union", 'union takes list[int] | str: "x" would reach the recipe as "\'x\'"')
+    ]
+
+
+def test_a_list_in_a_list_of_strings_is_told(checked):
+    # The first is written element by element, by which the second's would have elements.
+    problems, _ = checked({"labels": ["a,b"]}, {"labels": [["a"]]})
+    assert problems == [Problem(1, "labels", 'labels takes tuple[str, ...], not [["a"]]')]
 
 
 def test_what_chz_would_change_is_told(checked):
@@ -183,6 +219,7 @@ def test_missing_values_are_told_once_for_all(tmp_path, monkeypatch):
     (tmp_path / "mod.py").write_text(
         "import chz\n@chz.chz\nclass C:\n"
         "    log_path: str\n    a: int\n    b: str\n    c: int = 0\n"
+        "if __name__ == '__main__': chz.entrypoint(C)\n"
     )
     monkeypatch.chdir(tmp_path)
     _, problems = inspect("mod", [{"c": 1}, {"c": 2}])

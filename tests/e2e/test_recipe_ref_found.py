@@ -2,16 +2,18 @@
 
 import sys
 import textwrap
+import time
 
+import psutil
 import pytest
 
 from sweeper.recipe import (
     Recipe,
     RecipeError,
     find_python,
+    inspect,
     placeholders,
     render_command,
-    resolve,
 )
 
 pytestmark = pytest.mark.e2e
@@ -27,7 +29,11 @@ CONFIG = """
         seed: int = 0
         rank: int
         tags: list[str] = chz.field(default_factory=list)
+
+    if __name__ == "__main__":
+        chz.entrypoint({name})
 """
+GUARD = "\nif __name__ == '__main__': pass\n"
 
 
 @pytest.fixture
@@ -40,6 +46,10 @@ def write(tmp_path, monkeypatch):
         (tmp_path / path).write_text(textwrap.dedent(text))
 
     return write
+
+
+def resolve(source, **arguments):
+    return inspect(source, [], **arguments)[0]
 
 
 def error(source, **arguments):
@@ -110,17 +120,19 @@ def test_recipes_of_ours_are_found_by_their_short_name_whatever_the_folder_holds
 
 
 def test_what_cannot_be_used_is_said_in_a_line(write):
-    write("broken.py", "import nowhere_to_be_found")
-    write("leaves.py", "raise SystemExit(3)")
-    write("dies.py", "import os; os._exit(7)")
-    write("plain.py", "x = 1")
-    write("nolog.py", "import chz\n@chz.chz\nclass C:\n    out: str = ''\n")
+    write("broken.py", "import nowhere_to_be_found" + GUARD)
+    write("leaves.py", "raise SystemExit(3)" + GUARD)
+    write("dies.py", "import os; os._exit(7)" + GUARD)
+    write("plain.py", "x = 1" + GUARD)
+    write("nolog.py", "import chz\n@chz.chz\nclass C:\n    out: str = ''\n" + GUARD)
+    write("wrong.py", "if __name__ == '__main__': pass\n)")
     hint = "(--no-validate plans without it)"
     assert error("broken") == (
         f"recipe 'broken' cannot be imported by {sys.executable}: "
         f"ModuleNotFoundError: No module named 'nowhere_to_be_found' {hint}"
     )
     assert f"SystemExit: 3 {hint}" in error("leaves")
+    assert "SyntaxError: unmatched ')'" in error("wrong")
     assert error("dies") == f"recipe 'dies': {sys.executable} ended with code 7 while importing it"
     assert error("plain") == (
         "recipe 'plain': it defines no chz class; run it by `command:`, or name the class"
@@ -153,8 +165,67 @@ def test_what_a_recipe_does_while_it_is_imported_does_not_spoil_the_answer(write
 
 def test_an_import_that_hangs_is_given_up(write, monkeypatch):
     monkeypatch.setattr("sweeper.recipe.IMPORT_SECONDS", 0.5)
-    write("hangs.py", "import time; time.sleep(600)")
+    write("hangs.py", "import time; time.sleep(600)" + GUARD)
     assert error("hangs") == "recipe 'hangs': importing it took longer than 0.5 s"
+
+
+def test_what_an_import_starts_neither_holds_the_plan_up_nor_outlives_it(write, tmp_path):
+    # One process holds stderr, as a shell's `&` would; another, forked, all that is open.
+    starts = """
+        import os, subprocess, sys
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        forked = os.fork()
+        if not forked:
+            import time; time.sleep(600)
+        open("pids", "w").write(f"{{child.pid}} {{forked}}")
+        {then}
+        """
+    end = "\n        if __name__ == '__main__': pass\n"
+    config = CONFIG.format(name="Config").replace("\n    ", "\n        ")
+    write("good.py", starts.format(then="") + config)
+    write("bad.py", starts.format(then="raise ValueError") + end)
+    write("dies.py", starts.format(then="os._exit(7)") + end)
+    for name in ("good", "bad", "dies"):
+        if name == "good":
+            assert resolve(name).config_class == "Config"
+        else:
+            assert ("ValueError" if name == "bad" else "ended with code 7") in error(name)
+        for pid in map(int, (tmp_path / "pids").read_text().split()):
+            deadline = time.monotonic() + 30
+            while _alive(pid) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert not _alive(pid)
+
+
+def _alive(pid):
+    try:
+        status = psutil.Process(pid).status()
+    except psutil.NoSuchProcess:
+        return False
+    return status != psutil.STATUS_ZOMBIE
+
+
+def test_a_module_that_nothing_starts_is_refused_before_it_is_imported(write, tmp_path):
+    body = textwrap.dedent(CONFIG.format(name="Config")).partition("if __name__")[0]
+    touch = "open('imported', 'w').close()\n"
+    hint = (
+        "nothing in it starts a run: end it with "
+        '`if __name__ == "__main__": chz.nested_entrypoint(main)`, or run it by `command:`'
+    )
+    commented = '# if __name__ == "__main__":\nname = __name__, "__main__"\n'
+    write("pkg/bare.py", touch + body + commented)
+    write("alone.py", touch + body)
+    assert error("pkg.bare") == f"recipe 'pkg.bare': {hint}"
+    assert error("pkg/bare.py") == f"recipe 'pkg/bare.py': {hint}"
+    assert error("alone") == f"recipe 'alone': {hint}"
+    assert not (tmp_path / "imported").exists()
+    write("turned.py", body + "if '__main__' == __name__:\n    print()\n")
+    write("latin.py", "# -*- coding: latin-1 -*-\n" + body + "__name__ == '__main__' and print()")
+    # What `python -m` runs of a package is started by that.
+    write("whole/__init__.py", "")
+    write("whole/__main__.py", body)
+    for source in ("turned", "turned.py", "latin", "whole", "whole/__main__.py"):
+        assert resolve(source).config_class == "Config"
 
 
 def test_without_validation_nothing_is_imported(write):

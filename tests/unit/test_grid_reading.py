@@ -129,7 +129,17 @@ MISTAKES = {
     "take",
     'recipe: r\nbase: {x: "\\ud800"}': "g.yaml:2:11: holds the character U+D800, which no run "
     "can take",
-    "recipe: r\nbase: {x: \x07}": "g.yaml:2:11: character U+0007 may not stand in YAML",
+    "recipe: r\nbase: {x: \x07}": "g.yaml:2:11: character U+0007 may not stand in YAML: write "
+    "\\u0007, in double quotes",
+    "recipe: r\nbase: {x: a\u2028b}": "g.yaml:2:12: character U+2028 may not stand in YAML: write "
+    "\\u2028, in double quotes",
+    "recipe: r\nbase: {x: 'a\u2029b'}": "g.yaml:2:13: character U+2029 may not stand in YAML: "
+    "write \\u2029, in double quotes",
+    'recipe: r\nbase: {x: "a\x85b"}': "g.yaml:2:13: character U+0085 may not stand in YAML: write "
+    "\\u0085, in double quotes",
+    "recipe: r\nbase: {x: \x00}": "g.yaml:2:11: character U+0000 may not stand in YAML",
+    "recipe: ''": "g.yaml:1:9: recipe is empty",
+    "recipe: r\nservice: ''": "g.yaml:2:10: service is empty",
     "recipe: r\ngrid: {lr: 0.1}": "g.yaml:2:12: axis 'lr' is a number; it takes a list (one "
     "value: put it in base)",
     "recipe: r\ngrid: {lr: []}": "g.yaml:2:8: axis 'lr' has no values",
@@ -173,6 +183,8 @@ MISTAKES = {
     "sweeper",
     "recipe: r\nlaunch: {resume: allways}": "g.yaml:2:18: launch.resume: 'allways' is not one of "
     "auto, always, never (did you mean 'always'?)",
+    "recipe: r\nservice: tinker\nlaunch: {env: {TINKER_API_KEY: x}}": "g.yaml:3:9: TINKER_API_KEY "
+    "is one of the secrets, and in launch.env",
     "recipe: !!python/name:os.system x": "g.yaml:1:9: tag "
     "tag:yaml.org,2002:python/name:os.system: a grid has no tags",
     "%YAML 1.1\n---\nrecipe: r": "g.yaml:2:1: a grid is YAML 1.2",
@@ -217,7 +229,6 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_the_file():
         "recipe: r\nbase: {x: " + "[" * 100_000,
         "recipe: r\nbase: " + "{a: " * 50_000,
         "x" * (MAX_BYTES + 1),
-        "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 40)),
         "recipe: r\nbase: {" + ", ".join(f"k{i}: [" + "1," * 300 + "]" for i in range(200)) + "}",
         "recipe: r\ngrid: {" + ", ".join(f"k{i}: [1]" for i in range(MAX_AXES + 1)) + "}",
         "- " * 100_000,
@@ -246,8 +257,63 @@ def test_limits_stand_in_the_message():
     assert str(MAX_NODES) in message("a: &a [" + "x," * 1000 + "]\nb: [" + "*a," * 51 + "]")
 
 
+# 2 ** 16 values, a little more than are allowed: without the limit there is no error, but soon.
+LEVELS = 16
+
+
+def test_aliases_that_explode_are_refused():
+    lines = [f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, LEVELS)]
+    with pytest.raises(GridError) as caught:
+        parse_grid(
+            "\n".join(["recipe: r", "base:", " a0: &a0 [x, x]", *map(" {}".format, lines)]),
+            "g.yaml",
+        )
+    assert caught.value.problems[0].endswith(
+        f": more than {MAX_NODES} values, aliases counted in full"
+    )
+
+
+def test_python_data_that_explodes_is_refused():
+    shared: list = ["x", "x"]
+    for _ in range(1, LEVELS):
+        shared = [shared, shared]
+    for overrides, base in (({}, {"x": shared}), ({"x": shared}, {})):
+        with pytest.raises(GridError) as caught:
+            grid_from_mapping({"name": "n", "recipe": "r", "base": base}, overrides)
+        assert len(caught.value.problems) == 1
+        assert f"]: more than {MAX_NODES} values, shared ones" in caught.value.problems[0]
+    keys = {f"k{n}": 0 for n in range(MAX_NODES // 2)}
+    with pytest.raises(GridError, match="more than 50000 values"):
+        grid_from_mapping({"name": "n", "recipe": "r", "base": {"x": keys}})
+
+
+def test_depth_counts_through_aliases():
+    half = MAX_DEPTH // 2
+
+    def nested(depth):
+        lines = ["recipe: r", f"base: {{a: &a {'[' * half}{']' * half},"]
+        return "\n".join([*lines, f"  b: {'[' * depth}*a{']' * depth}}}"])
+
+    assert str(parse_grid(nested(half - 1), "g.yaml").base["b"].value).count("[") == MAX_DEPTH - 1
+    for depth in (half, MAX_DEPTH - 3):
+        with pytest.raises(GridError, match=f"g.yaml:3:[0-9]+: nested more than {MAX_DEPTH} deep"):
+            parse_grid(nested(depth), "g.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [('"a\\u2028b"', "a\u2028b"), ('"\\u2029"', "\u2029"), ('"\\u0085 \\x7f"', "\x85 \x7f"),
+     ('"\\N\\L\\P"', "\x85\u2028\u2029"), ('"\\ufeff"', "\ufeff"), ('"😀"', "😀")],
+)  # fmt: skip
+def test_escaped_characters_arrive(text, value):
+    assert parse_grid(f"recipe: r\nbase: {{x: {text}}}", "g.yaml").base["x"].value == value
+    assert parse_grid("recipe: r", "g.yaml", [f"x={text}"]).fixed["x"].value == value
+    # On the command line, what is in no quotes is taken as it is.
+    assert parse_grid("recipe: r", "g.yaml", [f"x=a{value}"]).fixed["x"].value == f"a{value}"
+
+
 def test_as_deep_as_allowed_is_read():
-    depth = MAX_DEPTH - 2
+    depth = MAX_DEPTH - 1
     grid = parse_grid(f"recipe: r\nbase: {{x: {'[' * depth}{']' * depth}}}", "g.yaml")
     assert str(grid.base["x"].value) == "[" * depth + "]" * depth
 

@@ -121,6 +121,8 @@ def test_warnings_worth_having():
         "grid.a[0]: the axis a has only one value",
         "grid.seed[0]: the axis seed counts as replicates: use seeds",
     )
+    zipped = make(command=["{a}{seed}"], zip=[{"a": [1, 2], "seed": [1, 2]}])
+    assert zipped.warnings == ("zip[0].seed[0]: the axis seed counts as replicates",)
     assert make(command=["x", "{a}"], grid={"a": [1, 2], "b": [1, 2]}).warnings == (
         "grid.b[0]: the command does not use the axis b",
     )
@@ -134,10 +136,22 @@ def test_warnings_worth_having():
         ({"base": {"run": 1}}, "base.run: run is set by sweeper"),
         ({"command": ["x", "{a}"]}, "command: command: there is no value for {a}"),
         ({"command": ["x", "{seed}"]}, "command: command: {seed} needs seeds"),
+        (
+            {"command": ["x", "{seed}"], "include": [{"seed": 1}, {"a": 1}]},
+            "command: command: {seed} needs seeds",
+        ),
         ({"command": ["x", "{"]}, "command: command: stray brace in '{'; {{ stands for a brace"),
         (
             {"launch": {"window": "{nope}"}},
             "launch.window: launch.window: there is no {nope}",
+        ),
+        (
+            {"launch": {"window": "{w}"}, "grid": {"a": [1, 2]}, "include": [{"a": 1, "w": 2}]},
+            "launch.window: launch.window: there is no {w} in cell a=1",
+        ),
+        (
+            {"launch": {"window": "{w}"}, "include": [{"w": 2, "a": 1}, {"a": 2}]},
+            "launch.window: launch.window: there is no {w} in cell a=2",
         ),
         (
             {"launch": {"python": "/no/python"}},
@@ -148,6 +162,17 @@ def test_warnings_worth_having():
 )
 def test_mistakes(grid, message):
     assert problems(**grid) == [message]
+
+
+def test_a_seed_that_is_no_integer_is_a_value_of_the_configuration():
+    (run,) = make(command=["x", "{seed}"], base={"seed": "abc"}).runs
+    assert (run.seed, run.config) == (None, {"seed": "abc"})
+
+
+def test_a_plan_without_validation_says_so():
+    found = plan({"name": "g", "recipe": "not.imported"}, validate=False)
+    assert found.warnings == ("recipe: not validated: values may be read otherwise",)
+    assert plan({"name": "g", "command": ["x"]}, validate=False).warnings == ()
 
 
 def test_the_document_is_json_and_has_all_that_a_launch_needs():

@@ -53,6 +53,61 @@ def test_an_included_cell_is_named_by_all_that_it_has():
     assert found == ["a=1", "a=3", "a=1,b=5", "a=1,b=2,c=0", "a=3,b=4"]
 
 
+def test_a_cell_has_one_name_whatever_its_seed():
+    grid = {"grid": {"lr": [1, 2]}, "include": [{"lr": 1, "warmup": 10}], "seeds": 3}
+    assert cells(**grid) == [c for c in ("lr=1", "lr=2", "lr=1,warmup=10") for _ in range(3)]
+    grid["include"] = [{"lr": 3, "warmup": 10}, {"lr": 1, "warmup": 10}]
+    assert list(dict.fromkeys(cells(**grid)))[2:] == ["lr=3,warmup=10", "lr=1,warmup=10"]
+    # Beside no axes, what all included cells share tells nothing.
+    assert cells(include=[{"a": 1, "b": 3}, {"a": 2, "b": 3}]) == ["a=1", "a=2"]
+
+
+def test_a_seed_in_a_zip_or_in_included_cells_is_no_part_of_the_cell():
+    def shown(**grid):
+        found = plan({"name": "n", "command": ["x"], **grid})
+        return [(run.cell, run.seed, run.name) for run in found.runs], list(found.axes)
+
+    assert shown(zip=[{"lr": [1, 1, 2], "seed": [0, 1, 0]}]) == (
+        [("lr=1", 0, "lr=1,seed=0"), ("lr=1", 1, "lr=1,seed=1"), ("lr=2", 0, "lr=2,seed=0")],
+        ["lr"],
+    )
+    included = {"base": {"seed": 3}, "include": [{"lr": 1, "seed": 4}]}
+    assert shown(grid={"lr": [1, 2]}, **included)[0] == [
+        ("lr=1", 3, "lr=1,seed=3"),
+        ("lr=2", 3, "lr=2,seed=3"),
+        ("lr=1", 4, "lr=1,seed=4"),
+    ]
+    included = {"base": {"w": 0}, "include": [{"lr": 2, "seed": 5}, {"lr": 2, "w": 1}]}
+    assert shown(zip=[{"lr": [1, 2], "seed": [3, 4]}], **included)[0] == [
+        ("lr=1", 3, "lr=1,seed=3"),
+        ("lr=2", 4, "lr=2,seed=4"),
+        ("lr=2", 5, "lr=2,seed=5"),
+        ("lr=2,w=1", None, "lr=2,w=1"),
+    ]
+    assert shown(include=[{"lr": 1, "seed": 4}, {"lr": 2}])[0] == [
+        ("lr=1", 4, "lr=1,seed=4"),
+        ("lr=2", None, "lr=2"),
+    ]
+    assert shown(base={"seed": 3})[0] == [("base", 3, "base")]
+    assert shown(include=[{"seed": "a"}, {"seed": None}, {"seed": 1}])[0] == [
+        ("seed=a", None, "seed=a"),
+        ("seed=none", None, "seed=none"),
+        ("seed=1", 1, "seed=1"),
+    ]
+
+
+def test_an_axis_called_seed_beside_other_replicates():
+    # Only a recipe may have both: what a command calls {seed} is the replicates'.
+    def shown(field, **axes):
+        grid = {"name": "n", "recipe": "a.b", "grid": axes, "seeds": {"field": field, "values": 1}}
+        return [run.name for run in plan(grid, validate=False).runs]
+
+    assert shown("other", seed=[4, 5]) == ["seed=4,other=0", "seed=5,other=0"]
+    assert shown("o.x", **{"seed": [4, 5], "a.x": [1, 2]})[0] == "seed=4,x=1,o.x=0"
+    assert shown("x", **{"seed": [4, 5], "a.x": [1, 2]})[0] == "seed=4,a.x=1,x=0"
+    assert shown("other", lr=[1, 2]) == ["lr=1,seed=0", "lr=2,seed=0"]
+
+
 @pytest.mark.parametrize(
     ("value", "label"),
     [
@@ -133,28 +188,37 @@ def test_labels_of_values_are_distinct_and_safe(found):
     assert all(re.fullmatch(r"[A-Za-z0-9._+~-]+", label) for label in labels.values())
 
 
-@settings(max_examples=60, deadline=None)
+fields = st.from_regex(r"[a-zA-Z_]{1,30}", fullmatch=True) | st.sampled_from(["a", "b", "o.a"])
+few = st.sampled_from([1, 2, "x"]) | values
+
+
+@settings(max_examples=100, deadline=None)
 @given(
     st.dictionaries(
-        st.from_regex(r"[a-zA-Z_]{1,30}", fullmatch=True),
-        st.lists(values, min_size=1, max_size=3, unique_by=lambda v: repr(v).casefold()),
-        max_size=5,
-    )
+        fields,
+        st.lists(few, min_size=1, max_size=3, unique_by=lambda v: repr(v).casefold()),
+        max_size=4,
+    ),
+    st.dictionaries(fields, few, max_size=2),
+    st.lists(st.dictionaries(fields, few, min_size=1, max_size=3), max_size=3),
 )
-def test_names_of_any_grid_are_distinct_and_safe(axes):
+def test_names_of_any_grid_are_distinct_and_safe(axes, base, include):
     from sweeper.errors import GridError
 
     grid = {"name": "n", "command": ["x"], "grid": axes, "seeds": {"field": "s_", "values": 2}}
+    grid |= {"base": base, "include": include}
     try:
         runs = plan(grid).runs
     except GridError as error:
-        allowed = ("twice", "U+0000", "set by sweeper", "given by seeds", "not supported yet")
+        allowed = ("twice", "U+0000", "set by sweeper", "given by seeds", "not supported yet",
+                   "one configuration", "overlap")  # fmt: skip
         assert all(any(word in line for word in allowed) for line in error.problems)
         return
     assert len({run.name.casefold() for run in runs}) == len(runs)
     assert len({run.id for run in runs}) == len(runs)
     assert all(len(run.name) <= MAX_NAME and SAFE.match(run.name) for run in runs)
-    assert len({run.cell for run in runs}) == len(runs) // 2
+    assert len({run.cell.casefold() for run in runs}) == len(runs) // 2
+    assert all(one.cell == other.cell for one, other in zip(runs[::2], runs[1::2], strict=True))
 
 
 def test_long_values_and_many_axes_keep_a_name_within_its_limit():
