@@ -1,22 +1,33 @@
 """From runs to cells: values over seeds, ranks, and who can be told apart from the best. Pure."""
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from analysis.frames import RunData, SweepData
-from analysis.statistics import Comparison, Summary, against_best, summarise
+from analysis.settings import settings
+from analysis.statistics import (
+    Comparison,
+    Scale,
+    Summary,
+    against_best,
+    choose_scale,
+    summarise,
+)
 
-__all__ = ["Cell", "Ranking", "axis_value", "rank"]
+__all__ = ["Cell", "Ranking", "rank"]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One configuration and its runs. `settings` are its values on the axes, in grid order."""
+    """One configuration and its runs. `settings` are the values that tell it from the others,
+    declared axes first; `unset` the keys that it leaves to the recipe while another cell, the same
+    in all else, sets them."""
 
     name: str
     settings: Mapping[str, Any]
+    unset: tuple[str, ...]
     runs: tuple[RunData, ...]
     summary: Summary
 
@@ -24,6 +35,11 @@ class Cell:
     def diverged(self) -> int:
         """Runs whose last value of the metric is NaN or infinite."""
         return sum(run.diverged for run in self.runs)
+
+    @property
+    def values(self) -> list[float]:
+        """What the runs that count reached."""
+        return [run.value for run in self.runs if run.counts and run.value is not None]
 
     @property
     def states(self) -> Counter[str]:
@@ -43,18 +59,29 @@ class Ranking:
 
     `best` is None when no cell can be named: nothing was measured, or every measured cell has a
     diverged run. `comparisons` are with the best, by cell. A cell that is in neither `apart` nor
-    `tied` was not compared: it has no interval, or the best has none.
+    `tied` was not compared: it has no interval, or the best has none. `passed_over` are cells that
+    are not the best only because a run of theirs diverged: what is left of them has a better mean.
+    On the `scale` "log" means are geometric and comparisons are ratios. `keys` are the settings of
+    all cells, in order.
     """
 
     cells: tuple[Cell, ...]
     best: Cell | None
     best_run: RunData | None
     comparisons: Mapping[str, Comparison]
+    passed_over: tuple[Cell, ...]
+    scale: Scale
+    keys: tuple[str, ...]
 
     @property
     def measured(self) -> tuple[Cell, ...]:
         """Cells with a value."""
         return tuple(cell for cell in self.cells if cell.summary.n)
+
+    @property
+    def tried(self) -> tuple[Cell, ...]:
+        """Cells with a result, be it that they diverged."""
+        return tuple(cell for cell in self.cells if cell.summary.n or cell.diverged)
 
     @property
     def others(self) -> tuple[Cell, ...]:
@@ -82,46 +109,58 @@ class Ranking:
         return self.comparisons.get(cell.name)
 
 
-def axis_value(config: Mapping[str, Any], axis: str) -> Any:
-    """A dotted key of a configuration that is flat, nested, or both; None when it has none."""
-    if axis in config:
-        return config[axis]
-    head, dot, rest = axis.partition(".")
-    inner = config.get(head)
-    return axis_value(inner, rest) if dot and isinstance(inner, Mapping) else None  # pyright: ignore[reportUnknownArgumentType]
-
-
 def rank(data: SweepData) -> Ranking:
     """Cells in order of their mean over seeds.
 
     Only runs that succeeded with a finite value count. A cell with a diverged run is ranked by
     what is left of it but is never the best: its mean leaves out just the runs that went wrong.
     """
-    grouped: dict[str, list[RunData]] = {}
-    for run in data.runs:
-        grouped.setdefault(run.cell, []).append(run)
-    cells = [_cell(name, runs, data) for name, runs in grouped.items()]
+    cells, scale, keys = _cells(data)
     sign = data.metric.sign if data.metric is not None else 1.0
-    ranked = sorted(
-        (cell for cell in cells if cell.summary.mean is not None),
-        key=lambda cell: (cell.diverged > 0, sign * (cell.summary.mean or 0.0)),
-    )
-    rest = [cell for cell in cells if cell.summary.mean is None]
+
+    def level(cell: Cell) -> float:
+        return sign * (cell.summary.mean or 0.0)
+
+    measured = [cell for cell in cells if cell.summary.n]
+    ranked = sorted(measured, key=lambda cell: (cell.diverged > 0, level(cell)))
+    ordered = (*ranked, *(cell for cell in cells if not cell.summary.n))
     best = ranked[0] if ranked and not ranked[0].diverged else None
     if best is None:
-        return Ranking((*ranked, *rest), None, None, {})
-    groups = {
-        cell.name: [run.value for run in cell.runs if run.counts and run.value is not None]
-        for cell in ranked
-        if not cell.diverged
-    }
+        return Ranking(ordered, None, None, {}, (), scale, keys)
     best_run = min(
         (run for run in best.runs if run.counts), key=lambda run: sign * (run.value or 0.0)
     )
-    return Ranking((*ranked, *rest), best, best_run, against_best(groups, best.name))
+    groups = {cell.name: cell.values for cell in ranked if not cell.diverged}
+    comparisons = against_best(groups, best.name, scale)
+    passed_over = tuple(c for c in ranked if c.diverged and level(c) < level(best))
+    return Ranking(ordered, best, best_run, comparisons, passed_over, scale, keys)
 
 
-def _cell(name: str, runs: list[RunData], data: SweepData) -> Cell:
-    values = [run.value for run in runs if run.counts and run.value is not None]
-    settings = {axis: axis_value(runs[0].config, axis) for axis in data.axes}
-    return Cell(name, settings, tuple(runs), summarise(values))
+def _cells(data: SweepData) -> tuple[list[Cell], Scale, tuple[str, ...]]:
+    grouped: dict[str, list[RunData]] = {}
+    for run in data.runs:
+        grouped.setdefault(run.cell, []).append(run)
+    recipe: Mapping[str, Any] = data.document.get("recipe") or {}
+    configs = {name: runs[0].config for name, runs in grouped.items()}
+    keys, found = settings(configs, list(data.axes), recipe.get("seed_field") or "seed")
+    empty = summarise([])
+    bare = [
+        Cell(name, found[name], _unset(found[name], keys, found), tuple(runs), empty)
+        for name, runs in grouped.items()
+    ]
+    scale = choose_scale(cell.values for cell in bare)
+    return [replace(cell, summary=summarise(cell.values, scale)) for cell in bare], scale, keys
+
+
+def _unset(
+    own: Mapping[str, Any], keys: Sequence[str], found: Mapping[str, Mapping[str, Any]]
+) -> tuple[str, ...]:
+    """The `keys` missing in `own` that a cell has which agrees with all of `own`."""
+    if len(own) == len(keys):
+        return ()
+    wider = [
+        other
+        for other in found.values()
+        if len(other) > len(own) and all(item in other.items() for item in own.items())
+    ]
+    return tuple(key for key in keys if key not in own and any(key in other for other in wider))

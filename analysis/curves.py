@@ -36,7 +36,8 @@ def band(runs: Sequence[Sequence[Point]]) -> Band:
     columns = [[values[step] for values in series] for step in steps]
     return Band(
         steps,
-        [math.fsum(column) / len(column) for column in columns],
+        # Divided first: the sum of finite values need not be finite.
+        [math.fsum(value / len(column) for value in column) for column in columns],
         [min(column) for column in columns],
         [max(column) for column in columns],
     )

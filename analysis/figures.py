@@ -77,7 +77,9 @@ def _cell_traces(cell: Cell, key: str, meta: dict[str, Any], points: int) -> lis
 
 
 def _rounded(values: Sequence[float]) -> list[float | None]:
-    return [float(f"{v:.{_DIGITS}g}") if math.isfinite(v) else None for v in values]
+    # The largest floats round to infinity.
+    rounded = [float(f"{v:.{_DIGITS}g}") for v in values]
+    return [v if math.isfinite(v) else None for v in rounded]
 
 
 def _steps(values: Sequence[float]) -> list[float]:
@@ -170,6 +172,8 @@ def _extent(cells: Sequence[Cell], key: str) -> tuple[float, float]:
 def _layout(low: float, high: float) -> dict[str, Any]:
     # Positive values over more than one and a half orders of magnitude read better on a log axis.
     log = low > 0 and high / low > 30
+    # 1, 2 and 5 of each decade, or the powers of ten: all nine digits stand on each other.
+    dtick = "D2" if low > 0 and high / low < 1e3 else 1
     axis = {"automargin": True, "zeroline": False, "showline": False, "ticks": ""}
     return {
         "autosize": True,
@@ -183,10 +187,10 @@ def _layout(low: float, high: float) -> dict[str, Any]:
         "xaxis": {**axis, "title": {"text": "step", "standoff": 10}, "rangemode": "tozero"},
         "yaxis": {
             **axis,
-            "type": "log" if log else "linear",
+            **({"type": "log", "dtick": dtick} if log else {"type": "linear"}),
         },
         "hoverlabel": {"namelength": -1, "align": "left"},
-        "meta": {"log": low > 0},
+        "meta": {"log": low > 0, "dtick": dtick},
     }
 
 

@@ -12,14 +12,18 @@ from analysis import words
 from analysis.cells import Cell, Ranking
 from analysis.edges import find_edges
 from analysis.frames import SweepData
+from analysis.statistics import SPAN, Scale
 
-__all__ = ["METHOD", "PENDING", "Finding", "cell_text", "find", "short_name"]
+__all__ = ["PENDING", "Finding", "cell_text", "find", "method", "short_name"]
 
-METHOD = (
+_METHOD = (
     "Games-Howell comparison of all pairs of cells (1976) at the 5 % level, "
     "which pays for choosing the best after the fact and lets cells differ in variance"
 )
-"""How cells are told apart, in a sentence."""
+_RATIOS = (
+    "as ratios, on a log scale, because all values are positive, the means of the cells span more "
+    f"than a factor of {SPAN:g} and the noise grows with them"
+)
 
 PENDING = ("planned", "submitted", "running", "lost", "preempted")
 """States of runs that may still give a result."""
@@ -42,6 +46,11 @@ class Finding:
         return {**found, "cells": list(self.cells), "evidence": dict(self.evidence or {})}
 
 
+def method(scale: Scale) -> str:
+    """How cells are told apart, in a sentence."""
+    return f"{_METHOD}; {_RATIOS}" if scale == "log" else _METHOD
+
+
 def short_name(cell: Cell) -> str:
     """A cell by the name that its runs carry."""
     return cell.name or "the only configuration"
@@ -49,7 +58,8 @@ def short_name(cell: Cell) -> str:
 
 def cell_text(cell: Cell) -> str:
     """A cell by its settings, as people say it: `learning_rate 5e-3, lora_rank 16`."""
-    parts = [f"{axis} {words.setting(v)}" for axis, v in cell.settings.items() if v is not None]
+    parts = [f"{axis} {words.setting(v)}" for axis, v in cell.settings.items()]
+    parts += [f"{axis} not set" for axis in cell.unset]
     return ", ".join(parts) or short_name(cell)
 
 
@@ -59,8 +69,8 @@ def find(data: SweepData, ranking: Ranking) -> list[Finding]:
     told = {finding.kind for finding in standing}
     return [
         *standing,
-        *([] if "all_diverged" in told else _diverged(data)),
-        *_edges(data, ranking),
+        *([] if "all_diverged" in told else _diverged(data, ranking)),
+        *_edges(ranking),
         *_incomplete(data),
         *_replicates(ranking),
         *_records(data),
@@ -72,8 +82,7 @@ def _standing(data: SweepData, ranking: Ranking) -> list[Finding]:
     if data.metric is None or best is None:
         return [_nothing(data, ranking)]
     if not ranking.others:
-        text = "No other cell has a value: there is nothing to compare it with."
-        return [Finding("alone", "note", text, (best.name,))]
+        return [_alone(ranking, best)]
     found: list[Finding] = []
     if ranking.comparisons:
         found.append(_compared(ranking, best))
@@ -82,11 +91,22 @@ def _standing(data: SweepData, ranking: Ranking) -> list[Finding]:
     return found
 
 
+def _alone(ranking: Ranking, best: Cell) -> Finding:
+    diverged = [cell for cell in ranking.cells if cell.diverged]
+    if diverged:
+        other = "The other cell" if len(diverged) == 1 else f"The {len(diverged)} other cells"
+        text = f"{other} with a result diverged: nothing is left to compare it with."
+    else:
+        text = "No other cell has a value: there is nothing to compare it with."
+    return Finding("alone", "note", text, (best.name,))
+
+
 def _compared(ranking: Ranking, best: Cell) -> Finding:
     tied, apart = ranking.tied, ranking.apart
     names = tuple(cell.name for cell in (best, *tied))
     evidence: dict[str, Any] = {
-        "method": METHOD,
+        "method": method(ranking.scale),
+        "scale": ranking.scale,
         "compared": len(ranking.comparisons) + 1,
         "p": {cell: comparison.p for cell, comparison in ranking.comparisons.items()},
     }
@@ -99,16 +119,18 @@ def _compared(ranking: Ranking, best: Cell) -> Finding:
     nearest = max(apart, key=lambda cell: ranking.comparisons[cell.name].p)
     low, high = ranking.comparisons[nearest.name].interval()
     evidence["nearest"] = {"cell": nearest.name, "low": low, "high": high}
-    bounds = " to ".join(words.difference(bound) for bound in (low, high))
-    by = f"by {bounds} (95 %, simultaneous)"
+    if ranking.scale == "log":
+        bounds = " to ".join(words.number(bound, 3) for bound in (low, high))
+        by = f"is {bounds} times the best (95 %, simultaneous)"
+    else:
+        bounds = " to ".join(words.difference(bound) for bound in (low, high))
+        by = f"differs by {bounds} (95 %, simultaneous)"
     if len(apart) == 1:
-        text = (
-            f"{short_name(nearest)}, the only other cell compared, differs {by}: beyond the noise."
-        )
+        text = f"{short_name(nearest)}, the only other cell compared, {by}: beyond the noise."
     else:
         text = (
             "Every other cell compared is worse beyond the noise between seeds. The closest call, "
-            f"{short_name(nearest)}, differs {by}."
+            f"{short_name(nearest)}, {by}."
         )
     return Finding("separated", "good", text, names, evidence)
 
@@ -170,7 +192,7 @@ def _last_words(data: SweepData) -> str:
     return ""
 
 
-def _diverged(data: SweepData) -> list[Finding]:
+def _diverged(data: SweepData, ranking: Ranking) -> list[Finding]:
     runs = [run for run in data.runs if run.diverged]
     if not runs or data.metric is None:
         return []
@@ -180,15 +202,21 @@ def _diverged(data: SweepData) -> list[Finding]:
         f"last {data.metric.name} is NaN or infinite. They are left out of every mean, and their "
         "cells cannot be named best."
     )
-    return [Finding("diverged", "warning", text, cells, {"runs": [run.name for run in runs]})]
+    ahead = ranking.passed_over
+    if ahead:
+        names = words.listed([short_name(cell) for cell in ahead], 3)
+        text += f" What is left of {names} is better than the best named here."
+    evidence = {"runs": [run.name for run in runs], "better": [cell.name for cell in ahead]}
+    return [Finding("diverged", "warning", text, cells, evidence)]
 
 
-def _edges(data: SweepData, ranking: Ranking) -> list[Finding]:
+def _edges(ranking: Ranking) -> list[Finding]:
     best = ranking.best
     if best is None or not ranking.others:
         return []
     found: list[Finding] = []
-    for edge in find_edges(data.axes, best.settings):
+    tried = [cell.settings for cell in ranking.tried]
+    for edge in find_edges(best.settings, tried, [cell.settings for cell in ranking.cells]):
         text = (
             f"{edge.axis} {words.setting(edge.value)} is the {edge.side} value tried: a better one "
             "may lie beyond it."

@@ -19,9 +19,10 @@ from typing import Any
 from analysis import words
 from analysis.cells import Cell, Ranking
 from analysis.figures import MUTED, PALETTE, tones
-from analysis.findings import METHOD, Finding, short_name
+from analysis.findings import Finding, method, short_name
 from analysis.frames import RunData, SweepData
 from analysis.verdict import Verdict
+from sweeper.metrics import as_float
 
 __all__ = ["render"]
 
@@ -46,26 +47,16 @@ def render(
     figures: Mapping[str, dict[str, Any]],
 ) -> str:
     """The whole page."""
-    import jinja2
     from markupsafe import Markup
 
     library = _plotly() if figures else ""
     script = _asset("report.js")
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_asset),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     embedded = {
         "figures": list(figures.values()),
         "light": {"tones": [*PALETTE, MUTED], "text": "#4b515b", "grid": "#e6e4df"},
         "dark": {"tones": [*DARK, DARK_MUTED], "text": "#b4bac4", "grid": "#2c313a"},
     }
-    return environment.get_template(
-        "report.html.j2"
-    ).render(
+    return _template().render(
         policy=_policy([library, script] if figures else [script]),
         css=Markup(_asset("report.css")),  # noqa: S704 - a file of ours
         script=Markup(script),  # noqa: S704 - a file of ours
@@ -83,12 +74,27 @@ def render(
         states=[(s, n) for s in _STATES if (n := sum(run.state == s for run in data.runs))],
         failures=[_failure(run) for run in data.runs if run.state == "failed"][:_FAILURES],
         failed=sum(run.state == "failed" for run in data.runs),
-        table=_table(data, ranking),
-        method=METHOD,
+        table=_table(ranking),
+        method=method(ranking.scale),
         commands=_commands(data),
         provenance=list(_flat(data.document.get("provenance") or {})),
         words=words,
     )
+
+
+@functools.cache
+def _template() -> Any:
+    """Compiled once: that takes longer than all the rest of a page."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_asset),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html.j2")
 
 
 def _asset(name: str) -> str:
@@ -103,14 +109,16 @@ def _plotly() -> str:
 
 
 def _policy(scripts: Sequence[str]) -> str:
-    hashes = [
-        base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts
-    ]
-    allowed = " ".join(f"'sha256-{found}'" for found in hashes)
+    allowed = " ".join(f"'sha256-{_hash(script)}'" for script in scripts)
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
+
+
+@functools.cache
+def _hash(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def _json(value: Any) -> str:
@@ -143,9 +151,9 @@ def _failure(run: RunData) -> dict[str, Any]:
     return {"run": run, "why": ": ".join(why) or "no reason on record"}
 
 
-def _table(data: SweepData, ranking: Ranking) -> dict[str, Any]:
+def _table(ranking: Ranking) -> dict[str, Any]:
     """Rows of the results table, with texts and what to sort by."""
-    scale = _Scale(ranking.measured)
+    scale = _Scale(ranking)
     colours = tones(ranking)
     top = ranking.cells[0].summary if ranking.cells else None
     places = None if top is None else words.decimals(top.mean, top.low, top.high)
@@ -155,7 +163,7 @@ def _table(data: SweepData, ranking: Ranking) -> dict[str, Any]:
             "rank": position + 1 if cell.summary.n and not cell.diverged else None,
             "tone": colours[cell.name] if colours[cell.name] >= 0 else len(PALETTE),
             "name": short_name(cell),
-            "settings": [(words.setting(v), _sortable(v)) for v in cell.settings.values()],
+            "settings": [_setting(cell, key) for key in ranking.keys],
             "mean": words.fixed(cell.summary.mean, places),
             "interval": _span(cell.summary.low, cell.summary.high, places),
             "range": _span(cell.summary.minimum, cell.summary.maximum, places),
@@ -165,12 +173,20 @@ def _table(data: SweepData, ranking: Ranking) -> dict[str, Any]:
         for position, cell in enumerate(ranking.cells)
     ]
     best = None if ranking.best is None else scale.at(ranking.best.summary.mean)
-    return {"axes": list(data.axes), "rows": rows, "scale": scale, "best": best}
+    return {"axes": list(ranking.keys), "rows": rows, "scale": scale, "best": best}
+
+
+def _setting(cell: Cell, key: str) -> tuple[str, str]:
+    """A value and what to sort by."""
+    if key not in cell.settings:
+        return words.NONE, ""
+    return words.setting(cell.settings[key]), _sortable(cell.settings[key])
 
 
 def _sortable(value: Any) -> str:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return repr(float(value))
+    number = as_float(value)
+    if number is not None:
+        return repr(number).replace("inf", "Infinity")  # as JavaScript spells it
     return "" if value is None else str(value)
 
 
@@ -192,7 +208,8 @@ def _standing(cell: Cell, ranking: Ranking) -> tuple[str, str, str]:
     if comparison is None:
         return "none", "not compared", ""
     p = "p < 0.001" if comparison.p < 0.001 else f"p = {comparison.p:.3f}"
-    change = words.difference(comparison.difference)
+    ratio = comparison.ratio
+    change = words.difference(comparison.difference) if ratio is None else words.ratio(ratio)
     if comparison.told_apart:
         return "apart", "worse", f"{change}, {p}"
     return "tied", "not told apart", f"{change}, {p}"
@@ -200,12 +217,14 @@ def _standing(cell: Cell, ranking: Ranking) -> tuple[str, str, str]:
 
 class _Scale:
     """The common scale of the little interval plots: all values with a margin, logarithmic where
-    they are positive and span more than a factor of 30. Intervals that reach beyond are cut."""
+    the cells are compared so, or where they are positive and span more than a factor of 30.
+    Intervals that reach beyond are cut."""
 
-    def __init__(self, cells: Sequence[Cell]) -> None:
-        values = [run.value for cell in cells for run in cell.runs if run.counts]
-        found = [value for value in values if value is not None]
-        self.log = bool(found) and min(found) > 0 and max(found) / min(found) > 30
+    def __init__(self, ranking: Ranking) -> None:
+        found = [value for cell in ranking.measured for value in cell.values]
+        wide = bool(found) and min(found) > 0 and max(found) / min(found) > 30
+        self.log = wide or ranking.scale == "log"
+        self._unit = max(map(abs, found), default=0.0) or 1.0
         points = [self._map(value) for value in found] or [0.0]
         margin = 0.12 * (max(points) - min(points)) or 1.0
         self._low, self._high = min(points) - margin, max(points) + margin
@@ -214,7 +233,7 @@ class _Scale:
     def _map(self, value: float) -> float:
         if self.log:
             return math.log(value) if value > 0 else -math.inf
-        return value
+        return value / self._unit  # so that no difference is too large for a float
 
     def at(self, value: float | None) -> float:
         """Position in pixels, cut to the plot."""
@@ -227,7 +246,7 @@ class _Scale:
         if not summary.n:
             return None
         found: dict[str, Any] = {"mean": self.at(summary.mean), "low": None, "high": None}
-        found["values"] = [self.at(run.value) for run in cell.runs if run.counts]
+        found["values"] = [self.at(value) for value in cell.values]
         if summary.low is not None and summary.high is not None:
             found["low"], found["high"] = self.at(summary.low), self.at(summary.high)
         return found
@@ -242,6 +261,12 @@ def _commands(data: SweepData) -> list[str]:
     own = document.get("metric")
     if data.metric is not None and (not own or own["name"] != data.metric.name):
         analyze += ["--metric", data.metric.name, "--goal", data.metric.goal]
+    elif (
+        data.metric is not None
+        and own is not None
+        and own.get("goal", "minimize") != data.metric.goal
+    ):
+        analyze += ["--goal", data.metric.goal]
     return [launch, shlex.join(analyze)]
 
 

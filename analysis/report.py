@@ -2,7 +2,6 @@
 
 import html
 import json
-import math
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -11,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.cells import Cell, Ranking, rank
 from analysis.figures import curves
-from analysis.findings import METHOD, Finding, find
+from analysis.findings import Finding, find, method
 from analysis.frames import RunData, SweepData, load
 from analysis.page import render
 from analysis.verdict import Verdict, decide
+from sweeper.documents import strict
+from sweeper.errors import StoreError, UsageError
 from sweeper.registry import Registry
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Report:
     @property
     def cells(self) -> "pandas.DataFrame":
         """A row a cell, best first: `cell`, its settings, `n mean sd low high minimum maximum`,
-        and against the best `difference p told_apart`."""
+        and against the best `difference` (on the log scale `ratio`) `p told_apart`."""
         import pandas
 
         return pandas.DataFrame([_flat_row(row, "settings") for row in self.document["cells"]])
@@ -67,7 +68,8 @@ def analyze(
     sweep's own; another metric is compared by its last value. The files go to the folder `out`,
     by default to `report/` in the sweep's folder. The same records give the same bytes.
 
-    Raises `NotFound` without such a sweep, `UsageError` for a metric whose goal is not known.
+    Raises `NotFound` without such a sweep, `UsageError` for a metric whose goal is not known and
+    for an `out` that is no folder, `StoreError` when the report cannot be written.
     """
     if not isinstance(registry, Registry):
         registry = Registry(os.fspath(registry))
@@ -90,11 +92,21 @@ def analyze(
 
 
 def _write(folder: str, name: str, content: bytes) -> str:
-    os.makedirs(folder, exist_ok=True)
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in it
+        raise UsageError(f"out {folder!r}: cannot be made a folder ({_why(error)})") from error
     path = os.path.abspath(os.path.join(folder, name))
-    with open(path, "wb") as file:
-        file.write(content)
+    try:
+        with open(path, "wb") as file:
+            file.write(content)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written ({_why(error)})") from error
     return path
+
+
+def _why(error: OSError | ValueError) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
 def _figures(data: SweepData, ranking: Ranking) -> dict[str, dict[str, Any]]:
@@ -122,7 +134,11 @@ def _document(
             "checkpoint": None if verdict.checkpoint is None else asdict(verdict.checkpoint),
             "next": list(verdict.steps),
         },
-        "method": {"interval": "Student t, 95 %", "comparison": METHOD},
+        "method": {
+            "scale": ranking.scale,
+            "interval": "Student t, 95 %",
+            "comparison": method(ranking.scale),
+        },
         "completeness": {
             "planned": len(data.runs),
             "retired": data.retired,
@@ -132,11 +148,12 @@ def _document(
         "cells": [_cell_row(cell, ranking) for cell in ranking.cells],
         "runs": [_run_row(run) for run in data.runs],
     }
-    return _strict(document)
+    return strict(document)
 
 
 def _cell_row(cell: Cell, ranking: Ranking) -> dict[str, Any]:
     comparison = ranking.comparisons.get(cell.name)
+    log = ranking.scale == "log"
     return {
         "cell": cell.name,
         "settings": dict(cell.settings),
@@ -144,7 +161,8 @@ def _cell_row(cell: Cell, ranking: Ranking) -> dict[str, Any]:
         "planned": len(cell.runs),
         "diverged": cell.diverged,
         "wall_s": cell.wall_s,
-        "difference": None if comparison is None else comparison.difference,
+        "difference": None if comparison is None or log else comparison.difference,
+        "ratio": None if comparison is None else comparison.ratio,
         "p": None if comparison is None else comparison.p,
         "told_apart": None if comparison is None else comparison.told_apart,
     }
@@ -172,14 +190,3 @@ def _flat_row(row: Mapping[str, Any], nested: str) -> dict[str, Any]:
     for key, value in row[nested].items():
         flat[f"config.{key}" if key in row else key] = value
     return flat | {key: value for key, value in row.items() if key not in (nested, "cell")}
-
-
-def _strict(value: Any) -> Any:
-    """Strict JSON has no NaN: what is not finite becomes its name, as in "NaN"."""
-    if isinstance(value, Mapping):
-        return {str(key): _strict(inner) for key, inner in value.items()}  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-    if isinstance(value, list | tuple):
-        return [_strict(inner) for inner in value]  # pyright: ignore[reportUnknownVariableType]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value

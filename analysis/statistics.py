@@ -4,23 +4,44 @@ Intervals are Student t intervals of a mean. "Cannot be told apart from the best
 Howell's all-pairs procedure (Journal of Educational Statistics 1(2), 1976, 113-125): Welch's
 statistic of a pair, referred to the studentized range of all cells compared, so that the variances
 may differ between cells and picking the best after seeing the data is paid for.
+
+Both happen on a scale that the data choose (`choose_scale`): as they are, or as logarithms, where
+means become geometric means and differences become ratios.
 """
 
+import functools
 import importlib
+import math
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
-__all__ = ["CONFIDENCE", "Comparison", "Summary", "against_best", "comparable", "summarise"]
+__all__ = [
+    "CONFIDENCE",
+    "SPAN",
+    "Comparison",
+    "Scale",
+    "Summary",
+    "against_best",
+    "choose_scale",
+    "comparable",
+    "summarise",
+]
 
 CONFIDENCE = 0.95
+
+Scale = Literal["linear", "log"]
+
+SPAN = 10.0
+"""How far apart the cells' means have to be, as a ratio, before a log scale is considered."""
 
 
 class Summary(NamedTuple):
     """The values of one cell, one a seed. `low` and `high` bound the mean with `CONFIDENCE`; they
     are None at n = 1 and when all values are the same, since identical replicates tell nothing
     about the noise between seeds. `mean` and the rest are None at n = 0; `sd` (with n - 1) also
-    at n = 1."""
+    at n = 1. On the log scale `mean` is the geometric mean and `sd` that of the natural
+    logarithms; the bounds are of the geometric mean."""
 
     n: int
     mean: float | None
@@ -37,27 +58,39 @@ class Summary(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """A cell against the best: `difference` is its mean less the best's, `error` the standard
-    error of that, `df` Welch's degrees of freedom, `family` the number of cells compared, and `p`
-    is adjusted for all pairs of them."""
+    """A cell against the best: `difference` is its mean less the best's (on the log scale of the
+    means of natural logarithms), `error` the standard error of that, `df` Welch's degrees of
+    freedom, `family` the number of cells compared, and `p` is adjusted for all pairs of them."""
 
     difference: float
     error: float
     df: float
     family: int
     p: float
+    scale: Scale = "linear"
 
     @property
     def told_apart(self) -> bool:
         """Whether the difference is beyond what noise explains, at 1 - `CONFIDENCE`."""
         return self.p <= 1 - CONFIDENCE
 
+    @property
+    def ratio(self) -> float | None:
+        """Its geometric mean as a multiple of the best's; None on the linear scale."""
+        return _exp(self.difference) if self.scale == "log" else None
+
     def interval(self) -> tuple[float, float]:
-        """Bounds of the difference that hold with `CONFIDENCE` for all pairs at once. Takes some
-        50 ms: the quantile of a studentized range has no closed form."""
-        quantile = float(_stats().studentized_range.ppf(CONFIDENCE, self.family, self.df))
-        reach = quantile / 2**0.5 * self.error
-        return self.difference - reach, self.difference + reach
+        """Bounds of the difference, or of the ratio on the log scale, that hold with `CONFIDENCE`
+        for all pairs at once."""
+        reach = _quantile(self.family, round(self.df, 12)) / 2**0.5 * self.error
+        low, high = self.difference - reach, self.difference + reach
+        return (_exp(low), _exp(high)) if self.scale == "log" else (low, high)
+
+
+@functools.lru_cache(maxsize=1024)
+def _quantile(family: int, df: float) -> float:
+    """Takes some 50 ms: the quantile of a studentized range has no closed form."""
+    return float(_stats().studentized_range.ppf(CONFIDENCE, family, df))
 
 
 def _stats() -> Any:
@@ -65,20 +98,80 @@ def _stats() -> Any:
     return importlib.import_module("scipy.stats")
 
 
-def summarise(values: Sequence[float]) -> Summary:
-    """Mean and Student t interval of finite `values`: mean +- t(n - 1) sd / sqrt(n)."""
+def _exp(value: float) -> float:
+    try:
+        return math.exp(value)
+    except OverflowError:
+        return math.inf
+
+
+def _unit(values: Iterable[float]) -> float:
+    """A power of two near the largest magnitude. Counted in it, no square and no sum of finite
+    values is too large for a float; and dividing by it changes no digit."""
+    return 2.0 ** (math.frexp(max(map(abs, values)))[1] - 1)
+
+
+def choose_scale(groups: Iterable[Sequence[float]]) -> Scale:
+    """The scale on which cells are compared: logarithms when all values are positive, the means of
+    the cells span more than a factor of `SPAN`, and their noise grows with the mean, nearer to in
+    proportion than not at all: the least-squares slope of log(sd) on log(mean) over the cells
+    exceeds 1/2 (Bartlett, Biometrics 3(1), 1947, 39-52: at slope 1 the logarithm evens out the
+    variances, at slope 0 no transformation is called for). The rule does not ask which cell is
+    best or by how much."""
+    found = [list(values) for values in groups if values]
+    if not found or min(map(min, found)) <= 0:
+        return "linear"
+    points: list[tuple[float, float]] = []
+    levels: list[float] = []
+    unit = _unit(value for values in found for value in values)
+    for values in found:
+        scaled = [value / unit for value in values]
+        mean = math.fsum(scaled) / len(scaled)
+        if mean <= 0:  # so small beside the others that nothing is left of it
+            return "linear"
+        levels.append(mean)
+        squares = math.fsum((value - mean) ** 2 for value in scaled)
+        if comparable(scaled) and squares > 0:
+            points.append((math.log(mean), 0.5 * math.log(squares / (len(scaled) - 1))))
+    steep = _slope(points) > 0.5
+    return "log" if steep and max(levels) > SPAN * min(levels) else "linear"
+
+
+def _slope(points: Sequence[tuple[float, float]]) -> float:
+    """Least squares; 0 when the points do not determine it."""
+    if len(points) < 2:
+        return 0.0
+    x_mean = math.fsum(x for x, _ in points) / len(points)
+    y_mean = math.fsum(y for _, y in points) / len(points)
+    across = math.fsum((x - x_mean) ** 2 for x, _ in points)
+    together = math.fsum((x - x_mean) * (y - y_mean) for x, y in points)
+    return together / across if across > 0 else 0.0
+
+
+def _on(scale: Scale, values: Sequence[float]) -> list[float]:
+    return [math.log(value) for value in values] if scale == "log" else list(values)
+
+
+def summarise(values: Sequence[float], scale: Scale = "linear") -> Summary:
+    """Mean and Student t interval of finite `values`: mean +- t(n - 1) sd / sqrt(n), computed on
+    `scale` and brought back from it. On the log scale all `values` must be positive."""
     import numpy as np
 
     n = len(values)
     if n == 0:
         return Summary(0, None, None, None, None, None, None)
-    data = np.asarray(values, dtype=float)
-    least, most = float(data.min()), float(data.max())
-    if least == most:  # n = 1, or identical replicates: no interval either way
+    least, most = float(min(values)), float(max(values))
+    own = _on(scale, values)
+    if min(own) == max(own):  # n = 1, or identical replicates: no interval either way
         return Summary(n, least, None if n == 1 else 0.0, None, None, least, most)
+    unit = _unit(own)
+    data = np.asarray(own, dtype=float) / unit
     mean, sd = float(data.mean()), float(data.std(ddof=1))
-    bounds = _stats().t.interval(CONFIDENCE, n - 1, loc=mean, scale=sd / n**0.5)
-    return Summary(n, mean, sd, float(bounds[0]), float(bounds[1]), least, most)
+    low, high = _stats().t.interval(CONFIDENCE, n - 1, loc=mean, scale=sd / n**0.5)
+    found = [float(bound) * unit for bound in (mean, low, high)]
+    if scale == "log":
+        found = [_exp(bound) for bound in found]
+    return Summary(n, found[0], sd * unit, found[1], found[2], least, most)
 
 
 def comparable(values: Sequence[float]) -> bool:
@@ -86,31 +179,39 @@ def comparable(values: Sequence[float]) -> bool:
     return len(values) > 1 and min(values) != max(values)
 
 
-def against_best(groups: Mapping[str, Sequence[float]], best: str) -> dict[str, Comparison]:
+def against_best(
+    groups: Mapping[str, Sequence[float]], best: str, scale: Scale = "linear"
+) -> dict[str, Comparison]:
     """Games-Howell comparisons of `best` with every other comparable cell; the family is all pairs
-    of comparable cells. Empty when `best` is not comparable or nothing else is."""
-    family = {cell: values for cell, values in groups.items() if comparable(values)}
+    of comparable cells. Empty when `best` is not comparable or nothing else is. On the log scale
+    all values must be positive."""
+    scaled = {cell: _on(scale, values) for cell, values in groups.items()}
+    family = {cell: values for cell, values in scaled.items() if comparable(values)}
     if best not in family or len(family) < 2:
         return {}
     return {
-        cell: _compare(values, family[best], len(family))
+        cell: _compare(values, family[best], len(family), scale)
         for cell, values in family.items()
         if cell != best
     }
 
 
-def _compare(values: Sequence[float], best: Sequence[float], family: int) -> Comparison:
+def _compare(
+    values: Sequence[float], best: Sequence[float], family: int, scale: Scale
+) -> Comparison:
     import numpy as np
 
+    unit = _unit([*values, *best])
+    own, other = np.asarray(values) / unit, np.asarray(best) / unit
     with warnings.catch_warnings():
         # scipy warns when values differ in their last digits only; the figures stand.
         warnings.simplefilter("ignore", RuntimeWarning)
-        test = _stats().ttest_ind(values, best, equal_var=False)
-    difference = float(np.mean(values) - np.mean(best))
-    error = float(np.sqrt(np.var(values, ddof=1) / len(values) + np.var(best, ddof=1) / len(best)))
+        test = _stats().ttest_ind(own, other, equal_var=False)
+    difference = float(own.mean() - other.mean()) * unit
+    error = float(np.sqrt(own.var(ddof=1) / len(own) + other.var(ddof=1) / len(other))) * unit
     df = float(test.df)
     # The studentized range counts in standard errors of one mean, a t statistic in those of a
     # difference: a factor of sqrt(2).
     statistic = abs(float(test.statistic)) * 2**0.5
     p = float(_stats().studentized_range.sf(statistic, family, df))
-    return Comparison(difference, error, df, family, p)
+    return Comparison(difference, error, df, family, p, scale)

@@ -1,5 +1,6 @@
 """What won, can it be believed, what to do next: the top of the report, and the terminal's text."""
 
+import math
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -8,8 +9,9 @@ from typing import Any
 
 from analysis import words
 from analysis.cells import Cell, Ranking
-from analysis.findings import PENDING, Finding, cell_text
+from analysis.findings import PENDING, Finding, cell_text, short_name
 from analysis.frames import RunData, SweepData
+from sweeper.metrics import as_float
 
 __all__ = ["Checkpoint", "Verdict", "choose_checkpoint", "decide"]
 
@@ -29,8 +31,9 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`kind`: "clear", "ahead" (clear so far, or of those that finished), "tied", "unproven",
-    "alone" or "none"; `label` says it in two or three words, `headline` names the best cell."""
+    """`kind`: "clear", "ahead" (clear of what could be compared, but that is not all), "tied",
+    "unproven", "alone" or "none"; `label` says it in a few words, `headline` names the best
+    cell."""
 
     kind: str
     label: str
@@ -78,7 +81,7 @@ def _for_terminal(line: str) -> str:
 
 _LABELS = {
     "clear": "clear winner",
-    "ahead": "ahead of what has finished",
+    "ahead": "ahead of what was compared",
     "tied": "leads, not alone",
     "unproven": "leads, unproven",
     "alone": "nothing to compare",
@@ -88,7 +91,7 @@ _LABELS = {
 
 def decide(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> Verdict:
     """The verdict that the findings add up to."""
-    kind = _kind(data, findings)
+    kind = _kind(data, ranking, findings)
     best = ranking.best
     checkpoint = None
     if ranking.best_run is not None and data.metric is not None:
@@ -117,10 +120,11 @@ def decide(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> Ve
 
 def _headline(best: Cell | None) -> str:
     text = "No cell can be named best" if best is None else cell_text(best)
-    return text if best is not None and best.settings else text[:1].upper() + text[1:]
+    named = best is not None and (best.settings or best.unset)
+    return text if named else text[:1].upper() + text[1:]
 
 
-def _kind(data: SweepData, findings: Sequence[Finding]) -> str:
+def _kind(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> str:
     kinds = {finding.kind for finding in findings}
     if "tied" in kinds:
         return "tied"
@@ -128,7 +132,9 @@ def _kind(data: SweepData, findings: Sequence[Finding]) -> str:
         return "unproven"
     if "separated" in kinds:
         complete = all(run.state == "succeeded" for run in data.runs)
-        return "clear" if complete and "unmeasured" not in kinds else "ahead"
+        # What is left of a cell that lost a run was compared with nothing.
+        whole = not any(cell.diverged for cell in ranking.measured)
+        return "clear" if complete and whole and "unmeasured" not in kinds else "ahead"
     return "alone" if "alone" in kinds else "none"
 
 
@@ -148,7 +154,9 @@ def _number(ranking: Ranking) -> tuple[str | None, str | None]:
     if summary.low is None:
         return words.together(summary.mean)[0], f"{summary.n} identical runs, so no interval"
     mean, low, high = words.together(summary.mean, summary.low, summary.high)
-    return mean, f"mean of {summary.n} seeds, 95 % interval {low} to {high} (Student t)"
+    log = ranking.scale == "log"
+    kind, student = ("geometric mean", "Student t of logarithms") if log else ("mean", "Student t")
+    return mean, f"{kind} of {summary.n} seeds, 95 % interval {low} to {high} ({student})"
 
 
 def _steps(
@@ -166,6 +174,9 @@ def _steps(
         steps.append(f"Let the {words.counted(pending, 'open run')} finish, then analyze again.")
     if states["failed"]:
         steps.append(f"Read in the logs why {words.counted(states['failed'], 'run')} failed.")
+    if ranking.passed_over:
+        names = words.listed([short_name(cell) for cell in ranking.passed_over], 3)
+        steps.append(f"Find out why runs of {names} diverge: the others there beat the best.")
     edges = [finding.evidence for finding in findings if finding.kind == "edge"]
     steps += [_beyond(evidence) for evidence in edges if evidence is not None]
     if "tied" in by_kind:
@@ -231,8 +242,8 @@ def _expires(record: Mapping[str, Any]) -> str | None:
     for key in ("expires_at", "expires"):
         if record.get(key):
             return f"expires {record[key]}"
-    seconds = record.get("ttl_seconds")
-    if isinstance(seconds, int | float) and not isinstance(seconds, bool):
+    seconds = as_float(record.get("ttl_seconds"))
+    if seconds is not None and math.isfinite(seconds):
         days = seconds / 86400
         span = words.counted(round(days), "day") if days >= 1 else words.duration(seconds)
         return f"kept for {span} after it was saved"

@@ -1,5 +1,6 @@
 """Numbers, times and lists as a reader wants them. Pure, and always the same for the same input."""
 
+import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +15,7 @@ __all__ = [
     "fixed",
     "listed",
     "number",
+    "ratio",
     "setting",
     "together",
 ]
@@ -75,6 +77,11 @@ def difference(value: float) -> str:
     return ("+" if value > 0 else MINUS if value < 0 else "\u00b1") + text
 
 
+def ratio(value: float) -> str:
+    """How many times as large."""
+    return "\u00d7" + number(value, 3)
+
+
 def _minus(text: str) -> str:
     return f"{MINUS}{text[1:]}" if text.startswith("-") else text
 
@@ -82,7 +89,7 @@ def _minus(text: str) -> str:
 def setting(value: Any) -> str:
     """A value of a configuration, as one would write it in a grid."""
     if value is None:
-        return NONE
+        return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
@@ -94,7 +101,7 @@ def setting(value: Any) -> str:
             mantissa, _, power = f"{value:.12e}".partition("e")
             return f"{mantissa.rstrip('0').rstrip('.')}e{int(power)}"
         return text
-    return value if isinstance(value, str) else str(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def duration(seconds: float | None) -> str:

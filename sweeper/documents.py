@@ -1,13 +1,15 @@
 """The JSON documents that sweeper keeps in a store: one object, with the version of its shape."""
 
 import json
+import math
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from sweeper.errors import StoreError
 from sweeper.store import Store
 
-__all__ = ["SCHEMA", "encode", "read_json", "timestamp"]
+__all__ = ["SCHEMA", "encode", "read_json", "strict", "timestamp"]
 
 SCHEMA = 1
 """The version of every document that this sweeper writes, and the newest that it reads."""
@@ -29,6 +31,18 @@ def read_json(store: Store, path: str) -> dict[str, Any]:
     if document.get("schema", 0) > SCHEMA:  # pyright: ignore[reportUnknownMemberType]
         raise StoreError(f"{store.root}/{path}: written by a newer sweeper; upgrade to read it")
     return document  # pyright: ignore[reportUnknownVariableType]
+
+
+def strict(value: Any) -> Any:
+    """A copy of a document that any JSON reader takes: numbers that are not finite, which JSON
+    does not have, become their names ("NaN", "Infinity", "-Infinity"), keys become text."""
+    if isinstance(value, Mapping):
+        return {str(key): strict(inner) for key, inner in value.items()}  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    if isinstance(value, list | tuple):
+        return [strict(inner) for inner in value]  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
 
 
 def timestamp() -> str:

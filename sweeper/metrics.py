@@ -16,6 +16,7 @@ __all__ = [
     "Merged",
     "Parsed",
     "Point",
+    "as_float",
     "merge",
     "merge_checkpoints",
     "numbers",
@@ -113,9 +114,19 @@ def merge(attempts: Iterable[Parsed]) -> Merged:
 
 
 def _step(value: Any) -> float | None:
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return value
-    return None
+    number = as_float(value)
+    return value if number is not None and math.isfinite(number) else None
+
+
+def as_float(value: object) -> float | None:
+    """A recorded number as a float; None for what is none (booleans too). JSON's integers have
+    no end: one that no float can hold is infinite."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def merge_checkpoints(attempts: Iterable[Parsed]) -> list[Row]:
@@ -138,9 +149,7 @@ def numbers(rows: Sequence[Row], key: str) -> list[Point]:
     """The values of `key` that are numbers, NaN and infinities among them, in the order of
     `rows`. Strings, booleans, nulls and rows without the key are passed over."""
     return [
-        Point(row["step"], float(value))
-        for row in rows
-        if isinstance(value := row.get(key), int | float) and not isinstance(value, bool)
+        Point(row["step"], value) for row in rows if (value := as_float(row.get(key))) is not None
     ]
 
 

@@ -26,6 +26,7 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?")
+_DIGITS = 1000
 _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
 _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
@@ -99,6 +100,8 @@ def select(
 def _view(record: dict[str, Any]) -> dict[str, Any]:
     config: dict[str, Any] = record["config"]
     own = {key: value for key, value in record.items() if key != "config"}
+    if "id" in record:
+        own["run"] = record["id"]  # what the id is called in tables
     qualified = {f"config.{key}": value for key, value in config.items()}
     return {**config, **qualified, **own}
 
@@ -126,7 +129,9 @@ def _literal(kind: str, text: str) -> Any:
     if kind == "text":
         return text
     if _NUMBER.fullmatch(text):
-        return float(text) if re.search("[.eE]", text) else int(text)
+        # Python refuses to read an integer of thousands of digits; as a float it is infinite.
+        whole = len(text) <= _DIGITS and not re.search("[.eE]", text)
+        return int(text) if whole else float(text)
     return _WORDS.get(text, text)
 
 

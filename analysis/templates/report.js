@@ -25,6 +25,19 @@ for (const table of document.querySelectorAll("table.sortable")) {
   });
 }
 
+// On paper nothing unfolds.
+const folded = new Set();
+addEventListener("beforeprint", () => {
+  for (const details of document.querySelectorAll("details:not([open])")) {
+    folded.add(details);
+    details.open = true;
+  }
+});
+addEventListener("afterprint", () => {
+  for (const details of folded) details.open = false;
+  folded.clear();
+});
+
 const source = document.getElementById("data");
 if (source) {
   const embedded = JSON.parse(source.textContent);
@@ -33,7 +46,13 @@ if (source) {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const hidden = new Set();
 
-  const theme = (print) => (dark.matches && !print ? embedded.dark : embedded.light);
+  // Of what a sheet of A4 or Letter leaves between its margins; the page does not know it.
+  const PAPER = { autosize: false, width: 680, height: 300 };
+
+  // Kept, since a browser that turns from dark to light for the paper says so after beforeprint.
+  let printing = false;
+
+  const theme = () => (dark.matches && !printing ? embedded.dark : embedded.light);
   const tone = (trace, colours) => colours.tones[trace.meta.tone < 0 ? colours.tones.length - 1 : trace.meta.tone];
   const painted = (trace, colours) => {
     const colour = tone(trace, colours);
@@ -55,12 +74,14 @@ if (source) {
     };
   };
   const config = { responsive: true, displaylogo: false, modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]] };
-  const draw = (index, print = false) => {
-    const colours = theme(print);
+  const draw = (index) => {
+    const colours = theme();
     const traces = figures[index].data.map((trace) => painted(trace, colours));
-    return Plotly.react(charts[index], traces, laid(layouts[index], colours), config);
+    const layout = laid(layouts[index], colours);
+    if (printing) Object.assign(layout, PAPER);
+    return Plotly.react(charts[index], traces, layout, config);
   };
-  const drawAll = (print) => Promise.all(charts.map((_, index) => draw(index, print)));
+  const drawAll = () => Promise.all(charts.map((_, index) => draw(index)));
 
   charts.forEach((chart, index) => {
     const scale = chart.parentElement.querySelector(".scale");
@@ -70,7 +91,9 @@ if (source) {
     });
     scale.hidden = !figures[index].layout.meta.log;
     buttons.forEach((button) => button.addEventListener("click", () => {
-      const yaxis = { ...layouts[index].yaxis, type: button.dataset.scale };
+      const type = button.dataset.scale;
+      const dtick = type === "log" ? figures[index].layout.meta.dtick : undefined;
+      const yaxis = { ...layouts[index].yaxis, type, dtick };
       layouts[index] = { ...layouts[index], yaxis };
       show();
       draw(index);
@@ -89,7 +112,11 @@ if (source) {
     });
   }
   dark.addEventListener("change", () => drawAll());
-  addEventListener("beforeprint", () => drawAll(true));
-  addEventListener("afterprint", () => drawAll());
+  for (const [name, state] of [["beforeprint", true], ["afterprint", false]]) {
+    addEventListener(name, () => {
+      printing = state;
+      drawAll();
+    });
+  }
   drawAll().then(() => document.documentElement.classList.add("drawn"));
 }

@@ -79,6 +79,17 @@ def test_the_policy_stops_a_foreign_script(page: Path, tmp_path: Path):
     assert any("Content Security Policy" in line for line in console)
 
 
+def told(page: Path, profile: Path, script: str, *options: str) -> list[str]:
+    """What a script at the end of the page, which is stripped of its policy, puts in its title."""
+    text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text())
+    page.write_text(text.replace("</body>", script))
+    document, console = opened(page, profile, *options)
+    assert console == []
+    title = re.search(r"<title>(.*?)</title>", document)
+    assert title is not None
+    return title[1].split(" | ")
+
+
 CLICKS = """
 <script>
 const header = [...document.querySelectorAll("th button")].find((b) => b.textContent === "mean");
@@ -104,12 +115,65 @@ setTimeout(() => {
 
 
 def test_clicks_sort_the_table_and_switch_the_curves(page: Path, tmp_path: Path):
-    text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text())
-    page.write_text(text.replace("</body>", CLICKS))
-    document, console = opened(page, tmp_path / "profile")
-    assert console == []
-    title = re.search(r"<title>(.*?)</title>", document)
-    assert title is not None
+    said = told(page, tmp_path / "profile", CLICKS)
     # By rank; by mean upwards and downwards; one of three cells (five traces each) is off.
     upwards, downwards = "1e-3 1e-4 0.01", "0.01 1e-4 1e-3"
-    assert title[1].split(" | ") == [upwards, upwards, downwards, "false", "true", "10", "log"]
+    assert said == [upwards, upwards, downwards, "false", "true", "10", "log"]
+
+
+PAPER = """
+<script>
+const said = [];
+const look = () => {
+  const chart = document.querySelector(".chart");
+  const open = [...document.querySelectorAll("details")].every((details) => details.open);
+  said.push(chart.querySelector(".main-svg").getAttribute("width"), open, chart.offsetWidth);
+};
+setTimeout(() => {
+  look();
+  dispatchEvent(new Event("beforeprint"));
+  kept.forEach((query) => query.dispatchEvent(new Event("change")));  // dark turns light
+  setTimeout(() => {
+    look();
+    dispatchEvent(new Event("afterprint"));
+    setTimeout(() => { look(); document.title = said.join(" | "); }, 1000);
+  }, 1000);
+}, 1000);
+</script></body>"""
+
+
+KEEP = """
+<head><script>
+const kept = [], real = matchMedia;
+matchMedia = (query) => { kept.push(real(query)); return kept.at(-1); };
+</script>"""
+
+
+def test_paper_gets_curves_of_its_width_and_all_details(page: Path, tmp_path: Path):
+    page.write_text(page.read_text().replace("<head>", KEEP, 1))
+    said = told(page, tmp_path / "profile", PAPER)
+    screen, paper, after = said[:3], said[3:6], said[6:]
+    assert screen == [screen[2], "false", screen[2]] and int(screen[0]) > 1000
+    assert paper[:2] == ["680", "true"]
+    assert after == screen
+
+
+WIDTHS = """
+<script>
+const region = document.querySelector(".scroll");
+document.title = [region.scrollWidth, region.clientWidth, document.body.scrollWidth].join(" | ");
+</script></body>"""
+
+
+def test_the_table_fits_a_wide_window_and_scrolls_by_itself_in_a_narrow_one(
+    tmp_path: Path, written: ModuleType
+):
+    means = {(1e-4, 8): -13.51, (1e-3, 8): -13.52, (1e-2, 8): -11.2}
+    written.grid_of_means(tmp_path / "sweeps", means)
+    page = Path(analysis.analyze(str(tmp_path / "sweeps"), "demo").html_path)
+    narrow = page.with_name("narrow.html")
+    narrow.write_text(page.read_text())
+    needs, has, _ = map(int, told(page, tmp_path / "1", WIDTHS, "--window-size=1400,900"))
+    assert needs == has
+    needs, has, body = map(int, told(narrow, tmp_path / "2", WIDTHS, "--window-size=500,900"))
+    assert needs > has and body <= 500

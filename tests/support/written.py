@@ -189,6 +189,28 @@ def grid_of_means(
     return sweep.save()
 
 
+def measured(
+    root: Path,
+    cells: Sequence[tuple[Mapping[str, Any], Sequence[float | None]]],
+    axes: Sequence[str] = ("lr",),
+    name: str = "demo",
+    **document: Any,
+) -> Written:
+    """For each cell, its settings and what its seeds end at (NaN: that run diverged, None: it has
+    not started). The declared axes hold the values that the cells have there; a cell with other
+    settings too is an included one, and its are not declared."""
+    declared = [own for own, _ in cells if set(own) <= set(axes)]
+    values = {axis: [own[axis] for own in declared if axis in own] for axis in axes}
+    sweep = Written(root, name, values, **document)
+    for settings, ends in cells:
+        for seed, end in enumerate(ends):
+            if end is None:
+                sweep.run(settings, seed, state="planned")
+            else:
+                sweep.run(settings, seed, [{"step": 1, "test/nll": end}])
+    return sweep.save()
+
+
 HOSTILE = (
     "</script><script>boom()</script>",
     "<img src=x onerror=boom()>",

@@ -31,6 +31,11 @@ def test_a_band_covers_the_steps_that_all_runs_share():
     assert band([]).steps == []
 
 
+def test_a_band_of_enormous_values_is_finite():
+    found = band([[Point(0, 1.7e308)], [Point(0, 1.5e308)]])
+    assert found.mean == [pytest.approx(1.6e308)]
+
+
 @pytest.mark.parametrize(
     ("values", "best", "side", "suggestion"),
     [
@@ -43,12 +48,19 @@ def test_a_band_covers_the_steps_that_all_runs_share():
         ([0.0, 0.1, 0.2], 0.0, "smallest", None),
         ([0.5, 0.6, 0.7], 0.7, "largest", 0.8),
         ([-1.0, 0.0, 1.0], -1.0, "smallest", -2.0),
+        # Two digits would fall back into the grid.
+        ([0.991, 0.992, 0.993], 0.993, "largest", 0.994),
+        ([0.991, 0.992, 0.993], 0.991, "smallest", 0.99),
+        ([1001.5, 1002.5, 1003.5], 1003.5, "largest", 1004.0),
+        ([-0.993, -0.992, -0.991], -0.993, "smallest", -0.994),
+        ([1.0, 1e200, 1e308], 1e308, "largest", None),
+        ([1e307, 1e308, 1.7e308], 1.7e308, "largest", None),
     ],
 )
 def test_a_best_value_at_the_edge(
     values: list[float], best: float, side: str, suggestion: float | None
 ):
-    (edge,) = find_edges({"axis": values}, {"axis": best})
+    (edge,) = find_edges({"axis": best}, [{"axis": value} for value in values])
     assert (edge.side, edge.suggestion) == (side, pytest.approx(suggestion))
 
 
@@ -61,10 +73,19 @@ def test_a_best_value_at_the_edge(
         ([1, 2, "3"], 2),
         ([False, True], True),
         ([3, 3, 3, 4], 4),
+        ([1, 2, 10**400], 1),
+        ([1, 2, None], 2),
     ],
 )
 def test_no_edge(values: list[object], best: object):
-    assert find_edges({"axis": values}, {"axis": best}) == []
+    assert find_edges({"axis": best}, [{"axis": value} for value in values]) == []
+
+
+def test_a_value_planned_further_out_is_no_edge_but_one_that_is_missing_is_no_value():
+    tried = [{"lr": 1}, {"lr": 2}, {"lr": 3}, {"other": 9}]
+    assert find_edges({"lr": 3}, tried, [*tried, {"lr": 4}]) == []
+    (edge,) = find_edges({"lr": 3}, tried, [*tried, {"lr": 2.5}])
+    assert (edge.side, edge.suggestion) == ("largest", 4)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +112,16 @@ def test_values_that_belong_together_have_the_same_decimals():
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(1e-4, "1e-4"), (5e-3, "5e-3"), (0.02, "0.02"), (1e20, "1e20"), (True, "true"), (8, "8")],
+    [
+        (1e-4, "1e-4"),
+        (5e-3, "5e-3"),
+        (0.02, "0.02"),
+        (1e20, "1e20"),
+        (True, "true"),
+        (8, "8"),
+        (None, "null"),
+        ([1, None, "x"], '[1, null, "x"]'),
+    ],
 )
 def test_settings_read_as_in_a_grid(value: object, text: str):
     assert words.setting(value) == text

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import analysis
-from sweeper.errors import NotFound, UsageError
+from sweeper.errors import NotFound, StoreError, UsageError
 
 RATES = (1e-4, 1e-3, 1e-2)
 
@@ -59,6 +59,9 @@ def test_two_equal_winners_and_a_worse_one(tmp_path: Path, written: ModuleType):
     assert {verdict["best"], *verdict["tied"]} == equals
     assert set(verdict["told_apart"]) == {"lr=0.0001,rank=8", "lr=0.1,rank=8"}
     assert "edge" not in kinds(report)
+    standing = re.findall(r'<td class="standing">([^<]*)', page(report))
+    assert standing == ["best", "not told apart", "worse", "worse"]
+    assert len(re.findall(r'<tr class="t\d apart">', page(report))) == 2
 
 
 def test_a_winner_at_the_edge_says_where_to_go_on(tmp_path: Path, written: ModuleType):
@@ -81,6 +84,8 @@ def test_maximizing_turns_the_order(tmp_path: Path, written: ModuleType):
     assert report.document["verdict"]["best"] == "lr=0.001,rank=8"
     other = analysis.analyze(str(tmp_path), "demo", goal="minimize", out=tmp_path / "o")
     assert other.document["verdict"]["best"] == "lr=0.0001,rank=8"
+    assert "sweeper analyze demo\n" in page(report) or "sweeper analyze demo<" in page(report)
+    assert "sweeper analyze demo --goal minimize" in page(other)
 
 
 def test_the_best_value_and_its_own_checkpoint(tmp_path: Path, written: ModuleType):
@@ -215,6 +220,67 @@ def test_the_same_records_give_the_same_bytes_wherever_they_lie(
             found.append((html.read_bytes(), text.read_bytes()))
     assert len(set(found)) == 1
     assert str(tmp_path).encode() not in found[0][0]
+
+
+@pytest.mark.parametrize("out", ["file", "file/below", "nul\0"])
+def test_a_folder_that_cannot_be_made_is_a_usage_error(
+    tmp_path: Path, written: ModuleType, out: str
+):
+    (tmp_path / "file").write_text("")
+    written.measured(tmp_path, [({"lr": 1}, [0.5])])
+    with pytest.raises(UsageError, match="cannot be made a folder"):
+        analysis.analyze(str(tmp_path), "demo", out=f"{tmp_path}/{out}")
+
+
+def test_a_report_that_cannot_be_written_is_an_error_of_the_store(
+    tmp_path: Path, written: ModuleType
+):
+    (tmp_path / "out" / "report.html").mkdir(parents=True)
+    written.measured(tmp_path, [({"lr": 1}, [0.5])])
+    with pytest.raises(StoreError, match="cannot be written"):
+        analysis.analyze(str(tmp_path), "demo", out=tmp_path / "out")
+
+
+def test_enormous_numbers_are_numbers(tmp_path: Path, written: ModuleType):
+    huge = 10**400
+    sweep = written.Written(tmp_path, axes={"lr": [1, huge, 3]})
+    for lr, end in ((1, 1.5e308), (huge, huge), (3, -1.5e308)):
+        for seed in range(2):
+            rows = [{"step": s, "test/nll": end, "loss": 1.7976931e308 - s} for s in range(2)]
+            rows.append({"step": huge, "loss": huge})
+            rows[1]["test/nll"] = end + seed * (end // 9)
+            sweep.run({"lr": lr}, seed, rows)
+    sweep.save()
+    report = analysis.analyze(str(tmp_path), "demo")  # warnings are errors here
+    verdict = report.document["verdict"]
+    assert (verdict["best"], verdict["told_apart"]) == ("lr=3", ["lr=1"])
+    assert report.document["cells"][0]["mean"] == pytest.approx(-1.5e308 / 18 * 19)
+    assert [cell["diverged"] for cell in report.document["cells"]] == [0, 0, 2]
+    json.loads(Path(report.json_path).read_text(), parse_constant=pytest.fail)
+    assert len(report.runs) == 6
+    assert not re.search(r'="-?(nan|inf)"', page(report))
+
+
+def test_null_is_shown_and_a_missing_setting_is_a_dash(tmp_path: Path, written: ModuleType):
+    cells = [({"cap": None}, [0.1]), ({"cap": 5, "warmup": 1}, [0.9])]
+    written.measured(tmp_path, cells, axes=["cap"])
+    text = page(analysis.analyze(str(tmp_path), "demo"))
+    assert re.search(r'class="axis">cap</span> <span class="value">null<', text)
+    assert re.findall(r'<td data-sort="[^"]*" class="set">([^<]*)<', text) == [
+        *("null", "\u2013", "5", "1"),
+    ]
+
+
+def test_ratios_are_shown_as_such(tmp_path: Path, written: ModuleType):
+    cells = [({"lr": 1}, [0.07, 0.08, 0.10]), ({"lr": 2}, [1.26, 1.54, 1.80])]
+    written.measured(tmp_path, cells)
+    report = analysis.analyze(str(tmp_path), "demo")
+    assert report.document["method"]["scale"] == "log"
+    row = report.document["cells"][1]
+    assert row["difference"] is None and row["ratio"] == pytest.approx(18.407, abs=0.001)
+    text = page(report)
+    assert "\u00d718.4, p" in text
+    assert "geometric<br>mean</button>" in text and "log scale, because" in text
 
 
 class Elements(HTMLParser):

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from sweeper.metrics import merge, merge_checkpoints, numbers, parse, value_at
+from sweeper.metrics import as_float, merge, merge_checkpoints, numbers, parse, value_at
 
 
 def lines(*rows: object) -> bytes:
@@ -95,6 +95,15 @@ def test_only_numbers_are_numbers():
         [parse(lines(*({"step": i, "a": v} for i, v in enumerate([1, "2", True, None, 2.5]))))]
     )
     assert numbers(rows.rows, "a") == [(0, 1.0), (4, 2.5)]
+
+
+def test_a_number_too_large_for_a_float_is_infinite_and_no_step():
+    huge = "7" * 400
+    data = f'{{"step":1,"a":{huge}}}\n{{"step":2,"a":-{huge}}}\n{{"step":{huge},"a":5}}\n'
+    rows = merge([parse(data.encode())]).rows
+    assert numbers(rows, "a") == [(1, math.inf), (2, -math.inf), (None, 5.0)]
+    assert as_float(10**400) == math.inf and as_float(2) == 2.0
+    assert as_float(True) is None and as_float("2") is None and as_float(None) is None
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,27 @@ from sweeper.errors import UsageError
 from sweeper.where import parse_where, select
 
 RUNS: list[dict[str, Any]] = [
-    {"name": "a", "state": "succeeded", "value": 0.5, "config": {"lr": 1e-4, "opt.name": "adam"}},
-    {"name": "b", "state": "failed", "value": None, "config": {"lr": 1e-3, "opt.name": "sgd"}},
-    {"name": "c", "state": "failed", "value": 0.1, "config": {"lr": 1e-2, "name": "x", "on": True}},
+    {
+        "id": "aa11",
+        "name": "a",
+        "state": "succeeded",
+        "value": 0.5,
+        "config": {"lr": 1e-4, "opt.name": "adam"},
+    },
+    {
+        "id": "bb22",
+        "name": "b",
+        "state": "failed",
+        "value": None,
+        "config": {"lr": 1e-3, "opt.name": "sgd", "run": 5},
+    },
+    {
+        "id": "cc33",
+        "name": "c",
+        "state": "failed",
+        "value": 0.1,
+        "config": {"lr": 1e-2, "name": "x", "on": True},
+    },
 ]
 
 
@@ -34,6 +52,10 @@ def chosen(text: str) -> str:
         ("name = a", "a"),
         ("config.name = x", "c"),
         ("lr < adam", ""),
+        ("run = aa11", "a"),
+        ("id = aa11", "a"),
+        ("config.run = 5", "b"),
+        ("lr < " + "9" * 5000, "abc"),
     ],
 )
 def test_a_condition_selects(text: str, expected: str):

@@ -1,0 +1,62 @@
+"""What tells cells apart: the configuration keys that differ between them. Pure.
+
+The declared axes are not enough: an included cell may set other keys, and an axis of mappings
+sets several.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+__all__ = ["flat", "settings"]
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of a configuration by dotted keys; an empty mapping is a value."""
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{prefix}{key}.")  # pyright: ignore[reportUnknownArgumentType]
+        else:
+            yield f"{prefix}{key}", value
+
+
+def settings(
+    configs: Mapping[str, Mapping[str, Any]], axes: Sequence[str], seed_field: str
+) -> tuple[tuple[str, ...], dict[str, dict[str, Any]]]:
+    """The keys that tell cells (name -> configuration) apart, without the seed's, those of the
+    declared `axes` first and in their order; and for each cell its values of them. A key that a
+    cell does not set is missing there, which is not the same as null. A lone cell keeps its
+    axes."""
+    flats = {cell: dict(flat(config)) for cell, config in configs.items()}
+    keys = dict.fromkeys(key for config in flats.values() for key in config if key != seed_field)
+    places = {key: _place(key, axes) for key in keys}
+    if len(flats) > 1:
+        chosen = [key for key in keys if _differs(key, list(flats.values()))]
+    else:
+        chosen = [key for key in keys if places[key] < len(axes)]
+    chosen.sort(key=places.__getitem__)
+    return tuple(chosen), {
+        cell: {key: config[key] for key in chosen if key in config}
+        for cell, config in flats.items()
+    }
+
+
+def _place(key: str, axes: Sequence[str]) -> int:
+    """The position of the axis that sets a key; the number of axes when none does."""
+    found = (i for i, axis in enumerate(axes) if key == axis or key.startswith(f"{axis}."))
+    return next(found, len(axes))
+
+
+def _differs(key: str, configs: Sequence[Mapping[str, Any]]) -> bool:
+    first = configs[0]
+    return any(
+        (key in config) != (key in first) or _same(config.get(key)) != _same(first.get(key))
+        for config in configs
+    )
+
+
+def _same(value: Any) -> str:
+    """Equal for values that a grid takes for the same: 1 and 1.0, but not 1 and true."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return json.dumps(value, sort_keys=True, default=str)

@@ -1,0 +1,145 @@
+"""What is said of sweeps with a known truth, without a page around it."""
+
+import math
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from analysis.cells import Ranking, rank
+from analysis.findings import Finding, find
+from analysis.frames import load
+from analysis.verdict import Verdict, choose_checkpoint, decide
+from sweeper.registry import Registry
+
+NAN = math.nan
+Judged = tuple[Ranking, dict[str, Finding], Verdict]
+
+
+@pytest.fixture
+def judge(tmp_path: Path, written: ModuleType) -> Any:
+    """From cells (settings, ends of the seeds) to what is said of them."""
+
+    def judged(*cells: tuple[dict[str, Any], list[float]], goal: str = "minimize") -> Judged:
+        metric = {"name": "test/nll", "goal": goal, "at": "last"}
+        written.measured(tmp_path, cells, metric=metric)
+        data = load(Registry(str(tmp_path)), "demo", None, None)
+        ranking = rank(data)
+        findings = find(data, ranking)
+        return ranking, {f.kind: f for f in findings}, decide(data, ranking, findings)
+
+    return judged
+
+
+def test_alone_says_why_it_is_alone(judge: Any):
+    _, found, verdict = judge(({"lr": 1}, [0.5, 0.6]), ({"lr": 2}, [NAN, NAN]))
+    assert verdict.kind == "alone"
+    assert found["alone"].text.startswith("The other cell with a result diverged")
+
+
+def test_alone_among_cells_without_a_value(judge: Any):
+    _, found, _ = judge(({"lr": 1}, [0.5, 0.6]), ({"lr": 2}, [None]))
+    assert found["alone"].text.startswith("No other cell has a value")
+
+
+def test_a_winner_beside_a_better_cell_that_lost_a_run_is_not_clear(judge: Any):
+    ranking, found, verdict = judge(
+        ({"lr": 1}, [0.50, 0.51, 0.52]),
+        ({"lr": 2}, [0.90, 0.91, 0.92]),
+        ({"lr": 3}, [NAN, 0.10, 0.11]),
+    )
+    assert ranking.best is not None and ranking.best.name == "lr=1"
+    assert verdict.kind == "ahead"
+    assert "What is left of lr=3 is better than the best" in found["diverged"].text
+    assert found["diverged"].document()["evidence"]["better"] == ["lr=3"]
+    assert any("runs of lr=3 diverge" in step for step in verdict.steps)
+
+
+def test_a_worse_cell_that_lost_a_run_is_not_called_better(judge: Any):
+    _, found, verdict = judge(
+        ({"lr": 1}, [0.50, 0.51, 0.52]),
+        ({"lr": 2}, [0.90, 0.91, 0.92]),
+        ({"lr": 3}, [NAN, 0.70, 0.71]),
+    )
+    assert verdict.kind == "ahead"
+    assert "better" not in found["diverged"].text
+    assert not any("diverge" in step for step in verdict.steps)
+
+
+def test_a_winner_beside_cells_that_diverged_altogether_is_clear(judge: Any):
+    _, found, verdict = judge(
+        ({"lr": 1}, [0.50, 0.51, 0.52]),
+        ({"lr": 2}, [0.90, 0.91, 0.92]),
+        ({"lr": 3}, [NAN, NAN, NAN]),
+    )
+    assert verdict.kind == "clear"
+    assert "better" not in found["diverged"].text
+    # Three values were tried: lr 1 is the smallest of them.
+    assert found["edge"].evidence["side"] == "smallest"
+
+
+def test_a_value_without_a_result_was_not_tried(judge: Any):
+    cells = [({"lr": lr}, [1.0 * lr, 1.1 * lr]) for lr in (1, 2)]
+    assert "edge" not in judge(*cells, ({"lr": 3}, [None]))[1]
+
+
+@pytest.mark.parametrize(
+    ("ends", "edge"),
+    [([2.0, 2.1], False), ([NAN, NAN], False), ([None, None], False), (None, True)],
+)
+def test_the_largest_value_tried_may_be_an_included_one(
+    judge: Any, ends: list[float | None] | None, edge: bool
+):
+    cells = [({"lr": lr}, [1 / lr, 1.1 / lr]) for lr in (1, 2, 3)]
+    included = [] if ends is None else [({"lr": 4, "warmup": 1}, ends)]
+    assert ("edge" in judge(*cells, *included)[1]) == edge
+
+
+def test_the_best_run_is_the_best_for_the_goal(judge: Any):
+    ranking, _, _ = judge(({"lr": 1}, [0.1, 0.4, 0.2]), ({"lr": 2}, [0.0]), goal="maximize")
+    assert ranking.best_run is not None and ranking.best_run.value == 0.4
+
+
+def test_the_final_checkpoint_goes_before_a_later_record(tmp_path: Path, written: ModuleType):
+    sweep = written.Written(tmp_path)
+    final = written.checkpoint("a")[0]
+    late = {"name": "extra", "batch": 81, "sampler_path": "tinker://extra", "ttl_seconds": 10**400}
+    for seed, records in enumerate(([final, late], [{**final, "final": False}, late])):
+        sweep.run({}, seed, [{"step": 80, "test/nll": 1.0}], checkpoints=records)
+    sweep.save()
+    runs = load(Registry(str(tmp_path)), "demo", None, None).runs
+    chosen = [choose_checkpoint(run, "last") for run in runs]
+    assert [found.name for found in chosen if found] == ["final", "extra"]
+    assert chosen[1] is not None and chosen[1].expires is None
+
+
+PROPORTIONAL = (
+    ({"lr": 1}, [0.068, 0.071, 0.074]),
+    ({"lr": 2}, [0.36, 0.40, 0.42]),
+    ({"lr": 3}, [1.26, 1.54, 1.80]),
+)
+
+
+def test_proportional_noise_is_compared_as_ratios(judge: Any):
+    ranking, found, verdict = judge(*PROPORTIONAL)
+    assert (ranking.scale, verdict.kind) == ("log", "clear")
+    assert ranking.best is not None
+    assert ranking.best.summary.mean == pytest.approx((0.068 * 0.071 * 0.074) ** (1 / 3))
+    assert found["separated"].evidence["nearest"]["low"] > 1
+    assert "times the best (95 %, simultaneous)" in found["separated"].text
+    assert "log scale, because all values are positive" in found["separated"].evidence["method"]
+    assert verdict.spread.startswith("geometric mean of 3 seeds")
+    assert all(cell.summary.low > 0 for cell in ranking.cells)
+
+
+def test_even_noise_is_compared_as_differences(judge: Any):
+    ranking, found, verdict = judge(
+        ({"lr": 1}, [0.09, 0.10, 0.11]),
+        ({"lr": 2}, [0.49, 0.50, 0.51]),
+        ({"lr": 3}, [1.49, 1.50, 1.51]),
+    )
+    assert (ranking.scale, verdict.kind) == ("linear", "clear")
+    assert "differs by" in found["separated"].text
+    assert "log" not in found["separated"].evidence["method"]
+    assert verdict.spread.startswith("mean of 3 seeds")

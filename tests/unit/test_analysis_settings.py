@@ -1,0 +1,93 @@
+"""What tells cells apart, and so what they are called."""
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from analysis.cells import rank
+from analysis.findings import find
+from analysis.frames import load
+from analysis.settings import settings
+from analysis.verdict import decide
+from sweeper.registry import Registry
+
+
+def told(*configs: dict[str, Any], axes: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    keys, found = settings({str(i): c for i, c in enumerate(configs)}, axes, "seed")
+    assert all(tuple(key for key in keys if key in own) == tuple(own) for own in found.values())
+    return list(found.values())
+
+
+def test_a_key_that_no_axis_declares_tells_cells_apart():
+    found = told({"base": 1, "lr": 1}, {"base": 1, "lr": 1, "warmup": 10}, {"base": 1, "lr": 2})
+    assert found == [{"lr": 1}, {"lr": 1, "warmup": 10}, {"lr": 2}]
+
+
+def test_mappings_are_told_apart_by_what_is_in_them():
+    nested = told({"opt": {"lr": 1, "eps": 3}}, {"opt": {"lr": 2, "eps": 3}}, axes=("opt",))
+    dotted = told({"opt.lr": 1, "opt.eps": 3}, {"opt.lr": 2, "opt.eps": 3}, axes=("opt",))
+    assert nested == dotted == [{"opt.lr": 1}, {"opt.lr": 2}]
+
+
+def test_declared_axes_come_first_and_in_their_order():
+    found = told({"x": 1, "b.c": 1, "a": 1}, {"x": 2, "b.c": 2, "a": 2}, axes=("a", "b"))
+    assert [list(own) for own in found] == [["a", "b.c", "x"]] * 2
+
+
+def test_null_is_a_value_and_not_the_same_as_nothing():
+    assert told({"a": None}, {"a": 1}, {}) == [{"a": None}, {"a": 1}, {}]
+    assert told({"a": None}, {}) == [{"a": None}, {}]
+
+
+def test_equal_numbers_are_one_value_and_the_seed_is_none():
+    assert told({"a": 1, "b": 1, "seed": 0}, {"a": 1.0, "b": True, "seed": 1}) == [
+        {"b": 1},
+        {"b": True},
+    ]
+
+
+def test_a_lone_cell_keeps_its_axes():
+    assert told({"a": 1, "b": 2}, axes=("a",)) == [{"a": 1}]
+
+
+@pytest.mark.parametrize(
+    ("cells", "axes", "headline"),
+    [
+        ([({"lr": 1}, 0.9), ({"lr": 1, "warmup": 10}, 0.1)], ["lr"], "warmup 10"),
+        ([({"lr": 1}, 0.1), ({"lr": 1, "warmup": 10}, 0.9)], ["lr"], "warmup not set"),
+        (
+            [({"lr": 1}, 0.9), ({"lr": 2}, 0.8), ({"lr": 1, "warmup": 10}, 0.1)],
+            ["lr"],
+            "lr 1, warmup 10",
+        ),
+        (
+            [({"lr": 1}, 0.1), ({"lr": 2}, 0.8), ({"lr": 1, "warmup": 10}, 0.9)],
+            ["lr"],
+            "lr 1, warmup not set",
+        ),
+        (
+            [({"lr": 1}, 0.9), ({"lr": 2}, 0.1), ({"lr": 1, "warmup": 10}, 0.9)],
+            ["lr"],
+            "lr 2",
+        ),
+        ([({"opt.lr": 1}, 0.9), ({"opt.lr": 2}, 0.1)], ["opt"], "opt.lr 2"),
+        ([({"cap": None}, 0.1), ({"cap": 5}, 0.9)], ["cap"], "cap null"),
+    ],
+)
+def test_the_headline_names_the_best_cell_and_no_other(
+    tmp_path: Path, written: ModuleType, cells: Any, axes: list[str], headline: str
+):
+    written.measured(tmp_path, [(own, [value]) for own, value in cells], axes)
+    data = load(Registry(str(tmp_path)), "demo", None, None)
+    ranking = rank(data)
+    assert decide(data, ranking, find(data, ranking)).headline == headline
+
+
+def test_the_seed_of_another_name_is_no_setting(tmp_path: Path, written: ModuleType):
+    sweep = written.Written(tmp_path, axes={"lr": [1, 2]}, recipe={"seed_field": "shuffle"})
+    for lr in (1, 2):
+        sweep.run({"lr": lr}, None, [{"step": 1, "test/nll": lr}], config={"shuffle": 7 + lr})
+    sweep.save()
+    assert rank(load(Registry(str(tmp_path)), "demo", None, None)).keys == ("lr",)
