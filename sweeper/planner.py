@@ -287,6 +287,9 @@ class _Planner:
         grid = self.grid
         if grid.launch.window is not None:
             place = grid.places["launch.window"]
+            self.warnings.append(
+                f"{place}: launch.window groups nothing yet: every run has a window of its own"
+            )
             try:
                 for key in placeholders([grid.launch.window]):
                     lack = [r for r in runs if key not in _WINDOW_KEYS and key not in r.config]

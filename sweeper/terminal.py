@@ -51,7 +51,7 @@ def duration(seconds: float | None) -> str:
 
 
 def print_json(document: dict[str, Any]) -> int:
-    """Print one JSON object; numbers that JSON has none for become null. Gives exit code 0."""
+    """Print one JSON object; numbers that JSON cannot have become text. Gives exit code 0."""
     import json
 
     from sweeper.documents import strict

@@ -26,6 +26,8 @@ __all__ = [
 ]
 
 MAX_SEEDS = 10_000
+MIN_LEASE_SECONDS = 15.0
+"""Three beats of a worker: with less, a worker that lives would be declared lost."""
 
 FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)*\Z")
 """What a key of a configuration may look like; nothing that chz reads as more than a name."""
@@ -155,8 +157,8 @@ class Section:
             return None
         return node.value
 
-    def duration(self, key: str) -> float | None:
-        """Seconds: from a number, or a string such as 90s, 30m, 2h, 1h30m, 1d."""
+    def duration(self, key: str, least: float = 0.0) -> float | None:
+        """Seconds, at least `least`: from a number, or a string such as 90s, 30m, 2h, 1h30m, 1d."""
         node = self.node(key)
         if node is None:
             return None
@@ -172,6 +174,9 @@ class Section:
             self.problems.add(
                 node.place, f"{self._path(key)} takes a duration such as 90s, 30m, 2h or 1h30m"
             )
+            return None
+        if seconds < least:
+            self.problems.add(node.place, f"{self._path(key)} is at least {least:g}s")
             return None
         return seconds
 
@@ -189,7 +194,7 @@ def read_launch(node: Node, problems: Problems) -> Launch:
         "cwd": section.string("cwd"),
         "env": _read_env(section),
         "resume": section.string("resume", choices=("auto", "always", "never")),
-        "lease_s": section.duration("lease"),
+        "lease_s": section.duration("lease", MIN_LEASE_SECONDS),
         "grace_s": section.duration("grace"),
         "log_path_field": section.string("log_path_field"),
         "window": section.string("window"),

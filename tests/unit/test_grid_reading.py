@@ -23,7 +23,7 @@ seeds: {field: shuffle, values: [3, 5]}
 metric: {name: test/nll, goal: minimize, at: best}
 secrets: [WANDB_API_KEY]
 launch: {backend: local, max_parallel: 3, retries: 2, timeout: 1h30m, window: "{rank}",
-         python: py, cwd: .., env: {A: "1", B: 2}, resume: never, lease: 5, grace: 1.5s,
+         python: py, cwd: .., env: {A: "1", B: 2}, resume: never, lease: 50, grace: 1.5s,
          log_path_field: out}
 """
 
@@ -59,7 +59,7 @@ def test_a_grid_with_everything():
         "cwd": "..",
         "env": {"A": "1", "B": "2"},
         "resume": "never",
-        "lease_s": 5.0,
+        "lease_s": 50.0,
         "grace_s": 1.5,
         "log_path_field": "out",
         "window": "{rank}",
@@ -370,3 +370,13 @@ def test_mistakes_in_a_mapping_are_told_by_their_path():
     with pytest.raises(GridError) as caught:
         grid_from_mapping({"recipe": "r"})
     assert caught.value.problems == ("grid: a grid from Python needs a name",)
+
+
+def test_a_lease_is_longer_than_a_worker_s_beat():
+    from sweeper.grid.options import MIN_LEASE_SECONDS
+    from sweeper.worker import BEAT_SECONDS
+
+    assert MIN_LEASE_SECONDS >= 3 * BEAT_SECONDS
+    text = "recipe: x\nlaunch: {lease: 1s}\n"
+    with pytest.raises(GridError, match=r"grid.yaml:2:17: launch.lease is at least 15s"):
+        parse_grid(text, "grid.yaml")
