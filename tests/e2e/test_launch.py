@@ -27,8 +27,10 @@ class Config:
     seconds: float = 0.5
     fail: bool = False
     seed: int = 0
+    behavior_if_log_dir_exists: str = "ask"
 
 def main(config: Config) -> None:
+    assert config.behavior_if_log_dir_exists == "resume"  # nobody is there to be asked
     attempt = os.environ["SWEEPER_ATTEMPT"]
     for step in range(5):
         line = f"{os.environ['SWEEPER_RUN']} {attempt} {step}\\n"

@@ -1,11 +1,14 @@
 """The reconcile loop against the fake backend and a clock that the test moves."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sweeper.backends.base import JobStatus
 from sweeper.documents import encode, read_json
+from sweeper.errors import StoreError
 from sweeper.launcher import SETTLE_SECONDS, Launcher, Summary
 from sweeper.layout import Layout, token
 from sweeper.states import Event, State
@@ -105,6 +108,54 @@ def test_the_job_is_on_record_before_it_is_submitted(scene: Scene) -> None:
     assert scene.states() == [State.PLANNED] * 3
 
 
+def test_what_is_to_be_done_is_written_before_the_intent(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = scene.store.create
+
+    def create_after_the_job(path: str, data: bytes) -> None:
+        if path.endswith("1.intent.json"):
+            run = path.split("/")[-2]
+            assert scene.store.exists(scene.layout.job(run, 1))
+        create(path, data)
+
+    monkeypatch.setattr(scene.store, "create", create_after_the_job)
+    scene.step()
+    assert len(scene.backend.submitted) == 2
+
+
+class FlakyStore(LocalStore):
+    """Refuses its creates numbered in `refused`, counted from 1."""
+
+    refused = frozenset({3, 4})
+    creates = 0
+
+    def create(self, path: str, data: bytes) -> None:
+        self.creates += 1
+        if self.creates in self.refused:
+            raise StoreError(f"{path}: no space left")
+        super().create(path, data)
+
+
+def test_a_store_that_fails_for_a_while_ends_no_launcher(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, runs=1)
+    told: list[str | None] = []
+    ends = iter([Event.PREEMPTED, Event.SUCCEEDED])
+
+    def hear(summary: Summary) -> None:
+        told.append(summary.unreachable)
+        if summary.counts[State.SUBMITTED] and summary.unreachable is None:
+            attempt = len(scene.backend.submitted)
+            scene.finish(scene.ids[0], attempt, next(ends))
+
+    store, clock = FlakyStore(str(tmp_path)), scene.clock
+    launcher = Launcher(store, "s", scene.backend, clock=clock, sleep=clock.sleep, notify=hear)
+    assert launcher.run().finished
+    assert scene.states() == [State.SUCCEEDED]
+    assert any(sentence and "no space left" in sentence for sentence in told)
+    assert scene.backend.submitted == [token(scene.ids[0], 1), token(scene.ids[0], 2)]
+
+
 def test_a_launcher_killed_between_intent_and_submission(scene: Scene) -> None:
     scene.backend.reachable = False
     scene.step()
@@ -183,6 +234,25 @@ def test_a_worker_that_died_without_a_word(scene: Scene) -> None:
     assert scene.states()[0] is State.FAILED
     body = read_json(scene.store, scene.layout.event(run, 1, Event.FAILED))
     assert (body["code"], body["reason"]) == (137, "killed")
+
+
+def test_what_a_worker_wrote_while_the_backend_was_asked_counts(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = scene.ids[0]
+    scene.step()
+    scene.worker(run, 1, Event.CLAIMED)
+    poll = scene.backend.poll
+
+    def poll_late(tokens: Sequence[str]) -> dict[str, JobStatus]:
+        scene.worker(run, 1, Event.SUCCEEDED)
+        scene.backend.end(token(run, 1))
+        return poll(tokens)
+
+    monkeypatch.setattr(scene.backend, "poll", poll_late)
+    scene.step(10 * SETTLE_SECONDS)
+    assert Event.FAILED not in {event for _, event in read_events(scene.store, "s")[run]}
+    assert scene.states()[0] is State.SUCCEEDED
 
 
 def test_a_second_copy_that_ended_fails_nothing_while_the_first_beats(scene: Scene) -> None:
