@@ -176,7 +176,7 @@ def test_a_request_sent_again_is_not_done_again(service):
     [
         (lambda c: c.service.forward_backward(c.raw([[1, 999]])), "outside the vocabulary"),
         (lambda c: c.service.forward_backward(c.raw([])), "data is empty"),
-        (lambda c: c.service.forward_backward(c.raw([[1, 2]], loss="dro")), "not supported"),
+        (lambda c: c.service.forward_backward(c.raw([[1, 2]], loss="gspo")), "not supported"),
         (lambda c: c.service.optim_step(c.body(optimizer_params={})), "only AdamW"),
         (lambda c: c.service.optim_step(c.body(adam_params={"eps": -1})), "eps is -1"),
         (lambda c: c.service.save_weights(c.body(path="a/b")), "no checkpoint's path"),
