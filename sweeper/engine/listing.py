@@ -133,6 +133,11 @@ def session(service: Service, path: Params, _query: Params) -> Body:
     }
 
 
+def meter(service: Service, _path: Params, _query: Params) -> Body:
+    """What each session has used."""
+    return service.meter.report()
+
+
 def sampler(service: Service, path: Params, _query: Params) -> Body:
     """What a sampler draws from."""
     return service.get_sampler(path["sampler"])
@@ -162,4 +167,5 @@ ROUTES: list[tuple[str, str, Handler]] = [
     ("GET", "sessions", sessions),
     ("GET", "sessions/{session}", session),
     ("GET", "samplers/{sampler}", sampler),
+    ("GET", "meter", meter),
 ]

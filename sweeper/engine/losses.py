@@ -57,8 +57,8 @@ def _importance_sampling(
 
 
 def _clipped(ratio: Array, config: LossConfig, defaults: Mapping[str, float]) -> Array:
-    bounds = [_number(config, key, defaults) for key in _THRESHOLDS]
-    return np.clip(ratio, *bounds)
+    low, high = (_number(config, key, defaults) for key in _THRESHOLDS)
+    return np.clip(ratio, low, high)
 
 
 def _number(config: LossConfig, key: str, defaults: Mapping[str, float]) -> float:

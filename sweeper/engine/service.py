@@ -15,9 +15,11 @@ from typing import Any
 
 from sweeper.engine import optimizer, wire, work
 from sweeper.engine.checkpoints import Vault, parse
-from sweeper.engine.errors import RequestError
+from sweeper.engine.errors import Busy, RequestError
+from sweeper.engine.limits import Gate, Limits, Paused
+from sweeper.engine.meter import Meter
 from sweeper.engine.models import Models
-from sweeper.engine.scheduler import Lane, Promises, Reply, Scheduler
+from sweeper.engine.scheduler import Lane, Promises, Reply, Scheduler, failure
 from sweeper.engine.state import Adapter, Registry, Run, Sampler, Session
 
 __all__ = ["Body", "Service"]
@@ -27,6 +29,11 @@ log = logging.getLogger("sweeper.engine")
 Body = dict[str, Any]
 _SWEEP_SECONDS = 10.0
 _UNSUPPORTED = ("target_prompt_logprobs", "prompt_alt_tokens_k", "topk_sample_logprobs")
+# A client says that it lives every 10 s. One that was killed does not end its session, and would
+# keep another out of its seat until the session is swept.
+_SEAT_SECONDS = 35.0
+_SEATS = Paused("paused_rate_limit", "concurrent training clients rate limit hit")
+_SAMPLES = Paused("paused_capacity", "too many samples are being drawn at once")
 
 
 def _owner(name: str, kind: str) -> str:
@@ -37,12 +44,23 @@ def _owner(name: str, kind: str) -> str:
 class Service:
     """Everything a client can ask for, but for listings (`listing`)."""
 
-    def __init__(self, models: Models, vault: Vault, spill: str, threads: int = 1) -> None:
+    def __init__(
+        self,
+        models: Models,
+        vault: Vault,
+        spill: str,
+        threads: int = 1,
+        limits: Limits = Limits(),  # noqa: B008 -- a tuple
+    ) -> None:
         """`spill` is a directory for samplers that are not in use; it is emptied."""
         self.models, self.vault = models, vault
         self.scheduler = Scheduler(threads)
         self.promises = Promises()
         self.registry = Registry(spill, self.scheduler.close)
+        self.meter = Meter()
+        self.limits = limits
+        self._seats, self._draws = Gate(limits.max_sessions), Gate(limits.max_concurrent_samples)
+        self._unseated: dict[str, list[Future[Reply]]] = {}
         self._misc = Lane(ordered=False)
         self._swept = time.monotonic()
         self._sweeping = threading.Lock()
@@ -79,9 +97,42 @@ class Service:
             self._swept = now
             self.promises.sweep()
             for session in self.registry.sweep():
+                self._ended(session)
                 log.info("session %s was silent and has ended", session)
+            for session in self.registry.silent(_SEAT_SECONDS):
+                self._seats.leave(session)
         finally:
             self._sweeping.release()
+
+    def _ended(self, session: str) -> None:
+        self._seats.forget(session)
+        self.meter.end(session)
+        for future in self._unseated.pop(session, ()):
+            if future.set_running_or_notify_cancel():
+                future.set_result(failure("the session has ended", "user"))
+
+    def _seated(self, session: str, name: str, job: Callable[[], Reply]) -> Body:
+        """Promise a training client; it is made once its session is among those that may."""
+        future = self.promises.create(name)
+        if future is not None:
+            promised = future
+            self._unseated.setdefault(session, []).append(future)
+
+            def start() -> None:
+                self.promises.resume(name)
+                self._unseated.get(session, [promised]).remove(promised)
+                self.scheduler.submit(self._misc, promised, job)
+
+            self._gate(self._seats, session, name, start, _SEATS)
+        return {"request_id": name, "model_id": name.rpartition(":")[0]}
+
+    def _gate(
+        self, gate: Gate, key: str, name: str, start: Callable[[], None], why: Paused
+    ) -> None:
+        # paused before it enters: who leaves may start it at any moment
+        self.promises.pause(name, why)
+        if not gate.enter(key, start):
+            self.meter.add(key.partition(":")[0], paused=1)
 
     # ---- sessions
 
@@ -92,6 +143,7 @@ class Service:
         self.registry.add_session(
             Session(name, tags, body.get("user_metadata"), body.get("display_name"))
         )
+        self.meter.open(name, tags, body.get("user_metadata"), body.get("display_name"))
         log.info("session %s %s", name, " ".join(tags))
         return {"type": "create_session", "session_id": name}
 
@@ -104,6 +156,7 @@ class Service:
     def finish_session(self, name: str) -> Body:
         """A client has ended its session: what it held is freed, its checkpoints stay."""
         self.registry.end(name)
+        self._ended(name)
         return {}
 
     # ---- training clients
@@ -125,7 +178,7 @@ class Service:
             log.info("training client %s: %s, rank %d", name, model, config.rank)
             return Reply({"model_id": name, "type": "create_model"})
 
-        return {"request_id": self._promise(f"{name}:0", self._misc, job), "model_id": name}
+        return self._seated(session.id, f"{name}:0", job)
 
     def get_info(self, body: Body) -> Body:
         """What a training client is of. The tokenizer is named by its local directory."""
@@ -154,6 +207,9 @@ class Service:
             result = work.forward_backward(
                 run, given.data, given.loss, given.config, train=given.train
             )
+            kind = "trained_tokens" if given.train else "forward_tokens"
+            tokens = sum(len(datum.tokens) for datum in given.data)
+            self.meter.add(_owner(run.id, "train"), **{kind: tokens})
             return Reply(wire.passed(result))
 
         return self._queue_for(run, header.sequence or None, job)
@@ -165,7 +221,9 @@ class Service:
             given = body.get("adam_params")
             if given is None:
                 raise RequestError("only AdamW is supported here: pass AdamParams")
-            return Reply({"metrics": work.step(run, optimizer.parse(given))})
+            metrics = work.step(run, optimizer.parse(given))
+            self.meter.add(_owner(run.id, "train"), steps=1)
+            return Reply({"metrics": metrics})
 
         return self._for_run(body, job)
 
@@ -240,7 +298,7 @@ class Service:
             log.info("training client %s from %s", name, place)
             return Reply({"path": str(place), "model_id": name, "type": "load_weights"})
 
-        return {"request_id": self._promise(f"{name}:0", self._misc, job), "model_id": name}
+        return self._seated(session.id, f"{name}:0", job)
 
     def unload_model(self, body: Body) -> Body:
         """Forget a training client."""
@@ -287,32 +345,60 @@ class Service:
             "model_path": sampler.path,
         }
 
-    def sample(self, body: Body) -> Body:
-        """Draw sequences."""
+    def sample(self, body: Body, *, may_refuse: bool = False) -> Body:
+        """Draw sequences. Busy if too many are drawn already and the client takes that for an
+        answer (`may_refuse`); else the request waits."""
         if not body.get("sampling_session_id"):
             raise RequestError("sampling needs a sampling session: use a SamplingClient")
         sampler = self.registry.sampler(body["sampling_session_id"])
-        self.registry.session(_owner(sampler.id, "sample"))
+        session = self.registry.session(_owner(sampler.id, "sample")).id
         n = int(body.get("num_samples") or 1)
 
         def job() -> Reply:
-            for key in _UNSUPPORTED:
-                if body.get(key):
-                    raise RequestError(f"{key} is not supported here")
-            request = work.SampleRequest(
-                prompt=wire.prompt_tokens(body["prompt"]),
-                n=n,
-                params=body.get("sampling_params") or {},
-                prompt_logprobs=bool(body.get("prompt_logprobs")),
-                topk_prompt_logprobs=int(body.get("topk_prompt_logprobs") or 0),
-                last_n=body.get("prompt_logprobs_last_n"),
-            )
-            return Reply(wire.sampled(work.sample(sampler.adapter, request)))
+            return self._drawn(session, sampler, body, n)
 
         label = body.get("seq_id")
         name = f"{sampler.id}:{uuid.uuid4().hex if label is None else label}"
-        self._promise(name, sampler.lane, job)
+        known = self.promises.get(name) is not None
+        if may_refuse and not known and self._draws.full():
+            raise Busy("too many samples are being drawn at once", 1.0)
+        future = self.promises.create(name)
+        if future is not None:
+            promised = future
+
+            def start() -> None:
+                self.promises.resume(name)
+                self.scheduler.submit(sampler.lane, promised, job)
+
+            promised.add_done_callback(lambda _: self._undrawn(name))
+            self._gate(self._draws, name, name, start, _SAMPLES)
         return {"request_id": name, "sample_sequence_ids": [f"{name}:{i}" for i in range(n)]}
+
+    def _undrawn(self, name: str) -> None:
+        """A sample is done, or was given up while it waited."""
+        self.promises.resume(name)
+        self._draws.forget(name)
+
+    def _drawn(self, session: str, sampler: Sampler, body: Body, n: int) -> Reply:
+        for key in _UNSUPPORTED:
+            if body.get(key):
+                raise RequestError(f"{key} is not supported here")
+        request = work.SampleRequest(
+            prompt=wire.prompt_tokens(body["prompt"]),
+            n=n,
+            params=body.get("sampling_params") or {},
+            prompt_logprobs=bool(body.get("prompt_logprobs")),
+            topk_prompt_logprobs=int(body.get("topk_prompt_logprobs") or 0),
+            last_n=body.get("prompt_logprobs_last_n"),
+        )
+        result = work.sample(sampler.adapter, request)
+        self.meter.add(
+            session,
+            samples=n,
+            prompt_tokens=len(request.prompt),
+            sampled_tokens=sum(len(sequence.tokens) for sequence in result.sequences),
+        )
+        return Reply(wire.sampled(result))
 
     def cancel(self, body: Body) -> Body:
         """Give up a request that has not begun; one that runs goes on."""
