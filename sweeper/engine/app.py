@@ -225,6 +225,15 @@ def _weights_info(service: Service) -> Handler:
     return handler
 
 
+def _expire(service: Service) -> Handler:
+    async def handler(request: Request) -> Response:
+        body = await _body(request)
+        await asyncio.to_thread(listing.expire, service, request.path_params, body)
+        return _json({})
+
+    return handler
+
+
 def _missing(request: Request, _error: Exception) -> Response:
     return _json({"detail": f"this engine has no {request.method} {request.url.path}"}, 404)
 
@@ -261,6 +270,8 @@ def build(service: Service, identity: Body, token: str | None = None) -> Starlet
     }
     handlers = [("POST", name, handler) for name, handler in posted.items()]
     handlers.append(("GET", "healthz", _constant({"status": "ok", **identity})))
+    ttl = "training_runs/{run}/checkpoints/{checkpoint:path}/ttl"
+    handlers.append(("PUT", ttl, _expire(service)))
     handlers += [(m, path, _listed(service, function)) for m, path, function in listing.ROUTES]
     routes = [Route(PREFIX + path, front.guard(path, h), methods=[m]) for m, path, h in handlers]
     return Starlette(routes=routes, exception_handlers={404: _missing})

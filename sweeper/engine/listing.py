@@ -5,11 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from sweeper.engine import work
 from sweeper.engine.checkpoints import KINDS, Entry, Place, parse
 from sweeper.engine.errors import RequestError, Unknown
 from sweeper.engine.service import Body, Service
 
-__all__ = ["ROUTES"]
+__all__ = ["ROUTES", "expire"]
 
 Params = Mapping[str, str]
 
@@ -111,6 +112,13 @@ def delete_checkpoint(service: Service, path: Params, _query: Params) -> Body:
     """Delete a checkpoint."""
     service.vault.delete(parse(f"tinker://{path['run']}/{path['checkpoint']}"))
     return {}
+
+
+def expire(service: Service, path: Params, body: Mapping[str, Any]) -> None:
+    """Give a checkpoint a time to live, or none."""
+    work.check_ttl(body["ttl_seconds"])
+    place = parse(f"tinker://{path['run']}/{path['checkpoint']}")
+    service.vault.expire(place, body["ttl_seconds"])
 
 
 def sessions(service: Service, _path: Params, query: Params) -> Body:

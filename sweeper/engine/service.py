@@ -27,7 +27,7 @@ __all__ = ["Body", "Service"]
 log = logging.getLogger("sweeper.engine")
 
 Body = dict[str, Any]
-_SWEEP_SECONDS = 10.0
+_SWEEP_SECONDS, _PURGE_SECONDS = 10.0, 300.0
 _UNSUPPORTED = ("target_prompt_logprobs", "prompt_alt_tokens_k", "topk_sample_logprobs")
 # A client says that it lives every 10 s. One that was killed does not end its session, and would
 # keep another out of its seat until the session is swept.
@@ -62,7 +62,7 @@ class Service:
         self._seats, self._draws = Gate(limits.max_sessions), Gate(limits.max_concurrent_samples)
         self._unseated: dict[str, list[Future[Reply]]] = {}
         self._misc = Lane(ordered=False)
-        self._swept = time.monotonic()
+        self._swept, self._purged = time.monotonic(), -_PURGE_SECONDS
         self._sweeping = threading.Lock()
 
     def _promise(
@@ -101,8 +101,16 @@ class Service:
                 log.info("session %s was silent and has ended", session)
             for session in self.registry.silent(_SEAT_SECONDS):
                 self._seats.leave(session)
+            if now - self._purged > _PURGE_SECONDS:
+                self._purged = now
+                self.scheduler.submit(self._misc, Future(), self._purge)
         finally:
             self._sweeping.release()
+
+    def _purge(self) -> Reply:
+        for place in self.vault.purge():
+            log.info("%s has expired", place)
+        return Reply({})
 
     def _ended(self, session: str) -> None:
         self._seats.forget(session)

@@ -125,7 +125,7 @@ def test_a_token_is_asked_of_every_request(tmp_path, monkeypatch):
             train(service, 1)
         for key in ("tml-local", SECRET + "x"):
             with pytest.raises(tinker.AuthenticationError, match="asks for its token"):
-                tinker.ServiceClient(base_url=info.url, api_key=key).get_server_capabilities()
+                tinker.RestClient(base_url=info.url, api_key=key).list_sessions().result()
         assert lifecycle.meter(info) is None
         assert lifecycle.describe(info) == [f"{info.url}, pid {info.pid}, since {info.started}"]
         monkeypatch.setenv("SWEEPER_ENGINE_TOKEN", SECRET)

@@ -236,6 +236,24 @@ def test_listings(service, rest, training):
     assert [c.tinker_path for c in left] == [state]
 
 
+def test_a_checkpoint_has_a_time_to_live(rest, training):
+    path = training.save_state("brief", ttl_seconds=7200).result(timeout=WAIT).path
+
+    def remaining():
+        (found,) = rest.list_checkpoints(training.model_id).result().checkpoints
+        return found.expires_at and (found.expires_at - found.time).total_seconds()
+
+    assert remaining() == pytest.approx(7200, abs=5)
+    rest.set_checkpoint_ttl_from_tinker_path(path, None).result()
+    assert remaining() is None
+    rest.set_checkpoint_ttl_from_tinker_path(path, 86400).result()
+    assert remaining() == pytest.approx(86400, abs=60)
+    with pytest.raises(tinker.BadRequestError, match="from 3600 to"):
+        rest.set_checkpoint_ttl_from_tinker_path(path, 10).result()
+    with pytest.raises(tinker.RequestFailedError, match="from 3600 to"):
+        training.save_state("briefer", ttl_seconds=10).result(timeout=WAIT)
+
+
 def test_what_cannot_be_done_is_said_clearly(service, training):
     with pytest.raises(tinker.NotFoundError, match="no base model 'x/y' here; use tiny/qwen3"):
         service.create_lora_training_client("x/y").result()

@@ -1,12 +1,14 @@
 """The engine's requests without HTTP: exactness, isolation, bounded memory."""
 
 import concurrent.futures
+import os
+import time
 
 import numpy as np
 import pytest
 
 from sweeper.engine import state, wire
-from sweeper.engine.checkpoints import Vault
+from sweeper.engine.checkpoints import Vault, parse
 from sweeper.engine.errors import Busy, RequestError, Unknown
 from sweeper.engine.limits import Limits
 from sweeper.engine.models import Models
@@ -196,6 +198,7 @@ def test_a_request_sent_again_is_not_done_again(service):
         (lambda c: c.service.optim_step(c.body(optimizer_params={})), "only AdamW"),
         (lambda c: c.service.optim_step(c.body(adam_params={"eps": -1})), "eps is -1"),
         (lambda c: c.service.save_weights(c.body(path="a/b")), "no checkpoint's path"),
+        (lambda c: c.service.save_weights(c.body(path="a", ttl_seconds=60)), "from 3600 to"),
         (lambda c: c.service.load_weights(c.body(path="tinker://x/weights/y")), "no checkpoint"),
     ],
 )
@@ -401,3 +404,17 @@ def test_the_meter_counts_tokens_for_each_session(service):
     assert oldest["ended"] is None and newest["ended"] >= newest["started"]
     assert newest["trained_tokens"] == 0
     assert counts.items() <= report["total"].items()
+
+
+def test_the_sweep_deletes_what_has_expired(service):
+    client = Client(service)
+    gone, kept = client.save("gone", ttl_seconds=3600), client.save("kept", ttl_seconds=3600)
+    service.vault.expire(parse(gone), -1)
+    service._swept -= 60
+    service.sweep()
+    client.train(0)  # the deletion is in a lane of its own: give it its turn
+    deadline = time.monotonic() + DONE
+    while os.path.exists(service.vault._document_path(parse(gone))):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert [str(entry.place) for entry in service.vault.entries(client.model)] == [kept]
