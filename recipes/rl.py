@@ -13,6 +13,7 @@ from its last checkpoint: the seed of each sample is a function of the run's see
 the question alone.
 """
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -45,6 +46,9 @@ class Config(settings.Settings):
     normalize_std: bool = chz.field(
         default=False, doc="divide advantages by the standard deviation of their group"
     )
+    entropy_coef: float = chz.field(
+        default=0.0, doc="bonus for unlikely tokens, in reward a nat: keeps the model trying"
+    )
     loss_fn: Literal["importance_sampling", "ppo", "cispo"] = chz.field(
         default="importance_sampling", doc="the service's loss"
     )
@@ -58,6 +62,8 @@ class Config(settings.Settings):
         settings.check_at_least(self, groups_per_batch=1, group_size=2, max_tokens=1)
         settings.check_at_least(self, num_substeps=1, num_groups_to_log=0)
         settings.check_positive(self, "temperature")
+        if not (math.isfinite(self.entropy_coef) and self.entropy_coef >= 0):
+            raise ValueError(f"entropy_coef must not be negative, not {self.entropy_coef}")
 
 
 def main(config: Config) -> None:
@@ -80,8 +86,18 @@ def advantages(rewards: Sequence[float], normalize_std: bool) -> list[float]:
     return [c / (deviation + 1e-6) for c in centred]
 
 
-def to_datum(prompt: list[int], rollout: Rollout, advantage: float) -> "tinker.Datum":
-    """What Tinker trains on: each sampled token with its logprob and its answer's advantage.
+def entropy_bonus(logprobs: Sequence[float], mean: float, coef: float) -> list[float]:
+    """What sampled tokens gain for being unlikely, against the batch's mean logprob.
+
+    Added to their advantages it makes the gradient that of reward + coef * entropy, the entropy
+    being the mean over tokens of -log q under their own distribution (Williams and Peng 1991,
+    "Function optimization using connectionist reinforcement learning algorithms").
+    """
+    return [coef * (mean - logprob) for logprob in logprobs]
+
+
+def to_datum(prompt: list[int], rollout: Rollout, advantages: Sequence[float]) -> "tinker.Datum":
+    """What Tinker trains on: each sampled token with its logprob and its advantage.
 
     Tokens of the prompt have advantage 0, and so no part in the loss.
     """
@@ -89,9 +105,9 @@ def to_datum(prompt: list[int], rollout: Rollout, advantage: float) -> "tinker.D
     import tinker
 
     tokens = prompt + rollout.tokens
-    before, sampled = len(prompt) - 1, len(rollout.tokens)
+    before = len(prompt) - 1
     logprobs = np.array([0.0] * before + rollout.logprobs, np.float32)
-    weights = np.array([0.0] * before + [advantage] * sampled, np.float32)
+    weights = np.array([0.0] * before + list(advantages), np.float32)
     return tinker.Datum(
         model_input=tinker.ModelInput.from_ints(tokens[:-1]),
         loss_fn_inputs={
@@ -272,13 +288,15 @@ class GroupTrainer(Trainer):
     def update(self, step: int, groups: list[Group]) -> Update:
         """Submit the optimizer's steps on a batch."""
         config = self.config
-        pairs = [
-            (rollout, to_datum(group.problem.prompt, rollout, advantage))
-            for group in groups
-            for rollout, advantage in zip(
-                group.rollouts, advantages(group.rewards, config.normalize_std), strict=True
-            )
-        ]
+        logprobs = [p for group in groups for rollout in group.rollouts for p in rollout.logprobs]
+        mean = sum(logprobs) / max(len(logprobs), 1)
+        pairs: list[tuple[Rollout, tinker.Datum]] = []
+        for group in groups:
+            earned = advantages(group.rewards, config.normalize_std)
+            for rollout, advantage in zip(group.rollouts, earned, strict=True):
+                bonus = entropy_bonus(rollout.logprobs, mean, config.entropy_coef)
+                by_token = [advantage + extra for extra in bonus]
+                pairs.append((rollout, to_datum(group.problem.prompt, rollout, by_token)))
         passes: list[Any] = []
         steps: list[Any] = []
         for part in split_evenly(pairs, config.num_substeps):

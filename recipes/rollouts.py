@@ -64,13 +64,15 @@ def exact(answer: str, text: str, ended: bool) -> bool:
 
 
 def share_right(answer: str, text: str, ended: bool) -> float:
-    """The share of positions that are right, the end being one: 1.0 for exactly the answer.
+    """The share of positions that are right: 1.0 for exactly the answer.
 
-    Of as many positions as the longer of the two has, so that a long text earns little.
+    Of as many positions as the longer of the two has, so that a long text earns little; a text
+    that has not ended is one longer. To end a text earns nothing by itself: the model would
+    learn that first, and stop trying letters before it has found the right ones.
     """
     right = sum(a == b for a, b in zip(answer, text, strict=False))
-    right += ended and len(text) == len(answer)
-    return right / (max(len(answer), len(text)) + 1)
+    longer = max(len(answer), len(text) + (not ended))
+    return right / longer if longer else 1.0
 
 
 def metrics_of(groups: Sequence[Group]) -> dict[str, float]:
