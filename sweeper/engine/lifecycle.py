@@ -21,8 +21,8 @@ from sweeper.engine import home as homes
 from sweeper.engine.limits import Limits
 from sweeper.errors import EngineError
 
-__all__ = ["SERVICE", "TOKEN", "EngineInfo", "Settings", "command", "describe", "find",
-           "hub_environment", "log_path", "meter", "record_path", "serve", "stop",
+__all__ = ["SERVICE", "TOKEN", "EngineInfo", "Settings", "client_key", "command", "describe",
+           "find", "hub_environment", "log_path", "meter", "record_path", "serve", "stop",
            "wait"]  # fmt: skip
 
 SERVICE = "sweeper-engine"
@@ -83,6 +83,12 @@ def hub_environment(home: str | None = None) -> dict[str, str]:
     """Variables with which `transformers` finds the tokenizers of the engine's models by name,
     and looks for nothing on the network."""
     return {"HF_HOME": os.path.abspath(home or homes.home()), "HF_HUB_OFFLINE": "1"}
+
+
+def client_key() -> str:
+    """What clients on this machine give as their API key: the engine's token, or what the SDK
+    wants to see where none is asked for."""
+    return os.environ.get(TOKEN) or "tml-local"
 
 
 def _loopback(host: str) -> bool:

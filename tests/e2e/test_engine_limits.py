@@ -1,6 +1,9 @@
 """The unmodified SDK against engines with limits, a token, and other names for their models."""
 
+import concurrent.futures
+import contextlib
 import gc
+import http.client
 import json
 import os
 import subprocess
@@ -30,6 +33,13 @@ DATA = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def collected():
+    """The SDK leaves sockets to the collector: here, where that is no error."""
+    yield
+    gc.collect()
+
+
 @contextmanager
 def serving(home, settings, **environ):
     with subprocess.Popen(
@@ -51,8 +61,14 @@ def connected(url, key="tml-local", **more):
         yield client
     finally:
         client.close("success").result(timeout=WAIT)
-        del client
-        gc.collect()  # the SDK leaves sockets to the collector: here, where that is no error
+
+
+def asked(url, method, path, key):
+    """The status of a request without a body."""
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=WAIT)
+    connection.request(method, f"/api/v1/{path}", headers={"X-API-Key": key})
+    with contextlib.closing(connection), connection.getresponse() as answer:
+        return answer.status
 
 
 def train(service, steps=6):
@@ -87,6 +103,20 @@ def test_a_session_beyond_the_limit_is_paused_and_then_served(tmp_path, monkeypa
     assert report["total"]["paused"] == 1
     assert report["sessions"][-1]["user_metadata"] == {"sweep": "s"}
     assert report["sessions"][-1]["trained_tokens"] == 3
+
+
+def test_many_more_sessions_than_the_limit_all_finish(tmp_path):
+    def one(url):
+        with connected(url) as service:
+            return train(service, 2)[0]
+
+    with serving(tmp_path, Settings(limits=Limits(max_sessions=3))) as info:
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            results = list(pool.map(one, [info.url] * 16))
+        report = lifecycle.meter(info)
+    assert results == [results[0]] * 16
+    assert report["total"]["steps"] == 32 and report["total"]["paused"] > 0
+    assert all(line["ended"] for line in report["sessions"])
 
 
 def test_samples_beyond_the_limit_come_all_the_same(tmp_path):
@@ -124,8 +154,8 @@ def test_a_token_is_asked_of_every_request(tmp_path, monkeypatch):
         with connected(info.url, SECRET) as service:
             train(service, 1)
         for key in ("tml-local", SECRET + "x"):
-            with pytest.raises(tinker.AuthenticationError, match="asks for its token"):
-                tinker.RestClient(base_url=info.url, api_key=key).list_sessions().result()
+            for method, path in (("GET", "sessions"), ("POST", "create_session"), ("GET", "meter")):
+                assert asked(info.url, method, path, key) == 401
         assert lifecycle.meter(info) is None
         assert lifecycle.describe(info) == [f"{info.url}, pid {info.pid}, since {info.started}"]
         monkeypatch.setenv("SWEEPER_ENGINE_TOKEN", SECRET)
