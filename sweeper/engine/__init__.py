@@ -6,7 +6,7 @@
     lora, losses, optimizer          what is trained, for what, and how
     batches, checkpoints             data in, weights out
     scheduler, state, work           who waits for what, what is held, what is done for them
-    limits, meter                    who must wait, and what each session used
+    limits, admission, meter         who must wait, and what each session used
     wire, app, server                the SDK's protocol over HTTP
 
 `docs/engine.md` says what it does and what it does not.

@@ -104,6 +104,11 @@ class Gate:
         """Whether who enters now would have to wait."""
         return self._limit is not None and len(self._inside) >= self._limit
 
+    def inside(self) -> set[str]:
+        """The keys that are inside."""
+        with self._lock:
+            return set(self._inside)
+
     def waiting(self) -> int:
         """How many wait."""
         return len(self._waiting)

@@ -14,12 +14,13 @@ from concurrent.futures import Future
 from typing import Any
 
 from sweeper.engine import optimizer, wire, work
+from sweeper.engine.admission import Admission
 from sweeper.engine.checkpoints import Vault, parse
 from sweeper.engine.errors import Busy, RequestError
-from sweeper.engine.limits import Gate, Limits, Paused
+from sweeper.engine.limits import Limits
 from sweeper.engine.meter import Meter
 from sweeper.engine.models import Models
-from sweeper.engine.scheduler import Lane, Promises, Reply, Scheduler, failure
+from sweeper.engine.scheduler import Lane, Promises, Reply, Scheduler
 from sweeper.engine.state import Adapter, Registry, Run, Sampler, Session
 
 __all__ = ["Body", "Service"]
@@ -32,8 +33,6 @@ _UNSUPPORTED = ("target_prompt_logprobs", "prompt_alt_tokens_k", "topk_sample_lo
 # A client says that it lives every 10 s. One that was killed does not end its session, and would
 # keep another out of its seat until the session is swept.
 _SEAT_SECONDS = 35.0
-_SEATS = Paused("paused_rate_limit", "concurrent training clients rate limit hit")
-_SAMPLES = Paused("paused_capacity", "too many samples are being drawn at once")
 
 
 def _owner(name: str, kind: str) -> str:
@@ -59,8 +58,7 @@ class Service:
         self.registry = Registry(spill, self.scheduler.close)
         self.meter = Meter()
         self.limits = limits
-        self._seats, self._draws = Gate(limits.max_sessions), Gate(limits.max_concurrent_samples)
-        self._unseated: dict[str, list[Future[Reply]]] = {}
+        self._admission = Admission(self.promises, self.scheduler, self.meter, limits)
         self._misc = Lane(ordered=False)
         self._swept, self._purged = time.monotonic(), -_PURGE_SECONDS
         self._sweeping = threading.Lock()
@@ -99,8 +97,8 @@ class Service:
             for session in self.registry.sweep():
                 self._ended(session)
                 log.info("session %s was silent and has ended", session)
-            for session in self.registry.silent(_SEAT_SECONDS):
-                self._seats.leave(session)
+            alive = {session.id for session in self.registry.sessions()}
+            self._admission.keep(alive - set(self.registry.silent(_SEAT_SECONDS)))
             if now - self._purged > _PURGE_SECONDS:
                 self._purged = now
                 self.scheduler.submit(self._misc, Future(), self._purge)
@@ -113,34 +111,12 @@ class Service:
         return Reply({})
 
     def _ended(self, session: str) -> None:
-        self._seats.forget(session)
+        self._admission.ended(session)
         self.meter.end(session)
-        for future in self._unseated.pop(session, ()):
-            if future.set_running_or_notify_cancel():
-                future.set_result(failure("the session has ended", "user"))
 
     def _seated(self, session: str, name: str, job: Callable[[], Reply]) -> Body:
-        """Promise a training client; it is made once its session is among those that may."""
-        future = self.promises.create(name)
-        if future is not None:
-            promised = future
-            self._unseated.setdefault(session, []).append(future)
-
-            def start() -> None:
-                self.promises.resume(name)
-                self._unseated.get(session, [promised]).remove(promised)
-                self.scheduler.submit(self._misc, promised, job)
-
-            self._gate(self._seats, session, name, start, _SEATS)
-        return {"request_id": name, "model_id": name.rpartition(":")[0]}
-
-    def _gate(
-        self, gate: Gate, key: str, name: str, start: Callable[[], None], why: Paused
-    ) -> None:
-        # paused before it enters: who leaves may start it at any moment
-        self.promises.pause(name, why)
-        if not gate.enter(key, start):
-            self.meter.add(key.partition(":")[0], paused=1)
+        self._admission.training_client(session, f"{name}:0", self._misc, job)
+        return {"request_id": f"{name}:0", "model_id": name}
 
     # ---- sessions
 
@@ -186,7 +162,7 @@ class Service:
             log.info("training client %s: %s, rank %d", name, model, config.rank)
             return Reply({"model_id": name, "type": "create_model"})
 
-        return self._seated(session.id, f"{name}:0", job)
+        return self._seated(session.id, name, job)
 
     def get_info(self, body: Body) -> Body:
         """What a training client is of. The tokenizer is named by its local directory."""
@@ -306,7 +282,7 @@ class Service:
             log.info("training client %s from %s", name, place)
             return Reply({"path": str(place), "model_id": name, "type": "load_weights"})
 
-        return self._seated(session.id, f"{name}:0", job)
+        return self._seated(session.id, name, job)
 
     def unload_model(self, body: Body) -> Body:
         """Forget a training client."""
@@ -368,24 +344,10 @@ class Service:
         label = body.get("seq_id")
         name = f"{sampler.id}:{uuid.uuid4().hex if label is None else label}"
         known = self.promises.get(name) is not None
-        if may_refuse and not known and self._draws.full():
+        if may_refuse and not known and self._admission.full():
             raise Busy("too many samples are being drawn at once", 1.0)
-        future = self.promises.create(name)
-        if future is not None:
-            promised = future
-
-            def start() -> None:
-                self.promises.resume(name)
-                self.scheduler.submit(sampler.lane, promised, job)
-
-            promised.add_done_callback(lambda _: self._undrawn(name))
-            self._gate(self._draws, name, name, start, _SAMPLES)
+        self._admission.sample(name, sampler.lane, job)
         return {"request_id": name, "sample_sequence_ids": [f"{name}:{i}" for i in range(n)]}
-
-    def _undrawn(self, name: str) -> None:
-        """A sample is done, or was given up while it waited."""
-        self.promises.resume(name)
-        self._draws.forget(name)
 
     def _drawn(self, session: str, sampler: Sampler, body: Body, n: int) -> Reply:
         for key in _UNSUPPORTED:
