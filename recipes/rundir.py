@@ -4,6 +4,7 @@
     metrics.jsonl      {"step": n, ...}: one line a step, each line one write
     checkpoints.jsonl  {"name", "batch", "state_path", "sampler_path", "final"}: what was saved,
                        `batch` being the number of steps trained by then
+    iteration_000000/  what a step sampled, in files of its own; see rollouts.py
 
 Any of them may end in a torn line after a crash; `open_run` cuts it.
 """
@@ -54,6 +55,12 @@ class RunDirectory:
         """Append what was saved."""
         self._append(CHECKPOINTS, record)
 
+    def write_iteration(self, step: int, name: str, text: str) -> None:
+        """Write a file of a step's directory, replacing what was there."""
+        directory = os.path.join(self.path, f"iteration_{step:06d}")
+        os.makedirs(directory, exist_ok=True)
+        _replace(os.path.join(directory, name), text.encode())
+
     def _append(self, name: str, record: Mapping[str, Any]) -> None:
         # One unbuffered write to a file opened for appending: a reader, or a crash, never
         # sees part of a line with another one behind it.
@@ -73,10 +80,27 @@ def open_run(path: str, config: Mapping[str, Any], free: frozenset[str]) -> RunD
         raise RecipeError(f"cannot write to log_path={path}: {error.strerror}") from None
     _check_same_run(path, config, free)
     # A record appended behind a torn line would be lost with it.
-    checkpoints = os.path.join(path, CHECKPOINTS)
-    _keep_lines(checkpoints, lambda _: True)
-    states = [r for r in _read_lines(checkpoints) if "state_path" in r and "batch" in r]
+    _keep_lines(os.path.join(path, CHECKPOINTS), lambda _: True)
+    states = _states(path)
     return RunDirectory(path, states[-1] if states else None)
+
+
+def state_path(checkpoint: str) -> str:
+    """The address of saved weights: the one given, or the last of the run in that directory.
+
+    Raises RecipeError when the directory has no such run.
+    """
+    if checkpoint.startswith("tinker://"):
+        return checkpoint
+    states = _states(checkpoint)
+    if not states:
+        raise RecipeError(f"no checkpoint in {os.path.join(checkpoint, CHECKPOINTS)}")
+    return states[-1]["state_path"]
+
+
+def _states(path: str) -> list[dict[str, Any]]:
+    records = _read_lines(os.path.join(path, CHECKPOINTS))
+    return [record for record in records if "state_path" in record and "batch" in record]
 
 
 def _check_same_run(path: str, config: Mapping[str, Any], free: frozenset[str]) -> None:

@@ -83,8 +83,9 @@ def generate(task: Task, train_size: int, test_size: int, seed: int) -> Split:
 
 
 def load(path: str, test_size: int) -> Split:
-    """Conversations of a JSONL file of `{"messages": [...]}`, `test_size` of them held out.
+    """Conversations of a JSONL file, `test_size` of them held out.
 
+    A line is `{"messages": [...]}`, or a question with its answer: `{"prompt", "answer"}`.
     Copies of a held-out conversation are left out of the training part. Raises RecipeError,
     with file and line, for what is not a conversation.
     """
@@ -159,8 +160,14 @@ def _conversation(line: str, where: str) -> Conversation:
     except ValueError as error:
         raise RecipeError(f"{where}: not JSON: {error}") from None
     messages: Any = row.get("messages") if isinstance(row, dict) else None
+    if messages is None and isinstance(row, dict):
+        pair = (("user", row.get("prompt")), ("assistant", row.get("answer")))
+        messages = [{"role": role, "content": content} for role, content in pair]
     if not isinstance(messages, Sequence) or not messages or not all(map(_is_message, messages)):
-        raise RecipeError(f'{where}: expected {{"messages": [{{"role": ..., "content": ...}}]}}')
+        raise RecipeError(
+            f'{where}: expected {{"messages": [{{"role": ..., "content": ...}}]}} '
+            'or {"prompt": ..., "answer": ...}'
+        )
     if messages[-1]["role"] != "assistant":
         raise RecipeError(f"{where}: the last message must be the assistant's")
     return [{"role": m["role"], "content": m["content"]} for m in messages]

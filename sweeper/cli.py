@@ -17,7 +17,11 @@ exit codes: 0 done, 1 a bug of ours, 2 usage or a bad grid, 3 some runs failed, 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line (without the program's name); gives the exit code."""
     try:
-        arguments = parser().parse_args(argv)
+        given = list(sys.argv[1:] if argv is None else argv)
+        if given[:1] == ["engine"]:  # it has a command line of its own
+            arguments = argparse.Namespace(verb="engine", rest=given[1:])
+        else:
+            arguments = parser().parse_args(given)
         code = _verb(arguments.verb)(arguments)
         sys.stdout.flush()
     except SweeperError as error:
@@ -101,10 +105,7 @@ def parser() -> argparse.ArgumentParser:
     analyze.add_argument("--metric", help="compare by this metric (default: the grid's)")
     analyze.add_argument("--goal", choices=["minimize", "maximize"])
     analyze.add_argument("--out", help="folder for the report (default: the sweep's report/)")
-    engine = verbs.add_parser("engine", help="the local Tinker-compatible service")
-    engine.add_argument("action", choices=["serve", "status", "stop"])
-    engine.add_argument("--host", default="127.0.0.1", help="address to listen on (serve)")
-    engine.add_argument("--port", type=int, default=0, help="port; 0 takes a free one (serve)")
+    verbs.add_parser("engine", help="the local Tinker-compatible service: serve, status, stop")
     verbs.add_parser("doctor", parents=[root, json], help="is what a sweep needs there?")
     return top
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from sweeper.engine.home import home
+from sweeper.engine.lifecycle import client_key
 from sweeper.errors import EnvironmentFailure
 
 __all__ = ["env_file", "forget", "require", "service_environment", "write"]
@@ -63,6 +64,5 @@ def forget(path: str) -> None:
 def service_environment(service: str, engine_url: str | None) -> dict[str, str]:
     """What the tinker SDK needs to reach `service`."""
     if service == "local" and engine_url is not None:
-        # The SDK wants a key of this form; the engine on loopback asks for none.
-        return {"TINKER_BASE_URL": engine_url, "TINKER_API_KEY": "tml-local"}
+        return {"TINKER_BASE_URL": engine_url, "TINKER_API_KEY": client_key()}
     return {}

@@ -171,20 +171,9 @@ def analyze(arguments: Namespace) -> int:
 
 def engine(arguments: Namespace) -> int:
     """Serve, look for, or stop the local engine."""
-    from sweeper.engine import lifecycle
+    from sweeper.engine.__main__ import main
 
-    if arguments.action == "serve":
-        lifecycle.serve(host=arguments.host, port=arguments.port)
-        return 0
-    if arguments.action == "stop":
-        print("stopped" if lifecycle.stop() else "no engine is running")
-        return 0
-    found = lifecycle.find()
-    if found is None:
-        print("no engine is running: `sweeper engine serve` starts one")
-        return 5
-    print(f"{found.url}, pid {found.pid}, since {found.started}")
-    return 0
+    return main(arguments.rest)
 
 
 def doctor(arguments: Namespace) -> int:

@@ -1,11 +1,12 @@
 """The engine: a local Tinker-compatible service that trains and samples for real on a CPU.
 
     home, lifecycle                  where it lives; start, find and stop it (standard library only)
-    tiny, models                     the built-in model, and models read from a directory
+    tiny, models, hub                the built-in model, models read from a directory, tokenizers
     net, sampling                    the transformer: forward, exact backward, generation
     lora, losses, optimizer          what is trained, for what, and how
     batches, checkpoints             data in, weights out
     scheduler, state, work           who waits for what, what is held, what is done for them
+    limits, admission, meter         who must wait, and what each session used
     wire, app, server                the SDK's protocol over HTTP
 
 `docs/engine.md` says what it does and what it does not.

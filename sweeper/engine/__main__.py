@@ -1,15 +1,17 @@
-"""`python -P -m sweeper.engine serve|status|stop`."""
+"""`sweeper engine serve|status|stop`, also as `python -P -m sweeper.engine`."""
 
 import argparse
 import sys
 
 from sweeper.engine import lifecycle
+from sweeper.engine.lifecycle import TOKEN
+from sweeper.engine.limits import add_limits, limits_of
 from sweeper.errors import SweeperError
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="sweeper.engine", description="the local Tinker-compatible service"
+        prog="sweeper engine", description="the local Tinker-compatible service"
     )
     actions = parser.add_subparsers(dest="action", required=True)
     serve = actions.add_parser("serve", help="serve in the foreground")
@@ -19,6 +21,12 @@ def _parser() -> argparse.ArgumentParser:
         "--model", action="append", default=[], metavar="NAME=DIR",
         help="another base model, in Hugging Face's layout",
     )  # fmt: skip
+    serve.add_argument(
+        "--alias", action="append", default=[], metavar="NAME=MODEL",
+        help="another name for a model, as Qwen/Qwen3-8B=tiny/qwen3",
+    )  # fmt: skip
+    serve.add_argument("--token", help=f"what clients must give as their key; better ${TOKEN}")
+    add_limits(serve)
     for action in (
         serve,
         actions.add_parser("status", help="say whether one runs, and where"),
@@ -28,10 +36,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _models(given: list[str], parser: argparse.ArgumentParser) -> dict[str, str]:
+def _pairs(given: list[str], flag: str, parser: argparse.ArgumentParser) -> dict[str, str]:
     for item in given:
         if "=" not in item:
-            parser.error(f"--model {item}: write NAME=DIR")
+            parser.error(f"{flag} {item}: write NAME=VALUE")
     return dict(item.split("=", 1) for item in given)
 
 
@@ -41,19 +49,24 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         if arguments.action == "serve":
-            models = _models(arguments.model, parser)
-            lifecycle.serve(arguments.host, arguments.port, arguments.home, models)
+            settings = lifecycle.Settings(
+                _pairs(arguments.model, "--model", parser),
+                _pairs(arguments.alias, "--alias", parser),
+                limits_of(arguments),
+                arguments.token,
+            )
+            lifecycle.serve(arguments.host, arguments.port, arguments.home, settings)
             return 0
         if arguments.action == "stop":
             print("stopped" if lifecycle.stop(arguments.home) else "no engine is running")
             return 0
         found = lifecycle.find(arguments.home)
         if found is None:
-            print("no engine is running")
+            print("no engine is running: `sweeper engine serve` starts one")
             return 5
-        print(f"{found.url}, pid {found.pid}, since {found.started}")
+        print("\n".join(lifecycle.describe(found)))
     except SweeperError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"sweeper: {error}", file=sys.stderr)
         return error.exit_code
     return 0
 

@@ -1,7 +1,9 @@
 """The engine's requests over HTTP, as the SDK of `tinker` 0.38 makes them."""
 
 import asyncio
+import hmac
 import json
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError
 from typing import Any
@@ -12,7 +14,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from sweeper.engine import listing
-from sweeper.engine.errors import RequestError, Unknown
+from sweeper.engine.errors import Busy, RequestError, Unknown
+from sweeper.engine.limits import Bucket, Failures, Paused
 from sweeper.engine.scheduler import Reply
 from sweeper.engine.service import Body, Service
 
@@ -20,6 +23,13 @@ __all__ = ["build"]
 
 PREFIX = "/api/v1/"
 POLL_SECONDS = 20.0  # a client waits for 45 s before it asks again by itself
+PAUSED_SECONDS = 1.0  # one that is paused is told so
+# What the limits are about: requests for work, and the answers to them.
+_WORK = frozenset({
+    "create_model", "load_weights", "forward_backward", "optim_step", "save_weights",
+    "save_weights_for_sampler", "create_sampling_session", "asample",
+})  # fmt: skip
+_CAN_FAIL = _WORK | {"retrieve_future"}
 _CLIENT_CONFIG: Body = {
     "pjwt_auth_enabled": False,
     "proto_compress_fwdbwd": False,
@@ -42,12 +52,56 @@ def _reply(reply: Reply) -> Response:
     return _json(reply.body)
 
 
+def _busy(error: Busy) -> Response:
+    response = _json({"detail": str(error)}, 429)
+    # milliseconds: the SDK takes both, and would wait for a whole second otherwise
+    response.headers["retry-after-ms"] = str(max(1, round(1000 * error.seconds)))
+    response.headers["retry-after"] = f"{error.seconds:.3f}"
+    return response
+
+
+class _Front:
+    """What a request has to pass: the token, the failures asked for, the rate."""
+
+    def __init__(self, service: Service, token: str | None) -> None:
+        limits = service.limits
+        self._service, self._token = service, token
+        self._bucket = Bucket(limits.rate_limit)
+        self._failures = Failures(limits.fail_rate, limits.seed)
+
+    def _allowed(self, request: Request) -> bool:
+        if self._token is None:
+            return True
+        bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+        given = request.headers.get("x-api-key") or bearer
+        return hmac.compare_digest(given.encode(), self._token.encode())
+
+    def guard(self, name: str, handler: Handler) -> Handler:
+        """The handler behind all that stands before it."""
+        inner = _guarded(handler)
+
+        async def guarded(request: Request) -> Response:
+            if name != "healthz" and not self._allowed(request):
+                return _json({"detail": "this engine asks for its token as the API key"}, 401)
+            if name in _CAN_FAIL and self._failures.next():
+                self._service.meter.add(None, failed=1)
+                return _json({"detail": "a failure that --fail-rate asked for"}, 500)
+            if name in _WORK and (seconds := self._bucket.take()):
+                self._service.meter.add(None, refused=1)
+                return _busy(Busy("too many requests: --rate-limit", seconds))
+            return await inner(request)
+
+        return guarded
+
+
 def _guarded(handler: Handler) -> Handler:
     async def guarded(request: Request) -> Response:
         try:
             return await handler(request)
         except Unknown as error:
             return _json({"detail": str(error)}, 404)
+        except Busy as error:
+            return _busy(error)
         except RequestError as error:
             return _json({"detail": str(error)}, 400)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -87,22 +141,32 @@ def _listed(service: Service, function: listing.Handler) -> Handler:
     return handler
 
 
+def _try_again(name: str, paused: Paused | None) -> Response:
+    again: Body = {"type": "try_again", "request_id": name, "queue_state": "active"}
+    if paused is not None:
+        again |= {"queue_state": paused.state, "queue_state_reason": paused.reason}
+    return _json(again, 408)
+
+
 def _retrieve(service: Service) -> Handler:
     async def handler(request: Request) -> Response:
         name = (await _body(request))["request_id"]
         future = service.promises.get(name)
         if future is None:
             return _json({"detail": f"there is no answer for {name}, or none any more"}, 410)
+        due = service.promises.since(name) + service.limits.latency
+        paused = service.promises.paused(name)
         try:
             waiting = asyncio.shield(asyncio.wrap_future(future))
-            reply = await asyncio.wait_for(waiting, POLL_SECONDS)
+            reply = await asyncio.wait_for(waiting, PAUSED_SECONDS if paused else POLL_SECONDS)
         except TimeoutError:
-            again = {"type": "try_again", "request_id": name, "queue_state": "active"}
-            return _json(again, 408)
+            return _try_again(name, service.promises.paused(name))
         except (CancelledError, asyncio.CancelledError):
             if not future.cancelled():
                 raise  # this handler was cancelled: the server is going down
             return _json({"error": "the request was cancelled", "category": "user"})
+        if (early := due - time.monotonic()) > 0:
+            await asyncio.sleep(early)
         service.promises.fetched(name)
         service.sweep()
         return _reply(reply)
@@ -127,7 +191,21 @@ def _sampling_session(service: Service) -> Handler:
         reply = await asyncio.shield(asyncio.wrap_future(future))
         if isinstance(reply.body, dict) and "error" in reply.body:
             return _json({"detail": reply.body["error"]}, 404)
+        await asyncio.sleep(service.limits.latency)
         return _reply(reply)
+
+    return handler
+
+
+def _sample(service: Service) -> Handler:
+    async def handler(request: Request) -> Response:
+        # this header says that the client waits by itself when it is turned away
+        may_refuse = request.headers.get("x-tinker-sampling-backpressure") == "1"
+        try:
+            return _json(service.sample(await _body(request), may_refuse=may_refuse))
+        except Busy:
+            service.meter.add(None, refused=1)
+            raise
 
     return handler
 
@@ -147,12 +225,23 @@ def _weights_info(service: Service) -> Handler:
     return handler
 
 
+def _expire(service: Service) -> Handler:
+    async def handler(request: Request) -> Response:
+        body = await _body(request)
+        await asyncio.to_thread(listing.expire, service, request.path_params, body)
+        return _json({})
+
+    return handler
+
+
 def _missing(request: Request, _error: Exception) -> Response:
     return _json({"detail": f"this engine has no {request.method} {request.url.path}"}, 404)
 
 
-def build(service: Service, identity: Body) -> Starlette:
-    """The application. `identity` is what `healthz` answers besides that all is well."""
+def build(service: Service, identity: Body, token: str | None = None) -> Starlette:
+    """The application. `identity` is what `healthz` answers besides that all is well; all else
+    asks for the token, if there is one."""
+    front = _Front(service, token)
     posted: dict[str, Handler] = {
         name: _posted(function)
         for name, function in {
@@ -165,7 +254,6 @@ def build(service: Service, identity: Body) -> Starlette:
             "save_weights_for_sampler": service.save_weights_for_sampler,
             "load_weights": service.load_weights,
             "unload_model": service.unload_model,
-            "asample": service.sample,
             "cancel_future": service.cancel,
         }.items()
     }
@@ -174,6 +262,7 @@ def build(service: Service, identity: Body) -> Starlette:
         "client/dynamic_config": _constant(_DYNAMIC_CONFIG),
         "telemetry": _constant({"status": "accepted"}),
         "forward_backward": _forward_backward(service),
+        "asample": _sample(service),
         "retrieve_future": _retrieve(service),
         "create_sampling_session": _sampling_session(service),
         "sessions/{session}/finish": _finish(service),
@@ -181,6 +270,8 @@ def build(service: Service, identity: Body) -> Starlette:
     }
     handlers = [("POST", name, handler) for name, handler in posted.items()]
     handlers.append(("GET", "healthz", _constant({"status": "ok", **identity})))
+    ttl = "training_runs/{run}/checkpoints/{checkpoint:path}/ttl"
+    handlers.append(("PUT", ttl, _expire(service)))
     handlers += [(m, path, _listed(service, function)) for m, path, function in listing.ROUTES]
-    routes = [Route(PREFIX + path, _guarded(h), methods=[m]) for m, path, h in handlers]
+    routes = [Route(PREFIX + path, front.guard(path, h), methods=[m]) for m, path, h in handlers]
     return Starlette(routes=routes, exception_handlers={404: _missing})

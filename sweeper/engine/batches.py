@@ -15,6 +15,9 @@ __all__ = ["Datum", "Microbatch", "check", "microbatches"]
 
 ROWS = 1024  # positions in a microbatch: about what stays in a core's cache (tests/bench)
 
+# what the protocol has and no loss here reads: better refused than not heeded
+_IGNORED = ("clip_low_threshold", "clip_high_threshold", "sequence_ratio_mask")
+
 
 class Datum(NamedTuple):
     """One sequence: T input tokens, T or T x K target tokens, loss inputs of the same shape."""
@@ -54,6 +57,10 @@ def check(datum: Datum, number: int, loss: Loss, shape: Shape) -> None:
         )
     if not (_in_vocabulary(datum.tokens, shape) and _in_vocabulary(targets, shape)):
         raise RequestError(f"{where}: a token is outside the vocabulary of {shape.vocab}")
+    for name in _IGNORED:
+        if name in datum.inputs:
+            raise RequestError(f"{where}: {name} for each token is not supported here; "
+                               "thresholds go into loss_fn_config")  # fmt: skip
     for name in loss.needs:
         if name not in datum.inputs:
             raise RequestError(f"{where}: this loss needs loss_fn_inputs[{name!r}]")

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import re
+import threading
 import time
 import uuid
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ __all__ = ["Checkpoint", "Entry", "Place", "Vault", "parse"]
 
 KINDS = {"weights": "training", "sampler_weights": "sampler"}
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@+=-]{0,199}")
+_LEFT_SECONDS = 3600.0  # no writer takes so long between its data and the document that names them
 _ADAPTER, _FIRST, _SECOND = "adapter/", "first/", "second/"
 
 
@@ -90,6 +92,7 @@ class Vault:
 
     def __init__(self, root: str) -> None:
         self._root = root
+        self._lock = threading.Lock()
 
     def _folder(self, run: str, kind: str) -> str:
         # a run's id has colons, which not every file system takes
@@ -108,6 +111,13 @@ class Vault:
             raise Unknown(f"checkpoint {place} has expired")
         return document
 
+    def _exists(self, place: Place) -> bool:
+        try:
+            self._document(place)
+        except Unknown:
+            return False
+        return True
+
     def save(
         self,
         place: Place,
@@ -120,7 +130,7 @@ class Vault:
         parse(str(place))
         target, folder = self._document_path(place), self._folder(place.run, place.kind)
         os.makedirs(folder, exist_ok=True)
-        if os.path.exists(target) and not overwrite:
+        if not overwrite and self._exists(place):
             raise RequestError(f"checkpoint {place} exists: choose another name, or overwrite it")
         arrays = _prefixed(_ADAPTER, checkpoint.adapter)
         if checkpoint.moments is not None:
@@ -146,6 +156,10 @@ class Vault:
         self._commit(target, document)
 
     def _commit(self, target: str, document: dict[str, Any]) -> None:
+        with self._lock:
+            self._replace(target, document)
+
+    def _replace(self, target: str, document: dict[str, Any]) -> None:
         previous = None
         with contextlib.suppress(OSError, ValueError), open(target, encoding="utf-8") as file:
             previous = json.load(file)["data"]
@@ -156,7 +170,7 @@ class Vault:
             os.fsync(file.fileno())
         os.replace(scratch, target)
         _sync(os.path.dirname(target))
-        if previous is not None:
+        if previous is not None and previous != document["data"]:
             with contextlib.suppress(FileNotFoundError):
                 os.remove(os.path.join(os.path.dirname(target), previous))
 
@@ -180,12 +194,57 @@ class Vault:
         """What is known of a checkpoint without reading its arrays. Unknown if there is none."""
         return Entry(place, self._document(place))
 
+    def expire(self, place: Place, ttl_seconds: int | None) -> None:
+        """Let a checkpoint expire so many seconds from now, or never. Unknown if there is none."""
+        with self._lock:
+            document = self._document(place)
+            document["expires"] = None if ttl_seconds is None else time.time() + ttl_seconds
+            self._replace(self._document_path(place), document)
+
     def delete(self, place: Place) -> None:
         """Delete a checkpoint. Unknown if there is none."""
-        document = self._document(place)
-        os.remove(self._document_path(place))
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(os.path.join(self._folder(place.run, place.kind), document["data"]))
+        with self._lock:
+            self._remove(place, self._document(place)["data"])
+
+    def _remove(self, place: Place, data: str) -> None:
+        # the document first: what it made a checkpoint is none from then on
+        for path in (
+            self._document_path(place),
+            os.path.join(self._folder(place.run, place.kind), data),
+        ):
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(path)
+
+    def purge(self) -> list[Place]:
+        """Delete what has expired, and what writers that were cut short left over."""
+        now, gone = time.time(), list[Place]()
+        for run in self.runs():
+            for kind in KINDS:
+                with contextlib.suppress(FileNotFoundError):
+                    gone += self._purged(run, kind, now)
+        return gone
+
+    def _purged(self, run: str, kind: str, now: float) -> list[Place]:
+        folder, gone, named = self._folder(run, kind), list[Place](), set[str]()
+        files = os.listdir(folder)
+        for name in files:
+            if not name.endswith(".json"):
+                continue
+            place = Place(run, kind, name.removesuffix(".json"))
+            with self._lock, contextlib.suppress(OSError, ValueError):
+                with open(self._document_path(place), encoding="utf-8") as file:
+                    document: dict[str, Any] = json.load(file)
+                named.add(document["data"])
+                if (document.get("expires") or now) < now:
+                    self._remove(place, document["data"])
+                    gone.append(place)
+        for name in files:
+            path = os.path.join(folder, name)
+            if not name.endswith(".json") and name not in named:
+                with contextlib.suppress(OSError):
+                    if now - os.path.getmtime(path) > _LEFT_SECONDS:
+                        os.remove(path)
+        return gone
 
     def runs(self) -> list[str]:
         """The runs that have saved anything."""

@@ -1,6 +1,6 @@
 """What the engine answers a client that asked for something it cannot have."""
 
-__all__ = ["RequestError", "Unknown"]
+__all__ = ["Busy", "RequestError", "Unknown"]
 
 
 class RequestError(Exception):
@@ -9,3 +9,11 @@ class RequestError(Exception):
 
 class Unknown(RequestError):
     """There is no such session, run, sampler, checkpoint or model."""
+
+
+class Busy(RequestError):
+    """Not now: the client is to come back after `seconds`."""
+
+    def __init__(self, message: str, seconds: float) -> None:
+        super().__init__(message)
+        self.seconds = seconds

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 
-__all__ = ["checkpoints", "engine", "home", "models", "spill"]
+__all__ = ["checkpoints", "engine", "home", "hub", "models", "spill"]
 
 
 def home(environ: Mapping[str, str] = os.environ) -> str:
@@ -32,3 +32,8 @@ def spill(root: str | None = None) -> str:
 def models(root: str | None = None) -> str:
     """Base models made on first use."""
     return os.path.join(root or home(), "models")
+
+
+def hub(root: str | None = None) -> str:
+    """Tokenizers by model name, as the hub's cache has them: for `HF_HOME` set to the home."""
+    return os.path.join(root or home(), "hub")

@@ -7,6 +7,7 @@ address whether the engine is there, and the same one.
 
 import contextlib
 import http.client
+import ipaddress
 import json
 import os
 import signal
@@ -17,15 +18,20 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from sweeper.engine import home as homes
+from sweeper.engine.limits import Limits
 from sweeper.errors import EngineError
 
-__all__ = ["SERVICE", "EngineInfo", "command", "find", "log_path", "record_path", "serve", "stop",
+__all__ = ["SERVICE", "TOKEN", "EngineInfo", "Settings", "client_key", "command", "describe",
+           "find", "hub_environment", "log_path", "meter", "record_path", "serve", "stop",
            "wait"]  # fmt: skip
 
 SERVICE = "sweeper-engine"
+TOKEN = "SWEEPER_ENGINE_TOKEN"  # noqa: S105 -- the name of the variable
+_NO_MODELS: Mapping[str, str] = {}
 _ASK_SECONDS = 5.0
 _STOP_SECONDS = 20.0
 _LOG_LINES = 8
+_TOKEN_LENGTH = 20
 
 
 class EngineInfo(NamedTuple):
@@ -48,39 +54,95 @@ def log_path(home: str | None = None) -> str:
     return os.path.join(homes.engine(home), "engine.log")
 
 
-def command(home: str | None = None, port: int = 0) -> list[str]:
-    """The argv that serves a home in the foreground, with this interpreter."""
+class Settings(NamedTuple):
+    """What an engine is told besides where to live.
+
+    `models` gives directories in Hugging Face's layout to names, beside the built-in
+    `tiny/qwen3`; `aliases` gives other names to models; `token` is asked of every client.
+    """
+
+    models: Mapping[str, str] = _NO_MODELS
+    aliases: Mapping[str, str] = _NO_MODELS
+    limits: Limits = Limits()
+    token: str | None = None
+
+
+def command(home: str | None = None, port: int = 0, settings: Settings = Settings()) -> list[str]:  # noqa: B008 -- a tuple
+    """The argv that serves a home in the foreground, with this interpreter.
+
+    The token is not among it, since others can read it there: it goes by $SWEEPER_ENGINE_TOKEN.
+    """
     argv = [sys.executable, "-P", "-m", "sweeper.engine", "serve", "--port", str(port)]
+    for flag, names in (("--model", settings.models), ("--alias", settings.aliases)):
+        argv += [part for name, value in names.items() for part in (flag, f"{name}={value}")]
+    argv += settings.limits.arguments()
     return [*argv, "--home", os.path.abspath(home)] if home else argv
+
+
+def hub_environment(home: str | None = None) -> dict[str, str]:
+    """Variables with which `transformers` finds the tokenizers of the engine's models by name,
+    and looks for nothing on the network."""
+    return {"HF_HOME": os.path.abspath(home or homes.home()), "HF_HUB_OFFLINE": "1"}
+
+
+def client_key() -> str:
+    """What clients on this machine give as their API key: the engine's token, or what the SDK
+    wants to see where none is asked for."""
+    return os.environ.get(TOKEN) or "tml-local"
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _token(given: str | None, host: str) -> str | None:
+    token = given or os.environ.get(TOKEN) or None
+    if token is None and not _loopback(host):
+        raise EngineError(
+            f"the engine listens beyond loopback ({host}) only with a token: set ${TOKEN}"
+        )
+    # the SDK refuses keys of another form
+    if token is not None and not (token.startswith("tml-") and len(token) >= _TOKEN_LENGTH):
+        raise EngineError(
+            f"the token must begin with tml- and have {_TOKEN_LENGTH} characters or more"
+        )
+    return token
 
 
 def serve(
     host: str = "127.0.0.1",
     port: int = 0,
     home: str | None = None,
-    models: Mapping[str, str] | None = None,
+    settings: Settings = Settings(),  # noqa: B008 -- a tuple
 ) -> None:
     """Serve until SIGTERM or SIGINT; a hangup is survived. Port 0 is a free one.
 
-    `models` gives directories in Hugging Face's layout to names, beside the built-in
-    `tiny/qwen3`. Raises EngineError if another engine serves the home, the address cannot be
-    had, or a model cannot be read.
+    Without a token in the settings $SWEEPER_ENGINE_TOKEN is asked for, if there is one. Raises
+    EngineError if another engine serves the home, the address cannot be had or would be open to
+    others without a token, a limit is none, or a model cannot be read.
     """
+    settings.limits.check()
+    settings = settings._replace(token=_token(settings.token, host))
     # Before numpy is imported: its threads cost more than they bring at these sizes.
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"
     from sweeper.engine.server import serve as run
 
-    run(host, port, os.path.abspath(home or homes.home()), dict(models or {}))
+    run(host, port, os.path.abspath(home or homes.home()), settings)
 
 
-def _ask(url: str, timeout: float) -> dict[str, Any] | None:
-    """What `healthz` says; None if nobody answers."""
+def _ask(
+    url: str, timeout: float, name: str = "healthz", token: str | None = None
+) -> dict[str, Any] | None:
+    """What the engine says; None if nobody answers, or something else does."""
     # http.client, because urllib would go through a proxy that the environment names
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
     try:
-        connection.request("GET", "/api/v1/healthz")
+        connection.request("GET", f"/api/v1/{name}", headers={"X-API-Key": token or ""})
         answer = json.loads(connection.getresponse().read())
     except (OSError, http.client.HTTPException, ValueError):
         return None
@@ -101,6 +163,42 @@ def find(home: str | None = None) -> EngineInfo | None:
     answer = _ask(info.url, _ASK_SECONDS) or {}
     expected = {"service": SERVICE, "home": path, "pid": info.pid, "started": info.started}
     return info if expected.items() <= answer.items() else None
+
+
+def meter(info: EngineInfo, token: str | None = None) -> dict[str, Any] | None:
+    """What each session has used (`meter.Meter.report`); None if it does not say.
+
+    The token is taken from $SWEEPER_ENGINE_TOKEN if none is given.
+    """
+    answer = _ask(info.url, _ASK_SECONDS, "meter", token or os.environ.get(TOKEN))
+    return answer if answer is not None and "sessions" in answer else None
+
+
+def _counted(line: Mapping[str, Any]) -> str:
+    shown = {
+        "trained": line["trained_tokens"],
+        "sampled": line["sampled_tokens"],
+        "prompts": line["prompt_tokens"],
+        "forward": line["forward_tokens"],
+    }
+    text = ", ".join(f"{name} {count:,}" for name, count in shown.items() if count)
+    extra = [f"{line[name]:,} {name}" for name in ("paused", "refused", "failed") if line[name]]
+    return ", ".join([f"tokens: {text or 'none'}", f"{line['steps']:,} steps", *extra])
+
+
+def describe(info: EngineInfo, token: str | None = None, most: int = 10) -> list[str]:
+    """Lines for a terminal: where the engine is, and what its last sessions have used."""
+    lines = [f"{info.url}, pid {info.pid}, since {info.started}"]
+    report = meter(info, token)
+    if report is None:
+        return lines
+    sessions = report["sessions"]
+    running = sum(line["ended"] is None for line in sessions)
+    lines.append(f"{running} of {len(sessions)} sessions open; {_counted(report['total'])}")
+    for line in sessions[:most]:
+        named = line["display_name"] or " ".join(line["tags"]) or line["session_id"]
+        lines.append(f"  {named} ({'ended' if line['ended'] else 'open'}): {_counted(line)}")
+    return lines
 
 
 def _last_words(home: str | None) -> str:

@@ -5,11 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from sweeper.engine import work
 from sweeper.engine.checkpoints import KINDS, Entry, Place, parse
 from sweeper.engine.errors import RequestError, Unknown
 from sweeper.engine.service import Body, Service
 
-__all__ = ["ROUTES"]
+__all__ = ["ROUTES", "expire"]
 
 Params = Mapping[str, str]
 
@@ -113,6 +114,13 @@ def delete_checkpoint(service: Service, path: Params, _query: Params) -> Body:
     return {}
 
 
+def expire(service: Service, path: Params, body: Mapping[str, Any]) -> None:
+    """Give a checkpoint a time to live, or none."""
+    work.check_ttl(body["ttl_seconds"])
+    place = parse(f"tinker://{path['run']}/{path['checkpoint']}")
+    service.vault.expire(place, body["ttl_seconds"])
+
+
 def sessions(service: Service, _path: Params, query: Params) -> Body:
     """The ids of the sessions that are open."""
     page, _ = _page([session.id for session in service.registry.sessions()], query)
@@ -131,6 +139,11 @@ def session(service: Service, path: Params, _query: Params) -> Body:
         "display_name": found.display_name,
         "seconds_since_heard": round(time.monotonic() - found.seen, 1),
     }
+
+
+def meter(service: Service, _path: Params, _query: Params) -> Body:
+    """What each session has used."""
+    return service.meter.report()
 
 
 def sampler(service: Service, path: Params, _query: Params) -> Body:
@@ -162,4 +175,5 @@ ROUTES: list[tuple[str, str, Handler]] = [
     ("GET", "sessions", sessions),
     ("GET", "sessions/{session}", session),
     ("GET", "samplers/{sampler}", sampler),
+    ("GET", "meter", meter),
 ]

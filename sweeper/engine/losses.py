@@ -2,9 +2,18 @@
 
 All arrays are M x K: M positions of a batch, K target tokens each (1 but for soft targets). The
 service sums over tokens, so neither the loss nor its gradient is averaged here.
-Source of the formulas: the Tinker documentation, "Losses".
+Source of the formulas and of their defaults: the Tinker documentation, "Losses" and its tutorial
+202; `dro` has no default there, and takes the `beta` of its example.
+
+    r = p / q                      q: the probability the sampler gave, `logprobs`
+    cross_entropy                  -w log p
+    importance_sampling            -w r A
+    ppo                            -w min(r A, clip(r) A)
+    cispo                          -w [clip(r)] A log p, the bracket held constant
+    dro                            -w (A log p - beta/2 (log r)^2)
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -20,11 +29,16 @@ LossConfig = Mapping[str, float | str]
 
 
 class Loss(NamedTuple):
-    """A loss, the inputs it cannot do without, and the configuration keys it knows."""
+    """A loss, the inputs it cannot do without, and its configuration with the defaults.
+
+    `derived`: the slope is the derivative of the loss, which is so unless part of it is held
+    constant.
+    """
 
     compute: Callable[[Array, Arrays, LossConfig], tuple[Array, Array]]
     needs: tuple[str, ...] = ()
-    config: tuple[str, ...] = ()
+    config: Mapping[str, float] = {}
+    derived: bool = True
 
 
 def _cross_entropy(logprobs: Array, inputs: Arrays, _config: LossConfig) -> tuple[Array, Array]:
@@ -42,17 +56,65 @@ def _importance_sampling(
     return loss, loss
 
 
+def _clipped(ratio: Array, config: LossConfig, defaults: Mapping[str, float]) -> Array:
+    low, high = (_number(config, key, defaults) for key in _THRESHOLDS)
+    return np.clip(ratio, low, high)
+
+
+def _number(config: LossConfig, key: str, defaults: Mapping[str, float]) -> float:
+    return float(config.get(key, defaults[key]))
+
+
+def _ppo(logprobs: Array, inputs: Arrays, config: LossConfig) -> tuple[Array, Array]:
+    """The worse of two objectives; where the clipped one is the worse, nothing is learnt."""
+    advantages, weights = inputs["advantages"], inputs["weights"]
+    ratio = np.exp(logprobs - inputs["logprobs"])
+    plain, clipped = ratio * advantages, _clipped(ratio, config, _PPO) * advantages
+    slope = np.where(plain <= clipped, plain, 0.0)
+    return -np.minimum(plain, clipped) * weights, -slope * weights
+
+
+def _cispo(logprobs: Array, inputs: Arrays, config: LossConfig) -> tuple[Array, Array]:
+    """Every token is learnt from; the clipped ratio only bounds how much."""
+    ratio = np.exp(logprobs - inputs["logprobs"])
+    slope = -_clipped(ratio, config, _CISPO) * inputs["advantages"] * inputs["weights"]
+    return slope * logprobs, slope
+
+
+def _dro(logprobs: Array, inputs: Arrays, config: LossConfig) -> tuple[Array, Array]:
+    """Off-policy: a quadratic penalty on log r instead of a ratio."""
+    beta, advantages = _number(config, "beta", _DRO), inputs["advantages"]
+    apart = logprobs - inputs["logprobs"]
+    loss = -(logprobs * advantages - 0.5 * beta * apart**2)
+    return loss * inputs["weights"], (beta * apart - advantages) * inputs["weights"]
+
+
+_THRESHOLDS: tuple[str, str] = ("clip_low_threshold", "clip_high_threshold")
+_PPO: dict[str, float] = dict(zip(_THRESHOLDS, (0.8, 1.2), strict=True))
+_CISPO: dict[str, float] = dict(zip(_THRESHOLDS, (0.0, 4.0), strict=True))
+_DRO = {"beta": 0.05}
+_NEEDS = ("logprobs", "advantages")
+
 LOSSES: dict[str, Loss] = {
     "cross_entropy": Loss(_cross_entropy),
-    "importance_sampling": Loss(_importance_sampling, needs=("logprobs", "advantages")),
+    "importance_sampling": Loss(_importance_sampling, _NEEDS),
+    "ppo": Loss(_ppo, _NEEDS, _PPO),
+    "cispo": Loss(_cispo, _NEEDS, _CISPO, derived=False),
+    "dro": Loss(_dro, _NEEDS, _DRO),
 }
 
 
 def find(name: str, config: LossConfig) -> Loss:
-    """The loss of that name. RequestError if there is none or it has no such configuration."""
+    """The loss of that name. RequestError if there is none or it cannot have such a config."""
     loss = LOSSES.get(name)
     if loss is None:
         raise RequestError(f"loss_fn {name!r} is not supported here; use {', '.join(LOSSES)}")
     if unknown := sorted(set(config) - set(loss.config)):
         raise RequestError(f"loss_fn {name!r} takes no configuration {', '.join(unknown)}")
+    for key, value in config.items():
+        if isinstance(value, str) or not math.isfinite(value) or value < 0:
+            raise RequestError(f"loss_fn {name!r}: {key} is {value!r}; it must be a number >= 0")
+    low, high = ({**loss.config, **config}.get(key, 0.0) for key in _THRESHOLDS)
+    if float(low) > float(high):
+        raise RequestError(f"loss_fn {name!r}: it would clip from {low} to {high}")
     return loss

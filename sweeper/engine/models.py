@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import threading
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -16,6 +17,7 @@ from sweeper.engine.net import Shape, rotary
 
 __all__ = ["Model", "Models", "load"]
 
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _FLOATS = {"F64": np.float64, "F32": np.float32, "F16": np.float16}
 _LAYER = {
     "input_layernorm": "norm1",
@@ -46,6 +48,10 @@ class Model:
         self.name, self.directory = name, directory
         self.shape, self.base, self.eos = parts
         self.turns: tuple[Array, Array] = rotary(self.shape, np.float32)
+
+    def renamed(self, name: str) -> "Model":
+        """The same model, with the same arrays, under another name."""
+        return Model(name, self.directory, _Parts(self.shape, self.base, self.eos))
 
     @cached_property
     def decode(self) -> Callable[[list[int]], str]:
@@ -140,16 +146,30 @@ def load(name: str, directory: str) -> Model:
 
 
 class Models:
-    """The models a service offers: the built-in one and those it was given directories for."""
+    """The models a service offers: the built-in one, those it was given directories for, and
+    other names for these."""
 
-    def __init__(self, directory: str, extra: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: str,
+        extra: Mapping[str, str] | None = None,
+        aliases: Mapping[str, str] | None = None,
+    ) -> None:
+        """`aliases` are other names and what they stand for. ValueError if that is no model."""
         self._directory, self._extra = directory, dict(extra or {})
+        own = self._aliases = dict[str, str]()
+        for name, target in (aliases or {}).items():
+            if name in self.names() or not _NAME.fullmatch(name):
+                raise ValueError(f"{name!r} cannot be an alias: it is a model's name, or no name")
+            if target not in self.names() or target in own:
+                raise ValueError(f"alias {name}: there is no model {target!r}")
+            own[name] = target
         self._loaded: dict[str, Model] = {}
         self._lock = threading.Lock()
 
     def names(self) -> list[str]:
         """The names that `get` knows."""
-        return list(dict.fromkeys([tiny.NAME, *self._extra]))
+        return list(dict.fromkeys([tiny.NAME, *self._extra, *self._aliases]))
 
     def check(self, name: str) -> None:
         """Raise Unknown if there is no model of that name."""
@@ -165,7 +185,13 @@ class Models:
         """The model of that name, read on first use. Unknown if there is none."""
         self.check(name)
         with self._lock:
-            if name not in self._loaded:
+            return self._held(name)
+
+    def _held(self, name: str) -> Model:
+        if name not in self._loaded:
+            if target := self._aliases.get(name):
+                self._loaded[name] = self._held(target).renamed(name)
+            else:
                 directory = self._extra.get(name) or tiny.ensure(self._directory)
                 self._loaded[name] = load(name, directory)
-            return self._loaded[name]
+        return self._loaded[name]

@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from typing import NamedTuple
 
 from sweeper.engine.errors import RequestError
+from sweeper.engine.limits import Paused
 
 __all__ = ["Lane", "Promises", "Reply", "Scheduler", "failure"]
 
@@ -46,6 +47,7 @@ class Promises:
     def __init__(self, most: int = 2048, linger: float = 60.0, forget: float = 3600.0) -> None:
         self._most, self._linger, self._forget = most, linger, forget
         self._lock = threading.Lock()
+        self._paused: dict[str, Paused] = {}
         self._open: dict[str, tuple[Future[Reply], float]] = {}
         self._fetched: collections.OrderedDict[str, tuple[Future[Reply], float]] = (
             collections.OrderedDict()
@@ -68,6 +70,23 @@ class Promises:
         with self._lock:
             found = self._open.get(name) or self._fetched.get(name)
             return found[0] if found else None
+
+    def pause(self, name: str, why: Paused) -> None:
+        """Say of a promise that what it is for has to wait."""
+        self._paused[name] = why
+
+    def resume(self, name: str) -> None:
+        """It need not wait any more."""
+        self._paused.pop(name, None)
+
+    def paused(self, name: str) -> Paused | None:
+        """Why a promise has to wait; None if it need not."""
+        return self._paused.get(name)
+
+    def since(self, name: str) -> float:
+        """When an answer was first asked for, on the monotonic clock; 0 if it was fetched."""
+        found = self._open.get(name)
+        return found[1] if found else 0.0
 
     def fetched(self, name: str) -> None:
         """Remember that a client has had the answer."""

@@ -19,9 +19,10 @@ import uvicorn
 
 from sweeper import __version__
 from sweeper.engine import home as homes
+from sweeper.engine import hub
 from sweeper.engine.app import build
 from sweeper.engine.checkpoints import Vault
-from sweeper.engine.lifecycle import SERVICE, log_path, record_path
+from sweeper.engine.lifecycle import SERVICE, Settings, log_path, record_path
 from sweeper.engine.models import Models
 from sweeper.engine.service import Service
 from sweeper.errors import EngineError
@@ -115,14 +116,20 @@ class _Recorded(uvicorn.Server):
                 os.remove(self._path)
 
 
-def _run(host: str, port: int, home: str, models: dict[str, str]) -> None:
-    offered = Models(homes.models(home), models)
+def _offered(home: str, settings: Settings) -> Models:
+    """The models, read, and their tokenizers where programs look for them."""
     try:
+        offered = Models(homes.models(home), settings.models, settings.aliases)
         for name in offered.names():
-            offered.get(name)
+            hub.place(homes.hub(home), name, offered.get(name).directory)
     except (ValueError, OSError) as error:
         raise EngineError(str(error)) from error
-    service = Service(offered, Vault(homes.checkpoints(home)), homes.spill(home), THREADS)
+    return offered
+
+
+def _run(host: str, port: int, home: str, settings: Settings) -> None:
+    offered, vault = _offered(home, settings), Vault(homes.checkpoints(home))
+    service = Service(offered, vault, homes.spill(home), THREADS, settings.limits)
     started = datetime.now(UTC).isoformat(timespec="milliseconds")
     identity = {"service": SERVICE, "pid": os.getpid(), "started": started, "home": home}
     with _listen(host, port) as listener:
@@ -131,7 +138,7 @@ def _run(host: str, port: int, home: str, models: dict[str, str]) -> None:
         record = {"schema": 1, "url": url, "pid": os.getpid(), "started": started,
                   "version": __version__}  # fmt: skip
         config = uvicorn.Config(
-            build(service, identity),
+            build(service, identity, settings.token),
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -154,14 +161,14 @@ def _run(host: str, port: int, home: str, models: dict[str, str]) -> None:
     log.info("engine stopped")
 
 
-def serve(host: str, port: int, home: str, models: dict[str, str]) -> None:
+def serve(host: str, port: int, home: str, settings: Settings) -> None:
     """Serve a home until told to stop; see `lifecycle.serve`."""
     sys.setswitchinterval(_SWITCH_SECONDS)
     os.makedirs(homes.engine(home), exist_ok=True)
     with _locked(home):
         _log_to(home)
         try:
-            _run(host, port, home, models)
+            _run(host, port, home, settings)
         except EngineError as error:
             log.error("%s", error)
             raise

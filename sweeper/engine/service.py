@@ -14,8 +14,11 @@ from concurrent.futures import Future
 from typing import Any
 
 from sweeper.engine import optimizer, wire, work
+from sweeper.engine.admission import Admission
 from sweeper.engine.checkpoints import Vault, parse
-from sweeper.engine.errors import RequestError
+from sweeper.engine.errors import Busy, RequestError
+from sweeper.engine.limits import Limits
+from sweeper.engine.meter import Meter
 from sweeper.engine.models import Models
 from sweeper.engine.scheduler import Lane, Promises, Reply, Scheduler
 from sweeper.engine.state import Adapter, Registry, Run, Sampler, Session
@@ -25,8 +28,11 @@ __all__ = ["Body", "Service"]
 log = logging.getLogger("sweeper.engine")
 
 Body = dict[str, Any]
-_SWEEP_SECONDS = 10.0
+_SWEEP_SECONDS, _PURGE_SECONDS = 10.0, 300.0
 _UNSUPPORTED = ("target_prompt_logprobs", "prompt_alt_tokens_k", "topk_sample_logprobs")
+# A client says that it lives every 10 s. One that was killed does not end its session, and would
+# keep another out of its seat until the session is swept.
+_SEAT_SECONDS = 35.0
 
 
 def _owner(name: str, kind: str) -> str:
@@ -37,14 +43,24 @@ def _owner(name: str, kind: str) -> str:
 class Service:
     """Everything a client can ask for, but for listings (`listing`)."""
 
-    def __init__(self, models: Models, vault: Vault, spill: str, threads: int = 1) -> None:
+    def __init__(
+        self,
+        models: Models,
+        vault: Vault,
+        spill: str,
+        threads: int = 1,
+        limits: Limits = Limits(),  # noqa: B008 -- a tuple
+    ) -> None:
         """`spill` is a directory for samplers that are not in use; it is emptied."""
         self.models, self.vault = models, vault
         self.scheduler = Scheduler(threads)
         self.promises = Promises()
         self.registry = Registry(spill, self.scheduler.close)
+        self.meter = Meter()
+        self.limits = limits
+        self._admission = Admission(self.promises, self.scheduler, self.meter, limits)
         self._misc = Lane(ordered=False)
-        self._swept = time.monotonic()
+        self._swept, self._purged = time.monotonic(), -_PURGE_SECONDS
         self._sweeping = threading.Lock()
 
     def _promise(
@@ -79,9 +95,28 @@ class Service:
             self._swept = now
             self.promises.sweep()
             for session in self.registry.sweep():
+                self._ended(session)
                 log.info("session %s was silent and has ended", session)
+            alive = {session.id for session in self.registry.sessions()}
+            self._admission.keep(alive - set(self.registry.silent(_SEAT_SECONDS)))
+            if now - self._purged > _PURGE_SECONDS:
+                self._purged = now
+                self.scheduler.submit(self._misc, Future(), self._purge)
         finally:
             self._sweeping.release()
+
+    def _purge(self) -> Reply:
+        for place in self.vault.purge():
+            log.info("%s has expired", place)
+        return Reply({})
+
+    def _ended(self, session: str) -> None:
+        self._admission.ended(session)
+        self.meter.end(session)
+
+    def _seated(self, session: str, name: str, job: Callable[[], Reply]) -> Body:
+        self._admission.training_client(session, f"{name}:0", self._misc, job)
+        return {"request_id": f"{name}:0", "model_id": name}
 
     # ---- sessions
 
@@ -92,6 +127,7 @@ class Service:
         self.registry.add_session(
             Session(name, tags, body.get("user_metadata"), body.get("display_name"))
         )
+        self.meter.open(name, tags, body.get("user_metadata"), body.get("display_name"))
         log.info("session %s %s", name, " ".join(tags))
         return {"type": "create_session", "session_id": name}
 
@@ -104,6 +140,7 @@ class Service:
     def finish_session(self, name: str) -> Body:
         """A client has ended its session: what it held is freed, its checkpoints stay."""
         self.registry.end(name)
+        self._ended(name)
         return {}
 
     # ---- training clients
@@ -125,7 +162,7 @@ class Service:
             log.info("training client %s: %s, rank %d", name, model, config.rank)
             return Reply({"model_id": name, "type": "create_model"})
 
-        return {"request_id": self._promise(f"{name}:0", self._misc, job), "model_id": name}
+        return self._seated(session.id, name, job)
 
     def get_info(self, body: Body) -> Body:
         """What a training client is of. The tokenizer is named by its local directory."""
@@ -154,6 +191,9 @@ class Service:
             result = work.forward_backward(
                 run, given.data, given.loss, given.config, train=given.train
             )
+            kind = "trained_tokens" if given.train else "forward_tokens"
+            tokens = sum(len(datum.tokens) for datum in given.data)
+            self.meter.add(_owner(run.id, "train"), **{kind: tokens})
             return Reply(wire.passed(result))
 
         return self._queue_for(run, header.sequence or None, job)
@@ -165,7 +205,9 @@ class Service:
             given = body.get("adam_params")
             if given is None:
                 raise RequestError("only AdamW is supported here: pass AdamParams")
-            return Reply({"metrics": work.step(run, optimizer.parse(given))})
+            metrics = work.step(run, optimizer.parse(given))
+            self.meter.add(_owner(run.id, "train"), steps=1)
+            return Reply({"metrics": metrics})
 
         return self._for_run(body, job)
 
@@ -240,7 +282,7 @@ class Service:
             log.info("training client %s from %s", name, place)
             return Reply({"path": str(place), "model_id": name, "type": "load_weights"})
 
-        return {"request_id": self._promise(f"{name}:0", self._misc, job), "model_id": name}
+        return self._seated(session.id, name, job)
 
     def unload_model(self, body: Body) -> Body:
         """Forget a training client."""
@@ -287,32 +329,46 @@ class Service:
             "model_path": sampler.path,
         }
 
-    def sample(self, body: Body) -> Body:
-        """Draw sequences."""
+    def sample(self, body: Body, *, may_refuse: bool = False) -> Body:
+        """Draw sequences. Busy if too many are drawn already and the client takes that for an
+        answer (`may_refuse`); else the request waits."""
         if not body.get("sampling_session_id"):
             raise RequestError("sampling needs a sampling session: use a SamplingClient")
         sampler = self.registry.sampler(body["sampling_session_id"])
-        self.registry.session(_owner(sampler.id, "sample"))
+        session = self.registry.session(_owner(sampler.id, "sample")).id
         n = int(body.get("num_samples") or 1)
 
         def job() -> Reply:
-            for key in _UNSUPPORTED:
-                if body.get(key):
-                    raise RequestError(f"{key} is not supported here")
-            request = work.SampleRequest(
-                prompt=wire.prompt_tokens(body["prompt"]),
-                n=n,
-                params=body.get("sampling_params") or {},
-                prompt_logprobs=bool(body.get("prompt_logprobs")),
-                topk_prompt_logprobs=int(body.get("topk_prompt_logprobs") or 0),
-                last_n=body.get("prompt_logprobs_last_n"),
-            )
-            return Reply(wire.sampled(work.sample(sampler.adapter, request)))
+            return self._drawn(session, sampler, body, n)
 
         label = body.get("seq_id")
         name = f"{sampler.id}:{uuid.uuid4().hex if label is None else label}"
-        self._promise(name, sampler.lane, job)
+        known = self.promises.get(name) is not None
+        if may_refuse and not known and self._admission.full():
+            raise Busy("too many samples are being drawn at once", 1.0)
+        self._admission.sample(name, sampler.lane, job)
         return {"request_id": name, "sample_sequence_ids": [f"{name}:{i}" for i in range(n)]}
+
+    def _drawn(self, session: str, sampler: Sampler, body: Body, n: int) -> Reply:
+        for key in _UNSUPPORTED:
+            if body.get(key):
+                raise RequestError(f"{key} is not supported here")
+        request = work.SampleRequest(
+            prompt=wire.prompt_tokens(body["prompt"]),
+            n=n,
+            params=body.get("sampling_params") or {},
+            prompt_logprobs=bool(body.get("prompt_logprobs")),
+            topk_prompt_logprobs=int(body.get("topk_prompt_logprobs") or 0),
+            last_n=body.get("prompt_logprobs_last_n"),
+        )
+        result = work.sample(sampler.adapter, request)
+        self.meter.add(
+            session,
+            samples=n,
+            prompt_tokens=len(request.prompt),
+            sampled_tokens=sum(len(sequence.tokens) for sequence in result.sequences),
+        )
+        return Reply(wire.sampled(result))
 
     def cancel(self, body: Body) -> Body:
         """Give up a request that has not begun; one that runs goes on."""

@@ -226,10 +226,14 @@ class Registry:
             self._on_drop(sampler.lane)
         shutil.rmtree(os.path.join(self._spill, name), ignore_errors=True)
 
+    def silent(self, seconds: float) -> list[str]:
+        """The sessions not heard of for so many seconds."""
+        now = time.monotonic()
+        return [session.id for session in self.sessions() if now - session.seen > seconds]
+
     def sweep(self, idle: float = IDLE_SECONDS) -> list[str]:
         """End the sessions not heard of for `idle` seconds; their ids."""
-        now = time.monotonic()
-        gone = [session.id for session in self.sessions() if now - session.seen > idle]
+        gone = self.silent(idle)
         for name in gone:
             self.end(name)
         return gone

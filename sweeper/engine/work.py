@@ -21,6 +21,7 @@ __all__ = [
     "Passed",
     "SampleRequest",
     "SampleResult",
+    "check_ttl",
     "create",
     "forward_backward",
     "load_into",
@@ -120,11 +121,18 @@ def step(run: Run, params: optimizer.AdamParams) -> dict[str, float]:
     return {"unclipped_grad_l2:mean": norm}
 
 
+def check_ttl(ttl_seconds: int | None) -> None:
+    """RequestError unless it is a time to live that Tinker takes: an hour to ten years."""
+    if ttl_seconds is not None and not 3600 <= ttl_seconds <= 315_360_000:
+        raise RequestError(f"ttl_seconds is {ttl_seconds}: it must be from 3600 to 315360000")
+
+
 def save(
     vault: Vault, run: Run, kind: str, name: str, *, overwrite: bool, ttl_seconds: int | None,
     user_metadata: dict[str, Any] | None,
 ) -> Place:  # fmt: skip
     """Write the run's adapter, with its optimizer if `kind` is `weights`, to disk."""
+    check_ttl(ttl_seconds)
     adapter, place = run.adapter, Place(run.id, kind, name)
     moments = run.moments if kind == "weights" else None
     checkpoint = Checkpoint(

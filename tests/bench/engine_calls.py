@@ -3,11 +3,12 @@
     python tests/bench/engine_calls.py
 
 Starts engines of its own. Prints milliseconds a call (one client, rank 16, the built-in model) with
-the ratio to a round trip that computes nothing; the memory the engine holds after 0, 3,000 and
-6,000 requests; and steps a second of several clients in processes of their own, with one and two
-worker threads in the engine.
+the ratio to a round trip that computes nothing; the memory the engine holds over 10,000 requests
+(alone with the argument `memory`); and steps a second of several clients in processes of their own,
+with one and two worker threads in the engine.
 """
 
+import os
 import statistics
 import subprocess
 import sys
@@ -122,18 +123,33 @@ def calls() -> None:
 
 
 def memory() -> None:
+    """10,000 requests and more, of every kind, by sessions that come and go and one that does not
+    end itself."""
     with engine() as info:
         process = psutil.Process(info.pid)
-        held = [process.memory_info().rss / 2**20]
-        service, training = connect(info.url)
-        data = batch(16, 24)
-        for _ in range(2):
-            for _ in range(1500):
+        data, requests = batch(16, 24), 0
+        prompt, parameters = types.ModelInput.from_ints([1, 2, 3]), types.SamplingParams(
+            max_tokens=16, seed=1
+        )  # fmt: skip
+        lost, _ = connect(info.url)
+        print("\n| requests | MiB held | files under its home |")
+        print("|---|---|---|")
+        for round_ in range(11):
+            held = process.memory_info().rss / 2**20
+            files = sum(len(names) for _, _, names in os.walk(info.home))
+            print(f"| {requests:,} | {held:.0f} | {files} |", flush=True)
+            service, training = connect(info.url)
+            for number in range(200 if round_ < 10 else 0):
                 step(training, data)
-            held.append(process.memory_info().rss / 2**20)
-        service.close("success").result()
-    shown = ", ".join(f"{megabytes:.0f}" for megabytes in held)
-    print(f"\nMiB held after 0, 3,000 and 6,000 requests: {shown}\n", flush=True)
+                training.forward(data, "cross_entropy").result()
+                sampler = training.save_weights_and_get_sampling_client().result()
+                sampler.sample(prompt, 2, parameters).result()
+                requests += 5
+                if number % 20 == 0:
+                    training.save_state(f"{number}", ttl_seconds=3600).result()
+                    requests += 1
+            service.close("success").result()
+        lost.close("success").result()
 
 
 def clients() -> None:
@@ -172,6 +188,8 @@ def client(url: str, size: int, length: int, seconds: float = 8.0) -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["client"]:
         client(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    elif sys.argv[1:2] == ["memory"]:
+        memory()
     else:
         calls()
         memory()

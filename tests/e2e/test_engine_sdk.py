@@ -236,6 +236,24 @@ def test_listings(service, rest, training):
     assert [c.tinker_path for c in left] == [state]
 
 
+def test_a_checkpoint_has_a_time_to_live(rest, training):
+    path = training.save_state("brief", ttl_seconds=7200).result(timeout=WAIT).path
+
+    def remaining():
+        (found,) = rest.list_checkpoints(training.model_id).result().checkpoints
+        return found.expires_at and (found.expires_at - found.time).total_seconds()
+
+    assert remaining() == pytest.approx(7200, abs=5)
+    rest.set_checkpoint_ttl_from_tinker_path(path, None).result()
+    assert remaining() is None
+    rest.set_checkpoint_ttl_from_tinker_path(path, 86400).result()
+    assert remaining() == pytest.approx(86400, abs=60)
+    with pytest.raises(tinker.BadRequestError, match="from 3600 to"):
+        rest.set_checkpoint_ttl_from_tinker_path(path, 10).result()
+    with pytest.raises(tinker.RequestFailedError, match="from 3600 to"):
+        training.save_state("briefer", ttl_seconds=10).result(timeout=WAIT)
+
+
 def test_what_cannot_be_done_is_said_clearly(service, training):
     with pytest.raises(tinker.NotFoundError, match="no base model 'x/y' here; use tiny/qwen3"):
         service.create_lora_training_client("x/y").result()
@@ -243,10 +261,113 @@ def test_what_cannot_be_done_is_said_clearly(service, training):
         service.create_training_client_from_state("tinker://gone:train:0/weights/x").result()
     with pytest.raises(tinker.NotFoundError, match="there is no checkpoint"):
         service.create_sampling_client(model_path="tinker://a/sampler_weights/x").result()
-    with pytest.raises(tinker.RequestFailedError, match="loss_fn 'dro' is not supported"):
-        training.forward_backward(DATA, "dro").result(timeout=WAIT)
+    with pytest.raises(tinker.RequestFailedError, match="loss_fn 'gspo' is not supported"):
+        training.forward_backward(DATA, "gspo").result(timeout=WAIT)
     with pytest.raises(tinker.RequestFailedError, match=r"data\[0\]: a token is outside"):
         training.forward_backward([datum([1, 999])], "cross_entropy").result(timeout=WAIT)
+
+
+@pytest.mark.parametrize(
+    ("loss", "config"),
+    [
+        ("ppo", {"clip_low_threshold": 0.9, "clip_high_threshold": 1.1}),
+        ("cispo", None),
+        ("dro", {"beta": 0.1}),
+    ],
+)
+def test_policy_losses_follow_their_closed_forms(training, loss, config):
+    own = logprobs(training)[0]
+    ratio, advantage = np.array([1, 1.5, 0.5, 1, 1.5, 0.5, 1]), np.array([1, 1, 1, -1, -1, -1, 2.0])
+    sampled = own - np.log(ratio)
+    data = [datum(TOKENS, logprobs=floats(sampled), advantages=floats(advantage))]
+    expected = {
+        "ppo": -np.minimum(ratio * advantage, np.clip(ratio, 0.9, 1.1) * advantage),
+        "cispo": -ratio * advantage * own,
+        "dro": -(advantage * own - 0.05 * np.log(ratio) ** 2),
+    }[loss].sum()
+    found = training.forward_backward(data, loss, config).result(timeout=WAIT)
+    assert found.metrics["loss:sum"] == pytest.approx(expected, rel=1e-4)
+    stepped = training.optim_step(tinker.AdamParams(learning_rate=1e-3)).result(timeout=WAIT)
+    assert stepped.metrics["unclipped_grad_l2:mean"] > 0
+
+
+class Leaf(np.ndarray):
+    """As much of a torch tensor as the SDK asks of a custom loss's argument."""
+
+    grad = None
+
+    def __array_finalize__(self, _source):
+        self.grad = None
+
+    def clone(self):
+        return self.copy()
+
+    def detach(self):
+        return self
+
+    def requires_grad_(self, _wanted):
+        return self
+
+
+class Torch:
+    """What the SDK calls of torch for a custom loss; torch itself is 1 GB."""
+
+    @staticmethod
+    def tensor(values):
+        return np.asarray(values, np.float32).view(Leaf)
+
+
+class Total(Leaf):
+    """A loss: a number that leaves its slopes at the leaves when told to go backward."""
+
+    def backward(self):
+        for leaf, slope in self.slopes:
+            leaf.grad = np.asarray(slope, np.float32)
+
+
+def total(value, slopes):
+    out = np.asarray(value).view(Total)
+    out.slopes = slopes
+    return out
+
+
+def test_custom_losses_run_through_the_sdk(service, monkeypatch):
+    from tinker.lib.public_interfaces import training_client
+
+    monkeypatch.setattr(training_client, "torch", Torch)
+    adam = tinker.AdamParams(learning_rate=1e-2)
+
+    def weighted(data, given):
+        weights = [np.array(d.loss_fn_inputs["weights"].data) for d in data]
+        value = -sum(float((w * lp).sum()) for w, lp in zip(weights, given, strict=True))
+        return total(value, [(lp, -w) for w, lp in zip(weights, given, strict=True)]), {"seen": 2}
+
+    def squared(_data, given):
+        return total(sum(float((lp**2).sum()) for lp in given), [(lp, 2 * lp) for lp in given]), {}
+
+    def after(loss, own=True):
+        training = service.create_lora_training_client(MODEL, rank=8, seed=0).result()
+        start = logprobs(training)
+        passed = (
+            training.forward_backward_custom(DATA, loss)
+            if own
+            else training.forward_backward(DATA, loss)
+        )
+        training.optim_step(adam).result(timeout=WAIT)
+        return start, passed.result(timeout=WAIT).metrics, logprobs(training)
+
+    # the loss that the engine has itself, computed by the client: the same bits
+    _, built_in, expected = after("cross_entropy", own=False)
+    _, metrics, found = after(weighted)
+    assert metrics["loss:sum"] == pytest.approx(built_in["loss:sum"], rel=1e-6)
+    assert metrics["seen"] == 2
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+    # one that no server has
+    start, metrics, end = after(squared)
+    before = sum(float((lp**2).sum()) for lp in start)
+    assert metrics["loss:sum"] == pytest.approx(before, rel=1e-5)
+    assert sum(float((lp**2).sum()) for lp in end) < before
 
 
 def test_32_clients_at_once_each_as_if_alone(connect):

@@ -97,6 +97,35 @@ def test_an_expired_checkpoint_is_none(vault):
     with pytest.raises(Unknown, match="expired"):
         vault.load(PLACE)
     assert vault.entries(RUN) == []
+    vault.save(PLACE, checkpoint(2.0))  # its name is free again
+    assert_same(vault.load(PLACE), checkpoint(2.0))
+
+
+def test_what_has_expired_is_deleted_and_nothing_else(vault):
+    lasting = PLACE._replace(name="lasting")
+    vault.save(PLACE, checkpoint(), ttl_seconds=-1)
+    vault.save(lasting, checkpoint(), ttl_seconds=3600)
+    folder = vault._folder(RUN, "weights")
+    young, old = os.path.join(folder, "x.1234.npz"), os.path.join(folder, "y.json.1234.tmp")
+    for path in (young, old):
+        with open(path, "w"):
+            pass
+    os.utime(old, (1, 1))
+    assert vault.purge() == [PLACE]
+    assert vault.purge() == []
+    assert len(os.listdir(folder)) == 3 and os.path.exists(young)
+    assert_same(vault.load(lasting), checkpoint())
+
+
+def test_a_time_to_live_can_be_given_and_taken(vault):
+    vault.save(PLACE, checkpoint(), ttl_seconds=100)
+    vault.expire(PLACE, None)
+    assert vault.entry(PLACE).document["expires"] is None
+    assert_same(vault.load(PLACE), checkpoint())
+    vault.expire(PLACE, -1)
+    for attempt in (vault.load, lambda place: vault.expire(place, 100)):
+        with pytest.raises(Unknown, match="expired"):
+            attempt(PLACE)
 
 
 @pytest.mark.parametrize(

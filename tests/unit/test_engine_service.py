@@ -1,12 +1,14 @@
 """The engine's requests without HTTP: exactness, isolation, bounded memory."""
 
 import concurrent.futures
+import os
+import time
 
 import numpy as np
 import pytest
 
 from sweeper.engine import state, wire
-from sweeper.engine.checkpoints import Vault
+from sweeper.engine.checkpoints import Vault, parse
 from sweeper.engine.errors import RequestError, Unknown
 from sweeper.engine.models import Models
 from sweeper.engine.service import Service
@@ -176,10 +178,11 @@ def test_a_request_sent_again_is_not_done_again(service):
     [
         (lambda c: c.service.forward_backward(c.raw([[1, 999]])), "outside the vocabulary"),
         (lambda c: c.service.forward_backward(c.raw([])), "data is empty"),
-        (lambda c: c.service.forward_backward(c.raw([[1, 2]], loss="dro")), "not supported"),
+        (lambda c: c.service.forward_backward(c.raw([[1, 2]], loss="gspo")), "not supported"),
         (lambda c: c.service.optim_step(c.body(optimizer_params={})), "only AdamW"),
         (lambda c: c.service.optim_step(c.body(adam_params={"eps": -1})), "eps is -1"),
         (lambda c: c.service.save_weights(c.body(path="a/b")), "no checkpoint's path"),
+        (lambda c: c.service.save_weights(c.body(path="a", ttl_seconds=60)), "from 3600 to"),
         (lambda c: c.service.load_weights(c.body(path="tinker://x/weights/y")), "no checkpoint"),
     ],
 )
@@ -299,3 +302,36 @@ def test_sampling_stops_where_told(service):
         stopped = wire.pb.SampleResponse.FromString(client.sample(sampler, number + 1, stop=stop))
         assert len(stopped.sequences[0].tokens) == 4 * end
         assert stopped.sequences[0].stop_reason == wire.pb.STOP_REASON_STOP
+
+
+def test_the_meter_counts_tokens_for_each_session(service):
+    one, other = Client(service), Client(service)
+    one.forward_backward([[1, 2, 3, 4], [5, 6, 7]])
+    one.forward_backward([[1, 2, 3]], only=True)
+    one.result(service.optim_step(one.body(adam_params={})))
+    drawn = wire.pb.SampleResponse.FromString(one.sample(one.snapshot(), stop=[]))
+    service.finish_session(other.session)
+    report = service.meter.report()
+    newest, oldest = report["sessions"]
+    assert (oldest["session_id"], newest["session_id"]) == (one.session, other.session)
+    counts = {"trained_tokens": 5, "forward_tokens": 2, "steps": 1, "prompt_tokens": 3}
+    assert counts.items() <= oldest.items()
+    assert oldest["samples"] == len(drawn.sequences) == 2
+    assert oldest["sampled_tokens"] == sum(len(s.tokens) // 4 for s in drawn.sequences) == 12
+    assert oldest["ended"] is None and newest["ended"] >= newest["started"]
+    assert newest["trained_tokens"] == 0
+    assert counts.items() <= report["total"].items()
+
+
+def test_the_sweep_deletes_what_has_expired(service):
+    client = Client(service)
+    gone, kept = client.save("gone", ttl_seconds=3600), client.save("kept", ttl_seconds=3600)
+    service.vault.expire(parse(gone), -1)
+    service._swept -= 60
+    service.sweep()
+    client.train(0)  # the deletion is in a lane of its own: give it its turn
+    deadline = time.monotonic() + DONE
+    while os.path.exists(service.vault._document_path(parse(gone))):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert [str(entry.place) for entry in service.vault.entries(client.model)] == [kept]

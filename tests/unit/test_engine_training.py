@@ -34,7 +34,66 @@ def test_losses_match_their_closed_forms(rng):
     np.testing.assert_allclose(loss, -inputs["weights"] * ratio * inputs["advantages"])
 
 
-@pytest.mark.parametrize("name", sorted(losses.LOSSES))
+# p / q, the advantage, and by hand with clipping to 0.8 and 1.2: the loss, its slope in log p
+PPO = [
+    (1.0, 2.0, -2.0, -2.0),
+    (1.5, 2.0, -2.4, 0.0),
+    (0.5, 2.0, -1.0, -1.0),
+    (1.5, -2.0, 3.0, 3.0),
+    (0.5, -2.0, 1.6, 0.0),
+]
+
+
+@pytest.mark.parametrize(("ratio", "advantage", "expected", "slope"), PPO)
+def test_ppo_clips_what_would_go_too_far(ratio, advantage, expected, slope):
+    sampled = np.array([[-1.0]])
+    inputs = {"weights": np.ones((1, 1)), "logprobs": sampled, "advantages": sampled * -advantage}
+    loss, found = losses.LOSSES["ppo"].compute(sampled + np.log(ratio), inputs, {})
+    assert (loss.item(), found.item()) == pytest.approx((expected, slope))
+
+
+def test_ppo_and_cispo_heed_their_thresholds():
+    sampled = np.array([[-1.0]])
+    inputs = {"weights": np.ones((1, 1)), "logprobs": sampled, "advantages": np.ones((1, 1))}
+    config = {"clip_low_threshold": 0.9, "clip_high_threshold": 1.1}
+    far = sampled + np.log(1.5)
+    assert losses.LOSSES["ppo"].compute(far, inputs, config)[0].item() == pytest.approx(-1.1)
+    assert losses.LOSSES["cispo"].compute(far, inputs, config)[1].item() == pytest.approx(-1.1)
+    low = sampled + np.log(0.5)
+    assert losses.LOSSES["cispo"].compute(low, inputs, config)[1].item() == pytest.approx(-0.9)
+
+
+@pytest.mark.parametrize(("ratio", "coefficient"), [(0.1, 0.1), (1.0, 1.0), (9.0, 4.0)])
+def test_cispo_holds_its_clipped_ratio_constant(ratio, coefficient):
+    sampled, logprobs = np.array([[-3.0]]), np.array([[-3.0 + np.log(ratio)]])
+    inputs = {
+        "weights": np.full((1, 1), 0.5),
+        "logprobs": sampled,
+        "advantages": np.full((1, 1), 3),
+    }
+    loss, slope = losses.LOSSES["cispo"].compute(logprobs, inputs, {})
+    assert loss.item() == pytest.approx(-coefficient * 3 * logprobs.item() * 0.5)
+    assert slope.item() == pytest.approx(-coefficient * 3 * 0.5)
+
+
+def test_dro_is_quadratic_in_the_log_ratio(rng):
+    logprobs, inputs = rng.normal(size=(5, 1)) - 2, inputs_for(rng, (5, 1))
+    for config, beta in (({}, 0.05), ({"beta": 2.0}, 2.0)):
+        loss, _ = losses.LOSSES["dro"].compute(logprobs, inputs, config)
+        penalty = beta / 2 * (logprobs - inputs["logprobs"]) ** 2
+        expected = -inputs["weights"] * (logprobs * inputs["advantages"] - penalty)
+        np.testing.assert_allclose(loss, expected)
+
+
+def test_losses_agree_where_the_policy_is_the_sampler(rng):
+    logprobs, inputs = rng.normal(size=(6, 1)) - 2, inputs_for(rng, (6, 1))
+    inputs["logprobs"] = logprobs
+    for name in ("importance_sampling", "ppo", "cispo", "dro"):
+        slope = losses.LOSSES[name].compute(logprobs, inputs, {})[1]
+        np.testing.assert_allclose(slope, -inputs["advantages"] * inputs["weights"])
+
+
+@pytest.mark.parametrize("name", sorted(n for n, loss in losses.LOSSES.items() if loss.derived))
 def test_slopes_match_finite_differences(rng, name):
     logprobs, inputs = rng.normal(size=(7, 2)) - 2, inputs_for(rng, (7, 2))
     compute = losses.LOSSES[name].compute
@@ -49,6 +108,20 @@ def test_an_unknown_loss_or_configuration_is_refused():
         losses.find("nonsense", {})
     with pytest.raises(RequestError, match="no configuration beta"):
         losses.find("cross_entropy", {"beta": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "message"),
+    [
+        ("ppo", {"clip_low_threshold": 1.3}, "clip from 1.3 to 1.2"),
+        ("cispo", {"clip_high_threshold": float("nan")}, "is nan"),
+        ("dro", {"beta": "much"}, "'much'; it must be a number"),
+        ("ppo", {"beta": 0.1}, "no configuration beta"),
+    ],
+)
+def test_a_bad_configuration_is_refused(name, config, message):
+    with pytest.raises(RequestError, match=message):
+        losses.find(name, config)
 
 
 def reference_adamw(weight, gradients, params):
@@ -148,6 +221,7 @@ def test_microbatches_hold_every_position_once_and_little_padding(monkeypatch):
             datum(3, weights=np.ones(4), logprobs=np.ones(3), advantages=np.ones(3)),
             "weights has shape",
         ),
+        (datum(3, clip_low_threshold=np.ones(3)), "thresholds go into loss_fn_config"),
         (datum(3), "needs loss_fn_inputs\\['logprobs'\\]"),
     ],
 )

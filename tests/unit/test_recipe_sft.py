@@ -7,7 +7,7 @@ import chz
 import numpy as np
 import pytest
 
-from recipes import service, sft
+from recipes import service, settings, sft
 
 
 @pytest.mark.parametrize(
@@ -36,13 +36,13 @@ def test_every_field_is_documented():
 
 def test_the_linear_schedule_falls_to_zero():
     config = sft.Config(learning_rate=0.8, lr_schedule="linear", max_steps=4)
-    rates = [sft.learning_rate_at(config, step) for step in range(4)]
+    rates = [settings.learning_rate_at(config, step) for step in range(4)]
     assert rates == pytest.approx([0.8, 0.6, 0.4, 0.2])
 
 
 def test_the_constant_schedule_is_constant():
     config = sft.Config(learning_rate=0.8, lr_schedule="constant", max_steps=4)
-    assert {sft.learning_rate_at(config, step) for step in range(4)} == {0.8}
+    assert {settings.learning_rate_at(config, step) for step in range(4)} == {0.8}
 
 
 def test_mean_nll_weighs_every_answer_token_alike():
@@ -62,7 +62,7 @@ def test_mean_nll_weighs_every_answer_token_alike():
 
 @pytest.mark.parametrize("task", ["addition", "reversal", "sorting"])
 def test_every_task_of_the_configuration_has_data(task):
-    split = sft.load_data(sft.Config(task=task, test_size=8))
+    split = settings.load_data(sft.Config(task=task, test_size=8))
     assert len(split.test) == 8
     assert split.train
 

@@ -1,0 +1,201 @@
+"""What was sampled, and what it was worth: rewards, metrics and transcripts.
+
+The metrics, the `*_rollout_summaries.jsonl` and the `*_logtree.json` have tinker-cookbook's
+names and shapes, so that readers of its runs read these. An episode here is one turn: a
+question, an answer, a reward.
+"""
+
+import html
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from .tasks import Conversation
+
+
+class Problem(NamedTuple):
+    """A question: as messages, as the tokens of a prompt, and what answers it.
+
+    `end` is the token that ends an answer; `size` the tokens of the right one with its end.
+    """
+
+    messages: Conversation
+    prompt: list[int]
+    answer: str
+    end: int
+    size: int
+
+
+class Rollout(NamedTuple):
+    """An answer that was sampled: tokens, the logprob of each, the text they make.
+
+    `ended` says whether the model ended it; if not, it ran into the limit.
+    """
+
+    tokens: list[int]
+    logprobs: list[float]
+    text: str
+    ended: bool
+    reward: float
+    correct: bool
+
+
+class Group(NamedTuple):
+    """The answers to one question."""
+
+    problem: Problem
+    rollouts: list[Rollout]
+
+    @property
+    def rewards(self) -> list[float]:
+        """The reward of each."""
+        return [rollout.reward for rollout in self.rollouts]
+
+    @property
+    def constant(self) -> bool:
+        """Whether all are worth the same, so that there is nothing to learn from them."""
+        return len(set(self.rewards)) <= 1
+
+
+def exact(answer: str, text: str, ended: bool) -> bool:
+    """Whether a text is the answer and ends there."""
+    return ended and text == answer
+
+
+def share_right(answer: str, text: str, ended: bool) -> float:
+    """The share of positions that are right: 1.0 for exactly the answer.
+
+    Of as many positions as the longer of the two has, so that a long text earns little; a text
+    that has not ended is one longer. To end a text earns nothing by itself: the model would
+    learn that first, and stop trying letters before it has found the right ones.
+    """
+    right = sum(a == b for a, b in zip(answer, text, strict=False))
+    longer = max(len(answer), len(text) + (not ended))
+    return right / longer if longer else 1.0
+
+
+def metrics_of(groups: Sequence[Group]) -> dict[str, float]:
+    """Means over all episodes, `env/all/...`, and how the groups divide."""
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    count = len(rollouts)
+    sampled = sum(len(rollout.tokens) for rollout in rollouts)
+    asked = sum(len(group.problem.prompt) * len(group.rollouts) for group in groups)
+    good = sum(group.constant and group.rewards[0] >= 0.5 for group in groups)
+    mixed = sum(not group.constant for group in groups)
+    values = {
+        "reward/total": sum(rollout.reward for rollout in rollouts) / count,
+        "correct": sum(rollout.correct for rollout in rollouts) / count,
+        "format": sum(rollout.ended for rollout in rollouts) / count,
+        "ac_tokens_per_turn": sampled / count,
+        "ob_tokens_per_turn": asked / count,
+        "turns_per_episode": 1.0,
+        "total_episodes": count,
+        "total_turns": count,
+        "total_ac_tokens": sampled,
+        "total_ob_tokens": asked,
+        "by_group/frac_mixed": mixed / len(groups),
+        "by_group/frac_all_good": good / len(groups),
+        "by_group/frac_all_bad": (len(groups) - mixed - good) / len(groups),
+    }
+    return {f"env/all/{key}": value for key, value in values.items()}
+
+
+def summaries(groups: Sequence[Group], split: str, step: int, tag: str) -> str:
+    """A line of JSON for each episode."""
+    records = [
+        {
+            "schema_version": 1,
+            "split": split,
+            "iteration": step,
+            "group_idx": group_index,
+            "traj_idx": index,
+            "tags": [tag],
+            "sampling_client_step": step,
+            "total_reward": rollout.reward,
+            "final_reward": 0.0,  # what a whole group is rewarded for: nothing here
+            "trajectory_metrics": {},
+            "steps": [_turn(group.problem, rollout)],
+            "final_ob_len": 0,
+        }
+        for group_index, group in enumerate(groups)
+        for index, rollout in enumerate(group.rollouts)
+    ]
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+def _turn(problem: Problem, rollout: Rollout) -> dict[str, Any]:
+    return {
+        "step_idx": 0,
+        "ob_len": len(problem.prompt),
+        "ac_len": len(rollout.tokens),
+        "reward": rollout.reward,
+        "episode_done": True,
+        "metrics": {"format": float(rollout.ended), "correct": float(rollout.correct)},
+        "logs": {
+            "question": problem.messages[-1]["content"],
+            "response": rollout.text,
+            "reference_answer": problem.answer,
+        },
+    }
+
+
+def transcript(title: str, groups: Sequence[Group], now: datetime) -> str:
+    """The episodes of some groups to read, as a tree of elements in JSON (a logtree)."""
+    body = [
+        _node("h1", "lt-title", html.escape(title)),
+        _node("div", "lt-subtitle", f"Generated {now.isoformat(timespec='seconds')}"),
+        *(_section(2, "Group Rollout", *_episodes(group)) for group in groups),
+    ]
+    tree = {
+        "title": title,
+        "started_at": now.isoformat(),
+        "path": None,
+        "root": _node("body", "lt-root", *body),
+    }
+    return json.dumps(tree, indent=1) + "\n"
+
+
+def _episodes(group: Group) -> list[dict[str, Any]]:
+    problem = group.problem
+    shown: list[dict[str, Any]] = []
+    for rollout in group.rollouts:
+        said = [{"role": "assistant", "content": rollout.text}]
+        components = {
+            "reference_answer": problem.answer,
+            "format_valid": rollout.ended,
+            "correct": rollout.correct,
+            "reward": f"{rollout.reward:.3f}",
+        }
+        shown += [
+            _section(3, "Prompt", _conversation(problem.messages)),
+            _section(3, "Policy Response", _conversation(said)),
+            _section(3, "Reward", *_table("Reward components", components)),
+        ]
+    return shown
+
+
+def _node(tag: str, class_: str | None, *children: Any) -> dict[str, Any]:
+    attributes = {} if class_ is None else {"class": class_}
+    return {"tag": tag, "attrs": attributes, "children": list(children)}
+
+
+def _section(level: int, title: str, *children: dict[str, Any]) -> dict[str, Any]:
+    heading = _node(f"h{level}", f"lt-h{level}", html.escape(title))
+    return _node("section", "lt-section", heading, _node("div", "lt-section-body", *children))
+
+
+def _conversation(messages: Conversation) -> dict[str, Any]:
+    return _node("div", None) | {"data": {"type": "conversation", "messages": messages}}
+
+
+def _table(caption: str, values: dict[str, object]) -> list[dict[str, Any]]:
+    head = _node("tr", None, _node("th", None, "key"), _node("th", None, "value"))
+    rows = [
+        _node("tr", None, *(_node("td", None, html.escape(str(cell))) for cell in pair))
+        for pair in values.items()
+    ]
+    return [
+        _node("div", "lt-table-caption", html.escape(caption)),
+        _node("table", "lt-table", _node("thead", None, head), _node("tbody", None, *rows)),
+    ]

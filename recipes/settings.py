@@ -1,0 +1,104 @@
+"""The settings that every recipe has, and what follows from them alone.
+
+A recipe's own `Config` begins with these:
+
+    @chz.chz
+    class Config(settings.Settings):
+        group_size: int = chz.field(default=16, doc="answers sampled to each question")
+"""
+
+import math
+from typing import Literal
+
+import chz
+
+from . import tasks
+
+# What may change between a run's start and its resumption without making it another run.
+FREE = frozenset({"log_path", "base_url", "save_every", "ttl_seconds"})
+
+
+@chz.chz
+class Settings:
+    """Model, data, optimizer, evaluation and checkpoints."""
+
+    model_name: str = chz.field(default="tiny/qwen3", doc="base model, as the service names it")
+    load_checkpoint_path: str | None = chz.field(
+        default=None, doc="start from these weights: tinker://..., or the log_path of another run"
+    )
+    task: Literal["addition", "reversal", "sorting"] = chz.field(
+        default="sorting", doc="which problems to generate"
+    )
+    digits: int = chz.field(default=1, doc="addition: digits of each number, 1 to 8")
+    length: int = chz.field(default=5, doc="reversal, sorting: letters of a word, 1 to 12")
+    letters: int = chz.field(default=8, doc="reversal, sorting: size of the alphabet, 2 to 26")
+    train_size: int = chz.field(default=1000, doc="problems to train on, as far as there are any")
+    test_size: int = chz.field(default=64, doc="examples held out, the same for every seed")
+    data: str | None = chz.field(
+        default=None,
+        doc='JSONL of {"messages": [{"role", "content"}]} or {"prompt", "answer"} for a task',
+    )
+    learning_rate: float = chz.field(default=8e-3, doc="Adam's, at the first step")
+    lr_schedule: Literal["constant", "linear"] = chz.field(
+        default="linear", doc="linear: falls to zero over max_steps"
+    )
+    lora_rank: int = chz.field(default=16, doc="rank of a new LoRA adapter")
+    max_steps: int = chz.field(default=80, doc="steps to train")
+    max_length: int = chz.field(default=1024, doc="longer examples are left out, in tokens")
+    eval_every: int = chz.field(default=20, doc="steps between evaluations; 0: first and last only")
+    save_every: int = chz.field(default=0, doc="steps between checkpoints; 0: the final one only")
+    ttl_seconds: int | None = chz.field(
+        default=604800, doc="how long the service keeps checkpoints before the final one"
+    )
+    seed: int = chz.field(default=0, doc="LoRA initialisation, choice and order of the data")
+    log_path: str = chz.field(default="runs/run", doc="directory for metrics and checkpoints")
+    base_url: str | None = chz.field(
+        default=None, doc="address of the service; else $TINKER_BASE_URL, else the hosted one"
+    )
+
+    @chz.validate
+    def _check_settings(self) -> None:
+        check_at_least(self, train_size=1, test_size=1, lora_rank=1, max_steps=1, max_length=2)
+        check_at_least(self, eval_every=0, save_every=0, seed=0)
+        for key, low, high in (("digits", 1, 8), ("length", 1, 12), ("letters", 2, 26)):
+            if not low <= getattr(self, key) <= high:
+                raise ValueError(f"{key} must be {low} to {high}, not {getattr(self, key)}")
+        check_positive(self, "learning_rate")
+        if self.ttl_seconds is not None and self.ttl_seconds < 3600:
+            raise ValueError(f"ttl_seconds must be at least 3600, not {self.ttl_seconds}")
+        if not self.log_path:
+            raise ValueError("log_path must not be empty")
+
+
+def check_at_least(config: object, **least: int) -> None:
+    """Raise ValueError for the first of these fields that is smaller than its least value."""
+    for key, value in least.items():
+        if getattr(config, key) < value:
+            raise ValueError(f"{key} must be at least {value}, not {getattr(config, key)}")
+
+
+def check_positive(config: object, key: str) -> None:
+    """Raise ValueError where a field is not a finite number above zero."""
+    value = getattr(config, key)
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{key} must be positive, not {value}")
+
+
+def load_data(config: Settings) -> tasks.Split:
+    """The configured conversations, training and held out."""
+    if config.data is not None:
+        return tasks.load(config.data, config.test_size)
+    if config.task == "addition":
+        task = tasks.addition(config.digits)
+    elif config.task == "reversal":
+        task = tasks.reversal(config.length, config.letters)
+    else:
+        task = tasks.sorting(config.length, config.letters)
+    return tasks.generate(task, config.train_size, config.test_size, config.seed)
+
+
+def learning_rate_at(config: Settings, step: int) -> float:
+    """The rate of a step: 0 <= step < max_steps."""
+    if config.lr_schedule == "constant":
+        return config.learning_rate
+    return config.learning_rate * (1.0 - step / config.max_steps)

@@ -1,0 +1,163 @@
+"""What every recipe's run has in common: its start or resumption, its checkpoints, its end.
+
+A recipe is a `Trainer` with two methods, `train_steps` and `begin_evaluation`; `run` does the
+rest. Line n of the metrics has step n's own results, and the evaluation of the weights that
+step n began with; the last line, at max_steps, has only an evaluation.
+"""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import chz
+
+from . import rundir, service, settings, tasks
+
+if TYPE_CHECKING:
+    import tinker
+
+
+def run(recipe: str, trainer: type["Trainer"], config: settings.Settings) -> None:
+    """Train, or go on training. Exit code 143 after SIGTERM and 130 after SIGINT."""
+    with service.errors_in_one_line(), service.stop_on_signals() as stop:
+        values = chz.asdict(config)
+        directory = rundir.open_run(config.log_path, values, settings.FREE)
+        if directory.finished:
+            steps = directory.start_step
+            print(f"{config.log_path} holds this run, finished after {steps} steps")
+            return
+        data = settings.load_data(config)
+        connection = service.connect(config.base_url, {"recipe": recipe})
+        loop = trainer(config, directory, connection, data, stop)
+        directory.write_config(values)
+        directory.drop_steps_from(directory.start_step)
+        finished = loop.train()
+        connection.close()
+        if not finished:
+            raise SystemExit(stop.exit_code)
+
+
+class Trainer:
+    """A run under way: `training` is the model, `wait` gets a request's result."""
+
+    shown: ClassVar[tuple[str, ...]] = ()
+    """The metrics that go on the screen too."""
+
+    def __init__(
+        self,
+        config: Any,
+        directory: rundir.RunDirectory,
+        connection: service.Service,
+        data: tasks.Split,
+        stop: service.Stop,
+    ) -> None:
+        self.config, self.run, self.stop = config, directory, stop
+        self.connection, self.wait = connection, connection.wait
+        self.training = open_training(connection, config, directory)
+        self.tokenizer = service.tokenizer_of(self.training)
+        self.last_line = time.monotonic()
+        self.prepare(data)
+
+    def prepare(self, data: tasks.Split) -> None:
+        """Make of the data what the recipe trains and evaluates on."""
+        raise NotImplementedError
+
+    def train_steps(self) -> int:
+        """Train and log from the run's start until the end, or until `stop` has heard a signal.
+
+        Returns the number of steps that the model has been trained by then.
+        """
+        raise NotImplementedError
+
+    def begin_evaluation(self, step: int) -> Callable[[], dict[str, float]]:
+        """Submit the requests of an evaluation; the function returned waits for the scores.
+
+        They are of the weights that the step begins with, whatever is submitted after.
+        """
+        raise NotImplementedError
+
+    def train(self) -> bool:
+        """Train from the run's start; True at the end, False when stopped by a signal.
+
+        Either way a checkpoint is there: the final one, or one to resume from.
+        """
+        self.stop.graceful = True
+        step = self.train_steps()
+        if self.stop.signum is None:
+            self.finish()
+            return True
+        if step > self.run.start_step:
+            self.record(step, self.save(step))
+        print(f"stopped by signal {self.stop.signum} after {step} steps", flush=True)
+        return False
+
+    def adam(self, step: int) -> "tinker.AdamParams":
+        """The optimizer's parameters at a step."""
+        import tinker
+
+        rate = settings.learning_rate_at(self.config, step)
+        return tinker.AdamParams(learning_rate=rate, beta1=0.9, beta2=0.95, eps=1e-8)
+
+    def evaluation_due(self, step: int) -> bool:
+        """Whether the weights that a step begins with are to be evaluated."""
+        every = self.config.eval_every
+        return step == 0 or bool(every and step % every == 0)
+
+    def save_due(self, step: int) -> bool:
+        """Whether there is to be a checkpoint of the weights that a step begins with."""
+        every = self.config.save_every
+        return step > self.run.start_step and bool(every and step % every == 0)
+
+    def save(self, step: int) -> "tinker.APIFuture[Any]":
+        """Submit a checkpoint to resume from."""
+        return self.training.save_state(f"{step:06d}", ttl_seconds=self.config.ttl_seconds)
+
+    def record(self, step: int, saved: "tinker.APIFuture[Any]") -> None:
+        """Wait for a checkpoint and write down where it is.
+
+        To be called between the lines of the last step in it and of the first one not in it.
+        """
+        record = {"name": f"{step:06d}", "batch": step, "state_path": self.wait(saved).path}
+        if self.config.ttl_seconds is not None:
+            record["ttl_seconds"] = self.config.ttl_seconds
+        self.run.record_checkpoint(record)
+
+    def finish(self) -> None:
+        """The last evaluation and, once it is written, the final checkpoint."""
+        step = self.config.max_steps
+        scores = self.begin_evaluation(step)
+        state = self.training.save_state("final")
+        sampler = self.training.save_weights_for_sampler("final")
+        self.log(step, scores())
+        paths = {"state_path": self.wait(state).path, "sampler_path": self.wait(sampler).path}
+        self.run.record_checkpoint({"name": "final", "batch": step, "final": True, **paths})
+
+    def log(self, step: int, metrics: dict[str, Any]) -> None:
+        """A line of metrics, and one on the screen. `time/total` is since the line before."""
+        now = time.monotonic()
+        times = {"progress": step / self.config.max_steps, "time/total": now - self.last_line}
+        self.last_line = now
+        self.run.log_metrics(step, metrics | times)
+        scores = "  ".join(f"{key} {metrics[key]:.4f}" for key in self.shown if key in metrics)
+        print(f"step {step}/{self.config.max_steps}  {scores}", flush=True)
+
+
+def open_training(
+    connection: service.Service, config: settings.Settings, directory: rundir.RunDirectory
+) -> "tinker.TrainingClient":
+    """The run's last checkpoint with its optimizer; else the weights that it is to start from;
+    else a new LoRA adapter."""
+    client = connection.client
+    if directory.last_state is not None:
+        path = directory.last_state["state_path"]
+        print(f"resuming after {directory.start_step} steps from {path}", flush=True)
+        return connection.wait(client.create_training_client_from_state_with_optimizer(path))
+    if config.load_checkpoint_path is not None:
+        path = rundir.state_path(config.load_checkpoint_path)
+        print(f"starting from {path}", flush=True)
+        return connection.wait(client.create_training_client_from_state(path))
+    return connection.wait(
+        client.create_lora_training_client(
+            base_model=config.model_name, rank=config.lora_rank, seed=config.seed
+        )
+    )

@@ -1,0 +1,95 @@
+"""What each session has used: tokens trained on and sampled, steps, and how often it waited."""
+
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+__all__ = ["Meter", "Usage"]
+
+ENDED = 1000  # sessions that have ended and are still listed; the rest is in the total
+
+
+@dataclass
+class Usage:
+    """Counts of one session, or of all. Tokens are those of the inputs and of the answers.
+
+    `trained_tokens` went through forward and backward, `forward_tokens` through forward only;
+    `prompt_tokens` were read once a sampling request, whatever its `num_samples`;
+    `sampled_tokens` were drawn. `paused` requests had to wait for their turn. Only in the total:
+    `refused` requests were answered with a 429, `failed` ones with the 500 of `fail_rate`.
+    """
+
+    trained_tokens: int = 0
+    forward_tokens: int = 0
+    prompt_tokens: int = 0
+    sampled_tokens: int = 0
+    steps: int = 0
+    samples: int = 0
+    refused: int = 0
+    failed: int = 0
+    paused: int = 0
+
+    def add(self, counts: dict[str, int]) -> None:
+        """Add to the counts of those names."""
+        for name, count in counts.items():
+            setattr(self, name, getattr(self, name) + count)
+
+
+@dataclass
+class _Line:
+    """A session as the meter lists it."""
+
+    session_id: str
+    tags: list[str]
+    user_metadata: dict[str, Any] | None
+    display_name: str | None
+    started: float
+    ended: float | None = None
+    usage: Usage = field(default_factory=Usage)
+
+
+class Meter:
+    """Usage by session. Any thread may add; sessions that have ended stay, the last 1,000."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lines: OrderedDict[str, _Line] = OrderedDict()
+        self._ended: OrderedDict[str, None] = OrderedDict()
+        self._total = Usage()
+
+    def open(
+        self, session: str, tags: list[str], user_metadata: dict[str, Any] | None, name: str | None
+    ) -> None:
+        """A session has begun."""
+        with self._lock:
+            self._lines[session] = _Line(session, tags, user_metadata, name, time.time())
+
+    def end(self, session: str) -> None:
+        """A session has ended: its counts stay."""
+        with self._lock:
+            line = self._lines.get(session)
+            if line is None or line.ended is not None:
+                return
+            line.ended = time.time()
+            self._ended[session] = None
+            while len(self._ended) > ENDED:
+                del self._lines[self._ended.popitem(last=False)[0]]
+
+    def add(self, session: str | None, **counts: int) -> None:
+        """Count for a session; for the total alone if there is none of that id."""
+        with self._lock:
+            self._total.add(counts)
+            if session is not None and (line := self._lines.get(session)) is not None:
+                line.usage.add(counts)
+
+    def report(self) -> dict[str, Any]:
+        """`{"total": counts, "sessions": [...]}`, the newest first; times in Unix seconds."""
+        with self._lock:
+            lines = [asdict(line) for line in reversed(self._lines.values())]
+            total = asdict(self._total)
+        sessions = [
+            {**{k: v for k, v in line.items() if k != "usage"}, **line["usage"]} for line in lines
+        ]
+        return {"total": total, "sessions": sessions}

@@ -1,0 +1,121 @@
+"""A service with limits: who waits, who is turned away, and that their turn comes."""
+
+import pytest
+
+from sweeper.engine.checkpoints import Vault
+from sweeper.engine.errors import Busy
+from sweeper.engine.limits import Limits
+from sweeper.engine.models import Models
+from sweeper.engine.service import Service
+
+DONE = 10
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    return Models(str(tmp_path_factory.mktemp("models")))
+
+
+@pytest.fixture
+def limited(models, tmp_path):
+    """Make services with limits."""
+    made = []
+
+    def limited(**limits):
+        vault = Vault(str(tmp_path / "checkpoints"))
+        made.append(Service(models, vault, str(tmp_path / "spill"), limits=Limits(**limits)))
+        return made[-1]
+
+    yield limited
+    for service in made:
+        service.scheduler.stop(DONE)
+
+
+def opened(service, number=0):
+    """A session that asks for a training client: its id, and the promise."""
+    session = service.create_session({"tags": [f"n{number}"]})["session_id"]
+    body = {"session_id": session, "model_seq_id": 0, "base_model": "tiny/qwen3"}
+    return session, service.create_model(body)["request_id"]
+
+
+def test_sessions_beyond_the_limit_wait_for_their_turn(limited):
+    service = limited(max_sessions=2)
+    asked = [opened(service, n) for n in range(5)]
+    futures = [service.promises.get(name) for _, name in asked]
+    for future in futures[:2]:
+        assert future.result(DONE).body["type"] == "create_model"
+    assert not any(future.done() for future in futures[2:])
+    paused = [service.promises.paused(name) for _, name in asked]
+    assert paused[:2] == [None, None]
+    assert {why.state for why in paused[2:]} == {"paused_rate_limit"}
+    # one that has a seat may have a second training client
+    more = {"session_id": asked[0][0], "model_seq_id": 1, "base_model": "tiny/qwen3"}
+    again = service.create_model(more)["request_id"]
+    assert "model_id" in service.promises.get(again).result(DONE).body
+    service.finish_session(asked[1][0])
+    assert "model_id" in futures[2].result(DONE).body
+    assert service.promises.paused(asked[2][1]) is None
+    # one that gives up while it waits is told so, and takes no seat
+    service.finish_session(asked[3][0])
+    assert futures[3].result(DONE).body["error"] == "the session has ended"
+    service.finish_session(asked[0][0])
+    assert "model_id" in futures[4].result(DONE).body
+    assert service.meter.report()["total"]["paused"] == 3
+
+
+def test_a_session_that_was_killed_keeps_nobody_waiting_long(limited):
+    service = limited(max_sessions=1)
+    (killed, first), (_, second) = opened(service), opened(service)
+    service.promises.get(first).result(DONE)
+    service.registry.session(killed).seen -= 60
+    service._swept -= 60
+    service.sweep()
+    assert "model_id" in service.promises.get(second).result(DONE).body
+
+
+def test_samples_beyond_the_limit_are_refused_or_wait(limited):
+    service = limited(max_concurrent_samples=1)
+    session = service.create_session({})["session_id"]
+    asked = {"session_id": session, "sampling_session_seq_id": 0, "base_model": "tiny/qwen3"}
+    sampler = service.create_sampling_session(asked).result(DONE).body["sampling_session_id"]
+    body = {
+        "sampling_session_id": sampler,
+        "prompt": {"chunks": [{"type": "encoded_text", "tokens": [1, 2, 3]}]},
+        "sampling_params": {"max_tokens": 4},
+    }
+    gate = service._admission._draws
+    gate.enter("other", lambda: None)
+    with pytest.raises(Busy, match="too many samples"):
+        service.sample({**body, "seq_id": 0}, may_refuse=True)
+    names = [service.sample({**body, "seq_id": n})["request_id"] for n in (1, 2, 3)]
+    assert {service.promises.paused(name).state for name in names} == {"paused_capacity"}
+    service.cancel({"request_id": names[1]})
+    gate.leave("other")
+    for name in (names[0], names[2]):
+        assert isinstance(service.promises.get(name).result(DONE).body, bytes)
+    assert service.promises.get(names[1]).cancelled()
+    assert [service.promises.paused(name) for name in names] == [None] * 3
+    last = service.sample({**body, "seq_id": 4})["request_id"]
+    assert isinstance(service.promises.get(last).result(DONE).body, bytes)
+    assert gate.waiting() == 0
+
+
+def test_a_seat_is_not_kept_by_a_session_that_is_no_more(limited):
+    service = limited(max_sessions=1)
+    service._admission._seats.enter("gone", lambda: None)  # as if it ended while it was seated
+    _, name = opened(service)
+    assert service.promises.paused(name)
+    service._swept -= 60
+    service.sweep()
+    assert "model_id" in service.promises.get(name).result(DONE).body
+
+
+def test_nothing_is_remembered_of_who_gave_up(limited):
+    service = limited(max_sessions=1)
+    opened(service)
+    for n in range(3):
+        session, name = opened(service, n)
+        service.finish_session(session)
+        assert "error" in service.promises.get(name).result(DONE).body
+        assert service.promises.paused(name) is None
+    assert service._admission._seats.waiting() == 0

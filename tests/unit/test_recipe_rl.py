@@ -1,0 +1,90 @@
+import statistics
+
+import chz
+import numpy as np
+import pytest
+
+from recipes import rl
+from recipes.rollouts import Rollout
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("group_size", 1, "group_size must be at least 2, not 1"),
+        ("groups_per_batch", 0, "groups_per_batch must be at least 1, not 0"),
+        ("max_tokens", 0, "max_tokens must be at least 1, not 0"),
+        ("num_substeps", 0, "num_substeps must be at least 1, not 0"),
+        ("temperature", 0.0, "temperature must be positive, not 0.0"),
+        ("entropy_coef", -0.1, "entropy_coef must not be negative, not -0.1"),
+        ("learning_rate", 0.0, "learning_rate must be positive, not 0.0"),
+        ("log_path", "", "log_path must not be empty"),
+    ],
+)
+def test_bad_values_are_refused(field, value, message):
+    with pytest.raises(ValueError, match=message):
+        rl.Config(**{field: value})
+
+
+def test_every_field_is_documented():
+    undocumented = [name for name, field in chz.chz_fields(rl.Config).items() if not field._doc]
+    assert undocumented == []
+
+
+def test_advantages_are_what_was_earned_above_the_group():
+    assert rl.advantages([0.0, 1.0, 0.5, 0.5], normalize_std=False) == [-0.5, 0.5, 0.0, 0.0]
+
+
+def test_normalized_advantages_have_unit_deviation():
+    rewards = [0.1, 0.9, 0.4, 0.4, 0.7]
+    found = rl.advantages(rewards, normalize_std=True)
+    assert statistics.fmean(found) == pytest.approx(0.0, abs=1e-12)
+    assert statistics.pstdev(found) == pytest.approx(1.0, abs=1e-5)
+    plain = rl.advantages(rewards, normalize_std=False)
+    assert np.sign(found).tolist() == np.sign(plain).tolist()
+
+
+def test_the_kl_estimates_against_gaussians_whose_kl_is_known():
+    # Under q = N(0, 1) and p = N(m, 1), KL(q || p) = m^2 / 2, and so is the mean of k2 to
+    # leading order: E[(m x - m^2 / 2)^2] / 2 = m^2 / 2 + m^4 / 8.
+    m = 0.3
+    x = np.random.default_rng(0).normal(size=200_000)
+    found = rl.kl_sample_train((-(x**2) / 2).tolist(), (-((x - m) ** 2) / 2).tolist())
+    assert found["optim/kl_sample_train_v1"] == pytest.approx(m**2 / 2, abs=3e-3)
+    assert found["optim/kl_sample_train_v2"] == pytest.approx(m**2 / 2 + m**4 / 8, abs=1e-3)
+
+
+def test_the_entropy_bonus_favours_unlikely_tokens_and_sums_to_nothing():
+    logprobs = [-1.0, -2.0, -6.0]
+    bonus = rl.entropy_bonus(logprobs, statistics.fmean(logprobs), coef=0.1)
+    assert bonus == pytest.approx([-0.2, -0.1, 0.3])
+
+
+def test_a_datum_has_each_sampled_token_with_its_logprob_and_advantage():
+    rollout = Rollout([7, 8], [-0.5, -1.5], "x", True, 1.0, True)
+    datum = rl.to_datum([1, 2, 3], rollout, [0.25, 0.75])
+    inputs = {key: value.to_numpy().tolist() for key, value in datum.loss_fn_inputs.items()}
+    assert datum.model_input.to_ints() == [1, 2, 3, 7]
+    assert inputs == {
+        "target_tokens": [2, 3, 7, 8],
+        "logprobs": [0.0, 0.0, -0.5, -1.5],
+        "advantages": [0.0, 0.0, 0.25, 0.75],
+    }
+
+
+@pytest.mark.parametrize(("count", "parts"), [(8, 3), (9, 3), (2, 4), (5, 1), (0, 3)])
+def test_substeps_share_a_batch_evenly(count, parts):
+    found = rl.split_evenly(list(range(count)), parts)
+    assert [item for part in found for item in part] == list(range(count))
+    assert len(found) == min(count, parts)
+    sizes = {len(part) for part in found}
+    assert not sizes or max(sizes) - min(sizes) <= 1
+    assert 0 not in sizes
+
+
+def test_samples_have_seeds_of_their_own_that_repeat():
+    keys = [(seed, step, n) for seed in range(3) for step in range(20) for n in range(16)]
+    found = [rl.sampling_seed(*key) for key in keys]
+    assert len(set(found)) == len(keys)
+    assert found == [rl.sampling_seed(*key) for key in keys]
+    assert all(0 <= seed < 2**31 for seed in found)
