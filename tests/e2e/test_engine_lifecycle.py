@@ -96,7 +96,7 @@ def test_why_it_does_not_start_is_one_line(tmp_path, engine):
     )
     assert run.returncode == 6
     last = run.stderr.splitlines()[-1]
-    assert last == f"error: cannot listen on 127.0.0.1 port {taken}: Address already in use"
+    assert last == f"sweeper: cannot listen on 127.0.0.1 port {taken}: Address already in use"
     with pytest.raises(EngineError, match="Address already in use"):
         lifecycle.wait(str(tmp_path), timeout=0)
 
