@@ -61,6 +61,7 @@ e2e: dev tmux ## the tests that drive the whole program
 
 bench: dev ## the measurements of docs/: slow, and better on a quiet machine
 	@$(BIN)/python tests/bench/engine_arrays.py
+	@$(BIN)/python tests/bench/engine_calls.py
 
 clean: ## remove .venv (sweeps stay)
 	rm -rf $(VENV)
