@@ -142,7 +142,7 @@ def test_what_cannot_be_used_is_said_in_a_line(write):
     )
     assert error("nolog", log_path_field="oot") == "recipe 'nolog': C has no field oot"
     assert resolve("nolog", log_path_field="out").log_path_field == "out"
-    assert "no recipe and no module is called 'sfft' (recipes: sft" in error("sfft")
+    assert "no recipe and no module is called 'sfft' (recipes: rl, sft" in error("sfft")
     assert error("no/such.py").startswith("recipe 'no/such.py': there is no file /")
     assert error("a b") == "'a b' names no recipe, module or file"
     assert error("sft", python="/no/python").startswith("launch.python: there is no interpreter")
