@@ -6,6 +6,7 @@ step n began with; the last line, at max_steps, has only an evaluation.
 """
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -37,7 +38,7 @@ def run(recipe: str, trainer: type["Trainer"], config: settings.Settings) -> Non
             raise SystemExit(stop.exit_code)
 
 
-class Trainer:
+class Trainer(ABC):
     """A run under way: `training` is the model, `wait` gets a request's result."""
 
     shown: ClassVar[tuple[str, ...]] = ()
@@ -58,23 +59,23 @@ class Trainer:
         self.last_line = time.monotonic()
         self.prepare(data)
 
+    @abstractmethod
     def prepare(self, data: tasks.Split) -> None:
         """Make of the data what the recipe trains and evaluates on."""
-        raise NotImplementedError
 
+    @abstractmethod
     def train_steps(self) -> int:
         """Train and log from the run's start until the end, or until `stop` has heard a signal.
 
         Returns the number of steps that the model has been trained by then.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def begin_evaluation(self, step: int) -> Callable[[], dict[str, float]]:
         """Submit the requests of an evaluation; the function returned waits for the scores.
 
         They are of the weights that the step begins with, whatever is submitted after.
         """
-        raise NotImplementedError
 
     def train(self) -> bool:
         """Train from the run's start; True at the end, False when stopped by a signal.

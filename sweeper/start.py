@@ -60,9 +60,9 @@ def launch(
 
     `source` is a grid's path, its mapping, or a plan. With `wait` this process is the launcher
     until the sweep has ended, and `notify` hears of every change; `tell` gets a sentence about
-    what this launch does to an earlier one. Raises `GridError` for a grid
-    that cannot run, `EnvironmentFailure` when something it needs is missing, `AnotherLauncher`
-    when the sweep has one.
+    what this launch does to an earlier one. Raises `GridError` for a grid that cannot run,
+    `EnvironmentFailure` when something it needs is missing, `AnotherLauncher` when the sweep has
+    one.
     """
     from sweeper.planner import Plan, plan
 
