@@ -51,6 +51,10 @@ class RunDirectory:
         """Append a step's line. NaN is written as json.dumps does."""
         self._append(METRICS, {"step": step, **metrics})
 
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """The lines of all steps logged, each with its `step`."""
+        return _read_lines(os.path.join(self.path, METRICS))
+
     def record_checkpoint(self, record: Mapping[str, Any]) -> None:
         """Append what was saved."""
         self._append(CHECKPOINTS, record)

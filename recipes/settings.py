@@ -15,7 +15,9 @@ import chz
 from . import tasks
 
 # What may change between a run's start and its resumption without making it another run.
-FREE = frozenset({"log_path", "base_url", "save_every", "ttl_seconds"})
+FREE = frozenset(
+    {"log_path", "base_url", "save_every", "ttl_seconds", "wandb_project", "wandb_name"}
+)
 
 
 @chz.chz
@@ -54,6 +56,12 @@ class Settings:
     log_path: str = chz.field(default="runs/run", doc="directory for metrics and checkpoints")
     base_url: str | None = chz.field(
         default=None, doc="address of the service; else $TINKER_BASE_URL, else the hosted one"
+    )
+    wandb_project: str | None = chz.field(
+        default=None, doc="log to this project of W&B too; else to $WANDB_PROJECT, if there is one"
+    )
+    wandb_name: str | None = chz.field(
+        default=None, doc="the run's name at W&B; else $WANDB_NAME, else one of W&B's own"
     )
 
     @chz.validate

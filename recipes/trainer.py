@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import chz
 
-from . import rundir, service, settings, tasks
+from . import rundir, service, settings, tasks, tracking
 
 if TYPE_CHECKING:
     import tinker
@@ -32,10 +32,11 @@ def run(recipe: str, trainer: type["Trainer"], config: settings.Settings) -> Non
         loop = trainer(config, directory, connection, data, stop)
         directory.write_config(values)
         directory.drop_steps_from(directory.start_step)
-        finished = loop.train()
-        connection.close()
-        if not finished:
-            raise SystemExit(stop.exit_code)
+        with tracking.tracked(config, directory, values) as tracker:
+            finished = loop.train(tracker)
+            connection.close()
+            if not finished:
+                raise SystemExit(stop.exit_code)
 
 
 class Trainer(ABC):
@@ -77,11 +78,12 @@ class Trainer(ABC):
         They are of the weights that the step begins with, whatever is submitted after.
         """
 
-    def train(self) -> bool:
+    def train(self, tracker: tracking.Tracker) -> bool:
         """Train from the run's start; True at the end, False when stopped by a signal.
 
         Either way a checkpoint is there: the final one, or one to resume from.
         """
+        self.tracker = tracker
         self.stop.graceful = True
         step = self.train_steps()
         if self.stop.signum is None:
@@ -121,7 +123,7 @@ class Trainer(ABC):
         record = {"name": f"{step:06d}", "batch": step, "state_path": self.wait(saved).path}
         if self.config.ttl_seconds is not None:
             record["ttl_seconds"] = self.config.ttl_seconds
-        self.run.record_checkpoint(record)
+        self.run.record_checkpoint(record | self.tracker.mark)
 
     def finish(self) -> None:
         """The last evaluation and, once it is written, the final checkpoint."""
@@ -131,7 +133,8 @@ class Trainer(ABC):
         sampler = self.training.save_weights_for_sampler("final")
         self.log(step, scores())
         paths = {"state_path": self.wait(state).path, "sampler_path": self.wait(sampler).path}
-        self.run.record_checkpoint({"name": "final", "batch": step, "final": True, **paths})
+        record = {"name": "final", "batch": step, "final": True, **paths}
+        self.run.record_checkpoint(record | self.tracker.mark)
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
         """A line of metrics, and one on the screen. `time/total` is since the line before."""
@@ -139,6 +142,7 @@ class Trainer(ABC):
         times = {"progress": step / self.config.max_steps, "time/total": now - self.last_line}
         self.last_line = now
         self.run.log_metrics(step, metrics | times)
+        self.tracker.log(step, metrics | times)
         scores = "  ".join(f"{key} {metrics[key]:.4f}" for key in self.shown if key in metrics)
         print(f"step {step}/{self.config.max_steps}  {scores}", flush=True)
 

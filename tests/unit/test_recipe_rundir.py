@@ -38,6 +38,30 @@ def test_a_final_state_means_finished(tmp_path, run):
     assert rundir.open_run(str(tmp_path), CONFIG, FREE).finished
 
 
+def test_an_address_of_weights_is_taken_as_it_is():
+    assert rundir.state_path("tinker://x/weights/final") == "tinker://x/weights/final"
+
+
+def test_a_run_s_directory_stands_for_its_last_weights(tmp_path, run):
+    run.record_checkpoint({"name": "000010", "batch": 10, "state_path": "tinker://x/weights/10"})
+    run.record_checkpoint({"name": "000020", "batch": 20, "state_path": "tinker://x/weights/20"})
+    run.record_checkpoint({"name": "000025", "batch": 25, "sampler_path": "tinker://x/s/25"})
+    with open(tmp_path / "checkpoints.jsonl", "a") as file:
+        file.write('{"name": "000030", "batch": 30, "state_path": "tinker://x/wei')
+    before = (tmp_path / "checkpoints.jsonl").read_bytes()
+    assert rundir.state_path(str(tmp_path)) == "tinker://x/weights/20"
+    assert (tmp_path / "checkpoints.jsonl").read_bytes() == before  # it may be another's, at work
+
+
+@pytest.mark.parametrize("content", [None, "", '{"name": "a", "batch": 1}\n', "[]\nnull\n{\n"])
+def test_a_directory_without_weights_is_one_clear_error(tmp_path, content):
+    if content is not None:
+        (tmp_path / "checkpoints.jsonl").write_text(content)
+    with pytest.raises(RecipeError) as caught:
+        rundir.state_path(str(tmp_path))
+    assert str(caught.value) == f"no checkpoint in {tmp_path}/checkpoints.jsonl"
+
+
 def test_a_torn_checkpoint_is_cut_before_the_next_is_appended(tmp_path, run):
     run.record_checkpoint({"name": "000010", "batch": 10, "state_path": "tinker://x/weights/10"})
     with open(tmp_path / "checkpoints.jsonl", "a") as file:

@@ -69,7 +69,7 @@ def test_every_task_of_the_configuration_has_data(task):
 
 def test_importing_a_recipe_imports_no_heavy_package():
     code = "import sys, recipes.sft; print([m for m in sys.argv[1:] if m in sys.modules])"
-    heavy = ["tinker", "numpy", "transformers", "torch", "httpx", "sweeper"]
+    heavy = ["tinker", "numpy", "transformers", "torch", "httpx", "wandb", "sweeper"]
     done = subprocess.run(
         [sys.executable, "-c", code, *heavy], capture_output=True, text=True, check=True
     )

@@ -115,12 +115,31 @@ def test_copies_of_held_out_conversations_are_not_trained_on(tmp_path):
             '{"messages": [{"role": "user", "content": "q"}]}',
             "chats.jsonl:2: the last message must be the assistant's",
         ),
+        ('{"prompt": "q"}', "chats.jsonl:2: expected"),
+        ('{"answer": "a"}', "chats.jsonl:2: expected"),
+        ('{"prompt": "q", "answer": null}', "chats.jsonl:2: expected"),
+        ('{"prompt": "q", "answer": 4}', "chats.jsonl:2: expected"),
+        ('{"prompt": ["q"], "answer": "a"}', "chats.jsonl:2: expected"),
+        ('{"Prompt": "q", "answer": "a"}', "chats.jsonl:2: expected"),
+        ('{"prompt": "q", "answer": "a"', "chats.jsonl:2: not JSON"),
+        ('{"prompt": "q", "answer": "a"} {}', "chats.jsonl:2: not JSON"),
+        ('"prompt"', "chats.jsonl:2: expected"),
+        ("null", "chats.jsonl:2: expected"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path, row, message):
     path = write(tmp_path / "chats.jsonl", [json.dumps(chat("q")), row])
-    with pytest.raises(RecipeError, match=message):
+    with pytest.raises(RecipeError, match=message) as caught:
         tasks.load(path, 1)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_prompt_with_its_answer_is_a_conversation(tmp_path):
+    rows = [{"prompt": f"q{i}", "answer": "yes", "source": "elsewhere"} for i in range(3)]
+    split = tasks.load(write(tmp_path / "pairs.jsonl", map(json.dumps, rows)), 1)
+    assert sorted(split.train + split.test, key=str) == [
+        chat(f"q{i}")["messages"] for i in range(3)
+    ]
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -1,0 +1,102 @@
+"""Fixtures of the tests that drive whole programs."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.engine import lifecycle
+
+
+class Recipes:
+    """Recipes as programs of their own, with no other service than the tests' engine."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def run(
+        self, recipe: str, log_path: Path, env: Mapping[str, str] | None = None, **settings: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """Execute a recipe to its end: `.returncode`, `.stdout`, `.stderr`."""
+        return subprocess.run(
+            self._command(recipe, log_path, settings),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env=self._environment(env),
+            check=False,
+        )
+
+    def disturbed(
+        self,
+        recipe: str,
+        log_path: Path,
+        step: int,
+        action: Callable[[subprocess.Popen[str]], object],
+        env: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> tuple[int, str]:
+        """Execute a recipe, and once it has reported `step` do something to its process.
+
+        Returns its exit code and stderr.
+        """
+        with subprocess.Popen(
+            self._command(recipe, log_path, settings),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self._environment(env),
+        ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line.startswith(f"step {step}/"):
+                    action(process)
+                    break
+            _, errors = process.communicate()
+        return process.returncode, errors
+
+    def stopped_after(
+        self,
+        recipe: str,
+        log_path: Path,
+        step: int,
+        signum: int,
+        env: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> tuple[int, str]:
+        """`disturbed` by a signal."""
+        return self.disturbed(
+            recipe, log_path, step, lambda process: process.send_signal(signum), env, **settings
+        )
+
+    @staticmethod
+    def read(path: Path) -> list[dict[str, Any]]:
+        """The records of a file of JSON lines."""
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+    def measured(self, log_path: Path) -> list[dict[str, Any]]:
+        """A run's metrics, without what a clock gave."""
+        lines = self.read(log_path / "metrics.jsonl")
+        return [{k: v for k, v in line.items() if not k.startswith("time/")} for line in lines]
+
+    def _command(self, recipe: str, log_path: Path, settings: Mapping[str, Any]) -> list[str]:
+        settings = {"base_url": self.url} | dict(settings)
+        arguments = [f"{key}={value}" for key, value in settings.items()]
+        return [sys.executable, "-m", f"recipes.{recipe}", f"log_path={log_path}", *arguments]
+
+    @staticmethod
+    def _environment(more: Mapping[str, str] | None) -> dict[str, str]:
+        ours = {k: v for k, v in os.environ.items() if not k.startswith(("TINKER_", "WANDB_"))}
+        return ours | dict(more or {})
+
+
+@pytest.fixture(scope="session")
+def recipes(engine: lifecycle.EngineInfo) -> Recipes:
+    """Runs recipes, and reads what they leave behind."""
+    return Recipes(engine.url)

@@ -1,0 +1,93 @@
+"""tinker-cookbook's own readers on what our recipes leave behind."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+ROOT = Path(__file__).parents[2]
+COOKBOOK = ROOT / ".venv-cookbook" / "bin" / "python"
+STEPS, GROUPS, SIZE, HELD_OUT, LOGGED = 3, 4, 5, 6, 2
+
+
+@pytest.fixture(scope="module")
+def folder(recipes, tmp_path_factory):
+    """A run of each recipe."""
+    if not COOKBOOK.exists():
+        pytest.skip("tinker-cookbook is not installed: `make cookbook` gets it")
+    found = tmp_path_factory.mktemp("runs")
+    common = {"max_steps": STEPS, "test_size": HELD_OUT, "eval_every": 2, "save_every": 2}
+    done = recipes.run("sft", found / "sft", **common)
+    assert (done.returncode, done.stderr) == (0, "")
+    rl = {"groups_per_batch": GROUPS, "group_size": SIZE, "num_groups_to_log": LOGGED}
+    rl |= {"max_tokens": 8, "load_checkpoint_path": found / "sft"}
+    done = recipes.run("rl", found / "rl", **common, **rl)
+    assert (done.returncode, done.stderr) == (0, "")
+    return found
+
+
+@pytest.fixture(scope="module")
+def runs(folder):
+    """What the readers make of them."""
+    script = ROOT / "tests" / "support" / "read_with_cookbook.py"
+    done = subprocess.run(
+        [COOKBOOK, script, folder],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_both_runs_are_found(runs):
+    assert set(runs) == {"sft", "rl"}
+    assert runs["rl"]["training_type"] == "rl"
+    assert [runs[name]["iteration_count"] for name in ("sft", "rl")] == [0, STEPS + 1]
+
+
+@pytest.mark.parametrize("name", ["sft", "rl"])
+def test_metrics_checkpoints_and_configuration_are_read_whole(runs, recipes, folder, name):
+    run = runs[name]
+    assert run["config"] == json.loads((folder / name / "config.json").read_text())
+    assert run["metrics"] == recipes.read(folder / name / "metrics.jsonl")
+    assert run["checkpoints"] == recipes.read(folder / name / "checkpoints.jsonl")
+    assert [record["batch"] for record in run["checkpoints"]] == [2, STEPS]
+
+
+def test_iterations_are_told_apart(runs):
+    told = [
+        (info["has_train_rollouts"], info["has_train_logtree"], info["eval_labels"])
+        for info in runs["rl"]["iterations"]
+    ]
+    assert told == [(True, True, ["test"]), (True, True, []), (True, True, ["test"]),
+                    (False, False, ["test"])]  # fmt: skip
+
+
+def test_summaries_are_what_cookbook_s_writer_makes_of_these_episodes(runs):
+    run = runs["rl"]
+    sizes = {key: len(records) for key, records in run["rollouts"].items()}
+    train = {f"{step}/train": GROUPS * SIZE for step in range(STEPS)}
+    assert sizes == train | {f"{step}/eval_test": HELD_OUT for step in (0, 2, STEPS)}
+    assert run["rollouts"] == run["rewritten"]
+    splits = {key: records[0]["split"] for key, records in run["rollouts"].items()}
+    assert {splits["0/train"], splits["0/eval_test"]} == {"train", "eval/test"}
+
+
+def test_transcripts_are_what_cookbook_s_logtree_draws_of_these_episodes(runs):
+    run = runs["rl"]
+    assert set(run["logtrees"]) == set(run["rollouts"])
+    for key, tree in run["logtrees"].items():
+        drawn = run["redrawn"][key]
+        for each in (tree, drawn):
+            assert each.pop("started_at")
+            [subtitle] = [n for n in each["root"]["children"] if n["tag"] == "div"]
+            assert subtitle["attrs"] == {"class": "lt-subtitle"}
+            each["root"]["children"].remove(subtitle)
+        assert tree == drawn
+        groups = [n for n in tree["root"]["children"] if n["tag"] == "section"]
+        assert len(groups) == LOGGED

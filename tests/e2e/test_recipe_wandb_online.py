@@ -1,0 +1,166 @@
+"""What reaches W&B's service, for which a little one of our own stands in."""
+
+import gzip
+import json
+import signal
+import threading
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+SETTINGS = {"test_size": 4, "batch_size": 4, "eval_every": 0, "save_every": 4}
+PROJECT = {"id": "p", "name": "demo", "entity": {"id": "e", "name": "us"}}
+
+
+class Service(ThreadingHTTPServer):
+    """As much of W&B's service as a run needs: `lines` has each run's history as it was sent."""
+
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.lines: dict[str, list[str]] = {}
+        self.exit_codes: dict[str, list[int]] = {}
+
+    def history(self, run):
+        """Metrics by step, without what W&B adds. Raises where a step came twice."""
+        items = [json.loads(line) for line in self.lines[run]]
+        assert len({item["_step"] for item in items}) == len(items)
+        return {
+            item["_step"]: {k: v for k, v in item.items() if not k.startswith("_")}
+            for item in items
+        }
+
+    def bucket(self, run):
+        return {
+            "id": run,
+            "name": run,
+            "displayName": run,
+            "config": "{}",
+            "project": PROJECT,
+            "historyLineCount": len(self.lines.get(run, [])),
+        }
+
+    def status(self, run):
+        """What a run that may go on there asks first."""
+        if run not in self.lines:
+            return None
+        return self.bucket(run) | {
+            "summaryMetrics": "{}",
+            "logLineCount": 0,
+            "eventsLineCount": 0,
+            "historyTail": json.dumps(self.lines[run][-1:]),
+            "eventsTail": "[]",
+            "tags": [],
+            "notes": None,
+            "wandbConfig": '{"t": 1}',
+        }
+
+    def query(self, text, values):
+        if "RunResumeStatus" in text:
+            return {"model": PROJECT | {"bucket": self.status(values["name"])}}
+        if "UpsertBucket" in text:
+            return {"upsertBucket": {"bucket": self.bucket(values["name"]), "inserted": True}}
+        if "CreateRunFiles" in text:
+            files = [{"name": name, "uploadUrl": self.url} for name in values["files"]]
+            return {"createRunFiles": {"runID": "r", "uploadHeaders": [], "files": files}}
+        if "Viewer" in text:
+            return {"viewer": {"id": "u", "entity": "us", "flags": "{}", "teams": {"edges": []}}}
+        return {}
+
+    def stream(self, run, sent):
+        """Lines come with the number of those before them, so that a line sent twice is one."""
+        if chunk := (sent.get("files") or {}).get("wandb-history.jsonl"):
+            self.lines.setdefault(run, [])[chunk["offset"] :] = chunk["content"]
+        if sent.get("complete"):
+            self.exit_codes.setdefault(run, []).append(sent["exitcode"])
+        return {}
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def handle(self):
+        with suppress(ConnectionError):  # killed with its run, W&B says no goodbye
+            super().handle()
+
+    def answer(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.headers.get("Content-Encoding") == "gzip":
+            body = gzip.decompress(body)
+        said = {}
+        if self.path.endswith("/file_stream"):
+            said = self.server.stream(self.path.split("/")[-2], json.loads(body))
+        elif self.path.endswith("/graphql"):
+            asked = json.loads(body)
+            said = {"data": self.server.query(asked["query"], asked.get("variables") or {})}
+        text = json.dumps(said).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def __getattr__(self, name):
+        if name in ("do_GET", "do_POST", "do_PUT"):
+            return self.answer
+        raise AttributeError(name)
+
+
+@pytest.fixture
+def service():
+    with Service() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def env(service):
+    return {"WANDB_BASE_URL": service.url, "WANDB_API_KEY": "k" * 40, "WANDB_PROJECT": "demo"}
+
+
+def lines(recipes, log_path):
+    found = recipes.read(log_path / "metrics.jsonl")
+    return {line.pop("step"): line for line in found}
+
+
+def recorded(recipes, log_path):
+    return recipes.read(log_path / "checkpoints.jsonl")[-1]["wandb_run_id"]
+
+
+def test_the_service_gets_what_metrics_jsonl_gets(recipes, service, env, tmp_path):
+    done = recipes.run("sft", tmp_path, env=env, max_steps=6, **SETTINGS)
+    assert done.returncode == 0
+    assert "W&B: " not in done.stderr
+    run = recorded(recipes, tmp_path)
+    assert service.history(run) == lines(recipes, tmp_path)
+    assert service.exit_codes == {run: [0]}
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_a_stopped_run_leaves_no_gap_there(recipes, service, env, tmp_path, signum, code):
+    settings = SETTINGS | {"max_steps": 30}
+    assert recipes.stopped_after("sft", tmp_path, 9, signum, env=env, **settings)[0] == code
+    run = recorded(recipes, tmp_path)
+    assert recipes.run("sft", tmp_path, env=env, **settings).returncode == 0
+    assert recorded(recipes, tmp_path) == run
+    found, whole = service.history(run), lines(recipes, tmp_path)
+    assert list(found) == list(whole)
+    for step, metrics in whole.items():  # a step trained again took another time
+        assert found[step] | {"time/total": 0} == metrics | {"time/total": 0}
+    assert service.exit_codes[run][-1] == 0
+
+
+def test_a_project_given_late_gets_the_steps_before(recipes, service, env, tmp_path):
+    settings = SETTINGS | {"max_steps": 30}
+    assert recipes.stopped_after("sft", tmp_path, 9, signal.SIGTERM, **settings)[0] == 143
+    assert recipes.run("sft", tmp_path, env=env, **settings).returncode == 0
+    assert service.history(recorded(recipes, tmp_path)) == lines(recipes, tmp_path)
