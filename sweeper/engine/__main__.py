@@ -1,4 +1,4 @@
-"""`sweeper engine serve|status|stop`, also as `python -P -m sweeper.engine`."""
+"""`sweeper engine start|serve|status|stop`, also as `python -P -m sweeper.engine`."""
 
 import argparse
 import sys
@@ -6,7 +6,7 @@ import sys
 from sweeper.engine import lifecycle
 from sweeper.engine.lifecycle import TOKEN
 from sweeper.engine.limits import add_limits, limits_of
-from sweeper.errors import SweeperError
+from sweeper.errors import EngineError, SweeperError
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -14,25 +14,30 @@ def _parser() -> argparse.ArgumentParser:
         prog="sweeper engine", description="the local Tinker-compatible service"
     )
     actions = parser.add_subparsers(dest="action", required=True)
-    serve = actions.add_parser("serve", help="serve in the foreground")
-    serve.add_argument("--host", default="127.0.0.1")
-    serve.add_argument("--port", type=int, default=0, help="0 (the default) is a free one")
-    serve.add_argument(
-        "--model", action="append", default=[], metavar="NAME=DIR",
-        help="another base model, in Hugging Face's layout",
-    )  # fmt: skip
-    serve.add_argument(
-        "--alias", action="append", default=[], metavar="NAME=MODEL",
-        help="another name for a model, as Qwen/Qwen3-8B=tiny/qwen3",
-    )  # fmt: skip
-    serve.add_argument("--token", help=f"what clients must give as their key; better ${TOKEN}")
-    add_limits(serve)
     for action in (
-        serve,
+        _with_settings(actions.add_parser("start", help="start one, which stays")),
+        _with_settings(actions.add_parser("serve", help="serve in the foreground")),
         actions.add_parser("status", help="say whether one runs, and where"),
         actions.add_parser("stop", help="stop it"),
     ):
         action.add_argument("--home", help="default: $SWEEPER_HOME or the user's data directory")
+    return parser
+
+
+def _with_settings(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0, help="0 (the default) is a free one")
+    parser.add_argument(
+        "--model", action="append", default=[], metavar="NAME=DIR",
+        help="another base model, in Hugging Face's layout",
+    )  # fmt: skip
+    parser.add_argument(
+        "--alias", action="append", default=[], metavar="NAME=MODEL",
+        help="another name for a model, as org/its-name=tiny/qwen3; names of Qwen's models on the "
+        "hosted service stand for tiny/qwen3 anyway",
+    )  # fmt: skip
+    parser.add_argument("--token", help=f"what clients must give as their key; better ${TOKEN}")
+    add_limits(parser)
     return parser
 
 
@@ -43,26 +48,37 @@ def _pairs(given: list[str], flag: str, parser: argparse.ArgumentParser) -> dict
     return dict(item.split("=", 1) for item in given)
 
 
+def _start(host: str, port: int, home: str | None, settings: lifecycle.Settings) -> None:
+    if (found := lifecycle.find(home)) is not None:
+        raise EngineError(f"one runs already, at {found.url}: `sweeper engine stop` ends it")
+    info = lifecycle.start(host, port, home, settings)
+    print("\n".join(lifecycle.describe(info, settings.token)))
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the verb; the exit code."""
     parser = _parser()
     arguments = parser.parse_args(argv)
     try:
-        if arguments.action == "serve":
+        if arguments.action in ("serve", "start"):
             settings = lifecycle.Settings(
                 _pairs(arguments.model, "--model", parser),
                 _pairs(arguments.alias, "--alias", parser),
                 limits_of(arguments),
                 arguments.token,
             )
-            lifecycle.serve(arguments.host, arguments.port, arguments.home, settings)
+            where = arguments.home, settings
+            if arguments.action == "serve":
+                lifecycle.serve(arguments.host, arguments.port, *where)
+            else:
+                _start(arguments.host, arguments.port, *where)
             return 0
         if arguments.action == "stop":
             print("stopped" if lifecycle.stop(arguments.home) else "no engine is running")
             return 0
         found = lifecycle.find(arguments.home)
         if found is None:
-            print("no engine is running: `sweeper engine serve` starts one")
+            print("no engine is running: `sweeper engine start` starts one")
             return 5
         print("\n".join(lifecycle.describe(found)))
     except SweeperError as error:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 
-__all__ = ["checkpoints", "engine", "home", "hub", "models", "spill"]
+__all__ = ["checkpoints", "engine", "home", "hub", "models", "spill", "views"]
 
 
 def home(environ: Mapping[str, str] = os.environ) -> str:
@@ -35,5 +35,10 @@ def models(root: str | None = None) -> str:
 
 
 def hub(root: str | None = None) -> str:
-    """Tokenizers by model name, as the hub's cache has them: for `HF_HOME` set to the home."""
+    """Tokenizers by model name, as the hub's cache has them. Only the engine writes here."""
     return os.path.join(root or home(), "hub")
+
+
+def views(root: str | None = None) -> str:
+    """Caches for programs: what is in `hub`, and beside it what is in a user's own cache."""
+    return os.path.join(root or home(), "hub-views")

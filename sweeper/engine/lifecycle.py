@@ -11,19 +11,21 @@ import ipaddress
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from sweeper.engine import home as homes
+from sweeper.engine import hub
 from sweeper.engine.limits import Limits
 from sweeper.errors import EngineError
 
 __all__ = ["SERVICE", "TOKEN", "EngineInfo", "Settings", "client_key", "command", "describe",
-           "find", "hub_environment", "log_path", "meter", "record_path", "serve", "stop",
-           "wait"]  # fmt: skip
+           "find", "hub_environment", "log_path", "meter", "record_path", "serve", "start",
+           "stop", "wait"]  # fmt: skip
 
 SERVICE = "sweeper-engine"
 TOKEN = "SWEEPER_ENGINE_TOKEN"  # noqa: S105 -- the name of the variable
@@ -35,13 +37,16 @@ _TOKEN_LENGTH = 20
 
 
 class EngineInfo(NamedTuple):
-    """An engine that runs: its address, process, and when it started (ISO 8601)."""
+    """An engine that runs: its address, process, when it started (ISO 8601), the names of models
+    that it serves, and which of these are other names for others."""
 
     url: str
     pid: int
     started: str
     version: str
     home: str
+    models: Sequence[str] = ()
+    aliases: Mapping[str, str] = _NO_MODELS
 
 
 def record_path(home: str | None = None) -> str:
@@ -79,10 +84,21 @@ def command(home: str | None = None, port: int = 0, settings: Settings = Setting
     return [*argv, "--home", os.path.abspath(home)] if home else argv
 
 
-def hub_environment(home: str | None = None) -> dict[str, str]:
+def hub_environment(
+    home: str | None = None, environ: Mapping[str, str] = os.environ
+) -> dict[str, str]:
     """Variables with which `transformers` finds the tokenizers of the engine's models by name,
-    and looks for nothing on the network."""
-    return {"HF_HOME": os.path.abspath(home or homes.home()), "HF_HUB_OFFLINE": "1"}
+    and looks for nothing on the network, where those names are other models.
+
+    What a program in `environ` would find in its own hub cache is found too (`hub.view`). `HF_HOME`
+    is left alone, and so are the user's token and the data sets that were loaded before.
+    """
+    root = home or homes.home()
+    try:
+        cache = hub.view(homes.hub(root), hub.user_cache(environ), homes.views(root))
+    except OSError as error:
+        raise EngineError(f"cannot make the cache of tokenizers in {root}: {error}") from error
+    return {"HF_HUB_CACHE": cache, "HF_HUB_OFFLINE": "1"}
 
 
 def client_key() -> str:
@@ -157,7 +173,8 @@ def find(home: str | None = None) -> EngineInfo | None:
     try:
         with open(record_path(path), encoding="utf-8") as file:
             record: dict[str, Any] = json.load(file)
-        info = EngineInfo(record["url"], record["pid"], record["started"], record["version"], path)
+        info = EngineInfo(record["url"], record["pid"], record["started"], record["version"], path,
+                          record.get("models") or [], record.get("aliases") or {})  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError):
         return None
     answer = _ask(info.url, _ASK_SECONDS) or {}
@@ -218,6 +235,38 @@ def wait(home: str | None = None, timeout: float = 30.0) -> EngineInfo:
         if time.monotonic() > deadline:
             raise EngineError(f"no engine within {timeout:.0f} s{_last_words(home)}")
         time.sleep(0.05)
+
+
+def start(
+    host: str = "127.0.0.1",
+    port: int = 0,
+    home: str | None = None,
+    settings: Settings = Settings(),  # noqa: B008 -- a tuple
+    timeout: float = 60.0,
+) -> EngineInfo:
+    """Start an engine that outlives this process, and wait until it answers.
+
+    It runs `serve`. EngineError, with the end of the engine's log, if it does not start.
+    """
+    settings.limits.check()  # here too, where it can be told
+    token = _token(settings.token, host)
+    environ = {**os.environ, TOKEN: token} if token else None
+    null = subprocess.DEVNULL  # it keeps a log of its own
+    process = subprocess.Popen(
+        [*command(home, port, settings), "--host", host],
+        stdin=null, stdout=null, stderr=null, env=environ, start_new_session=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        ended = process.poll() is not None
+        info = find(home)
+        if info is not None and info.pid == process.pid:
+            return info
+        if ended:
+            raise EngineError(f"the engine did not start{_last_words(home)}")
+        time.sleep(0.05)
+    process.terminate()
+    raise EngineError(f"no engine within {timeout:.0f} s{_last_words(home)}")
 
 
 def stop(home: str | None = None) -> bool:

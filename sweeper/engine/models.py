@@ -175,7 +175,10 @@ class Models:
         """Raise Unknown if there is no model of that name."""
         if name not in self.names():
             offered = ", ".join(self.names())
-            raise Unknown(f"there is no base model {name!r} here; use {offered}")
+            raise Unknown(
+                f"there is no base model {name!r} here; use {offered}; or restart the engine with "
+                f"--alias {name}={tiny.NAME}"
+            )
 
     def contexts(self) -> dict[str, int]:
         """The context length of each model."""

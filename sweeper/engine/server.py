@@ -19,7 +19,7 @@ import uvicorn
 
 from sweeper import __version__
 from sweeper.engine import home as homes
-from sweeper.engine import hub
+from sweeper.engine import hub, names
 from sweeper.engine.app import build
 from sweeper.engine.checkpoints import Vault
 from sweeper.engine.lifecycle import SERVICE, Settings, log_path, record_path
@@ -128,6 +128,8 @@ def _offered(home: str, settings: Settings) -> Models:
 
 
 def _run(host: str, port: int, home: str, settings: Settings) -> None:
+    aliases = names.complete(settings.models, settings.aliases)
+    settings = settings._replace(aliases=aliases)
     offered, vault = _offered(home, settings), Vault(homes.checkpoints(home))
     service = Service(offered, vault, homes.spill(home), THREADS, settings.limits)
     started = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -136,7 +138,8 @@ def _run(host: str, port: int, home: str, settings: Settings) -> None:
         address, bound = listener.getsockname()[:2]
         url = f"http://[{address}]:{bound}" if ":" in address else f"http://{address}:{bound}"
         record = {"schema": 1, "url": url, "pid": os.getpid(), "started": started,
-                  "version": __version__}  # fmt: skip
+                  "version": __version__, "models": offered.names(),
+                  "aliases": dict(settings.aliases)}  # fmt: skip
         config = uvicorn.Config(
             build(service, identity, settings.token),
             log_config=None,

@@ -14,10 +14,11 @@ import tempfile
 from typing import Any, cast
 
 from sweeper.engine.arrays import Arrays
+from sweeper.engine.names import TINY
 
 __all__ = ["CONFIG", "NAME", "SPECIAL", "ensure", "vocabulary", "weights"]
 
-NAME = "tiny/qwen3"
+NAME = TINY
 SPECIAL = ("<|im_end|>", "<|endoftext|>", "<|im_start|>", "<think>", "</think>")
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"

@@ -7,6 +7,8 @@ import warnings
 import numpy as np
 import pytest
 
+from sweeper.engine.names import STAND_INS
+
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -86,8 +88,9 @@ def sample(sampler, n=1, prompt=PROMPT, **params):
 
 
 def test_what_is_on_offer(rest):
-    (model,) = rest.get_server_capabilities().result().supported_models
-    assert (model.model_name, model.max_context_length) == (MODEL, 2048)
+    models = rest.get_server_capabilities().result().supported_models
+    offered = {model.model_name: model.max_context_length for model in models}
+    assert offered == dict.fromkeys((MODEL, *STAND_INS), 2048)
 
 
 def test_the_tokenizer_is_the_models_and_needs_no_network(training, monkeypatch):

@@ -1,11 +1,12 @@
 """Tokenizers by a model's name, and other names for models."""
 
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from sweeper.engine import hub, tiny
+from sweeper.engine import hub, names, tiny
 from sweeper.engine.errors import Unknown
 from sweeper.engine.models import Models
 
@@ -60,3 +61,63 @@ def test_another_tokenizer_by_the_same_name_is_another_revision(tmp_path):
     assert first != second and os.listdir(first) == os.listdir(second) == ["tokenizer.json"]
     main = tmp_path / "hub" / "models--a--b" / "refs" / "main"
     assert second.endswith(main.read_text())
+
+
+def repository(cache, name, text):
+    (cache / name).mkdir(parents=True)
+    (cache / name / "file").write_text(text)
+
+
+def shown(view):
+    return {name: Path(view, name, "file").read_text() for name in os.listdir(view)}
+
+
+def test_a_view_shows_the_engines_names_and_beside_them_the_users(tmp_path):
+    ours, theirs, views = tmp_path / "hub", tmp_path / "cache", str(tmp_path / "views")
+    repository(ours, "models--a--b", "engine's")
+    repository(theirs, "models--a--b", "user's")
+    repository(theirs, "datasets--c--d", "user's")
+    repository(theirs, "version.txt", "no repository")
+    expected = {"models--a--b": "engine's", "datasets--c--d": "user's"}
+    view = hub.view(str(ours), str(theirs), views)
+    assert shown(view) == expected
+    assert hub.view(str(ours), str(theirs), views) == view and shown(view) == expected
+    # what a program has put there itself stays, what is gone is gone
+    repository(tmp_path / "views" / os.path.basename(view), "datasets--e--f", "program's")
+    (theirs / "datasets--c--d").rename(theirs / "models--g--h")
+    (ours / "models--a--b").rename(ours / "models--i--j")
+    assert hub.view(str(ours), str(theirs), views) == view
+    assert shown(view) == {
+        "models--a--b": "user's",
+        "models--g--h": "user's",
+        "models--i--j": "engine's",
+        "datasets--e--f": "program's",
+    }
+    # a run that launches a sweep has the view for its own cache
+    before = shown(view)
+    assert hub.view(str(ours), view, views) == view and shown(view) == before
+    assert (theirs / "models--a--b" / "file").read_text() == "user's"
+    # another user's cache, or none, has another view
+    other = hub.view(str(ours), str(tmp_path / "nothing"), views)
+    assert other != view and shown(other) == {"models--i--j": "engine's"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({"HF_HUB_CACHE": "/a", "HUGGINGFACE_HUB_CACHE": "/b", "HF_HOME": "/c"}, "/a"),
+        ({"HUGGINGFACE_HUB_CACHE": "/b", "HF_HOME": "/c"}, "/b"),
+        ({"HF_HOME": "/c", "XDG_CACHE_HOME": "/d"}, "/c/hub"),
+        ({"XDG_CACHE_HOME": "/d"}, "/d/huggingface/hub"),
+        ({}, os.path.expanduser("~/.cache/huggingface/hub")),
+    ],
+)
+def test_the_users_cache_is_where_the_hubs_library_has_it(environ, expected):
+    assert hub.user_cache(environ) == expected
+
+
+def test_stand_ins_give_way_to_models_and_aliases_of_ones_own():
+    found = names.complete({"Qwen/Qwen3-8B": "/dir"}, {"Qwen/Qwen3-32B": "mine", "a/b": "tiny"})
+    assert "Qwen/Qwen3-8B" not in found
+    assert (found["Qwen/Qwen3-32B"], found["a/b"]) == ("mine", "tiny")
+    assert found["Qwen/Qwen3.5-9B"] == tiny.NAME

@@ -1,0 +1,160 @@
+"""tinker-cookbook's own programs, unmodified, from PyPI, in an environment of their own, launched
+through the grids of this repository. `make cookbook` makes the environment and runs this."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from sweeper import Registry
+from sweeper.engine import lifecycle
+
+ROOT = Path(__file__).parents[2]
+COOKBOOK = ROOT / ".venv-cookbook"
+SWEEPER = str(Path(sys.executable).parent / "sweeper")
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        not (COOKBOOK / ".installed").exists(),
+        reason="there is no tinker-cookbook in .venv-cookbook: `make cookbook` installs it",
+    ),
+]
+
+
+class Shell:
+    """`sweeper` as typed in this repository's folder, which its grids count paths from."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home, self.root = folder / "home", folder / "sweeps"
+        self.environment = {
+            **{k: v for k, v in os.environ.items() if not k.startswith(("HF_", "TINKER_"))},
+            "SWEEPER_HOME": str(self.home),
+            "SWEEPER_ROOT": str(self.root),
+            "HF_HOME": str(folder / "hf"),
+        }
+
+    def start(self, *arguments: str) -> "subprocess.Popen[str]":
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            [SWEEPER, *arguments],
+            cwd=ROOT, env=self.environment, stdout=pipe, stderr=pipe, text=True,
+        )  # fmt: skip
+
+    def run(self, *arguments: str, code: int = 0) -> str:
+        process = self.start(*arguments)
+        output, errors = process.communicate(timeout=600)
+        assert process.returncode == code, output + errors
+        return output
+
+    def runs(self, verb: str, sweep: str) -> list[dict[str, Any]]:
+        return json.loads(self.run(verb, sweep, "--json"))["runs"]
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    made = Shell(tmp_path)
+    yield made
+    lifecycle.stop(str(made.home))
+
+
+@pytest.mark.parametrize(
+    ("grid", "count", "metric", "others"),
+    [
+        ("math_rl", 4, "env/all/reward/total", ["env/all/format", "optim/kl_sample_train_v1"]),
+        ("sl_loop", 2, "train_mean_nll", ["num_tokens", "learning_rate"]),
+        ("rl_loop", 2, "reward/total", ["progress/done_frac"]),
+    ],
+)
+def test_its_programs_run_as_they_are(
+    shell: Shell, grid: str, count: int, metric: str, others: list[str]
+) -> None:
+    sweep = f"cookbook-{grid.replace('_', '-')}"
+    shell.run("launch", f"grids/cookbook_{grid}.yaml", "--wait")
+    for verb in ("status", "ls"):
+        listed = shell.runs(verb, sweep)
+        assert [(run["state"], run["attempts"]) for run in listed] == [("succeeded", 1)] * count
+        assert {run["metric"] for run in listed} == {metric}
+        assert all(isinstance(run["value"], float) for run in listed)
+    registry = Registry(str(shell.root))
+    runs = registry.runs(sweep=sweep)
+    frame = registry.metrics(runs, keys=[metric, *others])
+    for _, rows in frame.groupby("run"):
+        steps = rows["step"].astype(int).tolist()
+        assert steps == list(range(len(steps)))
+        assert rows[metric].notna().all()
+        assert all(rows[key].notna().any() for key in others)
+    if grid == "sl_loop":
+        first, last = (frame[frame["step"] == step][metric] for step in (0, 23))
+        assert last.max() < first.min() / 2  # it learns, with either learning rate
+
+
+def test_one_that_is_killed_resumes_from_its_checkpoint(shell: Shell) -> None:
+    """Its worker, the program and the launcher are killed in mid-run; the launcher is started again
+    and the run goes on from its last checkpoint, as if nothing had been. The other is left alone.
+    """
+    grid, sweep = "grids/cookbook_sl_loop.yaml", "cookbook-sl-loop"
+    shell.run("engine", "start", "--latency", "0.3")  # so that there is a mid-run
+    launcher = shell.start("launch", grid, "--wait")
+    # 23 of both: one of them has 12 or more.
+    _until(lambda: len(_rows(shell, "*.1")) > 22 or launcher.poll() is not None)
+    assert launcher.returncode is None, launcher.communicate()
+    listed = shell.runs("ls", sweep)
+    killed, other = sorted(listed, key=lambda run: -len(_rows(shell, f"{run['id']}.1")))
+    launcher.kill()
+    launcher.communicate()
+    _kill(json.loads((shell.root / sweep / f"state/{killed['id']}/1.claimed.json").read_text()))
+    before = _rows(shell, f"{killed['id']}.1")
+    assert 11 < len(before) < 24
+
+    shell.run("launch", grid, "launch.lease=15s", "--wait")  # so long until it counts as lost
+    states = {run["id"]: (run["state"], run["attempts"]) for run in shell.runs("ls", sweep)}
+    assert states == {killed["id"]: ("succeeded", 2), other["id"]: ("succeeded", 1)}
+    checkpoints = shell.root / sweep / f"runs/{killed['id']}.1/checkpoints.jsonl"
+    resumed = json.loads(checkpoints.read_text().splitlines()[-1])["batch"]
+    assert resumed > 0
+    assert f"Resuming from batch {resumed}" in shell.run("logs", killed["id"])
+    after = _rows(shell, f"{killed['id']}.2")
+    # What the second attempt found there, then what it did: every step from the checkpoint on.
+    assert after[: len(before)] == before
+    done = after[len(before) :]
+    assert [row["step"] for row in done] == list(range(resumed, 24))
+    # The steps that both have done are the same to the last bit.
+    losses = {row["step"]: row["train_mean_nll"] for row in done}
+    for row in before[resumed:]:
+        assert losses[row["step"]] == row["train_mean_nll"]
+    registry = Registry(str(shell.root))
+    runs = registry.runs(sweep=sweep)
+    merged = registry.metrics(runs[runs["run"] == killed["id"]], keys=["train_mean_nll"])
+    assert merged["step"].astype(int).tolist() == list(range(24))
+
+
+def _rows(shell: Shell, folder: str) -> list[dict[str, Any]]:
+    """The whole lines of a run's metrics."""
+    rows: list[dict[str, Any]] = []
+    for path in shell.root.glob(f"cookbook-sl-loop/runs/{folder}/metrics.jsonl"):
+        text = path.read_text()
+        rows += [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    return rows
+
+
+def _kill(claim: dict[str, Any]) -> None:
+    """SIGKILL a worker and what runs below it."""
+    worker = psutil.Process(claim["pid"])
+    for process in (worker, *worker.children(recursive=True)):
+        process.kill()
+    _until(lambda: not psutil.pid_exists(claim["pid"]) or worker.status() == "zombie")
+
+
+def _until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline, "waited 120 s in vain"
+        time.sleep(0.1)

@@ -1,0 +1,200 @@
+"""Programs of anybody's, by the example grids: each in its own interpreter and folder, with what it
+needs to find the engine's models by their names."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.engine import lifecycle
+
+pytestmark = pytest.mark.e2e
+ROOT = Path(__file__).parents[2]
+SWEEPER = str(Path(sys.executable).parent / "sweeper")
+
+
+class Shell:
+    """A user's folder, with the grids and a cache of the hub that has things in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        shutil.copytree(ROOT / "grids", folder / "grids")
+        self.environment = {
+            **{k: v for k, v in os.environ.items() if not k.startswith(("HF_", "TINKER_"))},
+            "SWEEPER_HOME": str(folder / "home"),
+            "SWEEPER_ROOT": str(folder / "sweeps"),
+            "HF_HOME": str(folder / "hf"),
+        }
+
+    def start(self, *arguments: str) -> "subprocess.Popen[str]":
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            [SWEEPER, *arguments],
+            cwd=self.folder, env=self.environment, stdout=pipe, stderr=pipe, text=True,
+        )  # fmt: skip
+
+    def run(self, *arguments: str, code: int = 0) -> str:
+        process = self.start(*arguments)
+        output, errors = process.communicate(timeout=240)
+        assert process.returncode == code, output + errors
+        return output + errors
+
+    def runs(self, sweep: str) -> list[dict[str, Any]]:
+        return json.loads(self.run("ls", sweep, "--json"))["runs"]
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    made = Shell(tmp_path)
+    yield made
+    lifecycle.stop(str(tmp_path / "home"))
+
+
+def test_a_module_in_a_folder_and_an_interpreter_of_its_own(shell: Shell) -> None:
+    """The interpreter has chz, and no sweeper."""
+    own = shell.folder / "own"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(own)], check=True)
+    borrowed = sysconfig.get_path("purelib")
+    site = own / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    for name in ("chz", "typing_extensions.py"):
+        (site / name).symlink_to(Path(borrowed, name))
+    shell.run("launch", "grids/module.yaml", "launch.python=own/bin/python", "seeds=1", "--wait")
+    runs = shell.runs("module")
+    assert [run["state"] for run in runs] == ["succeeded"] * 6
+    heights = {(r["config"]["learning_rate"], r["config"]["noise"]): r["value"] for r in runs}
+    assert heights[0.03, 0.1] > 100 * heights[0.3, 0.1]
+    plan = json.loads((shell.folder / "sweeps/module/sweep.json").read_text())
+    assert plan["recipe"]["python"] == str(own / "bin" / "python")
+    assert plan["recipe"]["cwd"] == str(shell.folder / "grids" / "examples")
+    assert "lowest point" in shell.run("logs", "module/lr=0.3,noise=0.1,seed=0")
+
+
+def test_a_command_in_another_language(shell: Shell) -> None:
+    shell.run("launch", "grids/command.yaml", "--wait")
+    found = {run["config"]["learning_rate"]: run["value"] for run in shell.runs("command")}
+    expected = {rate: (5 * (1 - 2 * rate) ** 29) ** 2 for rate in (0.03, 0.1, 0.3)}
+    assert found == {rate: pytest.approx(height) for rate, height in expected.items()}
+    assert "lowest point at 0.000" in shell.run("logs", "command/lr=0.3")
+
+
+ASK = """
+import json, os, sys
+import tinker
+from transformers import AutoTokenizer
+
+named = [name.rpartition("=")[2] for name in sys.argv[2:]]
+service = tinker.ServiceClient()
+found = {"step": 0, "loss": 0.5}
+for name in named:
+    sampler = service.create_sampling_client(base_model=name).result()
+    tokens = AutoTokenizer.from_pretrained(name).encode("2+2=4")
+    assert tokens == sampler.get_tokenizer().encode("2+2=4")
+    found[name] = len(tokens)
+found["mine"] = AutoTokenizer.from_pretrained("me/mine").encode("2+2=4")[:5]
+found["home"] = os.environ["HF_HOME"]
+service.close("success").result()
+with open(os.path.join(sys.argv[1], "metrics.jsonl"), "w") as file:
+    file.write(json.dumps(found) + "\\n")
+"""
+NAMES = """
+name: names
+command: [{python}, ask.py, "{{log_path}}", tiny/qwen3, "a={{a}}", "b={{b}}"]
+service: local
+base: {{a: Qwen/Qwen3.5-9B-Base, b: somebody/else, model_name: nobody/has-it}}
+launch: {{backend: local}}
+"""
+
+
+def test_names_of_models_lead_to_the_engines_tokenizers(
+    shell: Shell, engine: lifecycle.EngineInfo
+) -> None:
+    """Its stand-ins and aliases, though the user's cache holds a model of the same name, and beside
+    them what the user's cache holds besides; which is left as it is."""
+    cache = shell.folder / "hf" / "hub"
+    cache.mkdir(parents=True)
+    theirs = Path(engine.home, "hub", "models--tiny--qwen3")
+    shutil.copytree(theirs, cache / "models--me--mine")
+    shutil.copytree(theirs, cache / "models--Qwen--Qwen3.5-9B-Base")
+    for broken in (cache / "models--Qwen--Qwen3.5-9B-Base").rglob("tokenizer*.json"):
+        broken.write_text("not for this model")
+    before = _contents(cache)
+    (shell.folder / "ask.py").write_text(ASK)
+    (shell.folder / "names.yaml").write_text(NAMES.format(python=sys.executable))
+    shell.run("engine", "start", "--alias", "somebody/else=tiny/qwen3")
+    assert "one runs already" in shell.run("engine", "start", code=6)
+    said = shell.run("launch", "names.yaml", "--wait")
+    assert "tiny/qwen3 stands in for Qwen/Qwen3.5-9B-Base" in said
+    assert "tiny/qwen3 stands in for somebody/else" in said
+    assert "no model nobody/has-it" in said
+    assert "--alias nobody/has-it=tiny/qwen3" in said
+    metrics = shell.folder / "sweeps/names/runs" / f"{shell.runs('names')[0]['id']}.1/metrics.jsonl"
+    found = json.loads(metrics.read_text())
+    assert [found[name] for name in ("tiny/qwen3", "Qwen/Qwen3.5-9B-Base", "somebody/else")] == [
+        5, 5, 5
+    ]  # fmt: skip
+    assert len(found["mine"]) == 5
+    assert found["home"] == str(shell.folder / "hf")
+    assert _contents(cache) == before
+    # Gone from the user's cache, gone for the next launch.
+    shutil.rmtree(cache / "models--me--mine")
+    shell.run("launch", "names.yaml", "b=tiny/qwen3", "--wait", code=3)
+    (failed,) = [run for run in shell.runs("names") if run["state"] == "failed"]
+    assert "me/mine" in shell.run("logs", failed["id"])
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {str(p): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+TRAIN = """
+import json, os, sys
+import tinker
+
+service = tinker.ServiceClient()
+training = service.create_lora_training_client("tiny/qwen3", rank=4, seed=int(sys.argv[2])).result()
+target = tinker.TensorData(data=[20, 30, 40], dtype="int64")
+example = tinker.Datum(
+    model_input=tinker.ModelInput.from_ints([10, 20, 30]), loss_fn_inputs={"target_tokens": target}
+)
+with open(os.path.join(sys.argv[1], "metrics.jsonl"), "w") as file:
+    for step in range(3):
+        passed = training.forward_backward([example], "cross_entropy")
+        training.optim_step(tinker.AdamParams(learning_rate=1e-2)).result()
+        loss = passed.result().metrics["loss:sum"]
+        file.write(json.dumps({"step": step, "loss": loss}) + "\\n")
+service.close("success").result()
+"""
+MANY = """
+name: many
+command: [{python}, train.py, "{{log_path}}", "{{seed}}"]
+service: local
+seeds: 40
+metric: {{name: loss, goal: minimize}}
+launch: {{backend: local, max_parallel: 20}}
+"""
+
+
+@pytest.mark.timeout(600)
+def test_forty_runs_share_an_engine_with_eight_seats(shell: Shell) -> None:
+    shell.run("engine", "start", "--max-sessions", "8")
+    (shell.folder / "train.py").write_text(TRAIN)
+    (shell.folder / "many.yaml").write_text(MANY.format(python=sys.executable))
+    shell.run("launch", "many.yaml", "--wait")
+    runs = shell.runs("many")
+    assert [(run["state"], run["attempts"]) for run in runs] == [("succeeded", 1)] * 40
+    assert all(run["value"] < 8.0 for run in runs)  # from 16, by two steps
+    info = lifecycle.find(str(shell.folder / "home"))
+    assert info is not None
+    report = lifecycle.meter(info)
+    assert report is not None
+    assert report["total"]["steps"] == 120
+    assert report["total"]["paused"] > 0  # there were more of them than seats
+    tags = {tag for line in report["sessions"] for tag in line["tags"]}
+    assert {f"run:{run['id']}.1" for run in runs} <= tags

@@ -1,0 +1,81 @@
+"""Small data sets by the names, and in the shapes, of the hub's: for programs that load theirs by
+name, on a machine without a network.
+
+    python tests/support/hub_datasets.py FOLDER
+
+Started in FOLDER such a program finds them, since `datasets.load_dataset("openai/gsm8k")` takes a
+folder `openai/gsm8k` that is there for what is meant. They are made up here, the same every time.
+"""
+
+import json
+import random
+import sys
+from pathlib import Path
+
+SEED = 20261121
+LETTERS = "abcd"
+NAMES = ("Ada", "Ben", "Cleo", "Dan")
+CARD = """---
+configs:
+- config_name: {config}
+  data_files:
+  - split: train
+    path: train.jsonl
+  - split: test
+    path: test.jsonl
+---
+Made up by hub_datasets.py; not the hub's.
+"""
+
+
+def chats(count: int, draw: random.Random) -> list[dict[str, object]]:
+    """Like HuggingFaceH4/no_robots: conversations. Here: write a word backwards."""
+    rows: list[dict[str, object]] = []
+    for number in range(count):
+        word = "".join(draw.choices(LETTERS, k=3))
+        question, answer = f"Write {word} backwards.", word[::-1]
+        rows.append(
+            {
+                "prompt": question,
+                "prompt_id": f"{number:06d}",
+                "messages": [
+                    {"content": question, "role": "user"},
+                    {"content": answer, "role": "assistant"},
+                ],
+                "category": "Rewrite",
+            }
+        )
+    return rows
+
+
+def problems(count: int, draw: random.Random) -> list[dict[str, object]]:
+    """Like openai/gsm8k: word problems, whose answers end in `#### number`."""
+    rows: list[dict[str, object]] = []
+    for _ in range(count):
+        name, first, more = draw.choice(NAMES), draw.randint(1, 9), draw.randint(1, 9)
+        rows.append(
+            {
+                "question": f"{name} has {first} apples and gets {more} more. How many are there?",
+                "answer": f"{first} + {more} = {first + more}\n#### {first + more}",
+            }
+        )
+    return rows
+
+
+def main(folder: Path) -> None:
+    """Write both sets below `folder`, over what is there."""
+    draw = random.Random(SEED)
+    for name, config, make in (
+        ("HuggingFaceH4/no_robots", "default", chats),
+        ("openai/gsm8k", "main", problems),
+    ):
+        place = folder / name
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "README.md").write_text(CARD.format(config=config))
+        for split, count in (("train", 320), ("test", 32)):
+            lines = [json.dumps(row) + "\n" for row in make(count, draw)]
+            (place / f"{split}.jsonl").write_text("".join(lines))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
