@@ -8,8 +8,8 @@ Names are loaded when they are first used, so that the command line and the work
 """
 
 import importlib
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # typing itself costs each start some milliseconds
 if TYPE_CHECKING:
     from sweeper.planner import Plan, Run, plan
     from sweeper.registry import Registry

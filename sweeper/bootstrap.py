@@ -23,7 +23,7 @@ if sys.path and sys.path[0] and os.path.abspath(sys.path[0]) == _HERE:
 
 TYPE_CHECKING = False  # typing itself costs the start of every run some milliseconds
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
 _PR_SET_PDEATHSIG = 1
@@ -77,6 +77,38 @@ def _is_mapping(value: Any) -> bool:
     return isinstance(value, dict)
 
 
+def move(root: str, copy: str) -> Callable[[str], str]:
+    """A function from paths below the checkout `root` to the same in its `copy`. What lies
+    elsewhere, or in the copy is only a link that leads back (`.venv`), stays where it is."""
+    old, new = os.path.realpath(root), os.path.realpath(copy)
+
+    def moved(path: str) -> str:
+        if not isinstance(path, str) or not os.path.isabs(path):  # pyright: ignore[reportUnnecessaryIsInstance]
+            return path
+        real = os.path.realpath(path)
+        if real != old and not real.startswith(old + os.sep):
+            return path
+        there = os.path.normpath(os.path.join(new, os.path.relpath(real, old)))
+        inside = os.path.realpath(there) == there and os.path.exists(there)
+        return there if inside else path
+
+    return moved
+
+
+def move_imports(moved: Callable[[str], str]) -> None:
+    """Have the copy imported where the checkout is installed in this interpreter: by a path file,
+    or by the finders that setuptools writes (`__editable___*_finder`: names, and their folders)."""
+    sys.path[:] = [moved(entry) for entry in sys.path]
+    for name, module in list(sys.modules.items()):
+        if not name.startswith("__editable__"):
+            continue
+        for attribute in ("MAPPING", "NAMESPACES"):
+            table: dict[str, str | list[str]] = getattr(module, attribute, None) or {}
+            for key, value in table.items():
+                table[key] = [*map(moved, value)] if isinstance(value, list) else moved(value)
+    sys.path_importer_cache.clear()
+
+
 def set_path(recipe: dict[str, Any]) -> None:
     """Put on the module path what `python -m` or `python FILE` would."""
     if recipe["kind"] == "file":
@@ -85,16 +117,16 @@ def set_path(recipe: dict[str, Any]) -> None:
         sys.path.insert(0, recipe["cwd"])
 
 
-def check() -> None:
-    """Answer the request on stdin. What the recipe prints while it is imported goes to stderr, and
-    it finds nothing to read."""
+def check(waits: int | None) -> None:
+    """Answer the request on stdin, a file. What the recipe prints while it is imported goes to
+    stderr, and it finds nothing to read.
+
+    With `waits` the request is there when that descriptor has a byte, and never when it is closed;
+    until then what will be needed is loaded.
+    """
     import importlib.util
     import json
 
-    request = json.loads(sys.stdin.buffer.read())
-    answer_to = os.dup(1)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)
     spec = importlib.util.spec_from_file_location(
         "sweeper_inspection", os.path.join(_HERE, "inspection.py")
     )
@@ -103,10 +135,53 @@ def check() -> None:
     inspection = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = inspection
     spec.loader.exec_module(inspection)
-    answer = inspection.answer(request, to_argv, written, set_path)
+    early: set[str] = set()
+    if waits is not None:
+        early = load_early()
+        if not os.read(waits, 1):
+            os._exit(0)
+        os.close(waits)
+        os.lseek(0, 0, os.SEEK_SET)
+    request = json.loads(sys.stdin.buffer.read())
+    answer_to = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+
+    def set_its_path(recipe: dict[str, Any]) -> None:
+        set_path(recipe)
+        forget_shadowed(early)
+
+    answer = inspection.answer(request, to_argv, written, set_its_path)
     with os.fdopen(answer_to, "wb") as file:
         file.write(json.dumps(answer).encode())
     os._exit(0)  # without what the recipe's import has left running
+
+
+def load_early() -> set[str]:
+    """Load what checking a recipe needs, where it is there; the names of the packages that are not
+    Python's own."""
+    import importlib
+
+    before = set(sys.modules)
+    for name in ("ast", "chz"):
+        try:
+            importlib.import_module(name)
+        except Exception:  # noqa: BLE001, S112  (whoever needs it tells what is wrong)
+            continue
+    new = {name.partition(".")[0] for name in set(sys.modules) - before}
+    return new - sys.stdlib_module_names
+
+
+def forget_shadowed(names: set[str]) -> None:
+    """Have the packages `names` imported again if the folder that now comes first has one of them:
+    it is that one that the recipe's run will find."""
+    first = sys.path[0]
+    if any(
+        os.path.exists(os.path.join(first, name + end)) for name in names for end in ("", ".py")
+    ):
+        for name in list(sys.modules):
+            if name.partition(".")[0] in names:
+                del sys.modules[name]
 
 
 def run(path: str) -> None:
@@ -118,6 +193,12 @@ def run(path: str) -> None:
     with open(path, "rb") as file:
         child = json.load(file)
     recipe = child["recipe"]
+    if child.get("snapshot"):
+        moved = move(child["snapshot"]["root"], child["snapshot"]["copy"])
+        for key in ("file", "cwd"):
+            if recipe[key]:
+                recipe[key] = moved(recipe[key])
+        move_imports(moved)
     set_path(recipe)
     sys.argv[1:] = to_argv(child["config"], recipe.get("forms") or {})
     if recipe["kind"] == "file":
@@ -147,8 +228,8 @@ def die_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["check"]:
-        check()
+    if sys.argv[1:2] == ["check"] and len(sys.argv) <= 3:
+        check(int(sys.argv[2]) if sys.argv[2:] else None)
     elif len(sys.argv) == 3 and sys.argv[1] == "run":
         run(sys.argv[2])
     else:

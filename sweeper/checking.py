@@ -28,9 +28,13 @@ _PARSE_ERRORS = (
 )
 
 
+_BAD: Any = object()
+_Field: typing.TypeAlias = "tuple[str, tuple[str, ...], tuple[int, ...]]"  # name, keys, places
+
+
 class Checker:
-    """Parses configurations. A value that went through once is not parsed again: the object is
-    then made by the class itself from what chz had made of each value, validators and all.
+    """Parses configurations. What went through once is not parsed again: the object is then made
+    by the class itself from what chz had made for each of its fields, validators and all.
 
     `filled` is what the worker adds to each. After `check`, `forms` says which keys are written
     otherwise than usual, and `problems` holds (index, key, message).
@@ -48,36 +52,85 @@ class Checker:
         self.to_argv, self.written = to_argv, written
         self.forms: dict[str, str] = {}
         self.problems: list[tuple[int | None, str | None, str]] = []
-        self._parsed: dict[tuple[str, str], Any] = {}  # key and JSON -> what chz made of it
+        # Keys of one field -> numbers of their values -> what chz made for the field of them.
+        self._made: dict[tuple[str, ...], dict[tuple[int, ...], Any]] = {}
         self._bad: set[tuple[str, str]] = set()
         self._told: set[tuple[str | None, str]] = set()
         self._refused: dict[str, str | None] = {}
 
-    def check(self, configs: list[dict[str, Any]]) -> None:
-        """Check them all; stops after 50 problems."""
+    def check(self, packed: dict[str, list[Any]]) -> None:
+        """Check them all, packed as in a request; stops after 50 problems."""
         _refuse_names()
+        shapes, values = packed["shapes"], packed["values"]
+        rows: list[list[int]] = packed["rows"]
+        fields: list[list[_Field]] = [self._fields(shape) for shape in shapes]
         index = 0
-        while index < len(configs) and len(self.problems) < MAX_PROBLEMS:
-            config = {**self.filled, **configs[index]}
-            texts = {key: json.dumps(value) for key, value in config.items()}
-            if self._passes(config, texts) or not self._parse(index, config, texts):
+        while index < len(rows) and len(self.problems) < MAX_PROBLEMS:
+            row = rows[index]
+            if self._passes(fields[row[0]], row):
                 index += 1
-            else:
+                continue
+            given = zip(shapes[row[0]], (values[number] for number in row[1:]), strict=True)
+            config = {**self.filled, **dict(given)}
+            texts = {key: json.dumps(value) for key, value in config.items()}
+            if self._parse(index, config, texts, fields[row[0]], row):
                 # A key is written in another form now: what passed before is to be seen again.
+                self._made.clear()
                 index = 0
+            else:
+                index += 1
 
-    def _passes(self, config: dict[str, Any], texts: dict[str, str]) -> bool:
+    def _fields(self, shape: list[str]) -> list[_Field]:
+        """The fields that keys and what is filled in make: name, keys, their places in a row."""
+        found: dict[str, dict[str, int]] = {}
+        for place, key in enumerate([*self.filled, *shape], start=1 - len(self.filled)):
+            below = found.setdefault(key.partition(".")[0], {})
+            if place > 0:
+                below[key] = place
+        return [(name, tuple(keys), tuple(keys.values())) for name, keys in found.items()]
+
+    def _passes(self, fields: list[_Field], row: list[int]) -> bool:
         """The quick way; False says only that the slow one must tell."""
-        made = [self._parsed.get(pair, _MISSING) for pair in texts.items()]
-        if any(value is _MISSING for value in made) or any("." in key for key in config):
-            return False
+        made: dict[str, Any] = {}
+        bad = False
+        for name, keys, places in fields:
+            numbers = (row[places[0]],) if len(places) == 1 else tuple([row[n] for n in places])
+            try:
+                found = self._made[keys or (name,)][numbers]
+            except KeyError:
+                return False
+            if found is _BAD:
+                bad = True
+            made[name] = found
+        if bad:  # it was told of a configuration before; the rest of this one has been seen too
+            return True
         try:
-            self.cls(**dict(zip(config, made, strict=True)))
+            self.cls(**made)
         except Exception:  # noqa: BLE001  (validators raise what they like)
             return False
         return True
 
-    def _parse(self, index: int, config: dict[str, Any], texts: dict[str, str]) -> bool:
+    def _learn(
+        self, fields: list[_Field], row: list[int], made: Any, left: dict[str, Any], texts: Any
+    ) -> None:
+        """Keep what chz has made for each field of a configuration; `left` are the good keys. What
+        only does not go together with another value is not bad by itself."""
+        for name, keys, places in fields:
+            found = read(made, name)
+            if not all(key in left for key in keys):
+                told = [(k, texts[k]) in self._bad or self._refused.get(k) for k in keys]
+                found = _BAD if any(told) else _MISSING
+            if found is not _MISSING:
+                self._made.setdefault(keys or (name,), {})[tuple([row[n] for n in places])] = found
+
+    def _parse(
+        self,
+        index: int,
+        config: dict[str, Any],
+        texts: dict[str, str],
+        fields: list[_Field],
+        row: list[int],
+    ) -> bool:
         """Parse by chz, taking out the keys at fault until it goes through. True when a form was
         changed, and nothing else told."""
         left = {
@@ -100,17 +153,17 @@ class Checker:
                 if isinstance(error, _PARSE_ERRORS):
                     self._bad.add((key, texts[key]))
                 del left[key]
-        for key, value in left.items():
+        for key, value in list(left.items()):
             got = read(made, key)
-            if got is _MISSING or same(value, got):
-                self._parsed[(key, texts[key])] = got
-            elif self._reform(left, key):
-                return True
-            else:
+            if got is not _MISSING and not same(value, got):
+                if self._reform(left, key):
+                    return True
                 self._bad.add((key, texts[key]))
+                del left[key]
                 kind = self._type(key)
                 self._tell(index, key, f"{key} takes {kind}: {_shown(value)} would reach the "
                            f"recipe as {_shown(got)}")  # fmt: skip
+        self._learn(fields, row, made, left, texts)
         return False
 
     def _make(self, config: dict[str, Any], **forms: str) -> Any:
@@ -172,7 +225,6 @@ class Checker:
                 fits = False
             if fits:
                 self.forms[key] = form
-                self._parsed = {p: made for p, made in self._parsed.items() if p[0] != key}
                 return True
         return False
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from sweeper.errors import SweeperError
+from sweeper.reading import flags
 
 __all__ = ["main", "parser"]
 
@@ -16,13 +17,12 @@ exit codes: 0 done, 1 a bug of ours, 2 usage or a bad grid, 3 some runs failed, 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line (without the program's name); gives the exit code."""
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks what may follow
+        from sweeper.completion import complete
+
+        complete(parser())
     try:
-        given = list(sys.argv[1:] if argv is None else argv)
-        if given[:1] == ["engine"]:  # it has a command line of its own
-            arguments = argparse.Namespace(verb="engine", rest=given[1:])
-        else:
-            arguments = parser().parse_args(given)
-        code = _verb(arguments.verb)(arguments)
+        code = _run(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
     except SweeperError as error:
         print(f"sweeper: {error}", file=sys.stderr)
@@ -46,16 +46,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _verb(name: str) -> Callable[[argparse.Namespace], int]:
-    """The function of a verb; its module is loaded only now, so that `--help` is quick."""
-    from importlib import import_module
+def _run(given: list[str]) -> int:
+    if given[:1] == ["engine"]:  # it has a command line of its own
+        return _function("engine")(argparse.Namespace(verb="engine", rest=given[1:]))
+    if given[:1] != ["plan"]:
+        arguments = parser(given).parse_args(given)
+        return _function(arguments.verb)(arguments)
+    from sweeper.inquiry import ahead
 
-    home = "sweeper.watching" if name in ("status", "ls", "logs") else "sweeper.verbs"
-    return getattr(import_module(home), name)
+    with ahead():  # the recipe's interpreter gets ready while the rest is loaded
+        arguments = parser(given).parse_args(given)
+        return _function(arguments.verb)(arguments)
 
 
-def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+def parser(given: Sequence[str] | None = None) -> argparse.ArgumentParser:
+    """The whole command line. Of `given` arguments only the verbs that stand among them get flags
+    of their own: making those of all costs the start of each some milliseconds."""
     top = argparse.ArgumentParser(
         prog="sweeper",
         description="Experiment sweeps for people who post-train language models.",
@@ -63,51 +69,170 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action=_Version)
-    verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
-    root = argparse.ArgumentParser(add_help=False)
-    root.add_argument("--root", help="where sweeps lie (default: $SWEEPER_ROOT, else ./sweeps)")
-    grid = argparse.ArgumentParser(add_help=False)
-    grid.add_argument("grid", help="the grid, a YAML file")
-    grid.add_argument(
+    top.add_argument("--completion", action=_Completion, choices=("bash", "zsh", "fish"))
+    verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB", prog="sweeper")
+    for name, verb in VERBS.items():
+        made = verbs.add_parser(name, help=verb.help)
+        if given is None or name in given:
+            for add in verb.flags:
+                add(made)
+    return top
+
+
+def _root(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--root", help="where sweeps lie (default: $SWEEPER_ROOT, else ./sweeps)")
+
+
+def _json(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _grid(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("grid", help="the grid, a YAML file")
+    verb.add_argument(
         "overrides",
         nargs="*",
         metavar="key=value",
         help="replaces a base value or an axis; 'key=[a,b]' sets an axis, ~key drops one",
     )
-    grid.add_argument("--backend", help="where jobs execute (default: the grid's, else tmux)")
-    grid.add_argument("--max-parallel", type=int, help="most jobs at once")
-    grid.add_argument("--no-validate", action="store_true", help="do not ask the recipe's config")
-    json = argparse.ArgumentParser(add_help=False)
-    json.add_argument("--json", action="store_true", help="print one JSON object")
-    select = argparse.ArgumentParser(add_help=False)
-    select.add_argument("--state", action="append", help="only runs in this state; repeatable")
-    select.add_argument("--where", help="only runs for which this holds: 'learning_rate < 1e-3'")
+    verb.add_argument("--backend", help="where jobs execute (default: the grid's, else tmux)")
+    verb.add_argument("--max-parallel", type=int, help="most jobs at once")
+    verb.add_argument("--no-validate", action="store_true", help="do not ask the recipe's config")
 
-    launch = verbs.add_parser("launch", parents=[grid, root], help="start a grid, or go on with it")
-    launch.add_argument("--wait", action="store_true", help="be the launcher until all runs ended")
-    plan = verbs.add_parser("plan", parents=[grid, root, json], help="what launch would start")
-    plan.add_argument("--full", action="store_true", help="every run with its whole configuration")
-    status = verbs.add_parser(
-        "status", parents=[root, json, select], help="where sweeps, or the runs of one, stand"
+
+def _select(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--state", action="append", help="only runs in this state; repeatable")
+    verb.add_argument("--where", help="only runs for which this holds: 'learning_rate < 1e-3'")
+
+
+def _launch(verb: argparse.ArgumentParser) -> None:
+    _wait(verb)
+    verb.add_argument("--smoke", action="store_true", help="one run first; the rest if it succeeds")
+    verb.add_argument(
+        "--live", action="store_true", help="run the checkout itself, not a copy as it is now"
     )
-    status.add_argument("sweep", nargs="?", help="a sweep (default: a line for each)")
-    status.add_argument("--follow", action="store_true", help="again and again until it has ended")
-    ls = verbs.add_parser("ls", parents=[root, json, select], help="runs and what they reached")
-    ls.add_argument("sweep", nargs="?", help="a sweep or a glob (default: all)")
-    logs = verbs.add_parser("logs", parents=[root], help="what a run printed")
-    logs.add_argument("run", help="sweep/name, the beginning of one, or an id")
-    logs.add_argument("-f", "--follow", action="store_true", help="go on until the run has ended")
-    logs.add_argument("-n", "--lines", type=int, help="only the last LINES lines")
-    attach = verbs.add_parser("attach", parents=[root], help="look at a sweep's tmux windows")
-    attach.add_argument("sweep", nargs="?", help="a sweep (default: the newest)")
-    analyze = verbs.add_parser("analyze", parents=[root, json], help="the report: what won")
-    analyze.add_argument("sweep", help="a sweep")
-    analyze.add_argument("--metric", help="compare by this metric (default: the grid's)")
-    analyze.add_argument("--goal", choices=["minimize", "maximize"])
-    analyze.add_argument("--out", help="folder for the report (default: the sweep's report/)")
-    verbs.add_parser("engine", help="the local Tinker-compatible service: serve, status, stop")
-    verbs.add_parser("doctor", parents=[root, json], help="is what a sweep needs there?")
-    return top
+
+
+def _wait(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--wait", action="store_true", help="be the launcher until all runs ended")
+
+
+def _runs(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("sweep", help="a sweep")
+    verb.add_argument("runs", nargs="*", metavar="RUN", help="a name, its beginning, a glob, an id")
+
+
+def _retry(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--failed", action="store_true", help="those that failed (the same as to name none)"
+    )
+
+
+def _plan(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--full", action="store_true", help="every run with its whole configuration")
+
+
+def _status(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("sweep", nargs="?", help="a sweep (default: a line for each)")
+    verb.add_argument("--follow", action="store_true", help="again and again until it has ended")
+
+
+def _logs(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("run", help="sweep/name, the beginning of one, or an id")
+    verb.add_argument("-f", "--follow", action="store_true", help="go on until the run has ended")
+    verb.add_argument("-n", "--lines", type=int, help="only the last LINES lines")
+
+
+def _attach(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("sweep", nargs="?", help="a sweep (default: the newest)")
+
+
+def _judge(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--metric", help="compare by this metric (default: the grid's)")
+    verb.add_argument("--goal", choices=["minimize", "maximize"])
+
+
+def _analyze(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("sweeps", nargs="+", metavar="SWEEP", help="a sweep, or a sweep's folder")
+    verb.add_argument("--out", help="folder for the report (default: the sweep's report/)")
+    verb.add_argument(
+        "--prices", help="dollars per million tokens: train=0.4,sample=0.8,prefill=0.1"
+    )
+    verb.add_argument("--no-pictures", action="store_true", help="no report.md with its PNGs")
+
+
+def _compare(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("a", help="a sweep, or sweep/cell")
+    verb.add_argument("b", help="another")
+
+
+def _engine(verb: argparse.ArgumentParser) -> None:
+    """For completion only: the engine has a command line of its own."""
+    verb.add_argument("action", choices=("start", "serve", "status", "stop"))
+
+
+def _init(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "recipe", nargs="?", help="a short name, module, module:Class or file.py (default: sft)"
+    )
+    verb.add_argument("--out", help="the file to write (default: <recipe>.yaml; -: print it)")
+    verb.add_argument("--python", help="the recipe's interpreter (default: sweeper's own)")
+    verb.add_argument("--list", action="store_true", help="the short names of recipes")
+    verb.add_argument("--schema", action="store_true", help="print the JSON Schema of grids")
+
+
+class _Verb:
+    """A verb: the module with the function of its name, a line of help, what adds its flags."""
+
+    def __init__(
+        self, module: str, line: str, *flags: Callable[[argparse.ArgumentParser], None]
+    ) -> None:
+        self.module, self.help, self.flags = module, line, flags
+
+
+_CHOICE = (_root, _json, _select, flags.several)
+
+VERBS = {
+    "launch": _Verb("verbs", "start a grid, or go on with it", _grid, _root, _launch),
+    "plan": _Verb("planning_view", "what launch would start", _grid, _root, _json, _plan),
+    "status": _Verb(
+        "watching", "where sweeps, or the runs of one, stand", _root, _json, _select, _status
+    ),
+    "ls": _Verb("reading.ls", "runs and what they reached", *_CHOICE, flags.ls),
+    "show": _Verb("reading.show", "everything about one run", _root, _json, flags.show),
+    "diff": _Verb("reading.diff", "how runs differ", *_CHOICE, flags.diff),
+    "sql": _Verb(
+        "reading.sql",
+        "a SELECT over runs, metrics, rollouts, checkpoints",
+        _root,
+        _json,
+        _select,
+        flags.sql,
+    ),
+    "rollouts": _Verb("reading.rollouts", "what a run sampled", _root, _json, flags.rollouts),
+    "export": _Verb(
+        "reading.export", "to CSV, Parquet or W&B", _root, _select, flags.several, flags.export
+    ),
+    "gc": _Verb("reading.gc", "remove what nobody needs", *_CHOICE, flags.gc),
+    "logs": _Verb("watching", "what a run printed", _root, _logs),
+    "attach": _Verb("verbs", "look at a sweep's tmux windows", _root, _attach),
+    "cancel": _Verb("steering", "stop runs, and start them no more", _root, _json, _select, _runs),
+    "retry": _Verb("steering", "start runs again", _root, _select, _runs, _retry, _wait),
+    "analyze": _Verb("verbs", "the report: what won", _root, _json, _judge, _analyze),
+    "compare": _Verb(
+        "verbs", "two sweeps cell by cell, or two cells", _root, _json, _judge, _compare
+    ),
+    "engine": _Verb("verbs", "the local Tinker-compatible service: start, status, stop", _engine),
+    "doctor": _Verb("verbs", "is what a sweep needs there?", _root, _json),
+    "init": _Verb("starter", "write a commented grid for a recipe, to start from", _init),
+}
+
+
+def _function(name: str) -> Callable[[argparse.Namespace], int]:
+    """The function of a verb; its module is loaded only now, so that `--help` is quick."""
+    from importlib import import_module
+
+    return getattr(import_module(f"sweeper.{VERBS[name].module}"), name)
 
 
 class _Version(argparse.Action):
@@ -120,4 +245,22 @@ class _Version(argparse.Action):
         from sweeper import __version__
 
         print(f"sweeper {__version__}")
+        parser.exit()
+
+
+class _Completion(argparse.Action):
+    """Prints what a shell has to be told once, so that it completes what is typed."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, choices: Sequence[str]) -> None:
+        super().__init__(
+            option_strings,
+            dest,
+            choices=choices,
+            help='print shell code; in ~/.bashrc: eval "$(sweeper --completion bash)"',
+        )
+
+    def __call__(self, parser: argparse.ArgumentParser, *given: object) -> None:
+        from sweeper.completion import shell_code
+
+        print(shell_code(str(given[1])))
         parser.exit()

@@ -4,7 +4,7 @@ import json
 import math
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from sweeper.errors import StoreError
 from sweeper.store import Store
@@ -24,11 +24,14 @@ def read_json(store: Store, path: str) -> dict[str, Any]:
     """A document of ours. Raises `NotFound`, or `StoreError` when it is damaged or newer."""
     try:
         document: Any = json.loads(store.read(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StoreError(f"{store.root}/{path}: damaged ({error})") from error
     if not isinstance(document, dict):
         raise StoreError(f"{store.root}/{path}: damaged (not a JSON object)")
-    if document.get("schema", 0) > SCHEMA:  # pyright: ignore[reportUnknownMemberType]
+    schema = cast(dict[str, Any], document).get("schema", 0)
+    if not isinstance(schema, int):
+        raise StoreError(f"{store.root}/{path}: damaged (schema {schema!r})")
+    if schema > SCHEMA:
         raise StoreError(f"{store.root}/{path}: written by a newer sweeper; upgrade to read it")
     return document  # pyright: ignore[reportUnknownVariableType]
 

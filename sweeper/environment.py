@@ -2,22 +2,28 @@
 
 It is handed to the workers by a file of mode 0600 outside the store, since a tmux server or a
 scheduler has an environment of its own, and since secrets must not appear on a command line, in a
-configuration or in a log. The file goes when the sweep has ended.
+configuration or in a log. The file goes when the sweep has ended; that of a sweep whose launcher
+was killed and never came back is removed by a later launch of any other, once nothing of it runs.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from sweeper.engine.home import home
-from sweeper.engine.lifecycle import client_key
+from sweeper.engine.lifecycle import client_key, hub_environment
 from sweeper.errors import EnvironmentFailure
 
-__all__ = ["env_file", "forget", "require", "service_environment", "write"]
+__all__ = ["env_file", "forget", "kept", "require", "service_environment", "write"]
 
 _NOT_OURS = ("TMUX", "TMUX_PANE", "SWEEPER_RUN", "SWEEPER_RUN_DIR", "SWEEPER_ATTEMPT")
+_OWNER = "SWEEPER_FOLDER"
+"""Says, in the file, which sweep's it is."""
+_YOUNG_SECONDS = 3600.0
+_NOTHING: Mapping[str, str] = {}
 
 
 def env_file(folder: str) -> str:
@@ -38,7 +44,8 @@ def require(secrets: Sequence[str]) -> None:
 def write(folder: str, extra: Mapping[str, str]) -> str:
     """Keep this process's environment, with `extra` over it, for the workers of a sweep; gives
     the file's path."""
-    environment = {k: v for k, v in os.environ.items() if k not in _NOT_OURS} | dict(extra)
+    environment = {k: v for k, v in os.environ.items() if k not in _NOT_OURS}
+    environment |= {**extra, _OWNER: folder}
     path = env_file(folder)
     temporary = f"{path}.{os.getpid()}"
     try:
@@ -61,8 +68,34 @@ def forget(path: str) -> None:
         os.unlink(path)
 
 
-def service_environment(service: str, engine_url: str | None) -> dict[str, str]:
-    """What the tinker SDK needs to reach `service`."""
+def kept() -> Iterator[tuple[str, str]]:
+    """Pairs of a file that `write` left, an hour ago or more, and the folder of its sweep ("" in a
+    file that nobody can use)."""
+    try:
+        found = sorted(os.scandir(os.path.join(home(), "environments")), key=lambda e: e.name)
+    except OSError:
+        return
+    for entry in found:
+        try:
+            if time.time() - entry.stat().st_mtime < _YOUNG_SECONDS:
+                continue
+            with open(entry.path, encoding="utf-8") as file:
+                folder = str(json.load(file).get(_OWNER, ""))
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, AttributeError):
+            folder = ""
+        yield entry.path, folder
+
+
+def service_environment(
+    service: str, engine_url: str | None, grids: Mapping[str, str] = _NOTHING
+) -> dict[str, str]:
+    """What the tinker SDK needs to reach `service`, and `transformers` to find the tokenizers of
+    the engine's models. `grids` is what the grid will put over it: its `HF_HOME` counts. Raises
+    `EngineError`.
+    """
     if service == "local" and engine_url is not None:
-        return {"TINKER_BASE_URL": engine_url, "TINKER_API_KEY": client_key()}
+        found = hub_environment(environ={**os.environ, **grids})
+        return {"TINKER_BASE_URL": engine_url, "TINKER_API_KEY": client_key(), **found}
     return {}

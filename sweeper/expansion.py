@@ -1,25 +1,314 @@
-"""Grid -> points, lazily: the product of the blocks, less `exclude`, plus `include`."""
+"""Grid -> points, lazily: the product of the blocks, then `when`, less `exclude`, plus `include`.
+
+A point is a cell's configuration: base, under what the rows say, under the command line. References
+are resolved last, but those that lead to the seed: they wait for it (`pending`).
+"""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sweeper.grid import Grid
-from sweeper.grid.blocks import Setting, assign
+from sweeper.grid.blocks import Block, Setting, assign
+from sweeper.grid.conditions import When
 from sweeper.grid.naming import canonical
 from sweeper.grid.nodes import Place, Problems
-from sweeper.grid.options import nearest
+from sweeper.grid.options import hint, nearest
+from sweeper.grid.references import BrokenReference, Resolver
 
-__all__ = ["MAX_RUNS", "Point", "count_points", "expand", "place_of"]
+__all__ = ["MAX_RUNS", "Expansion", "Point", "Row", "count_points", "place_of"]
 
 MAX_RUNS = 100_000
 
 
+class Row(NamedTuple):
+    """One choice of a block, or what an entry of `when` or `include` gives: settings by key, and
+    the same as dotted keys. `refers`: some of it holds references."""
+
+    settings: dict[str, Setting]
+    given: dict[str, Any]
+    refers: bool
+
+
 class Point(NamedTuple):
-    """One cell: its whole configuration with dotted keys, and what was chosen on each axis."""
+    """One cell: its configuration with dotted keys, the rows that were chosen for it, and the keys
+    whose values wait for the seed."""
 
     config: dict[str, Any]
-    chosen: dict[str, Setting]
+    rows: tuple[Row, ...]
+    pending: tuple[str, ...] = ()
+
+
+def count_points(grid: Grid) -> int:
+    """How many cells there are before `when` and `exclude`, without making one."""
+    count = 1 if grid.blocks or not grid.include else 0
+    for block in grid.blocks:
+        count *= block.size
+    return count + len(grid.include)
+
+
+class _TooMany(Exception):
+    """There are more points than are allowed."""
+
+
+class Expansion:
+    """The points of a grid. `late` is the field that takes the seed, `limit` how many points there
+    may be before `exclude`; `overflow` is set when there are more. What is found wrong is noted;
+    what is only odd goes into `warnings`, which are complete when the last point has been taken."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        problems: Problems,
+        warnings: list[str],
+        *,
+        late: str = "seed",
+        limit: int = MAX_RUNS,
+    ) -> None:
+        self.grid, self.problems, self.warnings, self.late = grid, problems, warnings, late
+        self.resolver = Resolver()
+        self.overflow = False
+        self._limit, self._count = limit, 0
+        self._base = {key: setting.value for key, setting in grid.base.items()}
+        self._fixed = {key: setting.value for key, setting in grid.fixed.items()}
+        self._blocks = [_rows(block) for block in grid.blocks]
+        self._known = _keys(grid, grid.whens)
+        self._held: set[int] = set()
+        self._told: set[tuple[Place, str, str]] = set()
+        self._referring = _referring(grid)
+        self._whens = list(self._usable_whens())
+        self._rules = list(self._usable_rules())
+
+    def points(self) -> Iterator[Point]:
+        """In order: the last axis varies fastest, those of `when` within the others', included
+        cells come last."""
+        exclusion = _Exclusion(self._rules)
+        try:
+            for config, rows in self._expanded():
+                point = self._resolved(config, rows)
+                if not exclusion.takes(point.config):
+                    yield point
+        except _TooMany:
+            self.overflow = True
+            place = self.grid.places["when" if self._whens else "grid"]
+            message = f"more than {self._limit} cells; a sweep has at most {MAX_RUNS} runs"
+            self.problems.add(place, message)
+            return
+        for entry in self.grid.include:
+            config = dict(self._base)
+            for key, setting in entry.items():
+                assign(config, key, setting.given)
+            for key, value in self._fixed.items():
+                assign(config, key, {key: value})
+            yield self._resolved(config, (_row(entry),))
+        for number, rule in enumerate(self._rules):
+            if number not in exclusion.used:
+                place = next(iter(rule.values())).place
+                self.warnings.append(f"{place}: exclude takes nothing out")
+        self._warn_of_whens()
+
+    def _expanded(self) -> Iterator[tuple[dict[str, Any], tuple[Row, ...]]]:
+        """The points of the axes, those under conditions among them."""
+        if not self._blocks and self.grid.include:
+            return
+        # What no axis touches is the same in every point.
+        common = dict(self._base)
+        for key in [key for block in self.grid.blocks for key in block.axes] + [*self._fixed]:
+            assign(common, key, {})
+        for rows in itertools.product(*self._blocks):
+            config = dict(common)
+            for row in rows:
+                config.update(row.given)
+            config.update(self._fixed)
+            self._count += 1
+            if self._whens:
+                yield from self._under_conditions(0, config, rows, ())
+            else:
+                yield config, rows
+
+    def _under_conditions(
+        self, number: int, config: dict[str, Any], rows: tuple[Row, ...], held: tuple[int, ...]
+    ) -> Iterator[tuple[dict[str, Any], tuple[Row, ...]]]:
+        """What the entries of `when` from `number` on make of a point. Recursion is bounded by
+        their number, at most 100."""
+        for index in range(number, len(self._whens)):
+            when = self._whens[index]
+            if not self._holds(when.when, config):
+                continue
+            self._held.add(index)
+            rival = next((other for other in held if other in when.rivals), None)
+            if rival is not None:  # go on without it: each branch gives a point, and is counted
+                self._tell_rivals(self._whens[rival].when, when.when)
+                continue
+            held = (*held, index)
+            config = dict(config)
+            for key in when.clears:
+                config.pop(key, None)
+            if when.base.given:
+                config.update(when.base.given)
+                rows = (*rows, when.base)
+            if when.blocks:
+                # Each of them becomes a point at least: no need to make them to see it.
+                self._count += math.prod(map(len, when.blocks)) - 1
+                if self._count > self._limit:
+                    raise _TooMany
+                for chosen in itertools.product(*when.blocks):
+                    branch = dict(config)
+                    for row in chosen:
+                        branch.update(row.given)
+                    yield from self._under_conditions(index + 1, branch, (*rows, *chosen), held)
+                return
+        yield config, rows
+
+    def _holds(self, when: When, config: Mapping[str, Any]) -> bool:
+        for key, condition in when.conditions.items():
+            if key not in config:
+                return False
+            if key in self._referring:
+                try:
+                    text = self.resolver.text(config, key, self._referring, self.late)
+                except BrokenReference as error:
+                    self._tell_broken(condition.place, f"if: {key}", error, config)
+                    return False
+            else:
+                text = canonical(config[key])
+            if text not in condition.texts:
+                return False
+        return True
+
+    def _tell_rivals(self, one: When, other: When) -> None:
+        ones = [*one.keys]
+        for key in other.keys:
+            clash = next((k for k in ones if _touch(k, key)), None)
+            if clash is not None:
+                place = f" (the other at {one.place.line}:{one.place.column})"
+                self.problems.add(
+                    other.place,
+                    f"when: {key[:60]!r} is given by two entries that hold together"
+                    f"{place if one.place.line else ''}",
+                )
+
+    def _resolved(self, config: dict[str, Any], rows: tuple[Row, ...]) -> Point:
+        """The point with its references resolved."""
+        if not self._referring:
+            return Point(config, rows)
+        raw = dict(config)
+        pending, broken = self.resolver.resolve(config, self._referring, self.late)
+        for key, error in broken:
+            place = place_of(self.grid, Point(raw, rows), key) or self.grid.places["base"]
+            self._tell_broken(place, key, error, raw)
+        if broken:
+            return Point(raw, rows)
+        chosen = tuple(self._resolved_row(row, raw) if row.refers else row for row in rows)
+        return Point(config, chosen, pending)
+
+    def settle(self, point: Point, config: dict[str, Any]) -> None:
+        """Resolve, in place, what waited for the seed in a point's configuration."""
+        _, broken = self.resolver.resolve(config, point.pending, None)
+        for key, error in broken:
+            place = place_of(self.grid, point, key) or self.grid.places["base"]
+            self._tell_broken(place, key, error, config)
+
+    def _resolved_row(self, row: Row, config: dict[str, Any]) -> Row:
+        settings = dict(row.settings)
+        for key, setting in settings.items():
+            if setting.refers:
+                value = self.resolver.fill(config, setting.value, self._referring, self.late)
+                settings[key] = setting._replace(value=value)
+        return row._replace(settings=settings)
+
+    def _tell_broken(
+        self, place: Place, what: str, error: BrokenReference, config: Mapping[str, Any]
+    ) -> None:
+        told = (place, what, str(error))
+        if told not in self._told:
+            self._told.add(told)
+            near = "" if error.missing is None else hint(error.missing, config, self.problems)
+            self.problems.add(place, f"{what}: {error}{near}")
+
+    def _usable_rules(self) -> Iterator[dict[str, Setting]]:
+        """The rules of `exclude` that can match. One that names an unknown key is a mistake, unless
+        the command line took the key away."""
+        for rule in self.grid.exclude:
+            unknown = [key for key in rule if key not in self._known]
+            for key in unknown:
+                self._tell_unknown("exclude", "there is no axis", key, rule[key].place, self._known)
+            if not unknown:
+                yield rule
+
+    def _usable_whens(self) -> Iterator["_When"]:
+        """The entries of `when` that can hold, with what expanding them takes."""
+        before = _keys(self.grid, ())
+        usable: list[When] = []
+        for number, when in enumerate(self.grid.whens):
+            unknown = [key for key in when.conditions if key not in before]
+            for key in unknown:
+                place = when.conditions[key].place
+                if key == self.late and self.grid.seeds is not None:
+                    self.problems.add(place, f"if: {key} is the seed, and no cell's own")
+                elif key in self._known:
+                    self.problems.add(place, f"if: {key[:60]!r} is given only further down")
+                else:
+                    self._tell_unknown("if", "the grid gives no", key, place, before)
+            if not unknown:
+                yield _When.of(when, usable, self._known)
+                usable.append(when)
+            before = _keys(self.grid, self.grid.whens[: number + 1])
+
+    def _tell_unknown(
+        self, section: str, what: str, key: str, place: Place, known: Iterable[str]
+    ) -> None:
+        if any(_touch(key, dropped) for dropped in self.grid.dropped):
+            self.warnings.append(f"{place}: {section} names {key}, which the command line dropped")
+        else:
+            near = hint(key, known, self.problems)
+            self.problems.add(place, f"{section}: {what} {key[:60]!r}{near}")
+
+    def _warn_of_whens(self) -> None:
+        """Warn of conditions that never hold, with the value that may have been meant."""
+        given: dict[str, list[str]] = {}
+        for index, when in enumerate(self._whens):
+            if index in self._held:
+                continue
+            if not given:
+                for setting in _settings(self.grid):
+                    for key, value in setting.given.items():
+                        given.setdefault(key, []).extend([value] if isinstance(value, str) else [])
+            message = f"{when.when.place}: when: its condition never holds"
+            for key, condition in when.when.conditions.items():
+                odd = [v for v in condition.values if isinstance(v, str) and v not in given[key]]
+                near = nearest(odd[0], given[key]) if odd else ""
+                if near:
+                    message = f"{condition.place}: when: no cell has {key}: {odd[0][:60]}{near}"
+            self.warnings.append(message)
+
+
+class _When(NamedTuple):
+    """An entry of `when` as it is expanded: `clears` are its keys and those above and below them,
+    `rivals` the entries before it, by number, that give some of the same."""
+
+    when: When
+    base: Row
+    blocks: list[tuple[Row, ...]]
+    clears: tuple[str, ...]
+    rivals: frozenset[int]
+
+    @classmethod
+    def of(cls, when: When, earlier: Sequence[When], known: Iterable[str]) -> "_When":
+        """Prepare an entry."""
+        keys = when.keys
+        return cls(
+            when,
+            _row(when.base),
+            [_rows(block) for block in when.blocks],
+            tuple(k for k in known if any(_touch(k, key) for key in keys)),
+            frozenset(
+                number
+                for number, other in enumerate(earlier)
+                if any(_touch(k, key) for k in other.keys for key in keys)
+            ),
+        )
 
 
 class _Exclusion:
@@ -45,96 +334,69 @@ class _Exclusion:
         return False
 
 
-def count_points(grid: Grid) -> int:
-    """How many cells there are before `exclude`, without making one."""
-    count = 1 if grid.blocks or not grid.include else 0
-    for block in grid.blocks:
-        count *= block.size
-    return count + len(grid.include)
+def _rows(block: Block) -> tuple[Row, ...]:
+    keys = list(block.axes)
+    return tuple(
+        _row(dict(zip(keys, s, strict=True))) for s in zip(*block.axes.values(), strict=True)
+    )
 
 
-def expand(grid: Grid, problems: Problems, warnings: list[str]) -> Iterator[Point]:
-    """The points in order: the last axis varies fastest, included cells come last.
+def _row(settings: dict[str, Setting]) -> Row:
+    given: dict[str, Any] = {}
+    for setting in settings.values():
+        given.update(setting.given)
+    return Row(settings, given, any(setting.refers for setting in settings.values()))
 
-    Problems and warnings about `exclude` are known when the last point has been taken.
-    """
-    base = {key: setting.value for key, setting in grid.base.items()}
-    fixed = {key: setting.value for key, setting in grid.fixed.items()}
-    rules = list(_usable_rules(grid, problems, warnings))
-    exclusion = _Exclusion(rules)
-    if grid.blocks or not grid.include:
-        # What no axis touches is the same in every point.
-        common = _layered(base, grid, fixed)
-        choices = [range(block.size) for block in grid.blocks]
-        for indices in itertools.product(*choices):
-            chosen = {
-                key: settings[index]
-                for block, index in zip(grid.blocks, indices, strict=True)
-                for key, settings in block.axes.items()
-            }
-            config = dict(common)
-            for setting in chosen.values():
-                config.update(setting.given)
-            config.update(fixed)
-            if not exclusion.takes(config):
-                yield Point(config, chosen)
+
+def _settings(grid: Grid) -> Iterator[Setting]:
+    """Everything that the grid gives to keys."""
+    yield from grid.base.values()
+    yield from grid.fixed.values()
+    for when in grid.whens:
+        yield from when.base.values()
     for entry in grid.include:
-        config = dict(base)
-        for key, setting in entry.items():
-            assign(config, key, setting.given)
-        for key, value in fixed.items():
-            assign(config, key, {key: value})
-        yield Point(config, entry)
-    for number, rule in enumerate(rules):
-        if number not in exclusion.used:
-            warnings.append(f"{next(iter(rule.values())).place}: exclude takes nothing out")
+        yield from entry.values()
+    whens = [block for when in grid.whens for block in when.blocks]
+    for block in (*grid.blocks, *whens):
+        for settings in block.axes.values():
+            yield from settings
 
 
-def _layered(base: dict[str, Any], grid: Grid, fixed: dict[str, Any]) -> dict[str, Any]:
-    """The base with what the axes and the command line will set taken out."""
-    common = dict(base)
-    for block in grid.blocks:
-        for key in block.axes:
-            assign(common, key, {})
-    for key in fixed:
-        assign(common, key, {})
-    return common
+def _referring(grid: Grid) -> dict[str, None]:
+    """The keys that may hold references, in the grid's order."""
+    return dict.fromkeys(leaf for s in _settings(grid) if s.refers for leaf in s.given)
 
 
-def _usable_rules(
-    grid: Grid, problems: Problems, warnings: list[str]
-) -> Iterator[dict[str, Setting]]:
-    """The rules that can match. One that names an unknown key is a mistake, unless the command
-    line took the key away."""
-    known = _keys(grid)
-    for rule in grid.exclude:
-        unknown = [key for key in rule if key not in known]
-        for key in unknown:
-            place = rule[key].place
-            if key in grid.dropped:
-                warnings.append(f"{place}: exclude names {key}, which the command line dropped")
-            else:
-                problems.add(place, f"exclude: there is no axis {key!r}{nearest(key, known)}")
-        if not unknown:
-            yield rule
-
-
-def _keys(grid: Grid) -> set[str]:
+def _keys(grid: Grid, whens: Sequence[When]) -> set[str]:
+    """The keys that cells may have, included ones left out."""
+    blocks = [*grid.blocks, *(block for when in whens for block in when.blocks)]
     axes = {
         leaf
-        for block in grid.blocks
+        for block in blocks
         for settings in block.axes.values()
         for setting in settings
         for leaf in setting.given
     }
-    return axes | grid.base.keys() | grid.fixed.keys()
+    given = {key for when in whens for key in when.base}
+    return axes | given | grid.base.keys() | grid.fixed.keys()
+
+
+def _touch(key: str, other: str) -> bool:
+    return key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.")
 
 
 def place_of(grid: Grid, point: Point, key: str) -> Place | None:
-    """Where the value of a key at a point was written; None when the point has none for it."""
-    if key in grid.fixed:
-        return grid.fixed[key].place
-    for setting in point.chosen.values():
-        if key in setting.places:
-            return setting.places[key]
-    return grid.base[key].place if key in grid.base else None
+    """Where the value of a key at a point was written; None when the point has none for it. What
+    a reference has made keys of stands where the reference does."""
+    while True:
+        if key in grid.fixed:
+            return grid.fixed[key].place
+        for row in reversed(point.rows):
+            for setting in row.settings.values():
+                if key in setting.places:
+                    return setting.places[key]
+        if key in grid.base:
+            return grid.base[key].place
+        if "." not in key:
+            return None
+        key = key.rpartition(".")[0]

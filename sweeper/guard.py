@@ -8,13 +8,14 @@ process group. Standard library only.
 
 import os
 import signal
+from contextlib import suppress
 
 __all__ = ["Guard"]
 
 
 class Guard:
     """Watches over one process group on behalf of this process. Make it while there is one
-    thread: it forks."""
+    thread: it forks. Processes that leave the recipe's group (daemons) escape it."""
 
     def __init__(self) -> None:
         reading, self._writing = os.pipe()
@@ -33,8 +34,11 @@ class Guard:
 
     def dismiss(self) -> None:
         """The group has ended, or its id may become another's: the guard goes, and kills none."""
-        os.write(self._writing, b"0\n")
+        with suppress(OSError):  # somebody killed the guard
+            os.write(self._writing, b"0\n")
         os.close(self._writing)
+        # It has nothing left to do, and may have been stopped: do not wait for it to find out.
+        os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
 
 
@@ -44,10 +48,11 @@ def _wait(reading: int) -> None:
         signal.signal(number, signal.SIG_IGN)
     # Nothing of the worker's is kept open but the pipe: not its terminal, not the recipe's output.
     os.dup2(reading, 0)
-    os.closerange(1, 1024)
+    os.closerange(1, max(1024, reading + 1))
     said = b""
     while chunk := os.read(0, 64):
         said += chunk
     groups = [int(line) for line in said.split()]
     if groups and groups[-1]:
-        os.killpg(groups[-1], signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(groups[-1], signal.SIGKILL)

@@ -1,8 +1,9 @@
 """The checking half of bootstrap.py, in the recipe's interpreter: find the recipe, import it, and
 have chz parse every configuration as the run will. Standard library and the recipe's chz only.
 
-A request is {"reference", "cwd", "log_path_field", "configs": [...], "import": bool}. An answer
-is {"error": [kind, message]}, or {"recipe": {...}, "problems": [[index, key, message], ...]}: the
+A request is {"reference", "cwd", "log_path_field", "configs": [...], "import": bool}; with "deep"
+the fields of nested configs are described too. An answer is
+{"error": [kind, message]}, or {"recipe": {...}, "problems": [[index, key, message], ...]}: the
 index of a configuration and the key in it, null where none is at fault. Kinds of error:
 `recipe` (there is none such), `import`, `main` (it would do nothing), `class`, `log_path`.
 """
@@ -44,7 +45,7 @@ def _inspect(
     check_guard(recipe)
     module = load(recipe)
     cls = config_class(module, recipe["config_class"])
-    takes = describe(cls)
+    takes = describe(cls, deep=bool(request.get("deep")))
     field = request["log_path_field"] or "log_path"
     if field not in takes and "." not in field:
         hint = "" if request["log_path_field"] else "; say which one with launch.log_path_field"
@@ -105,10 +106,10 @@ def locate(request: dict[str, Any]) -> dict[str, Any]:
         return {**found, "kind": "file", "module": None, "file": path}
     if "." in head:
         return found
-    names = entry_points()
-    if head in names:
+    named = entry_point(head)
+    if named is not None:
         # Not to be shadowed by a folder of the user's that has the name of its package.
-        module, _, attribute = names[head].partition(":")
+        module, _, attribute = named.partition(":")
         return {**found, "module": module, "config_class": cls or attribute or None,
                 "on_path": False}  # fmt: skip
     sys.path.insert(0, request["cwd"])
@@ -119,9 +120,34 @@ def locate(request: dict[str, Any]) -> dict[str, Any]:
     finally:
         del sys.path[0]
     if not known:
-        short = ", ".join(sorted(names)) or "none here"
+        short = ", ".join(sorted(entry_points())) or "none here"
         raise Refused("recipe", f"no recipe and no module is called {head!r} (recipes: {short})")
     return found
+
+
+def entry_point(name: str) -> str | None:
+    """The entry point of a short name. What lies in plain files is read from there, in the order of
+    the module path: `importlib.metadata` takes longer over it than the recipe's import."""
+    group = f"[{GROUP}]"
+    for folder in sys.path:
+        try:
+            installed = sorted(entry.path for entry in os.scandir(folder or ".")
+                               if entry.name.endswith((".dist-info", ".egg-info")))  # fmt: skip
+        except OSError:
+            continue
+        for path in installed:
+            try:
+                with open(os.path.join(path, "entry_points.txt"), encoding="utf-8") as file:
+                    text = file.read()
+            except (OSError, ValueError):
+                continue
+            if group in text:
+                section = text.split(group, 1)[1].split("\n[", 1)[0]
+                for line in section.splitlines():
+                    key, separator, value = line.partition("=")
+                    if separator and key.strip() == name:
+                        return value.partition("[")[0].strip()
+    return entry_points().get(name)
 
 
 def entry_points() -> dict[str, str]:
@@ -220,9 +246,9 @@ def config_class(module: Any, name: str | None) -> Any:
     )
 
 
-def describe(cls: Any) -> dict[str, Any]:
+def describe(cls: Any, *, deep: bool = False, above: tuple[Any, ...] = ()) -> dict[str, Any]:
     """Field -> its type, its default when that is plain data, its doc, and whether it must be
-    given."""
+    given; with `deep`, for one that holds a config, the same of that one's as `fields`."""
     import chz
 
     takes: dict[str, Any] = {}
@@ -240,8 +266,24 @@ def describe(cls: Any) -> dict[str, Any]:
             about["required"] = type(factory).__name__ == "MISSING_TYPE"
         elif default is None or isinstance(default, (bool, int, float, str)):
             about["default"] = default
+        nested = _nested(field.x_type) if deep else None
+        if nested is not None and nested is not cls and nested not in above:
+            about["fields"] = describe(nested, deep=True, above=(*above, cls))
         takes[name] = about
     return takes
+
+
+def _nested(annotation: Any) -> Any:
+    """The one chz class that an annotation allows, None where there is none or a choice."""
+    import types
+    import typing
+
+    import chz
+
+    union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    members = typing.get_args(annotation) if union else (annotation,)
+    classes = [member for member in members if isinstance(member, type) and chz.is_chz(member)]
+    return classes[0] if len(classes) == 1 else None
 
 
 def type_name(annotation: Any) -> str:

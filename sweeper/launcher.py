@@ -4,9 +4,13 @@ Each step reads the store, asks the backend once, and moves every run at most on
 
     intent -> (find) -> submit -> acknowledge -> the worker's own events
 
-Nothing is kept in memory that a restart could miss, but the clock of the leases, which then starts
-again. So the launcher may be killed anywhere and started again: an attempt whose intent is on
-record is looked for by its token before it is submitted a second time.
+Nothing is kept in memory that a restart could miss, but the clocks of leases and of waits, which
+then start again, and what this launch has seen of runs that all fail alike. So the launcher may be
+killed anywhere and started again: an attempt whose intent is on record is looked for by its token
+before it is submitted a second time.
+
+At most `max_parallel` jobs are at work at once: an attempt counts from its intent on, until an
+event ends it or the backend says that it has no such job.
 """
 
 import os
@@ -17,13 +21,19 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
+from sweeper.board import Board
 from sweeper.command import worker_command
 from sweeper.documents import SCHEMA, encode, read_json, timestamp
-from sweeper.errors import AlreadyExists, StoreError, Unreachable
+from sweeper.ends import Ends
+from sweeper.errors import NotFound, StoreError, Unreachable
+from sweeper.heartbeats import Heartbeats
+from sweeper.judge import Judge
 from sweeper.layout import Layout, token
-from sweeper.states import OPEN, Event, State, fold, wants_attempt
+from sweeper.pacing import Pace
+from sweeper.recipe import render_window
+from sweeper.states import OPEN, Event, State
 from sweeper.store import Store
-from sweeper.sweeps import Events, read_events, read_plan
+from sweeper.sweeps import read_plan
 
 __all__ = ["Launcher", "Summary"]
 
@@ -34,11 +44,17 @@ says that the worker died: a second copy of the job may have ended while the fir
 
 
 class Summary(NamedTuple):
-    """How a sweep stands: runs by state, and how many of them the launcher will still start."""
+    """How a sweep stands: runs by state, and how many of them the launcher will still start.
+
+    `unreachable` says what does not answer; `held` why nothing new is started any more; `limit` how
+    many jobs there may be at once, where that is less than `max_parallel`.
+    """
 
     counts: Counter[State]
     to_start: int
     unreachable: str | None
+    held: str | None = None
+    limit: int | None = None
 
     @property
     def open(self) -> int:
@@ -54,8 +70,10 @@ class Summary(NamedTuple):
 class Launcher:
     """Drives one sweep to its end. The caller holds the sweep's lock.
 
-    `clock` gives monotonic seconds and `sleep` waits; tests pass their own. `notify` is called with
-    the summary whenever it has changed.
+    `clock` gives monotonic seconds, `wall` those since 1970, and `sleep` waits; tests pass their
+    own. `notify` is called with the summary whenever it has changed. With `smoke` one run goes
+    first, and the others only when it has succeeded. With `starting=False` nothing is started: what
+    runs is looked after, and stopped where that is asked for.
     """
 
     def __init__(
@@ -66,7 +84,10 @@ class Launcher:
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        wall: Callable[[], float] = time.time,
         notify: Callable[[Summary], None] = lambda _: None,
+        smoke: bool = False,
+        starting: bool = True,
     ) -> None:
         self._store = store
         self._sweep = sweep
@@ -76,14 +97,20 @@ class Launcher:
         self._sleep = sleep
         self._notify = notify
         self._plan = read_plan(store, sweep)
-        self._runs = {run["id"]: run for run in self._plan["runs"]}
-        # Runs that the grid no longer has are started no more, but looked after while they run.
-        self._retired = {run["id"] for run in self._plan["runs"] if run.get("retired")}
+        self._board = Board(store, sweep, self._plan)
         self._env_file: str | None = read_json(store, self._layout.service)["env_file"]
-        self._beats: dict[str, tuple[int, float]] = {}
+        self._diff: bytes | None = None
+        self._starting = starting
+        self._beats = Heartbeats(store, self._layout, clock)
+        self._ends = Ends(store, sweep, clock, wall)
+        self._pace = Pace(self._plan["launch"]["max_parallel"])
+        self._judge = Judge(self._board, self._ends, smoke=smoke and starting)
+        self._stopping: set[str] = set()
+        # Attempts that were opened and are at work nowhere: the backend has been asked.
+        self._nowhere: set[str] = set()
         self._observed: dict[str, str] = {}
         self._told: Summary | None = None
-        self._published: tuple[dict[str, str], str | None] | None = None
+        self._published: dict[str, Any] | None = None
 
     def run(self) -> Summary:
         """Step until nothing runs and nothing is left to start."""
@@ -103,117 +130,148 @@ class Launcher:
 
     def step(self) -> Summary:
         """One round of reconciliation."""
-        events = read_events(self._store, self._sweep)
+        self._board.read()
         unreachable = None
+        self._observed = {}
         try:
-            self._acknowledge(events)
-            self._settle(events)
-            self._start(events)
+            self._settle()
+            refused = self._judge.look()
+            paused = any(text.startswith("paused") for text in self._observed.values())
+            self._pace.see(self._clock(), self._busy(), paused or refused)
+            self._acknowledge()
+            self._start()
         except Unreachable as error:
             unreachable = str(error)  # says nothing about any job: look again next time
-        self._publish(unreachable)
-        states = {run: fold(events.get(run, ())) for run in self._runs}
-        shown = [s for run, s in states.items() if run not in self._retired or s.state in OPEN]
-        waiting = len(self._wanting(events)) + sum(
-            state.unacknowledged for run, state in states.items() if run not in self._retired
-        )
-        return Summary(Counter(s.state for s in shown), waiting, unreachable)
+        limit = self._pace.limit if self._pace.lowered else None
+        self._publish(unreachable, limit)
+        states = [(run, view.state) for run, view in self._board.views.items()]
+        shown = [s.state for run, s in states if run not in self._board.retired or s.state in OPEN]
+        return Summary(Counter(shown), self._left(), unreachable, self._judge.held, limit)
 
-    def _acknowledge(self, events: Events) -> None:
+    def _left(self) -> int:
+        """How many runs are still to be started, or may have been."""
+        unknown = self._board.unacknowledged().keys()
+        if self._judge.held is not None or not self._starting:
+            return len(unknown - self._nowhere)
+        wanting = sum(view.wants for view in self._board.views.values())
+        return wanting + len(unknown - self._board.retired)
+
+    def _free(self) -> int:
+        """How many more jobs there may be at work."""
+        if self._judge.held is not None or not self._starting:
+            return 0
+        most = 1 if self._judge.smoke else self._pace.limit
+        return max(0, most - self._busy())
+
+    def _busy(self) -> int:
+        return len(self._board.open()) + len(self._board.unacknowledged().keys() - self._nowhere)
+
+    def _acknowledge(self) -> None:
         """Submit again what an earlier launcher meant to submit, unless the backend has it."""
-        opened = {
-            token(run, state.opened): run
-            for run in self._runs
-            if (state := fold(events.get(run, ()))).unacknowledged
-        }
+        opened = {token(run, n): run for run, n in self._board.unacknowledged().items()}
+        self._nowhere = set()
         if not opened:
             return
         found = self._backend.find(list(opened))
-        missing = [run for job, run in opened.items() if job not in found]
-        self._submit(events, [run for run in missing if run not in self._retired])
         for job in found:
-            self._event(events, opened[job], _attempt_of(job), Event.SUBMITTED, {})
+            self._board.add(opened[job], _attempt_of(job), Event.SUBMITTED)
+        missing = [run for job, run in opened.items() if job not in found]
+        self._nowhere = set(missing)
+        again: list[str] = []
+        for run in missing:
+            attempt = self._board.views[run].state.opened
+            if (attempt, Event.CANCEL) in self._board.events(run):
+                self._board.end(
+                    run, attempt, Event.CANCELLED, "cancelled", "before it was submitted"
+                )
+            elif run not in self._board.retired and len(again) < self._free():
+                again.append(run)
+        self._nowhere -= set(again)
+        self._submit(again)
 
-    def _settle(self, events: Events) -> None:
-        """Find the attempts that ended without their worker's word, and the lost ones."""
-        opened = {
-            token(run, state.attempt): run
-            for run in self._runs
-            if (state := fold(events.get(run, ()))).state in OPEN
-        }
+    def _settle(self) -> None:
+        """Find the attempts that ended without their worker's word, and the lost ones; stop those
+        that are to be stopped."""
+        opened = {token(run, n): run for run, n in self._board.open().items()}
+        self._stopping &= opened.keys()
+        self._beats.look((run, _attempt_of(job)) for job, run in opened.items())
         if not opened:
-            self._observed = {}
             return
         statuses = self._backend.poll(list(opened))
-        quiet = self._quiet_seconds(opened)
-        gone = {job for job in opened if statuses[job].state in (JobState.ENDED, JobState.ABSENT)}
-        if gone:
+        ended = (JobState.ENDED, JobState.ABSENT)
+        if any(status.state in ended for status in statuses.values()):
             # A worker records its outcome before it exits: only what is missing after the
             # backend's answer is missing.
-            events.update(read_events(self._store, self._sweep))
-        lease: float = self._plan["launch"]["lease_s"]
-        self._observed = {}
+            self._board.read()
         for job, run in opened.items():
-            if fold(events.get(run, ())).state not in OPEN:
+            if self._board.views[run].state.state in OPEN:
+                self._settle_one(run, _attempt_of(job), statuses[job])
+        self._stop(opened)
+
+    def _settle_one(self, run: str, attempt: int, status: JobStatus) -> None:
+        """Say for a worker that died without a word what became of it."""
+        view, quiet = self._board.views[run], self._beats.quiet(run, attempt)
+        gone = status.state in (JobState.ENDED, JobState.ABSENT)
+        paused = self._beats.paused(run, attempt)
+        if view.cancel and gone:
+            # No worker that has not claimed it by now will: it looks for the request first.
+            if view.state.state is State.SUBMITTED or quiet > SETTLE_SECONDS:
+                detail = "the worker was gone before it could say so"
+                self._board.end(run, attempt, Event.CANCELLED, "cancelled", detail)
+        elif status.state is JobState.ENDED and quiet > SETTLE_SECONDS:
+            detail = "the worker ended without recording an outcome"
+            reason = status.reason or "killed"
+            self._board.end(run, attempt, Event.FAILED, reason, detail, status.code)
+        elif quiet > self._plan["launch"]["lease_s"]:
+            if status.state is JobState.ABSENT:
+                self._board.add(run, attempt, Event.LOST)
+            else:
+                self._observed[run] = "stale"
+        elif view.cancel:
+            self._observed[run] = "stopping"
+        elif paused is not None:
+            self._observed[run] = f"paused: {paused}"
+
+    def _stop(self, opened: dict[str, str]) -> None:
+        """Tell the backend, once, which jobs a user wants stopped; their workers look for the
+        request as well."""
+        asked = {job for job, run in opened.items() if self._board.views[run].cancel}
+        asked = {job for job in asked if self._board.views[opened[job]].state.state in OPEN}
+        fresh = sorted(asked - self._stopping)
+        if fresh:
+            self._backend.cancel(fresh)
+            self._stopping |= asked
+
+    def _start(self) -> None:
+        """Open attempts for runs that want one, as far as there is room."""
+        room = self._free()
+        chosen: list[str] = []
+        for run, view in self._board.views.items():
+            if not view.wants:
                 continue
-            if statuses[job].state is JobState.ENDED and quiet[job] > SETTLE_SECONDS:
-                self._fail(events, run, _attempt_of(job), statuses[job])
-            elif quiet[job] > lease:
-                if statuses[job].state is JobState.ABSENT:
-                    self._event(events, run, _attempt_of(job), Event.LOST, {})
-                else:
-                    self._observed[run] = "stale"
-
-    def _fail(self, events: Events, run: str, attempt: int, status: JobStatus) -> None:
-        """The worker died without a word: say so for it."""
-        body = {
-            "code": status.code,
-            "signal": None,
-            "reason": status.reason or "killed",
-            "detail": "the worker ended without recording an outcome",
-            "started": None,
-            "ended": None,
-            "wall_s": None,
-            "max_rss_bytes": None,
-            "host": None,
-        }
-        self._event(events, run, attempt, Event.FAILED, body)
-
-    def _quiet_seconds(self, jobs: dict[str, str]) -> dict[str, float]:
-        """Token -> seconds, by our own clock, since its heartbeat was last seen to change."""
-        now = self._clock()
-        stamps = {
-            entry.path.rpartition("/")[2]: entry.stamp
-            for entry in self._store.list(self._layout.heartbeats)
-        }
-        for job, run in jobs.items():
-            stamp = stamps.get(f"{run}.{_attempt_of(job)}", 0)
-            if job not in self._beats or self._beats[job][0] != stamp:
-                self._beats[job] = (stamp, now)
-        return {job: now - self._beats[job][1] for job in jobs}
-
-    def _start(self, events: Events) -> None:
-        """Open attempts for runs that want one, as far as `max_parallel` allows."""
-        states = {run: fold(events.get(run, ())) for run in self._runs}
-        busy = sum(state.state in OPEN for state in states.values())
-        free = max(0, self._plan["launch"]["max_parallel"] - busy)
-        chosen = self._wanting(events)[:free]
+            attempt = view.state.opened + 1
+            end = self._ends.waits(run)
+            if self._judge.held is not None or not self._starting:
+                if self._judge.held is not None:
+                    self._observed[run] = "held back"
+            elif end is not None:
+                self._observed[run] = f"next attempt at {end.until}"
+            elif (attempt, Event.CANCEL) in self._board.events(run):
+                # A cancel that was taken back names this attempt: the next is the one to start.
+                self._board.add(run, attempt, Event.INTENT)
+                self._board.end(
+                    run, attempt, Event.CANCELLED, "cancelled", "before it was submitted"
+                )
+            elif len(chosen) < room and self._judge.first in (None, run):
+                chosen.append(run)
+        self._judge.started(chosen)
         for run in chosen:
-            self._open(events, run, states[run].opened + 1)
-        self._submit(events, chosen)
+            self._open(run, self._board.views[run].state.opened + 1)
+        self._submit(chosen)
 
-    def _wanting(self, events: Events) -> list[str]:
-        """The runs that are to be started (again), in the order of the plan."""
-        retries: int = self._plan["launch"]["retries"]
-        return [
-            run
-            for run in self._runs
-            if run not in self._retired and wants_attempt(events.get(run, ()), retries)
-        ]
-
-    def _open(self, events: Events, run: str, attempt: int) -> None:
+    def _open(self, run: str, attempt: int) -> None:
         """Put on record what the attempt is to do, then that it is about to be submitted."""
-        launch, planned = self._plan["launch"], self._runs[run]
+        launch, planned = self._plan["launch"], self._board.runs[run]
         job = {
             "schema": SCHEMA,
             "run": run,
@@ -223,6 +281,7 @@ class Launcher:
             "config": planned["config"],
             "recipe": self._plan["recipe"],
             "cwd": self._plan["recipe"]["cwd"],
+            "snapshot": self._plan.get("snapshot"),
             "env": launch["env"],
             "env_file": self._env_file,
             "secrets": self._plan["secrets"],
@@ -230,52 +289,58 @@ class Launcher:
             "grace_s": launch["grace_s"],
             "resume": launch["resume"],
         }
+        if self._code_diff():
+            path = f"{self._layout.log_path(run, attempt)}/code.diff"
+            self._store.replace(path, self._code_diff(), durable=False)
         self._store.replace(self._layout.job(run, attempt), encode(job))
-        self._event(events, run, attempt, Event.INTENT, {})
+        self._board.add(run, attempt, Event.INTENT)
 
-    def _submit(self, events: Events, runs: Sequence[str]) -> None:
+    def _code_diff(self) -> bytes:
+        """How the code differed from its commit, for recipes that do not say so themselves."""
+        if self._diff is None:
+            provenance: dict[str, Any] = self._plan.get("provenance") or {}
+            kept: dict[str, Any] | None = provenance.get("diff")
+            self._diff = b""
+            with suppress(NotFound):
+                self._diff = self._store.read(kept["path"]) if kept else b""
+        return self._diff
+
+    def _submit(self, runs: Sequence[str]) -> None:
         """Hand the newest opened attempt of each run to the backend, and acknowledge."""
         if not runs:
             return
-        attempts = {run: fold(events[run]).opened for run in runs}
+        attempts = {run: self._board.views[run].state.opened for run in runs}
         folder = f"{self._store.root}/{self._sweep}"
+        window: str | None = self._plan["launch"].get("window")
         self._backend.submit(
             [
                 JobSpec(
                     token(run, attempt),
-                    self._runs[run]["name"],
+                    self._board.runs[run]["name"],
                     worker_command(folder, token(run, attempt)),
                     self._store.local_path(self._sweep) or "/",
                     {},
+                    render_window(window, self._sweep, self._board.runs[run], attempt),
                 )
                 for run, attempt in attempts.items()
             ]
         )
         for run, attempt in attempts.items():
-            self._event(events, run, attempt, Event.SUBMITTED, {})
+            self._board.add(run, attempt, Event.SUBMITTED)
 
-    def _event(
-        self, events: Events, run: str, attempt: int, event: Event, body: dict[str, Any]
-    ) -> None:
-        """Record an event; that it is on record already is as good."""
-        document = {"schema": SCHEMA, "time": timestamp()} | body
-        with suppress(AlreadyExists):  # an earlier launcher's, or ours whose reply was lost
-            self._store.create(self._layout.event(run, attempt, event), encode(document))
-        events.setdefault(run, set()).add((attempt, event))
-
-    def _publish(self, unreachable: str | None) -> None:
-        """Tell readers what is observed and is no state: runs that do not beat, a backend that
-        does not answer."""
-        document = {
-            "schema": SCHEMA,
-            "time": timestamp(),
-            "pid": os.getpid(),
+    def _publish(self, unreachable: str | None, limit: int | None) -> None:
+        """Tell readers what is observed and is no state: runs that do not beat or wait, a backend
+        that does not answer, why nothing is started."""
+        found = {
             "observed": self._observed,
             "unreachable": unreachable,
+            "held": self._judge.held,
+            "limit": limit,
         }
-        if (self._observed, unreachable) != self._published:
-            self._published = (self._observed, unreachable)
+        if found != self._published:
+            document = {"schema": SCHEMA, "time": timestamp(), "pid": os.getpid()} | found
             self._store.replace(self._layout.observations, encode(document))
+            self._published = found
 
 
 def _attempt_of(job: str) -> int:

@@ -24,6 +24,10 @@ class Layout:
         self.service = f"{sweep}/launcher/service.json"
         self.report = f"{sweep}/report"
 
+    def code(self, name: str) -> str:
+        """A file with code as it was at a launch, named by its hash."""
+        return f"{self.sweep}/code/{name}"
+
     def event(self, run: str, attempt: int, event: Event) -> str:
         """The immutable record of something that happened to an attempt."""
         return f"{self.state}/{run}/{attempt}.{event.value}.json"

@@ -10,17 +10,17 @@ from sweeper.errors import AnotherLauncher, StoreError
 from sweeper.layout import Layout
 from sweeper.store import Store
 
-__all__ = ["holding_sweep", "is_held"]
+__all__ = ["PATIENCE_SECONDS", "holding_sweep", "is_held"]
 
-_PATIENCE_SECONDS = 0.5
+PATIENCE_SECONDS = 0.5
 """Whoever looks whether the lock is held has it himself for an instant."""
 
 
 @contextlib.contextmanager
-def holding_sweep(store: Store, sweep: str) -> Generator[None]:
+def holding_sweep(store: Store, sweep: str, patience: float = PATIENCE_SECONDS) -> Generator[None]:
     """Hold the sweep's lock. The kernel lets go of it when the process ends, however it ends.
 
-    Raises `AnotherLauncher` when it is taken.
+    Raises `AnotherLauncher` when it is taken, and still is after `patience` seconds.
     """
     path = _path(store, sweep)
     try:
@@ -29,14 +29,14 @@ def holding_sweep(store: Store, sweep: str) -> Generator[None]:
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror}") from error
     try:
-        deadline = time.monotonic() + _PATIENCE_SECONDS
+        deadline = time.monotonic() + patience
         while not _try(descriptor, fcntl.LOCK_EX):
             if time.monotonic() > deadline:
                 raise AnotherLauncher(
                     f"another launcher is at work on {sweep!r}: watch it with "
                     f"`sweeper status {sweep} --root {store.root}`, or wait until it ends"
                 )
-            time.sleep(0.01)
+            time.sleep(0.02)
         yield
     finally:
         os.close(descriptor)

@@ -6,23 +6,26 @@ Nothing is started and nothing is written. A mistake, or many, raise one `GridEr
 for each.
 """
 
+import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from sweeper.expansion import MAX_RUNS, Point, count_points, expand, place_of
-from sweeper.grid import Grid, grid_from_mapping, load_grid
-from sweeper.grid.blocks import Setting
-from sweeper.grid.naming import canonical, key_labels, run_id, shorten, value_labels
+from sweeper.cells import Run, axis_values, make_runs
+from sweeper.expansion import MAX_RUNS, Expansion, Point, count_points, place_of
+from sweeper.grid import Grid, read_grid
+from sweeper.grid.blocks import Block, Setting
+from sweeper.grid.naming import canonical
 from sweeper.grid.nodes import Place, Problems
 from sweeper.grid.options import Launch, Metric, Seeds
 from sweeper.recipe import RUN_KEYS, Problem, Recipe, RecipeError, inspect, placeholders
 
-__all__ = ["Plan", "Run", "plan"]
+__all__ = ["Plan", "Run", "plan", "repeats_by_default"]
 
 SCHEMA = 1
-_MAX_CELL = 80
-_NONE: Any = object()
+_SOME_POINTS = 200
+"""How many cells of a grid that has mistakes are checked by the recipe all the same."""
+
 _WINDOW_KEYS = ("sweep", "name", "cell", "seed", "run", "attempt")
 _PLACES = {
     "python": "launch.python",
@@ -32,20 +35,10 @@ _PLACES = {
 }
 
 
-class Run(NamedTuple):
-    """A cell with a seed. `config` holds the explicitly given values by dotted keys, the seed
-    field included, what the worker fills in (`log_path`) left out."""
-
-    id: str
-    name: str
-    cell: str
-    seed: int | None
-    config: dict[str, Any]
-
-
 class Plan(NamedTuple):
-    """What a launch would submit. `axes` are those declared, in the grid's order, the seed left
-    out; `warnings` are for people, a line each."""
+    """What a launch would submit. `axes` are those declared with their values, in the grid's
+    order, the seed left out; `grid_text` is the grid as written, `extends` the path and text of
+    each file that it extends, the nearest first; `warnings` are for people, a line each."""
 
     name: str
     recipe: Recipe
@@ -59,6 +52,7 @@ class Plan(NamedTuple):
     grid_path: str
     overrides: tuple[str, ...]
     warnings: tuple[str, ...]
+    extends: tuple[tuple[str, str], ...] = ()
 
     def document(self) -> dict[str, Any]:
         """As `sweep.json` has it, without what only a launch knows (`created`, `provenance`)."""
@@ -67,6 +61,7 @@ class Plan(NamedTuple):
             "name": self.name,
             "grid": self.grid_text,
             "grid_path": self.grid_path,
+            "extends": [{"path": path, "grid": text} for path, text in self.extends],
             "overrides": list(self.overrides),
             "recipe": self.recipe.document(),
             "service": self.service,
@@ -90,34 +85,30 @@ def plan(
     a mapping, in which a list sets an axis. Without `validate` the recipe is not imported; names
     and ids are the same. Raises `GridError`.
     """
-    if isinstance(source, Mapping):
-        grid = grid_from_mapping(source, overrides or ())
-    else:
-        grid = load_grid(os.fspath(source), overrides or ())
-    return _Planner(grid).plan(validate)
+    problems = Problems()
+    planner = _Planner(read_grid(source, overrides or (), problems), problems)
+    if problems:
+        if validate:
+            planner.check_what_is_left()
+        raise problems.error()
+    return planner.plan(validate)
 
 
 class _Planner:
     """The making of one plan."""
 
-    def __init__(self, grid: Grid) -> None:
-        self.warnings: list[str] = []
-        self.problems = Problems()
+    def __init__(self, grid: Grid, problems: Problems) -> None:
+        self.warnings: list[str] = list(grid.notes)
+        self.problems = problems
+        self._warn_of_axes(grid)
         self.grid = self._seeds_from_axis(grid)
         self.seed_field = self.grid.seeds.field if self.grid.seeds else "seed"
 
     def plan(self, validate: bool) -> Plan:
         """Expand, name, check."""
         grid = self.grid
-        count = count_points(grid) * (len(grid.seeds.values) if grid.seeds else 1)
-        if count > MAX_RUNS:
-            self.problems.add(grid.places["grid"], f"{count} runs; a sweep has at most {MAX_RUNS}")
-            raise self.problems.error()
         self._check_keys()
-        points = list(expand(grid, self.problems, self.warnings))
-        if not points:
-            self.problems.add(grid.places["exclude"], "exclude leaves no cell")
-        runs = list(self._runs(points))
+        points, runs = self._runs()
         self._check_repeats(points, runs)
         recipe = self._check_recipe(points, runs, validate)
         self._check_templates(runs)
@@ -131,33 +122,75 @@ class _Planner:
             secrets=grid.secrets,
             launch=grid.launch,
             axes={
-                key: [setting.value for setting in settings]
-                for block in grid.blocks
-                for key, settings in block.axes.items()
-                if not (key == self.seed_field and _all_integers(settings))
+                key: values
+                for key, values in axis_values(grid, points).items()
+                if not (key == self.seed_field and all(type(value) is int for value in values))
             },
             runs=tuple(runs),
             grid_text=grid.text,
             grid_path=grid.path,
             overrides=grid.overrides,
             warnings=tuple(dict.fromkeys(self.warnings)),
+            extends=tuple((source.path, source.text) for source in grid.extends),
         )
 
+    def check_what_is_left(self) -> None:
+        """Have the recipe check what could be read of a grid that has mistakes, so that all are
+        told at once. What may only follow from the others is left untold."""
+        grid = self.grid
+        if grid.recipe is None:
+            return
+        expansion = Expansion(grid, Problems(), [], late=self.seed_field)
+        points = [p for p in itertools.islice(expansion.points(), _SOME_POINTS) if not p.pending]
+        try:
+            _, found = self._inspect([point.config for point in points], True)
+        except RecipeError as error:
+            self._tell(error)
+            return
+        for problem in found:
+            if problem.number is not None and problem.key is not None:
+                place = place_of(grid, points[problem.number], problem.key)
+                if place is not None:
+                    self.problems.add(place, problem.message)
+
+    def _runs(self) -> tuple[list[Point], list[Run]]:
+        grid = self.grid
+        seeds = len(grid.seeds.values) if grid.seeds else 1
+        count = count_points(grid) * seeds
+        if count > MAX_RUNS:
+            self.problems.add(grid.places["grid"], f"{count} runs; a sweep has at most {MAX_RUNS}")
+            raise self.problems.error()
+        expansion = Expansion(
+            grid, self.problems, self.warnings, late=self.seed_field, limit=MAX_RUNS // seeds
+        )
+        points = list(expansion.points())
+        if expansion.overflow:
+            raise self.problems.error()
+        if not points:
+            self.problems.add(grid.places["exclude"], "exclude leaves no cell")
+        return points, make_runs(grid, expansion, points, self.seed_field, self.problems)
+
     def _seeds_from_axis(self, grid: Grid) -> Grid:
-        """Treat an axis over the seed as replicates, and warn; warn of axes with one value."""
+        """Treat an axis over the seed as replicates, and warn."""
         for block in grid.blocks:
-            for key, settings in block.axes.items():
-                place = settings[0].place
-                if key == "seed" and grid.seeds is None and _all_integers(settings):
-                    advice = ": use seeds" if len(block.axes) == 1 else ""
-                    self.warnings.append(f"{place}: the axis seed counts as replicates{advice}")
-                    if len(block.axes) == 1:
-                        seeds = Seeds(key, tuple(setting.value for setting in settings), place)
-                        blocks = tuple(other for other in grid.blocks if other is not block)
-                        return self._seeds_from_axis(grid._replace(blocks=blocks, seeds=seeds))
-                elif len(settings) == 1:
-                    self.warnings.append(f"{place}: the axis {key} has only one value")
+            settings = block.axes.get("seed")
+            if settings and grid.seeds is None and _all_integers(settings):
+                place, alone = settings[0].place, len(block.axes) == 1
+                advice = ": use seeds" if alone else ""
+                self.warnings.append(f"{place}: the axis seed counts as replicates{advice}")
+                if alone:
+                    values = dict.fromkeys(setting.value for setting in settings)
+                    blocks = tuple(other for other in grid.blocks if other is not block)
+                    return grid._replace(blocks=blocks, seeds=Seeds("seed", tuple(values), place))
         return grid
+
+    def _warn_of_axes(self, grid: Grid) -> None:
+        """Warn of axes with one value; replicates may be one."""
+        for block in _blocks(grid):
+            for key, settings in block.axes.items():
+                replicates = key == "seed" and _all_integers(settings)
+                if not replicates and len({id(setting) for setting in settings}) == 1:
+                    self.warnings.append(f"{settings[0].place}: the axis {key} has only one value")
 
     def _check_keys(self) -> None:
         """Note keys that are not the grid's to give."""
@@ -167,7 +200,8 @@ class _Planner:
         ours.discard(self.seed_field)
         given = [setting for settings in (grid.base, grid.fixed) for setting in settings.values()]
         given += [s for entry in grid.include for s in entry.values()]
-        given += [s for block in grid.blocks for axis in block.axes.values() for s in axis]
+        given += [s for when in grid.whens for s in when.base.values()]
+        given += [s for block in _blocks(grid) for axis in block.axes.values() for s in axis]
         for setting in given:
             for key in setting.given:
                 if key in ours:
@@ -175,55 +209,15 @@ class _Planner:
                 if grid.seeds is not None and key == self.seed_field:
                     self.problems.add(setting.places[key], f"{key} is given by seeds already")
 
-    def _runs(self, points: Sequence[Point]) -> Iterator[Run]:
-        grid = self.grid
-        source = f'"recipe":{canonical(grid.recipe)}'
-        if grid.command is not None:
-            source = f'"command":{canonical(list(grid.command))}'
-        # The same values come back in many points; the grid keeps them alive, so ids are theirs.
-        texts: dict[int, str] = {}
-        own = [point.config.get(self.seed_field, _NONE) for point in points]
-        # Without `seeds`, a cell's own integer is its seed, and shown where it is not always one.
-        replicates = grid.seeds is not None or all(n is _NONE or type(n) is int for n in own)
-        shown = grid.seeds is not None or (replicates and len(set(own)) > 1)
-        keys = [key for key in _given_keys(grid) if key != self.seed_field or not replicates]
-        # What the replicates are called: not `seed` where a key of that name means something else.
-        word = self.seed_field if "seed" in keys and grid.seeds is not None else "seed"
-        same: dict[tuple[tuple[str, str], ...], str] = {}
-        for point, mine, label in zip(points, own, _cells(grid, points, keys, word), strict=True):
-            config = point.config
-            fixed = mine if type(mine) is int else None
-            values: list[tuple[str, str]] = []
-            for key in sorted(config):
-                if key != self.seed_field or fixed is None:
-                    value = config[key]
-                    text = texts.get(id(value))
-                    if text is None:
-                        text = texts[id(value)] = canonical(value)
-                    values.append((key, text))
-            cell = label
-            if shown and grid.seeds is None:  # cells that differ in nothing but the seed are one
-                cell = same.setdefault(tuple(values), label)
-            for seed in grid.seeds.values if grid.seeds else (fixed,):
-                name = cell
-                if shown and seed is not None:
-                    name = shorten(f"{cell},{word}={seed}" if cell else f"{word}={seed}")
-                yield Run(
-                    id=run_id(source, values, canonical(seed)),
-                    name=name or "base",
-                    cell=cell or "base",
-                    seed=seed,
-                    config=config if grid.seeds is None else {**config, self.seed_field: seed},
-                )
-
     def _check_repeats(self, points: Sequence[Point], runs: Sequence[Run]) -> None:
         """Note runs that would be the same: one would silently stand for both."""
         first: dict[str, Run] = {}
         for number, run in enumerate(runs):
             other = first.setdefault(run.id, run)
             if other is not run:
-                chosen = self._point(points, number).chosen
-                place = next((s.place for s in chosen.values()), self.grid.places["grid"])
+                rows = self._point(points, number).rows
+                chosen = (setting.place for row in rows for setting in row.settings.values())
+                place = next(chosen, self.grid.places["grid"])
                 self.problems.add(
                     place, f"cells {other.cell!r} and {run.cell!r} are one configuration"
                 )
@@ -237,19 +231,11 @@ class _Planner:
         """Find the recipe and have it check every configuration."""
         grid = self.grid
         try:
-            recipe, found = inspect(
-                grid.recipe if grid.recipe is not None else list(grid.command or ()),
-                [run.config for run in runs] if validate else [],
-                grid.launch.python,
-                grid.launch.cwd,
-                log_path_field=grid.launch.log_path_field,
-                seed_field=self.seed_field,
-                env=grid.launch.env,
-                validate=validate,
+            recipe, found = self._inspect(
+                [run.config for run in runs] if validate else [], validate
             )
         except RecipeError as error:
-            place = grid.places.get(_PLACES.get(error.kind, "recipe"), grid.places["recipe"])
-            self.problems.add(place, error.problems[0])
+            self._tell(error)
             return None
         if grid.recipe is not None and not validate:
             place = grid.places["recipe"]
@@ -257,6 +243,26 @@ class _Planner:
         for problem in found:
             self._note(problem, points, runs, recipe)
         return recipe
+
+    def _inspect(
+        self, configs: Sequence[Mapping[str, Any]], validate: bool
+    ) -> tuple[Recipe, list[Problem]]:
+        grid = self.grid
+        return inspect(
+            grid.recipe if grid.recipe is not None else list(grid.command or ()),
+            configs,
+            grid.launch.python,
+            grid.launch.cwd,
+            log_path_field=grid.launch.log_path_field,
+            seed_field=self.seed_field,
+            env=grid.launch.env,
+            validate=validate,
+        )
+
+    def _tell(self, error: RecipeError) -> None:
+        places = self.grid.places
+        place = places.get(_PLACES.get(error.kind, "recipe"), places["recipe"])
+        self.problems.add(place, error.problems[0])
 
     def _note(
         self, problem: Problem, points: Sequence[Point], runs: Sequence[Run], recipe: Recipe
@@ -287,9 +293,6 @@ class _Planner:
         grid = self.grid
         if grid.launch.window is not None:
             place = grid.places["launch.window"]
-            self.warnings.append(
-                f"{place}: launch.window groups nothing yet: every run has a window of its own"
-            )
             try:
                 for key in placeholders([grid.launch.window]):
                     lack = [r for r in runs if key not in _WINDOW_KEYS and key not in r.config]
@@ -303,7 +306,7 @@ class _Planner:
             used = placeholders(grid.command)
             if "seed" in used and any(r.seed is None and "seed" not in r.config for r in runs):
                 self.problems.add(grid.places["command"], "command: {seed} needs seeds")
-            for block in grid.blocks:
+            for block in _blocks(grid):
                 for key, settings in block.axes.items():
                     if not any(u == key or u.startswith(f"{key}.") for u in used):
                         place = settings[0].place
@@ -314,50 +317,48 @@ def _all_integers(settings: Sequence[Setting]) -> bool:
     return all(type(setting.value) is int for setting in settings)
 
 
-def _given_keys(grid: Grid) -> list[str]:
-    """The keys that may tell one cell from another: of axes, then of included cells."""
-    keys = [key for block in grid.blocks for key in block.axes]
-    return list(dict.fromkeys([*keys, *(key for entry in grid.include for key in entry)]))
+def _blocks(grid: Grid) -> Iterator[Block]:
+    """All blocks, those under conditions too."""
+    yield from grid.blocks
+    for when in grid.whens:
+        yield from when.blocks
 
 
-def _cells(grid: Grid, points: Sequence[Point], keys: Sequence[str], word: str) -> Iterator[str]:
-    """The name of each point's cell: those of the keys that vary, with their values; "" for none.
-    `word` is not to be the name of any."""
-    axes = {key for block in grid.blocks for key in block.axes}
-    chosen = [_values(point, keys) for point in points[len(points) - len(grid.include) :]]
-    parts: dict[str, dict[str, str]] = {}
-    short = key_labels(keys, word)
-    for key in keys:
-        values = [s.value for block in grid.blocks for s in block.axes.get(key, ())]
-        values += [value[key] for value in chosen if key in value]
-        labels = value_labels(values)
-        # Included cells stand beside those of the axes, which know nothing of their other keys.
-        beside = bool(grid.blocks) and key not in axes
-        if len(labels) > 1 or beside or any(key not in value for value in chosen):
-            parts[key] = {text: f"{short[key]}={label}" for text, label in labels.items()}
-    texts: dict[int, str] = {}
-    for number, point in enumerate(points):
-        included = number - (len(points) - len(grid.include))
-        found: list[str] = []
-        for key, labels in parts.items():
-            if included >= 0:
-                if key in chosen[included]:
-                    found.append(labels[canonical(chosen[included][key])])
-            elif key in point.chosen:
-                setting = point.chosen[key]
-                text = texts.get(id(setting))
-                if text is None:
-                    text = texts[id(setting)] = labels[canonical(setting.value)]
-                found.append(text)
-        yield shorten(",".join(found), _MAX_CELL)
+def repeats_by_default(plan: Plan, recorded: Mapping[str, Any]) -> list[str]:
+    """Warnings of runs that an earlier launch has on record but for values which are the recipe's
+    defaults: `lora_rank: 8` where nothing was given, and 8 is what the recipe takes then.
+
+    An id is made of what a grid gives, so they are other runs and train again. They are not taken
+    for the same: a default may have been another when the earlier ones ran. `recorded` is the
+    document of the earlier plan (`sweep.json`).
+    """
+    defaults = {
+        key: canonical(about["default"])
+        for key, about in plan.recipe.takes.items()
+        if "default" in about
+    }
+    planned = {run.id for run in plan.runs}
+    known = {run["id"] for run in recorded["runs"]}
+    left: dict[tuple[tuple[str, str], ...], set[str]] = {}
+    for run in recorded["runs"]:
+        if run["id"] not in planned:
+            left.setdefault(_stripped(run["config"], defaults), set()).update(run["config"])
+    counts: dict[tuple[str, ...], int] = {}
+    for run in plan.runs:
+        before = left.get(_stripped(run.config, defaults)) if run.id not in known else None
+        keys = tuple(key for key in run.config if before is not None and key not in before)
+        if keys:
+            counts[keys] = counts.get(keys, 0) + 1
+    return [
+        f"{count} runs differ from recorded ones only in giving {', '.join(keys)[:80]}, with the"
+        " recipe's default: they are other runs, and train again"
+        for keys, count in counts.items()
+    ]
 
 
-def _values(point: Point, keys: Sequence[str]) -> dict[str, Any]:
-    """What an included cell has for the keys: its own values, else the base's."""
-    values: dict[str, Any] = {}
-    for key in keys:
-        if key in point.chosen:
-            values[key] = point.chosen[key].value
-        elif key in point.config:
-            values[key] = point.config[key]
-    return values
+def _stripped(
+    config: Mapping[str, Any], defaults: Mapping[str, str]
+) -> tuple[tuple[str, str], ...]:
+    """What a configuration gives, values that are the defaults left out."""
+    texts = {key: canonical(value) for key, value in config.items()}
+    return tuple(sorted((k, text) for k, text in texts.items() if defaults.get(k) != text))

@@ -12,9 +12,10 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import IO, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from sweeper.errors import GridError
+from sweeper.inquiry import inquiry
 
 __all__ = [
     "RUN_KEYS",
@@ -24,6 +25,7 @@ __all__ = [
     "inspect",
     "placeholders",
     "render_command",
+    "render_window",
 ]
 
 IMPORT_SECONDS = 60.0
@@ -96,13 +98,14 @@ def inspect(
     seed_field: str = "seed",
     env: Mapping[str, str] | None = None,
     validate: bool = True,
+    deep: bool = False,
 ) -> tuple[Recipe, list[Problem]]:
     """The recipe that `source` (a reference, or a command's template) names, and what is wrong with
     the configurations, parsed as their runs will. All in one process, which is what costs the time.
 
     `python` and `cwd` may be relative to the current folder; `env` is added to our environment,
     as it will be to the run's. Without `validate` the recipe is not imported, and taken to have the
-    usual fields. Raises `RecipeError`.
+    usual fields. With `deep` the fields of nested configs are described too. Raises `RecipeError`.
     """
     folder = os.path.abspath(os.path.expanduser(cwd or "."))
     if not os.path.isdir(folder):
@@ -117,8 +120,9 @@ def inspect(
         "reference": source,
         "cwd": folder,
         "log_path_field": log_path_field,
-        "configs": configs,
+        "configs": _packed(configs),
         "import": validate,
+        "deep": deep,
     }
     answer = _ask(interpreter, folder, request, {**os.environ, **(env or {})})
     if "error" in answer:
@@ -135,6 +139,27 @@ def inspect(
     }
     recipe = Recipe.from_document(unseen | found | given)
     return recipe, [Problem(*problem) for problem in answer["problems"]]
+
+
+def _packed(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Configurations with each value written once: `shapes` are lists of keys, `rows` the number
+    of a shape and then those of its `values`. The configurations of a sweep share their values, as
+    objects; they are alive as long as this takes, so their ids stand for them."""
+    shapes: dict[tuple[str, ...], int] = {}
+    numbers: dict[int, int] = {}
+    values: list[Any] = []
+    rows: list[list[int]] = []
+    for config in configs:
+        shape = shapes.setdefault(tuple(config), len(shapes))
+        try:
+            rows.append([shape, *[numbers[id(value)] for value in config.values()]])
+        except KeyError:
+            for value in config.values():
+                if id(value) not in numbers:
+                    numbers[id(value)] = len(values)
+                    values.append(value)
+            rows.append([shape, *[numbers[id(value)] for value in config.values()]])
+    return {"shapes": [list(shape) for shape in shapes], "values": values, "rows": rows}
 
 
 def find_python(name: str | None) -> str:
@@ -189,6 +214,18 @@ def render_command(command: Sequence[str], values: Mapping[str, Any]) -> list[st
     return [_HOLE.sub(fill, element) for element in command]
 
 
+def render_window(
+    template: str | None, sweep: str, run: Mapping[str, Any], attempt: int
+) -> str | None:
+    """What `launch.window` says of a run (as `sweep.json` has it): runs with the same text are
+    shown together. None without a template."""
+    if template is None:
+        return None
+    known = {key: run[key] for key in ("name", "cell", "seed")}
+    values = run["config"] | known | {"sweep": sweep, "run": run["id"], "attempt": attempt}
+    return render_command([template], values)[0]
+
+
 def _command(
     command: list[str], python: str, cwd: str, log_path_field: str | None, seed_field: str
 ) -> Recipe:
@@ -225,71 +262,26 @@ def _ask(
     python: str, cwd: str, request: Mapping[str, Any], env: Mapping[str, str]
 ) -> dict[str, Any]:
     """The answer of bootstrap.py, run by path in the recipe's interpreter."""
-    import tempfile
-
     reference = request["reference"]
-    # Files and not pipes: what the import has started may hold its ends open for ever.
-    with (
-        tempfile.TemporaryFile() as asked,
-        tempfile.TemporaryFile() as answered,
-        tempfile.TemporaryFile() as errors,
-    ):
-        asked.write(json.dumps(request).encode())
-        asked.seek(0)
-        try:
-            code = _run_check(python, cwd, env, (asked, answered, errors))
-        except TimeoutError:
-            message = f"recipe {reference!r}: importing it took longer than {IMPORT_SECONDS:g} s"
-            raise RecipeError("import", message) from None
-        answered.seek(0)
-        errors.seek(0)
-        output, lines = answered.read(), errors.read().decode(errors="replace").strip().splitlines()
     try:
-        return json.loads(output)
+        asked = inquiry(python, cwd, env)
+    except (OSError, ValueError) as error:
+        raise RecipeError("python", f"{python} does not start: {error}") from error
+    try:
+        answer = asked.ask(json.dumps(request).encode(), IMPORT_SECONDS)
+    except TimeoutError:
+        message = f"recipe {reference!r}: importing it took longer than {IMPORT_SECONDS:g} s"
+        raise RecipeError("import", message) from None
+    try:
+        return json.loads(answer.output)
     except ValueError:
+        lines = answer.printed.strip().splitlines()
         detail = f": {lines[-1][:200]}" if lines else ""
+        code = answer.code
         ended = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         raise RecipeError(
             "import", f"recipe {reference!r}: {python} {ended} while importing it{detail}"
         ) from None
-
-
-def _run_check(
-    python: str,
-    cwd: str,
-    env: Mapping[str, str],
-    files: tuple[IO[bytes], IO[bytes], IO[bytes]],
-) -> int:
-    """Run `bootstrap.py check` on (stdin, stdout, stderr) and give its exit code; nothing that the
-    import has started is left running. Raises TimeoutError, and `RecipeError` when there is nothing
-    to wait for."""
-    import contextlib
-    import signal
-    import subprocess
-
-    bootstrap = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bootstrap.py")
-    try:
-        child = subprocess.Popen(
-            [python, bootstrap, "check"],
-            stdin=files[0],
-            stdout=files[1],
-            stderr=files[2],
-            cwd=cwd,
-            env=env,
-            start_new_session=True,
-        )
-    except (OSError, ValueError) as error:
-        raise RecipeError("python", f"{python} does not start: {error}") from error
-    try:
-        return child.wait(IMPORT_SECONDS)
-    except subprocess.TimeoutExpired:
-        raise TimeoutError from None
-    finally:
-        # Its session is its own, so the group is it and what the import has started. When nobody is
-        # left in it there is nothing to kill: no other group gets its number as soon as that.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
 
 
 def _explain(kind: str, reference: str, message: str, python: str) -> str:

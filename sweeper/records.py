@@ -1,10 +1,12 @@
 """One sweep and its runs, read from a store as plain values; the layer that needs no pandas.
 
-`registry.py` finds sweeps and makes DataFrames of what is here.
+`registry.py` finds sweeps and makes DataFrames of what is here, `folders.py` finds runs that are
+in no sweep. An `Index` remembers what need not be looked at again.
 """
 
 import functools
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sweeper.documents import read_json
@@ -20,30 +22,63 @@ from sweeper.metrics import (
     parse,
     value_at,
 )
-from sweeper.states import RunState, State
+from sweeper.states import Event, NoState, RunState, State, fold, parse_name
 from sweeper.store import Store
-from sweeper.sweeps import read_outcome, read_plan, read_states
+from sweeper.sweeps import Events, read_events, read_outcome, read_plan
+from sweeper.tables.index import Index, stamp_of
+from sweeper.tables.keeping import Folder
+from sweeper.tables.sources import Files, Stamp
 
-__all__ = ["RecordedRun", "Sweep"]
+__all__ = ["RecordedRun", "Sweep", "SweepRun"]
 
 _PLANNED = RunState(State.PLANNED, 0, 0, None)
 
 
 class Sweep:
     """A launched grid: its plan and its runs. The plan and the states are read once, when the
-    object is made (one file and one listing); what runs recorded is read when asked for.
+    object is made (one file, and one listing or what `memory` has of it); what runs recorded is
+    read when asked for.
 
     Runs that have events but are not in the plan do not appear.
     Raises `NotFound` when there is no such sweep, `StoreError` when its plan is damaged.
     """
 
-    def __init__(self, store: Store, name: str) -> None:
+    def __init__(self, store: Store, name: str, memory: Folder | None = None) -> None:
         self.store = store
         self.name = name
         self.root = store.root
         self.layout = Layout(name)
         self.document: dict[str, Any] = read_plan(store, name)
-        self._states = read_states(store, name)
+        self.index = Index(memory, f"sweep {name}")
+        self.files = Files(store, self.layout.runs)
+        self._stamps: dict[str, Stamp | None] = {}
+        self.events: Events = read_events(store, name) if memory is None else self._recalled()
+        self._states = {run: fold(events) for run, events in self.events.items()}
+
+    def _recalled(self) -> Events:
+        """The events of the planned runs: of each whose folder has changed a listing."""
+        top = self.store.local_path(self.layout.state)
+        if top is None:
+            return read_events(self.store, self.name)
+        events: Events = {}
+        for planned in self.document["runs"]:
+            run = planned["id"]
+            stamp = self._stamps[run] = stamp_of(f"{top}/{run}")
+            if stamp is not None:
+                names = self.index.recall(run, "events", [stamp], lambda run=run: self._names(run))
+                found = {parsed for name in names if (parsed := parse_name(name)) is not None}
+                if found:
+                    events[run] = found
+        return events
+
+    def _names(self, run: str) -> list[str]:
+        found = self.store.names(f"{self.layout.state}/{run}")
+        return sorted(path.rpartition("/")[2] for path in found)
+
+    def recall(self, run: str, what: str, find: Callable[[], Any]) -> Any:
+        """Something that follows from a run's events: as remembered while there are no others."""
+        stamp = self._stamps.get(run)
+        return find() if stamp is None else self.index.recall(run, what, [stamp], find)
 
     @property
     def metric(self) -> dict[str, str] | None:
@@ -61,10 +96,10 @@ class Sweep:
         return self.store.local_path(self.name) or f"{self.root.rstrip('/')}/{self.name}"
 
     @functools.cached_property
-    def runs(self) -> tuple["RecordedRun", ...]:
+    def runs(self) -> tuple["SweepRun", ...]:
         """Every planned run, in the order of the plan."""
         return tuple(
-            RecordedRun(self, planned, self._states.get(planned["id"], _PLANNED))
+            SweepRun(self, planned, self._states.get(planned["id"], _PLANNED))
             for planned in self.document["runs"]
         )
 
@@ -83,56 +118,57 @@ class RecordedRun:
     that has not started has no metrics, an empty log and no checkpoints.
     """
 
-    def __init__(self, sweep: Sweep, planned: Mapping[str, Any], state: RunState) -> None:
-        self.store = sweep.store
-        self.layout = sweep.layout
-        self._sweep = sweep
-        self._state = state
-        self.id: str = planned["id"]
-        self.name: str = planned["name"]
-        self.cell: str = planned.get("cell", planned["name"])
-        self.seed: int | None = planned.get("seed")
-        self.config: dict[str, Any] = dict(planned.get("config") or {})
-        self.state = state.state
-        self.attempts = state.opened
-        self.retired = bool(planned.get("retired"))
-        self.sweep = sweep.name
-        self.root = sweep.root
+    id: str
+    name: str
+    cell: str
+    seed: int | None = None
+    state: State | NoState = NoState.UNKNOWN
+    attempts: int = 1
+    retired: bool = False
+
+    def __init__(self, store: Store, sweep: str, files: Files, index: Index) -> None:
+        self.store = store
+        self.root = store.root
+        self.sweep = sweep
+        self.layout = Layout(sweep)
+        self.files = files
+        self.index = index
+        self.metric: Mapping[str, str] | None = None
+
+    @functools.cached_property
+    def config(self) -> dict[str, Any]:
+        """The configuration as far as it was given."""
+        return {}
+
+    def folders(self) -> list[str]:
+        """The recipe's folder of each attempt, oldest first, from the store's root on."""
+        raise NotImplementedError
+
+    def metrics_paths(self) -> list[str]:
+        """Where the metrics of each attempt lie, oldest first."""
+        return [f"{folder}/metrics.jsonl".lstrip("/") for folder in self.folders()]
+
+    @property
+    def folder(self) -> str:
+        """The one of the attempt that counts."""
+        return self.folders()[-1]
 
     @property
     def path(self) -> str:
         """The recipe's folder (its `log_path`) of the attempt that counts, the latest claimed."""
-        relative = self.layout.log_path(self.id, max(self._state.attempt, 1))
-        store = self.store
-        return store.local_path(relative) or f"{self.root.rstrip('/')}/{relative}"
+        return self.store.local_path(self.folder) or f"{self.root.rstrip('/')}/{self.folder}"
 
     @functools.cached_property
     def outcome(self) -> dict[str, Any]:
         """How the deciding attempt ended: `code signal reason started ended wall_s host detail`.
         Empty while nothing is known."""
-        return read_outcome(self.store, self.sweep, self.id, self._state)
+        return {}
 
     @functools.cached_property
     def times(self) -> dict[str, Any]:
         """`started` of the first attempt and `ended` of the deciding one (UTC, ISO 8601), and
         `wall_s`, the seconds that the attempts with an outcome took together; None if unknown."""
-        last = self.outcome
-        started, wall = last.get("started"), last.get("wall_s")
-        for attempt in range(self._state.attempt - 1, 0, -1):
-            earlier = self._ended(attempt)
-            started = earlier.get("started") or started
-            if earlier.get("wall_s") is not None:
-                wall = (wall or 0.0) + earlier["wall_s"]
-        return {"started": started, "ended": last.get("ended"), "wall_s": wall}
-
-    def _ended(self, attempt: int) -> dict[str, Any]:
-        store, prefix = self.store, f"{self.layout.state}/{self.id}/{attempt}"
-        for event in ("succeeded", "failed", "cancelled", "preempted", "claimed"):
-            try:
-                return read_json(store, f"{prefix}.{event}.json")
-            except (NotFound, StoreError):
-                continue
-        return {}
+        return {"started": None, "ended": None, "wall_s": None}
 
     def record(self, *, values: bool = True) -> dict[str, Any]:
         """The run as plain values, the shape of `--json`: `id sweep name cell seed state
@@ -156,7 +192,7 @@ class RecordedRun:
             "root": self.root,
         }
         if values:
-            metric = self._sweep.metric
+            metric = self.metric
             point = None if metric is None else self.value(metric)
             record["metric"] = None if metric is None else metric["name"]
             record["value"] = None if point is None else point.value
@@ -165,8 +201,22 @@ class RecordedRun:
 
     def value(self, metric: Mapping[str, str]) -> Point | None:
         """What the run is judged by under `metric` (`name`, `goal`, `at`), if recorded."""
-        points = numbers(self.history.rows, metric["name"])
-        return value_at(points, metric.get("goal", "minimize"), metric.get("at", "last"))
+        name, goal = metric["name"], metric.get("goal", "minimize")
+        at = metric.get("at", "last")
+
+        def find() -> list[Any]:
+            point = value_at(numbers(self.history.rows, name), goal, at)
+            return [] if point is None else list(point)
+
+        if "history" in self.__dict__:
+            found = find()
+        else:
+            sources = [self.files.source(path) for path in self.metrics_paths()]
+            stamps = [None if source is None else source.stamp for source in sources]
+            if not any(stamps):
+                return None
+            found = self.index.recall(self.id, json.dumps([name, goal, at]), stamps, find)
+        return Point(*found) if found else None
 
     @functools.cached_property
     def history(self) -> Merged:
@@ -179,30 +229,36 @@ class RecordedRun:
         return merge_checkpoints(self._parsed("checkpoints.jsonl"))
 
     def _parsed(self, name: str) -> list[Parsed]:
-        return [
-            parse(self._read(f"{self.layout.log_path(self.id, attempt)}/{name}"))
-            for attempt in range(1, self._state.opened + 1)
-        ]
+        paths = (f"{folder}/{name}".lstrip("/") for folder in self.folders())
+        return [parse(self.read(path)) for path in paths]
 
-    def _read(self, path: str) -> bytes:
+    def read(self, path: str) -> bytes:
+        """A file of the store, or its parts; nothing when there is none."""
         try:
             return self.store.read(path)
         except NotFound:
-            return b""
+            source = Files(self.store, self.files.prefix).source(path)
+        try:
+            return b"" if source is None else source.read(0)[1]
+        except NotFound:  # the parts have become one file meanwhile
+            try:
+                return self.store.read(path)
+            except NotFound:
+                return b""
 
     def log(self, attempt: int | None = None) -> str:
         """Standard output and error of an attempt (None: the latest that has any), whole. Bytes
         that are no UTF-8 come out as U+FFFD."""
-        attempts = [attempt] if attempt is not None else range(self._state.opened, 0, -1)
+        attempts = [attempt] if attempt is not None else range(self.attempts, 0, -1)
         for candidate in attempts:
-            data = self._read(self.layout.log(self.id, candidate))
+            data = self.read(self.layout.log(self.id, candidate))
             if data:
                 return data.decode("utf-8", "replace")
         return ""
 
     def log_tail(self, lines: int = 20, limit: int = 65536) -> list[str]:
         """The last `lines` lines of the latest log, reading at most `limit` bytes of its end."""
-        for attempt in range(self._state.opened, 0, -1):
+        for attempt in range(self.attempts, 0, -1):
             path = self.layout.log(self.id, attempt)
             listing = self.store.list(self.layout.attempt(self.id, attempt))
             size = next((entry.size for entry in listing if entry.path == path), 0)
@@ -230,6 +286,79 @@ class RecordedRun:
 
     def __repr__(self) -> str:
         return f"<run {self.sweep}/{self.name} {self.id} {self.state.value}>"
+
+
+class SweepRun(RecordedRun):
+    """A run of a sweep."""
+
+    def __init__(self, sweep: Sweep, planned: Mapping[str, Any], state: RunState) -> None:
+        super().__init__(sweep.store, sweep.name, sweep.files, sweep.index)
+        self._sweep = sweep
+        self._state = state
+        self._config: dict[str, Any] = dict(planned.get("config") or {})
+        self.id = planned["id"]
+        self.name = planned["name"]
+        self.cell = planned.get("cell", planned["name"])
+        self.seed = planned.get("seed")
+        self.state = state.state
+        self.attempts = state.opened
+        self.retired = bool(planned.get("retired"))
+        self.metric = sweep.metric
+
+    @functools.cached_property
+    def config(self) -> dict[str, Any]:
+        return self._config
+
+    def folders(self) -> list[str]:
+        attempts = range(1, max(self.attempts, self._state.attempt) + 1)
+        return [self.layout.log_path(self.id, attempt) for attempt in attempts]
+
+    @property
+    def folder(self) -> str:
+        return self.layout.log_path(self.id, max(self._state.attempt, 1))
+
+    @functools.cached_property
+    def outcome(self) -> dict[str, Any]:
+        return self._sweep.recall(self.id, "outcome", self._read_outcome) or {}
+
+    def _read_outcome(self) -> dict[str, Any] | None:
+        return read_outcome(self.store, self.sweep, self.id, self._state) or None
+
+    @functools.cached_property
+    def times(self) -> dict[str, Any]:
+        return self._sweep.recall(self.id, "times", self._read_times)
+
+    def _read_times(self) -> dict[str, Any]:
+        last = self.outcome
+        started, wall = last.get("started"), last.get("wall_s")
+        for attempt in range(self._state.attempt - 1, 0, -1):
+            earlier = self.ended(attempt)
+            started = earlier.get("started") or started
+            if earlier.get("wall_s") is not None:
+                wall = (wall or 0.0) + earlier["wall_s"]
+        return {"started": started, "ended": last.get("ended"), "wall_s": wall}
+
+    def ended(self, attempt: int) -> dict[str, Any]:
+        """The body of the event that tells most of an attempt; empty without."""
+        prefix = f"{self.layout.state}/{self.id}/{attempt}"
+        for event in ("succeeded", "failed", "cancelled", "preempted", "claimed"):
+            try:
+                return read_json(self.store, f"{prefix}.{event}.json")
+            except (NotFound, StoreError):
+                continue
+        return {}
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Where the code and its packages came from, as recorded at the launch."""
+        return self._sweep.document.get("provenance") or {}
+
+    @property
+    def events(self) -> list[tuple[int, Event]]:
+        """What happened, by attempt and precedence."""
+        order = list(Event)
+        found = self._sweep.events.get(self.id, set())
+        return sorted(found, key=lambda pair: (pair[0], order.index(pair[1])))
 
 
 def _keys(rows: list[dict[str, Any]]) -> list[str]:

@@ -1,8 +1,11 @@
-"""Everything recorded, from Python: sweeps, runs, metrics, checkpoints, as pandas DataFrames.
+"""Everything recorded, from Python: sweeps, runs, metrics, rollouts, checkpoints, as pandas
+DataFrames or by SQL.
 
     registry = sweeper.Registry("sweeps")
     runs = registry.runs(sweep="sft-*", state="succeeded", where="learning_rate < 1e-3")
     registry.metrics(runs, keys=["test/nll"])
+    registry.rollouts(runs, iteration=-1)
+    registry.sql('select lora_rank, min("test/nll") from runs join metrics using (run) group by 1')
     registry.run("quickstart/lr=1e-4,seed=0").log()
 
 `records()` and `sweep_records()` give the same as plain dicts, and load no pandas.
@@ -10,20 +13,25 @@
 
 import fnmatch
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sweeper.errors import NotFound, StoreError, UsageError
+from sweeper.folders import folder_runs
 from sweeper.records import RecordedRun, Sweep
-from sweeper.states import State
-from sweeper.store import open_store
+from sweeper.states import NoState, State
+from sweeper.store import Store, open_store
 from sweeper.sweeps import find_sweeps
+from sweeper.tables.keeping import Folder
 from sweeper.where import parse_where, select
 
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["RUN_COLUMNS", "RecordedRun", "Registry", "Sweep"]
+    from sweeper.tables.following import Follower
+    from sweeper.tabulating import Tabulator
+
+__all__ = ["RUN_COLUMNS", "RecordedRun", "Registry", "Sweep", "save"]
 
 RUN_COLUMNS = (
     *("run", "sweep", "name", "cell", "seed", "state", "attempts", "reason"),
@@ -35,18 +43,34 @@ _GLOB = frozenset("*?[")
 
 
 class Registry:
-    """What lies in one or several roots. Nothing is kept between calls: each sees the store as it
-    is now. A run is told by its `root`, `sweep` and `run` (the id) together: the same configuration
-    in two sweeps has the same id.
+    """What lies in one or several roots: sweeps, and folders at any depth that hold a
+    `metrics.jsonl` but belong to none (see `folders.FolderRun`). Each call sees the store as it is
+    now; the cache (`sweeper.tables`) only saves reading again what has not changed, and
+    `cache=False` does without. A run is told by its `root`, `sweep` and `run` (the id) together:
+    the same configuration in two sweeps has the same id.
 
-    `problems` has a line for each sweep that the last call passed over because it is damaged.
+    `problems` has a line for each sweep that the last call passed over because it is damaged, and
+    for each run with lines that it could not read.
     """
 
-    def __init__(self, *roots: str) -> None:
+    def __init__(self, *roots: str, cache: bool | str = True) -> None:
+        """`cache`: whether to use one, or its folder instead of the usual."""
         if not roots:
             raise UsageError("a registry needs a root: Registry('sweeps')")
         self._stores = [open_store(str(root)) for root in roots]
+        self._cache = cache
+        self._memories = {store.root: self._memory(store) for store in self._stores}
         self.problems: list[str] = []
+
+    def _memory(self, store: Store) -> Folder | None:
+        if self._cache is False:
+            return None
+        return Folder(store.root, self._cache if isinstance(self._cache, str) else None)
+
+    def _tables(self) -> "Tabulator":
+        from sweeper.tabulating import Tabulator
+
+        return Tabulator(self._memories, self.problems)
 
     @property
     def roots(self) -> tuple[str, ...]:
@@ -60,7 +84,7 @@ class Registry:
         missing: NotFound | None = None
         for store in self._stores:
             try:
-                return Sweep(store, name)
+                return Sweep(store, name, self._memories[store.root])
             except NotFound as error:
                 missing = missing or error
         assert missing is not None  # noqa: S101 - there is at least one store
@@ -69,16 +93,21 @@ class Registry:
     def _sweeps(self, pattern: str | None) -> list[Sweep]:
         if pattern is not None and not _GLOB.intersection(pattern):
             return [self.sweep(pattern)]
-        self.problems = []
         found: list[Sweep] = []
         for store in self._stores:
             for name in find_sweeps(store):
                 if pattern is None or fnmatch.fnmatchcase(name, pattern):
                     try:
-                        found.append(Sweep(store, name))
+                        found.append(Sweep(store, name, self._memories[store.root]))
                     except (NotFound, StoreError) as error:
                         self.problems.append(str(error))
         return found
+
+    def has_sweep(self, name: str) -> bool:
+        """Whether there is a sweep of just this name."""
+        if not name or _GLOB.intersection(name):
+            return False
+        return any(store.exists(f"{name}/sweep.json") for store in self._stores)
 
     def sweep_records(self, sweep: str | None = None) -> list[dict[str, Any]]:
         """A dict a sweep: `sweep root created recipe runs states`, where `states` counts the runs
@@ -109,10 +138,26 @@ class Registry:
 
     # Runs
 
-    def _runs(self, sweep: str | None, state: str | Iterable[str] | None) -> list[RecordedRun]:
+    def handles(
+        self, sweep: str | None = None, state: str | Iterable[str] | None = None
+    ) -> list[RecordedRun]:
+        """The runs themselves: of sweeps by name or glob, and in folders. Errors as `records`."""
         wanted = _states(state)
-        runs = [run for found in self._sweeps(sweep) for run in found.runs]
-        return runs if wanted is None else [run for run in runs if run.state.value in wanted]
+        self.problems = []
+        bare = [
+            run
+            for store in self._stores
+            for run in folder_runs(store, self._memories[store.root])
+            if sweep is None or fnmatch.fnmatchcase(run.sweep, sweep)
+        ]
+        try:
+            runs: list[RecordedRun] = [run for s in self._sweeps(sweep) for run in s.runs]
+        except NotFound:
+            if not bare:
+                raise
+            runs = []
+        found = runs + bare
+        return found if wanted is None else [run for run in found if run.state.value in wanted]
 
     def records(
         self,
@@ -130,7 +175,9 @@ class Registry:
         state that is none.
         """
         condition = None if where is None else parse_where(where)
-        records = [run.record(values=values) for run in self._runs(sweep, state)]
+        runs = self.handles(sweep, state)
+        records = [run.record(values=values) for run in runs]
+        save(runs)
         return records if condition is None else select(condition, records)
 
     def runs(
@@ -145,21 +192,24 @@ class Registry:
         Arguments and errors as for `records`."""
         import pandas
 
+        rows = self.run_rows(sweep, state, where)
         columns: dict[str, None] = dict.fromkeys(RUN_COLUMNS)
-        rows: list[dict[str, Any]] = []
-        for record in self.records(sweep, state, where):
-            config: dict[str, Any] = record.pop("config")
-            row = {"run": record.pop("id"), **record}
-            for key, value in config.items():
-                row[f"config.{key}" if key in RUN_COLUMNS else key] = value
-            columns.update(dict.fromkeys(row))
-            rows.append(row)
+        columns.update(dict.fromkeys(key for row in rows for key in row))
         frame = pandas.DataFrame(rows, columns=list(columns))
         for column in ("started", "ended"):
             frame[column] = pandas.to_datetime(frame[column], utc=True, errors="coerce")
         frame["seed"] = frame["seed"].astype("Int64")
         frame["value"] = frame["value"].astype("float64")
         return frame
+
+    def run_rows(
+        self,
+        sweep: str | None = None,
+        state: str | Iterable[str] | None = None,
+        where: str | None = None,
+    ) -> list[dict[str, Any]]:
+        """The same as dicts."""
+        return [_flat(record) for record in self.records(sweep, state, where)]
 
     def run(self, reference: str) -> RecordedRun:
         """The run that `reference` names: `sweep/name`, `sweep/` and the beginning of a name, an
@@ -168,28 +218,29 @@ class Registry:
         An exact name or id goes before a beginning. Raises `NotFound`, or `UsageError` when more
         than one run fits.
         """
-        name, slash, rest = reference.partition("/")
-        if slash and any(name in find_sweeps(store) for store in self._stores):
-            runs, wanted = self._runs(name, None), rest
-        else:
-            runs, wanted = self._runs(None, None), reference
-        by_name = [run for run in runs if run.name.startswith(wanted)] if slash else []
+        name, slash, wanted = reference.partition("/")
+        ours = slash and self.has_sweep(name)
+        runs = self.handles(name if ours else None)
+        if not ours:
+            wanted = reference
+        names = [run.name if ours else f"{run.sweep}/{run.name}" for run in runs]
+        exact = [r for r, n in zip(runs, names, strict=True) if wanted in (n, r.name, r.id)]
+        by_name = [r for r, n in zip(runs, names, strict=True) if slash and n.startswith(wanted)]
         by_id = [run for run in runs if len(wanted) >= 6 and run.id.startswith(wanted)]
-        exact = [run for run in runs if wanted in (run.name, run.id)]
         fitting = exact or by_name or by_id
         if not fitting:
             raise NotFound(f"no run {reference!r} in {', '.join(self.roots)}")
         if len(fitting) > 1:
-            names = ", ".join(f"{run.sweep}/{run.name}" for run in fitting[:4])
+            shown = ", ".join(f"{run.sweep}/{run.name}" for run in fitting[:4])
             more = " and more" if len(fitting) > 4 else ""
-            raise UsageError(f"{reference!r} fits {len(fitting)} runs ({names}{more}); write more")
+            raise UsageError(f"{reference!r} fits {len(fitting)} runs ({shown}{more}); write more")
         return fitting[0]
 
     def _resolve(self, runs: Any) -> list[RecordedRun]:
         """What callers may pass as `runs`: None for all, a DataFrame of `runs()`, a reference, a
         handle, a record, or several of these."""
         if runs is None:
-            return self._runs(None, None)
+            return self.handles(None)
         if isinstance(runs, str | RecordedRun):
             runs = [runs]
         elif hasattr(runs, "to_dict") and hasattr(runs, "columns"):
@@ -206,14 +257,21 @@ class Registry:
             return self.run(item)
         place = (item["root"], item["sweep"])
         if place not in cache:
-            store = next((store for store in self._stores if store.root == place[0]), None)
-            if store is None:
-                raise UsageError(f"{place[0]} is not a root of this registry")
-            cache[place] = {run.id: run for run in Sweep(store, place[1]).runs}
+            cache[place] = {run.id: run for run in self._in(*place)}
         identity = item.get("run") or item["id"]
         if identity not in cache[place]:
             raise NotFound(f"no run {identity!r} in the sweep {place[1]!r}")
         return cache[place][identity]
+
+    def _in(self, root: str, sweep: str) -> Sequence[RecordedRun]:
+        """The runs of a sweep, or those in folders right below a folder."""
+        store = next((store for store in self._stores if store.root == root), None)
+        if store is None:
+            raise UsageError(f"{root} is not a root of this registry")
+        memory = self._memories[root]
+        if store.exists(f"{sweep}/sweep.json"):
+            return Sweep(store, sweep, memory).runs
+        return [run for run in folder_runs(store, memory) if run.sweep == sweep]
 
     # What runs recorded
 
@@ -222,54 +280,113 @@ class Registry:
 
         `runs` is None for all, a DataFrame of `runs()`, a reference (see `run`), or several.
         With `keys` only those columns, in that order, and only rows that have one of them. A key
-        called like one of ours becomes `metric.<key>`. Rows without a step have NaN there.
+        called like one of ours becomes `metric.<key>`. Numbers are float64, steps int64 if all are
+        integers; rows without a step have NaN there. A key with anything but numbers (texts,
+        booleans, integers beyond 2**53) is a column of objects.
         """
-        import pandas
+        from sweeper.tables.frames import numbers_frame
+        from sweeper.tabulating import metric_column
 
-        columns: dict[str, None] = dict.fromkeys(("run", "sweep", "step"))
-        if keys is not None:
-            columns.update(dict.fromkeys(_metric_column(key) for key in keys))
-        rows: list[dict[str, Any]] = []
-        for run in self._resolve(runs):
-            for recorded in run.history.rows:
-                names = recorded if keys is None else [key for key in keys if key in recorded]
-                if not names:
-                    continue
-                row = {"run": run.id, "sweep": run.sweep, "step": recorded["step"]}
-                row.update((_metric_column(key), recorded[key]) for key in names if key != "step")
-                if keys is None:
-                    columns.update(dict.fromkeys(row))
-                rows.append(row)
-        return pandas.DataFrame(rows, columns=list(columns))
+        resolved = self._resolve(runs)
+        parts = self._tables().metrics(resolved, keys)
+        first = ["step", *(key for key in keys or () if key != "step")]
+        return numbers_frame(parts, first, metric_column, whole=["step"])
+
+    def follow(self, runs: Any = None) -> "Follower":
+        """What these runs record from now on; see `Follower.poll`."""
+        from sweeper.tables.following import Follower
+
+        return Follower(self._resolve(runs))
+
+    def rollouts(
+        self, runs: Any = None, iteration: int | None = None, keys: Sequence[str] | None = None
+    ) -> "pandas.DataFrame":
+        """A row a trajectory: `run sweep name split tags`, then `tables.rollouts.COLUMNS`, then its
+        metrics. `iteration` -1 is each run's last, -2 the one before; None all. With `keys` only
+        those columns of numbers. Tokens are counted over all turns, rewards are as recorded."""
+        from sweeper.tables.frames import numbers_frame
+        from sweeper.tables.rollouts import COLUMNS, LABELS
+
+        resolved = self._resolve(runs)
+        parts = self._tables().rollouts(resolved, iteration, keys)
+        first = list(COLUMNS if keys is None else keys)
+        whole = [key for key in COLUMNS if not key.endswith("reward")]
+        labels = ("run", "sweep", *LABELS)
+        return numbers_frame(parts, first, whole=whole, common=labels)
+
+    def sql(self, query: str, runs: Any = None) -> "pandas.DataFrame":
+        """The answer to one SELECT over the tables `runs`, `metrics`, `rollouts` and `checkpoints`,
+        which have the columns of the methods of that name. It can read nothing else and change
+        nothing. In `metrics` NULL is no value and NaN a recorded one; what is no number stands in
+        `<key>.text` if the key has numbers too. `runs`: only these, as for `metrics`. Raises
+        `UsageError` for a query that is none."""
+        return self._ask(query, runs, frame=True)
+
+    def sql_rows(self, query: str, runs: Any = None) -> "tuple[list[str], list[tuple[Any, ...]]]":
+        """The same as names of columns and rows of plain values."""
+        return self._ask(query, runs, frame=False)
+
+    def table(self, name: str, runs: Any = None) -> Any:
+        """One of the tables of `sql`, whole, as an Arrow table."""
+        return self._makers("*", self._resolve(runs))[name]()
+
+    def _ask(self, query: str, runs: Any, frame: bool) -> Any:
+        from sweeper.tables.sql import ask
+
+        return ask(query, self._makers(query, self._resolve(runs)), frame)
+
+    def _makers(self, query: str, runs: Sequence[RecordedRun]) -> dict[str, Callable[[], Any]]:
+        from sweeper.tables.frames import plain_table
+
+        def table() -> Any:
+            rows = [_flat(run.record()) for run in runs]
+            save(runs)
+            return plain_table(rows, RUN_COLUMNS)
+
+        return {"runs": table, **self._tables().makers(query, runs)}
 
     def checkpoints(self, runs: Any = None) -> "pandas.DataFrame":
         """`run sweep attempt name`, then what else the records hold: a row a checkpoint."""
         import pandas
 
+        rows = self.checkpoint_rows(runs)
         columns: dict[str, None] = dict.fromkeys(("run", "sweep", "attempt", "name"))
-        rows: list[dict[str, Any]] = []
-        for run in self._resolve(runs):
-            for recorded in run.checkpoint_records():
-                row = {**recorded, "run": run.id, "sweep": run.sweep}
-                columns.update(dict.fromkeys(row))
-                rows.append(row)
+        columns.update(dict.fromkeys(key for row in rows for key in row))
         return pandas.DataFrame(rows, columns=list(columns))
+
+    def checkpoint_rows(self, runs: Any = None) -> list[dict[str, Any]]:
+        """The same as dicts."""
+        from sweeper.tabulating import checkpoint_rows
+
+        return checkpoint_rows(self._resolve(runs))
+
+
+def _flat(record: dict[str, Any]) -> dict[str, Any]:
+    """A record with a column for each key of the configuration."""
+    config: dict[str, Any] = record.pop("config")
+    row = {"run": record.pop("id"), **record}
+    for key, value in config.items():
+        row[f"config.{key}" if key in RUN_COLUMNS else key] = value
+    return row
+
+
+def save(runs: Iterable[RecordedRun]) -> None:
+    """Remember: what was found out about these runs need not be found out again."""
+    for index in {id(run.index): run.index for run in runs}.values():
+        index.save()
 
 
 def _reference(recipe: Any) -> str | None:
     return recipe.get("reference") if recipe else None
 
 
-def _metric_column(key: str) -> str:
-    return f"metric.{key}" if key in ("run", "sweep") else key
-
-
 def _states(state: str | Iterable[str] | None) -> set[str] | None:
     if state is None:
         return None
     wanted = {str(one) for one in ([state] if isinstance(state, str) else state)}
-    unknown = wanted - {known.value for known in State}
+    known = [state.value for state in (*State, *NoState)]
+    unknown = wanted - set(known)
     if unknown:
-        choices = ", ".join(known.value for known in State)
+        choices = ", ".join(known)
         raise UsageError(f"no state {sorted(unknown)[0]!r}; there is {choices}")
     return wanted

@@ -3,7 +3,6 @@ sweeper reads of a recipe's own files (tinker-cookbook's names and shapes)."""
 
 import json
 import os
-import shutil
 from typing import Any
 
 from sweeper.layout import Layout
@@ -31,16 +30,17 @@ def seed(store: Store, layout: Layout, run: str, attempt: int, mode: str) -> int
     # An attempt that was killed while it was being seeded has no checkpoints yet: they come last.
     chosen = [n for n in folders if read_records(os.path.join(folders[n], "checkpoints.jsonl"))]
     if mode == "always":
-        chosen += [n for n in folders if os.listdir(folders[n])]
+        # The launcher puts the diff there, before anything has run.
+        chosen += [n for n in folders if set(os.listdir(folders[n])) - {"code.diff"}]
     if not chosen or target is None:
         return None
     source = folders[chosen[0]]
     for name in _COPIED:
         if os.path.exists(os.path.join(source, name)):
-            shutil.copyfile(os.path.join(source, name), os.path.join(target, name))
+            copy(os.path.join(source, name), os.path.join(target, name))
     for name in _APPENDED:
         if os.path.exists(os.path.join(source, name)):
-            copy_lines(os.path.join(source, name), os.path.join(target, name))
+            copy(os.path.join(source, name), os.path.join(target, name), lines=True)
     return chosen[0]
 
 
@@ -65,16 +65,17 @@ def read_records(path: str) -> list[dict[str, Any]]:
     for line in lines:
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(record, dict):
             records.append(record)  # pyright: ignore[reportUnknownArgumentType]
     return records
 
 
-def copy_lines(source: str, target: str) -> None:
-    """Copy the whole lines of a file; a last line that was torn is left behind."""
+def copy(source: str, target: str, *, lines: bool = False) -> None:
+    """Copy a small file; with `lines` the whole lines of it: a last one that was torn is left
+    behind."""
     with open(source, "rb") as file:
         data = file.read()
     with open(target, "wb") as file:
-        file.write(data[: data.rfind(b"\n") + 1])
+        file.write(data[: data.rfind(b"\n") + 1] if lines else data)

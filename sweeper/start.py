@@ -15,22 +15,26 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sweeper import environment, lock, provenance
+from sweeper import environment, lock
 from sweeper.backends import open_backend
-from sweeper.documents import encode, read_json, timestamp
+from sweeper.documents import read_json
 from sweeper.errors import NotFound, StoreError, SweeperError
 from sweeper.launcher import Launcher, Summary
 from sweeper.layout import Layout
+from sweeper.recording import record, secret_names, write_environment
 from sweeper.states import OPEN
-from sweeper.store import Store, open_store
+from sweeper.store import Store, default_root, open_store
 from sweeper.sweeps import read_plan, read_states
 
 if TYPE_CHECKING:
+    from sweeper.engine.lifecycle import EngineInfo
     from sweeper.planner import Plan
 
-__all__ = ["Launched", "default_root", "drive", "launch"]
+__all__ = ["Launched", "drive", "go_on", "launch"]
 
 _ENGINE_SECONDS = 60.0
+_TAKE_OVER_SECONDS = 120.0
+_MODEL_KEYS = ("model_name", "base_model")  # what tinker-cookbook and the SDK call it
 
 
 class Launched(NamedTuple):
@@ -41,17 +45,14 @@ class Launched(NamedTuple):
     summary: Summary | None
 
 
-def default_root() -> str:
-    """Where sweeps lie when nobody says otherwise: $SWEEPER_ROOT, else `sweeps` here."""
-    return os.environ.get("SWEEPER_ROOT") or "sweeps"
-
-
 def launch(
     source: "str | os.PathLike[str] | Mapping[str, Any] | Plan",
     root: str | None = None,
     *,
     overrides: "Mapping[str, Any] | Sequence[str] | None" = None,
     wait: bool = True,
+    smoke: bool = False,
+    live: bool = False,
     notify: Callable[[Summary], None] = lambda _: None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Launched:
@@ -60,96 +61,114 @@ def launch(
 
     `source` is a grid's path, its mapping, or a plan. With `wait` this process is the launcher
     until the sweep has ended, and `notify` hears of every change; `tell` gets a sentence about
-    what this launch does to an earlier one. Raises `GridError` for a grid that cannot run,
-    `EnvironmentFailure` when something it needs is missing, `AnotherLauncher` when the sweep has
-    one.
+    what this launch does to an earlier one. With `smoke` one run goes first, and the others only
+    when it has succeeded. Runs execute a copy of the checkout as it is now (see `snapshot.py`);
+    with `live` the checkout itself, as it is when each starts. Raises `GridError` for a grid that
+    cannot run, `EnvironmentFailure` when something it needs is missing, `AnotherLauncher` when the
+    sweep has one.
     """
     from sweeper.planner import Plan, plan
 
     planned = source if isinstance(source, Plan) else plan(source, overrides)
     store = open_store(root or default_root())
     open_backend(planned.launch.backend, planned.name, f"{store.root}/{planned.name}")
-    environment.require(_secrets(planned))
-    url = _ensure_engine(planned.launch.backend) if planned.service == "local" else None
+    environment.require(secret_names(planned.secrets, planned.service))
+    url = _engine(planned, tell) if planned.service == "local" else None
+    _tidy(f"{store.root}/{planned.name}")
     with lock.holding_sweep(store, planned.name):
-        _record(store, planned, url, tell)
+        record(store, planned, url, live=live, tell=tell)
         if wait:
-            return Launched(planned.name, store.root, _drive(store, planned.name, notify))
-    _detach(store, planned.name, planned.launch.backend)
+            summary = _drive(store, planned.name, notify, smoke)
+            return Launched(planned.name, store.root, summary)
+    _detach(store, planned.name, planned.launch.backend, smoke)
     return Launched(planned.name, store.root, None)
 
 
-def drive(folder: str, notify: Callable[[Summary], None]) -> Summary:
-    """Be the launcher of the sweep at `folder` until it has ended."""
+def go_on(store: Store, sweep: str, *, wait: bool, notify: Callable[[Summary], None]) -> Launched:
+    """Launch what is left of a sweep from its recorded plan, with the environment of this process.
+    Raises as `launch` does, `AnotherLauncher` when one is at work on it already."""
+    document = read_plan(store, sweep)
+    launched: dict[str, Any] = document["launch"]
+    open_backend(launched["backend"], sweep, f"{store.root}/{sweep}")
+    environment.require(secret_names(document["secrets"], document["service"]))
+    url = _ensure_engine(launched["backend"]).url if document["service"] == "local" else None
+    with lock.holding_sweep(store, sweep):
+        write_environment(store, sweep, document["service"], url, launched["env"])
+        if wait:
+            return Launched(sweep, store.root, _drive(store, sweep, notify))
+    _detach(store, sweep, launched["backend"])
+    return Launched(sweep, store.root, None)
+
+
+def drive(
+    folder: str,
+    notify: Callable[[Summary], None],
+    *,
+    smoke: bool = False,
+    patience: float = lock.PATIENCE_SECONDS,
+) -> Summary:
+    """Be the launcher of the sweep at `folder` until it has ended. `patience` is how many seconds
+    to wait for the lock."""
     root, _, sweep = folder.rpartition("/")
     store = open_store(root)
-    with lock.holding_sweep(store, sweep):
-        return _drive(store, sweep, notify)
+    with lock.holding_sweep(store, sweep, patience):
+        return _drive(store, sweep, notify, smoke)
 
 
-def _drive(store: Store, sweep: str, notify: Callable[[Summary], None]) -> Summary:
+def _drive(
+    store: Store, sweep: str, notify: Callable[[Summary], None], smoke: bool = False
+) -> Summary:
     folder = f"{store.root}/{sweep}"
     backend = open_backend(read_plan(store, sweep)["launch"]["backend"], sweep, folder)
-    summary = Launcher(store, sweep, backend, notify=notify).run()
+    summary = Launcher(store, sweep, backend, notify=notify, smoke=smoke).run()
     environment.forget(read_json(store, Layout(sweep).service)["env_file"])
     return summary
 
 
-def _record(store: Store, plan: "Plan", url: str | None, tell: Callable[[str], None]) -> None:
-    """Keep the environment, write the plan."""
-    service = environment.service_environment(plan.service, url)
-    path = environment.write(f"{store.root}/{plan.name}", service)
-    layout = Layout(plan.name)
-    store.replace(layout.service, encode({"schema": 1, "env_file": path, "engine": url}))
-    document = plan.document() | {
-        "created": timestamp(),
-        "provenance": provenance.collect(plan.recipe.cwd),
-    }
-    with suppress(NotFound):  # which is the case at the first launch
-        document = merge(read_plan(store, plan.name), document)
-        _tell_retired(store, document, tell)
-    store.replace(layout.plan, encode(document))
+def _tidy(folder: str) -> None:
+    """Remove the environments kept for sweeps of which nothing runs any more: their launcher was
+    killed, and nobody launched them again. `folder` is the sweep that is about to be launched."""
+    for path, owner in environment.kept():
+        root, _, sweep = owner.rpartition("/")
+        if owner != folder:
+            with suppress(SweeperError, OSError):  # not known, so not removed
+                store = open_store(root) if owner else None
+                if store is None or not _in_use(store, sweep):
+                    environment.forget(path)
 
 
-def _secrets(plan: "Plan") -> list[str]:
-    return [*plan.secrets, *(["TINKER_API_KEY"] if plan.service == "tinker" else [])]
+def _in_use(store: Store, sweep: str) -> bool:
+    """Whether a job of the sweep may be at work, or a launcher that will start some."""
+    states = read_states(store, sweep).values()
+    at_work = any(state.state in OPEN or state.unacknowledged for state in states)
+    return at_work or lock.is_held(store, sweep)
 
 
-def merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """The plan of a sweep that is launched again. Runs are matched by id and keep the name they
-    are known by; those that the grid no longer has stay on record, retired."""
-    names = {run["id"]: run["name"] for run in old["runs"]}
-    taken = set(names.values())
-    runs: list[dict[str, Any]] = []
-    for run in new["runs"]:
-        name = names.get(run["id"])
-        if name is None:
-            # A name that an earlier grid gave to another run gets a suffix.
-            name = run["name"] if run["name"] not in taken else f"{run['name']}~{run['id'][:6]}"
-        runs.append(run | {"name": name})
-    kept = {run["id"] for run in runs}
-    retired = [run | {"retired": True} for run in old["runs"] if run["id"] not in kept]
-    return new | {"created": old["created"], "runs": runs + retired}
+def _engine(plan: "Plan", tell: Callable[[str], None]) -> str:
+    """The engine's address. Tells which models it has another in place of, or none."""
+    info = _ensure_engine(plan.launch.backend)
+    given = {item for run in plan.runs for item in run.config.items() if isinstance(item[1], str)}
+    for key, about in plan.recipe.takes.items():
+        default = about.get("default")
+        if isinstance(default, str) and any(key not in run.config for run in plan.runs):
+            given.add((key, default))
+    for name in sorted({text for _, text in given} & info.aliases.keys()):
+        tell(f"{info.aliases[name]} stands in for {name}: a rehearsal, which says nothing of it")
+    asked = {text for key, text in given if key in _MODEL_KEYS}
+    for name in sorted(asked - set(info.models)) if info.models else ():
+        again = f"sweeper engine start --alias {name}={info.models[0]}"
+        tell(f"the engine has no model {name}: `sweeper engine stop`, then `{again}`")
+    return info.url
 
 
-def _tell_retired(store: Store, document: dict[str, Any], tell: Callable[[str], None]) -> None:
-    """Say what becomes of runs that were launched by an earlier grid and are not in this one."""
-    states = read_states(store, document["name"])
-    known = [states[r["id"]] for r in document["runs"] if r.get("retired") and r["id"] in states]
-    if known:
-        running = sum(state.state in OPEN for state in known)
-        still = f"; {running} still running, and left to end" if running else ""
-        tell(f"{len(known)} runs that were launched before are no longer in the grid{still}")
-
-
-def _ensure_engine(backend: str) -> str:
-    """The address of this user's engine, started when there is none."""
+def _ensure_engine(backend: str) -> "EngineInfo":
+    """This user's engine, started when there is none."""
     from sweeper.engine import lifecycle
     from sweeper.engine.home import home
 
     found = lifecycle.find()
     if found is not None:
-        return found.url
+        return found
     if backend == "tmux":
         from sweeper.backends.tmux import TmuxServer
 
@@ -159,14 +178,15 @@ def _ensure_engine(backend: str) -> str:
         subprocess.Popen(
             lifecycle.command(home()), stdin=null, stdout=null, stderr=null, start_new_session=True
         )
-    return lifecycle.wait(timeout=_ENGINE_SECONDS).url
+    return lifecycle.wait(timeout=_ENGINE_SECONDS)
 
 
-def _detach(store: Store, sweep: str, backend: str) -> None:
+def _detach(store: Store, sweep: str, backend: str, smoke: bool = False) -> None:
     """Start the launcher where it outlives this process, and see that it has taken over."""
     layout = Layout(sweep)
     before = _published(store, layout)
     command = [sys.executable, "-P", "-m", "sweeper.start", f"{store.root}/{sweep}"]
+    command += ["--smoke"] if smoke else []
     if backend == "tmux":
         from sweeper.backends.tmux import TmuxServer
 
@@ -196,10 +216,12 @@ def _published(store: Store, layout: Layout) -> object:
 
 def main(arguments: Sequence[str]) -> int:
     """The launcher on its own: prints a line at every change."""
-    from sweeper.progress import exit_code, line
+    from sweeper.progress import exit_code, printer
 
     try:
-        summary = drive(arguments[0], lambda s: print(line(s), flush=True))
+        smoke = "--smoke" in arguments[1:]
+        # Between us and whoever started us a `cancel` may have come, which is over soon.
+        summary = drive(arguments[0], printer(sys.stdout), smoke=smoke, patience=_TAKE_OVER_SECONDS)
     except SweeperError as error:
         print(f"sweeper: {error}", file=sys.stderr)
         return error.exit_code

@@ -9,6 +9,16 @@ they were written, listed or read:
 
 An `intent` alone says that a launcher was about to submit: it opens an attempt and changes
 no state.
+
+Two of the names are requests, written by whoever asks and not by who does:
+
+- `cancel`: stop this attempt and start no other. It stands until a `retry` of the same or a later
+  attempt. A run of which nothing was started, and one that waited to be started again after a
+  preemption or a loss, is cancelled by it at once; one at work when its worker has ended.
+- `retry`: after this attempt's end the run wants another one. It takes a `cancel` back, and the
+  failure, loss or preemption of its attempt does not count any more.
+
+A request may name the attempt after the last: asked to cancel a run that waits for its retry, say.
 """
 
 from collections.abc import Collection, Iterable
@@ -18,12 +28,16 @@ from typing import NamedTuple
 __all__ = [
     "ENDED",
     "OPEN",
+    "REQUESTS",
     "TRANSITIONS",
     "Event",
+    "NoState",
     "RunState",
     "State",
+    "cancel_asked",
     "fold",
     "parse_name",
+    "retry_asked",
     "wants_attempt",
 ]
 
@@ -45,9 +59,17 @@ class State(StrEnum):
     SUCCEEDED = "succeeded"
 
 
+class NoState(StrEnum):
+    """What is said of a run that has no events: a folder that somebody else's program wrote."""
+
+    UNKNOWN = "unknown"
+
+
 class Event(StrEnum):
     """What happened to an attempt, in order of precedence: a later one outweighs those above it."""
 
+    CANCEL = "cancel"  # a request: stop this attempt, start no other
+    RETRY = "retry"  # a request: after this attempt's end, start another
     INTENT = "intent"  # the launcher is about to submit
     SUBMITTED = "submitted"  # the backend has accepted the job
     CLAIMED = "claimed"  # a worker holds the attempt, exclusively
@@ -78,6 +100,12 @@ OPEN = frozenset({State.SUBMITTED, State.RUNNING})
 ENDED = frozenset({Event.PREEMPTED, Event.FAILED, Event.CANCELLED, Event.SUCCEEDED})
 """Events that end an attempt; their body is its outcome."""
 
+REQUESTS = frozenset({Event.CANCEL, Event.RETRY})
+"""Events that ask for something, and tell of nothing that happened."""
+
+_BETWEEN = frozenset({Event.PREEMPTED, Event.LOST})
+"""After these a run waits to be started again, unless a user has asked that it be not."""
+
 TRANSITIONS: dict[State, frozenset[State]] = {
     # A worker may claim, and even end, before its launcher's acknowledgement is written.
     State.PLANNED: frozenset(
@@ -100,7 +128,19 @@ TRANSITIONS: dict[State, frozenset[State]] = {
     ),
     State.PREEMPTED: frozenset({State.SUBMITTED, State.RUNNING, State.FAILED, State.CANCELLED}),
     State.FAILED: frozenset({State.SUBMITTED, State.RUNNING, State.CANCELLED, State.SUCCEEDED}),
-    State.CANCELLED: frozenset({State.SUBMITTED, State.RUNNING, State.SUCCEEDED}),
+    # A retry takes a cancel back: the run is again what it was without it. And a worker that was
+    # thought lost, or whose launcher had just opened the attempt, may tell what it has done.
+    State.CANCELLED: frozenset(
+        {
+            State.PLANNED,
+            State.SUBMITTED,
+            State.RUNNING,
+            State.PREEMPTED,
+            State.LOST,
+            State.FAILED,
+            State.SUCCEEDED,
+        }
+    ),
     State.SUCCEEDED: frozenset(),
 }
 """Which state may follow which as events arrive. The launcher's word that a job failed can be
@@ -131,30 +171,64 @@ def fold(events: Iterable[tuple[int, Event]]) -> RunState:
     opened = 0
     best: tuple[int, int] = (0, -1)
     deciding: Event | None = None
+    cancel = retry = 0
     for attempt, event in events:
+        if event is Event.CANCEL:
+            cancel = max(cancel, attempt)
+            continue
+        if event is Event.RETRY:
+            retry = max(retry, attempt)
+            continue
         opened = max(opened, attempt)
         rank = (attempt, _PRECEDENCE[event])
         if event is not Event.INTENT and rank > best:
             best, deciding = rank, event
+    asked = cancel > retry and cancel >= max(opened, 1)
     if deciding is None:
+        if asked and not opened:
+            return RunState(State.CANCELLED, 0, 0, Event.CANCEL)
         return RunState(State.PLANNED, 0, opened, None)
-    return RunState(_STATE_AFTER[deciding], best[0], opened, deciding)
+    state = _STATE_AFTER[deciding]
+    if asked and deciding in _BETWEEN and best[0] == opened:
+        state = State.CANCELLED
+    return RunState(state, best[0], opened, deciding)
+
+
+def cancel_asked(events: Collection[tuple[int, Event]]) -> bool:
+    """Whether a user wants the run stopped, and has not asked for a retry since."""
+    last = _last(events, Event.CANCEL)
+    return last > _last(events, Event.RETRY) and last >= max(fold(events).opened, 1)
+
+
+def retry_asked(events: Collection[tuple[int, Event]]) -> bool:
+    """Whether another attempt is asked for that is not opened yet."""
+    last = _last(events, Event.RETRY)
+    return last >= max(fold(events).opened, 1) and not cancel_asked(events)
 
 
 def wants_attempt(events: Collection[tuple[int, Event]], retries: int) -> bool:
     """Whether a run with these events is to be started (again). `retries` is how many failures
-    are made good for; preemptions and losses are, within reason."""
+    are made good for; preemptions and losses are, within reason. What was asked for by `retry`
+    counts as neither."""
     state = fold(events)
-    if state.unacknowledged:
+    if state.unacknowledged or state.state in OPEN or state.state is State.SUCCEEDED:
         return False
-    if state.state is State.PLANNED:
+    if cancel_asked(events):
+        return False
+    if state.state is State.PLANNED or retry_asked(events):
         return True
-    happened = [event for _, event in events]
+    excused = {attempt for attempt, event in events if event is Event.RETRY}
+    happened = [event for attempt, event in events if attempt not in excused]
     if state.state is State.FAILED:
         return happened.count(Event.FAILED) <= retries
     if state.state in (State.PREEMPTED, State.LOST):
         return happened.count(Event.PREEMPTED) + happened.count(Event.LOST) <= _MOST_RESTARTS
     return False
+
+
+def _last(events: Iterable[tuple[int, Event]], kind: Event) -> int:
+    """The highest attempt with an event of that kind; 0 for none."""
+    return max((attempt for attempt, event in events if event is kind), default=0)
 
 
 def parse_name(name: str) -> tuple[int, Event] | None:

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from sweeper.errors import AlreadyExists, NotFound, StoreError
 
-__all__ = ["Entry", "LocalStore", "Store", "open_store"]
+__all__ = ["Entry", "LocalStore", "Store", "default_root", "open_store"]
 
 _TEMPORARY = ".tmp-"
 
@@ -64,6 +64,10 @@ class Store(Protocol):
         """Every file below the folder `prefix`, at any depth, in no order; none when missing."""
         ...
 
+    def names(self, prefix: str) -> Iterator[str]:
+        """Paths of every file below the folder `prefix`, as `list` without a look at each."""
+        ...
+
     def folders_with(self, name: str) -> Iterator[str]:
         """Names of the folders right below the root that hold a file called `name`."""
         ...
@@ -74,16 +78,39 @@ class Store(Protocol):
 
 
 class LocalStore:
-    """A folder on a local disk (or a shared one with working `link` and `rename`)."""
+    """A folder on a local disk (or a shared one with working `link` and `rename`).
+
+    A writer that is killed may leave a small file `.tmp-...` behind. Listings pass over it, nothing
+    ever reads it, and nobody needs to remove it.
+    """
 
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
+        self._inode = 0
 
     def _full(self, path: str) -> str:
+        self._see_root()
+        return self._inside(path)
+
+    def _inside(self, path: str) -> str:
         full = os.path.normpath(os.path.join(self.root, path))
         if full != self.root and not full.startswith(self.root + os.sep):
             raise StoreError(f"{path}: outside the store {self.root}")
         return full
+
+    def _see_root(self) -> None:
+        """Once it was there, the root is never made again. A disk that was unmounted leaves no
+        folder behind, or an empty one: that is no store without sweeps, but no store."""
+        try:
+            inode = os.stat(self.root).st_ino
+        except OSError as error:
+            if self._inode:
+                raise StoreError(f"{self.root}: is gone ({error.strerror})") from error
+            return
+        if inode != self._inode:
+            if self._inode and not os.listdir(self.root):
+                raise StoreError(f"{self.root}: is empty, and was not: is its disk mounted?")
+            self._inode = inode
 
     def _write_temporary(self, full: str, data: bytes, durable: bool) -> str:
         folder = os.path.dirname(full)
@@ -136,7 +163,12 @@ class LocalStore:
             _make_folder(os.path.dirname(full))
             descriptor = os.open(full, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             try:
-                _write_all(descriptor, data)
+                size = os.fstat(descriptor).st_size
+                try:
+                    _write_all(descriptor, data)
+                except OSError:
+                    os.ftruncate(descriptor, size)  # not half of it: the disk is full, say
+                    raise
             finally:
                 os.close(descriptor)
         except OSError as error:
@@ -164,9 +196,29 @@ class LocalStore:
             raise _store_error(full, error) from error
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(self._full(path))
+        full = self._full(path)
+        try:
+            os.stat(full)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise _store_error(full, error) from error
+        return True
 
     def list(self, prefix: str) -> Iterator[Entry]:
+        for item, path in self._walk(prefix):
+            try:
+                status = item.stat()
+            except FileNotFoundError:
+                continue  # removed or replaced since scandir saw it
+            except OSError as error:
+                raise _store_error(item.path, error) from error
+            yield Entry(path, status.st_size, status.st_mtime_ns)
+
+    def names(self, prefix: str) -> Iterator[str]:
+        return (path for _, path in self._walk(prefix))
+
+    def _walk(self, prefix: str) -> Iterator[tuple["os.DirEntry[str]", str]]:
         start = self._full(prefix)
         pending = [(start, os.path.relpath(start, self.root).replace(os.sep, "/"))]
         while pending:
@@ -183,11 +235,7 @@ class LocalStore:
                     if item.is_dir(follow_symlinks=False):
                         pending.append((item.path, path))
                     elif not item.name.startswith(_TEMPORARY):
-                        try:
-                            status = item.stat()
-                        except FileNotFoundError:
-                            continue  # removed or replaced since scandir saw it
-                        yield Entry(path, status.st_size, status.st_mtime_ns)
+                        yield item, path
 
     def folders_with(self, name: str) -> Iterator[str]:
         try:
@@ -202,7 +250,12 @@ class LocalStore:
                     yield item.name
 
     def local_path(self, path: str) -> str | None:
-        return self._full(path)
+        return self._inside(path)
+
+
+def default_root() -> str:
+    """Where sweeps lie when nobody says otherwise: $SWEEPER_ROOT, else `sweeps` here."""
+    return os.environ.get("SWEEPER_ROOT") or "sweeps"
 
 
 def open_store(root: str) -> Store:

@@ -35,9 +35,12 @@ def read_plan(store: Store, sweep: str) -> dict[str, Any]:
 def read_events(store: Store, sweep: str) -> Events:
     """Every event on record, for every run of which there is any."""
     events: Events = {}
-    for entry in store.list(Layout(sweep).state):
-        folder, _, name = entry.path.rpartition("/")
-        parsed = parse_name(name)
+    known: dict[str, tuple[int, Event] | None] = {}  # there are few names, and many files
+    for path in store.names(Layout(sweep).state):
+        folder, _, name = path.rpartition("/")
+        if name not in known:
+            known[name] = parse_name(name)
+        parsed = known[name]
         if parsed is not None:
             events.setdefault(folder.rpartition("/")[2], set()).add(parsed)
     return events

@@ -10,21 +10,58 @@ __all__ = ["duration", "number", "print_json", "print_table", "warn"]
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Print a table: as wide as the terminal, as wide as it needs to be elsewhere. Numbers stand
     to the right, None is a dash."""
+    shown = [list(row) for row in rows]
+    numeric = [
+        all(isinstance(r[i], int | float | None) for r in shown) for i in range(len(columns))
+    ]
+    if sys.stdout.isatty():
+        _print_fitted(columns, shown, numeric)
+    else:  # nothing has to fit, and what fits tables into a terminal takes its time
+        _print_wide(columns, shown, numeric)
+
+
+def _print_fitted(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], numeric: Sequence[bool]
+) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    shown = [list(row) for row in rows]
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for index, column in enumerate(columns):
-        numeric = all(isinstance(row[index], int | float | None) for row in shown)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    for row in shown:
+    for column, right in zip(columns, numeric, strict=True):
+        table.add_column(column, justify="right" if right else "left", overflow="fold")
+    for row in rows:
         # Text, not markup: a run's name may hold brackets.
         table.add_row(*(Text(number(value)) for value in row))
-    console = Console(highlight=False)
-    console.print(table, width=None if console.is_terminal else 10_000)
+    Console(highlight=False).print(table)
+
+
+def _print_wide(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], numeric: Sequence[bool]
+) -> None:
+    texts = [list(columns), *([number(value) for value in row] for row in rows)]
+    widths = [max(map(_cells, column)) for column in zip(*texts, strict=True)]
+    lines: list[str] = []
+    for text in texts:
+        cells: list[str] = []
+        for value, width, right in zip(text, widths, numeric, strict=True):
+            blank = " " * (width - _cells(value))
+            cells.append(blank + value if right else value + blank)
+        lines.append("   ".join(cells).rstrip())
+    lines.insert(1, "\u2500" * (sum(widths) + 3 * (len(widths) - 1)))
+    print("\n".join(lines))
+
+
+def _cells(text: str) -> int:
+    """How many columns a terminal gives a text."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import combining, east_asian_width
+
+    return sum(
+        0 if combining(letter) else 2 if east_asian_width(letter) in "WF" else 1 for letter in text
+    )
 
 
 def number(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""The verbs that look at what runs and what ran: status, ls, logs. Each takes the parsed arguments
+"""The verbs that look at what runs and what ran: status, logs. Each takes the parsed arguments
 and gives an exit code."""
 
 import sys
@@ -8,17 +8,18 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from sweeper.errors import UsageError
 from sweeper.registry import Registry
-from sweeper.start import default_root
+from sweeper.selecting import pick
+from sweeper.store import default_root
 from sweeper.terminal import duration, print_json, print_table, warn
 
 if TYPE_CHECKING:
     from sweeper.records import RecordedRun, Sweep
 
-__all__ = ["logs", "ls", "status"]
+__all__ = ["logs", "status"]
 
 _FOLLOW_SECONDS = 2.0
+_SHOWN = 50
 
 
 def status(arguments: Namespace) -> int:
@@ -58,18 +59,17 @@ def _counted(states: dict[str, int]) -> str:
 
 
 def _print_status(sweep: "Sweep", arguments: Namespace) -> None:
-    from sweeper.documents import read_json
-
-    observed: dict[str, str] = {}
-    waiting = None
-    if sweep.store.exists(sweep.layout.observations):
-        document = read_json(sweep.store, sweep.layout.observations)
-        observed, waiting = document["observed"], document["unreachable"]
-    runs = _selected(_active(sweep), arguments)
+    seen = _observations(sweep)
+    observed: dict[str, str] = seen["observed"]
+    runs = pick(_active(sweep), (), arguments.state, arguments.where)
     if arguments.json:
         records = [run.record() | {"observed": observed.get(run.id)} for run in runs]
-        print_json({"schema": 1, "sweep": sweep.name, "runs": records})
+        print_json({"schema": 1, "sweep": sweep.name, **seen, "runs": records})
         return
+    more = 0
+    if len(runs) > _SHOWN and not (arguments.state or arguments.where):
+        more = len(runs) - _SHOWN
+        runs = sorted(runs, key=_interest)[:_SHOWN]
     metric = (sweep.metric or {}).get("name")
     rows: list[tuple[Any, ...]] = []
     for run in runs:
@@ -82,10 +82,51 @@ def _print_status(sweep: "Sweep", arguments: Namespace) -> None:
     print_table(
         ["run", "state", "attempts", "step", "time", *([metric] if metric else []), "reason"], rows
     )
+    if more:
+        print(f"... and {more} more: `sweeper ls {sweep.name}` has them all, --state chooses")
     counts = Counter(run.state.value for run in _active(sweep))
     print(f"\n{sweep.name}: {_counted(counts)}")
-    if waiting:
-        print(f"the launcher waits: {waiting}")
+    if seen["unreachable"]:
+        print(f"the launcher waits: {seen['unreachable']}")
+    if seen["limit"] is not None:
+        most = sweep.document["launch"]["max_parallel"]
+        print(f"at most {seen['limit']} at once, not {most}: the service holds runs back")
+    if seen["held"]:
+        print(f"held: {seen['held']}")
+
+
+def _observations(sweep: "Sweep") -> dict[str, Any]:
+    """What the launcher has published: `observed` (run -> in words), `unreachable`, `limit`, which
+    hold only while it is at work (`launcher`), and `held`, which holds until the next."""
+    from sweeper.documents import read_json
+    from sweeper.errors import NotFound
+    from sweeper.lock import is_held
+    from sweeper.states import State
+
+    at_work = is_held(sweep.store, sweep.name)
+    seen: dict[str, Any] = {"launcher": at_work, "observed": {}, "unreachable": None}
+    seen |= {"limit": None, "held": None}
+    try:
+        document = read_json(sweep.store, sweep.layout.observations)
+    except NotFound:
+        return seen
+    seen["held"] = document.get("held")
+    if at_work:
+        over = {r.id for r in sweep.runs if r.state in (State.SUCCEEDED, State.CANCELLED)}
+        observed: dict[str, str] = document["observed"]
+        seen["observed"] = {run: said for run, said in observed.items() if run not in over}
+        seen |= {key: document.get(key) for key in ("unreachable", "limit")}
+    return seen
+
+
+def _interest(run: "RecordedRun") -> int:
+    """What to show of many: first what is at work, then what went wrong, what waits, what is
+    done."""
+    from sweeper.states import OPEN, State
+
+    if run.state in OPEN:
+        return 0
+    return 2 if run.state is State.PLANNED else 3 if run.state is State.SUCCEEDED else 1
 
 
 def _seconds(record: dict[str, Any]) -> float | None:
@@ -106,57 +147,16 @@ def _progress(sweep: "Sweep") -> tuple[bool, bool]:
     """Whether anything is at work on the sweep (a job, a launcher), and whether it has finished:
     nothing runs, and by the runs' own histories nothing is left to start."""
     from sweeper.lock import is_held
-    from sweeper.states import OPEN, fold, wants_attempt
-    from sweeper.sweeps import read_events
+    from sweeper.states import OPEN, State, fold, wants_attempt
 
     retries = sweep.document["launch"]["retries"]
-    events = read_events(sweep.store, sweep.name)
-    ids = [run.id for run in _active(sweep)]
-    states = [fold(events.get(run, ())) for run in ids]
-    open_ = any(state.state in OPEN for state in states)
-    left = any(wants_attempt(events.get(run, ()), retries) for run in ids)
-    unknown = any(state.unacknowledged for state in states)
+    runs = [run for run in _active(sweep) if run.state is not State.SUCCEEDED]
+    histories = [sweep.events.get(run.id, ()) for run in runs]
+    open_ = any(run.state in OPEN for run in runs)
+    left = any(wants_attempt(events, retries) for events in histories)
+    unknown = any(fold(events).unacknowledged for events in histories)
     at_work = open_ or is_held(sweep.store, sweep.name)
     return at_work, not (open_ or left or unknown)
-
-
-def _selected(runs: "list[RecordedRun]", arguments: Namespace) -> "list[RecordedRun]":
-    from sweeper.states import State
-    from sweeper.where import parse_where, select
-
-    known = {state.value for state in State}
-    for state in arguments.state or ():
-        if state not in known:
-            raise UsageError(f"no state {state!r}: there is {', '.join(sorted(known))}")
-    if arguments.state:
-        runs = [run for run in runs if run.state.value in arguments.state]
-    if arguments.where:
-        records = {run.id: run for run in runs}
-        chosen = select(parse_where(arguments.where), [run.record() for run in runs])
-        runs = [records[record["id"]] for record in chosen]
-    return runs
-
-
-def ls(arguments: Namespace) -> int:
-    """Runs and what they reached."""
-
-    records = Registry(arguments.root or default_root()).records(
-        arguments.sweep, arguments.state, arguments.where
-    )
-    if arguments.json:
-        return print_json({"schema": 1, "runs": records})
-    columns = ("sweep", "run", "state", "attempts", "time", "metric", "value")
-    print_table(
-        columns,
-        [
-            (
-                *(r["sweep"], r["name"], r["state"], r["attempts"]),
-                *(duration(r["wall_s"]), r["metric"], r["value"]),
-            )
-            for r in records
-        ],
-    )
-    return 0
 
 
 def logs(arguments: Namespace) -> int:

@@ -5,235 +5,218 @@ in a process group of its own, which does not outlive it; keeps its output; beat
 it ended. Every run starts one of these, so it loads little: no third-party package, and of the
 standard library what it needs.
 
-Durable when: the claim before the recipe starts, the outcome before this process exits. The log is
-written as it comes, and is on disk when the system has got round to it.
+Durable when: the claim before the recipe starts; the recipe's own files and the log before the
+outcome; the outcome before this process exits.
 """
 
-import json
 import math
 import os
-import resource
 import signal
-import subprocess
 import sys
 import threading
 import time
 from contextlib import suppress
-from typing import Any
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
 
 from sweeper import seeding
+from sweeper.child import Child, spawn
+from sweeper.claim import claim, newer_attempt, patiently
 from sweeper.documents import SCHEMA, encode, read_json, timestamp
-from sweeper.errors import AlreadyExists, NotFound, StoreError, SweeperError
+from sweeper.errors import AlreadyExists, StoreError, SweeperError
 from sweeper.guard import Guard
+from sweeper.job import Prepared, prepare
 from sweeper.layout import Layout
+from sweeper.outcome import Ending, MemoryKills, failure, judge
+from sweeper.output import Output, last_word, say, set_blocking
+from sweeper.pauses import Pauses
+from sweeper.redaction import Redactor, secret_values
 from sweeper.states import Event
-from sweeper.store import Store, open_store
+from sweeper.store import open_store
 
-__all__ = ["main"]
+if TYPE_CHECKING:
+    from sweeper.store import Store
+
+__all__ = ["Worker", "main"]
 
 BEAT_SECONDS = 5.0
-_CLAIM_TRIES = 3
-_CHUNK = 1 << 16
 
 
 class Worker:
     """One execution of an attempt."""
 
-    def __init__(self, store: Store, sweep: str, run: str, attempt: int) -> None:
+    def __init__(self, store: "Store", sweep: str, run: str, attempt: int) -> None:
         self.store = store
         self.layout = Layout(sweep)
         self.run = run
         self.attempt = attempt
-        self._stop: signal.Signals | None = None
-        self._stopped_at = 0.0
-        self._child: subprocess.Popen[bytes] | None = None
-        self._superseded = False
-        self._returned = False
+        self._child: Child | None = None
+        self._pauses: Pauses | None = None
+        self._redactor = Redactor(())
+        # Its put may interrupt itself, which what `threading` has may not: a signal's handler runs
+        # in the middle of whatever the main thread does.
+        self._wake: SimpleQueue[None] = SimpleQueue()
         self._beats = 0
-        self._wake = threading.Event()
+        self._returned = False
+        # Why and since when we stop it.
+        self._stopped_at = 0.0
+        self._stop: signal.Signals | None = None
+        self._superseded = False
+        self._cancelled = False
+        self._asked = False
+        self._timed_out = False
+        self._killed = False
 
     def main(self) -> int:
         """Do the whole job; the exit code is 0 when the run succeeded, or was not ours to do."""
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the terminal may go; the run goes on
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_stop)
-        job = read_json(self.store, self.layout.job(self.run, self.attempt))
-        if not self._claim():
+        set_blocking(False)
+        job = patiently(lambda: read_json(self.store, self.layout.job(self.run, self.attempt)))
+        if not claim(self.store, self.layout, self.run, self.attempt):
             say(f"sweeper: attempt {self.attempt} of {job['name']} belongs to another worker")
             return 0
-        say(f"sweeper: {job['name']}, attempt {self.attempt}, in {self._log_path()}")
         started, begun = timestamp(), time.monotonic()
         try:
             outcome = self._execute(job)
         except Exception as error:  # noqa: BLE001 - a claim without an outcome would be a lost run
             self._signal(signal.SIGKILL)
             outcome = failure("error", f"a bug of ours: {type(error).__name__}: {error}")
-        outcome |= {
+        if outcome["detail"]:
+            outcome["detail"] = self._redactor.text(outcome["detail"])
+        event: Event = outcome.pop("event")
+        body = {
             "schema": SCHEMA,
             "time": timestamp(),
             "started": started,
             "ended": timestamp(),
             "wall_s": round(time.monotonic() - begun, 3),
-            "max_rss_bytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
+            "paused_s": round(self._pauses.seconds(), 3) if self._pauses else 0.0,
+            "max_rss_bytes": None,
             "host": os.uname().nodename,
-        }
-        event: Event = outcome.pop("event")
-        self._record(event, outcome)
+        } | outcome
+        self._record(event, body)
         reason = f" ({outcome['reason']})" if outcome["reason"] else ""
-        say(f"sweeper: {event.value}{reason} after {outcome['wall_s']:.1f} s")
+        detail = f": {outcome['detail']}" if outcome["detail"] else ""
+        say(f"sweeper: {event.value}{reason} after {body['wall_s']:.1f} s{detail}")
+        last_word(f"{event.value}{reason}")
         return 0 if event is Event.SUCCEEDED else 1
-
-    def _claim(self) -> bool:
-        """Whether the attempt is ours. The nonce tells our own claim, when the reply to the
-        create was lost and it is tried again, from another worker's."""
-        nonce = os.urandom(8).hex()
-        path = self.layout.event(self.run, self.attempt, Event.CLAIMED)
-        body = {
-            "schema": SCHEMA,
-            "time": timestamp(),
-            "started": timestamp(),
-            "nonce": nonce,
-            "host": os.uname().nodename,
-            "pid": os.getpid(),
-        }
-        if self._newer_attempt():
-            return False
-        for left in range(_CLAIM_TRIES - 1, -1, -1):
-            try:
-                self.store.create(path, encode(body))
-            except AlreadyExists:
-                return read_json(self.store, path).get("nonce") == nonce
-            except StoreError:
-                if left == 0:
-                    raise
-                time.sleep(1.0)
-            else:
-                break
-        return True
-
-    def _newer_attempt(self) -> bool:
-        return self.store.exists(self.layout.event(self.run, self.attempt + 1, Event.INTENT))
-
-    def _log_path(self) -> str:
-        path = self.store.local_path(self.layout.log_path(self.run, self.attempt))
-        if path is None:
-            raise StoreError(f"{self.store.root}: a worker needs a local folder for its run")
-        return path
 
     def _execute(self, job: dict[str, Any]) -> dict[str, Any]:
         """Run the recipe to its end, and say how it ended."""
-        try:
-            command, environment = self._prepare(job)
-            if self._stop is not None:
-                return self._outcome(None)
-            guard = Guard()
-            self._child = subprocess.Popen(
-                command,
-                cwd=job["cwd"],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        except (OSError, ValueError, SweeperError) as error:
-            return failure("start", f"cannot start the recipe: {error}")
-        child = self._child
-        guard.watch(child.pid)
+        self._look_for_requests()
         if self._stopped_at:
-            self._signal(signal.SIGTERM)  # it came while there was no child to hand it to
-        log = threading.Thread(target=self._keep_output, args=(child,), daemon=True)
-        log.start()
+            return judge(self._ending(None))
+        try:
+            prepared = patiently(lambda: prepare(self.store, self.layout, job))
+            say(f"sweeper: {job['name']}, attempt {self.attempt}, in {prepared.log_path}")
+            self._redactor = Redactor(secret_values(prepared.environment, job["secrets"]))
+            kills = MemoryKills()
+            if self._stopped_at:
+                return judge(self._ending(None))
+            guard = Guard()
+            try:
+                self._child = spawn(prepared.command, prepared.cwd, prepared.environment, guard)
+            except SweeperError:
+                guard.dismiss()
+                raise
+        except (OSError, ValueError, SweeperError) as error:
+            return failure("start", str(error))
+        if self._stopped_at:
+            self._ask_to_stop()  # it came while there was no child to hand it to
+        output, code, memory = self._attend(job, prepared, guard)
+        final = seeding.has_final_checkpoint(prepared.log_path)
+        ending = self._ending(code)._replace(
+            final=final,
+            timeout_s=job["timeout_s"] if self._timed_out else None,
+            memory_kills=kills.count(),
+            tail=output.tail,
+        )
+        self._sync(prepared)
+        lost = {"log_lost_bytes": output.lost} if output.lost else {}
+        return judge(ending) | {"max_rss_bytes": memory} | lost
+
+    def _attend(
+        self, job: dict[str, Any], prepared: Prepared, guard: Guard
+    ) -> tuple[Output, int, int]:
+        """Be there for the recipe from its start to its end; gives what it printed last, its exit
+        code and its memory."""
+        child = self._child
+        assert child is not None  # noqa: S101 - it was just started
+        self._pauses = Pauses(os.path.join(prepared.log_path, "metrics.jsonl"))
+        log = self.layout.log(self.run, self.attempt)
+        output = Output(self.store, log, self._redactor, self._pauses)
+        copying = threading.Thread(target=output.copy, args=(child.output,), daemon=True)
+        copying.start()
         ended = threading.Event()
         threading.Thread(target=self._await, args=(child, ended), daemon=True).start()
-        timed_out = self._watch(job, ended)
+        self._watch(job, ended, self._pauses)
+        killed = self._killed
         self._signal(signal.SIGKILL)  # whatever the recipe left behind in its group
+        self._killed = killed
         guard.dismiss()
-        code = child.wait()
-        log.join(timeout=5.0)
-        if timed_out:
-            return failure("timeout", f"longer than launch.timeout ({job['timeout_s']:g} s)")
-        return self._outcome(code)
+        self._child = None  # from here on its group's id may become another's
+        code, memory = child.reap()
+        copying.join(timeout=5.0)
+        return output, code, memory
 
-    def _prepare(self, job: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
-        """Make the recipe's folder, and the argv and environment that it starts with."""
-        log_path = self._log_path()
-        os.makedirs(log_path, exist_ok=True)
-        if job["resume"] != "never":
-            seeding.seed(self.store, self.layout, self.run, self.attempt, job["resume"])
-        environment = read_environment(job.get("env_file"))
-        environment |= job["env"]
-        environment |= {
-            "SWEEPER_ROOT": self.store.root,
-            "SWEEPER_SWEEP": self.layout.sweep,
-            "SWEEPER_RUN": self.run,
-            "SWEEPER_RUN_DIR": log_path,
-            "SWEEPER_ATTEMPT": str(self.attempt),
-            "SWEEPER_SEED": "" if job["seed"] is None else str(job["seed"]),
-            "TINKER_TAGS": f"sweeper,sweep:{self.layout.sweep},run:{self.run}.{self.attempt}",
-            "PYTHONUNBUFFERED": "1",
-        }
-        missing = [name for name in job["secrets"] if name not in environment]
-        if missing:
-            raise StoreError(f"the secret {missing[0]} is not in the launcher's environment")
-        recipe = job["recipe"]
-        if recipe["kind"] == "command":
-            from sweeper.recipe import render_command
-
-            values = job["config"] | {"log_path": log_path, "run": self.run}
-            values["attempt"] = self.attempt
-            if job["seed"] is not None:
-                values["seed"] = job["seed"]
-            return render_command(recipe["command"], values), environment
-        config = job["config"] | {recipe["log_path_field"]: log_path}
-        if recipe["behavior_field"]:
-            config["behavior_if_log_dir_exists"] = "resume"
-        child = f"{self.layout.attempt(self.run, self.attempt)}/child.json"
-        self.store.replace(child, encode({"schema": SCHEMA, "recipe": recipe, "config": config}))
-        bootstrap = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bootstrap.py")
-        return [
-            recipe["python"],
-            bootstrap,
-            "run",
-            str(self.store.local_path(child)),
-        ], environment
-
-    def _watch(self, job: dict[str, Any], ended: threading.Event) -> bool:
-        """Beat until the recipe has ended; stop it when asked, superseded, or (then True) out of
-        time."""
-        timed_out = False
+    def _watch(self, job: dict[str, Any], ended: threading.Event, pauses: Pauses) -> None:
+        """Beat until the recipe has ended; stop it when asked, superseded or out of time."""
         begun = time.monotonic()
-        timeout_at = begun + job["timeout_s"] if job["timeout_s"] is not None else math.inf
-        self._beat()
+        self._beat(pauses)
         next_beat = begun + BEAT_SECONDS
         while True:
-            self._wake.clear()
-            if ended.is_set():  # after clearing: what wakes us from here on is not lost
-                return timed_out
+            if ended.is_set():
+                return
             now = time.monotonic()
             if now >= next_beat:
-                self._beat()
+                self._beat(pauses)
+                now = time.monotonic()
                 next_beat = now + BEAT_SECONDS
-            if now >= timeout_at:
-                timed_out, timeout_at = True, math.inf
-                self._begin_stop()
+            timeout_at = math.inf
+            if job["timeout_s"] is not None and not self._stopped_at:
+                timeout_at = begun + job["timeout_s"] + pauses.seconds()
+                if now >= timeout_at:
+                    self._timed_out = True
+                    self._begin_stop()
             kill_at = self._stopped_at + job["grace_s"] if self._stopped_at else math.inf
             if now >= kill_at:
                 self._signal(signal.SIGKILL)
                 kill_at = now + 1.0  # again, for what was started meanwhile
-            self._wake.wait(max(0.0, min(next_beat, timeout_at, kill_at) - now))
+            with suppress(Empty):
+                self._wake.get(timeout=max(0.0, min(next_beat, timeout_at, kill_at) - now))
 
-    def _beat(self) -> None:
+    def _beat(self, pauses: Pauses) -> None:
         """Say that we live, and look whether the launcher still thinks so. A store that does not
         answer stops neither."""
         self._beats += 1
-        body = {"schema": SCHEMA, "counter": self._beats, "time": timestamp(), "pid": os.getpid()}
+        pause = pauses.current()
+        body = {
+            "schema": SCHEMA,
+            "counter": self._beats,
+            "time": timestamp(),
+            "pid": os.getpid(),
+            "paused": None if pause is None else pause._asdict(),
+            "paused_s": round(pauses.seconds(), 3),
+        }
+        path = self.layout.heartbeat(self.run, self.attempt)
+        try:
+            self.store.replace(path, encode(body), durable=False)
+        except StoreError as error:  # a full disk, say: requests can be read all the same
+            say(f"sweeper: {error}")
+        self._look_for_requests()
+
+    def _look_for_requests(self) -> None:
+        """Stop when a newer attempt was opened or a user wants it; if the launcher took us for
+        lost, say that we live."""
         lost = self.layout.event(self.run, self.attempt, Event.LOST)
         try:
-            path = self.layout.heartbeat(self.run, self.attempt)
-            self.store.replace(path, encode(body), durable=False)
-            if self._newer_attempt():
+            if newer_attempt(self.store, self.layout, self.run, self.attempt):
                 self._superseded = True
+                self._begin_stop()
+            elif self._cancel_asked():
+                self._cancelled = True
                 self._begin_stop()
             elif not self._returned and self.store.exists(lost):
                 returned = self.layout.event(self.run, self.attempt, Event.RETURNED)
@@ -243,50 +226,40 @@ class Worker:
         except StoreError as error:
             say(f"sweeper: {error}")
 
-    def _await(self, child: subprocess.Popen[bytes], ended: threading.Event) -> None:
-        """Tell when the child has ended, and leave it unreaped where that can be: until then its
-        process group's id is nobody else's, and what is left of the group can be signalled."""
-        if hasattr(os, "waitid"):
-            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        else:
-            child.wait()
+    def _cancel_asked(self) -> bool:
+        """A request to retry takes a request to cancel the same attempt back."""
+        cancel, retry = (
+            self.layout.event(self.run, self.attempt, event)
+            for event in (Event.CANCEL, Event.RETRY)
+        )
+        return self.store.exists(cancel) and not self.store.exists(retry)
+
+    def _ending(self, code: int | None) -> Ending:
+        """How it ended, as far as we had a part in it."""
+        if self._stopped_at and not self._cancelled:
+            with suppress(StoreError):  # the signal may be how a request was handed on
+                self._cancelled = self._cancel_asked()
+        return Ending(
+            code,
+            None,
+            superseded=self._superseded,
+            cancelled=self._cancelled,
+            stopped=self._stop,
+            killed_by_us=self._killed,
+        )
+
+    def _await(self, child: Child, ended: threading.Event) -> None:
+        child.await_end()
         ended.set()
-        self._wake.set()
+        self._wake.put(None)
 
-    def _keep_output(self, child: subprocess.Popen[bytes]) -> None:
-        """Copy what the recipe prints to the log, and to our terminal as long as there is one."""
-        if child.stdout is None:
-            return
-        # A terminal that nobody reads must not stop the recipe: what does not fit is left out.
-        os.set_blocking(sys.stdout.fileno(), False)
-        path = self.layout.log(self.run, self.attempt)
-        while chunk := os.read(child.stdout.fileno(), _CHUNK):
-            try:
-                self.store.append(path, chunk)
-            except StoreError as error:
-                say(f"sweeper: {error}")
-            try:
-                os.write(sys.stdout.fileno(), chunk)
-            except OSError:
-                continue
-
-    def _outcome(self, code: int | None) -> dict[str, Any]:
-        """What the recipe's exit code means."""
-        final = seeding.has_final_checkpoint(self._log_path())
-        if code == 0 and final is not False:
-            return {"event": Event.SUCCEEDED, "code": 0, "signal": None, "reason": None}
-        name = signal.Signals(-code).name if code is not None and code < 0 else None
-        outcome = {"code": code if name is None else None, "signal": name, "detail": None}
-        if self._superseded:
-            return outcome | {"event": Event.PREEMPTED, "reason": "superseded"}
-        if self._stop is signal.SIGINT:
-            return outcome | {"event": Event.CANCELLED, "reason": "interrupted"}
-        if self._stop is not None:
-            return outcome | {"event": Event.PREEMPTED, "reason": "terminated"}
-        if code == 0:
-            outcome["detail"] = "exit 0, but the last record in checkpoints.jsonl is not final"
-            return outcome | {"event": Event.FAILED, "reason": "incomplete"}
-        return outcome | {"event": Event.FAILED, "reason": "killed" if name else "error"}
+    def _sync(self, prepared: Prepared) -> None:
+        """Have what the recipe left, and its log, on disk before the outcome says so. Its own
+        folder's files only, not those of iterations: they are many, and nothing resumes by them."""
+        attempt = self.store.local_path(self.layout.attempt(self.run, self.attempt))
+        for folder in filter(None, (prepared.log_path, attempt)):
+            with suppress(OSError):
+                sync_files(folder)
 
     def _record(self, event: Event, body: dict[str, Any]) -> None:
         """Write an event; waits out a store that does not answer, since an outcome that is not
@@ -306,53 +279,40 @@ class Worker:
 
     def _on_stop(self, number: int, frame: object) -> None:
         del frame
-        self._stop = signal.Signals(number)
+        if self._stop is None:
+            self._stop = signal.Signals(number)
         self._begin_stop()
-        self._wake.set()
+        self._wake.put(None)
 
     def _begin_stop(self) -> None:
         self._stopped_at = self._stopped_at or time.monotonic()
-        self._signal(signal.SIGTERM)
+        self._ask_to_stop()
+
+    def _ask_to_stop(self) -> None:
+        """Once: many a program takes the second SIGTERM for a wish to be quicker about it, and
+        leaves its checkpoint unfinished."""
+        if self._child is not None and not self._asked:
+            self._asked = True
+            self._signal(signal.SIGTERM)
 
     def _signal(self, number: signal.Signals) -> None:
         """Signal the recipe's process group."""
         if self._child is not None:
-            try:
+            self._killed |= number is signal.SIGKILL
+            with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._child.pid, number)
-            except (ProcessLookupError, PermissionError):
-                return
 
 
-def failure(reason: str, detail: str) -> dict[str, Any]:
-    """The outcome of an attempt that sweeper itself had to end, or could not start."""
-    return {
-        "event": Event.FAILED,
-        "code": None,
-        "signal": None,
-        "reason": reason,
-        "detail": detail,
-    }
-
-
-def read_environment(path: str | None) -> dict[str, str]:
-    """The environment that `sweeper launch` ran in, kept in a private file: a backend hands on
-    its own at best, and secrets must not travel on a command line."""
-    if path is None:
-        return dict(os.environ)
-    try:
-        with open(path, encoding="utf-8") as file:
-            return json.load(file)
-    except (OSError, ValueError) as error:
-        # Never ours instead: it may hold another service's address and key.
-        raise StoreError(f"the environment kept for this run cannot be read: {error}") from error
-
-
-def say(line: str) -> None:
-    """A line for whoever watches the window; the terminal may be gone."""
-    try:
-        os.write(sys.stdout.fileno(), line.encode() + b"\n")
-    except OSError:
-        return
+def sync_files(folder: str) -> None:
+    """Have the files right in `folder`, and their names, on disk."""
+    with os.scandir(folder) as found:
+        paths = [entry.path for entry in found if entry.is_file(follow_symlinks=False)]
+    for path in [*paths, folder]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def main(arguments: list[str]) -> int:
@@ -362,10 +322,12 @@ def main(arguments: list[str]) -> int:
     run, _, attempt = token.rpartition("-a")
     try:
         return Worker(open_store(root), sweep, run, int(attempt)).main()
-    except (SweeperError, NotFound) as error:
+    except SweeperError as error:
         say(f"sweeper: {error}")
         return 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    ended = main(sys.argv[1:])
+    set_blocking(True)
+    os._exit(ended)  # nothing of ours is buffered: what Python does at its end only takes time

@@ -13,14 +13,17 @@ __all__ = ["Backend", "JobSpec", "JobState", "JobStatus"]
 
 
 class JobSpec(NamedTuple):
-    """A job to start. `argv` is executed as it stands, never by a shell; `title` is for people;
-    `resources` holds what a scheduler may want to know (unused by local and tmux)."""
+    """A job to start. `argv` is executed as it stands, never by a shell; its last element is the
+    token. `title` is for people; `resources` holds what a scheduler may want to know (unused by
+    local and tmux). Jobs with the same `window` are to be shown together, where there is something
+    to be seen."""
 
     token: str
     title: str
     argv: Sequence[str]
     cwd: str
     resources: Mapping[str, object]
+    window: str | None = None
 
 
 class JobState(Enum):

@@ -1,10 +1,10 @@
 """Jobs as plain processes of this machine, each in a session of its own so that they outlive the
 launcher. A job is found again by the command line of its worker in the process table."""
 
-import os
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import psutil
 
@@ -59,11 +59,11 @@ class LocalBackend:
         return {token: self._status(token) for token in tokens}
 
     def cancel(self, tokens: Sequence[str]) -> None:
-        for pid in self.find(tokens).values():
-            try:
-                os.kill(int(pid), signal.SIGTERM)
-            except ProcessLookupError:
-                continue  # it ended by itself
+        for token in self.find(tokens):
+            # Either looks first whether the process has ended and its pid is another's by now.
+            process = self._children.get(token) or self._adopted[token]
+            with suppress(ProcessLookupError, psutil.NoSuchProcess):
+                process.send_signal(signal.SIGTERM)
 
     def logs(self, token: str) -> Iterator[str]:
         del token
@@ -96,10 +96,16 @@ class LocalBackend:
         """Look through the process table for workers that another launcher started."""
         if not wanted:
             return
+        found: dict[int, tuple[str, psutil.Process]] = {}
         for process in psutil.process_iter():
             try:
                 arguments = process.cmdline()
             except (psutil.NoSuchProcess, psutil.AccessDenied):
                 continue
             if len(arguments) > 2 and arguments[-2] == self._folder and arguments[-1] in wanted:
-                self._adopted[arguments[-1]] = process
+                found[process.pid] = arguments[-1], process
+        for token, process in found.values():
+            with suppress(psutil.NoSuchProcess):
+                # What a worker forks has its command line, and is not the job.
+                if process.ppid() not in found:
+                    self._adopted[token] = process

@@ -1,45 +1,35 @@
 """Jobs as windows of a tmux server of sweeper's own, one session for each sweep.
 
-The server listens on a private socket (`tmux -L sweeper`, or the name in $SWEEPER_TMUX_SOCKET) and
-reads a configuration of its own, so that nobody's `destroy-unattached` ends a sweep. A finished
-window stays, with its last screen. What tmux says of an exit code is never used: it loses some.
+A job is a pane: alone in a window named for its run, or beside the others of its group. It is
+known by its token, the last argument of its program, which tmux keeps with the pane: there is no
+moment at which a job runs and cannot be found. A finished pane stays, with its last screen. What
+tmux says of an exit code is never used: it loses some.
 """
 
 import hashlib
 import os
+import re
 import signal
-import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
-
-import libtmux
-from libtmux.exc import LibTmuxException, TmuxCommandNotFound
 
 from sweeper.backends.base import JobSpec, JobState, JobStatus
+from sweeper.backends.tmux_server import (
+    Pane,
+    Refusal,
+    TmuxServer,
+    argument,
+    as_shown,
+    socket_name,
+)
 from sweeper.command import self_command
-from sweeper.errors import EnvironmentFailure, Unreachable
 
 __all__ = ["TmuxBackend", "TmuxServer", "open_backend", "socket_name"]
 
-_CONFIGURATION = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tmux.conf")
+MOST_PANES = 12
+"""Panes of a group's window; the next ones get another. 12 are 50 x 16 characters each in a
+window of 200 x 50, and still fit a terminal of 80 x 24."""
 
-_INHERITED = {
-    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TERM"),
-    *("TMPDIR", "TMUX_TMPDIR", "PYTHONPATH", "XDG_DATA_HOME"),
-    *("SWEEPER_HOME", "SWEEPER_TMUX_SOCKET"),
-}
-_NOTHING_THERE = (
-    "no server running",
-    "can't find session",
-    "(No such file or directory)",  # error connecting to a socket that is not there,
-    "(Connection refused)",  # or that nobody listens on any more
-)
-
-
-def socket_name() -> str:
-    """The socket that sweeper's tmux server listens on, for `tmux -L`."""
-    return os.environ.get("SWEEPER_TMUX_SOCKET") or "sweeper"
+_TOKEN = re.compile(r"(?:^|\s)([0-9a-f]+-a[0-9]+)$")
 
 
 def open_backend(sweep: str, folder: str) -> "TmuxBackend":
@@ -49,143 +39,8 @@ def open_backend(sweep: str, folder: str) -> "TmuxBackend":
     return TmuxBackend(server, sweep, folder)
 
 
-class Window(NamedTuple):
-    """A pane of a window of a session: tmux's id, our token (empty for windows that are no job's),
-    whether its program has ended, and the pid it had."""
-
-    id: str
-    token: str
-    dead: bool
-    pid: int
-
-
-class TmuxServer:
-    """The few things that sweeper asks of tmux. Raises `Unreachable` when tmux does not answer,
-    `EnvironmentFailure` when there is no tmux."""
-
-    def __init__(self) -> None:
-        self._socket = socket_name()
-        self._server = libtmux.Server(socket_name=self._socket, config_file=_CONFIGURATION)
-
-    def _run(self, *arguments: str) -> list[str]:
-        try:
-            result = self._server.cmd(*arguments)
-        except TmuxCommandNotFound as error:
-            raise EnvironmentFailure(
-                "there is no tmux on this machine: install it (Debian: `apt-get install tmux`, "
-                "macOS: `brew install tmux`) or use `--backend local`"
-            ) from error
-        except LibTmuxException as error:
-            raise Unreachable(f"tmux: {error}") from error
-        if result.returncode:
-            raise _TmuxRefusal(" ".join(result.stderr) or f"exit code {result.returncode}")
-        return result.stdout
-
-    def check(self) -> None:
-        """Raise `EnvironmentFailure` when there is no tmux."""
-        self._run("-V")
-
-    def session(self, folder: str) -> str | None:
-        """The id of the session that belongs to the sweep at `folder`; None without one."""
-        for line in self._listing("list-sessions", "-F", "#{session_id} #{@sweeper_folder}"):
-            session, _, owner = line.partition(" ")
-            if owner == _mark(folder):
-                return session
-        return None
-
-    def ensure_window(self, name: str, folder: str, title: str, argv: Sequence[str]) -> str:
-        """See that a window of sweeper's own runs in the session of `folder`, which is made when
-        there is none; gives the session's id. A window whose program has ended is replaced."""
-        session = self.session(folder)
-        if session is None:
-            return self._new_session(name, folder, title, argv)
-        for window in self.windows(session):
-            if window.token == title:
-                if window.dead:
-                    # Not closed and opened again: it may be the session's last window.
-                    self._run("respawn-window", "-k", "-t", window.id, *argv)
-                return session
-        self.open_windows(session, [(title, title, argv)])
-        return session
-
-    def _new_session(self, name: str, folder: str, title: str, argv: Sequence[str]) -> str:
-        # tmux turns these into underscores by itself; a name of another folder's gets a suffix.
-        name = name.replace(".", "_").replace(":", "_")
-        if name in self._listing("list-sessions", "-F", "#{session_name}"):
-            name = f"{name}-{_mark(folder)[:4]}"
-        command = ["tmux", "-L", self._socket, "-f", _CONFIGURATION, "new-session", "-d"]
-        command += ["-s", name, "-n", _text(title), "-x", "200", "-y", "50"]
-        command += ["-P", "-F", "#{session_id}", *argv]
-        # The server keeps the environment of the client that starts it and shows it to anyone who
-        # asks: it gets none of ours but what programs need to run at all. Runs get theirs by file.
-        environment = {k: v for k, v in os.environ.items() if k in _INHERITED}
-        result = subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=False
-        )
-        if result.returncode:
-            raise _TmuxRefusal(result.stderr.strip())
-        made = result.stdout.strip()
-        # Marked before anything else: only a marked session is found again.
-        self._run("set-option", "-t", made, "@sweeper_folder", _mark(folder))
-        self._run("set-option", "-w", "-t", f"{made}:", "@sweeper_token", title)
-        return made
-
-    def windows(self, session: str) -> list[Window]:
-        """Every pane of a session, with its window."""
-        form = "#{window_id}	#{@sweeper_token}	#{window_name}	#{pane_dead}	#{pane_pid}"
-        found: list[Window] = []
-        for line in self._listing("list-panes", "-s", "-t", session, "-F", form):
-            window, token, name, dead, pid = line.split("\t")
-            # Between its creation and its renaming a window bears the token as its name.
-            token = token or (name if name.partition("-a")[2].isdecimal() else "")
-            found.append(Window(window, token, dead == "1", int(pid or 0)))
-        return found
-
-    def open_windows(self, session: str, windows: Sequence[tuple[str, str, Sequence[str]]]) -> None:
-        """Open a window for each (token, title, argv), in one call to tmux however many."""
-        lines: list[str] = []
-        for token, title, argv in windows:
-            target = _quote(f"{session}:={token}")
-            lines.append(
-                f"new-window -d -t {_quote(session + ':')} -n {_quote(token)} "
-                + " ".join(map(_quote, argv))
-            )
-            lines.append(f"set-option -w -t {target} @sweeper_token {_quote(token)}")
-            lines.append(f"rename-window -t {target} {_quote(_text(title))}")
-        self.source("\n".join(lines) + "\n")
-
-    def source(self, commands: str) -> None:
-        """Run many tmux commands at once."""
-        with tempfile.NamedTemporaryFile("w", suffix=".tmux", encoding="utf-8") as file:
-            file.write(commands)
-            file.flush()
-            self._run("source-file", file.name)
-
-    def capture(self, window: str) -> list[str]:
-        """What a window shows, and its history, as plain lines."""
-        return self._run("capture-pane", "-p", "-J", "-S", "-", "-t", window)
-
-    def _listing(self, *arguments: str) -> list[str]:
-        """Output of a listing; nothing when no server runs, since then there is nothing to list."""
-        try:
-            return self._run(*arguments)
-        except _TmuxRefusal as error:
-            message = str(error)
-            if any(part in message for part in _NOTHING_THERE):
-                return []
-            raise
-
-
-class _TmuxRefusal(Unreachable):
-    """tmux answered with an error."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(f"tmux: {message}")
-
-
 class TmuxBackend:
-    """See `sweeper.backends.base.Backend`. A job's token is the option `@sweeper_token` of its
-    window."""
+    """See `sweeper.backends.base.Backend`."""
 
     name = "tmux"
 
@@ -200,59 +55,113 @@ class TmuxBackend:
         root = os.path.dirname(self._folder)
         watch = self_command("status", self._sweep, "--root", root, "--follow")
         session = self._server.ensure_window(self._sweep, self._folder, "sweep", watch)
-        self._server.open_windows(session, [(job.token, job.title, job.argv) for job in jobs])
+        lines = [_own_window(session, job) for job in jobs if job.window is None]
+        grouped = [job for job in jobs if job.window is not None]
+        if grouped:
+            lines += _grouped(session, grouped, self._server.panes(session))
+        try:
+            self._server.source(lines)
+        except Refusal:
+            # A window had no room, or was closed meanwhile. What is not there gets one of its own.
+            there = self._panes([job.token for job in jobs])
+            missing = [job for job in jobs if job.token not in there]
+            self._server.source([_own_window(session, job) for job in missing])
 
     def find(self, tokens: Sequence[str]) -> dict[str, str]:
-        return {token: window.id for token, window in self._windows(tokens).items()}
+        return {token: pane.id for token, pane in self._panes(tokens).items()}
 
     def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
-        windows = self._windows(tokens)
-        return {token: _status(windows.get(token)) for token in tokens}
+        panes = self._panes(tokens)
+        return {token: _status(panes.get(token)) for token in tokens}
 
     def cancel(self, tokens: Sequence[str]) -> None:
-        for window in self._windows(tokens).values():
-            if not window.dead and window.pid:
+        for pane in self._panes(tokens).values():
+            if not pane.dead and pane.pid:
                 try:
-                    os.kill(window.pid, signal.SIGTERM)
+                    os.kill(pane.pid, signal.SIGTERM)
                 except ProcessLookupError:
                     continue  # it ended by itself
 
     def logs(self, token: str) -> Iterator[str]:
-        window = self._windows([token]).get(token)
-        return iter(self._server.capture(window.id) if window else ())
+        pane = self._panes([token]).get(token)
+        return iter(self._server.capture(pane.id) if pane else ())
 
-    def _windows(self, tokens: Sequence[str]) -> dict[str, Window]:
-        session = self._server.session(self._folder)
+    def _panes(self, tokens: Sequence[str]) -> dict[str, Pane]:
+        session = self._server.session(self._folder) if tokens else None
         if session is None:
             return {}
         wanted = set(tokens)
-        found: dict[str, Window] = {}
-        for window in self._server.windows(session):
-            if window.token in wanted:
-                # Listed by index: the job's own pane comes before any that a user split off.
-                found.setdefault(window.token, window)
+        found: dict[str, Pane] = {}
+        for pane in self._server.panes(session):
+            match = _TOKEN.search(pane.command)
+            if match and match.group(1) in wanted:
+                found.setdefault(match.group(1), pane)
         return found
 
 
-def _status(window: Window | None) -> JobStatus:
-    if window is None:
+def _status(pane: Pane | None) -> JobStatus:
+    if pane is None:
         return JobStatus(JobState.ABSENT)
-    return JobStatus(JobState.ENDED if window.dead else JobState.RUNNING)
+    return JobStatus(JobState.ENDED if pane.dead else JobState.RUNNING)
 
 
-def _mark(folder: str) -> str:
-    """How a session is known to be a folder's: not by its path, of which tmux shows no more than
-    its locale has characters for."""
-    return hashlib.sha256(folder.encode()).hexdigest()
+def _own_window(session: str, job: JobSpec, name: str | None = None) -> str:
+    """The tmux command that opens a window for a job, called by its title or by `name`."""
+    called = argument(as_shown(job.title) if name is None else name)
+    return f"new-window -d -t {argument(session + ':')} -n {called} {_program(job)}"
 
 
-def _text(title: str) -> str:
-    """A title that tmux shows as it is: `#` would start a format."""
-    return title.replace("#", "##")
+def _program(job: JobSpec) -> str:
+    return f"-c {argument(as_shown(job.cwd))} " + " ".join(map(argument, job.argv))
 
 
-def _quote(argument: str) -> str:
-    """An argument for tmux's command parser. Nothing within single quotes is special but a
-    newline: it continues a line after a backslash, and swallows the blanks that follow it."""
-    lines = ["'" + line.replace("'", "'\\''") + "'" for line in argument.split("\n")]
-    return '"\\n"'.join(lines)
+def _grouped(session: str, jobs: Sequence[JobSpec], panes: Sequence[Pane]) -> list[str]:
+    """The tmux commands that open a pane for each job, in windows of its group: first in those
+    that have room, then in new ones."""
+    lines: list[str] = []
+    groups: dict[str, list[JobSpec]] = {}
+    for job in jobs:
+        groups.setdefault(job.window or "", []).append(job)
+    for label, members in groups.items():
+        mark = hashlib.sha256(label.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        used: dict[str, int] = {}
+        for pane in panes:
+            if pane.group == mark:
+                used[pane.window] = used.get(pane.window, 0) + 1
+        left = list(members)
+        for window, count in used.items():
+            for job in left[: max(0, MOST_PANES - count)]:
+                lines += _split(window, job)
+            left = left[max(0, MOST_PANES - count) :]
+        number = len(used)
+        while left:
+            number += 1
+            name = label if number == 1 else f"{label} ({number})"
+            lines += _new_group(session, mark, name, left[:MOST_PANES])
+            left = left[MOST_PANES:]
+    return lines
+
+
+def _new_group(session: str, mark: str, name: str, jobs: Sequence[JobSpec]) -> list[str]:
+    """A window with a pane for each job. It is called by the first one's token until it is whole:
+    tmux would take a name with a dot or a colon in it for something else."""
+    target = f"{session}:={jobs[0].token}"
+    lines = [
+        _own_window(session, jobs[0], jobs[0].token),
+        f"set-option -w -t {argument(target)} @sweeper_group {mark}",
+        f"set-option -w -t {argument(target)} pane-border-status top",
+        f"set-option -p -t {argument(target)} @sweeper_title {argument(as_shown(jobs[0].title))}",
+    ]
+    for job in jobs[1:]:
+        lines += _split(target, job)
+    return [*lines, f"rename-window -t {argument(target)} {argument(as_shown(name))}"]
+
+
+def _split(target: str, job: JobSpec) -> list[str]:
+    """Another pane for a window. It becomes the active one, which is how it gets its title."""
+    window = argument(target)
+    return [
+        f"split-window -t {window} {_program(job)}",
+        f"set-option -p -t {window} @sweeper_title {argument(as_shown(job.title))}",
+        f"select-layout -t {window} tiled",
+    ]

@@ -13,6 +13,7 @@ import pytest
 from sweeper.backends import backend_names, open_backend
 from sweeper.backends.base import Backend, JobSpec, JobState
 from sweeper.errors import UsageError
+from sweeper.testing import Faults, FaultyBackend
 
 # A launcher leaves its jobs behind; Popen would rather it waited.
 pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
@@ -42,7 +43,7 @@ HOSTILE = [
 ]
 
 
-@pytest.fixture(params=["local", "tmux"])
+@pytest.fixture(params=["local", "tmux", "faulty"])
 def opened(
     request: pytest.FixtureRequest, tmp_path: Path, tmux_socket: str
 ) -> Iterator[Callable[[str], Backend]]:
@@ -53,6 +54,8 @@ def opened(
         folder = tmp_path / "root" / sweep
         folder.mkdir(parents=True, exist_ok=True)
         folders.append(folder)
+        if request.param == "faulty":
+            return FaultyBackend(open_backend("local", sweep, str(folder)), Faults())
         return open_backend(request.param, sweep, str(folder))
 
     yield open_again
@@ -119,6 +122,22 @@ def test_another_launcher_finds_running_jobs(
     other = opened()
     assert set(other.find(tokens)) == set(tokens)
     assert {status.state for status in other.poll(tokens).values()} == {JobState.RUNNING}
+
+
+def test_jobs_that_are_to_be_shown_together(opened: Callable[..., Backend], tmp_path: Path) -> None:
+    """More of them than fit into one window, in two submissions, beside one that stands alone."""
+    backend = opened()
+    tokens = [f"ababababab{index:02d}-a1" for index in range(16)]
+    jobs = [_job(tmp_path, token)._replace(window="lr=0.1: a.b") for token in tokens]
+    backend.submit([*jobs[:14], _job(tmp_path, "cdcdcdcdcdcd-a1")])
+    backend.submit(jobs[14:])
+    for token in tokens:
+        _started(tmp_path, token)
+    assert set(backend.find(tokens)) == set(tokens)
+    backend.cancel(tokens[3:4])
+    _until(lambda: backend.poll(tokens)[tokens[3]].state is not JobState.RUNNING)
+    states = {token: status.state for token, status in backend.poll(tokens).items()}
+    assert {states[token] for token in tokens if token != tokens[3]} == {JobState.RUNNING}
 
 
 def test_the_same_run_in_another_sweep_is_another_job(

@@ -8,11 +8,13 @@ import pytest
 
 from sweeper.errors import AlreadyExists, NotFound, StoreError
 from sweeper.store import LocalStore, Store, open_store
+from sweeper.testing import Faults, FaultyStore
 
 
-@pytest.fixture(params=["local"])
+@pytest.fixture(params=["local", "faulty"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "root"))
+    store = open_store(str(tmp_path / "root"))
+    return FaultyStore(store, Faults()) if request.param == "faulty" else store
 
 
 def test_create_is_exclusive_and_keeps_the_first(store: Store) -> None:
@@ -75,6 +77,8 @@ def test_listing_goes_all_the_way_down(store: Store) -> None:
     for path in ("s/a", "s/b/c", "s/b/d/e", "t/f"):
         store.create(path, path.encode())
     assert {e.path: e.size for e in store.list("s")} == {"s/a": 3, "s/b/c": 5, "s/b/d/e": 7}
+    assert sorted(store.names("s")) == ["s/a", "s/b/c", "s/b/d/e"]
+    assert list(store.names("nothing")) == []
     assert store.exists("s/b")
     assert list(store.folders_with("a")) == ["s"]
 
@@ -92,6 +96,7 @@ def test_half_written_files_are_never_seen(store: Store) -> None:
     folder = Path(store.root, "s")
     (folder / ".tmp-1-abcd").write_bytes(b"half")  # what a killed writer leaves behind
     assert [entry.path for entry in store.list("s")] == ["s/a"]
+    assert list(store.names("s")) == ["s/a"]
 
 
 def test_nothing_outside_the_root(store: Store) -> None:

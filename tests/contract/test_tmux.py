@@ -1,13 +1,18 @@
-"""What only tmux does: windows of sweeper's own, and servers that come and go."""
+"""What only tmux does: windows of sweeper's own, panes in groups, servers that come and go."""
 
+import os
+import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
-from sweeper.backends.tmux import TmuxServer
+from sweeper.backends.base import JobSpec, JobState
+from sweeper.backends.tmux import MOST_PANES, TmuxBackend, TmuxServer, open_backend
 from sweeper.errors import Unreachable
 
 
@@ -21,12 +26,12 @@ def _until(condition: Callable[[], object]) -> None:
 def test_a_window_that_ended_is_started_again_in_its_place(tmux_socket: str) -> None:
     server = TmuxServer()
     session = server.ensure_window("engine", "/f", "engine", ["sleep", "0.05"])
-    _until(lambda: server.windows(session)[0].dead)
+    _until(lambda: server.panes(session)[0].dead)
     assert server.ensure_window("engine", "/f", "engine", ["sleep", "600"]) == session
-    (window,) = server.windows(session)
-    assert not window.dead
+    (pane,) = server.panes(session)
+    assert not pane.dead
     assert server.ensure_window("engine", "/f", "engine", ["sleep", "601"]) == session
-    assert server.windows(session) == [window]  # it runs: left alone
+    assert server.panes(session) == [pane]  # it runs: left alone
 
 
 def test_names_that_two_folders_share(tmux_socket: str) -> None:
@@ -65,3 +70,151 @@ def test_a_server_that_does_not_answer_is_not_an_absent_one(
     socket.unlink()
     away.rename(socket)
     subprocess.run(["tmux", "-L", tmux_socket, "kill-server"], check=True)
+
+
+class Tmux:
+    """A sweep on a tmux server of its own, and tmux as its user types it."""
+
+    def __init__(self, socket: str, folder: Path) -> None:
+        self.socket = socket
+        self.folder = str(folder)
+        self.backend: TmuxBackend = open_backend("s", self.folder)
+
+    def run(self, *arguments: str) -> list[str]:
+        command = ["tmux", "-L", self.socket, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return done.stdout.splitlines()
+
+    def windows(self) -> list[str]:
+        return self.run("list-windows", "-t", "s", "-F", "#{window_name}")
+
+    def job(self, token: str, title: str, *, group: str | None = None, run: str = "600") -> JobSpec:
+        return JobSpec(token, title, ["sh", "-c", f"sleep {run}", token], self.folder, {}, group)
+
+    def states(self, tokens: list[str]) -> Counter[JobState]:
+        return Counter(status.state for status in self.backend.poll(tokens).values())
+
+
+@pytest.fixture
+def tmux(tmux_socket: str, tmp_path: Path) -> Tmux:
+    return Tmux(tmux_socket, tmp_path)
+
+
+def _tokens(count: int) -> list[str]:
+    return [f"{number:012x}-a1" for number in range(count)]
+
+
+def test_windows_are_named_for_their_runs(tmux: Tmux) -> None:
+    tmux.backend.submit([tmux.job("aaaaaaaaaaaa-a1", "lr=1e-4,#{pid} #S"), tmux.job("b-a1", "x.y")])
+    assert tmux.windows() == ["sweep", "lr=1e-4,#{pid} #S", "x.y"]
+
+
+def test_groups_fill_windows_one_after_the_other(tmux: Tmux) -> None:
+    tokens = _tokens(3 * MOST_PANES)
+    first, rest = tokens[: MOST_PANES + 3], tokens[MOST_PANES + 3 :]
+    tmux.backend.submit([tmux.job(t, f"seed={n}", group="a.b:c") for n, t in enumerate(first)])
+    assert tmux.windows() == ["sweep", "a.b:c", "a.b:c (2)"]
+    tmux.backend.submit([tmux.job(t, "later", group="a.b:c") for t in rest])
+    tmux.backend.submit([tmux.job("dddddddddddd-a1", "other", group="#S")])
+    assert tmux.windows() == ["sweep", "a.b:c", "a.b:c (2)", "a.b:c (3)", "#S"]
+    shown = tmux.run("list-panes", "-s", "-t", "s", "-F", "#{window_name} #{@sweeper_title}")
+    assert Counter(line.rpartition(" ")[0] for line in shown)["a.b:c"] == MOST_PANES
+    assert shown[1:4] == ["a.b:c seed=0", "a.b:c seed=1", "a.b:c seed=2"]
+    assert tmux.states(tokens) == {JobState.RUNNING: len(tokens)}
+
+
+def test_a_window_without_room_costs_no_job(tmux: Tmux) -> None:
+    tokens = _tokens(MOST_PANES)
+    tmux.backend.submit([tmux.job(tokens[0], "one", group="g")])
+    tmux.run("resize-window", "-t", "s:g", "-x", "20", "-y", "4")
+    tmux.backend.submit([tmux.job(token, "more", group="g") for token in tokens[1:]])
+    assert tmux.states(tokens) == {JobState.RUNNING: len(tokens)}
+    assert "more" in tmux.windows()  # beside the group, where there is room
+
+
+def test_what_a_user_closes_is_absent_and_the_rest_is_not(tmux: Tmux) -> None:
+    tokens = _tokens(4)
+    tmux.backend.submit([tmux.job(token, token[:12], group="g") for token in tokens[:3]])
+    tmux.backend.submit([tmux.job(tokens[3], "alone")])
+    tmux.run("kill-pane", "-t", tmux.backend.find(tokens)[tokens[1]])
+    tmux.run("split-window", "-t", "s:g", "sleep 600")  # and what a user opens is nothing of ours
+    assert set(tmux.backend.find(tokens)) == {tokens[0], tokens[2], tokens[3]}
+    tmux.run("rename-window", "-t", "s:g", "mine")
+    tmux.backend.submit([tmux.job("eeeeeeeeeeee-a1", "next", group="g")])
+    assert tmux.windows() == ["sweep", "mine", "alone"]  # it is still the group's
+    tmux.run("kill-window", "-t", "s:mine")
+    assert set(tmux.backend.find(tokens)) == {tokens[3]}
+    tmux.backend.submit([tmux.job("ffffffffffff-a1", "again", group="g")])
+    assert sorted(tmux.windows()) == ["alone", "g", "sweep"]
+
+
+@pytest.mark.parametrize(
+    ("program", "word"),
+    [
+        (r"printf '\033]2;sweeper: failed (oom)\033\\'; exit 7", "failed (oom)"),
+        ("kill -9 $$", "ended"),  # and never said a word
+    ],
+)
+def test_ended_jobs_stay_with_their_last_screen_and_word(
+    tmux: Tmux, program: str, word: str
+) -> None:
+    token = "abcabcabcabc-a1"
+    job = tmux.job(token, "x#1", group="g")
+    program = f"echo the last words; {program}"
+    tmux.backend.submit([job._replace(argv=["sh", "-c", program, token])])
+    _until(lambda: any("Pane is dead" in line for line in tmux.backend.logs(token)))
+    assert "the last words" in list(tmux.backend.logs(token))
+    pane = tmux.backend.find([token])[token]
+    for form in ("pane-border-format", "window-status-format"):
+        (shown,) = tmux.run("display-message", "-p", "-t", pane, f"#{{T:{form}}}")
+        assert shown.strip() == ("x##1" if "border" in form else "g") + f" ({word})"
+
+
+def test_many_jobs_that_end_at_once_are_all_found(tmux: Tmux) -> None:
+    tokens = _tokens(200)
+    tmux.backend.submit([tmux.job(token, "quick", run="0") for token in tokens])
+    assert set(tmux.backend.find(tokens)) == set(tokens)
+    _until(lambda: tmux.states(tokens) == {JobState.ENDED: 200})
+
+
+def test_it_works_from_inside_another_tmux(tmux: Tmux, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmux.backend.submit([tmux.job("aaaaaaaaaaaa-a1", "outer")])
+    (path,) = tmux.run("display-message", "-p", "#{socket_path}")
+    (pid,) = tmux.run("display-message", "-p", "#{pid}")
+    monkeypatch.setenv("TMUX", f"{path},{pid},0")
+    monkeypatch.setenv("TMUX_PANE", "%0")
+    inner = f"{tmux.socket}-inner"
+    monkeypatch.setenv("SWEEPER_TMUX_SOCKET", inner)
+    try:
+        backend = open_backend("s", tmux.folder)
+        backend.submit([tmux.job("bbbbbbbbbbbb-a1", "inner")])
+        assert backend.find(["aaaaaaaaaaaa-a1", "bbbbbbbbbbbb-a1"]).keys() == {"bbbbbbbbbbbb-a1"}
+    finally:
+        subprocess.run(["tmux", "-L", inner, "kill-server"], check=False)
+    assert tmux.windows() == ["sweep", "outer"]
+
+
+def test_a_server_that_was_killed_has_no_jobs(tmux: Tmux) -> None:
+    token = "aaaaaaaaaaaa-a1"
+    tmux.backend.submit([tmux.job(token, "x")])
+    (pid,) = tmux.run("display-message", "-p", "#{pid}")
+    os.kill(int(pid), signal.SIGKILL)  # leaves its socket behind
+    _until(lambda: not psutil.pid_exists(int(pid)))
+    _until(lambda: tmux.states([token]) == {JobState.ABSENT: 1})
+    tmux.backend.submit([tmux.job(token, "x")])
+    assert tmux.states([token]) == {JobState.RUNNING: 1}
+
+
+def test_a_socket_that_was_deleted_is_made_again(tmux: Tmux) -> None:
+    token = "aaaaaaaaaaaa-a1"
+    tmux.backend.submit([tmux.job(token, "x")])
+    (path,) = tmux.run("display-message", "-p", "#{socket_path}")
+    os.unlink(path)
+    assert tmux.states([token]) == {JobState.RUNNING: 1}
+    assert tmux.windows() == ["sweep", "x"]
+
+
+def test_what_ends_in_a_semicolon_is_one_argument(tmux: Tmux) -> None:
+    server = TmuxServer()
+    session = server.ensure_window("s", "/f", "odd", ["sh", "-c", "sleep 600", "x;"])
+    assert [pane.command for pane in server.panes(session)] == ['sh -c "sleep 600" "x;"']

@@ -5,109 +5,23 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytestmark = pytest.mark.e2e
 
-TOY = """
-import json, os, time
-import chz
-
-@chz.chz
-class Config:
-    log_path: str
-    ledger: str
-    learning_rate: float = 0.1
-    seconds: float = 0.5
-    fail: bool = False
-    seed: int = 0
-    behavior_if_log_dir_exists: str = "ask"
-
-def main(config: Config) -> None:
-    assert config.behavior_if_log_dir_exists == "resume"  # nobody is there to be asked
-    attempt = os.environ["SWEEPER_ATTEMPT"]
-    for step in range(5):
-        line = f"{os.environ['SWEEPER_RUN']} {attempt} {step}\\n"
-        descriptor = os.open(config.ledger, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.write(descriptor, line.encode())
-        os.close(descriptor)
-        with open(os.path.join(config.log_path, "metrics.jsonl"), "a") as file:
-            file.write(json.dumps({"step": step, "loss": 1 / (1 + step)}) + "\\n")
-        time.sleep(config.seconds / 5)
-    if config.fail:
-        raise RuntimeError("the toy was told to fail")
-
-if __name__ == "__main__":
-    chz.nested_entrypoint(main)
-"""
-GRID = """
-name: toys
-recipe: toy.py
-service: none
-base: {{ledger: {ledger}}}
-grid: {{learning_rate: [0.1, 0.3]}}
-seeds: 3
-metric: {{name: loss, goal: minimize}}
-launch: {{backend: {backend}, max_parallel: 2}}
-"""
-
-
-class Shell:
-    """A folder with the toy and its grid, and `sweeper` as a user has it."""
-
-    def __init__(self, folder: Path, backend: str) -> None:
-        self.folder = folder
-        self.ledger = folder / "ledger"
-        (folder / "toy.py").write_text(TOY)
-        (folder / "grid.yaml").write_text(GRID.format(ledger=self.ledger, backend=backend))
-        self.environment = {**os.environ, "SWEEPER_HOME": str(folder / "home")}
-
-    def start(self, *arguments: str, **options: bool) -> subprocess.Popen[str]:
-        command = [str(Path(sys.executable).parent / "sweeper"), *arguments]
-        pipe = subprocess.PIPE
-        return subprocess.Popen(
-            command,
-            cwd=self.folder,
-            env=self.environment,
-            stdout=pipe,
-            stderr=pipe,
-            text=True,
-            **options,
-        )
-
-    def run(self, *arguments: str, code: int = 0) -> str:
-        process = self.start(*arguments)
-        output, errors = process.communicate(timeout=120)
-        assert process.returncode == code, output + errors
-        return output + errors
-
-    def states(self) -> Counter[str]:
-        process = self.start("status", "toys", "--json")
-        output, _ = process.communicate(timeout=60)
-        return Counter(run["state"] for run in json.loads(output)["runs"])
-
-    def executed(self) -> Counter[tuple[str, str, str]]:
-        """(run, attempt, step) -> how often it really happened."""
-        lines = self.ledger.read_text().split("\n")[:-1] if self.ledger.exists() else []
-        return Counter((*line.split(" "),) for line in lines)  # type: ignore[misc]
-
-
-def _until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 90
-    while not condition():
-        assert time.monotonic() < deadline, "waited 90 s in vain"
-        time.sleep(0.1)
+Shell = Any
+Shells = Any
 
 
 @pytest.fixture(params=["local", "tmux"])
-def shell(request: pytest.FixtureRequest, tmp_path: Path, tmux_socket: str) -> Shell:
-    return Shell(tmp_path, request.param)
+def shell(
+    request: pytest.FixtureRequest, shells: Shells, tmp_path: Path, tmux_socket: str
+) -> Shell:
+    return shells.Shell(tmp_path, request.param)
 
 
 def test_a_sweep_from_start_to_end(shell: Shell) -> None:
@@ -128,6 +42,10 @@ def test_a_sweep_from_start_to_end(shell: Shell) -> None:
 
 
 def test_failures_are_told(shell: Shell) -> None:
+    said = shell.run("launch", "grid.yaml", "fail=true", "--wait", code=3)
+    assert "all failed alike (error: RuntimeError: the toy was told to fail)" in said
+    assert shell.states()["planned"] > 0
+    assert "held: the first runs to end" in shell.run("status", "toys", code=4)
     said = shell.run("launch", "grid.yaml", "fail=true", "--wait", code=3)
     assert "6 failed" in said
     status = shell.run("status", "toys", code=3)
@@ -152,7 +70,7 @@ def test_a_launcher_that_is_killed_again_and_again(shell: Shell) -> None:
 
 def test_one_launcher_at_a_time(shell: Shell) -> None:
     first = shell.start("launch", "grid.yaml", "seconds=3", "--wait")
-    _until(shell.ledger.exists)
+    shell.until(shell.ledger.exists)
     assert "another launcher is at work" in shell.run("launch", "grid.yaml", "--wait", code=6)
     assert "running" in shell.run("status", "toys", code=4)
     first.send_signal(signal.SIGINT)
@@ -165,7 +83,7 @@ def test_one_launcher_at_a_time(shell: Shell) -> None:
 
 def test_without_waiting_the_launcher_goes_on_by_itself(shell: Shell) -> None:
     assert "sweeper status toys" in shell.run("launch", "grid.yaml")
-    _until(lambda: shell.states() == {"succeeded": 6})
+    shell.until(lambda: shell.states() == {"succeeded": 6})
     assert set(shell.executed().values()) == {1}
     followed = shell.run("status", "toys", "--follow")
     assert "toys: 6 succeeded" in followed
@@ -183,7 +101,7 @@ def test_cells_added_later_run_and_the_others_do_not(shell: Shell) -> None:
 
 def test_runs_that_leave_the_grid_are_looked_after_until_they_end(shell: Shell) -> None:
     first = shell.start("launch", "grid.yaml", "seconds=4", "--wait")
-    _until(lambda: len({run for run, _, _ in shell.executed()}) == 2)
+    shell.until(lambda: len({run for run, _, _ in shell.executed()}) == 2)
     first.kill()
     first.communicate()
     said = shell.run("launch", "grid.yaml", "seconds=0.5", "--wait")
@@ -198,7 +116,7 @@ def test_runs_that_leave_the_grid_are_looked_after_until_they_end(shell: Shell) 
 def test_an_interrupted_terminal_takes_no_job_with_it(shell: Shell) -> None:
     """Ctrl-C reaches every process of the terminal's group, not the launcher alone."""
     first = shell.start("launch", "grid.yaml", "seconds=2", "--wait", start_new_session=True)
-    _until(lambda: len(shell.executed()) >= 2)
+    shell.until(lambda: len(shell.executed()) >= 2)
     os.killpg(first.pid, signal.SIGINT)
     first.communicate(timeout=60)
     assert first.returncode == 130
@@ -207,14 +125,14 @@ def test_an_interrupted_terminal_takes_no_job_with_it(shell: Shell) -> None:
     assert {attempt for _, attempt, _ in shell.executed()} == {"1"}
 
 
-def test_secrets_are_nowhere_to_be_seen(tmp_path: Path, tmux_socket: str) -> None:
-    shell = Shell(tmp_path, "tmux")
+def test_secrets_are_nowhere_to_be_seen(shells: Shells, tmp_path: Path, tmux_socket: str) -> None:
+    shell = shells.Shell(tmp_path, "tmux")
     grid = (tmp_path / "grid.yaml").read_text()
     (tmp_path / "grid.yaml").write_text(grid + "secrets: [MY_KEY]\n")
     assert "the secret MY_KEY is not set" in shell.run("launch", "grid.yaml", code=6)
     shell.environment["MY_KEY"] = "canary-0815"
     launcher = shell.start("launch", "grid.yaml", "seconds=2", "--wait")
-    _until(lambda: len(shell.executed()) >= 2)
+    shell.until(lambda: len(shell.executed()) >= 2)
     tmux = ["tmux", "-L", tmux_socket]
     for command in (["show-environment", "-g"], ["show-environment", "-t", "toys"]):
         shown = subprocess.run([*tmux, *command], capture_output=True, text=True, check=True)
@@ -239,10 +157,12 @@ def _read(path: Path) -> bytes:
         return b""
 
 
-def test_killing_the_tmux_server_loses_no_run(tmp_path: Path, tmux_socket: str) -> None:
-    shell = Shell(tmp_path, "tmux")
+def test_killing_the_tmux_server_loses_no_run(
+    shells: Shells, tmp_path: Path, tmux_socket: str
+) -> None:
+    shell = shells.Shell(tmp_path, "tmux")
     launcher = shell.start("launch", "grid.yaml", "seconds=3", "--wait")
-    _until(lambda: len(shell.executed()) >= 4)
+    shell.until(lambda: len(shell.executed()) >= 4)
     subprocess.run(["tmux", "-L", tmux_socket, "kill-server"], check=True)
     output, errors = launcher.communicate(timeout=120)
     assert launcher.returncode == 0, output + errors
@@ -251,10 +171,10 @@ def test_killing_the_tmux_server_loses_no_run(tmp_path: Path, tmux_socket: str) 
     assert set(done.values()) == {1}
 
 
-def test_the_windows_of_a_sweep(tmp_path: Path, tmux_socket: str) -> None:
-    shell = Shell(tmp_path, "tmux")
+def test_the_windows_of_a_sweep(shells: Shells, tmp_path: Path, tmux_socket: str) -> None:
+    shell = shells.Shell(tmp_path, "tmux")
     shell.run("launch", "grid.yaml")
-    _until(lambda: shell.states() == {"succeeded": 6})
+    shell.until(lambda: shell.states() == {"succeeded": 6})
     tmux = ["tmux", "-L", tmux_socket]
     listing = [*tmux, "list-windows", "-t", "toys", "-F", "#{window_name}\t#{window_id}"]
     listed = subprocess.run(listing, capture_output=True, text=True, check=True).stdout
@@ -280,9 +200,9 @@ def test_the_windows_of_a_sweep(tmp_path: Path, tmux_socket: str) -> None:
     ],
 )
 def test_mistakes_cost_a_line(
-    tmp_path: Path, tmux_socket: str, arguments: list[str], code: int, message: str
+    shells: Shells, tmp_path: Path, tmux_socket: str, arguments: list[str], code: int, message: str
 ) -> None:
-    shell = Shell(tmp_path, "local")
+    shell = shells.Shell(tmp_path, "local")
     said = shell.run(*arguments, code=code)
     assert message in said
     assert "Traceback" not in said

@@ -3,103 +3,19 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sweeper.command import worker_command
 from sweeper.documents import encode, read_json
-from sweeper.layout import Layout, token
-from sweeper.states import Event, State, fold
-from sweeper.store import LocalStore
+from sweeper.states import Event, State
 from sweeper.sweeps import read_events
 
 pytestmark = pytest.mark.e2e
-RUN = "0123456789ab"
-
-
-class Bench:
-    """A sweep with one run, whose attempts are Python programs given as text."""
-
-    def __init__(self, root: Path) -> None:
-        self.store = LocalStore(str(root))
-        self.layout = Layout("s")
-        self.folder = f"{self.store.root}/s"
-        self.workers: list[subprocess.Popen[bytes]] = []
-
-    def prepare(self, program: str, attempt: int = 1, **changes: Any) -> None:
-        program = program.replace("{", "{{").replace("}", "}}")  # braces hold placeholders
-        job: dict[str, Any] = {
-            "schema": 1,
-            "run": RUN,
-            "attempt": attempt,
-            "name": "x=1",
-            "seed": 7,
-            "config": {"x": 1, "note": "$(touch pwned)"},
-            "recipe": {
-                "kind": "command",
-                "command": [sys.executable, "-c", program, "{log_path}", "{x}", "{note}"],
-            },
-            "cwd": self.store.root,
-            "env": {"GRID_SAYS": "hello"},
-            "env_file": None,
-            "secrets": [],
-            "timeout_s": None,
-            "grace_s": 5,
-            "resume": "auto",
-        }
-        self.store.replace(self.layout.job(RUN, attempt), encode(job | changes))
-
-    def start(self, attempt: int = 1, **options: Any) -> subprocess.Popen[bytes]:
-        command = worker_command(self.folder, token(RUN, attempt))
-        worker = subprocess.Popen(command, stdout=subprocess.PIPE, **options)
-        self.workers.append(worker)
-        return worker
-
-    def finish(self, worker: subprocess.Popen[bytes]) -> tuple[int, str]:
-        output, _ = worker.communicate(timeout=60)
-        return worker.returncode, output.decode()
-
-    def run(self, program: str, attempt: int = 1, **changes: Any) -> dict[str, Any]:
-        """Run an attempt to its end; gives the body of its last event, with the event's state."""
-        self.prepare(program, attempt, **changes)
-        self.finish(self.start(attempt))
-        return self.outcome()
-
-    def outcome(self) -> dict[str, Any]:
-        state = fold(read_events(self.store, "s")[RUN])
-        assert state.event is not None
-        path = self.layout.event(RUN, state.attempt, state.event)
-        return read_json(self.store, path) | {"state": state.state}
-
-    def path(self, attempt: int = 1) -> Path:
-        return Path(self.store.root, self.layout.log_path(RUN, attempt))
-
-    def log(self, attempt: int = 1) -> str:
-        return self.store.read(self.layout.log(RUN, attempt)).decode()
-
-    def wait_for(self, path: Path) -> None:
-        deadline = time.monotonic() + 30
-        while not path.exists():
-            assert time.monotonic() < deadline, f"waited 30 s for {path}"
-            time.sleep(0.02)
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path / "root")
-    Path(made.store.root).mkdir()
-    yield made
-    for worker in made.workers:
-        worker.kill()
-        worker.wait()
-        if worker.stdout is not None:
-            worker.stdout.close()
+Bench = Any  # tests/support/worker_bench.py
 
 
 SAY = """
@@ -121,7 +37,7 @@ def test_a_run_that_succeeds(bench: Bench) -> None:
     assert (outcome["code"], outcome["signal"], outcome["reason"]) == (0, None, None)
     assert outcome["max_rss_bytes"] > 1 << 20
     assert bench.log() == "trained\né\n"
-    heartbeat = read_json(bench.store, bench.layout.heartbeat(RUN, 1))
+    heartbeat = read_json(bench.store, bench.layout.heartbeat(bench.id, 1))
     assert heartbeat["counter"] >= 1
 
 
@@ -131,13 +47,13 @@ def test_what_the_recipe_gets(bench: Bench) -> None:
     assert said["argv"] == [str(bench.path()), "1", "$(touch pwned)"]
     environment = said["env"]
     assert environment["GRID_SAYS"] == "hello"
-    assert environment["SWEEPER_RUN"] == RUN
+    assert environment["SWEEPER_RUN"] == bench.id
     assert environment["SWEEPER_ATTEMPT"] == "1"
     assert environment["SWEEPER_SEED"] == "7"
     assert environment["SWEEPER_SWEEP"] == "s"
     assert environment["SWEEPER_ROOT"] == bench.store.root
     assert environment["SWEEPER_RUN_DIR"] == str(bench.path())
-    assert f"run:{RUN}.1" in environment["TINKER_TAGS"].split(",")
+    assert f"run:{bench.id}.1" in environment["TINKER_TAGS"].split(",")
     # Standard input is empty: whoever asks gets an end of file, and the run an outcome.
     assert (outcome["state"], outcome["reason"], outcome["code"]) == (State.FAILED, "error", 1)
     assert "to stdout" in bench.log()
@@ -145,14 +61,29 @@ def test_what_the_recipe_gets(bench: Bench) -> None:
     assert "EOFError" in bench.log()
 
 
-def test_secrets_come_by_a_private_file(bench: Bench, tmp_path: Path) -> None:
+PRINT_SECRETS = """
+import json, os, sys, time
+mine, other = os.environ["MY_KEY"], os.environ["SOME_API_KEY"]
+assert (mine, other) == ("-".join(["canary", "4711"]), "-".join(["canary", "4712"]))
+for letter in f"it is {mine}.\\n":
+    sys.stdout.write(letter); sys.stdout.flush(); time.sleep(0.002)
+print("x" * 65530 + mine + json.dumps({"key": other}))
+raise SystemExit(f"bad key {mine}")
+"""
+
+
+def test_secrets_come_by_a_private_file_and_are_never_shown(bench: Bench, tmp_path: Path) -> None:
     private = tmp_path / "env.json"
-    private.write_text(json.dumps({**os.environ, "MY_KEY": "canary-4711"}))
-    show = "import os; assert os.environ['MY_KEY'] == '-'.join(['canary', '4711'])"
-    outcome = bench.run(show, env_file=str(private), secrets=["MY_KEY"])
-    assert outcome["state"] is State.SUCCEEDED
+    keys = {"MY_KEY": "canary-4711", "SOME_API_KEY": "canary-4712"}
+    private.write_text(json.dumps({**os.environ, **keys}))
+    bench.prepare(PRINT_SECRETS, env_file=str(private), secrets=["MY_KEY"])
+    _, shown = bench.finish(bench.start())
+    assert bench.outcome()["reason"] == "error"
+    assert "it is ***.\n" in bench.log()
+    assert 'xxx***{"key": "***"}\nbad key ***\n' in bench.log()
+    assert "canary" not in shown
     kept = [p.read_bytes() for p in Path(bench.store.root).rglob("*") if p.is_file()]
-    assert not any(b"canary-4711" in data for data in kept)
+    assert not any(b"canary-47" in data for data in kept)
 
 
 def test_a_secret_that_is_missing_is_a_reason(bench: Bench) -> None:
@@ -185,15 +116,6 @@ def test_the_second_copy_of_a_job_does_not_train(bench: Bench) -> None:
     assert (bench.path() / "trained").read_text() == "x"
 
 
-WAIT = """
-import signal, sys, time
-stop = {stop}
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(stop) if stop is not None else None)
-open(sys.argv[1] + "/ready", "w").close()
-while True: time.sleep(0.05)
-"""
-
-
 @pytest.mark.parametrize(
     ("number", "state", "reason"),
     [
@@ -202,7 +124,7 @@ while True: time.sleep(0.05)
     ],
 )
 def test_being_asked_to_stop(bench: Bench, number: int, state: State, reason: str) -> None:
-    bench.prepare(WAIT.format(stop=143))
+    bench.prepare(bench.waits(143))
     worker = bench.start()
     bench.wait_for(bench.path() / "ready")
     worker.send_signal(number)
@@ -212,7 +134,7 @@ def test_being_asked_to_stop(bench: Bench, number: int, state: State, reason: st
 
 
 def test_a_recipe_that_does_not_stop_is_killed_after_the_grace(bench: Bench) -> None:
-    bench.prepare(WAIT.format(stop=None), grace_s=0.2)
+    bench.prepare(bench.waits(None), grace_s=0.2)
     worker = bench.start()
     bench.wait_for(bench.path() / "ready")
     worker.terminate()
@@ -222,14 +144,14 @@ def test_a_recipe_that_does_not_stop_is_killed_after_the_grace(bench: Bench) -> 
 
 
 def test_a_timeout_is_a_failure_with_a_reason(bench: Bench) -> None:
-    outcome = bench.run(WAIT.format(stop=0), timeout_s=1.0)
+    outcome = bench.run(bench.waits(0), timeout_s=1.0)
     assert (outcome["state"], outcome["reason"]) == (State.FAILED, "timeout")
     assert outcome["max_rss_bytes"] > 1 << 20
     assert "launch.timeout" in outcome["detail"]
 
 
 def test_a_hangup_is_survived(bench: Bench) -> None:
-    bench.prepare(WAIT.format(stop=143))
+    bench.prepare(bench.waits(143))
     worker = bench.start()
     bench.wait_for(bench.path() / "ready")
     worker.send_signal(signal.SIGHUP)
@@ -306,19 +228,19 @@ def test_without_a_checkpoint_the_next_attempt_starts_empty(bench: Bench) -> Non
 
 def test_a_worker_that_was_declared_lost_says_that_it_lives(bench: Bench) -> None:
     bench.prepare("import time; time.sleep(1)")
-    bench.store.create(bench.layout.event(RUN, 1, Event.LOST), encode({"schema": 1}))
+    bench.store.create(bench.layout.event(bench.id, 1, Event.LOST), encode({"schema": 1}))
     bench.finish(bench.start())
-    assert (1, Event.RETURNED) in read_events(bench.store, "s")[RUN]
+    assert (1, Event.RETURNED) in read_events(bench.store, "s")[bench.id]
     assert bench.outcome()["state"] is State.SUCCEEDED
 
 
 def test_a_running_worker_stops_when_a_newer_attempt_was_opened(bench: Bench) -> None:
-    bench.prepare(WAIT.format(stop=143))
+    bench.prepare(bench.waits(143))
     worker = bench.start()
     bench.wait_for(bench.path() / "ready")
-    bench.store.create(bench.layout.event(RUN, 2, Event.INTENT), encode({"schema": 1}))
+    bench.store.create(bench.layout.event(bench.id, 2, Event.INTENT), encode({"schema": 1}))
     bench.finish(worker)
-    body = read_json(bench.store, bench.layout.event(RUN, 1, Event.PREEMPTED))
+    body = read_json(bench.store, bench.layout.event(bench.id, 1, Event.PREEMPTED))
     assert (body["reason"], body["code"]) == ("superseded", 143)
 
 
@@ -349,7 +271,7 @@ def test_no_environment_is_no_run(bench: Bench) -> None:
     outcome = bench.run("print('ran')", env_file="/nowhere/env.json")
     assert (outcome["state"], outcome["reason"]) == (State.FAILED, "start")
     assert "/nowhere/env.json" in outcome["detail"]
-    assert not bench.store.exists(bench.layout.log(RUN, 1))
+    assert not bench.store.exists(bench.layout.log(bench.id, 1))
 
 
 def test_whatever_a_recipe_does_its_attempt_gets_an_outcome(bench: Bench) -> None:
@@ -359,7 +281,7 @@ def test_whatever_a_recipe_does_its_attempt_gets_an_outcome(bench: Bench) -> Non
 
 def test_a_worker_stops_for_a_newer_attempt(bench: Bench) -> None:
     bench.prepare("import sys; open(sys.argv[1] + '/trained', 'w')")
-    bench.store.create(bench.layout.event(RUN, 2, Event.INTENT), encode({"schema": 1}))
+    bench.store.create(bench.layout.event(bench.id, 2, Event.INTENT), encode({"schema": 1}))
     code, output = bench.finish(bench.start())
     assert code == 0
     assert "belongs to another worker" in output

@@ -241,3 +241,125 @@ def hostile(root: Path) -> Written:
         log = text.replace("\ud800", "")
         sweep.run({"<b>axis</b>": text}, 2, rows, "failed", reason=text, log=log)
     return sweep.save()
+
+
+def truth(root: Path, seeds: int = 4, name: str = "truth") -> Written:
+    """A sweep with a known truth, in noise: learning rate by rank, where a larger rank is better to
+    the end of the axis (64) and a rate of 1e-3 and one of 2e-3 are equally good; the corner of the
+    largest rate and the largest rank diverges; and one cell has no result: its runs failed."""
+    rates, ranks = [5e-4, 1e-3, 2e-3, 4e-3, 8e-3], [4, 16, 64]
+    by_rate = {5e-4: 0.50, 1e-3: 0.20, 2e-3: 0.20, 4e-3: 0.60, 8e-3: 0.80}
+    by_rank = {4: 0.90, 16: 0.45, 64: 0.0}
+    rng = random.Random(5)
+    sweep = Written(
+        root,
+        name,
+        {"learning_rate": rates, "lora_rank": ranks},
+        grid=(
+            f"name: {name}\nrecipe: sft\nservice: local\n# compared\ngrid:\n"
+            "  learning_rate: [5e-4, 1e-3, 2e-3, 4e-3, 8e-3]\n  lora_rank: [4, 16, 64]\n"
+            f"seeds: {seeds}\nmetric: {{name: test/nll, goal: minimize}}\n"
+        ),
+    )
+    for rate in rates:
+        for rank in ranks:
+            for seed in range(seeds):
+                own = {"learning_rate": rate, "lora_rank": rank}
+                final = 1.0 + by_rate[rate] + by_rank[rank] + rng.gauss(0, 0.02)
+                rows = curve(final, start=4.0)
+                if (rate, rank) == (8e-3, 64):
+                    for row in rows[50:]:
+                        row.update({key: math.nan for key in row if key != "step"})
+                if (rate, rank) == (4e-3, 16):
+                    log = f"step 3\nRuntimeError: rank {rank} does not fit\n"
+                    sweep.run(own, seed, rows[:4], "failed", reason="error", log=log)
+                else:
+                    sweep.run(own, seed, rows, checkpoints=checkpoint(f"{rate}/{rank}/{seed}"))
+    return sweep.save()
+
+
+def rollouts(
+    sweep: Written,
+    run: str,
+    iteration: int,
+    rewards: Sequence[Sequence[float]],
+    texts: Sequence[str] = ("an answer",),
+    prompts: Sequence[str] = ("a question",),
+    split: str = "train",
+    attempt: int = 1,
+    lengths: Sequence[int] = (8,),
+    ended: bool = True,
+) -> None:
+    """Rollout summaries of an iteration: a group a row of `rewards`; right is a reward of 1."""
+    records: list[dict[str, Any]] = []
+    for group, own in enumerate(rewards):
+        for index, reward in enumerate(own):
+            at = len(records)
+            logs = {
+                "question": prompts[group % len(prompts)],
+                "response": texts[at % len(texts)],
+                "reference_answer": "the answer",
+            }
+            step = {
+                "step_idx": 0,
+                "ob_len": 5,
+                "ac_len": lengths[at % len(lengths)],
+                "reward": reward,
+                "episode_done": True,
+                "metrics": {"format": float(ended), "correct": float(reward >= 1)},
+                "logs": logs,
+            }
+            records.append(
+                {
+                    "schema_version": 1,
+                    "split": split,
+                    "iteration": iteration,
+                    "group_idx": group,
+                    "traj_idx": index,
+                    "tags": ["t"],
+                    "total_reward": reward,
+                    "final_reward": 0.0,
+                    "trajectory_metrics": {},
+                    "steps": [step],
+                }
+            )
+    folder = sweep.folder / "runs" / f"{run}.{attempt}" / f"iteration_{iteration:06d}"
+    folder.mkdir(parents=True)
+    (folder / f"{split}_rollout_summaries.jsonl").write_text(dump(records))
+
+
+def hostile_rollouts(root: Path, count: int = 200) -> Written:
+    """`count` transcripts, keys and names that all try to run something, in a sweep that has
+    everything a report shows."""
+    reward = "<img src=x onerror=boom()>/reward"
+    sweep = Written(
+        root,
+        "hostile-rl",
+        axes={"</script><script>boom()</script>": list(range(4)), "$x$<i>": [1, 2]},
+        metric={"name": reward, "goal": "maximize", "at": "last"},
+        grid="grid:\n  '</script><script>boom()</script>': [0, 1, 2, 3]\n  '$x$<i>': [1, 2]\n",
+        overrides=["<b>=1"],
+    )
+    number = 0
+    for x in range(4):
+        for y in (1, 2):
+            for seed in range(2):
+                texts = [f"{HOSTILE[(number + i) % len(HOSTILE)]} {number + i}" for i in range(16)]
+                rows: list[dict[str, Any]] = [
+                    {"step": s, reward: s * x / 9 + seed / 50, "optim/entropy": 1 / (s + 1)}
+                    | {
+                        f"{HOSTILE[s % len(HOSTILE)]}{number}": 1.0,
+                        "time/total": 1,
+                        "num_tokens": 9,
+                    }
+                    for s in range(3)
+                ]
+                own = {"</script><script>boom()</script>": x, "$x$<i>": y}
+                cell = f"{HOSTILE[(x + y) % len(HOSTILE)]}{x}{y}"
+                run = sweep.run(own, seed, rows, cell=cell, checkpoints=checkpoint(HOSTILE[0]))
+                for iteration in (0, 2):
+                    groups = [[0.0, 1.0, 0.5, 0.25 * x] for _ in range(4)]
+                    rollouts(sweep, run, iteration, groups, texts, texts)
+                number += 16
+    assert number >= count
+    return sweep.save()

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from sweeper import environment, lock
-from sweeper.errors import AnotherLauncher, EnvironmentFailure
+from sweeper import environment, lock, start
+from sweeper.errors import AnotherLauncher, EnvironmentFailure, UsageError
 from sweeper.launcher import Summary
 from sweeper.progress import exit_code, line
-from sweeper.start import merge
+from sweeper.recording import _refuse_secrets, changes, merge
 from sweeper.states import State
 from sweeper.store import LocalStore
 from sweeper.terminal import duration, number, print_table
@@ -86,6 +86,7 @@ def test_the_environment_of_runs_is_private(
     kept = json.loads(Path(path).read_text())
     assert (kept["MY_KEY"], kept["EXTRA"]) == ("canary", "1")
     assert "TMUX" not in kept
+    assert kept["SWEEPER_FOLDER"] == "/sweeps/s"
     assert stat.S_IMODE(Path(path).stat().st_mode) == 0o600
     environment.forget(path)
     environment.forget(path)
@@ -96,6 +97,58 @@ def test_a_missing_secret_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     with pytest.raises(EnvironmentFailure, match="the secret NO_SUCH_KEY is not set"):
         environment.require(["NO_SUCH_KEY"])
+
+
+def test_environments_that_nobody_needs_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+    store = LocalStore(str(tmp_path / "sweeps"))
+    folders = {name: f"{store.root}/{name}" for name in ("over", "open", "held", "young", "mine")}
+    paths = {name: Path(environment.write(folder, {})) for name, folder in folders.items()}
+    broken = tmp_path / "home" / "environments" / "broken.json"
+    broken.write_text("{")
+    for path in (*paths.values(), broken):
+        if path != paths["young"]:
+            os.utime(path, (1, 1))
+    store.create("over/state/a/1.succeeded.json", b"{}")
+    store.create("open/state/a/1.claimed.json", b"{}")
+    with lock.holding_sweep(store, "held"):
+        start._tidy(folders["mine"])
+    left = {name for name, path in paths.items() if path.exists()}
+    assert left == {"open", "held", "young", "mine"}
+    assert not broken.exists()
+
+
+def _document(**launch: Any) -> dict[str, Any]:
+    return {"launch": {"max_parallel": 8, "env": {}, "timeout_s": None, **launch}}
+
+
+def test_what_has_changed_since_the_last_launch_is_told() -> None:
+    old = _document() | {"snapshot": {"hash": "1"}}
+    assert changes(old, old) == []
+    new = _document(max_parallel=4, env={"SECRET": "x"}, timeout_s=60.0)
+    assert changes(old, new | {"snapshot": {"hash": "2"}}) == [
+        "launch options have changed (max_parallel 8 -> 4, env, timeout none -> 60)",
+        "the code has changed: attempts from now on run it as it is now",
+    ]
+    assert changes(old, _document() | {"snapshot": None}) == []
+
+
+def test_a_plan_holds_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", 'canary"0815')
+    _refuse_secrets({"grid": "secrets: [MY_KEY]"}, ["MY_KEY"])
+    with pytest.raises(UsageError, match="the value of the secret MY_KEY stands in the grid"):
+        _refuse_secrets({"runs": [{"config": {"x": 'is canary"0815'}}]}, ["MY_KEY"])
+    monkeypatch.setenv("MY_KEY", "short")
+    _refuse_secrets({"grid": "short"}, ["MY_KEY"])
+
+
+def test_earlier_launches_stay_on_record() -> None:
+    first = _plan(("a" * 12, "lr=1")) | {"provenance": {"time": "t1", "command": ["a"]}}
+    second = merge(first, _plan(("a" * 12, "lr=1")) | {"provenance": {"time": "t2"}})
+    third = merge(second, _plan(("a" * 12, "lr=1")))
+    assert [launch["time"] for launch in third["launches"]] == ["t2", "t1"]
 
 
 def _summary(to_start: int = 0, **counts: int) -> Summary:

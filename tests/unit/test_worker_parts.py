@@ -1,12 +1,27 @@
-"""What the worker does to files before and after the recipe runs."""
+"""The parts of the worker, each by itself."""
 
+import itertools
+import json
+import random
+import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from sweeper import claim as claiming
+from sweeper.claim import claim
+from sweeper.documents import encode, read_json
+from sweeper.errors import StoreError
 from sweeper.layout import Layout
+from sweeper.outcome import Ending, MemoryKills, judge
+from sweeper.output import Output
+from sweeper.pauses import VOUCHED_SECONDS, Pauses, is_quota_error
+from sweeper.redaction import Redactor, secret_values
 from sweeper.seeding import has_final_checkpoint, read_records, seed
+from sweeper.states import Event
 from sweeper.store import LocalStore
+from sweeper.testing import FakeClock, Fault, Faults, FaultyStore
 
 
 @pytest.fixture
@@ -66,3 +81,289 @@ def test_final_checkpoints(tmp_path: Path, text: str | None, final: bool | None)
 
 def test_records_of_a_file_that_is_not_there(tmp_path: Path) -> None:
     assert read_records(str(tmp_path / "none")) == []
+
+
+# Secrets
+
+
+def _shown(redactor: Redactor, pieces: list[bytes]) -> bytes:
+    return b"".join(redactor.feed(piece) for piece in pieces) + redactor.end()
+
+
+def _cut(data: bytes, random_: random.Random) -> list[bytes]:
+    cuts = sorted(random_.choices(range(len(data) + 1), k=random_.randint(0, 6)))
+    ends = [0, *cuts, len(data)]
+    return [data[a:b] for a, b in itertools.pairwise(ends)]
+
+
+def test_secrets_are_replaced_wherever_the_stream_is_cut() -> None:
+    """Against a definition that knows the whole text: every byte of every occurrence is masked,
+    a run of overlapping ones by one mask, and nothing else is touched."""
+    random_ = random.Random(5)
+    for _ in range(1500):
+        secrets = ["".join(random_.choices("ab", k=random_.randint(2, 5))) for _ in range(2)]
+        data = "".join(random_.choices("abc", k=random_.randint(0, 30)))
+        spans = sorted(
+            (at, at + len(secret))
+            for secret in set(secrets)
+            for at in range(len(data))
+            if data.startswith(secret, at)
+        )
+        merged: list[tuple[int, int]] = []
+        for start, end in spans:
+            if merged and start < merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+            else:
+                merged.append((start, end))
+        expected, at = "", 0
+        for start, end in merged:
+            expected += data[at:start] + "***"
+            at = end
+        expected += data[at:]
+        shown = _shown(Redactor(secrets), _cut(data.encode(), random_))
+        assert shown.decode() == expected, (secrets, data)
+
+
+def test_secrets_are_known_in_the_ways_that_programs_write_them() -> None:
+    secret = 'p/ä"s\\s\nw d'
+    forms = [secret, json.dumps(secret), repr(secret), "x=p%2F%C3%A4%22s%5Cs%0Aw%20d"]
+    shown = _shown(Redactor([secret]), ["|".join(forms).encode()]).decode()
+    assert shown == "***|\"***\"|'***'|x=***"
+    assert Redactor([secret]).text(f"no {secret}!") == "no ***!"
+
+
+def test_what_is_kept_back_is_bounded() -> None:
+    redactor = Redactor(["abcabcabcd"])
+    for _ in range(1000):
+        redactor.feed(b"abc" * 100)
+        assert len(redactor._held) < 10  # pyright: ignore[reportPrivateUsage]
+
+
+def test_which_variables_are_secrets() -> None:
+    environment = {
+        "GIVEN": "1234",
+        "SHORT": "123",
+        "WANDB_API_KEY": "12345678",
+        "hf_token": "abcdefgh",
+        "DB_PASSWORD": "1234567",  # a word that a log may hold by chance
+        "MAX_TOKENS": "1000000000",
+        "TOKENIZERS_PARALLELISM": "false-----",
+        "HOME": "/home/me/somewhere",
+    }
+    assert secret_values(environment, ["GIVEN", "SHORT"]) == ["1234", "12345678", "abcdefgh"]
+
+
+# Outcomes
+
+
+@pytest.mark.parametrize(
+    ("ending", "event", "reason"),
+    [
+        (Ending(0, None), Event.SUCCEEDED, None),
+        (Ending(0, True), Event.SUCCEEDED, None),
+        (Ending(0, False), Event.FAILED, "incomplete"),
+        (Ending(3, True), Event.FAILED, "error"),
+        (Ending(-9, None), Event.FAILED, "killed"),
+        (Ending(-11, None, memory_kills=1), Event.FAILED, "killed"),
+        (Ending(-9, None, memory_kills=1), Event.FAILED, "oom"),
+        (Ending(-9, None, memory_kills=1, killed_by_us=True), Event.FAILED, "killed"),
+        (Ending(1, None, memory_kills=1), Event.FAILED, "error"),
+        (Ending(1, None, tail=b"x\ntinker.RateLimitError: Error code: 429"), Event.FAILED, "quota"),
+        (Ending(0, False, tail=b"Error code: 429"), Event.FAILED, "incomplete"),
+        # Asked to stop: done only if the records say so.
+        (Ending(0, True, stopped=signal.SIGTERM), Event.SUCCEEDED, None),
+        (Ending(0, None, stopped=signal.SIGTERM), Event.PREEMPTED, "terminated"),
+        (Ending(143, None, stopped=signal.SIGTERM), Event.PREEMPTED, "terminated"),
+        (Ending(None, None, stopped=signal.SIGINT), Event.CANCELLED, "interrupted"),
+        (Ending(-15, None, stopped=signal.SIGTERM, cancelled=True), Event.CANCELLED, "cancelled"),
+        (Ending(1, None, superseded=True, cancelled=True), Event.PREEMPTED, "superseded"),
+        (Ending(0, True, timeout_s=3.0), Event.SUCCEEDED, None),
+        (Ending(0, None, timeout_s=3.0), Event.FAILED, "timeout"),
+        (Ending(-9, None, timeout_s=3.0, stopped=signal.SIGTERM), Event.FAILED, "timeout"),
+    ],
+)
+def test_what_an_ending_means(ending: Ending, event: Event, reason: str | None) -> None:
+    outcome = judge(ending)
+    assert (outcome["event"], outcome["reason"]) == (event, reason)
+    if ending.code is not None and ending.code < 0:
+        assert (outcome["code"], outcome["signal"]) == (None, signal.Signals(-ending.code).name)
+    else:
+        assert (outcome["code"], outcome["signal"]) == (ending.code, None)
+
+
+@pytest.mark.parametrize(
+    ("tail", "quota"),
+    [
+        ("tinker.RateLimitError: Error code: 429 - {'detail': 'slow down'}", True),
+        ("openai.RateLimitError: ... 'code': 'insufficient_quota'", True),
+        ("The job was paused due to billing status for 3601 seconds. ... Aborting.", True),
+        ("requests.exceptions.HTTPError: 429 Client Error: Too Many Requests for url", True),
+        ("Error code: 429\n" + "later\n" * 30, False),
+        ("step 429: loss 0.429\nValueError: bad shape (429, 3)", False),
+        ("", False),
+    ],
+)
+def test_what_is_a_matter_of_quota(tail: str, quota: bool) -> None:
+    assert is_quota_error(tail.encode()) is quota
+
+
+GROUPS = [
+    ("4:memory:/user/me\n0::/\n", "memory/user/me/memory.oom_control"),
+    ("4:cpu,memory:/docker/1\n", "memory/memory.oom_control"),  # a container's own view
+    ("0::/user.slice/a.scope\n", "user.slice/a.scope/memory.events"),
+]
+
+
+@pytest.mark.parametrize(("membership", "counter"), GROUPS)
+def test_memory_kills_are_counted(tmp_path: Path, membership: str, counter: str) -> None:
+    (tmp_path / "mine").write_text(membership)
+    file = tmp_path / "groups" / counter
+    file.parent.mkdir(parents=True)
+    file.write_text("under_oom 0\noom_kill 2\n")
+    kills = MemoryKills(str(tmp_path / "groups"), str(tmp_path / "mine"))
+    assert kills.count() == 0
+    file.write_text("under_oom 0\noom_kill 5\n")
+    assert kills.count() == 3
+    file.unlink()
+    assert kills.count() == 0
+
+
+@pytest.mark.parametrize("membership", ["", "nonsense", "0::/nowhere\n", "3:cpu:/\n"])
+def test_where_nobody_counts_memory_kills(tmp_path: Path, membership: str) -> None:
+    (tmp_path / "mine").write_text(membership)
+    assert MemoryKills(str(tmp_path), str(tmp_path / "mine")).count() == 0
+    assert MemoryKills(str(tmp_path), str(tmp_path / "none")).count() == 0
+
+
+# Pauses
+
+TRAINING = b"Training for m is paused. Reason: concurrent training clients rate limit hit.\n"
+CAPACITY = (
+    b"WARNING:tinker: Sampling is paused for sampler s. Reason: Tinker backend is running short on "
+    b"capacity, please wait\n"
+)
+
+
+@pytest.fixture
+def pauses(tmp_path: Path) -> tuple[Pauses, FakeClock, Path]:
+    clock, metrics = FakeClock(), tmp_path / "metrics.jsonl"
+    return Pauses(str(metrics), clock=clock), clock, metrics
+
+
+def _reason(pauses: Pauses) -> str | None:
+    pause = pauses.current()
+    return None if pause is None else pause.reason
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (TRAINING, "rate_limit"),
+        (CAPACITY, "capacity"),
+        (b"The job is paused due to billing status. Error: pay\n", "quota"),
+        (b'INFO HTTP Request: POST http://x "HTTP/1.1 429 Too Many Requests"\n', "rate_limit"),
+        (b"paused for breath\nstep 429\n", None),
+    ],
+)
+def test_what_a_recipe_waits_for(
+    pauses: tuple[Pauses, FakeClock, Path], line: bytes, reason: str | None
+) -> None:
+    found, _, _ = pauses
+    for byte in range(len(line)):  # however it arrives
+        found.feed(line[byte : byte + 1])
+    assert _reason(found) == reason
+
+
+def test_a_pause_ends_when_the_metrics_grow(pauses: tuple[Pauses, FakeClock, Path]) -> None:
+    found, clock, metrics = pauses
+    metrics.write_text("{}\n")
+    found.feed(TRAINING)
+    clock.sleep(60)
+    assert (_reason(found), found.seconds()) == ("rate_limit", 60)
+    found.feed(TRAINING)
+    clock.sleep(60)
+    metrics.write_text("{}\n{}\n")
+    assert (_reason(found), found.seconds()) == (None, 120)
+    clock.sleep(60)
+    assert found.seconds() == 120
+
+
+def test_a_pause_ends_when_nobody_speaks_of_it(pauses: tuple[Pauses, FakeClock, Path]) -> None:
+    found, clock, _ = pauses
+    found.feed(TRAINING)
+    clock.sleep(30)
+    found.feed(CAPACITY)  # another reason: another pause, the time goes on
+    assert (_reason(found), found.seconds()) == ("capacity", 30)
+    clock.sleep(10 * VOUCHED_SECONDS)
+    assert (_reason(found), found.seconds()) == (None, 30 + VOUCHED_SECONDS)
+
+
+# The log
+
+
+def test_a_log_that_cannot_be_kept_says_where_it_has_gaps(tmp_path: Path) -> None:
+    full = Faults(lambda number, _: Fault.FAIL if 2 <= number <= 3 else None)
+    store = FaultyStore(LocalStore(str(tmp_path)), full)
+    output = Output(store, "log", Redactor(()), Pauses("none"))
+    for piece in (b"one\n", b"two\n", b"three\n", b"four\n"):
+        output._take(piece)  # pyright: ignore[reportPrivateUsage]
+    text = (tmp_path / "log").read_text()
+    assert text.startswith("one\n\n[sweeper: 10 bytes are missing here: ")
+    assert text.endswith("]\nfour\n")
+    assert (output.lost, output.tail) == (10, b"one\ntwo\nthree\nfour\n")
+
+
+# The claim
+
+
+@pytest.fixture
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claiming, "_PAUSES", (0.0, 0.0))
+
+
+def _striking(calls: dict[str, Fault]) -> Callable[[int, str], Fault | None]:
+    """Each fault at the first call of that kind."""
+
+    def choose(number: int, what: str) -> Fault | None:
+        del number
+        return calls.pop(what.split(maxsplit=1)[0], None)
+
+    return choose
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        {"store.create": Fault.LOSE_REPLY},  # done, and tried again: the nonce is ours
+        {"store.create": Fault.TWICE},
+        {"store.create": Fault.FAIL},
+        {"store.exists": Fault.FAIL},
+        {"store.create": Fault.LOSE_REPLY, "store.read": Fault.FAIL},
+    ],
+)
+def test_a_claim_survives_a_bad_connection(
+    store: LocalStore, quickly: None, faults: dict[str, Fault]
+) -> None:
+    faulty = FaultyStore(store, Faults(_striking(faults)))
+    assert claim(faulty, Layout("s"), "r", 1)
+    assert not faults  # every one has struck
+    assert not claim(store, Layout("s"), "r", 1)
+
+
+def test_a_lost_reply_is_no_claim_when_another_was_first(store: LocalStore, quickly: None) -> None:
+    assert claim(store, Layout("s"), "r", 1)
+    first = read_json(store, Layout("s").event("r", 1, Event.CLAIMED))
+    faulty = FaultyStore(store, Faults(_striking({"store.create": Fault.FAIL})))
+    assert not claim(faulty, Layout("s"), "r", 1)
+    assert read_json(store, Layout("s").event("r", 1, Event.CLAIMED)) == first
+
+
+def test_a_store_that_never_answers_is_an_error(store: LocalStore, quickly: None) -> None:
+    with pytest.raises(StoreError):
+        claim(FaultyStore(store, Faults(lambda *_: Fault.FAIL)), Layout("s"), "r", 1)
+
+
+def test_nothing_is_claimed_when_a_newer_attempt_was_opened(store: LocalStore) -> None:
+    store.create(Layout("s").event("r", 2, Event.INTENT), encode({"schema": 1}))
+    assert not claim(store, Layout("s"), "r", 1)
+    assert not store.exists(Layout("s").event("r", 1, Event.CLAIMED))

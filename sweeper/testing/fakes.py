@@ -1,4 +1,4 @@
-"""Stand-ins for tests: ours, and those of anyone who writes a backend or a recipe."""
+"""A clock that a test moves, and a backend that executes nothing."""
 
 from collections.abc import Iterator, Sequence
 

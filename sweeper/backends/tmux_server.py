@@ -1,0 +1,235 @@
+"""The tmux server that sweeper keeps: the few things it asks of it.
+
+It listens on a private socket (`tmux -L sweeper`, or the name in $SWEEPER_TMUX_SOCKET) and reads a
+configuration of its own, so that nobody's `destroy-unattached` ends a sweep. It works from inside
+another tmux.
+"""
+
+import hashlib
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+import libtmux
+from libtmux.exc import LibTmuxException, TmuxCommandNotFound
+
+from sweeper.errors import EnvironmentFailure, Unreachable
+
+__all__ = ["Pane", "Refusal", "TmuxServer", "argument", "as_shown", "socket_name"]
+
+_CONFIGURATION = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tmux.conf")
+
+_INHERITED = {
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TERM"),
+    *("TMPDIR", "TMUX_TMPDIR", "PYTHONPATH", "XDG_DATA_HOME"),
+    *("SWEEPER_HOME", "SWEEPER_TMUX_SOCKET"),
+}
+_NO_SOCKET = "(No such file or directory)"  # error connecting to a socket that is not there
+_NOTHING_THERE = ("no server running", "can't find session", _NO_SOCKET, "(Connection refused)")
+_REVIVAL_SECONDS = 30.0
+_SOCKET_SECONDS = 3.0
+
+
+def socket_name() -> str:
+    """The socket that sweeper's tmux server listens on, for `tmux -L`."""
+    return os.environ.get("SWEEPER_TMUX_SOCKET") or "sweeper"
+
+
+class Pane(NamedTuple):
+    """A pane of a session: tmux's ids of it and its window, whether its program has ended, the pid
+    it had, the group of jobs that its window shows (or empty), the mark of a window of sweeper's
+    own (or empty), and the end of the command that it was opened with."""
+
+    id: str
+    window: str
+    dead: bool
+    pid: int
+    group: str
+    own: str
+    command: str
+
+
+_PANE = "\t".join(
+    (
+        *("#{pane_id}", "#{window_id}", "#{pane_dead}", "#{pane_pid}"),
+        *("#{@sweeper_group}", "#{@sweeper_token}", "#{=-32:pane_start_command}"),
+    )
+)
+
+
+class Refusal(Unreachable):
+    """tmux answered with an error."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"tmux: {message}")
+
+
+class TmuxServer:
+    """Every method raises `Unreachable` when tmux does not answer, and `EnvironmentFailure` when
+    there is no tmux."""
+
+    def __init__(self) -> None:
+        self._socket = socket_name()
+        self._server = libtmux.Server(socket_name=self._socket, config_file=_CONFIGURATION)
+        self._looked = -_REVIVAL_SECONDS
+
+    def _run(self, *arguments: str) -> list[str]:
+        try:
+            result = self._server.cmd(*map(_whole, arguments))
+        except TmuxCommandNotFound as error:
+            raise EnvironmentFailure(
+                "there is no tmux on this machine: install it (Debian: `apt-get install tmux`, "
+                "macOS: `brew install tmux`) or use `--backend local`"
+            ) from error
+        except LibTmuxException as error:
+            raise Unreachable(f"tmux: {error}") from error
+        if result.returncode:
+            message = " ".join(result.stderr) or f"exit code {result.returncode}"
+            if _NO_SOCKET in message and self._revive(message):
+                return self._run(*arguments)
+            raise Refusal(message)
+        self._looked = -_REVIVAL_SECONDS  # it answers: when it does not next time, look at once
+        return result.stdout
+
+    def _revive(self, message: str) -> bool:
+        """When somebody has removed the socket (a cleaner of /tmp, say) of a server that lives:
+        have it made again. Whether it was."""
+        if time.monotonic() - self._looked < _REVIVAL_SECONDS:
+            return False
+        self._looked = time.monotonic()
+        import psutil
+
+        servers: dict[int, psutil.Process] = {}
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                # The server keeps the arguments of the client that it was.
+                if process.name() != "tmux: server" or process.uids().real != os.getuid():
+                    continue
+                if process.cmdline()[1:3] == ["-L", self._socket]:
+                    servers[process.pid] = process
+        found = False
+        for process in servers.values():
+            with suppress(psutil.Error):
+                # A pane's process looks like its server until it has become its program, which the
+                # signal would be the end of.
+                if process.ppid() not in servers:
+                    process.send_signal(signal.SIGUSR1)  # makes it open its socket again
+                    found = True
+        path = message.removeprefix("error connecting to ").removesuffix(f" {_NO_SOCKET}")
+        while found and time.monotonic() < self._looked + _SOCKET_SECONDS:
+            there = os.path.exists(path)
+            time.sleep(0.02)  # between its making and its listening, too
+            if there:
+                return True
+        return False
+
+    def check(self) -> None:
+        """Raise `EnvironmentFailure` when there is no tmux."""
+        self._run("-V")
+
+    def session(self, folder: str) -> str | None:
+        """The id of the session that belongs to the sweep at `folder`; None without one."""
+        for line in self._listing("list-sessions", "-F", "#{session_id} #{@sweeper_folder}"):
+            session, _, owner = line.partition(" ")
+            if owner == _mark(folder):
+                return session
+        return None
+
+    def ensure_window(self, name: str, folder: str, title: str, argv: Sequence[str]) -> str:
+        """See that a window of sweeper's own runs in the session of `folder`, which is made when
+        there is none; gives the session's id. A window whose program has ended is replaced."""
+        session = self.session(folder)
+        if session is None:
+            return self._new_session(name, folder, title, argv)
+        for pane in self.panes(session):
+            if pane.own == title:
+                if pane.dead:
+                    # Not closed and opened again: it may be the session's last window.
+                    self._run("respawn-pane", "-k", "-t", pane.id, *argv)
+                return session
+        form = ("-d", "-P", "-F", "#{window_id}")
+        (made,) = self._run("new-window", *form, "-t", f"{session}:", "-n", as_shown(title), *argv)
+        self._run("set-option", "-w", "-t", made, "@sweeper_token", title)
+        return session
+
+    def _new_session(self, name: str, folder: str, title: str, argv: Sequence[str]) -> str:
+        # tmux turns these into underscores by itself; a name of another folder's gets a suffix.
+        name = name.replace(".", "_").replace(":", "_")
+        if name in self._listing("list-sessions", "-F", "#{session_name}"):
+            name = f"{name}-{_mark(folder)[:4]}"
+        command = ["tmux", "-L", self._socket, "-f", _CONFIGURATION, "new-session", "-d"]
+        command += ["-s", name, "-n", as_shown(title), "-x", "200", "-y", "50"]
+        command += ["-P", "-F", "#{session_id}", *map(_whole, argv)]
+        # The server keeps the environment of the client that starts it and shows it to anyone who
+        # asks: it gets none of ours but what programs need to run at all. Runs get theirs by file.
+        environment = {k: v for k, v in os.environ.items() if k in _INHERITED}
+        result = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False
+        )
+        if result.returncode:
+            raise Refusal(result.stderr.strip())
+        made = result.stdout.strip()
+        # Marked before anything else: only a marked session is found again.
+        self._run("set-option", "-t", made, "@sweeper_folder", _mark(folder))
+        self._run("set-option", "-w", "-t", f"{made}:", "@sweeper_token", title)
+        return made
+
+    def panes(self, session: str) -> list[Pane]:
+        """Every pane of a session, by window and place in it."""
+        found: list[Pane] = []
+        for line in self._listing("list-panes", "-s", "-t", session, "-F", _PANE):
+            fields = line.split("\t", 6)
+            if len(fields) == 7:
+                pane, window, dead, pid, group, own, command = fields
+                found.append(Pane(pane, window, dead == "1", int(pid or 0), group, own, command))
+        return found
+
+    def source(self, commands: Sequence[str]) -> None:
+        """Run many tmux commands at once, however many. Each is run whatever the others do; raises
+        `Refusal` when one has failed."""
+        with tempfile.NamedTemporaryFile("w", suffix=".tmux", encoding="utf-8") as file:
+            file.writelines(f"{command}\n" for command in commands)
+            file.flush()
+            self._run("source-file", file.name)
+
+    def capture(self, pane: str) -> list[str]:
+        """What a pane shows, and its history, as plain lines."""
+        return self._run("capture-pane", "-p", "-J", "-S", "-", "-t", pane)
+
+    def _listing(self, *arguments: str) -> list[str]:
+        """Output of a listing; nothing when no server runs, since then there is nothing to list."""
+        try:
+            return self._run(*arguments)
+        except Refusal as error:
+            message = str(error)
+            if any(part in message for part in _NOTHING_THERE):
+                return []
+            raise
+
+
+def _mark(folder: str) -> str:
+    """How a session is known to be a folder's: not by its path, of which tmux shows no more than
+    its locale has characters for."""
+    return hashlib.sha256(folder.encode()).hexdigest()
+
+
+def _whole(argument: str) -> str:
+    """An argument on tmux's own command line, where a semicolon at the end parts commands."""
+    return f"{argument[:-1]}\\;" if argument.endswith(";") else argument
+
+
+def as_shown(title: str) -> str:
+    """A text that tmux shows, or uses, as it is: `#` would start a format."""
+    return title.replace("#", "##")
+
+
+def argument(text: str) -> str:
+    """An argument for tmux's command parser. Nothing within single quotes is special but a
+    newline: it continues a line after a backslash, and swallows the blanks that follow it."""
+    lines = ["'" + line.replace("'", "'\\''") + "'" for line in text.split("\n")]
+    return '"\\n"'.join(lines)

@@ -1,0 +1,121 @@
+"""Keeping secrets' values out of what is printed. Standard library only.
+
+What is replaced: the value as it stands, and as JSON, `repr` and an address (percent-encoded) would
+write it. A value that a recipe prints in pieces, reversed or in base64 is not recognised; nor are
+short ones, of which a log is full by chance.
+"""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+
+__all__ = ["Redactor", "secret_values"]
+
+MASK = b"***"
+SHORTEST_NAMED = 4
+"""Characters that a declared secret needs at least for its value to be replaced."""
+SHORTEST_GUESSED = 8
+"""The same for a variable that is taken for a secret because of its name."""
+
+_ENDINGS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "CREDENTIALS")
+_UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+
+
+def secret_values(environment: Mapping[str, str], names: Collection[str]) -> list[str]:
+    """The values that nobody should see: of the variables in `names`, and of those whose name ends
+    in KEY, TOKEN, SECRET, PASSWORD or CREDENTIALS."""
+    found: list[str] = []
+    for name, value in environment.items():
+        if name in names:
+            shortest = SHORTEST_NAMED
+        elif name.upper().rpartition("_")[2] in _ENDINGS:
+            shortest = SHORTEST_GUESSED
+        else:
+            continue
+        if len(value) >= shortest:
+            found.append(value)
+    return found
+
+
+class Redactor:
+    """Replaces secrets in a stream of bytes that comes in pieces, however it is cut. Keeps back at
+    most the length of the longest secret, where the end of a piece may be the start of one."""
+
+    def __init__(self, values: Sequence[str]) -> None:
+        self._needles = sorted({form for value in values for form in _forms(value)})
+        self._held = b""
+        self._covered = 0  # how much at the start of what is held belongs to a secret already told
+
+    def feed(self, data: bytes) -> bytes:
+        """What can be shown after another piece."""
+        if not self._needles:
+            return data
+        data = self._held + data
+        return self._show(data, self._open(data))
+
+    def end(self) -> bytes:
+        """What was kept back: nothing comes after it."""
+        return self._show(self._held, len(self._held))
+
+    def text(self, text: str) -> str:
+        """A text of its own, redacted."""
+        fresh = Redactor(())
+        fresh._needles = self._needles
+        data = text.encode("utf-8", "surrogateescape")
+        return (fresh.feed(data) + fresh.end()).decode("utf-8", "surrogateescape")
+
+    def _open(self, data: bytes) -> int:
+        """Where the first secret may begin that `data` ends in the middle of."""
+        first = len(data)
+        for needle in self._needles:
+            at = max(0, len(data) - len(needle) + 1)
+            while (at := data.find(needle[:1], at, first)) >= 0:
+                if needle.startswith(data[at:]):
+                    first = at
+                    break
+                at += 1
+        return first
+
+    def _spans(self, data: bytes) -> list[tuple[int, int]]:
+        """Where secrets are, overlapping ones as one."""
+        found = [(0, self._covered)] if self._covered else []
+        for needle in self._needles:
+            at = -1
+            while (at := data.find(needle, at + 1)) >= 0:
+                found.append((at, at + len(needle)))
+        merged: list[tuple[int, int]] = []
+        for start, end in sorted(found):
+            if merged and start < merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+            else:
+                merged.append((start, end))
+        return merged
+
+    def _show(self, data: bytes, upto: int) -> bytes:
+        """Give what is before `upto`, and keep the rest."""
+        shown: list[bytes] = []
+        at, covered = 0, max(0, self._covered - upto)
+        for start, end in self._spans(data):
+            if start >= upto:
+                break
+            shown.append(data[at:start])
+            if start or not self._covered:  # else its mask was given with the piece before
+                shown.append(MASK)
+            at = min(end, upto)
+            covered = max(covered, end - upto)
+        shown.append(data[at:upto])
+        self._held, self._covered = data[upto:], covered
+        return b"".join(shown)
+
+
+def _forms(value: str) -> set[bytes]:
+    """How a value may be written."""
+    raw = value.encode("utf-8", "surrogateescape")
+    texts = {
+        json.dumps(value)[1:-1],
+        json.dumps(value, ensure_ascii=False)[1:-1],
+        repr(value)[1:-1],
+    }
+    forms = {raw, *(text.encode("utf-8", "surrogatepass") for text in texts)}
+    for kept in (_UNRESERVED, _UNRESERVED | {ord("/")}):
+        forms.add(b"".join(b"%c" % byte if byte in kept else b"%%%02X" % byte for byte in raw))
+    return forms

@@ -1,0 +1,198 @@
+"""Stores and backends that go wrong at a chosen call.
+
+A `Faults` counts calls, from 1, over every store and backend that it is given to, and says which of
+them go wrong and how. `FaultyStore` and `FaultyBackend` wrap a real one and obey it.
+"""
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from enum import Enum
+from typing import NoReturn, TypeVar
+
+from sweeper.backends.base import Backend, JobSpec, JobStatus
+from sweeper.errors import NotFound, StoreError, Unreachable
+from sweeper.store import Entry, Store
+
+__all__ = ["Fault", "Faults", "FaultyBackend", "FaultyStore", "Killed"]
+
+T = TypeVar("T")
+
+
+class Killed(BaseException):
+    """The process is gone, as with SIGKILL: let it pass, drop the objects that were in use, make
+    new ones. No `Exception`, so that nothing takes it for an error to be handled."""
+
+
+class Fault(Enum):
+    """How a call goes wrong."""
+
+    FAIL = "fail"
+    """It raises (`StoreError`, `Unreachable`), and has done nothing."""
+    LOSE_REPLY = "lose_reply"
+    """It is done, and raises all the same: the answer was lost."""
+    TWICE = "twice"
+    """It is done, and done again, and the second answer is what the caller gets: a request that
+    was sent again. An exclusive create then finds its own file; a job is started twice."""
+    KILL = "kill"
+    """The caller is killed before it is done."""
+    KILL_AFTER = "kill_after"
+    """The caller is killed once it is done."""
+    POWER = "power"
+    """The caller is killed once it is done, and what a store does not promise to be durable is
+    gone: appended bytes, and replacements with `durable=False`. For a backend the same as
+    `KILL_AFTER`."""
+
+
+def _raise_killed() -> NoReturn:
+    raise Killed
+
+
+class Faults:
+    """Which calls go wrong, and how.
+
+    `chosen` maps a call's number to its fault, or is a function of the number and of what is called
+    (`"store.create s/state/..."`, `"backend.find"`) that gives the fault or None. `kill` ends the
+    caller: raising `Killed` by default; a test with a real process may send itself SIGKILL.
+    `calls` lists what was called so far, `struck` what went wrong.
+    """
+
+    def __init__(
+        self,
+        chosen: Mapping[int, Fault] | Callable[[int, str], Fault | None] | None = None,
+        *,
+        kill: Callable[[], object] = _raise_killed,
+    ) -> None:
+        chosen = {} if chosen is None else chosen
+        by_number: Callable[[int, str], Fault | None] = (
+            chosen if callable(chosen) else lambda number, _: chosen.get(number)
+        )
+        self._choose = by_number
+        self._kill = kill
+        self.calls: list[str] = []
+        self.struck: list[tuple[int, Fault, str]] = []
+
+    def call(
+        self,
+        what: str,
+        act: Callable[[], T],
+        error: Callable[[str], Exception],
+        cut: Callable[[], object] = lambda: None,
+    ) -> T:
+        """Do `act`, or what the fault makes of it. `error` makes the exception of a failure, `cut`
+        takes away what is lost with the power."""
+        self.calls.append(what)
+        fault = self._choose(len(self.calls), what)
+        if fault is None:
+            return act()
+        self.struck.append((len(self.calls), fault, what))
+        if fault is Fault.FAIL:
+            raise error(f"{what}: {os.strerror(errno.EIO)} (injected)")
+        if fault is Fault.KILL:
+            self._kill()
+        try:
+            return act() if fault is not Fault.TWICE else (act(), act())[1]
+        finally:  # an error is an answer too, and may be lost
+            if fault is Fault.LOSE_REPLY:
+                raise error(f"{what}: the reply was lost (injected)")
+            if fault is Fault.POWER:
+                cut()
+            if fault is not Fault.TWICE:
+                self._kill()
+
+
+class FaultyStore:
+    """A store that goes wrong as `faults` says, and is `store` otherwise."""
+
+    def __init__(self, store: Store, faults: Faults) -> None:
+        self.root = store.root
+        self._store = store
+        self._faults = faults
+        self._durable: dict[str, bytes | None] = {}  # what a power cut leaves of volatile writes
+
+    def create(self, path: str, data: bytes) -> None:
+        self._call("create", path, lambda: self._store.create(path, data))
+        self._durable.pop(path, None)
+
+    def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        if not durable:
+            self._remember(path)
+        self._call("replace", path, lambda: self._store.replace(path, data, durable=durable))
+        if durable:
+            self._durable.pop(path, None)
+
+    def append(self, path: str, data: bytes) -> None:
+        self._remember(path)
+        self._call("append", path, lambda: self._store.append(path, data))
+
+    def read(self, path: str) -> bytes:
+        return self._call("read", path, lambda: self._store.read(path))
+
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        return self._call("read_range", path, lambda: self._store.read_range(path, start, end))
+
+    def exists(self, path: str) -> bool:
+        return self._call("exists", path, lambda: self._store.exists(path))
+
+    def list(self, prefix: str) -> Iterator[Entry]:
+        return iter(self._call("list", prefix, lambda: tuple(self._store.list(prefix))))
+
+    def names(self, prefix: str) -> Iterator[str]:
+        return iter(self._call("names", prefix, lambda: tuple(self._store.names(prefix))))
+
+    def folders_with(self, name: str) -> Iterator[str]:
+        found = self._call("folders_with", name, lambda: tuple(self._store.folders_with(name)))
+        return iter(found)
+
+    def local_path(self, path: str) -> str | None:
+        return self._store.local_path(path)
+
+    def cut_power(self) -> None:
+        """Take away every write through this object that its store did not promise to keep."""
+        for path, data in self._durable.items():
+            local = self._store.local_path(path)
+            if data is None and local is not None:
+                with suppress(FileNotFoundError):
+                    os.unlink(local)
+            else:
+                self._store.replace(path, data or b"")
+        self._durable.clear()
+
+    def _remember(self, path: str) -> None:
+        if path in self._durable:
+            return
+        try:
+            self._durable[path] = self._store.read(path)
+        except NotFound:
+            self._durable[path] = None
+
+    def _call(self, name: str, path: str, act: Callable[[], T]) -> T:
+        return self._faults.call(f"store.{name} {path}", act, StoreError, self.cut_power)
+
+
+class FaultyBackend:
+    """A backend that goes wrong as `faults` says, and is `backend` otherwise."""
+
+    def __init__(self, backend: Backend, faults: Faults) -> None:
+        self.name = backend.name
+        self._backend = backend
+        self._faults = faults
+
+    def submit(self, jobs: Sequence[JobSpec]) -> None:
+        self._call("submit", lambda: self._backend.submit(jobs))
+
+    def find(self, tokens: Sequence[str]) -> dict[str, str]:
+        return self._call("find", lambda: self._backend.find(tokens))
+
+    def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
+        return self._call("poll", lambda: self._backend.poll(tokens))
+
+    def cancel(self, tokens: Sequence[str]) -> None:
+        self._call("cancel", lambda: self._backend.cancel(tokens))
+
+    def logs(self, token: str) -> Iterator[str]:
+        return iter(self._call("logs", lambda: tuple(self._backend.logs(token))))
+
+    def _call(self, name: str, act: Callable[[], T]) -> T:
+        return self._faults.call(f"backend.{name}", act, Unreachable)

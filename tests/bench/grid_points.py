@@ -1,0 +1,133 @@
+"""What a grid of many points costs to plan: expanding, naming, identifying, validating.
+
+    python tests/bench/grid_points.py [POINTS]
+
+For each grid: microseconds of processor time a run for planning (ours and the recipe's interpreter
+together) and for a bare loop that constructs the same configs with chz, by turns in one run, the
+best of each, and their ratio; bytes a run that the plan holds and that planning takes at its most;
+and milliseconds until the first point of a grid of 10^30.
+"""
+
+import gc
+import itertools
+import resource
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+from recipes.sft import Config
+from sweeper.expansion import Expansion
+from sweeper.grid import grid_from_mapping
+from sweeper.grid.nodes import Problems
+from sweeper.planner import Plan, plan
+
+LIMIT = 100_000
+ROUNDS = 3
+
+
+def processor_seconds() -> float:
+    """Of this process, and of those that it has waited for."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    """Processor time of one call."""
+    gc.collect()
+    before = processor_seconds()
+    work()
+    return processor_seconds() - before
+
+
+def grids(points: int) -> dict[str, dict[str, Any]]:
+    """The grids that are measured, of about so many points each."""
+    side = round(points ** (1 / 5))
+    rates = [1e-5 * (n + 1) for n in range(side)]
+    axes = {
+        "learning_rate": rates,
+        "lora_rank": list(range(1, side + 1)),
+        "batch_size": list(range(1, side + 1)),
+        "max_steps": list(range(1, side + 1)),
+        "eval_every": list(range(1, side + 1)),
+    }
+    four = {key: values for key, values in axes.items() if key != "eval_every"}
+    base = {"model_name": "tiny/qwen3", "task": "sorting"}
+    return {
+        "five axes": {"base": base, "grid": axes},
+        "four axes, seeds": {"base": base, "grid": four, "seeds": side},
+        "random": {
+            "base": base,
+            "random": {
+                "samples": points // 20,
+                "axes": {
+                    "learning_rate": {"log_uniform": [1e-6, 1e-2]},
+                    "batch_size": {"integers": [1, 99]},
+                },
+            },
+            "seeds": 20,
+        },
+        "when, references": {
+            "base": base | {"length": "${lora_rank}"},
+            "grid": four,
+            "when": [
+                {
+                    "if": {"lora_rank": list(range(1, side // 2 + 1))},
+                    "grid": {"eval_every": list(range(1, side * 2))},
+                }
+            ],
+        },
+    }
+
+
+def construct(made: Plan) -> None:
+    """The bare loop."""
+    for run in made.runs:
+        Config(log_path="x", **run.config)
+
+
+def memory(grid: dict[str, Any]) -> tuple[float, float]:
+    """Bytes a point that a plan holds, and that making it takes at its most."""
+    gc.collect()
+    tracemalloc.start()
+    made = plan(grid)
+    held, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return held / len(made.runs), peak / len(made.runs)
+
+
+def measure(name: str, grid: dict[str, Any]) -> None:
+    grid = {"name": "bench", "recipe": "sft", **grid}
+    made = [plan(grid)]
+    count = len(made[0].runs)
+    rounds = [
+        (seconds(lambda: plan(grid)), seconds(lambda: construct(made[0]))) for _ in range(ROUNDS)
+    ]
+    planning, bare = (min(times) * 1e6 / count for times in zip(*rounds, strict=True))
+    made.clear()
+    held, peak = memory(grid)
+    row = (planning, bare, planning / bare, held, peak)
+    print(f"| {name} | {count:,} | {' | '.join(f'{value:,.1f}' for value in row)} |", flush=True)
+
+
+def first_point() -> float:
+    """Milliseconds until the first of 10^30 points."""
+    axes = {f"a{n}": list(range(10)) for n in range(30)}
+    grid = grid_from_mapping({"name": "g", "command": ["x"], "grid": axes})
+    before = time.perf_counter()
+    assert len(list(itertools.islice(Expansion(grid, Problems(), []).points(), 1))) == 1
+    return (time.perf_counter() - before) * 1e3
+
+
+def main() -> None:
+    points = int(sys.argv[1]) if len(sys.argv) > 1 else LIMIT
+    print("| grid | runs | plan, us a run | bare chz, us | ratio | bytes held | bytes at most |")
+    print("|---|---|---|---|---|---|---|")
+    for name, grid in grids(min(points, LIMIT)).items():
+        measure(name, grid)
+    print(f"\nthe first of 10^30 points: {first_point():.2f} ms")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""`sweeper status` of a sweep of many runs, against what it cannot do without: one `tmux
+list-panes -a` and one listing of the state files with their sizes and times.
+
+    python tests/bench/status.py [RUNS]
+
+Each run has four events and a pane in a tmux server of the measurement's own. The start of a bare
+interpreter is measured beside it, and taken off; what sweeper imports is not.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+from sweeper.backends.base import JobSpec
+from sweeper.backends.tmux import open_backend
+from sweeper.documents import encode, timestamp
+from sweeper.layout import Layout, token
+from sweeper.states import Event
+from sweeper.store import LocalStore
+
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+ROUNDS = 25
+
+
+def sweep(folder: str, count: int) -> list[JobSpec]:
+    """A sweep of `count` runs on disk, all of which have succeeded."""
+    store, layout = LocalStore(folder), Layout("many")
+    runs = []
+    jobs: list[JobSpec] = []
+    for number in range(count):
+        run = f"{number:012x}"
+        config = {"learning_rate": number / 1e6}
+        name = f"lr={number / 1e6:g}"
+        runs.append({"id": run, "name": name, "cell": name, "seed": None, "config": config})
+        body = {"schema": 1, "time": timestamp(), "started": timestamp(), "ended": timestamp()}
+        body |= {"code": 0, "signal": None, "reason": None, "detail": None, "wall_s": 1.5}
+        for event in (Event.INTENT, Event.SUBMITTED, Event.CLAIMED, Event.SUCCEEDED):
+            store.replace(layout.event(run, 1, event), encode(body), durable=False)
+        jobs.append(JobSpec(token(run, 1), name, ["true", token(run, 1)], folder, {}))
+    launch = {"backend": "tmux", "retries": 0, "max_parallel": 8, "lease_s": 60}
+    plan = {"schema": 1, "name": "many", "recipe": {"reference": "true"}, "metric": None}
+    store.replace(layout.plan, encode(plan | {"launch": launch, "axes": {}, "runs": runs}))
+    return jobs
+
+
+def measured(actions: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """Median milliseconds of each, by turns: whatever else the machine does hits them alike."""
+    times: dict[str, list[float]] = {name: [] for name in actions}
+    for _ in range(ROUNDS):
+        for name, action in actions.items():
+            begun = time.perf_counter()
+            action()
+            times[name].append((time.perf_counter() - begun) * 1e3)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def main() -> None:
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    socket = os.environ["SWEEPER_TMUX_SOCKET"] = f"sweeper-bench-{os.getpid()}"
+    with tempfile.TemporaryDirectory() as folder:
+        open_backend("many", f"{folder}/many").submit(sweep(folder, count))
+        store = LocalStore(folder)
+        python = [sys.executable, "-P"]
+        status = [*python, "-m", "sweeper", "status", "many", "--root", folder]
+        form = "#{window_id} #{pane_dead} #{pane_pid} #{@sweeper_token}"
+
+        def run(*command: str) -> None:
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+        try:
+            run(*status)
+            found = measured(
+                {
+                    "list-panes": lambda: run("tmux", "-L", socket, "list-panes", "-a", "-F", form),
+                    "listing": lambda: sum(1 for _ in store.list("many/state")),
+                    "interpreter": lambda: run(*python, "-c", "pass"),
+                    "status": lambda: run(*status),
+                }
+            )
+        finally:
+            run("tmux", "-L", socket, "kill-server")
+    least = found["list-panes"] + found["listing"]
+    own = found["status"] - found["interpreter"]
+    print(f"status of {count} runs: {own:.0f} ms and the interpreter's {found['interpreter']:.0f}")
+    print(f"list-panes -a and the listing of {4 * count} state files: {least:.0f} ms")
+    print(f"ratio: {own / least:.2f}")
+    print(json.dumps({name: round(value, 1) for name, value in found.items()}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""A sweep of 200 runs on tmux with `max_parallel: 8`, as a user launches it; its launcher is killed
+ten times on the way, and the tmux server once: `python tests/chaos/big_sweep.py [--seed N]`.
+
+Everything is as shipped (a lease of 60 s, beats every 5 s), but for the recipe, a toy of about a
+second. Exit code 1 unless all is complete after relaunching and the ledger agrees.
+"""
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections import Counter
+from pathlib import Path
+
+from harness.ledger import judge, read_ledger
+from harness.real import HERE
+
+from sweeper.store import LocalStore
+from sweeper.sweeps import read_events
+
+RUNS, STEPS, KILLS = 200, 3, 10
+GRID = """
+name: big
+service: none
+command: [{python}, -I, -S, {toy}, "{{ledger}}", "{steps}", "1.0", plain, "{{log_path}}"]
+base: {{ledger: {ledger}}}
+grid: {{x: [{values}]}}
+launch: {{backend: tmux, max_parallel: 8, retries: 0}}
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--seed", type=int, default=1)
+    chance = random.Random(parser.parse_args().seed)
+    folder = Path(tempfile.mkdtemp(prefix="sweeper-big-"))
+    ledger, socket = folder / "ledger", f"sweeper-big-{uuid.uuid4().hex[:8]}"
+    values = ", ".join(map(str, range(RUNS)))
+    (folder / "grid.yaml").write_text(
+        GRID.format(
+            python=sys.executable, toy=HERE / "toy.py", ledger=ledger, steps=STEPS, values=values
+        )
+    )
+    ours = {"SWEEPER_HOME": str(folder / "home"), "SWEEPER_TMUX_SOCKET": socket}
+    environment = {**os.environ, **ours}
+    command = [sys.executable, "-m", "sweeper", "launch", "grid.yaml", "--wait"]
+
+    def start() -> subprocess.Popen[bytes]:
+        with (folder / "log").open("ab") as log:
+            return subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
+
+    began, killed, server = time.monotonic(), 0, 0
+    try:
+        # One launcher dies for every share of the runs; the server when half of them are done.
+        while True:
+            launcher = start()
+            share = int(RUNS * STEPS * (killed + 1) / (KILLS + 2))
+            while launcher.poll() is None and (killed == KILLS or _rows(ledger) < share):
+                if not server and _rows(ledger) > RUNS * STEPS / 2:
+                    subprocess.run(["tmux", "-L", socket, "kill-server"], check=True)
+                    server = 1
+                time.sleep(0.05)
+            if launcher.poll() is not None:
+                break
+            time.sleep(chance.uniform(0, 0.5))
+            launcher.kill()
+            launcher.wait()
+            killed += 1
+        code = launcher.returncode
+        verdict = judge(LocalStore(str(folder / "sweeps")), "big", read_ledger(ledger), STEPS)
+        attempts = Counter(
+            max(number for number, _ in events)
+            for events in read_events(LocalStore(str(folder / "sweeps")), "big").values()
+        )
+        print(
+            f"{RUNS} runs on tmux, max_parallel 8, {time.monotonic() - began:.0f} s\n"
+            f"launcher killed {killed} times, tmux server {server}; last exit code {code}\n"
+            f"rows in the ledger {_rows(ledger)} of {RUNS * STEPS}; "
+            f"runs by number of attempts {dict(attempts)}\n"
+            f"lost {len(verdict.lost)}, doubled {len(verdict.doubled)}, wrong {len(verdict.wrong)}",
+            flush=True,
+        )
+        good = verdict.good and code == 0 and killed == KILLS and server == 1
+        if not good:
+            print(verdict, (folder / "log").read_text()[-3000:], sep="\n", file=sys.stderr)
+        return 0 if good else 1
+    finally:
+        subprocess.run(["tmux", "-L", socket, "kill-server"], capture_output=True, check=False)
+
+
+def _rows(ledger: Path) -> int:
+    return len(read_ledger(ledger))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

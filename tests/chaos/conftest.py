@@ -1,0 +1,61 @@
+"""What the chaos tests share. They are the quick part: `run.py` beside them makes the large counts,
+from the same harness."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from harness.real import Sweep
+
+# A launcher that is forked off finds these imported.
+import sweeper.backends.local
+import sweeper.planner
+import sweeper.progress
+import sweeper.start
+import sweeper.testing  # noqa: F401
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "chaos" in Path(str(item.path)).parts:
+            item.add_marker(pytest.mark.chaos)
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory where there is one: for thousands of files whose syncs matter to none."""
+    place = Path("/dev/shm")  # noqa: S108 - a folder is made in it that nobody can guess
+    with tempfile.TemporaryDirectory(dir=place if place.is_dir() else tmp_path) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Iterator[Callable[..., Sweep]]:
+    """Makes sweeps of toys, each in a folder of its own, and ends what they started."""
+    made: list[Sweep] = []
+
+    def make(**options: Any) -> Sweep:
+        folder = tmp_path / f"sweep{len(made)}"
+        folder.mkdir()
+        made.append(Sweep(folder, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.clean()
+
+
+@pytest.fixture
+def alive() -> Callable[[int], bool]:
+    """Whether a process is there, and no zombie."""
+
+    def check(pid: int) -> bool:
+        try:
+            return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    return check

@@ -1,0 +1,1 @@
+"""What the chaos tests, and the programs beside them, have in common."""

@@ -1,0 +1,208 @@
+"""The real launcher and the real worker, in processes of their own, with things going wrong.
+
+    entry.py launch SPEC              what `sweeper launch --wait` does
+    entry.py drive SPEC               what a launcher left to itself does
+    entry.py worker SPEC FOLDER TOKEN what `python -m sweeper.worker FOLDER TOKEN` does
+
+`SPEC` is JSON (see `Spec`), or a file of it. The product has no hooks for any of this: stores,
+backends and seconds are put in place here, before its own code is called.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypedDict
+
+HERE = Path(__file__).resolve().parent
+if __name__ == "__main__":
+    sys.path.insert(0, str(HERE.parent))
+
+
+class Spec(TypedDict, total=False):
+    """What a process is told.
+
+    `faults`: number of a call -> fault, for the launcher's store and backend together, or for the
+    store of a run's first worker. `only`: count only the calls that hold this text. `no_space`: the
+    first of three writes for which the disk is full. `clock`: seconds by which the time of day is
+    off. `step_back`: seconds that it loses with every look. `strikes`: for workers, the seed and
+    the kinds of interference by an assassin. `backoff`: what waits between attempts are multiplied
+    by.
+    """
+
+    folder: str
+    grid: dict[str, Any]
+    lease: float
+    poll: float
+    settle: float
+    beat: float
+    faults: dict[str, str]
+    only: str
+    clock: float
+    step_back: float
+    strikes: dict[str, Any]
+    no_space: int
+    backoff: float
+    worker: "Spec"
+
+
+def launch(spec: Spec) -> int:
+    """Be the launcher until it has ended; its exit code."""
+    from sweeper import planner, progress, start
+
+    _prepare_launcher(spec)
+    planned = planner.plan(spec["grid"])
+    planned = planned._replace(launch=planned.launch._replace(lease_s=spec["lease"]))
+    summary = start.launch(planned, f"{spec['folder']}/sweeps", notify=_tell).summary
+    return 0 if summary is None else progress.exit_code(summary)
+
+
+def drive(spec: Spec) -> int:
+    """The same for a sweep that is on record."""
+    from sweeper import progress, start
+
+    _prepare_launcher(spec)
+    folder = f"{spec['folder']}/sweeps/{spec['grid']['name']}"
+    return progress.exit_code(start.drive(folder, _tell))
+
+
+def worker(spec: Spec, folder: str, token: str) -> int:
+    """Be the worker."""
+    import sweeper.worker
+
+    _set_clock(spec)
+    _set("BEAT_SECONDS", spec.get("beat"))
+    first = token.endswith("-a1")
+    if "faults" in spec and first:
+        _break(sweeper.worker, ("open_store",), spec)
+    if "no_space" in spec and first:
+        _fill_disk(spec["no_space"])
+    if "strikes" in spec:
+        _hire(spec["strikes"], token)
+    return sweeper.worker.main([folder, token])
+
+
+def _prepare_launcher(spec: Spec) -> None:
+    from sweeper import pacing, start
+
+    _set_clock(spec)
+    _set("POLL_SECONDS", spec.get("poll"))
+    _set("SETTLE_SECONDS", spec.get("settle"))
+    true_backoff, scale = pacing.backoff, spec.get("backoff", 1.0)
+    _set("backoff", lambda *about: scale * true_backoff(*about))
+    told = json.dumps(spec.get("worker", {}))
+
+    def worker_command(folder: str, token: str) -> list[str]:
+        return [sys.executable, "-P", str(HERE / "entry.py"), "worker", told, folder, token]
+
+    _set("worker_command", worker_command)
+    if "faults" in spec:
+        _break(start, ("open_store", "open_backend"), spec)
+    if "no_space" in spec:
+        _fill_disk(spec["no_space"])
+
+
+def _break(module: ModuleType, openers: tuple[str, ...], spec: Spec) -> None:
+    """Wrap what `module` opens, with one count of calls over all of it."""
+    from sweeper.testing import Fault, Faults, FaultyBackend, FaultyStore
+
+    chosen = {int(number): Fault(fault) for number, fault in spec["faults"].items()}
+    counted = 0
+
+    def choose(_: int, what: str) -> Fault | None:
+        nonlocal counted
+        counted += spec.get("only", "") in what
+        return chosen.get(counted) if spec.get("only", "") in what else None
+
+    faults = Faults(choose, kill=lambda: os.kill(os.getpid(), signal.SIGKILL))
+    for name in openers:
+        opener = getattr(module, name)
+        wrap: Any = FaultyStore if name == "open_store" else FaultyBackend
+        setattr(module, name, lambda *a, _open=opener, _wrap=wrap: _wrap(_open(*a), faults))
+
+
+def _set(name: str, value: Any) -> None:
+    """Give `name` another value in every module of sweeper's that has it."""
+    if value is None:
+        return
+    loaded = [module for key, module in sys.modules.items() if key.partition(".")[0] == "sweeper"]
+    having = [module for module in loaded if name in vars(module)]
+    assert having, f"there is no {name} any more"
+    for module in having:
+        setattr(module, name, value)
+
+
+def _set_clock(spec: Spec) -> None:
+    """Another time of day. The monotonic clock, which no one can set, stays."""
+    if "clock" not in spec and "step_back" not in spec:
+        return
+    true_time, true_gmtime, looks = time.time, time.gmtime, 0
+
+    def now() -> float:
+        nonlocal looks
+        looks += 1
+        return true_time() + spec.get("clock", 0.0) - looks * spec.get("step_back", 0.0)
+
+    time.time = now
+    time.time_ns = lambda: int(now() * 1e9)
+    time.gmtime = lambda seconds=None: true_gmtime(now() if seconds is None else seconds)
+
+
+def _fill_disk(number: int) -> None:
+    """The disk is full from write `number` on, for three writes."""
+    import errno
+
+    true_write, writes = os.write, 0
+
+    def write(descriptor: int, data: Any) -> int:
+        nonlocal writes
+        if descriptor > 2 and os.path.isfile(f"/proc/self/fd/{descriptor}"):
+            writes += 1
+            if number <= writes < number + 3:
+                if len(data) > 1 and writes == number:
+                    return true_write(descriptor, bytes(data[: len(data) // 2]))  # the last room
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return true_write(descriptor, data)
+
+    os.write = write
+
+
+def _hire(strikes: dict[str, Any], token: str) -> None:
+    """Perhaps start an assassin, as the seed has it: for the first `most` attempts of a run."""
+    run, _, attempt = token.rpartition("-a")
+    chance = random.Random(f"{strikes['seed']}/{token}")
+    if int(attempt) > random.Random(f"{strikes['seed']}/{run}").randint(0, strikes["most"]):
+        return
+    kind = chance.choice(strikes["kinds"])
+    seconds = chance.uniform(0, strikes["within"])
+    script, diary = str(HERE / "assassin.py"), strikes["diary"]
+    subprocess.Popen(
+        [sys.executable, "-I", "-S", script, str(os.getpid()), kind, str(seconds), diary, token]
+    )
+
+
+def _tell(summary: Any) -> None:
+    from sweeper.progress import line
+
+    print(line(summary), flush=True)
+
+
+def main(arguments: list[str]) -> int:
+    verb, told, *rest = arguments
+    spec = json.loads(told if told.startswith("{") else Path(told).read_text())
+    from sweeper.errors import SweeperError
+
+    try:
+        return {"launch": launch, "drive": drive, "worker": worker}[verb](spec, *rest)
+    except SweeperError as error:
+        print(f"sweeper: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

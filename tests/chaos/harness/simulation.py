@@ -1,0 +1,332 @@
+"""A world in one process: the real launcher, a fake backend, a fake clock, modelled workers.
+
+The launcher is killed by an exception that abandons it, at a call of its store or backend; a new
+one then takes over. Jobs do what `sweeper.worker` does to the store (claim, beat, give way to a
+newer attempt, record an outcome) but train in fake time. A seed decides everything.
+"""
+
+import random
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from harness.ledger import Row, Verdict, judge
+from sweeper.documents import encode, read_json, timestamp
+from sweeper.errors import AlreadyExists, StoreError
+from sweeper.launcher import Launcher
+from sweeper.layout import Layout, token
+from sweeper.states import Event, State, fold
+from sweeper.store import LocalStore
+from sweeper.sweeps import read_events
+from sweeper.testing import (
+    FakeBackend,
+    FakeClock,
+    Fault,
+    Faults,
+    FaultyBackend,
+    FaultyStore,
+    Killed,
+)
+
+SWEEP = "s"
+STEPS = 3
+LEASE = 30.0
+BEAT = 5.0
+DAY = 86_400.0
+DEADLY = (Fault.KILL, Fault.KILL_AFTER, Fault.POWER)
+
+ENDINGS = ("succeed", "fail", "killed", "preempted", "vanish", "stall")
+"""How an attempt goes: `killed` leaves no outcome but a job that ended, `vanish` not even that;
+`stall` stops for longer than a lease, unseen by the backend, and then goes on."""
+
+
+class Result(NamedTuple):
+    """What became of a simulated sweep."""
+
+    verdict: Verdict
+    launcher_kills: int
+    worker_kills: int
+    calls: int
+    most_at_work: int
+    submitted_again: int
+
+
+class Job:
+    """A worker, as far as others can see it. `ending` is how it will go."""
+
+    def __init__(self, world: "World", run: str, attempt: int, ending: str) -> None:
+        self.world, self.run, self.attempt, self.ending = world, run, attempt, ending
+        self.token = token(run, attempt)
+        self.phase = "starting"
+        self.at = world.clock.now + world.random.uniform(0, 4)
+        self.beat_at = 0.0
+        self.step = 0
+        self.seconds = world.random.uniform(0.3, 4)
+        self.nonce = f"{world.random.getrandbits(64):x}"
+
+    @property
+    def gone(self) -> bool:
+        return self.phase == "gone"
+
+    def act(self) -> None:
+        """Do what is due."""
+        now = self.world.clock.now
+        if self.gone or now < self.at:
+            return
+        if self.phase == "starting":
+            self._claim()
+            return
+        if now >= self.beat_at and not self._beat():
+            return
+        if self.step == 1 and self.ending not in ("succeed", "fail"):
+            self._strike()
+            return
+        if self.step == STEPS:
+            self._finish(Event.FAILED if self.ending == "fail" else Event.SUCCEEDED)
+            return
+        self.world.rows.append((self.run, self.attempt, self.step))
+        self.step += 1
+        self.at = now + self.seconds
+
+    def _claim(self) -> None:
+        world, layout = self.world, self.world.layout
+        nothing_newer = not world.store.exists(
+            layout.event(self.run, self.attempt + 1, Event.INTENT)
+        )
+        try:
+            if nothing_newer:
+                self._record(Event.CLAIMED, nonce=self.nonce)
+        except AlreadyExists:
+            claim = read_json(world.store, layout.event(self.run, self.attempt, Event.CLAIMED))
+            nothing_newer = claim["nonce"] == self.nonce
+        if not nothing_newer:
+            self.phase = "gone"
+            if world.random.random() < 0.5:  # the backend may answer for either copy
+                world.backend.end(self.token, 0)
+                if self.token in world.vanished:  # all that can be known now is that it died
+                    world.truth(self, failed=True)
+            return
+        self.phase = "training"
+        world.begun(self)
+        self._beat()
+
+    def _beat(self) -> bool:
+        """Whether it is to go on."""
+        world, layout = self.world, self.world.layout
+        self.beat_at = world.clock.now + BEAT
+        body = {"schema": 1, "counter": world.clock.now, "pid": 1, "paused": None, "paused_s": 0.0}
+        world.store.replace(
+            layout.heartbeat(self.run, self.attempt), encode(body | {"time": timestamp()})
+        )
+        if world.store.exists(layout.event(self.run, self.attempt + 1, Event.INTENT)):
+            self._finish(Event.PREEMPTED, "superseded")
+            return False
+        lost = layout.event(self.run, self.attempt, Event.LOST)
+        returned = layout.event(self.run, self.attempt, Event.RETURNED)
+        if world.store.exists(lost) and not world.store.exists(returned):
+            self._record(Event.RETURNED)
+        return True
+
+    def _strike(self) -> None:
+        """The interference that this attempt suffers, once."""
+        world = self.world
+        world.worker_kills += 1
+        ending, self.ending = self.ending, "succeed"
+        if ending == "preempted":
+            self._finish(Event.PREEMPTED, "terminated")
+        elif ending == "killed":
+            self.phase = "gone"
+            world.truth(self, failed=True)
+            world.backend.end(self.token, None)
+        elif ending == "vanish":
+            self.phase = "gone"
+            world.vanished.add(self.token)
+            world.backend.jobs.pop(self.token, None)
+        else:
+            world.backend.jobs.pop(self.token, None)
+            self.at = world.clock.now + world.random.uniform(0.5, 3) * LEASE
+
+    def _finish(self, event: Event, reason: str | None = None) -> None:
+        code = {Event.SUCCEEDED: 0, Event.FAILED: 1}.get(event)
+        reason = "error" if event is Event.FAILED else reason
+        times = {"started": timestamp(), "ended": timestamp(), "wall_s": 1.0}
+        usage = {"max_rss_bytes": 1, "host": "here"}
+        outcome = {"code": code, "signal": None, "reason": reason, "detail": None}
+        with suppress(AlreadyExists):  # ours, whose reply was lost
+            self._record(event, **outcome, **times, **usage)
+        self.phase = "gone"
+        self.world.truth(self, failed=event is Event.FAILED)
+        if self.token in self.world.backend.jobs:
+            self.world.backend.end(self.token, code)
+
+    def _record(self, event: Event, **body: Any) -> None:
+        path = self.world.layout.event(self.run, self.attempt, event)
+        self.world.store.create(path, encode({"schema": 1, "time": timestamp()} | body))
+
+
+class World:
+    """A sweep of `runs` runs whose attempts go as `endings` says: a run's number to how its first,
+    second, ... attempt goes; attempts that are not mentioned succeed."""
+
+    def __init__(
+        self,
+        root: Path,
+        seed: int,
+        *,
+        runs: int = 3,
+        endings: Mapping[int, list[str]] | None = None,
+        **launch: Any,
+    ) -> None:
+        self.random = random.Random(seed)
+        self.store = LocalStore(str(root))
+        self.layout = Layout(SWEEP)
+        self.backend = FakeBackend()
+        self.clock = FakeClock()
+        self.rows: list[Row] = []
+        self.jobs: list[Job] = []
+        self.most_at_work = 0
+        self.worker_kills = 0
+        self.launcher_kills = 0
+        self.calls = 0
+        self.failed: dict[str, dict[int, bool]] = {}
+        self.vanished: set[str] = set()
+        self.ids = [f"{index:012x}" for index in range(runs)]
+        self._endings = {self.ids[n]: list(chosen) for n, chosen in (endings or {}).items()}
+        self._seen = 0
+        self.store.replace(self.layout.plan, encode(_plan(self.ids, launch)))
+        self.store.replace(self.layout.service, encode({"schema": 1, "env_file": None}))
+
+    def sleep(self, seconds: float) -> None:
+        """Time passes, and the jobs act."""
+        self.clock.sleep(seconds)
+        if self.clock.now > DAY:
+            raise AssertionError(f"stuck: {read_events(self.store, SWEEP)}")
+        for submitted in self.backend.submitted[self._seen :]:
+            run, _, attempt = submitted.rpartition("-a")
+            chosen = self._endings.get(run, [])
+            number = int(attempt)
+            ending = chosen[number - 1] if number <= len(chosen) else "succeed"
+            self.jobs.append(Job(self, run, number, ending))
+        self._seen = len(self.backend.submitted)
+        self.jobs = [job for job in self.jobs if not job.gone]
+        self.random.shuffle(self.jobs)
+        for job in self.jobs:
+            job.act()
+
+    def begun(self, job: Job) -> None:
+        """A job begins to train: note how many do."""
+        training = sum(other.phase == "training" for other in self.jobs)
+        self.most_at_work = max(self.most_at_work, training)
+
+    def truth(self, job: Job, *, failed: bool) -> None:
+        """An attempt has ended for good, or has been stopped."""
+        self.failed.setdefault(job.run, {})[job.attempt] = failed
+
+    def launcher(self, faults: Faults) -> Launcher:
+        """A launcher whose store and backend go wrong as `faults` says."""
+        store, backend = FaultyStore(self.store, faults), FaultyBackend(self.backend, faults)
+        return Launcher(store, SWEEP, backend, clock=self.clock, sleep=self.sleep)
+
+    def launch(self, faults: Faults) -> bool:
+        """Be a launcher until it has ended or is killed; whether it says that it is done."""
+        try:
+            self.launcher(faults).run()
+        except Killed:
+            if not faults.struck:
+                raise  # it was not us: the power is off
+            self.launcher_kills += 1
+            self.sleep(self.random.uniform(0, 10))
+            return False
+        except StoreError:  # it ended with a message: somebody starts it again
+            self.sleep(1.0)
+            return False
+        finally:
+            self.calls += len(faults.calls)
+        return True
+
+    def relaunch_until_done(self, faults: Callable[[], Faults], most: int = 200) -> None:
+        """Start launchers, with the faults that `faults` deals out, until one has ended and every
+        run has come to its end."""
+        for _ in range(most):
+            if self.launch(faults()) and self._settled():
+                return
+        raise AssertionError(f"not done: {read_events(self.store, SWEEP)}")
+
+    def _settled(self) -> bool:
+        """Also waits for workers that nobody waits for any more, which the ledger still hears."""
+        for _ in range(1000):
+            if not self.jobs:
+                break
+            self.sleep(1.0)
+        events = read_events(self.store, SWEEP)
+        final = (State.SUCCEEDED, State.FAILED)
+        return all(fold(events.get(run, ())).state in final for run in self.ids)
+
+    def result(self, *, once: bool = False) -> Result:
+        """The verdict on all of it: a run fails if, and only if, its last attempt did."""
+        failing = [run for run, ended in self.failed.items() if ended[max(ended)]]
+        expected = dict.fromkeys(failing, State.FAILED)
+        verdict = judge(self.store, SWEEP, self.rows, STEPS, once=once, expected=expected)
+        kills = (self.launcher_kills, self.worker_kills)
+        again = len(self.backend.submitted) - len(set(self.backend.submitted))
+        return Result(verdict, *kills, self.calls, self.most_at_work, again)
+
+
+def _plan(ids: list[str], launch: Mapping[str, Any]) -> dict[str, Any]:
+    defaults = {
+        "backend": "fake",
+        "max_parallel": 2,
+        "retries": 0,
+        "timeout_s": None,
+        "grace_s": 30.0,
+        "lease_s": LEASE,
+        "resume": "auto",
+        "env": {},
+        "window": None,
+    }
+    recipe = {"cwd": "/", "kind": "command", "command": ["true"], "python": "python"}
+    runs = [
+        {"id": run, "name": f"x={n}", "cell": f"x={n}", "seed": None, "config": {"x": n}}
+        for n, run in enumerate(ids)
+    ]
+    head = {"schema": 1, "name": SWEEP, "recipe": recipe, "secrets": [], "service": "none"}
+    return head | {"launch": defaults | launch, "runs": runs}
+
+
+def one_fault(root: Path, number: int, fault: Fault, **options: Any) -> tuple[Result, bool]:
+    """A sweep in which the launcher's call `number` goes wrong; whether it came that far."""
+    world = World(root, seed=number, **options)
+    first = [Faults({number: fault})]
+    made = list(first)
+    world.relaunch_until_done(lambda: first.pop() if first else Faults())
+    return world.result(once=True), bool(made[0].struck)
+
+
+def by_seed(root: Path, seed: int) -> Result:
+    """A sweep that everything happens to: launchers killed at call after call, stores and backends
+    that fail or answer twice, workers killed, preempted, stalled."""
+    chance = random.Random(seed)
+    runs = chance.randint(2, 5)
+    endings = {n: _endings(chance) for n in range(runs)}
+    world = World(root, seed, runs=runs, endings=endings, max_parallel=chance.randint(1, 4))
+    kills = chance.randint(4, 14)
+
+    def deal() -> Faults:
+        if world.launcher_kills >= kills:
+            return Faults()
+        last = chance.randint(1, 90)
+        chosen = {
+            n: chance.choice(list(Fault)[:3]) for n in range(1, last) if chance.random() < 0.03
+        }
+        return Faults(chosen | {last: chance.choice(DEADLY)})
+
+    world.relaunch_until_done(deal)
+    return world.result()
+
+
+def _endings(chance: random.Random) -> list[str]:
+    """How a run's attempts go: some that are to be started again, then one that decides. There are
+    no retries: a failure is the end."""
+    again = [chance.choice(("preempted", "vanish", "stall")) for _ in range(chance.randint(0, 2))]
+    return [*again, chance.choice(("succeed", "succeed", "succeed", "fail", "killed"))]

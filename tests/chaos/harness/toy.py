@@ -1,0 +1,76 @@
+"""The recipe of the chaos tests, a command: `toy.py LEDGER STEPS SECONDS MODE LOG_PATH`.
+
+Standard library only, and quick to start: each step is a row in the ledger and a line of metrics.
+`MODE` is a list of words, `:` between them:
+
+    plain       nothing else
+    silent      no metrics: nothing in its folder
+    resume      a checkpoint after every step; starts after the last one; a final one at the end
+    incomplete  the same without the final one
+    fail        exit code 1 at the end
+    first       what follows is for the first attempt only
+    torn-N      write N bytes of the second step's metrics, and die by SIGKILL
+    memory      take memory until there is none
+    say-TEXT    print TEXT at the end
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+
+
+def main(ledger: str, steps: str, seconds: str, mode: str, log_path: str) -> int:
+    run, attempt = os.environ["SWEEPER_RUN"], int(os.environ["SWEEPER_ATTEMPT"])
+    before, _, after = mode.partition("first:")
+    words = before.split(":") + (after.split(":") if attempt == 1 else [])
+    saves = "resume" in words or "incomplete" in words
+    checkpoints = os.path.join(log_path, "checkpoints.jsonl")
+    begin = next_step(checkpoints) if saves else 0
+    torn = next((int(word[5:]) for word in words if word.startswith("torn-")), None)
+    for step in range(begin, int(steps)):
+        line = json.dumps({"step": step, "loss": 1 / (1 + step), "note": "é" * 3}) + "\n"
+        if torn is not None and step == 1:
+            append(os.path.join(log_path, "metrics.jsonl"), line.encode()[:torn])
+            os.kill(os.getpid(), signal.SIGKILL)
+        append(ledger, f"{run} {attempt} {step}\n".encode(), sync=True)
+        if "silent" not in words:
+            append(os.path.join(log_path, "metrics.jsonl"), line.encode())
+        time.sleep(float(seconds) / int(steps))
+        if saves:
+            record = {"name": f"{step:06d}", "step": step, "state_path": f"toy://{run}/{step}"}
+            append(checkpoints, (json.dumps(record) + "\n").encode())
+    if "resume" in words:
+        append(checkpoints, b'{"name": "final", "final": true}\n')
+    if "memory" in words:
+        taken = []
+        while True:
+            taken.append(bytearray(b"x" * (1 << 20)))
+    for word in words:
+        if word.startswith("say-"):
+            print(word[4:], flush=True)
+    return 1 if "fail" in words else 0
+
+
+def append(path: str, data: bytes, *, sync: bool = False) -> None:
+    """One write at the end of a file."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.write(descriptor, data)
+    if sync:
+        os.fsync(descriptor)
+    os.close(descriptor)
+
+
+def next_step(path: str) -> int:
+    """The step after the last checkpoint on record."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            records = [json.loads(line) for line in file]
+    except OSError:
+        return 0
+    return max((record.get("step", -1) for record in records), default=-1) + 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

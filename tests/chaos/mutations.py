@@ -1,0 +1,199 @@
+"""Does the quick part notice? Takes one safeguard at a time out of a copy of the package, and runs
+those of the quick tests that are there for it: `python tests/chaos/mutations.py [NAME...]`.
+
+Exit code 1 when a mutant survives, or when the tests fail without one.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Mutation(NamedTuple):
+    """`old` becomes `new` in `file`, in the one place where it stands; `tests` are to notice."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+DISK = "tests/chaos/test_disk.py::test_the_power_goes_at_every_system_call"
+CALLS = "tests/chaos/test_simulation.py::test_one_fault_at_every_call"
+TWICE = "tests/chaos/test_launchers.py::test_submissions_that_go_wrong[twice]"
+WORKERS = "tests/chaos/test_workers.py::"
+WAKES = "tests/chaos/test_tmux.py::test_a_stopped_worker_wakes_up_beside_a_newer_attempt"
+
+MUTATIONS = [
+    Mutation(
+        "no claim",
+        "sweeper/claim.py",
+        "        patiently(lambda: store.create(path, encode(body)))\n",
+        "        patiently(lambda: store.replace(path, encode(body)))\n",
+        TWICE,
+    ),
+    Mutation(
+        "a claim that does not know itself",
+        "sweeper/claim.py",
+        '.get("nonce") == nonce',
+        '.get("nonce") is None',
+        "tests/chaos/test_launchers.py::test_the_reply_to_a_workers_create_is_lost",
+    ),
+    Mutation(
+        "a create that is not exclusive",
+        "sweeper/store.py",
+        "                os.link(temporary, full)\n            finally:\n"
+        "                os.unlink(temporary)\n",
+        "                os.replace(temporary, full)\n            finally:\n                pass\n",
+        TWICE,
+    ),
+    Mutation(
+        "no sync of a file",
+        "sweeper/store.py",
+        "            if durable:\n                os.fsync(descriptor)\n",
+        "",
+        DISK,
+    ),
+    Mutation(
+        "the folder is synced before the file is named",
+        "sweeper/store.py",
+        "                # link() fails when the name is taken, and never shows half a file.\n"
+        "                os.link(temporary, full)\n            finally:\n"
+        "                os.unlink(temporary)\n            _sync_folder(os.path.dirname(full))\n",
+        "                _sync_folder(os.path.dirname(full))\n"
+        "                os.link(temporary, full)\n            finally:\n"
+        "                os.unlink(temporary)\n",
+        DISK,
+    ),
+    Mutation(
+        "no sync of the folder",
+        "sweeper/store.py",
+        "            _sync_folder(os.path.dirname(full))\n        except FileExistsError",
+        "        except FileExistsError",
+        DISK,
+    ),
+    Mutation(
+        "no sync of a new folder's parent",
+        "sweeper/store.py",
+        "    _sync_folder(parent)\n",
+        "",
+        DISK,
+    ),
+    Mutation(
+        "submitted without looking for it first",
+        "sweeper/launcher.py",
+        "        found = self._backend.find(list(opened))\n",
+        "        found = {}\n",
+        CALLS,
+    ),
+    Mutation(
+        "acknowledged before it is submitted",
+        "sweeper/launcher.py",
+        "        self._backend.submit(\n",
+        "        for run, attempt in attempts.items():\n"
+        "            self._board.add(run, attempt, Event.SUBMITTED)\n"
+        "        self._backend.submit(\n",
+        CALLS,
+    ),
+    Mutation(
+        "lost though the backend knows the job",
+        "sweeper/launcher.py",
+        "            if status.state is JobState.ABSENT:\n",
+        "            if status.state is not None:\n",
+        WORKERS + "test_a_stopped_worker_goes_on",
+    ),
+    Mutation(
+        "a newer attempt stops nobody",
+        "sweeper/claim.py",
+        "    return store.exists(layout.event(run, attempt + 1, Event.INTENT))\n",
+        "    return False\n",
+        WAKES,
+    ),
+    Mutation(
+        "a worker that is killed leaves its recipe running",
+        "sweeper/guard.py",
+        "            os.killpg(groups[-1], signal.SIGKILL)\n",
+        "            pass\n",
+        WORKERS + "test_a_recipe_that_was_orphaned_goes_within_a_moment",
+    ),
+    Mutation(
+        "torn lines are handed on",
+        "sweeper/seeding.py",
+        '        file.write(data[: data.rfind(b"\\n") + 1] if lines else data)\n',
+        "        file.write(data)\n",
+        WORKERS + "test_a_kill_at_every_byte_of_a_metrics_append",
+    ),
+    Mutation(
+        "a store that vanished is made again",
+        "sweeper/store.py",
+        "        self._see_root()\n",
+        "",
+        "tests/chaos/test_disk.py::test_a_store_that_vanishes_and_comes_back",
+    ),
+    Mutation(
+        "a pid is taken for its process",
+        "sweeper/backends/local.py",
+        "                process.send_signal(signal.SIGTERM)\n",
+        "                __import__('os').kill(process.pid, signal.SIGTERM)\n",
+        WORKERS + "test_a_pid_that_is_used_again",
+    ),
+]
+
+
+def copy(folder: Path) -> None:
+    """What the tests need of the tree."""
+    for name in ("sweeper", "tests"):
+        ignore = shutil.ignore_patterns("__pycache__", "bench")
+        shutil.copytree(ROOT / name, folder / name, ignore=ignore)
+    shutil.copy(ROOT / "pyproject.toml", folder)
+
+
+def passes(folder: Path, tests: list[str]) -> bool:
+    """Whether the tests pass in the copy, with the package of the copy."""
+    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=False)
+    if done.returncode not in (0, 1):
+        raise RuntimeError(done.stdout.decode()[-2000:] + done.stderr.decode()[-2000:])
+    if done.returncode and folder.name == "sound":
+        print(done.stdout.decode()[-3000:], file=sys.stderr)
+    return done.returncode == 0
+
+
+def mutate(folder: Path, mutation: Mutation) -> None:
+    """Make the one change. Raises `ValueError` when the text is not there exactly once."""
+    path = folder / mutation.file
+    text = path.read_text()
+    if text.count(mutation.old) != 1:
+        raise ValueError(f"{mutation.name}: {mutation.file} has changed; mend the mutation")
+    path.write_text(text.replace(mutation.old, mutation.new))
+
+
+def main(names: list[str]) -> int:
+    chosen = [m for m in MUTATIONS if not names or m.name in names]
+    survived = 0
+    with tempfile.TemporaryDirectory() as place:
+        sound = Path(place, "sound")
+        copy(sound)
+        tests = sorted({m.tests for m in chosen})
+        well = passes(sound, tests)
+        print(f"{'as it is':52}{'passes' if well else 'FAILS'}", flush=True)
+        for number, mutation in enumerate(chosen):
+            folder = Path(place, str(number))
+            shutil.copytree(sound, folder)
+            mutate(folder, mutation)
+            unnoticed = passes(folder, [mutation.tests])
+            survived += unnoticed
+            print(f"{mutation.name:52}{'SURVIVES' if unnoticed else 'noticed'}", flush=True)
+    return 1 if survived or not well else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,190 @@
+"""Disks: the power goes at every write, sync, link and rename; the disk is full in every write; the
+store does not answer for a while, or at launch; it vanishes and comes back."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from harness.disk import Disk
+from harness.real import Sweep, until
+from harness.simulation import World
+
+from sweeper.store import LocalStore
+from sweeper.testing import Faults, Killed
+
+Sweeps = Callable[..., Sweep]
+
+
+def _power_cut(root: Path, number: int, *, jobs_survive: bool) -> tuple[World, Disk]:
+    """A sweep whose store loses its power at system call `number`, launched again afterwards."""
+    world = World(root, seed=number, runs=2)
+    disk = Disk(str(root), cut_at=number)
+    with disk.installed():
+        try:
+            world.relaunch_until_done(Faults)
+        except Killed:
+            disk.restart()
+            assert all(_is_json(path) for path in root.rglob("*.json")), f"torn at {number}"
+            if not jobs_survive:
+                world.jobs.clear()
+                world.backend.jobs.clear()
+            world.relaunch_until_done(Faults)
+    return world, disk
+
+
+@pytest.mark.parametrize("jobs_survive", [True, False])
+def test_the_power_goes_at_every_system_call(memory: Path, jobs_survive: bool) -> None:
+    """Nothing that was not synced is there afterwards; what is there is whole. Where the jobs were
+    elsewhere and go on, no run is started again; where they went with the machine, none that had
+    succeeded is."""
+    number, cut = 0, True
+    while cut:
+        number += 1
+        world, disk = _power_cut(memory / str(number), number, jobs_survive=jobs_survive)
+        cut = disk.calls >= number
+        result = world.result(once=jobs_survive)
+        assert result.verdict.good, f"system call {number}: {result}"
+        for run, ended in world.failed.items():
+            done = [attempt for attempt, failed in ended.items() if not failed]
+            trained = {attempt for row, attempt, _ in world.rows if row == run}
+            assert max(trained) <= min(done), f"system call {number}: {run} trained again"
+    assert number > 60
+
+
+def test_the_disk_keeps_what_was_synced(memory: Path) -> None:
+    """The model of the disk itself: without a sync there is nothing, or an empty file."""
+    disk = Disk(str(memory))
+    with disk.installed():
+        store = LocalStore(str(memory))
+        store.create("a/one", b"1")
+        store.replace("a/two", b"2", durable=False)
+        store.append("a/log", b"3")
+        disk.restart()
+        assert sorted(entry.path for entry in store.list("")) == ["a/one"]
+        store.append("a/one", b"more")
+        disk.restart()
+        assert store.read("a/one") == b"1"
+
+
+def test_the_disk_is_full_in_every_write_of_the_launcher(sweep: Sweeps) -> None:
+    """Three writes from the Nth on fail, the first of them half done. The launcher either
+    ends with one line, and goes on when it is started again, or waits by itself."""
+    number, code = 0, 1
+    while code or number < 3:
+        number += 1
+        one = sweep(runs=2, steps=2, seconds=0.05)
+        code = one.start(no_space=number).wait()
+        said = one.log.read_text()
+        assert "Traceback" not in said, said
+        if "No space left" not in said:
+            assert number > 8
+            break
+        assert one.finish() == 0
+        assert one.verdict(once=True).good
+        code = 1
+
+
+def test_the_disk_is_full_in_every_write_of_a_worker(sweep: Sweeps) -> None:
+    """Three writes from the Nth on fail. A worker that could not claim, or not write its recipe's
+    configuration, ends, and the next attempt succeeds; one that trains goes on to its end."""
+    for number in (1, 3, 6):
+        one = sweep(runs=2, steps=2, mode="say-hello", seconds=0.05, launch={"retries": 3})
+        assert one.finish(worker={"beat": 0.05, "no_space": number}) == 0
+        assert one.verdict().good, number
+        assert not [path for path in one.root.rglob("*.json") if not _is_json(path)]
+
+
+def _is_json(path: Path) -> bool:
+    json.loads(path.read_bytes())
+    return True
+
+
+def _mount(folder: Path) -> None:
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=512k", "none", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:  # noqa: PLW1510
+        pytest.skip("small file systems can be mounted by root only")
+
+
+def test_a_disk_that_really_is_full(sweep: Sweeps) -> None:
+    """A file system of 512 KB, filled up before the launch, then while runs are at work."""
+    one = sweep(runs=4, steps=4, seconds=0.4)
+    _mount(one.root)
+    try:
+        filler = one.root / "filler"
+        _fill(filler)
+        assert one.start().wait() == 6
+        assert "No space left on device" in one.log.read_text().splitlines()[-1]
+        filler.unlink()
+        launching = one.start()
+        until(one.rows)
+        _fill(filler)
+        until(lambda: "No space left" in one.log.read_text().partition("succeeded")[2])
+        filler.unlink()
+        launching.wait()
+        assert one.finish() in (0, 3)
+        assert not one.verdict().doubled
+        assert not one.verdict().wrong
+    finally:
+        one.clean()
+        subprocess.run(["umount", "-l", str(one.root)], check=True)
+
+
+def _fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(1024))
+
+
+def test_a_store_that_does_not_answer_for_a_while(sweep: Sweeps) -> None:
+    """Thirty calls in a row fail, wherever the thirty begin: the launcher says so and waits."""
+    for first in range(8, 60, 17):
+        one = sweep(runs=2)
+        faults = {str(number): "fail" for number in range(first, first + 30)}
+        code = one.start(faults=faults).wait()
+        assert code == 0 or "injected" in one.log.read_text()
+        assert one.finish() == 0
+        assert one.verdict(once=True).good, first
+
+
+def test_a_store_that_does_not_answer_a_worker(sweep: Sweeps) -> None:
+    """Eight of a worker's calls in a row fail once it has claimed: the run is not stopped."""
+    one = sweep(runs=2, seconds=0.6)
+    faults = {str(number): "fail" for number in range(5, 13)}
+    assert one.finish(worker={"beat": 0.1, "faults": faults}) == 0
+    assert one.verdict(once=True).good
+
+
+def test_a_store_that_is_not_there_at_launch(sweep: Sweeps) -> None:
+    """One line, exit code 6, and nothing left behind."""
+    one = sweep()
+    one.root.write_text("a file where the folder should be")
+    assert one.start().wait() == 6
+    (said,) = one.log.read_text().splitlines()
+    assert said.startswith("sweeper: ")
+    assert not one.ledger.exists()
+
+
+def test_a_store_that_vanishes_and_comes_back(sweep: Sweeps) -> None:
+    """The folder is taken away under launcher and workers, as when a disk is unmounted, an empty
+    one is in its place, and the old one comes back: nothing is started a second time meanwhile.
+    (A recipe that writes into its folder just then fails; this one does not.)"""
+    one = sweep(runs=4, steps=4, seconds=1.6, mode="silent")
+    launching = one.start()
+    until(lambda: len(one.rows()) >= 2)
+    away = one.root.with_name("away")
+    one.root.rename(away)
+    one.root.mkdir()
+    until(lambda: "waiting" in one.log.read_text() or launching.poll() is not None)
+    put = [entry.path for entry in os.scandir(one.root)]
+    assert not put, f"written where the disk was: {put}"
+    one.root.rmdir()
+    away.rename(one.root)
+    launching.wait()
+    assert one.finish() == 0
+    assert one.verdict(once=True).good

@@ -1,0 +1,170 @@
+"""Real launchers, really killed (SIGKILL), and the real local backend and worker; two launchers at
+once; and submissions that go wrong: accepted but timed out, or carried out twice."""
+
+import random
+import re
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+from harness.real import NAME, Sweep, until
+
+from sweeper.backends import open_backend
+from sweeper.layout import token
+from sweeper.states import Event, State
+from sweeper.sweeps import read_plan
+
+Sweeps = Callable[..., Sweep]
+LAST = 200
+
+
+@pytest.mark.parametrize("kind", ["kill", "kill_after"])
+def test_sigkill_at_calls_of_store_and_backend(sweep: Sweeps, kind: str) -> None:
+    """Every eleventh call of a launch from its very first to its last, before the call is made and
+    after it is done. (`run.py` takes every one; the simulation takes every one too.)"""
+    number, code = (1 if kind == "kill" else 6), -9
+    while code == -9:
+        one = sweep()
+        code = one.start(faults={number: kind}).wait()
+        assert code in (0, -9), one.log.read_text()
+        assert one.finish() == 0
+        assert one.verdict(once=True).good, f"{kind} at call {number}"
+        number += 11
+    assert 25 < number < LAST
+
+
+def test_sigkill_again_and_again(sweep: Sweeps) -> None:
+    """Thirty launchers of one sweep, each killed at a call drawn at random."""
+    one, chance = sweep(runs=6, seconds=0.4), random.Random(7)
+    for _ in range(30):
+        fault = chance.choice(["kill", "kill_after"])
+        if one.start(faults={chance.randint(1, 40): fault}).wait() == 0:
+            break
+    assert one.finish() == 0
+    assert one.verdict(once=True).good
+
+
+def test_sigkill_at_any_moment(sweep: Sweeps) -> None:
+    """Not between two calls but whenever: the launcher is a new interpreter each time."""
+    one, chance = sweep(runs=4, seconds=0.6), random.Random(8)
+    for _ in range(8):
+        launching = one.start(fork=False)
+        time.sleep(chance.uniform(0.1, 0.7))
+        launching.kill()
+    assert one.finish() == 0
+    assert one.verdict(once=True).good
+
+
+def test_two_launches_at_once(sweep: Sweeps) -> None:
+    """One becomes the launcher; the others end at once with exit code 6 and say why."""
+    one = sweep(runs=4)
+    launching = [one.start(fork=False) for _ in range(4)]
+    codes = sorted(launch.wait() for launch in launching)
+    assert codes[0] == 0
+    # Whoever comes after the end finds everything done.
+    assert set(codes) <= {0, 6}
+    assert codes.count(6) == one.log.read_text().count("another launcher is at work")
+    one.rest()
+    assert one.verdict(once=True).good
+
+
+@pytest.mark.parametrize("fault", ["lose_reply", "twice", "fail"])
+def test_submissions_that_go_wrong(sweep: Sweeps, fault: str) -> None:
+    """Each submission is accepted and times out, or starts two jobs, or is not accepted."""
+    one = sweep(runs=4)
+    faults = dict.fromkeys(range(1, 50) if fault != "fail" else range(1, 4), fault)
+    assert one.finish(faults=faults, only="backend.submit") == 0
+    assert one.verdict(once=True).good
+
+
+@pytest.mark.parametrize("fault", ["lose_reply", "twice", "fail"])
+@pytest.mark.parametrize("event", ["intent", "submitted"])
+def test_the_reply_to_an_exclusive_create_is_lost(sweep: Sweeps, fault: str, event: str) -> None:
+    """The launcher's: `twice` is a request that was sent again, and finds its own file."""
+    one = sweep(runs=4)
+    faults = dict.fromkeys(range(1, 40, 2), fault)
+    # Only where its very first round fails does a launcher give up, and say so.
+    assert one.start(faults=faults, only=f"{event}.json").wait() in (0, 6)
+    assert one.finish() == 0
+    assert one.verdict(once=True).good
+
+
+@pytest.mark.parametrize("fault", ["lose_reply", "twice", "fail"])
+@pytest.mark.parametrize("event", ["claimed", "succeeded"])
+def test_the_reply_to_a_workers_create_is_lost(sweep: Sweeps, fault: str, event: str) -> None:
+    """The worker knows its own claim when it meets it, and an outcome that is on record."""
+    one = sweep(runs=2)
+    worker = {"beat": 0.2, "faults": {"1": fault}, "only": f"store.create {NAME}/state/"}
+    if event == "succeeded":
+        worker["only"] = f"{event}.json"
+    assert one.finish(worker=worker) == 0
+    assert one.verdict(once=True).good
+
+
+def test_a_plan_that_is_added_to_while_launchers_are_killed(sweep: Sweeps) -> None:
+    """The sweep grows by a run at each launch; the launcher dies soon after it has begun."""
+    one = sweep(runs=2)
+    for number in range(3, 7):
+        one.spec["grid"]["grid"]["x"] = list(range(number))
+        one.start(faults={number * 5: "kill"}).wait()
+    assert one.finish() == 0
+    assert len(one.states()) == 6
+    assert one.verdict(once=True).good
+
+
+def test_never_more_than_max_parallel(sweep: Sweeps) -> None:
+    """However often the launcher is killed and started again, two jobs at most are at work."""
+    one, chance, most = sweep(runs=8, seconds=0.5), random.Random(9), [0]
+
+    def watch() -> None:
+        while not stop:
+            workers = [p for p in one.workers() if _is_worker(p)]
+            most[0] = max(most[0], len(workers))
+            time.sleep(0.02)
+
+    stop: list[bool] = []
+    with ThreadPoolExecutor(1) as pool:
+        watching = pool.submit(watch)
+        try:
+            for _ in range(12):
+                launching = one.start(fork=False)
+                time.sleep(chance.uniform(0.3, 0.6))
+                launching.kill()
+            assert one.finish(fork=False) == 0
+        finally:
+            stop.append(True)
+        watching.result()
+    assert most[0] in (1, 2)
+    assert one.verdict(once=True).good
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    """Not its guard, which has the same command line and a worker for its parent; nor a worker
+    whose outcome is on record, and which is about to go."""
+    try:
+        words, parent = process.cmdline(), process.parent()
+        guard = parent is not None and parent.cmdline() == words
+    except psutil.Error:
+        return False
+    if guard or len(words) < 2 or not re.fullmatch(r"[0-9a-f]{12}-a\d+", words[-1]):
+        return False
+    run, _, attempt = words[-1].rpartition("-a")
+    endings = (Event.SUCCEEDED, Event.FAILED, Event.PREEMPTED)
+    state = Path(words[-2], "state", run)
+    return not any((state / f"{attempt}.{event.value}.json").exists() for event in endings)
+
+
+def test_a_job_that_was_adopted_can_be_cancelled(sweep: Sweeps) -> None:
+    """By the backend of another launcher than the one that started it: the signal reaches the
+    worker, not what it has forked."""
+    one = sweep(runs=1, seconds=30)
+    launching = one.start()
+    until(one.rows)
+    launching.kill()
+    (run,) = [run["id"] for run in read_plan(one.store, NAME)["runs"]]
+    backend = open_backend("local", NAME, f"{one.store.root}/{NAME}")
+    backend.cancel([token(run, 1)])
+    until(lambda: State.PREEMPTED in one.states().values(), 20, "the worker was not told")

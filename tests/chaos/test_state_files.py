@@ -1,0 +1,129 @@
+"""State files that are damaged, empty, or of a newer sweeper."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from harness.real import NAME, Sweep, until
+
+from sweeper.documents import encode
+from sweeper.layout import Layout
+from sweeper.states import Event
+from sweeper.sweeps import read_plan
+
+Sweeps = Callable[..., Sweep]
+DAMAGE = {
+    "empty": b"",
+    "torn": b'{"schema": 1, "ti',
+    "zeros": bytes(64),
+    "list": b"[]",
+    "binary": b"\xff\xfe\x00",
+    "deep": b"[" * 100_000,
+    "newer": b'{"schema": 99}',
+    "types": b'{"schema": "x", "time": [], "reason": {}, "started": 7, "wall_s": "long"}',
+}
+
+
+def _say(one: Sweep, *arguments: str) -> tuple[int, str]:
+    """What `sweeper ARGUMENTS` says, and its exit code."""
+    command = [sys.executable, "-m", "sweeper", *arguments, "--root", str(one.root)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stdout + done.stderr, done.stderr
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture
+def done(sweep: Sweeps) -> Sweep:
+    """A sweep of two runs that has ended, one of them failed."""
+    one = sweep(runs=2, steps=2, seconds=0.02)
+    assert one.finish() == 0
+    return one
+
+
+@pytest.mark.parametrize("damage", list(DAMAGE))
+def test_a_damaged_event_still_tells_its_name(done: Sweep, damage: str) -> None:
+    """The name says what happened: nothing is done again, and every reader shows the state."""
+    for path in done.root.glob(f"{NAME}/state/*/*.json"):
+        path.write_bytes(DAMAGE[damage])
+    assert done.finish() == 0
+    assert done.verdict(once=True).good
+    for verb in ("status", "ls"):
+        code, said = _say(done, verb, NAME, "--json")
+        assert code == 0, said
+        assert [run["state"] for run in json.loads(said)["runs"]] == ["succeeded"] * 2
+        assert _say(done, verb, NAME)[0] == 0
+
+
+@pytest.mark.parametrize("damage", ["empty", "torn", "list", "deep", "newer", "types"])
+def test_a_damaged_plan_costs_a_line(done: Sweep, damage: str) -> None:
+    """No reader, and no launch, takes it for something else or writes over it."""
+    plan = Path(done.root, Layout(NAME).plan)
+    data = DAMAGE[damage]
+    plan.write_bytes(data)
+    for verb in ("status", "ls"):
+        code, said = _say(done, verb, NAME)
+        assert code == 6, said
+        assert len(said.strip().splitlines()) == 1
+        assert "sweep.json" in said
+    done.log.unlink()
+    assert done.start().wait() == 6, done.log.read_text()
+    assert "sweep.json" in done.log.read_text()
+    assert plan.read_bytes() == data
+
+
+def test_a_newer_plan_is_named_as_such(done: Sweep) -> None:
+    plan = Path(done.root, Layout(NAME).plan)
+    document = json.loads(plan.read_bytes())
+    plan.write_bytes(encode(document | {"schema": 2}))
+    code, said = _say(done, "status", NAME)
+    assert code == 6
+    assert "written by a newer sweeper; upgrade to read it" in said
+
+
+def test_names_that_are_no_events(sweep: Sweeps) -> None:
+    """What a newer sweeper, an editor or a file manager leaves in `state/` is passed over."""
+    one = sweep(runs=2, steps=2, seconds=0.02)
+    planned = sweep(runs=2)
+    del planned
+    for name in ("1.archived.json", "x.intent.json", "1.intent.json~", ".DS_Store", "1.json", "²"):
+        for run in ("0" * 12, "notes"):
+            path = one.root / NAME / "state" / run / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"?")
+    assert one.finish() == 0
+    assert one.verdict(once=True).good
+
+
+@pytest.mark.parametrize("damage", ["empty", "binary", "newer", "types"])
+def test_what_may_be_lost_is_made_again(sweep: Sweeps, damage: str) -> None:
+    """Heartbeats, observations, the service's address: damaged under a sweep at work. It ends as
+    if nothing had happened."""
+    one = sweep(runs=3, seconds=0.6)
+    first = one.start()
+    until(lambda: len(one.rows()) >= 2)
+    first.kill()
+    layout = one.layout
+    for path in (layout.observations, layout.service):
+        Path(one.root, path).write_bytes(DAMAGE[damage])
+    for path in Path(one.root, layout.heartbeats).iterdir():
+        path.write_bytes(DAMAGE[damage])
+    _, said = _say(one, "status", NAME)
+    assert "toys" in said
+    assert one.finish() == 0, one.log.read_text()
+    assert one.verdict(once=True).good
+
+
+@pytest.mark.parametrize("damage", ["empty", "torn", "newer"])
+def test_a_damaged_claim_is_somebody_elses(sweep: Sweeps, damage: str) -> None:
+    """A worker that finds a claim it cannot read leaves the attempt alone."""
+    one = sweep(runs=1, lease=1.0, launch={"retries": 2})
+    one.start(faults={"1": "kill"}, only="backend.submit").wait()
+    (run,) = [run["id"] for run in read_plan(one.store, NAME)["runs"]]
+    claim = Path(one.root, one.layout.event(run, 1, Event.CLAIMED))
+    claim.write_bytes(DAMAGE[damage])
+    assert one.finish() == 0, one.log.read_text()
+    assert {attempt for _, attempt, _ in one.rows()} == {2}
+    assert one.verdict().good

@@ -1,0 +1,133 @@
+"""What happens to a sweep when things are done to tmux: its server killed, its socket deleted, a
+window closed; and a worker that wakes up when a newer attempt has taken its place."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+from harness.real import NAME, Sweep, until
+
+from sweeper.backends.tmux import TmuxServer
+from sweeper.documents import read_json
+from sweeper.errors import Unreachable
+from sweeper.states import Event
+from sweeper.sweeps import read_events
+
+Sweeps = Callable[..., Sweep]
+
+
+def _tmux(socket: str, *arguments: str) -> str:
+    command = ["tmux", "-L", socket, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def _pids(one: Sweep) -> list[int]:
+    """The workers that have claimed, by their own word."""
+    return [
+        int(read_json(one.store, one.layout.event(run, attempt, Event.CLAIMED))["pid"])
+        for run, events in read_events(one.store, NAME).items()
+        for attempt, event in events
+        if event is Event.CLAIMED
+    ]
+
+
+def _no_session(one: Sweep) -> bool:
+    try:
+        return TmuxServer().session(f"{one.store.root}/{NAME}") is None
+    except Unreachable:  # it is just about to exit
+        return False
+
+
+def test_the_server_is_killed(sweep: Sweeps, tmux_socket: str) -> None:
+    """The workers survive the hangup and finish; what is still to start gets a new server."""
+    one = sweep(backend="tmux", runs=4, seconds=1.2)
+    launching = one.start(fork=False)
+    until(lambda: len(one.rows()) >= 2)
+    _tmux(tmux_socket, "kill-server")
+    assert launching.wait() == 0, one.log.read_text()
+    one.rest()
+    assert one.verdict(once=True).good
+
+
+def test_the_server_is_killed_and_so_are_its_jobs(sweep: Sweeps, tmux_socket: str) -> None:
+    """Lost after the lease, and started again, however many there were."""
+    one = sweep(backend="tmux", runs=4, seconds=1.0, lease=1.0)
+    launching = one.start(fork=False)
+    until(lambda: len(_pids(one)) >= 2)
+    killed = _pids(one)
+    _tmux(tmux_socket, "kill-server")
+    for pid in killed:
+        if psutil.pid_exists(pid):
+            os.kill(pid, signal.SIGKILL)
+    assert launching.wait() == 0, one.log.read_text()
+    one.rest()
+    assert one.verdict().good
+    assert sum((1, Event.LOST) in events for events in read_events(one.store, NAME).values()) >= 1
+
+
+def test_the_socket_is_deleted(sweep: Sweeps, tmux_socket: str) -> None:
+    """The server lives, and nobody reaches it: what it runs goes on to its end."""
+    one = sweep(backend="tmux", runs=4, seconds=1.2)
+    launching = one.start(fork=False)
+    until(lambda: len(one.rows()) >= 2)
+    server, path = _tmux(tmux_socket, "display-message", "-p", "#{pid} #{socket_path}").split()
+    Path(path).unlink()
+    try:
+        assert launching.wait() == 0, one.log.read_text()
+        one.rest()
+        assert one.verdict(once=True).good
+    finally:
+        os.kill(int(server), signal.SIGTERM)
+
+
+def test_a_window_is_closed_by_the_user(sweep: Sweeps, tmux_socket: str) -> None:
+    """Closing a window is looking away, not cancelling: the run goes on without it."""
+    one = sweep(backend="tmux", runs=3, seconds=1.5)
+    launching = one.start(fork=False)
+    until(lambda: len(one.rows()) >= 2)
+    session = TmuxServer().session(f"{one.store.root}/{NAME}")
+    assert session is not None
+    closed = 0
+    listing = _tmux(
+        tmux_socket, "list-windows", "-t", session, "-F", "#{window_id}\t#{window_name}"
+    )
+    for line in listing.splitlines():
+        window, _, name = line.partition("\t")
+        if name.startswith("x="):
+            _tmux(tmux_socket, "kill-window", "-t", window)
+            closed += 1
+    assert closed >= 1
+    assert launching.wait() == 0, one.log.read_text()
+    one.rest()
+    assert one.verdict(once=True).good
+
+
+def test_a_stopped_worker_wakes_up_beside_a_newer_attempt(sweep: Sweeps, tmux_socket: str) -> None:
+    """Tmux is killed, worker and recipe get SIGSTOP: lost after the lease, attempt 2 is opened
+    and succeeds. SIGCONT: the old worker finds the newer attempt and stops, its outcome outweighs
+    nothing, and what it still wrote lies in a folder of its own."""
+    one = sweep(backend="tmux", runs=1, steps=30, seconds=4.5, lease=1.0)
+    launching = one.start(fork=False)
+    until(lambda: len(one.rows()) >= 3)
+    (pid,) = _pids(one)
+    stopped = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+    _tmux(tmux_socket, "kill-server")  # first: a hangup continues what is stopped
+    until(lambda: _no_session(one))
+    for number in stopped:
+        os.kill(number, signal.SIGSTOP)
+    until(lambda: any(attempt == 2 for _, attempt, _ in one.rows()), 20, "no second attempt")
+    for number in stopped:
+        os.kill(number, signal.SIGCONT)
+    assert launching.wait() == 0, one.log.read_text()
+    one.rest()
+    (run,) = one.states()
+    events = read_events(one.store, NAME)[run]
+    assert {(1, Event.LOST), (1, Event.PREEMPTED), (2, Event.SUCCEEDED)} <= events
+    body = read_json(one.store, one.layout.event(run, 1, Event.PREEMPTED))
+    assert body["reason"] == "superseded"
+    assert one.verdict().good
+    second = Path(one.store.root, one.layout.log_path(run, 2), "metrics.jsonl").read_bytes()
+    assert second.count(b"\n") == 30

@@ -1,0 +1,190 @@
+"""Values that look like code, and secrets: what a grid says reaches its recipe byte for byte and is
+executed by nobody; what is secret is found nowhere it should not be."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from harness.real import NAME, Sweep, until
+
+from sweeper.documents import read_json
+from sweeper.errors import GridError
+from sweeper.planner import plan
+from sweeper.states import Event
+
+Sweeps = Callable[..., Sweep]
+HOSTILE = [
+    "$(touch pwn)",
+    "`touch pwn`",
+    "; touch pwn",
+    "&& touch pwn",
+    "| touch pwn #",
+    "a\nb",
+    "a\\\n  b\r\n",
+    "\n; touch pwn\n",
+    "--flag",
+    "-c",
+    "=",
+    "key=value",
+    "'\"`\\",
+    "%s %d {0}",
+    "#{pid} #(touch pwn) #S",
+    "~/x *",
+    "\x01\x1b[31m\x7f",
+    "ä 本 🙂 \u202e",
+    " ",
+    "null",
+    "1e-4",
+    "!!python/object/apply:os.system ['touch pwn']",
+    "@file",
+    "../../etc/passwd",
+]
+ECHO = """
+import json, os, sys
+import chz
+
+@chz.chz
+class Config:
+    log_path: str
+    value: str
+
+def main(config: Config):
+    with open(os.path.join(config.log_path, "got.json"), "w") as file:
+        json.dump(config.value, file)
+
+if __name__ == "__main__":
+    chz.nested_entrypoint(main)
+"""
+TELL = "import json, sys; json.dump(sys.argv[2], open(sys.argv[1] + '/got.json', 'w'))"
+COMMAND = [sys.executable, "-I", "-S", "-c", TELL.replace("{", "{{"), "{log_path}", "{value}"]
+
+
+def _echoing(sweep: Sweeps, kind: str, values: list[str], **options: object) -> Sweep:
+    """A sweep with a run for each value, whose recipe writes down what it got."""
+    one = sweep(command=COMMAND, launch={"max_parallel": 6}, **options)
+    grid = one.spec["grid"]
+    grid["base"] = {}
+    grid["grid"] = {"value": values}
+    if kind == "recipe":
+        del grid["command"]
+        (one.folder / "echo.py").write_text(ECHO)
+        grid["recipe"] = str(one.folder / "echo.py")
+    return one
+
+
+def _got(one: Sweep) -> list[str]:
+    """What the recipes got, in the order of the plan."""
+    runs = [run["id"] for run in read_json(one.store, one.layout.plan)["runs"]]
+    paths = [Path(one.store.root, one.layout.log_path(run, 1), "got.json") for run in runs]
+    return [json.loads(path.read_text()) for path in paths]
+
+
+@pytest.mark.parametrize("backend", ["local", "tmux"])
+@pytest.mark.parametrize("kind", ["recipe", "command"])
+def test_hostile_values(sweep: Sweeps, tmux_socket: str, kind: str, backend: str) -> None:
+    one = _echoing(sweep, kind, HOSTILE, backend=backend)
+    assert one.finish(fork=False) == 0, one.log.read_text()
+    assert _got(one) == HOSTILE
+    assert not list(one.folder.rglob("pwn"))
+    assert not Path("pwn").exists()
+
+
+@pytest.mark.parametrize("backend", ["local", "tmux"])
+def test_a_megabyte(sweep: Sweeps, tmux_socket: str, backend: str) -> None:
+    """To a recipe by its file; a command's argument has a limit of the system's, and is told."""
+    large = ["x" * (1 << 20)]
+    one = _echoing(sweep, "recipe", large, backend=backend)
+    assert one.finish(fork=False) == 0, one.log.read_text()
+    assert _got(one) == large
+    other = _echoing(sweep, "command", large, backend=backend)
+    assert other.finish(fork=False) == 3
+    (run,) = other.states()
+    body = read_json(other.store, other.layout.event(run, 1, Event.FAILED))
+    assert body["reason"] == "start"
+    assert "Argument list too long" in body["detail"]
+
+
+@pytest.mark.parametrize("kind", ["recipe", "command"])
+def test_nul_is_refused(sweep: Sweeps, kind: str) -> None:
+    """No argument and no path can hold one: said when planning, before anything is started."""
+    one = _echoing(sweep, kind, ["a\0b"])
+    with pytest.raises(GridError):
+        plan(one.spec["grid"])
+    assert one.start().wait() == 2
+    assert not one.ledger.exists()
+
+
+CANARY = "canary-7f3a9e51c0"
+SPILL = """
+import os, sys, time
+key = os.environ["MY_KEY"]
+assert key == "-".join(["canary", "7f3a9e51c0"])
+print("the key is", key, "and again:" + key + key[:8], flush=True)
+for letter in key:
+    sys.stdout.write(letter); sys.stdout.flush(); time.sleep(0.02)
+print(flush=True)
+open(os.environ["SWEEPER_RUN_DIR"] + "/ready", "w").close()
+time.sleep(float(sys.argv[1]))
+sys.exit("failed with " + key)
+"""
+
+
+@pytest.mark.parametrize("backend", ["local", "tmux"])
+def test_a_secret_is_nowhere_to_be_found(
+    sweep: Sweeps, tmux_socket: str, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Searched for while the sweep is at work and when it has ended: every file below root and
+    home, every process's arguments, tmux's environment and windows, the log, although the recipe
+    prints it. The one place is the private file of the environment, and it goes in the end."""
+    script = SPILL.replace("{", "{{").replace("}", "}}")
+    command = [sys.executable, "-I", "-S", "-c", script, "1.5", "--token", "none"]
+    one = sweep(runs=2, backend=backend, command=command)
+    one.spec["grid"]["secrets"] = ["MY_KEY"]
+    one.environment["MY_KEY"] = CANARY
+    monkeypatch.delenv("MY_KEY", raising=False)
+    launching = one.start(fork=False)
+    until(lambda: len(list(one.root.glob(f"{NAME}/runs/*/ready"))) == 2)
+    kept = list((one.folder / "home" / "environments").iterdir())
+    assert [path.stat().st_mode & 0o077 for path in kept] == [0]
+    assert CANARY in kept[0].read_text()
+    _search(one, tmux_socket, backend, allowed=kept)
+    assert launching.wait() == 3
+    one.rest()
+    _search(one, tmux_socket, backend, allowed=[])
+    logs = list(one.root.glob(f"{NAME}/attempts/*/stdout.log"))
+    assert len(logs) == 2
+    assert all(b"the key is ***" in log.read_bytes() for log in logs)
+
+
+def _search(one: Sweep, socket: str, backend: str, allowed: list[Path]) -> None:
+    files = [path for path in one.folder.rglob("*") if path.is_file() and path not in allowed]
+    assert len(files) > 10
+    assert not [path for path in files if CANARY.encode() in path.read_bytes()]
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            assert CANARY not in " ".join(process.cmdline())
+    if backend != "tmux" or shutil.which("tmux") is None:
+        return
+    shown = ""
+    for command in (
+        ["show-environment", "-g"],
+        ["show-environment", "-t", NAME],
+        ["list-panes", "-a", "-F", "#{pane_start_command} #{pane_title} #{window_name}"],
+    ):
+        shown += _tmux(socket, *command)
+    panes = _tmux(socket, "list-panes", "-a", "-F", "#{pane_id}").split()
+    assert len(panes) >= 3
+    shown += "".join(_tmux(socket, "capture-pane", "-p", "-J", "-S", "-", "-t", p) for p in panes)
+    assert "the key is" in shown
+    assert CANARY not in shown
+
+
+def _tmux(socket: str, *arguments: str) -> str:
+    command = ["tmux", "-L", socket, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout

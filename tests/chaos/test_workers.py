@@ -1,0 +1,241 @@
+"""Real workers: killed alone, with their recipe, before and after each of their store calls;
+preempted; stopped; out of memory; ended without their final record; and processes of others that
+get the pid of one of ours."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from harness.real import NAME, Sweep, until
+
+from sweeper import Registry
+from sweeper.backends import open_backend
+from sweeper.backends.base import JobState
+from sweeper.documents import read_json
+from sweeper.layout import token
+from sweeper.states import Event, State
+from sweeper.sweeps import read_events, read_plan
+
+Sweeps = Callable[..., Sweep]
+STEPS = 4
+
+
+def _body(one: Sweep, event: Event, attempt: int = 1) -> dict[str, object]:
+    """The body of an event of the only run."""
+    (run,) = one.states()
+    return read_json(one.store, one.layout.event(run, attempt, event))
+
+
+@pytest.mark.parametrize("kind", ["kill", "kill_after"])
+def test_sigkill_at_calls_of_the_workers_store(sweep: Sweeps, kind: str) -> None:
+    """Every fourth call of the worker's, before it is made or after it is done: the next attempt
+    does the run. (`run.py` takes every one.)"""
+    number, killed = (1 if kind == "kill" else 3), True
+    while killed:
+        one = sweep(runs=2, seconds=0.05, launch={"retries": 2})
+        assert one.finish(worker={"beat": 0.2, "faults": {str(number): kind}}) == 0
+        assert one.verdict().good, f"{kind} at call {number}"
+        killed = any(attempt > 1 for events in _events(one) for attempt, _ in events)
+        number += 4
+    assert number > 8
+
+
+def _events(one: Sweep) -> list[set[tuple[int, Event]]]:
+    return list(read_events(one.store, NAME).values())
+
+
+@pytest.mark.parametrize("kind", ["worker", "both", "recipe", "preempt"])
+def test_workers_are_struck_at_any_moment(sweep: Sweeps, kind: str, tmp_path: Path) -> None:
+    """SIGKILL for the worker alone (its recipe must go too), for worker and recipe, for the recipe
+    alone; SIGTERM. Twice a run at most; each run is resumed from its last checkpoint."""
+    diary = tmp_path / "diary"
+    strikes = {"seed": 5, "kinds": [kind], "within": 0.5, "most": 2, "diary": str(diary)}
+    one = sweep(
+        runs=5,
+        steps=STEPS,
+        seconds=0.4,
+        mode="resume",
+        launch={"retries": 4, "max_parallel": 5},
+        spec={"worker": {"beat": 0.2, "strikes": strikes}},
+    )
+    assert one.finish() == 0
+    assert one.verdict(resumes=True).good
+    assert len(diary.read_text().splitlines()) >= 3
+    _each_step_once(one)
+
+
+def _each_step_once(one: Sweep) -> None:
+    """As its readers see it, and in the folder of the last attempt."""
+    registry = Registry(str(one.root))
+    for record in registry.records(NAME):
+        steps = registry.metrics(record["id"], keys=["loss"])["step"].tolist()
+        assert steps == list(range(one.steps)), record["name"]
+
+
+def test_a_launcher_and_its_workers_are_killed_together(sweep: Sweeps, tmp_path: Path) -> None:
+    """As when a machine goes down: what was at work is lost after the lease, and done again."""
+    one = sweep(runs=3, seconds=1.0, lease=1.0)
+    launching = one.start()
+    until(lambda: len(one.rows()) >= 2)
+    launching.kill()
+    for process in one.workers():
+        process.kill()
+    assert one.finish() == 0
+    assert one.verdict().good
+    assert sum((1, Event.LOST) in events for events in _events(one)) == 2
+
+
+def test_a_stopped_worker_goes_on(sweep: Sweeps, tmp_path: Path) -> None:
+    """SIGSTOP for three leases; its job is there, so that no other attempt is started."""
+    strikes = {"seed": 1, "kinds": ["stop"], "within": 0, "most": 9, "diary": str(tmp_path / "d")}
+    one = sweep(runs=1, seconds=0.5, lease=1.0)
+    assert one.finish(worker={"beat": 0.2, "strikes": strikes}) == 0
+    assert (tmp_path / "d").exists()
+    assert one.verdict(once=True).good
+
+
+def test_exit_0_without_the_final_record(sweep: Sweeps) -> None:
+    """It is a failure, with its reason; the next attempt goes on from the last checkpoint."""
+    one = sweep(runs=1, mode="incomplete", launch={"retries": 1})
+    assert one.finish() == 3
+    assert _body(one, Event.FAILED, 1)["reason"] == "incomplete"
+    assert _body(one, Event.FAILED, 2)["reason"] == "incomplete"
+    assert len(one.rows()) == one.steps  # the second attempt had nothing left to train
+
+
+def test_a_kill_at_every_byte_of_a_metrics_append(sweep: Sweeps) -> None:
+    """A run for each number of bytes that the recipe got out before it died. The torn line costs
+    no reader anything, and the next attempt does not inherit it."""
+    line = len('{"step": 1, "loss": 0.5, "note": "\\u00e9\\u00e9\\u00e9"}\n')
+    one = sweep(steps=3, seconds=0, launch={"retries": 1, "max_parallel": 6})
+    del one.spec["grid"]["base"]["mode"]
+    one.spec["grid"]["grid"] = {"mode": [f"resume:first:torn-{size}" for size in range(line + 1)]}
+    assert one.finish() == 0
+    assert len(one.states()) == line + 1
+    assert one.verdict(resumes=True).good
+    _each_step_once(one)
+    for run in one.states():
+        first = Path(one.store.root, one.layout.log_path(run, 1), "metrics.jsonl").read_bytes()
+        second = Path(one.store.root, one.layout.log_path(run, 2), "metrics.jsonl").read_bytes()
+        assert second.startswith(first[: first.rfind(b"\n") + 1])
+        assert second.endswith(b"}\n")
+        assert second.count(b"\n") in (3, 4)  # step 1 is whole twice where nothing was torn
+
+
+@contextmanager
+def _memory_group(size: int) -> Iterator[Path]:
+    """A control group with little memory, with the membership file to write a pid to."""
+    ours = Path("/proc/self/cgroup").read_text().splitlines()
+    old = [line.split(":", 2)[2] for line in ours if line.split(":")[1] == "memory"]
+    base = Path("/sys/fs/cgroup/memory" + old[0] if old else "/sys/fs/cgroup")
+    group = base / f"sweeper-chaos-{os.getpid()}"
+    limit = "memory.limit_in_bytes" if old else "memory.max"
+    try:
+        group.mkdir()
+        (group / limit).write_text(str(size))
+        if not old:
+            (group / "memory.swap.max").write_text("0")
+    except OSError as error:
+        if group.exists():
+            group.rmdir()
+        pytest.skip(f"no control group can be made here: {error}")
+    try:
+        yield group / "cgroup.procs"
+    finally:
+        until(lambda: not (group / "cgroup.procs").read_text(), 20)
+        group.rmdir()
+
+
+def test_out_of_memory_in_a_control_group(sweep: Sweeps) -> None:
+    """The kernel kills the recipe, which is the largest; its worker lives to tell, and why."""
+    one = sweep(runs=1, mode="memory")
+    with _memory_group(96 << 20) as procs:
+        launching = one.start(fork=False)
+        procs.write_text(str(launching.pid))
+        launching.wait()
+        one.rest()
+    body = _body(one, Event.FAILED)
+    assert (body["reason"], body["signal"]) == ("oom", "SIGKILL")
+    assert one.states().popitem()[1] is State.FAILED
+
+
+def test_out_of_address_space(sweep: Sweeps) -> None:
+    """A limit that the recipe hears of: Python's own error, in the log, and exit code 1."""
+    one = sweep(runs=1, mode="memory")
+    toy = one.spec["grid"]["command"]
+    one.spec["grid"]["command"] = ["sh", "-c", 'ulimit -v 400000; exec "$@"', "sh", *toy]
+    assert one.finish() == 3
+    body = _body(one, Event.FAILED)
+    assert (body["reason"], body["code"]) == ("error", 1)
+    (run,) = one.states()
+    assert b"MemoryError" in one.store.read(one.layout.log(run, 1))
+
+
+def _process_with_pid(pid: int) -> "subprocess.Popen[bytes] | None":
+    """Another process under a pid that was used before, or None where the kernel is not asked."""
+    last = Path("/proc/sys/kernel/ns_last_pid")
+    sleep = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"]
+    for _ in range(300):
+        if psutil.pid_exists(pid):
+            time.sleep(0.01)
+            continue
+        try:
+            last.write_text(str(pid - 1))
+        except OSError:
+            return None
+        process = subprocess.Popen(sleep)
+        if process.pid == pid:
+            return process
+        process.kill()
+        process.wait()
+    return None
+
+
+def test_a_pid_that_is_used_again(sweep: Sweeps) -> None:
+    """A worker dies, and a stranger gets its pid (the kernel is told to give it that one). The
+    stranger is not taken for the job, and is not signalled when the job is cancelled."""
+    one = sweep(runs=1, seconds=30)
+    launching = one.start()
+    until(one.rows)
+    launching.kill()
+    (run,) = [run["id"] for run in read_plan(one.store, NAME)["runs"]]
+    job = token(run, 1)
+    backend = open_backend("local", NAME, f"{one.store.root}/{NAME}")
+    assert backend.poll([job])[job].state is JobState.RUNNING
+    pid = int(_body(one, Event.CLAIMED)["pid"])  # type: ignore[call-overload]
+    assert backend.find([job]) == {job: str(pid)}
+    os.kill(pid, signal.SIGKILL)
+    one.rest()
+    stranger = _process_with_pid(pid)
+    if stranger is None:
+        pytest.skip("only root can choose the pid of the next process")
+    try:
+        assert backend.poll([job])[job].state is JobState.ABSENT
+        backend.cancel([job])
+        time.sleep(0.3)
+        assert stranger.poll() is None, "a stranger was signalled"
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_a_recipe_that_was_orphaned_goes_within_a_moment(
+    sweep: Sweeps, alive: Callable[[int], bool]
+) -> None:
+    """The worker is killed alone: its guard takes the recipe with it, before the next attempt."""
+    one = sweep(runs=1, seconds=30)
+    launching = one.start()
+    until(one.rows)
+    launching.kill()
+    pid = int(_body(one, Event.CLAIMED)["pid"])  # type: ignore[call-overload]
+    recipe = [p.pid for p in one.workers() if str(one.ledger) in p.cmdline()]
+    assert recipe
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not any(alive(child) for child in recipe), 10, "the recipe goes on")

@@ -1,0 +1,156 @@
+"""Cancel, retry, a smoke run and the kept code, as typed, with real jobs."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+Shell = Any
+
+
+@pytest.fixture(params=["local", "tmux"])
+def shell(request: pytest.FixtureRequest, shells: Any, tmp_path: Path, tmux_socket: str) -> Shell:
+    return shells.Shell(tmp_path, request.param)
+
+
+def _left(shell: Shell) -> list[Path]:
+    """Files with environments that were not removed."""
+    return list((shell.folder / "home" / "environments").glob("*"))
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["launcher", "alone"])
+def test_cancel(shell: Shell, killed: bool) -> None:
+    """With a launcher at work, and without one."""
+    launcher = shell.start("launch", "grid.yaml", "seconds=60", "--wait")
+    shell.until(lambda: len(shell.executed()) >= 2)
+    if killed:
+        launcher.kill()
+        launcher.communicate()
+    said = shell.run("cancel", "toys", "lr=0.1*")
+    assert "toys: 3 cancelled" in said
+    states = shell.states()
+    assert states["cancelled"] == 3
+    if killed:
+        assert states == {"cancelled": 3, "planned": 3}
+    assert "toys: 6 cancelled" in shell.run("cancel", "toys")
+    said = json.loads(shell.run("cancel", "toys", "--json"))
+    assert {run["state"] for run in said["runs"]} == {"cancelled"}
+    assert shell.states() == {"cancelled": 6}
+    if not killed:
+        assert launcher.wait(30) == 3
+        launcher.communicate()
+    assert not _left(shell)
+    shell.run("status", "toys", code=3)
+    before = shell.executed()
+    assert "3 cancelled" in shell.run("cancel", "toys", "lr=0.1*")
+    assert shell.executed() == before
+    shell.run("launch", "grid.yaml", "seconds=60", "--wait", code=3)  # cancelled is cancelled
+    assert shell.executed() == before
+
+
+def test_retry_what_was_cancelled_and_what_failed(shell: Shell) -> None:
+    shell.run("launch", "grid.yaml", f"flag={shell.folder}/flag", "--wait", code=3)
+    assert shell.states()["failed"] >= 3
+    (shell.folder / "flag").write_text("mended")
+    said = shell.run("retry", "toys", "--wait")
+    assert "6/6 succeeded" in said
+    assert not _left(shell)
+    assert "0 runs to start again" in shell.run("retry", "toys")
+    said = shell.run("retry", "toys", "lr=0.1,seed=0", code=2)
+    assert "lr=0.1,seed=0 of toys has succeeded: there is nothing to retry" in said
+
+
+def test_a_retry_is_taken_up_by_the_launcher_at_work(shell: Shell) -> None:
+    launcher = shell.start("launch", "grid.yaml", "seconds=2", "--wait")
+    shell.until(lambda: len(shell.executed()) >= 2)
+    shell.run("cancel", "toys", "lr=0.3,seed=2")
+    said = shell.run("retry", "toys", "lr=0.3,seed=2")
+    assert "the launcher at work on the sweep takes them up" in said
+    output, errors = launcher.communicate(timeout=120)
+    assert launcher.returncode == 0, output + errors
+    assert shell.states() == {"succeeded": 6}
+    assert set(shell.executed().values()) == {1}
+
+
+def test_without_waiting_a_retry_goes_on_by_itself(shell: Shell) -> None:
+    shell.run("launch", "grid.yaml", f"flag={shell.folder}/flag", "--wait", code=3)
+    (shell.folder / "flag").write_text("mended")
+    assert "sweeper status toys --follow" in shell.run("retry", "toys", "--failed")
+    shell.until(lambda: shell.states() == {"succeeded": 6})
+
+
+def test_smoke(shells: Any, tmp_path: Path, tmux_socket: str) -> None:
+    shell = shells.Shell(tmp_path, "local")
+    said = shell.run("launch", "grid.yaml", "fail=true", "--smoke", "--wait", code=3)
+    assert "the first run, lr=0.1,seed=0, is failed" in said
+    assert len({run for run, _, _ in shell.executed()}) == 1
+    shell.run("launch", "grid.yaml", "--smoke", "--wait")
+    assert len({run for run, _, _ in shell.executed()}) == 7
+
+
+def _git(folder: Path, *arguments: str) -> None:
+    command = ["git", "-C", str(folder), "-c", "user.name=n", "-c", "user.email=n@x", *arguments]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def test_what_runs_is_the_code_as_it_was_at_launch(shell: Shell) -> None:
+    toy = shell.folder / "toy.py"
+    old = toy.read_text().replace("def main", 'VERSION = "old"\n\ndef main')
+    old = old.replace("    attempt =", "    print(VERSION, os.path.exists('data'))\n    attempt =")
+    toy.write_text(old)
+    (shell.folder / ".gitignore").write_text("data\nhome\nsweeps\nledger\n")
+    (shell.folder / "data").mkdir()
+    _git(shell.folder, "init", "-q")
+    _git(shell.folder, "add", "-A")
+    _git(shell.folder, "commit", "-qm", "one")
+    launcher = shell.start("launch", "grid.yaml", "seconds=1", "--wait")
+    shell.until(shell.ledger.exists)
+    toy.write_text("raise SystemExit('half-saved')\n")
+    output, errors = launcher.communicate(timeout=120)
+    assert launcher.returncode == 0, output + errors
+    assert "old True" in shell.run("logs", "toys/lr=0.3,seed=2")
+    toy.write_text(old.replace('"old"', '"new"'))
+    said = shell.run("launch", "grid.yaml", "seconds=1", "learning_rate=[0.1,0.9]", "--wait")
+    assert "the code has changed: attempts from now on run it as it is now" in said
+    assert "new True" in shell.run("logs", "toys/lr=0.9,seed=0")
+    kept = list((shell.folder / "sweeps" / "toys" / "runs").glob("*/code.diff"))
+    assert len(kept) == 9
+    assert any('+VERSION = "new"' in path.read_text() for path in kept)
+    toy.write_text(old.replace('"old"', '"live"'))
+    shell.run("launch", "grid.yaml", "learning_rate=[0.7,0.8]", "--wait", "--live")
+    assert "live True" in shell.run("logs", "toys/lr=0.7,seed=0")
+
+
+def test_a_retry_tells_that_the_code_has_changed(
+    shells: Any, tmp_path: Path, tmux_socket: str
+) -> None:
+    shell = shells.Shell(tmp_path, "local")
+    _git(tmp_path, "init", "-q")
+    (tmp_path / ".gitignore").write_text("home\nsweeps\nledger\nflag\n")
+    shell.run("launch", "grid.yaml", f"flag={tmp_path}/flag", "--wait", code=3)
+    (tmp_path / "flag").write_text("mended")
+    assert "has changed" not in shell.run("retry", "toys", "lr=0.1,seed=0", "--wait", code=3)
+    (tmp_path / "toy.py").write_text("raise SystemExit('changed')\n")
+    said = shell.run("retry", "toys", "--wait")
+    assert "the code has changed since the launch" in said
+    assert shell.states() == {"succeeded": 6}
+
+
+def test_a_secret_in_the_grid_is_refused(shells: Any, tmp_path: Path, tmux_socket: str) -> None:
+    shell = shells.Shell(tmp_path, "local")
+    grid = (tmp_path / "grid.yaml").read_text()
+    (tmp_path / "grid.yaml").write_text(grid + "secrets: [MY_KEY]\n")
+    shell.environment["MY_KEY"] = "canary-0815"
+    said = shell.run("launch", "grid.yaml", "ledger=canary-0815", code=2)
+    assert "the value of the secret MY_KEY stands in the grid" in said
+    assert "canary" not in said
+    assert not any(
+        b"canary" in path.read_bytes()
+        for path in tmp_path.rglob("*")
+        if path.is_file() and not os.path.islink(path)
+    )

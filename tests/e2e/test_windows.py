@@ -1,0 +1,114 @@
+"""A sweep in tmux, as its user sees it and meddles with it."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sweeper.states import State
+from sweeper.store import LocalStore
+from sweeper.sweeps import read_states
+
+pytestmark = pytest.mark.e2e
+
+GRID = """
+name: s
+command: [sh, -c, "echo {{x}} {{y}} >> {folder}/ledger; sleep {{seconds}}; exit {{x}}"]
+base: {{seconds: 0}}
+grid: {{x: [0, 3], y: [1, 2, 3]}}
+service: none
+launch: {{backend: tmux, max_parallel: 6, retries: 0, window: "x={{x}}"}}
+"""
+
+
+class Shell:
+    """`sweeper` and `tmux` as typed in a folder."""
+
+    def __init__(self, folder: Path, socket: str) -> None:
+        self.folder, self.socket = folder, socket
+        (folder / "grid.yaml").write_text(GRID.format(folder=folder))
+        self.environment = {**os.environ, "SWEEPER_HOME": str(folder / "home")}
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        command = [str(Path(sys.executable).parent / "sweeper"), *arguments]
+        return subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def tmux(self, *arguments: str) -> list[str]:
+        command = ["tmux", "-L", self.socket, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return done.stdout.splitlines()
+
+    def panes(self) -> dict[str, str]:
+        """A run's name -> its window and how tmux shows it; the others' by window alone."""
+        form = "#{@sweeper_title}\t#{window_name}#{T:pane-border-format}"
+        listed = self.tmux("list-panes", "-s", "-t", "s", "-F", form)
+        return dict(line.split("\t") for line in listed)
+
+    def executed(self) -> list[str]:
+        ledger = self.folder / "ledger"
+        return sorted(ledger.read_text().splitlines()) if ledger.exists() else []
+
+    def states(self) -> list[State]:
+        store = LocalStore(str(self.folder / "sweeps"))
+        return [state.state for state in read_states(store, "s").values()]
+
+
+@pytest.fixture
+def shell(tmp_path: Path, tmux_socket: str) -> Shell:
+    return Shell(tmp_path, tmux_socket)
+
+
+def _until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "waited 60 s in vain"
+        time.sleep(0.05)
+
+
+ALL = sorted(f"{x} {y}" for x in (0, 3) for y in (1, 2, 3))
+
+
+def test_grouped_runs_with_their_names_and_ends(shell: Shell) -> None:
+    launcher = shell.start("launch", "grid.yaml", "--wait")
+    output, _ = launcher.communicate(timeout=120)
+    assert launcher.returncode == 3, output
+    assert shell.executed() == ALL
+    _until(lambda: sum("(" in shown for shown in shell.panes().values()) >= 6)
+    panes = shell.panes()
+    for y in (1, 2, 3):
+        assert panes[f"x=0,y={y}"] == f"x=0 x=0,y={y} (succeeded) "
+        assert panes[f"x=3,y={y}"] == f"x=3 x=3,y={y} (failed (error)) "
+
+
+def test_panes_that_a_user_closes_cost_no_run(shell: Shell) -> None:
+    launcher = shell.start("launch", "grid.yaml", "x=[0]", "seconds=4", "--wait")
+    _until(lambda: len(shell.executed()) == 3)
+    (pane,) = shell.tmux("list-panes", "-t", "s:x=0", "-f", "#{==:#{pane_index},1}", "-F", "#D")
+    shell.tmux("kill-pane", "-t", pane)
+    shell.tmux("kill-window", "-t", "s:x=0")
+    output, _ = launcher.communicate(timeout=120)
+    assert launcher.returncode == 0, output
+    assert shell.states() == [State.SUCCEEDED] * 3
+    assert shell.executed() == ["0 1", "0 2", "0 3"]  # each of them once
+
+
+def test_a_deleted_socket_costs_no_run(shell: Shell) -> None:
+    launcher = shell.start("launch", "grid.yaml", "x=[0]", "seconds=3", "--wait")
+    _until(lambda: len(shell.executed()) == 3)
+    (path,) = shell.tmux("display-message", "-p", "#{socket_path}")
+    os.unlink(path)
+    output, _ = launcher.communicate(timeout=120)
+    assert launcher.returncode == 0, output
+    assert shell.executed() == ["0 1", "0 2", "0 3"]
+    assert len(shell.panes()) > 1  # the same server answers again

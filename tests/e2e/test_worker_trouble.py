@@ -1,0 +1,205 @@
+"""The worker in trouble: requests and signals at odd moments, terminals, disks, a service that
+holds it back."""
+
+import json
+import os
+import re
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.documents import encode, read_json
+from sweeper.states import Event, State
+
+pytestmark = pytest.mark.e2e
+Bench = Any  # tests/support/worker_bench.py
+
+
+def test_a_cancelled_attempt_does_not_start(bench: Bench) -> None:
+    bench.prepare("import sys; open(sys.argv[1] + '/trained', 'w')")
+    bench.store.create(bench.layout.event(bench.id, 1, Event.CANCEL), encode({"schema": 1}))
+    bench.finish(bench.start())
+    outcome = bench.outcome()
+    assert (outcome["state"], outcome["reason"]) == (State.CANCELLED, "cancelled")
+    assert not bench.path().exists()
+
+
+def test_cancelling_and_the_signal_that_hands_it_on(bench: Bench) -> None:
+    bench.prepare(bench.waits(0))
+    worker = bench.start()
+    bench.wait_for(bench.path() / "ready")
+    bench.store.create(bench.layout.event(bench.id, 1, Event.CANCEL), encode({"schema": 1}))
+    worker.terminate()
+    bench.finish(worker)
+    outcome = bench.outcome()
+    assert (outcome["state"], outcome["reason"], outcome["code"]) == (
+        State.CANCELLED,
+        "cancelled",
+        0,  # which says nothing: it was asked to stop
+    )
+
+
+def test_a_request_alone_stops_a_run(bench: Bench) -> None:
+    bench.prepare(bench.waits(143))
+    worker = bench.start()
+    bench.wait_for(bench.path() / "ready")
+    bench.store.create(bench.layout.event(bench.id, 1, Event.CANCEL), encode({"schema": 1}))
+    bench.finish(worker)
+    assert bench.outcome()["state"] is State.CANCELLED
+
+
+def test_a_retry_takes_a_cancel_back(bench: Bench) -> None:
+    for event in (Event.CANCEL, Event.RETRY):
+        bench.store.create(bench.layout.event(bench.id, 1, event), encode({"schema": 1}))
+    assert bench.run("pass")["state"] is State.SUCCEEDED
+
+
+def test_a_signal_that_comes_before_the_recipe_starts(bench: Bench, tmp_path: Path) -> None:
+    """The environment's file is a pipe here: the worker waits at it, and has started nothing."""
+    private = tmp_path / "env"
+    os.mkfifo(private)
+    bench.prepare("import sys; open(sys.argv[1] + '/trained', 'w')", env_file=str(private))
+    worker = bench.start()
+    bench.wait_for(bench.path())  # made just before
+    worker.terminate()
+    private.write_text(json.dumps(dict(os.environ)))
+    bench.finish(worker)
+    outcome = bench.outcome()
+    assert (outcome["state"], outcome["reason"]) == (State.PREEMPTED, "terminated")
+    assert not (bench.path() / "trained").exists()
+
+
+COUNTS = """
+import signal, sys, time
+count = 0
+def note(*_):
+    global count
+    count += 1
+signal.signal(signal.SIGTERM, note)
+open(sys.argv[1] + "/ready", "w").close()
+while not count: time.sleep(0.01)
+time.sleep(1.0)  # a checkpoint is saved
+sys.exit(100 + count)
+"""
+
+
+def test_a_recipe_is_asked_to_stop_once(bench: Bench) -> None:
+    bench.prepare(COUNTS)
+    worker = bench.start()
+    bench.wait_for(bench.path() / "ready")
+    for _ in range(5):
+        worker.terminate()
+        time.sleep(0.1)
+    bench.finish(worker)
+    assert bench.outcome()["code"] == 101
+
+
+def test_a_terminal_that_nobody_reads_stops_nothing(bench: Bench) -> None:
+    bench.prepare("import sys\nfor n in range(3000): print('x' * 999)\nsys.exit(5)")
+    worker = bench.start()  # nobody reads its output
+    assert worker.wait(timeout=60) == 1
+    assert bench.outcome()["code"] == 5
+    assert len(bench.log()) == 3_000_000
+
+
+def test_a_terminal_that_reads_slowly_gets_it_all(bench: Bench) -> None:
+    bench.prepare("for n in range(300): print(n, 'x' * 999)")
+    worker = bench.start()
+    assert worker.stdout is not None
+    text = b""
+    while chunk := os.read(worker.stdout.fileno(), 4096):
+        text += chunk
+    worker.wait(timeout=60)
+    assert text.count(b"x" * 999) == 300
+
+
+def test_a_full_disk_costs_the_log_and_not_the_run(bench: Bench) -> None:
+    def limit() -> None:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+    bench.prepare("print('x' * 300_000); print('the end')")
+    worker = bench.start(preexec_fn=limit)
+    _, shown = bench.finish(worker)
+    outcome = bench.outcome()
+    assert outcome["state"] is State.SUCCEEDED
+    assert outcome["log_lost_bytes"] > 200_000
+    assert "the end" in shown
+    assert shown.count("the log is not kept") == 1
+
+
+PAUSED = """
+import sys, time
+print("Sampling is paused for sampler s. Reason: concurrent sampler weights limit hit", flush=True)
+time.sleep(7)
+"""
+
+
+def test_waiting_for_the_service_is_told_and_costs_no_time(bench: Bench) -> None:
+    bench.prepare(PAUSED, timeout_s=2.0)
+    worker = bench.start()
+    path = bench.layout.heartbeat(bench.id, 1)
+    deadline = time.monotonic() + 30
+    while not (bench.store.exists(path) and read_json(bench.store, path)["paused"]):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    beat = read_json(bench.store, path)
+    assert set(beat["paused"]) == {"reason", "since"}
+    assert beat["paused"]["reason"] == "rate_limit"
+    assert beat["paused_s"] > 0
+    bench.finish(worker)
+    outcome = bench.outcome()
+    assert outcome["state"] is State.SUCCEEDED
+    assert outcome["paused_s"] > 2
+
+
+def test_being_refused_by_the_service_is_a_reason(bench: Bench) -> None:
+    outcome = bench.run("raise SystemExit('tinker.RateLimitError: Error code: 429')")
+    assert (outcome["state"], outcome["reason"]) == (State.FAILED, "quota")
+
+
+def test_memory_is_the_recipes_own(bench: Bench) -> None:
+    outcome = bench.run("x = bytearray(80_000_000)")
+    assert 80_000_000 < outcome["max_rss_bytes"] < 200_000_000
+
+
+def test_the_recipe_starts_with_signals_as_they_are_by_default(bench: Bench) -> None:
+    command = ["grep", "-E", "Sig(Blk|Ign)", "/proc/self/status"]
+    bench.run("", recipe={"kind": "command", "command": command})
+    assert re.findall("Sig...:\t([0-9a-f]*)", bench.log()) == ["0" * 16, "0" * 16]
+
+
+def test_a_guard_that_is_killed_costs_nothing(bench: Bench) -> None:
+    bench.prepare(bench.waits(3))
+    worker = bench.start()
+    bench.wait_for(bench.path() / "ready")
+    children = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
+    commands = {int(p): Path(f"/proc/{p}/cmdline").read_bytes() for p in children}
+    (guard,) = (p for p, command in commands.items() if b"sweeper.worker" in command)
+    os.kill(guard, signal.SIGKILL)
+    worker.terminate()
+    bench.finish(worker)
+    outcome = bench.outcome()
+    assert (outcome["state"], outcome["code"]) == (State.PREEMPTED, 3)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "cwd", "message"),
+    [
+        (["/no/such/program"], None, "/no/such/program: No such file"),
+        (["true\0"], None, "embedded null"),
+        (["true"], "/no/such/folder", "/no/such/folder: No such file"),
+        (["true", "x" * 200_000], None, "true: Argument list too long"),
+    ],
+)
+def test_what_cannot_start_says_why(
+    bench: Bench, recipe: list[str], cwd: str | None, message: str
+) -> None:
+    found = {"kind": "command", "command": recipe}
+    outcome = bench.run("", recipe=found, cwd=cwd or bench.store.root)
+    assert (outcome["state"], outcome["reason"]) == (State.FAILED, "start")
+    assert message in outcome["detail"]

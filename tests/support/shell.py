@@ -1,0 +1,102 @@
+"""A folder with a toy recipe and its grid, and `sweeper` as a user has it. The toy writes down in a
+ledger of its own what it really did."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+TOY = """
+import json, os, time
+import chz
+
+@chz.chz
+class Config:
+    log_path: str
+    ledger: str
+    learning_rate: float = 0.1
+    seconds: float = 0.5
+    fail: bool = False
+    flag: str = ""
+    seed: int = 0
+    behavior_if_log_dir_exists: str = "ask"
+
+def main(config: Config) -> None:
+    assert config.behavior_if_log_dir_exists == "resume"  # nobody is there to be asked
+    attempt = os.environ["SWEEPER_ATTEMPT"]
+    for step in range(5):
+        line = f"{os.environ['SWEEPER_RUN']} {attempt} {step}\\n"
+        descriptor = os.open(config.ledger, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.write(descriptor, line.encode())
+        os.close(descriptor)
+        with open(os.path.join(config.log_path, "metrics.jsonl"), "a") as file:
+            file.write(json.dumps({"step": step, "loss": 1 / (1 + step)}) + "\\n")
+        time.sleep(config.seconds / 5)
+    if config.fail or (config.flag and not os.path.exists(config.flag)):
+        raise RuntimeError("the toy was told to fail")
+
+if __name__ == "__main__":
+    chz.nested_entrypoint(main)
+"""
+GRID = """
+name: toys
+recipe: toy.py
+service: none
+base: {{ledger: {ledger}}}
+grid: {{learning_rate: [0.1, 0.3]}}
+seeds: 3
+metric: {{name: loss, goal: minimize}}
+launch: {{backend: {backend}, max_parallel: 2}}
+"""
+
+
+class Shell:
+    """A folder with the toy and its grid, and `sweeper` as a user has it."""
+
+    def __init__(self, folder: Path, backend: str) -> None:
+        self.folder = folder
+        self.ledger = folder / "ledger"
+        (folder / "toy.py").write_text(TOY)
+        (folder / "grid.yaml").write_text(GRID.format(ledger=self.ledger, backend=backend))
+        self.environment = {**os.environ, "SWEEPER_HOME": str(folder / "home")}
+
+    def start(self, *arguments: str, **options: bool) -> subprocess.Popen[str]:
+        command = [str(Path(sys.executable).parent / "sweeper"), *arguments]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=self.environment,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+            **options,
+        )
+
+    def run(self, *arguments: str, code: int = 0) -> str:
+        process = self.start(*arguments)
+        output, errors = process.communicate(timeout=120)
+        assert process.returncode == code, output + errors
+        return output + errors
+
+    def states(self) -> Counter[str]:
+        process = self.start("status", "toys", "--json")
+        output, _ = process.communicate(timeout=60)
+        return Counter(run["state"] for run in json.loads(output)["runs"])
+
+    def executed(self) -> Counter[tuple[str, str, str]]:
+        """(run, attempt, step) -> how often it really happened."""
+        lines = self.ledger.read_text().split("\n")[:-1] if self.ledger.exists() else []
+        return Counter((*line.split(" "),) for line in lines)  # type: ignore[misc]
+
+    @staticmethod
+    def until(condition: Callable[[], object]) -> None:
+        """Wait for something to be true."""
+        deadline = time.monotonic() + 90
+        while not condition():
+            assert time.monotonic() < deadline, "waited 90 s in vain"
+            time.sleep(0.1)

@@ -1,0 +1,106 @@
+"""One run of a sweep, and its workers for real: what the tests of the worker work with."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from sweeper.command import worker_command
+from sweeper.documents import encode, read_json
+from sweeper.layout import Layout, token
+from sweeper.states import fold
+from sweeper.store import LocalStore
+from sweeper.sweeps import read_events
+
+RUN = "0123456789ab"
+WAIT = """
+import signal, sys, time
+stop = {stop}
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(stop) if stop is not None else None)
+open(sys.argv[1] + "/ready", "w").close()
+while True: time.sleep(0.05)
+"""
+
+
+class Bench:
+    """A sweep with one run, whose attempts are Python programs given as text."""
+
+    id = RUN
+
+    def __init__(self, root: Path) -> None:
+        self.store = LocalStore(str(root))
+        self.layout = Layout("s")
+        self.folder = f"{self.store.root}/s"
+        self.workers: list[subprocess.Popen[bytes]] = []
+
+    def prepare(self, program: str, attempt: int = 1, **changes: Any) -> None:
+        program = program.replace("{", "{{").replace("}", "}}")  # braces hold placeholders
+        job: dict[str, Any] = {
+            "schema": 1,
+            "run": RUN,
+            "attempt": attempt,
+            "name": "x=1",
+            "seed": 7,
+            "config": {"x": 1, "note": "$(touch pwned)"},
+            "recipe": {
+                "kind": "command",
+                "command": [sys.executable, "-c", program, "{log_path}", "{x}", "{note}"],
+            },
+            "cwd": self.store.root,
+            "env": {"GRID_SAYS": "hello"},
+            "env_file": None,
+            "secrets": [],
+            "timeout_s": None,
+            "grace_s": 5,
+            "resume": "auto",
+        }
+        self.store.replace(self.layout.job(RUN, attempt), encode(job | changes))
+
+    def start(self, attempt: int = 1, **options: Any) -> subprocess.Popen[bytes]:
+        command = worker_command(self.folder, token(RUN, attempt))
+        worker = subprocess.Popen(command, stdout=subprocess.PIPE, **options)
+        self.workers.append(worker)
+        return worker
+
+    def finish(self, worker: subprocess.Popen[bytes]) -> tuple[int, str]:
+        output, _ = worker.communicate(timeout=60)
+        return worker.returncode, output.decode()
+
+    def run(self, program: str, attempt: int = 1, **changes: Any) -> dict[str, Any]:
+        """Run an attempt to its end; gives the body of its last event, with the event's state."""
+        self.prepare(program, attempt, **changes)
+        self.finish(self.start(attempt))
+        return self.outcome()
+
+    def outcome(self) -> dict[str, Any]:
+        state = fold(read_events(self.store, "s")[RUN])
+        assert state.event is not None
+        path = self.layout.event(RUN, state.attempt, state.event)
+        return read_json(self.store, path) | {"state": state.state}
+
+    @staticmethod
+    def waits(stop: int | None) -> str:
+        """A program that waits to be asked to stop, and then ends with this code, or (None) does
+        not. It makes a file `ready`."""
+        return WAIT.format(stop=stop)
+
+    def path(self, attempt: int = 1) -> Path:
+        return Path(self.store.root, self.layout.log_path(RUN, attempt))
+
+    def log(self, attempt: int = 1) -> str:
+        return self.store.read(self.layout.log(RUN, attempt)).decode()
+
+    def wait_for(self, path: Path) -> None:
+        deadline = time.monotonic() + 30
+        while not path.exists():
+            assert time.monotonic() < deadline, f"waited 30 s for {path}"
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        """Have no worker left behind."""
+        for worker in self.workers:
+            worker.kill()
+            worker.wait()
+            if worker.stdout is not None:
+                worker.stdout.close()

@@ -1,0 +1,112 @@
+"""A sweep on the fake backend, for the tests of everything that a launcher does."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.documents import encode, read_json
+from sweeper.launcher import Launcher, Summary
+from sweeper.layout import Layout, token
+from sweeper.states import Event, State
+from sweeper.store import LocalStore
+from sweeper.sweeps import read_events, read_states
+from sweeper.testing import FakeBackend, FakeClock
+
+LEASE = 60.0
+WALL = 1_800_000_000.0
+"""What the fake wall clock shows at the start."""
+
+
+class Scene:
+    """A sweep of `runs` runs, its store, backend and clock; `worker` writes what workers would."""
+
+    def __init__(self, root: Path, runs: int = 3, **launch: Any) -> None:
+        self.store = LocalStore(str(root))
+        self.layout = Layout("s")
+        self.backend = FakeBackend()
+        self.clock = FakeClock()
+        self.ids = [f"{index:012x}" for index in range(runs)]
+        defaults = {
+            "backend": "fake",
+            "max_parallel": 2,
+            "retries": 0,
+            "timeout_s": None,
+            "grace_s": 30,
+            "lease_s": LEASE,
+            "resume": "auto",
+            "env": {},
+        }
+        plan = {
+            "schema": 1,
+            "name": "s",
+            "launch": defaults | launch,
+            "recipe": {"cwd": "/"},
+            "secrets": [],
+            "service": "none",
+            "runs": [
+                {"id": run, "name": f"x={n}", "cell": f"x={n}", "seed": None, "config": {"x": n}}
+                for n, run in enumerate(self.ids)
+            ],
+        }
+        self.store.replace(self.layout.plan, encode(plan))
+        self.store.replace(self.layout.service, encode({"schema": 1, "env_file": None}))
+        self.launcher = self.new_launcher()
+
+    def new_launcher(self, **options: Any) -> Launcher:
+        """As after the last one was killed."""
+        clock, wall = self.clock, lambda: WALL + self.clock.now
+        return Launcher(
+            self.store, "s", self.backend, clock=clock, sleep=clock.sleep, wall=wall, **options
+        )
+
+    def step(self, seconds: float = 0.5) -> Summary:
+        self.clock.sleep(seconds)
+        return self.launcher.step()
+
+    def worker(self, run: str, attempt: int, event: Event, **body: Any) -> None:
+        self.store.create(self.layout.event(run, attempt, event), encode({"schema": 1} | body))
+
+    def beat(self, run: str, attempt: int = 1, **body: Any) -> None:
+        path = self.layout.heartbeat(run, attempt)
+        self.store.replace(path, encode({"counter": self.clock.now} | body), durable=False)
+
+    def log(self, run: str, text: str, attempt: int = 1) -> None:
+        self.store.append(self.layout.log(run, attempt), text.encode())
+
+    def observed(self) -> dict[str, Any]:
+        return read_json(self.store, self.layout.observations)
+
+    def events(self, run: str) -> set[tuple[int, Event]]:
+        return read_events(self.store, "s").get(run, set())
+
+    def states(self) -> list[State]:
+        states = read_states(self.store, "s")
+        return [states[run].state if run in states else State.PLANNED for run in self.ids]
+
+    def finish(
+        self, run: str, attempt: int = 1, event: Event = Event.SUCCEEDED, **body: Any
+    ) -> None:
+        self.worker(run, attempt, Event.CLAIMED)
+        self.worker(run, attempt, event, **body)
+        self.backend.end(token(run, attempt))
+
+
+@pytest.fixture
+def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody cuts the power here, and disks take their time."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@pytest.fixture
+def make_scene(tmp_path: Path, no_sync: None) -> Callable[..., Scene]:
+    """A function from the number of runs and launch options to a scene in the test's folder."""
+    return lambda runs=3, **launch: Scene(tmp_path, runs, **launch)
+
+
+@pytest.fixture
+def scene(tmp_path: Path, no_sync: None) -> Scene:
+    """Three runs, two at once."""
+    return Scene(tmp_path)

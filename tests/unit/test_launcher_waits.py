@@ -1,0 +1,401 @@
+"""When the launcher waits: backoff, the quota, the breaker, the first run of a smoke test."""
+
+import itertools
+import random
+from typing import Any
+
+import pytest
+
+from sweeper.breaker import Breaker, Failure, last_line, normalised
+from sweeper.documents import encode
+from sweeper.layout import token
+from sweeper.pacing import QUOTA_TRIES, Pace, backoff
+from sweeper.states import OPEN, Event, State, fold
+from sweeper.sweeps import read_events
+
+Scene = Any
+
+
+def _stamp(scene: Scene, seconds_ago: float) -> str:
+    import time
+
+    moment = scene.launcher._ends._wall() - seconds_ago
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
+
+
+def test_backoff_doubles_is_spread_and_ends() -> None:
+    waits = [backoff(Event.FAILED, "error", n, "run", 1) for n in range(1, 60)]
+    assert waits[1] == pytest.approx(2 * waits[0])
+    assert waits[-1] == 300
+    assert 2.5 <= waits[0] < 7.5
+    assert backoff(Event.FAILED, "error", 1, "run", 1) != backoff(Event.FAILED, "error", 1, "x", 1)
+    assert backoff(Event.FAILED, "quota", 1, "run", 1) > waits[0]
+    assert backoff(Event.PREEMPTED, "terminated", 1, "run", 1) == 0
+    assert backoff(Event.LOST, None, 2, "run", 2) > 0
+    assert backoff(Event.CANCELLED, "cancelled", 3, "run", 1) == 0
+
+
+def test_a_retry_waits_for_its_time_and_says_so(make_scene: Any) -> None:
+    scene = make_scene(1, retries=1)
+    run = scene.ids[0]
+    scene.step()
+    scene.finish(run, event=Event.FAILED, reason="error")
+    wait = backoff(Event.FAILED, "error", 1, run, 1)
+    scene.step()
+    assert scene.observed()["observed"][run].startswith("next attempt at ")
+    scene.step(wait - 1)
+    assert len(scene.backend.submitted) == 1
+    scene.step(1.5)
+    assert scene.backend.submitted[1:] == [token(run, 2)]
+
+
+@pytest.mark.parametrize(("ago", "at_once"), [(0.0, False), (500.0, True), (-7200.0, False)])
+def test_a_wait_goes_on_over_a_restart_as_far_as_clocks_allow(
+    make_scene: Any, ago: float, at_once: bool
+) -> None:
+    scene = make_scene(1, retries=1)
+    run = scene.ids[0]
+    scene.step()
+    scene.finish(run, event=Event.FAILED, reason="error", ended=_stamp(scene, ago))
+    scene.launcher = scene.new_launcher()
+    scene.step()
+    assert (len(scene.backend.submitted) == 2) is at_once
+
+
+def test_quota_is_a_wait_and_no_failure(make_scene: Any) -> None:
+    scene = make_scene(1)  # no retries
+    run = scene.ids[0]
+    scene.step()
+    for attempt in range(1, 4):
+        scene.finish(run, attempt, Event.FAILED, reason="quota")
+        assert not scene.step().finished
+        assert (attempt, Event.RETRY) in scene.events(run)
+        scene.launcher = scene.new_launcher()
+        scene.step(1)
+        assert len(scene.backend.submitted) == attempt  # a restart does not hurry it
+        scene.step(1000)
+        assert len(scene.backend.submitted) == attempt + 1
+    scene.finish(run, 4)
+    assert scene.step().finished
+    assert scene.states() == [State.SUCCEEDED]
+
+
+def test_a_quota_that_never_comes_back_ends(make_scene: Any) -> None:
+    scene = make_scene(1)
+    for attempt in range(1, 100):
+        scene.step()
+        if scene.step(1000).finished:
+            break
+        scene.finish(scene.ids[0], attempt, Event.FAILED, reason="quota")
+    assert len(scene.backend.submitted) == QUOTA_TRIES + 1
+    assert scene.states() == [State.FAILED]
+
+
+def test_a_cancelled_run_is_not_excused_by_the_quota(make_scene: Any) -> None:
+    scene = make_scene(1)
+    run = scene.ids[0]
+    scene.step()
+    scene.worker(run, 1, Event.CANCEL)
+    scene.finish(run, 1, Event.FAILED, reason="quota")
+    assert scene.step().finished
+    assert (1, Event.RETRY) not in scene.events(run)
+
+
+def test_the_limit_halves_and_grows_back() -> None:
+    pace = Pace(8)
+    pace.see(0, 8, True)
+    assert pace.limit == 4
+    pace.see(1, 8, True)
+    assert pace.limit == 4  # not again at once
+    pace.see(40, 4, True)
+    pace.see(80, 2, True)
+    pace.see(120, 1, True)
+    assert pace.limit == 1
+    grown = []
+    for second in range(120, 500):
+        pace.see(second, 1, False)
+        grown.append(pace.limit)
+    assert sorted(grown) == grown
+    assert grown[-1] == 8
+    assert not pace.lowered
+    assert max(b - a for a, b in itertools.pairwise(grown)) == 1
+
+
+def test_paused_runs_lower_the_limit_and_are_shown(make_scene: Any) -> None:
+    scene = make_scene(6, max_parallel=4)
+    scene.step()
+    paused = {"reason": "rate_limit", "since": "2026-01-01T12:00:00Z"}
+    for run in scene.ids[:4]:
+        scene.worker(run, 1, Event.CLAIMED)
+        scene.beat(run, paused=paused)
+    assert scene.step().limit == 2
+    said = scene.observed()
+    assert said["observed"][scene.ids[0]] == "paused: rate limit since 12:00:00Z"
+    assert said["limit"] == 2
+    for run in scene.ids[:3]:
+        scene.worker(run, 1, Event.SUCCEEDED)
+    scene.step()
+    assert len(scene.backend.submitted) == 5  # one runs still: room for one more, not for three
+    scene.launcher = scene.new_launcher()
+    assert scene.step().limit == 1  # what is paused says so to the next launcher too
+
+
+@pytest.mark.parametrize("body", [{"paused": 3}, {"paused": {}}, {"schema": 99}, {}])
+def test_heartbeats_of_any_shape_are_heartbeats(make_scene: Any, body: dict[str, Any]) -> None:
+    scene = make_scene(1)
+    scene.step()
+    scene.worker(scene.ids[0], 1, Event.CLAIMED)
+    scene.beat(scene.ids[0], **body)
+    assert scene.step().unreachable is None
+    scene.store.replace(scene.layout.heartbeat(scene.ids[0], 1), b"\0\0")
+    assert scene.step().unreachable is None
+
+
+def _fail(scene: Scene, run: str, line: str, attempt: int = 1, code: int = 1) -> None:
+    scene.log(run, f"some output\n{line}\n\n", attempt)
+    scene.finish(run, attempt, Event.FAILED, reason="error", code=code)
+
+
+def test_a_sweep_whose_first_runs_all_fail_alike_is_held(make_scene: Any) -> None:
+    scene = make_scene(8, max_parallel=4)
+    scene.step()
+    for number, run in enumerate(scene.ids[:3]):
+        _fail(scene, run, f"FileNotFoundError: /data/{run}/x.json at line {number}")
+    summary = scene.step()
+    assert "failed alike (error: FileNotFoundError: /data/" in summary.held
+    assert not summary.finished  # one runs on
+    assert len(scene.backend.submitted) == 4
+    assert scene.observed()["observed"][scene.ids[7]] == "held back"
+    scene.finish(scene.ids[3])
+    summary = scene.step()
+    assert summary.finished
+    assert summary.counts == {State.FAILED: 3, State.SUCCEEDED: 1, State.PLANNED: 4}
+    scene.launcher = scene.new_launcher()
+    assert scene.step().held is None
+    assert len(scene.backend.submitted) == 8  # a relaunch goes on
+
+
+def test_a_retry_lifts_the_hold(make_scene: Any) -> None:
+    scene = make_scene(6, max_parallel=4)
+    scene.step()
+    for run in scene.ids[:3]:
+        _fail(scene, run, "no")
+    assert scene.step().held is not None
+    scene.worker(scene.ids[0], 1, Event.RETRY)
+    assert scene.step().held is None
+    assert scene.backend.submitted[4:] == [token(scene.ids[0], 2), *_first(scene.ids[4:])]
+
+
+def _first(ids: list[str]) -> list[str]:
+    return [token(run, 1) for run in ids]
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        ["no such key 3", "out of memory", "no such key 5"],
+        ["no such key 3", "no such key 4", None],
+        [None, "no such key 4", "no such key 5"],
+    ],
+)
+def test_runs_that_end_otherwise_hold_nothing(make_scene: Any, ends: list[str | None]) -> None:
+    scene = make_scene(8, max_parallel=3)
+    scene.step()
+    for run, line in zip(scene.ids, ends, strict=False):
+        if line is None:
+            scene.finish(run)
+        else:
+            _fail(scene, run, line)
+    assert scene.step().held is None
+    for run in scene.ids[3:6]:
+        _fail(scene, run, "no such key 1")
+    assert scene.step().held is None  # only the first count
+
+
+def test_retries_come_before_the_hold(make_scene: Any) -> None:
+    scene = make_scene(3, max_parallel=3, retries=1)
+    for attempt in (1, 2):
+        scene.step()
+        summary = scene.step(600)
+        assert summary.held is None
+        for run in scene.ids:
+            _fail(scene, run, "no", attempt)
+    summary = scene.step()
+    assert summary.held is not None
+    assert summary.finished
+
+
+def test_failures_of_an_earlier_launch_hold_nothing(make_scene: Any) -> None:
+    scene = make_scene(8, max_parallel=3)
+    scene.step()
+    for run in scene.ids[:3]:
+        _fail(scene, run, "no")
+    scene.launcher = scene.new_launcher()
+    assert scene.step().held is None
+
+
+def test_what_differs_from_run_to_run_makes_no_difference() -> None:
+    one = "ValueError: /home/a/runs/0f3a9c12.1/x.json: step 17 (0x7f3a) took 1.5e-3 s"
+    two = "ValueError: /tmp/b/runs/77ab9c12.2/x.json: step 3 (0x55aa) took 12 s"
+    assert normalised(one) == normalised(two)
+    assert normalised(one) != normalised("KeyError: 17")
+    assert last_line(b"a\nlast one \x1b[0m\n\n  \n") == "last one [0m"
+    assert last_line(b"") == ""
+    breaker = Breaker()
+    assert breaker.tripped(3) is None
+    breaker.see("a", Failure("error", 1, one))
+    assert breaker.tripped(3) is None
+    breaker.see("b", Failure("error", 1, two))
+    assert breaker.tripped(2) is not None  # all, where there are fewer
+    breaker.see("c", Failure("oom", None, two))
+    assert breaker.tripped(3) is None
+
+
+def test_smoke_starts_one_and_then_the_others(make_scene: Any) -> None:
+    scene = make_scene(4, max_parallel=3)
+    scene.launcher = scene.new_launcher(smoke=True)
+    for _ in range(3):
+        scene.step()
+    assert scene.backend.submitted == _first(scene.ids[:1])
+    scene.finish(scene.ids[0])
+    scene.step()
+    assert scene.backend.submitted == _first(scene.ids)
+
+
+def test_smoke_that_fails_starts_nothing_more(make_scene: Any) -> None:
+    scene = make_scene(4, max_parallel=3, retries=1)
+    scene.launcher = scene.new_launcher(smoke=True)
+    for attempt in (1, 2):
+        scene.step()
+        scene.step(600)
+        assert len(scene.backend.submitted) == attempt
+        _fail(scene, scene.ids[0], "KeyError: 'x'", attempt)
+    summary = scene.step()
+    assert summary.finished
+    assert summary.held == (
+        "the first run, x=0, is failed (KeyError: 'x'): nothing else is started"
+    )
+
+
+def test_a_retry_after_a_failed_smoke_run_may_be_of_any_run(make_scene: Any) -> None:
+    scene = make_scene(4)
+    scene.step()
+    for run in scene.ids[:2]:
+        scene.finish(run, event=Event.FAILED)
+    scene.launcher = scene.new_launcher(smoke=True)
+    scene.step()
+    _fail(scene, scene.ids[2], "no")
+    assert scene.step().held is not None
+    scene.worker(scene.ids[0], 1, Event.RETRY)
+    scene.step()
+    assert scene.backend.submitted[3:] == [token(scene.ids[0], 2)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_never_more_than_max_parallel(make_scene: Any, seed: int) -> None:
+    """Random histories: jobs end, die, are lost and cancelled, replies are lost, and the launcher
+    is killed and started again at any step."""
+    rng = random.Random(seed)
+    most = rng.randint(1, 3)
+    scene = make_scene(7, max_parallel=most, retries=2)
+    for _ in range(150):
+        scene.backend.lose_reply = rng.random() < 0.1
+        scene.backend.reachable = rng.random() > 0.05
+        if rng.random() < 0.2:
+            scene.launcher = scene.new_launcher()
+        scene.step(rng.choice((0.5, 20.0, 400.0)))
+        at_work = _at_work(scene)
+        assert len(at_work) <= most, at_work
+        for job in at_work:
+            _live(scene, rng, job)
+        _ask(scene, rng)
+    scene.backend.reachable = True
+    for _ in range(400):
+        scene.backend.lose_reply = False
+        if scene.step(700).finished:
+            break
+        for job in _at_work(scene):
+            run, _, attempt = job.rpartition("-a")
+            _end(scene, run, int(attempt), Event.SUCCEEDED)
+    assert scene.launcher.step().finished
+    assert len(scene.backend.submitted) == len(set(scene.backend.submitted))
+
+
+def _at_work(scene: Scene) -> list[str]:
+    """Jobs that really are at work: accepted by the backend, and not ended."""
+    return [job for job, status in scene.backend.jobs.items() if status.state.value == "running"]
+
+
+def _live(scene: Scene, rng: random.Random, job: str) -> None:
+    run, _, number = job.rpartition("-a")
+    attempt = int(number)
+    happened = {event for n, event in scene.events(run) if n == attempt}
+    if Event.CANCEL in happened and Event.RETRY not in happened:
+        _end(scene, run, attempt, Event.CANCELLED)
+    elif rng.random() < 0.4:
+        outcomes = [Event.SUCCEEDED, Event.FAILED, Event.FAILED, Event.PREEMPTED]
+        reason = rng.choice(["error", "quota", "killed"])
+        _end(scene, run, attempt, rng.choice(outcomes), reason=reason)
+    elif Event.SUBMITTED not in happened:
+        return
+    elif rng.random() < 0.1:
+        scene.backend.end(job, 1)  # without a word
+    elif rng.random() < 0.1:
+        scene.backend.lose(job)
+    else:
+        if Event.CLAIMED not in happened:
+            scene.worker(run, attempt, Event.CLAIMED)
+        scene.beat(run, attempt, paused={"reason": "quota"} if rng.random() < 0.2 else None)
+
+
+def _end(scene: Scene, run: str, attempt: int, event: Event, **body: Any) -> None:
+    for each in (Event.CLAIMED, event):
+        if (attempt, each) not in scene.events(run):
+            scene.worker(run, attempt, each, **body)
+    scene.backend.end(token(run, attempt))
+
+
+def _ask(scene: Scene, rng: random.Random) -> None:
+    from sweeper.steering import request_cancel, request_retry
+
+    if rng.random() < 0.15:
+        run = rng.choice(scene.ids)
+        if rng.random() < 0.5:
+            request_cancel(scene.store, "s", run, scene.events(run), 2)
+        else:
+            request_retry(scene.store, "s", run, scene.events(run))
+
+
+def test_a_lower_limit_submits_no_more_of_what_was_opened(make_scene: Any) -> None:
+    """Killed between the intents and the submission, and launched again with fewer at once."""
+    scene = make_scene(4, max_parallel=4)
+    scene.backend.reachable = False
+    scene.step()
+    plan = scene.launcher._plan | {"launch": scene.launcher._plan["launch"] | {"max_parallel": 1}}
+    scene.store.replace(scene.layout.plan, encode(plan))
+    scene.backend.reachable = True
+    scene.launcher = scene.new_launcher()
+    for run in scene.ids:
+        scene.step()
+        assert _at_work(scene) == [token(run, 1)]
+        scene.finish(run)
+    assert scene.step().finished
+
+
+def test_a_step_lists_the_events_once(make_scene: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = make_scene(50, max_parallel=20)
+    scene.step()
+    listed: list[str] = []
+    for method in ("list", "names"):
+        find = getattr(scene.store, method)
+        monkeypatch.setattr(scene.store, method, lambda p, f=find: (listed.append(p), f(p))[1])
+    folded: list[object] = []
+    monkeypatch.setattr("sweeper.board.fold", lambda e: (folded.append(e), fold(e))[1])
+    scene.step()
+    assert sorted(listed) == ["s/heartbeats", "s/state"]
+    assert folded == []  # nothing was new
+    scene.finish(scene.ids[0])
+    scene.step()
+    states = [fold(events).state for events in read_events(scene.store, "s").values()]
+    assert sum(state in OPEN for state in states) == 20
+    assert len(folded) < 10

@@ -1,0 +1,236 @@
+"""The code as it was at launch, and how it differed from its commit."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper import bootstrap, provenance, snapshot
+from sweeper.errors import StoreError
+from sweeper.redaction import Redactor
+from sweeper.store import LocalStore
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout with a tracked module, ignored data, an untracked file, and a store inside."""
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)
+    root = tmp_path / "project"
+    (root / "package").mkdir(parents=True)
+    (root / "package" / "code.py").write_text("version = 1\n")
+    (root / "run.sh").write_text("#!/bin/sh\n")
+    (root / "run.sh").chmod(0o755)
+    (root / ".gitignore").write_text("data\n*.env\n")
+    (root / "data").mkdir()
+    (root / "data" / "big.bin").write_text("big")
+    (root / "link").symlink_to("package/code.py")
+    (root / "away").symlink_to("/etc/hostname")
+    _git(root, "init", "-q")
+    _git(root, "add", "-A")
+    _git(root, "-c", "user.name=n", "-c", "user.email=n@x", "commit", "-qm", "one")
+    (root / "new.py").write_text("untracked = True\n")
+    return root
+
+
+def _git(root: Path, *arguments: str) -> bytes:
+    command = ["git", "-C", str(root), *arguments]
+    return subprocess.run(command, check=True, capture_output=True).stdout
+
+
+def _make(root: Path, **options: Any) -> tuple[LocalStore, snapshot.Made]:
+    store = LocalStore(str(root / "sweeps"))
+    return store, snapshot.make(store, "s", str(root), **options)
+
+
+def test_the_copy_has_the_code_and_links_to_the_rest(checkout: Path, tmp_path: Path) -> None:
+    (checkout / "package" / "code.py").write_text("version = 2\n")
+    index = (checkout / ".git" / "index").read_bytes()
+    store, made = _make(checkout)
+    document = made.document
+    assert document is not None
+    assert (document["root"], document["cwd"]) == (str(checkout), ".")
+    (checkout / "package" / "code.py").write_text("version = 3\n")
+    top = Path(snapshot.extract(store, document, str(tmp_path / "home")))
+    assert (top / "package" / "code.py").read_text() == "version = 2\n"
+    assert (top / "new.py").read_text() == "untracked = True\n"
+    assert os.access(top / "run.sh", os.X_OK)
+    assert not os.access(top / "new.py", os.X_OK)
+    assert os.readlink(top / "data") == str(checkout / "data")
+    assert os.readlink(top / "link") == "package/code.py"
+    assert (top / "link").read_text() == "version = 2\n"
+    assert made.linked == ("away",)
+    assert (top / "away").resolve() == Path("/etc/hostname").resolve()
+    assert not (top / ".git").exists()
+    assert (checkout / ".git" / "index").read_bytes() == index
+    assert b"new.py" in _git(checkout, "status", "--porcelain")
+
+
+def test_the_same_tree_has_the_same_hash(checkout: Path) -> None:
+    store, one = _make(checkout)
+    os.utime(checkout / "package" / "code.py", (1, 1))
+    (checkout / "package" / "__pycache__").mkdir()
+    (checkout / "package" / "__pycache__" / "code.pyc").write_text("x")
+    (checkout / "sweeps" / "s" / "sweep.json").write_text("{}")
+    (checkout / "data" / "more.bin").write_text("x")
+    _, two = _make(checkout)
+    assert one == two
+    assert len(list((checkout / "sweeps" / "s" / "code").iterdir())) == 1
+    assert one.document is not None
+    assert not snapshot.changed(store, one.document)
+    (checkout / "run.sh").chmod(0o644)
+    assert snapshot.changed(store, one.document)
+    _, three = _make(checkout)
+    assert three.document is not None
+    assert three.document["hash"] != one.document["hash"]
+
+
+def test_secrets_large_and_deleted_files_are_not_kept(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "_UNTRACKED_BYTES", 100)
+    (checkout / "notes.txt").write_text("the key is canary-0815.")
+    (checkout / "large.txt").write_text("x" * 101)
+    (checkout / "run.sh").unlink()
+    os.mkfifo(checkout / "pipe")
+    store, made = _make(checkout, secrets=["canary-0815"])
+    assert made.document is not None
+    assert set(made.linked) == {"away", "notes.txt", "large.txt"}
+    data = store.read(made.document["archive"])
+    import gzip
+
+    assert b"canary" not in gzip.decompress(data)
+    top = Path(snapshot.extract(store, made.document, str(tmp_path / "home")))
+    assert (top / "large.txt").is_symlink()
+    assert (top / "large.txt").read_text() == "x" * 101
+    assert not (top / "run.sh").exists()
+
+
+def test_what_is_no_checkout_or_too_large_is_used_as_it_is(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plain").mkdir()
+    _, made = _make(tmp_path / "plain")
+    assert made == snapshot.Made(None, "not in a git checkout")
+    _, made = _make(tmp_path / "plain", file=str(checkout / "run.sh"))
+    assert made.document is not None  # the recipe's own file lies in one
+    assert made.document["cwd"] == str(tmp_path / "plain")
+    monkeypatch.setattr(snapshot, "_ALL_BYTES", 10)
+    _, made = _make(checkout)
+    assert made.document is None
+    assert "of code in" in str(made.why)
+
+
+def test_many_extract_at_once(checkout: Path, tmp_path: Path) -> None:
+    store, made = _make(checkout)
+    document = made.document
+    assert document is not None
+    folder = Path(snapshot.extract(store, document, str(tmp_path / "home")))
+    folder.rename(f"{folder}.part")  # killed
+    seen: list[str] = []
+    threads = [
+        threading.Thread(
+            target=lambda: seen.append(snapshot.extract(store, document, str(tmp_path / "home")))
+        )
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(seen) == 8
+    assert len(set(seen)) == 1
+    assert Path(seen[0], "new.py").exists()
+
+
+@pytest.mark.parametrize("damage", [b"", b"no gzip", None])
+def test_a_damaged_archive_is_told(checkout: Path, tmp_path: Path, damage: bytes | None) -> None:
+    store, made = _make(checkout)
+    assert made.document is not None
+    if damage is None:  # whole, but another's
+        (checkout / "new.py").write_text("other = True\n")
+        _, other = _make(checkout)
+        assert other.document is not None
+        damage = store.read(other.document["archive"])
+    store.replace(made.document["archive"], damage)
+    with pytest.raises(StoreError, match="code of this run is damaged"):
+        snapshot.extract(store, made.document, str(tmp_path / "home"))
+
+
+def test_imports_move_to_the_copy(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = checkout / "data" / "site-packages"
+    site.mkdir()
+    store, made = _make(checkout)
+    assert made.document is not None
+    top = snapshot.extract(store, made.document, str(tmp_path / "home"))
+    moved = bootstrap.move(str(checkout), top)
+    assert moved(str(checkout)) == top
+    assert moved(str(checkout / "package")) == f"{top}/package"
+    assert moved(str(site)) == str(site)  # it is only linked: an environment stays where it is
+    assert moved(f"{checkout}-else") == f"{checkout}-else"
+    assert moved("/nowhere") == "/nowhere"
+    assert moved("") == ""
+    finder = type(sys)("__editable___package_0_1_finder")
+    finder.MAPPING = {"package": str(checkout / "package")}  # type: ignore[attr-defined]
+    finder.NAMESPACES = {"space": [str(checkout)]}  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, finder.__name__, finder)
+    monkeypatch.setattr(sys, "path", [str(checkout), "/usr/lib", ""])
+    bootstrap.move_imports(moved)
+    assert sys.path == [top, "/usr/lib", ""]
+    assert {"package": f"{top}/package"} == finder.MAPPING
+    assert {"space": [top]} == finder.NAMESPACES
+
+
+def _collect(root: Path) -> tuple[LocalStore, dict[str, Any]]:
+    store = LocalStore(str(root / "sweeps"))
+    found = provenance.collect(
+        store, "s", cwd=str(root), python=sys.executable, secrets=["MY_SECRET"], code={"code": "h"}
+    )
+    return store, found
+
+
+def test_provenance(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_SECRET", "canary-0815")
+    monkeypatch.setattr(sys, "argv", ["/bin/sweeper", "launch", "--api-key=1", "x=canary-0815"])
+    (checkout / "package" / "code.py").write_text("key = 'canary-0815'\n")
+    store, found = _collect(checkout)
+    assert found["command"] == ["sweeper", "launch", "--api-key=***", "x=***"]
+    assert found["commit"] == _git(checkout, "rev-parse", "HEAD").decode().strip()
+    assert found["dirty"]
+    assert found["untracked"] == ["new.py (17 bytes)"]
+    diff = store.read(found["diff"]["path"]).decode()
+    assert diff.startswith(f"commit {found['commit']}\n\ndiff --git a/package/code.py")
+    assert "+key = '***'" in diff
+    assert found["packages"]["chz"]
+    assert f"chz=={found['packages']['chz']}\n" in store.read(found["all_packages"]).decode()
+    assert found["python"] == ".".join(map(str, sys.version_info[:3]))
+    monkeypatch.setattr(provenance, "_DIFF_BYTES", 20)
+    store, found = _collect(checkout)
+    assert not found["diff"]["whole"]
+    assert "bytes more" in store.read(found["diff"]["path"]).decode()
+
+
+def test_provenance_outside_a_checkout(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path / "sweeps"))
+    found = provenance.collect(
+        store, "s", cwd=str(tmp_path), python="/no/python", secrets=[], code={}
+    )
+    assert (found["commit"], found["dirty"], found["python"]) == (None, None, None)
+    assert found["packages"] == {}
+
+
+def test_command_lines_are_redacted_by_name_and_value() -> None:
+    redactor = Redactor(["canary-0815"])
+    given = "launch grid.yaml --api-key abc api_key=x env.WANDB_API_KEY=y max_tokens=5 lr=1e-4 "
+    given += "--token=z --password --wait name=xcanary-0815x apiToken=q keys=2"
+    wanted = (
+        "launch grid.yaml --api-key *** api_key=*** env.WANDB_API_KEY=*** max_tokens=5 lr=1e-4 "
+    )
+    wanted += "--token=*** --password --wait name=x***x apiToken=*** keys=2"
+    assert provenance.redact_command(given.split(), redactor) == wanted.split()

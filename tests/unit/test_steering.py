@@ -1,0 +1,233 @@
+"""Cancel and retry: the requests, and what a launcher makes of them."""
+
+from typing import Any
+
+import pytest
+
+from sweeper.errors import NotFound, UsageError
+from sweeper.layout import token
+from sweeper.records import Sweep
+from sweeper.selecting import pick
+from sweeper.states import Event, State, cancel_asked, fold, retry_asked, wants_attempt
+from sweeper.steering import cancel_runs, request_cancel, request_retry
+
+Scene = Any
+
+
+def _cancel(scene: Scene, run: str, retries: int = 0) -> Any:
+    return request_cancel(scene.store, "s", run, scene.events(run), retries)
+
+
+def _retry(scene: Scene, run: str) -> Any:
+    return request_retry(scene.store, "s", run, scene.events(run))
+
+
+def _pairs(text: str) -> set[tuple[int, Event]]:
+    return {(int(word[0]), Event(word[1:])) for word in text.split()}
+
+
+@pytest.mark.parametrize(
+    ("events", "state", "wants"),
+    [
+        ("1cancel", State.CANCELLED, False),
+        ("1cancel 1retry", State.PLANNED, True),
+        ("1cancel 1retry 2cancel", State.CANCELLED, False),
+        ("1intent 1cancel", State.PLANNED, False),  # only the backend knows
+        ("1intent 1claimed 1cancel", State.RUNNING, False),
+        ("1claimed 1preempted 1cancel", State.CANCELLED, False),
+        ("1claimed 1preempted 1cancel 1retry", State.PREEMPTED, True),
+        ("1claimed 1lost 1cancel", State.CANCELLED, False),
+        ("1claimed 1lost 1cancel 1returned", State.RUNNING, False),
+        ("1claimed 1failed 1cancel", State.FAILED, False),
+        ("1claimed 1failed 1retry", State.FAILED, True),
+        ("1claimed 1failed 1retry 2cancel", State.FAILED, False),
+        ("1claimed 1cancel 1cancelled", State.CANCELLED, False),
+        ("1claimed 1cancel 1cancelled 1retry", State.CANCELLED, True),
+        ("1claimed 1cancel 1succeeded 1retry", State.SUCCEEDED, False),
+        ("1claimed 1failed 1retry 2claimed", State.RUNNING, False),
+        ("1claimed 1failed 1retry 2claimed 2failed", State.FAILED, False),
+    ],
+)
+def test_what_requests_come_to(events: str, state: State, wants: bool) -> None:
+    assert fold(_pairs(events)).state is state
+    assert wants_attempt(_pairs(events), 0) is wants
+
+
+def test_a_retry_does_not_use_up_retries() -> None:
+    once = _pairs("1claimed 1failed 1retry 2claimed 2failed")
+    assert wants_attempt(once, 1)
+    assert not wants_attempt(once | _pairs("3claimed 3failed"), 1)
+
+
+def test_cancelling_what_runs_and_what_waits(make_scene: Any) -> None:
+    scene = make_scene(3, max_parallel=1)
+    first, second, third = scene.ids
+    scene.step()
+    scene.worker(first, 1, Event.CLAIMED)
+    for run in (first, second):
+        assert _cancel(scene, run).asked
+        assert cancel_asked(scene.events(run))
+    assert scene.states() == [State.RUNNING, State.CANCELLED, State.PLANNED]
+    scene.step()
+    scene.step()
+    assert scene.backend.cancelled == [token(first, 1)]  # told once
+    assert scene.observed()["observed"][first] == "stopping"
+    assert len(scene.backend.submitted) == 1  # it still has its place
+    scene.worker(first, 1, Event.CANCELLED)
+    scene.backend.end(token(first, 1))
+    scene.step()
+    assert scene.backend.submitted[1:] == [token(third, 1)]
+    scene.finish(third)
+    summary = scene.step()
+    assert summary.finished
+    assert summary.counts == {State.CANCELLED: 2, State.SUCCEEDED: 1}
+
+
+def test_a_worker_that_died_while_it_was_stopped_is_cancelled(make_scene: Any) -> None:
+    scene = make_scene(2)
+    first, _ = scene.ids
+    scene.step()
+    scene.worker(first, 1, Event.CLAIMED)
+    scene.step()
+    for run in scene.ids:
+        _cancel(scene, run)
+        scene.backend.end(token(run, 1), 137)
+    scene.step()
+    assert scene.states() == [State.RUNNING, State.CANCELLED]  # it never claimed the attempt
+    scene.step(20)
+    assert scene.states() == [State.CANCELLED, State.CANCELLED]
+    assert scene.launcher.step().finished
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_cancelling_what_only_the_backend_knows_of(make_scene: Any, known: bool) -> None:
+    scene = make_scene(1)
+    run = scene.ids[0]
+    if known:
+        scene.backend.lose_reply = True
+    else:
+        scene.backend.reachable = False
+    scene.step()
+    _cancel(scene, run)
+    scene.backend.reachable = True
+    scene.launcher = scene.new_launcher(starting=False)
+    scene.step()
+    if known:
+        assert scene.states() == [State.SUBMITTED]
+        scene.step()
+        assert scene.backend.cancelled == [token(run, 1)]
+    else:
+        assert scene.states() == [State.CANCELLED]
+        assert scene.backend.submitted == []
+        assert scene.launcher.step().finished
+
+
+def test_without_starting_nothing_starts(make_scene: Any) -> None:
+    scene = make_scene(3, retries=3)
+    scene.step()
+    scene.finish(scene.ids[0], event=Event.FAILED)
+    scene.launcher = scene.new_launcher(starting=False)
+    scene.step(600)
+    assert not scene.step(600).finished
+    assert len(scene.backend.submitted) == 2
+    scene.finish(scene.ids[1])
+    assert scene.step().finished
+
+
+def test_cancel_and_retry_again_and_again(make_scene: Any) -> None:
+    """Whatever was asked for last counts, however often it was asked for before."""
+    scene = make_scene(1)
+    run = scene.ids[0]
+    for _ in range(4):
+        assert _cancel(scene, run).asked
+        assert _cancel(scene, run).asked
+        assert scene.states() == [State.CANCELLED]
+        assert scene.step().finished
+        assert _retry(scene, run).asked
+        assert _retry(scene, run).asked
+        assert retry_asked(scene.events(run))
+    for _ in range(10):
+        scene.step()
+    (job,) = scene.backend.submitted
+    attempt = int(job.rpartition("-a")[2])
+    assert (attempt, Event.CANCEL) not in scene.events(run)  # or its worker would stop
+    scene.finish(run, attempt)
+    assert scene.step().finished
+    assert scene.states() == [State.SUCCEEDED]
+
+
+def test_cancelling_a_run_that_was_retried_while_it_ran(make_scene: Any) -> None:
+    scene = make_scene(1)
+    run = scene.ids[0]
+    scene.step()
+    scene.worker(run, 1, Event.CLAIMED)
+    scene.worker(run, 1, Event.RETRY)
+    _cancel(scene, run)
+    assert cancel_asked(scene.events(run))
+    scene.step()
+    assert scene.backend.cancelled == [token(run, 1)]
+    scene.worker(run, 1, Event.PREEMPTED)  # the worker knows only of the signal
+    scene.backend.end(token(run, 1))
+    assert scene.step().finished
+    assert scene.states() == [State.CANCELLED]
+
+
+def test_a_retry_starts_at_once_and_only_what_has_ended(make_scene: Any) -> None:
+    scene = make_scene(3, retries=1)
+    first, second, third = scene.ids
+    scene.step()
+    scene.finish(first, event=Event.FAILED, reason="error")
+    scene.finish(second)
+    scene.step()
+    assert scene.observed()["observed"][first].startswith("next attempt at")
+    assert _retry(scene, first).asked
+    assert not _retry(scene, second).asked
+    assert _retry(scene, third).why == "still at work"
+    _cancel(scene, third)
+    assert _retry(scene, third).why.startswith("being cancelled")
+    scene.step()
+    assert scene.backend.submitted[-1] == token(first, 2)
+
+
+def test_what_has_ended_is_not_cancelled(make_scene: Any) -> None:
+    scene = make_scene(2)
+    first, second = scene.ids
+    scene.step()
+    scene.finish(first)
+    scene.finish(second, event=Event.FAILED)
+    assert _cancel(scene, first).why == "succeeded already"
+    assert _cancel(scene, second).why == "failed already"
+    assert _cancel(scene, second, retries=1).asked
+    assert not wants_attempt(scene.events(second), 1)
+    assert scene.states() == [State.SUCCEEDED, State.FAILED]
+
+
+def test_cancelling_before_anything_ran_needs_no_backend(make_scene: Any) -> None:
+    scene = make_scene(3)
+    done = cancel_runs(scene.store, "s", scene.ids)
+    assert [request.why for request in done] == ["cancelled"] * 3
+    assert scene.states() == [State.CANCELLED] * 3
+    assert [request.why for request in cancel_runs(scene.store, "s", scene.ids)] == [
+        "cancelled"
+    ] * 3
+
+
+def test_which_runs_are_meant(make_scene: Any) -> None:
+    scene = make_scene(12)
+    scene.step()
+    runs = Sweep(scene.store, "s").runs
+
+    def names(*given: Any) -> list[str]:
+        return [run.name for run in pick(runs, *given)]
+
+    assert names(["x=1"]) == ["x=1"]  # exact before the beginnings x=10, x=11
+    assert names(["x=1?", "x=0"]) == ["x=0", "x=10", "x=11"]
+    assert len(names(["x="])) == 12
+    assert names([scene.ids[3]]) == ["x=3"]
+    assert names([], ["submitted"]) == ["x=0", "x=1"]
+    assert names([], None, "x >= 10") == ["x=10", "x=11"]
+    assert names(["x=1*"], ["planned"], "x < 11") == ["x=10"]
+    with pytest.raises(NotFound, match="no run 'y'"):
+        names(["y"])
+    with pytest.raises(UsageError, match="no state 'done'"):
+        names([], ["done"])

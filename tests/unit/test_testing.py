@@ -1,0 +1,87 @@
+"""The published stand-ins: each fault does what it says, at the call it was chosen for."""
+
+from pathlib import Path
+
+import pytest
+
+from sweeper.backends.base import JobSpec, JobState
+from sweeper.errors import AlreadyExists, StoreError, Unreachable
+from sweeper.store import LocalStore
+from sweeper.testing import FakeBackend, Fault, Faults, FaultyBackend, FaultyStore, Killed
+
+JOB = JobSpec("0" * 12 + "-a1", "x=1", ["true"], "/", {})
+
+
+def _store(root: Path, fault: Fault, number: int = 1) -> tuple[FaultyStore, LocalStore, Faults]:
+    plain, faults = LocalStore(str(root)), Faults({number: fault})
+    return FaultyStore(plain, faults), plain, faults
+
+
+@pytest.mark.parametrize(
+    ("fault", "raised", "written"),
+    [
+        (Fault.FAIL, StoreError, False),
+        (Fault.LOSE_REPLY, StoreError, True),
+        (Fault.TWICE, AlreadyExists, True),
+        (Fault.KILL, Killed, False),
+        (Fault.KILL_AFTER, Killed, True),
+        (Fault.POWER, Killed, True),
+    ],
+)
+def test_a_create_that_goes_wrong(
+    tmp_path: Path, fault: Fault, raised: type[BaseException], written: bool
+) -> None:
+    store, plain, faults = _store(tmp_path, fault)
+    with pytest.raises(raised):
+        store.create("a", b"1")
+    assert plain.exists("a") is written
+    assert faults.calls == ["store.create a"]
+    assert faults.struck == [(1, fault, "store.create a")]
+    store.create("b", b"2")  # the next call is none of its business
+    assert plain.read("b") == b"2"
+
+
+def test_an_error_is_an_answer_that_may_be_lost_too(tmp_path: Path) -> None:
+    for fault, raised in ((Fault.LOSE_REPLY, "reply was lost"), (Fault.KILL_AFTER, "")):
+        store, _, _ = _store(tmp_path, fault)
+        with pytest.raises((StoreError, Killed), match=raised):
+            store.read("nothing")
+
+
+def test_a_power_cut_takes_what_was_not_promised(tmp_path: Path) -> None:
+    store, plain, _ = _store(tmp_path, Fault.POWER, number=6)
+    store.replace("kept", b"old")
+    store.replace("kept", b"new", durable=False)
+    store.append("log", b"line")
+    store.replace("beat", b"1", durable=False)
+    store.replace("beat", b"2")
+    with pytest.raises(Killed):
+        store.create("event", b"e")
+    assert plain.read("kept") == b"old"
+    assert not plain.exists("log")
+    assert plain.read("beat") == b"2"
+    assert plain.read("event") == b"e"
+
+
+def test_which_call_may_be_a_function_of_what_is_called(tmp_path: Path) -> None:
+    faults = Faults(lambda _, what: Fault.FAIL if what.endswith("submitted.json") else None)
+    store = FaultyStore(LocalStore(str(tmp_path)), faults)
+    store.create("s/1.intent.json", b"")
+    with pytest.raises(StoreError, match="injected"):
+        store.create("s/1.submitted.json", b"")
+
+
+def test_a_backend_that_goes_wrong() -> None:
+    plain = FakeBackend()
+    faults = Faults({1: Fault.TWICE, 2: Fault.LOSE_REPLY, 3: Fault.FAIL, 5: Fault.KILL})
+    backend = FaultyBackend(plain, faults)
+    backend.submit([JOB])
+    with pytest.raises(Unreachable):
+        backend.submit([JOB])
+    with pytest.raises(Unreachable):
+        backend.submit([JOB])
+    assert plain.submitted == [JOB.token] * 3
+    assert backend.poll([JOB.token])[JOB.token].state is JobState.RUNNING
+    with pytest.raises(Killed):
+        backend.cancel([JOB.token])
+    assert plain.cancelled == []
