@@ -4,9 +4,10 @@
 
 Each step asks `groups_per_batch` questions, `group_size` times each. What an answer earned
 above its group's mean is its advantage, shared by all its tokens; groups whose answers earned
-all the same teach nothing and are dropped. The questions are problems generated for a task,
-or come from a JSONL file. `load_checkpoint_path` starts from weights trained before, as a model
-must already be right now and then to learn from a sparse reward.
+all the same teach nothing and are dropped, unless `entropy_coef` has something to tell them. The
+questions are problems generated for a task, or come from a JSONL file. `load_checkpoint_path`
+starts from weights trained before, as a model must already be right now and then to learn from a
+sparse reward.
 
 Stopped at any time (SIGTERM, Ctrl-C) and started again with the same log_path, a run goes on
 from its last checkpoint: the seed of each sample is a function of the run's seed, the step and
@@ -224,7 +225,8 @@ class GroupTrainer(Trainer):
         groups_due = self.begin_sampling(step)
         scores = self.begin_evaluation(step) if self.evaluation_due(step) else None
         groups = groups_due()
-        kept = [group for group in groups if not group.constant]
+        # The bonus is for every answer: a group left out would settle on one, and stay left out.
+        kept = [group for group in groups if config.entropy_coef or not group.constant]
         update = self.update(step, kept)
         self.sampler = self.training.save_weights_and_get_sampling_client()
         self.write_rollouts(step, "train", groups, f"RL Iteration {step}")

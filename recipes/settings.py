@@ -36,13 +36,19 @@ class Settings:
     letters: int = chz.field(default=8, doc="reversal, sorting: size of the alphabet, 2 to 26")
     train_size: int = chz.field(default=1000, doc="problems to train on, as far as there are any")
     test_size: int = chz.field(default=64, doc="examples held out, the same for every seed")
+    wrong_share: float = chz.field(
+        default=0.0, doc="generated problems to train on that come with a wrong answer: 0.1 is 10 %"
+    )
     data: str | None = chz.field(
         default=None,
         doc='JSONL of {"messages": [{"role", "content"}]} or {"prompt", "answer"} for a task',
     )
-    learning_rate: float = chz.field(default=8e-3, doc="Adam's, at the first step")
+    learning_rate: float = chz.field(default=8e-3, doc="Adam's, before it falls")
     lr_schedule: Literal["constant", "linear"] = chz.field(
         default="linear", doc="linear: falls to zero over max_steps"
+    )
+    warmup_steps: int = chz.field(
+        default=0, doc="first steps, over which the rate rises to learning_rate"
     )
     lora_rank: int = chz.field(default=16, doc="rank of a new LoRA adapter")
     max_steps: int = chz.field(default=80, doc="steps to train")
@@ -67,7 +73,11 @@ class Settings:
     @chz.validate
     def _check_settings(self) -> None:
         check_at_least(self, train_size=1, test_size=1, lora_rank=1, max_steps=1, max_length=2)
-        check_at_least(self, eval_every=0, save_every=0, seed=0)
+        check_at_least(self, eval_every=0, save_every=0, seed=0, warmup_steps=0)
+        if not 0 <= self.wrong_share <= 1:
+            raise ValueError(f"wrong_share must be 0 to 1, not {self.wrong_share}")
+        if self.wrong_share and self.data is not None:
+            raise ValueError("wrong_share is for generated problems, not for those of data")
         for key, low, high in (("digits", 1, 8), ("length", 1, 12), ("letters", 2, 26)):
             if not low <= getattr(self, key) <= high:
                 raise ValueError(f"{key} must be {low} to {high}, not {getattr(self, key)}")
@@ -102,11 +112,17 @@ def load_data(config: Settings) -> tasks.Split:
         task = tasks.reversal(config.length, config.letters)
     else:
         task = tasks.sorting(config.length, config.letters)
-    return tasks.generate(task, config.train_size, config.test_size, config.seed)
+    found = tasks.generate(task, config.train_size, config.test_size, config.seed)
+    return found._replace(train=tasks.with_wrong(found.train, config.wrong_share, config.seed))
 
 
 def learning_rate_at(config: Settings, step: int) -> float:
-    """The rate of a step: 0 <= step < max_steps."""
+    """The rate of a step: 0 <= step < max_steps.
+
+    Weights trained before come without their optimizer, whose first steps know nothing of how
+    large gradients are and move every weight as far as any: smaller ones spare what was learned.
+    """
+    rate = config.learning_rate * min(1.0, (step + 1) / (config.warmup_steps + 1))
     if config.lr_schedule == "constant":
-        return config.learning_rate
-    return config.learning_rate * (1.0 - step / config.max_steps)
+        return rate
+    return rate * (1.0 - step / config.max_steps)

@@ -82,6 +82,28 @@ def generate(task: Task, train_size: int, test_size: int, seed: int) -> Split:
     return Split([_ask(task, i) for i in chosen], [_ask(task, i) for i in held_out])
 
 
+def with_wrong(
+    conversations: Sequence[Conversation], share: float, seed: int
+) -> list[Conversation]:
+    """The conversations, of which that share ends with another one's answer, differing from theirs.
+
+    It is how people's answers are: mostly right. Where all answers are alike none can be wrong.
+    """
+    count = round(share * len(conversations))
+    draw = random.Random(f"wrong/{seed}")
+    wrong = set(draw.sample(range(len(conversations)), count))
+    answers = [conversation[-1]["content"] for conversation in conversations]
+    if len(set(answers)) < 2:
+        return list(conversations)
+    found: list[Conversation] = []
+    for index, conversation in enumerate(conversations):
+        answer = answers[index]
+        while index in wrong and answer == answers[index]:
+            answer = draw.choice(answers)
+        found.append([*conversation[:-1], {"role": "assistant", "content": answer}])
+    return found
+
+
 def load(path: str, test_size: int) -> Split:
     """Conversations of a JSONL file, `test_size` of them held out.
 
