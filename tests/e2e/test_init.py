@@ -1,0 +1,144 @@
+"""`sweeper init` as typed: what it writes plans as it stands."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from sweeper.grid.nodes import Problems, plain, read_yaml
+
+pytestmark = pytest.mark.e2e
+
+NESTED = """
+from collections.abc import Callable
+from typing import Literal
+import chz
+
+@chz.chz
+class Optimizer:
+    learning_rate: float = chz.field(default=1e-4, doc="at the peak")
+    betas: tuple[float, float] = (0.9, 0.95)
+
+@chz.chz
+class Data:
+    path: str = chz.field(doc="where the data lie")
+    split: Literal["train", "test"] = "train"
+
+@chz.chz
+class CLIConfig:
+    log_path: str = chz.field(munger=lambda _, text: text)
+    data: Data
+    optimizer: Optimizer = chz.field(default_factory=Optimizer)
+    share: float = 0.9
+    callback: Callable[[int], int] | None = None
+    behavior_if_log_dir_exists: Literal["ask", "resume"] = "ask"
+
+    @chz.validate
+    def _check(self) -> None:
+        if not 0 < self.share < 1:
+            raise ValueError("share must be between 0 and 1")
+
+def main(config: CLIConfig) -> None: ...
+
+if __name__ == "__main__":
+    chz.nested_entrypoint(main)
+"""
+PICKY = """
+import chz
+
+@chz.chz
+class Config:
+    log_path: str
+    share: float = 0.9
+    steps: int = 10
+
+    @chz.validate
+    def _check(self) -> None:
+        if not 0 < self.share < 1:
+            raise ValueError(f"share must be between 0 and 1, not {self.share}")
+
+def main(config: Config) -> None: ...
+
+if __name__ == "__main__":
+    chz.nested_entrypoint(main)
+"""
+
+
+def _sweeper(folder: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "SWEEPER_HOME": str(folder / "home")}
+    command = [str(Path(sys.executable).parent / "sweeper"), *arguments]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+@pytest.mark.parametrize(
+    ("reference", "name", "axis", "seeds"),
+    [
+        ("sft", "sft", "learning_rate", 3),
+        ("rl", "rl", "learning_rate", 3),
+        ("recipes.sft:Config", "sft", "learning_rate", 3),
+        ("nested.py", "nested", "optimizer.learning_rate", 1),
+        ("picky.py", "picky", "steps", 1),
+    ],
+)
+def test_what_it_writes_plans(
+    reference: str, name: str, axis: str, seeds: int, tmp_path: Path
+) -> None:
+    (tmp_path / "nested.py").write_text(NESTED)
+    (tmp_path / "picky.py").write_text(PICKY)
+    said = _sweeper(tmp_path, "init", reference)
+    assert said.stderr == ""
+    assert said.stdout == f"wrote {name}.yaml; look at it with `sweeper plan {name}.yaml`\n"
+    planned = _sweeper(tmp_path, "plan", f"{name}.yaml", "--json")
+    assert planned.stderr == ""
+    document = json.loads(planned.stdout)
+    assert document["warnings"] == []
+    assert list(document["axes"]) == [axis]
+    assert len(document["runs"]) == len(document["axes"][axis]) * seeds
+    text = (tmp_path / f"{name}.yaml").read_text()
+    for field in document["recipe"]["takes"]:
+        ours = field in ("log_path", "behavior_if_log_dir_exists")
+        named = re.search(rf"(^|[# ]){field}[:.]", text, re.M)
+        assert ours == (named is None), field
+    schema = json.loads(_sweeper(tmp_path, "init", "--schema").stdout)
+    root = read_yaml(text, "x", Problems())
+    assert root is not None
+    jsonschema.validate(plain(root), schema)
+    # Again: it is the user's now.
+    again = _sweeper(tmp_path, "init", reference, code=2)
+    assert again.stderr == (
+        f"sweeper: {name}.yaml is there already: choose another file with --out\n"
+    )
+    assert (tmp_path / f"{name}.yaml").read_text() == text
+
+
+def test_the_default_is_a_grid_that_launches(tmp_path: Path) -> None:
+    said = _sweeper(tmp_path, "init", "--out", "-").stdout
+    assert said == _sweeper(tmp_path, "init", "sft", "--out", "-").stdout
+    assert "recipe: sft\n" in said
+    assert "metric: {name: test/nll, goal: minimize, at: last}\n" in said
+    assert list(tmp_path.glob("*.yaml")) == []
+
+
+def test_mistakes_cost_a_line(tmp_path: Path) -> None:
+    (tmp_path / "other.py").write_text("x = 1\nif __name__ == '__main__': pass\n")
+    for arguments, message in {
+        ("init", "sftt"): "no recipe and no module is called 'sftt'",
+        ("init", "other.py"): "it defines no chz class",
+        ("init", "gone.py"): "there is no file",
+        ("init", "a b"): "names no recipe, module or file",
+        ("init", "sft", "--out", "no/such/folder.yaml"): "cannot write no/such/folder.yaml",
+        ("init", "sft", "--python", "no-such-python"): "no interpreter no-such-python",
+    }.items():
+        said = _sweeper(tmp_path, *arguments, code=2)
+        assert message in said.stderr
+        assert said.stderr.count("\n") == 1
+    assert list(tmp_path.glob("*.yaml")) == []

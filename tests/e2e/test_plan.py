@@ -1,0 +1,178 @@
+"""What `sweeper plan --json` says is what a launch on a real backend really submits."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper import inquiry
+from sweeper.documents import read_json
+from sweeper.layout import Layout
+from sweeper.store import LocalStore
+
+pytestmark = pytest.mark.e2e
+
+# What a run finds: its arguments, folder, environment, and the command line of its worker.
+TELL = """
+import json, os, sys
+told = {
+    "argv": sys.argv, "cwd": os.getcwd(), "names": sorted(os.environ), "python": sys.executable,
+    "worker": open(f"/proc/{os.getppid()}/cmdline").read().split("\\0")[:-1],
+    "worker_cwd": os.readlink(f"/proc/{os.getppid()}/cwd"),
+}
+"""
+MODULE = """
+import chz
+@chz.chz
+class Config:
+    out: str
+    learning_rate: float = 0.1
+    size: int = 1
+    seed: int = 0
+def main(config: Config) -> None:
+    told["config"] = chz.asdict(config)
+    json.dump(told, open(os.path.join(config.out, "told.json"), "w"))
+if __name__ == "__main__":
+    chz.nested_entrypoint(main)
+"""
+COMMAND = """
+json.dump(told, open(os.path.join(os.environ["SWEEPER_RUN_DIR"], "told.json"), "w"))
+"""
+GRIDS = {
+    "module": {
+        "recipe": "toy.py",
+        "base": {"size": 3},
+        "grid": {"learning_rate": [1e-4, 3e-4]},
+        "seeds": 2,
+        "launch": {"log_path_field": "out"},
+    },
+    "command": {
+        "command": [sys.executable, "toy.py", "{text}", "{log_path}", "{seed}", "{run}.{attempt}"],
+        "grid": {"text": ["a b", "$HOME;{{"]},
+        "seeds": [5],
+    },
+}
+
+
+def _grid(folder: Path, kind: str) -> Path:
+    (folder / "toy.py").write_text(TELL + (MODULE if kind == "module" else COMMAND))
+    grid = {"name": "told", "secrets": ["A_SECRET"], "service": "none", **GRIDS[kind]}
+    given = {"backend": "local", "env": {"FROM_THE_GRID": "1"}, "timeout": "5m"}
+    grid["launch"] = {**given, **GRIDS[kind].get("launch", {})}
+    path = folder / "grid.yaml"
+    path.write_text(json.dumps(grid))
+    return path
+
+
+def _sweeper(folder: Path, *arguments: str, code: int = 0) -> str:
+    environment = {**os.environ, "SWEEPER_HOME": str(folder / "home"), "A_SECRET": "hush-hush"}
+    command = [str(Path(sys.executable).parent / "sweeper"), *arguments]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("kind", GRIDS)
+def test_a_launch_submits_what_the_plan_says(kind: str, tmp_path: Path) -> None:
+    _grid(tmp_path, kind)
+    before = json.loads(_sweeper(tmp_path, "plan", "grid.yaml", "--json"))
+    assert not (tmp_path / "sweeps").exists()
+    _sweeper(tmp_path, "launch", "grid.yaml", "--wait")
+    store, layout = LocalStore(str(tmp_path / "sweeps")), Layout("told")
+
+    recorded = read_json(store, layout.plan)
+    same = ("name", "recipe", "service", "secrets", "launch", "axes", "metric", "overrides")
+    assert {key: before[key] for key in same} == {key: recorded[key] for key in same}
+    identity = ("id", "name", "cell", "seed", "config")
+    assert [[run[key] for key in identity] for run in before["runs"]] == [
+        [run[key] for key in identity] for run in recorded["runs"]
+    ]
+    for run in before["runs"]:
+        assert (run["state"], run["attempts"]) == ("planned", 0)
+        _as_it_was(run, before, store, layout)
+
+    after = json.loads(_sweeper(tmp_path, "plan", "grid.yaml", "--json"))
+    assert {run["state"] for run in after["runs"]} == {"succeeded"}
+    assert [run["job"] for run in after["runs"]] == [None] * len(after["runs"])
+    assert "0 to start" in _sweeper(tmp_path, "plan", "grid.yaml")
+
+
+def _as_it_was(
+    run: dict[str, Any], plan: dict[str, Any], store: LocalStore, layout: Layout
+) -> None:
+    """A run's job in the plan is what the backend, the worker and the recipe were given."""
+    planned = run["job"]
+    told = json.loads((Path(planned["log_path"]) / "told.json").read_text())
+    assert told["worker"] == planned["argv"]
+    assert told["worker_cwd"] == planned["cwd"]
+    assert told["cwd"] == plan["recipe"]["cwd"]
+    assert set(told["names"]) - set(os.environ) - {"SWEEPER_HOME", "A_SECRET"} == set(
+        plan["environment"]
+    ) - set(os.environ) - {"A_SECRET"}
+    assert {"A_SECRET", "FROM_THE_GRID"} <= set(plan["environment"]) <= set(told["names"])
+    if planned["command"] is None:
+        assert told["python"] == plan["recipe"]["python"]
+        field = plan["recipe"]["log_path_field"]
+        assert told["config"] == {**run["config"], field: planned["log_path"]}
+    else:
+        assert told["argv"] == planned["command"][1:]
+        assert planned["command"][0] == sys.executable
+    job = read_json(store, layout.job(run["id"], planned["attempt"]))
+    for key in ("name", "seed", "config"):
+        assert job[key] == run[key]
+    assert job["secrets"] == plan["secrets"]
+    assert job["recipe"] == plan["recipe"]
+    for key in ("env", "timeout_s", "grace_s", "resume"):
+        assert job[key] == plan["launch"][key]
+
+
+def test_full_has_the_same_commands(tmp_path: Path) -> None:
+    _grid(tmp_path, "command")
+    said = _sweeper(tmp_path, "plan", "grid.yaml", "--full")
+    document = json.loads(_sweeper(tmp_path, "plan", "grid.yaml", "--json"))
+    for run in document["runs"]:
+        assert f"  command: {json.dumps(run['job']['command'])}\n" in said
+    assert "hush-hush" not in said + json.dumps(document)
+
+
+def test_a_package_of_the_users_is_the_one_that_counts(tmp_path: Path) -> None:
+    """The interpreter is started ahead, and has loaded chz: not where the recipe has its own."""
+    _grid(tmp_path, "module")
+    (tmp_path / "chz.py").write_text("raise ImportError('this one is mine')")
+    for arguments in (("plan", "grid.yaml"), ("launch", "grid.yaml")):
+        environment = {**os.environ, "A_SECRET": "x", "SWEEPER_HOME": str(tmp_path / "home")}
+        command = [str(Path(sys.executable).parent / "sweeper"), *arguments]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 2
+        assert "ImportError: this one is mine" in done.stderr
+
+
+def test_a_question_that_is_never_asked_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    with inquiry.ahead():
+        (waiting,) = inquiry._ready
+        child = waiting._child.pid
+        assert Path(f"/proc/{child}").exists()
+        monkeypatch.setenv("ANOTHER", "1")  # not what it was started with: a new one is
+        with pytest.raises(TimeoutError):
+            inquiry.inquiry(sys.executable, os.getcwd(), os.environ).ask(b"{", 0.0)
+        assert inquiry._ready == [waiting]
+    assert inquiry._ready == []
+    assert not Path(f"/proc/{child}").exists()
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_an_interpreter_that_dies_is_told(tmp_path: Path) -> None:
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho not today >&2\nexit 3\n")
+    broken.chmod(0o755)
+    asked = inquiry.inquiry(str(broken), str(tmp_path), os.environ).ask(b"{}" * 1_000_000, 30.0)
+    assert (asked.code, asked.output, asked.printed) == (3, b"", "not today\n")

@@ -1,0 +1,192 @@
+"""The JSON Schema of grids says what the loader does: the same keys, the same choices, the same
+verdict on grids right and wrong."""
+
+import json
+import re
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from sweeper.errors import GridError
+from sweeper.grid import conditions, nodes, options, parse_grid, reading, sampling
+from sweeper.starter import SCHEMA_PATH
+
+ROOT = Path(__file__).parents[2]
+SCHEMA = json.loads(Path(SCHEMA_PATH).read_text())
+DEFS = SCHEMA["$defs"]
+VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+
+RIGHT = [
+    "recipe: r",
+    "name: a.b-c\nrecipe: pkg.mod:Config\nservice: tinker\nmetric: {name: m, goal: maximize}",
+    "command: [python, x.py, '{lr}', 3]\nbase: {lr: 1, opt: {wd: 2}}\nservice: none",
+    "recipe: r\ngrid: {lr: [1e-4, 3e-4], opt.wd: [null, 0]}\nzip: [{a: [1, 1], b: [x, y]}]",
+    "recipe: r\nbase:\ngrid:\nseeds:\nlaunch:\nmetric:\nsecrets:\nwhen:\nrandom:\nservice:",
+    "recipe: r\nrandom: {samples: 4, seed: 7, axes: {t: {uniform: [0.5, 1]}, w: {choice: [0, a]},"
+    " lr: {log_uniform: [1e-5, 1e-2]}, n: {integers: [1, 9]}, m: {log_integers: [1, 900]}}}",
+    "recipe: r\ngrid: {opt: [adam, sgd]}\nwhen: [{if: {opt: adam}, grid: {b2: [0.9, 0.99]}},"
+    " {if: {opt: [sgd]}, base: {m: 0.9}}]",
+    "recipe: r\ngrid: {a: [1, 2]}\nexclude: [{a: 1}]\ninclude: [{a: 3, b: 4}]",
+    "recipe: r\nseeds: 3",
+    "recipe: r\nseeds: [11, -2]",
+    "recipe: r\nseeds: {field: shuffle_seed, values: 3}",
+    "recipe: r\nbase: {a: 8, b: '${a}'}",
+    "recipe: r\nlaunch: {backend: local, max_parallel: 1, retries: 0, timeout: 1h30m, python: p,"
+    " cwd: ., env: {A: '1', B: 2}, resume: never, lease: 15, grace: 1.5s, log_path_field: out.dir,"
+    " window: '{a}'}",
+    "recipe: r\nsecrets: [A_KEY, B]",
+]
+
+WRONG = [
+    "- a",
+    "base: {}",
+    "recipe: r\ncommand: [a]",
+    "recipe: [a]",
+    "recipe: ''",
+    "command: a b",
+    "command: []",
+    "command: [a, 0.5]",
+    "nam: x\nrecipe: r",
+    "name: ../x\nrecipe: r",
+    "recipe: r\nservice: locl",
+    "recipe: r\nbase: [1]",
+    "recipe: r\nbase: {a@: x}",
+    "recipe: r\ngrid: {lr: 0.1}",
+    "recipe: r\ngrid: {lr: []}",
+    "recipe: r\ngrid: {lr: [1, 2, 1.0]}",
+    "recipe: r\ngrid: {lr: null}",
+    "recipe: r\ngrid: {'': [1]}",
+    "recipe: r\nzip: {a: [1]}",
+    "recipe: r\nzip: [{a: []}]",
+    "recipe: r\nzip: [{}]",
+    "recipe: r\nexclude: {a: 1}",
+    "recipe: r\nexclude: [{}]",
+    "recipe: r\ninclude: [3]",
+    "recipe: r\nrandom: {axes: {a: {uniform: [0, 1]}}}",
+    "recipe: r\nrandom: {samples: 3}",
+    "recipe: r\nrandom: {samples: 0, axes: {a: {uniform: [0, 1]}}}",
+    "recipe: r\nrandom: {samples: 3, axes: {}}",
+    "recipe: r\nrandom: {samples: 3, axes: {a: [0, 1]}}",
+    "recipe: r\nrandom: {samples: 3, axes: {a: {normal: [0, 1]}}}",
+    "recipe: r\nrandom: {samples: 3, axes: {a: {uniform: [0, 1], choice: [1]}}}",
+    "recipe: r\nrandom: {samples: 3, axes: {a: {uniform: [0]}}}",
+    "recipe: r\nrandom: {samples: 3, axes: {a: {integers: [0.5, 2]}}}",
+    "recipe: r\nrandom: {samples: 3, axes: {a: {log_uniform: [0, 1]}}}",
+    "recipe: r\nrandom: {samples: 3, axes: {a: {choice: []}}}",
+    "recipe: r\nrandom: {sample: 3, axes: {a: {choice: [1]}}}",
+    "recipe: r\nwhen: {if: {a: 1}, grid: {b: [1]}}",
+    "recipe: r\nbase: {a: 1}\nwhen: [{grid: {b: [1]}}]",
+    "recipe: r\nbase: {a: 1}\nwhen: [{if: {a: 1}}]",
+    "recipe: r\nbase: {a: 1}\nwhen: [{if: {a: []}, grid: {b: [1]}}]",
+    "recipe: r\nbase: {a: 1}\nwhen: [{if: {a: 1}, grids: {b: [1]}}]",
+    "recipe: r\nseeds: 0",
+    "recipe: r\nseeds: []",
+    "recipe: r\nseeds: [1, 1]",
+    "recipe: r\nseeds: [0.5]",
+    "recipe: r\nseeds: x",
+    "recipe: r\nseeds: {field: seed}",
+    "recipe: r\nseeds: {field: '0', values: 3}",
+    "recipe: r\nmetric: {name: m}",
+    "recipe: r\nmetric: {goal: minimize}",
+    "recipe: r\nmetric: {name: m, goal: min}",
+    "recipe: r\nmetric: {name: m, goal: minimize, at: end}",
+    "recipe: r\nmetric: test/nll",
+    "recipe: r\nsecrets: [A=b]",
+    "recipe: r\nsecrets: A",
+    "recipe: r\nlaunch: {max_paralel: 3}",
+    "recipe: r\nlaunch: {max_parallel: 0}",
+    "recipe: r\nlaunch: {retries: -1}",
+    "recipe: r\nlaunch: {retries: '2'}",
+    "recipe: r\nlaunch: {timeout: 2 hours}",
+    "recipe: r\nlaunch: {timeout: ''}",
+    "recipe: r\nlaunch: {timeout: 0}",
+    "recipe: r\nlaunch: {backend: Tmux}",
+    "recipe: r\nlaunch: {resume: maybe}",
+    "recipe: r\nlaunch: {env: {A: 1.5}}",
+    "recipe: r\nlaunch: {env: {1A: x}}",
+    "recipe: r\nlaunch: {env: {SWEEPER_RUN: x}}",
+    "recipe: r\nlaunch: {log_path_field: a b}",
+    "recipe: r\nlaunch: [tmux]",
+    "recipe: r\nextends: 3",
+]
+
+
+def data(text: str) -> object:
+    root = nodes.read_yaml(text, "g.yaml", nodes.Problems())
+    assert root is not None
+    return nodes.plain(root)
+
+
+def test_it_is_a_schema() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+
+
+@pytest.mark.parametrize("text", RIGHT)
+def test_both_take_it(text: str) -> None:
+    parse_grid(text, "g.yaml")
+    VALIDATOR.validate(data(text))
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_both_refuse_it(text: str) -> None:
+    with pytest.raises(GridError):
+        parse_grid(text, "g.yaml")
+    assert not VALIDATOR.is_valid(data(text))
+
+
+GRIDS = sorted((ROOT / "grids").rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.name)
+def test_every_grid_here_is_right(path: Path) -> None:
+    VALIDATOR.validate(data(path.read_text()))
+
+
+def test_a_grid_that_extends_another_may_be_a_part(tmp_path: Path) -> None:
+    """What it leaves out may stand in the other; a null takes away."""
+    whole = "recipe: r\ngrid: {a: [1, 2], b: [3, 4]}\nmetric: {name: m, goal: minimize}\nseeds: 3"
+    part = "extends: whole.yaml\ngrid: {a: null}\nmetric: {at: best}"
+    (tmp_path / "whole.yaml").write_text(whole)
+    parse_grid(part, str(tmp_path / "part.yaml"))
+    VALIDATOR.validate(data(part))
+
+
+def _keys(schema: dict[str, object]) -> set[str]:
+    return set(schema["properties"])  # type: ignore[call-overload]
+
+
+def test_the_keys_are_those_of_the_loader() -> None:
+    of = SCHEMA["properties"]
+    assert list(of) == list(reading.KEYS)
+    assert _keys(DEFS["launch"]) == {n.removesuffix("_s") for n in options.Launch._fields}
+    assert _keys(of["metric"]) == set(options.Metric._fields)
+    assert _keys(DEFS["when"]) == set(conditions._KEYS)
+    assert _keys(DEFS["drawn"]) == set(sampling._KINDS)
+    assert _keys(of["seeds"]["anyOf"][1]) == {"field", "values"}
+    assert _keys(DEFS["random"]) == {"samples", "seed", "axes"}
+
+
+def _whole(pattern: re.Pattern[str]) -> str:
+    """A pattern that is matched to the end, as a JSON Schema has it."""
+    return "^" + pattern.pattern.removesuffix(r"\Z") + "$"
+
+
+def test_the_choices_and_limits_are_those_of_the_loader() -> None:
+    of, launch = SCHEMA["properties"], DEFS["launch"]["properties"]
+    assert of["service"]["enum"] == [*reading._SERVICES, None]
+    assert DEFS["field"]["pattern"] == _whole(options.FIELD)
+    assert DEFS["env_name"]["pattern"] == _whole(options._ENV)
+    assert of["name"]["pattern"] == _whole(options._NAME)
+    assert launch["backend"]["pattern"] == _whole(options._BACKEND)
+    assert DEFS["duration"]["anyOf"][1]["pattern"] == _whole(options._DURATION)
+    counts = DEFS["seed_values"]["anyOf"]
+    assert (counts[0]["maximum"], counts[1]["maxItems"]) == (options.MAX_SEEDS, options.MAX_SEEDS)
+    assert DEFS["random"]["properties"]["samples"]["maximum"] == sampling.MAX_SAMPLES
+    assert of["when"]["maxItems"] == conditions.MAX_WHENS
+    fresh = options.Launch()
+    assert launch["max_parallel"]["default"] == fresh.max_parallel
+    assert launch["retries"]["default"] == fresh.retries
+    assert launch["resume"]["default"] == fresh.resume
+    assert launch["lease"]["default"] == f"{fresh.lease_s:g}s"
+    assert launch["grace"]["default"] == f"{fresh.grace_s:g}s"

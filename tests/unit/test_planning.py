@@ -1,0 +1,211 @@
+"""What `sweeper plan` says of a grid and of what is there already."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from sweeper import planning, planning_view
+from sweeper.cli import main
+from sweeper.documents import encode
+from sweeper.layout import Layout
+from sweeper.planner import Plan, plan
+from sweeper.states import Event
+from sweeper.store import LocalStore
+
+GRID = {
+    "name": "toys",
+    "command": ["train", "--lr={lr}", "{log_path}", "{seed}", "{attempt}", "{run}"],
+    "base": {"fixed": "x"},
+    "grid": {"lr": [0.1, 0.2]},
+    "seeds": 2,
+    "launch": {"backend": "local", "env": {"A": "1"}, "retries": 1},
+    "secrets": ["KEY"],
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(str(tmp_path))
+
+
+def happen(store: LocalStore, planned: Plan, run: int, *events: tuple[int, Event]) -> None:
+    for attempt, event in events:
+        path = Layout(planned.name).event(planned.runs[run].id, attempt, event)
+        store.create(path, encode({"schema": 1, "reason": "error"}))
+
+
+def text(planned: Plan, store: LocalStore) -> str:
+    return "\n".join(planning_view.short(planning.survey(planned, store)))
+
+
+def test_a_plan_that_was_never_launched(store: LocalStore) -> None:
+    planned = plan(GRID)
+    said = text(planned, store).splitlines()
+    assert said[0].startswith("toys: train --lr={lr} {log_path}")
+    assert said[0].endswith(" on local, service none, at most 8 at once")
+    assert said[2:8] == [
+        "key   values",
+        "lr    2       0.1, 0.2",
+        "seed  2       0, 1",
+        "",
+        "2 cells x 2 seeds, 4 runs: 4 to start",
+        "",
+    ]
+    assert said[8].split() == ["run", "id", "state", "launch"]
+    assert said[9].split() == ["lr=0.1,seed=0", planned.runs[0].id, "planned", "start"]
+    assert len(said) == 13
+    assert list(Path(store.root).iterdir()) == []  # nothing is written
+
+
+def test_what_is_there_already(store: LocalStore) -> None:
+    planned = plan(GRID | {"seeds": 3})
+    done = (1, Event.INTENT), (1, Event.SUBMITTED), (1, Event.CLAIMED)
+    happen(store, planned, 0, *done, (1, Event.SUCCEEDED))
+    happen(store, planned, 1, *done, (1, Event.FAILED))
+    again = (2, Event.INTENT), (2, Event.SUBMITTED), (2, Event.CLAIMED), (2, Event.FAILED)
+    happen(store, planned, 2, *done, (1, Event.FAILED), *again)
+    happen(store, planned, 3, *done)
+    happen(store, planned, 4, (1, Event.INTENT))  # its launcher died before it was submitted
+    found = planning.survey(planned, store)
+    assert [fate.attempt for fate in found.fates] == [0, 2, 0, 0, 1, 1]
+    assert planning.counts(found) == (
+        "3 to start (2 of them again), 1 succeeded, 1 failed and left alone, 1 running"
+    )
+    runs = planning.document(found, store)["runs"]
+    assert [run["job"] and run["job"]["attempt"] for run in runs] == [None, 2, None, None, 1, 1]
+    assert [run["state"] for run in runs[:4]] == ["succeeded", "failed", "failed", "running"]
+    assert [(run["attempts"], run["reason"]) for run in runs[1:4]] == [
+        (1, "error"),
+        (2, "error"),
+        (1, None),
+    ]
+
+
+def test_runs_keep_the_names_they_are_known_by(store: LocalStore) -> None:
+    old = plan(GRID | {"grid": {"lr": [0.1]}})
+    store.replace(Layout("toys").plan, encode(old.document() | {"created": "x"}))
+    planned = plan(GRID)
+    found = planning.survey(planned, store)
+    assert [fate.run.name for fate in found.fates] == [
+        "seed=0",
+        "seed=1",
+        "lr=0.2,seed=0",
+        "lr=0.2,seed=1",
+    ]
+    smaller = planning.survey(plan(GRID | {"grid": {"lr": [0.2]}}), store)
+    assert smaller.retired == 2
+    # `seed=0` is taken by a run that the grid has no more.
+    assert smaller.fates[0].run.name == f"seed=0~{smaller.fates[0].run.id[:6]}"
+    assert "2 runs on record are not in this grid" in "\n".join(planning_view.short(smaller))
+
+
+def test_the_document_says_what_is_submitted(store: LocalStore) -> None:
+    planned = plan(GRID)
+    said = planning.document(planning.survey(planned, store), store)
+    run = said["runs"][1]
+    folder = f"{store.root}/toys/runs/{run['id']}.1"
+    assert run["job"]["command"] == ["train", "--lr=0.1", folder, "1", "1", run["id"]]
+    assert run["job"]["log_path"] == folder
+    assert run["job"]["token"] == f"{run['id']}-a1"
+    assert run["job"]["argv"][-2:] == [f"{store.root}/toys", f"{run['id']}-a1"]
+    assert said["environment"] == sorted([*planning.GIVEN, "A", "KEY"])
+    assert (said["schema"], said["secrets"]) == (1, ["KEY"])
+    assert said["recipe"]["command"] == GRID["command"]
+
+
+def test_full_shows_every_value_as_it_is_given(store: LocalStore) -> None:
+    planned = plan(GRID | {"base": {"fixed": "a\x1b[31m\u202eb", "small": 1e-20}})
+    said = "\n".join(planning_view.full(planning.survey(planned, store), store))
+    assert "  small: 1e-20\n" in said
+    assert "\x1b" not in said
+    assert "\u202e" not in said
+    assert "secrets       KEY" in said
+    assert f"log_path      {store.root}/toys/runs/<run id>.<attempt>" in said
+    assert said.count("\n  lr: 0.2\n") == 2
+
+
+def test_axes_are_told_from_the_runs(store: LocalStore) -> None:
+    """Whatever section they stand in, and whatever was left out."""
+    grid = {
+        "name": "mixed",
+        "command": ["x", "{opt}"],
+        "grid": {"opt": ["adam", "sgd"], "one": [1]},
+        "zip": [{"a": [1, 2], "b": ["x", "y"]}],
+        "random": {"samples": 20, "axes": {"t": {"uniform": [0.5, 1]}}},
+        "when": [{"if": {"opt": "adam"}, "grid": {"beta": [0.9, 0.99]}}],
+        "exclude": [{"opt": "sgd", "a": 2}],
+    }
+    lines = text(plan(grid), store).splitlines()
+    rows = {line.split()[0]: line.split(maxsplit=2)[1:] for line in lines[3 : lines.index("", 3)]}
+    assert rows["opt"] == ["2", "adam, sgd"]
+    assert rows["one"] == ["1", "1"]
+    assert rows["b"] == ["2", "x, y"]
+    assert rows["beta"] == ["2", "0.9, 0.99 (in 80 of 100 runs)"]
+    assert rows["t"][0] == "20"
+    low, _, high = rows["t"][1].partition(" to ")
+    assert 0.5 <= float(low) < float(high) <= 1
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        raise OSError
+
+
+def test_it_fits_a_terminal(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    screen = Terminal()
+    monkeypatch.setattr("sys.stdout", screen)
+    grid = GRID | {
+        "command": ["train"],
+        "grid": {
+            "a_rather_long_name_of_a_field": [f"some/long/value-{n}" for n in range(10)],
+            "another_rather_long_name": ["an/even/longer/value/漢字漢字漢字漢字漢字漢字", "y"],
+        },
+    }
+    path = tmp_path / "g.json"
+    path.write_text(json.dumps(grid))
+    assert main(["plan", str(path), "--root", str(tmp_path)]) == 0
+    lines = screen.getvalue().splitlines()
+    assert max(map(planning_view._columns, lines)) <= 80
+    assert "\x1b" not in screen.getvalue()
+    # Both ends of a name are there: the axis, and the seed.
+    assert any(line.startswith("a_rather") and ",seed=1 " in line for line in lines)
+
+
+@pytest.mark.parametrize("width", range(8, 40))
+def test_a_cut_text_fits(width: int) -> None:
+    for sample in ("x" * 100, "漢" * 50, "ab漢" * 20, "short"):
+        cut = planning_view.cut(sample, width)
+        assert planning_view._columns(cut) <= width
+        assert cut == sample or "..." in cut
+
+
+def test_a_file_is_as_wide_as_it_needs_to_be(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "g.json"
+    path.write_text(json.dumps(GRID | {"grid": {"lr": [f"{n}" * 60 for n in range(3)]}}))
+    assert main(["plan", str(path), "--root", str(tmp_path)]) == 0
+    assert ", ".join(f"{n}" * 60 for n in range(3)) in capsys.readouterr().out
+
+
+def test_warnings_are_on_standard_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "g.json"
+    path.write_text(json.dumps(GRID | {"grid": {"lr": [1]}}))
+    for flags in ([], ["--full"]):
+        assert main(["plan", str(path), "--root", str(tmp_path), *flags]) == 0
+        out, err = capsys.readouterr()
+        assert "sweeper: warning: " in err
+        assert "only one value" in err
+        assert "only one value" not in out
+    assert main(["plan", str(path), "--root", str(tmp_path), "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert "only one value" in json.loads(out)["warnings"][0]
+    assert err == ""
