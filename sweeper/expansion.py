@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from sweeper.grid import Grid
 from sweeper.grid.blocks import Block, Setting, assign
 from sweeper.grid.conditions import When
+from sweeper.grid.excluding import Exclusion
 from sweeper.grid.naming import canonical
 from sweeper.grid.nodes import Place, Problems
 from sweeper.grid.options import hint, nearest
@@ -54,7 +55,7 @@ class _TooMany(Exception):
 
 class Expansion:
     """The points of a grid. `late` is the field that takes the seed, `limit` how many points there
-    may be before `exclude`; `overflow` is set when there are more. What is found wrong is noted;
+    may be before `exclude`. What is found wrong is noted;
     what is only odd goes into `warnings`, which are complete when the last point has been taken."""
 
     def __init__(
@@ -68,7 +69,6 @@ class Expansion:
     ) -> None:
         self.grid, self.problems, self.warnings, self.late = grid, problems, warnings, late
         self.resolver = Resolver()
-        self.overflow = False
         self._limit, self._count = limit, 0
         self._base = {key: setting.value for key, setting in grid.base.items()}
         self._fixed = {key: setting.value for key, setting in grid.fixed.items()}
@@ -80,21 +80,31 @@ class Expansion:
         self._whens = list(self._usable_whens())
         self._rules = list(self._usable_rules())
 
-    def points(self) -> Iterator[Point]:
-        """In order: the last axis varies fastest, those of `when` within the others', included
-        cells come last."""
-        exclusion = _Exclusion(self._rules)
+    def overflows(self) -> bool:
+        """Whether there are more points than `limit`, which is noted. None is kept, and where the
+        product of all axes says that there cannot be, none is made."""
+        sizes = [len(rows) for rows in self._blocks]
+        sizes += [len(rows) for when in self._whens for rows in when.blocks]
+        if math.prod(sizes) <= self._limit:
+            return False
         try:
-            for config, rows in self._expanded():
-                point = self._resolved(config, rows)
-                if not exclusion.takes(point.config):
-                    yield point
+            for _ in self._expanded():
+                pass
         except _TooMany:
-            self.overflow = True
             place = self.grid.places["when" if self._whens else "grid"]
             message = f"more than {self._limit} cells; a sweep has at most {MAX_RUNS} runs"
             self.problems.add(place, message)
-            return
+            return True
+        return False
+
+    def points(self) -> Iterator[Point]:
+        """In order: the last axis varies fastest, those of `when` within the others', included
+        cells come last."""
+        exclusion = Exclusion(self._rules)
+        for config, rows in self._expanded():
+            point = self._resolved(config, rows)
+            if not exclusion.takes(point.config):
+                yield point
         for entry in self.grid.include:
             config = dict(self._base)
             for key, setting in entry.items():
@@ -112,6 +122,7 @@ class Expansion:
         """The points of the axes, those under conditions among them."""
         if not self._blocks and self.grid.include:
             return
+        self._count = 0
         # What no axis touches is the same in every point.
         common = dict(self._base)
         for key in [key for block in self.grid.blocks for key in block.axes] + [*self._fixed]:
@@ -121,7 +132,7 @@ class Expansion:
             for row in rows:
                 config.update(row.given)
             config.update(self._fixed)
-            self._count += 1
+            self._spend(1)
             if self._whens:
                 yield from self._under_conditions(0, config, rows, ())
             else:
@@ -150,9 +161,7 @@ class Expansion:
                 rows = (*rows, when.base)
             if when.blocks:
                 # Each of them becomes a point at least: no need to make them to see it.
-                self._count += math.prod(map(len, when.blocks)) - 1
-                if self._count > self._limit:
-                    raise _TooMany
+                self._spend(math.prod(map(len, when.blocks)) - 1)
                 for chosen in itertools.product(*when.blocks):
                     branch = dict(config)
                     for row in chosen:
@@ -160,6 +169,11 @@ class Expansion:
                     yield from self._under_conditions(index + 1, branch, (*rows, *chosen), held)
                 return
         yield config, rows
+
+    def _spend(self, points: int) -> None:
+        self._count += points
+        if self._count > self._limit:
+            raise _TooMany
 
     def _holds(self, when: When, config: Mapping[str, Any]) -> bool:
         for key, condition in when.conditions.items():
@@ -309,29 +323,6 @@ class _When(NamedTuple):
                 if any(_touch(k, key) for k in other.keys for key in keys)
             ),
         )
-
-
-class _Exclusion:
-    """The `exclude` rules, looked up by the values of the keys that they name: as quick for
-    thousands of rules as for one."""
-
-    def __init__(self, rules: Sequence[dict[str, Setting]]) -> None:
-        self._by_keys: dict[tuple[str, ...], dict[tuple[str, ...], int]] = {}
-        for number, rule in enumerate(rules):
-            keys = tuple(sorted(rule))
-            values = tuple(canonical(rule[key].value) for key in keys)
-            self._by_keys.setdefault(keys, {})[values] = number
-        self.used: set[int] = set()
-
-    def takes(self, config: Mapping[str, Any]) -> bool:
-        """Whether a rule takes the point out."""
-        for keys, rules in self._by_keys.items():
-            if all(key in config for key in keys):
-                number = rules.get(tuple(canonical(config[key]) for key in keys))
-                if number is not None:
-                    self.used.add(number)
-                    return True
-        return False
 
 
 def _rows(block: Block) -> tuple[Row, ...]:

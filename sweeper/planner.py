@@ -141,6 +141,8 @@ class _Planner:
         if grid.recipe is None:
             return
         expansion = Expansion(grid, Problems(), [], late=self.seed_field)
+        if count_points(grid) > MAX_RUNS or expansion.overflows():
+            return
         points = [p for p in itertools.islice(expansion.points(), _SOME_POINTS) if not p.pending]
         try:
             _, found = self._inspect([point.config for point in points], True)
@@ -163,9 +165,9 @@ class _Planner:
         expansion = Expansion(
             grid, self.problems, self.warnings, late=self.seed_field, limit=MAX_RUNS // seeds
         )
-        points = list(expansion.points())
-        if expansion.overflow:
+        if expansion.overflows():
             raise self.problems.error()
+        points = list(expansion.points())
         if not points:
             self.problems.add(grid.places["exclude"], "exclude leaves no cell")
         return points, make_runs(grid, expansion, points, self.seed_field, self.problems)

@@ -28,7 +28,7 @@ from sweeper.where import parse_where, select
 if TYPE_CHECKING:
     import pandas
 
-    from sweeper.tables.following import Follower
+    from sweeper.following import Follower
     from sweeper.tabulating import Tabulator
 
 __all__ = ["RUN_COLUMNS", "RecordedRun", "Registry", "Sweep", "save"]
@@ -294,7 +294,7 @@ class Registry:
 
     def follow(self, runs: Any = None) -> "Follower":
         """What these runs record from now on; see `Follower.poll`."""
-        from sweeper.tables.following import Follower
+        from sweeper.following import Follower
 
         return Follower(self._resolve(runs))
 

@@ -6,18 +6,22 @@ value as a whole.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from sweeper.grid.naming import canonical
 from sweeper.grid.nodes import Node, Place, Problems, kind, plain
 from sweeper.grid.options import FIELD
+from sweeper.grid.references import faults, refers
 
 __all__ = [
     "Block",
     "Setting",
+    "Taken",
     "assign",
     "check_overlap",
+    "fields",
+    "leaves",
     "read_axes",
     "read_axis",
     "read_entries",
@@ -30,12 +34,13 @@ _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)*\Z
 
 class Setting(NamedTuple):
     """One value given to one key. `value` is as written, `given` the same as dotted keys,
-    `places` where each of those stands."""
+    `places` where each of those stands; `refers`: it holds references to other keys."""
 
     value: Any
     given: dict[str, Any]
     places: dict[str, Place]
     place: Place
+    refers: bool = False
 
 
 class Block(NamedTuple):
@@ -63,8 +68,8 @@ def assign(config: dict[str, Any], key: str, given: Mapping[str, Any]) -> None:
 def read_settings(node: Node, section: str, problems: Problems) -> dict[str, Setting]:
     """`{key: value}`, one setting for each dotted key at the end of a path."""
     found: dict[str, Setting] = {}
-    taken = _Taken()
-    for key, place, item in _fields(node, section, problems):
+    taken = Taken()
+    for key, place, item in fields(node, section, problems):
         setting = _setting(key, item, problems)
         for leaf, value in setting.given.items():
             clash = taken.add(leaf)
@@ -73,7 +78,7 @@ def read_settings(node: Node, section: str, problems: Problems) -> dict[str, Set
                 problems.add(place, f"{section}: {leaf[:60]!r} is given twice{other}")
                 break
             where = setting.places[leaf]
-            found[leaf] = Setting(value, {leaf: value}, {leaf: where}, where)
+            found[leaf] = Setting(value, {leaf: value}, {leaf: where}, where, refers(value))
     return found
 
 
@@ -92,22 +97,22 @@ def read_entries(node: Node, section: str, problems: Problems) -> Iterator[dict[
             problems.add(item.place, f"{section} has nothing where a mapping is due")
 
 
-def read_axes(node: Node, problems: Problems) -> Iterator[Block]:
+def read_axes(node: Node, problems: Problems, section: str = "grid") -> Iterator[Block]:
     """The `grid` section: a block for each axis."""
-    for key, place, item in _fields(node, "grid", problems):
+    for key, place, item in fields(node, section, problems):
         settings = read_axis(key, place, item, problems)
         if settings:
             yield Block({key: settings})
 
 
-def read_zip(node: Node, problems: Problems) -> Iterator[Block]:
+def read_zip(node: Node, problems: Problems, section: str = "zip") -> Iterator[Block]:
     """The `zip` section: a block for each mapping, its axes of one length."""
     if node.items is None:
-        problems.add(node.place, f"zip is {kind(node)}; it takes a list of mappings of axes")
+        problems.add(node.place, f"{section} is {kind(node)}; it takes a list of mappings of axes")
         return
     for item in node.items:
         axes: dict[str, tuple[Setting, ...]] = {}
-        for key, place, values in _fields(item, "zip", problems):
+        for key, place, values in fields(item, section, problems):
             settings = read_axis(key, place, values, problems, unique=False)
             if settings:
                 axes[key] = settings
@@ -118,7 +123,7 @@ def read_zip(node: Node, problems: Problems) -> Iterator[Block]:
         elif axes:
             yield Block(axes)
         elif item.value is None or item.entries == {}:
-            problems.add(item.place, "zip has a block without axes")
+            problems.add(item.place, f"{section} has a block without axes")
 
 
 def read_axis(
@@ -145,9 +150,12 @@ def read_axis(
     return settings
 
 
-def check_overlap(blocks: tuple[Block, ...], problems: Problems) -> None:
-    """Note axes of one key in two blocks, and axes one of which reaches into the other."""
-    taken = _Taken()
+def check_overlap(
+    blocks: Iterable[Block], problems: Problems, taken: "Taken | None" = None
+) -> None:
+    """Note axes of one key in two blocks, and axes one of which reaches into the other; and into
+    what is `taken` already, which the axes are added to."""
+    taken = Taken() if taken is None else taken
     for block in blocks:
         for key, settings in block.axes.items():
             clash = taken.add(key)
@@ -157,7 +165,7 @@ def check_overlap(blocks: tuple[Block, ...], problems: Problems) -> None:
                 problems.add(settings[0].place, f"axes {clash[:60]!r} and {key[:60]!r} overlap")
 
 
-class _Taken:
+class Taken:
     """Dotted keys none of which reaches into another."""
 
     def __init__(self) -> None:
@@ -175,7 +183,7 @@ class _Taken:
         return clash
 
 
-def _fields(node: Node, section: str, problems: Problems) -> Iterator[tuple[str, Place, Node]]:
+def fields(node: Node, section: str, problems: Problems) -> Iterator[tuple[str, Place, Node]]:
     """The keys of a mapping that can be a configuration's, each with its place and node."""
     if node.value is None:
         return
@@ -198,29 +206,25 @@ def _fields(node: Node, section: str, problems: Problems) -> Iterator[tuple[str,
 def _setting(key: str, node: Node, problems: Problems) -> Setting:
     given: dict[str, Any] = {}
     places: dict[str, Place] = {}
-    for leaf, item in _leaves(key, node):
-        if leaf in given:
-            problems.add(item.place, f"{leaf[:100]!r} is given twice")
+    taken = Taken()
+    for leaf, item in leaves(key, node):
+        clash = taken.add(leaf)
+        if clash is not None:
+            other = "" if clash == leaf else f", also as {clash[:60]!r}"
+            problems.add(item.place, f"{leaf[:60]!r} is given twice{other}")
+            continue
         given[leaf] = plain(item)
         places[leaf] = item.place
-        for text, place in _strings(item):
-            if "${" in text:
-                problems.add(place, f"{key!r}: a reference '${{...}}' is not supported yet")
-    return Setting(plain(node), given, places, node.place)
+    for place, message in faults(node):
+        problems.add(place, f"{key[:60]!r}: {message}")
+    return Setting(plain(node), given, places, node.place, any(map(refers, given.values())))
 
 
-def _leaves(key: str, node: Node) -> Iterator[tuple[str, Node]]:
+def leaves(key: str, node: Node) -> Iterator[tuple[str, Node]]:
+    """A node as dotted keys: `opt: {lr: 1}` as `opt.lr: 1`."""
     entries = node.entries
     if entries and all(_PART.match(part) for part in entries):
         for part, (_, item) in entries.items():
-            yield from _leaves(f"{key}.{part}", item)
+            yield from leaves(f"{key}.{part}", item)
     else:
         yield key, node
-
-
-def _strings(node: Node) -> Iterator[tuple[str, Place]]:
-    if isinstance(node.value, str):
-        yield node.value, node.place
-    below = node.items or [item for _, item in (node.entries or {}).values()]
-    for item in below:
-        yield from _strings(item)

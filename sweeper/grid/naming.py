@@ -24,7 +24,15 @@ from typing import Any, cast
 
 from sweeper.grid.nodes import scalar
 
-__all__ = ["MAX_NAME", "canonical", "key_labels", "run_id", "shorten", "value_labels"]
+__all__ = [
+    "MAX_NAME",
+    "canonical",
+    "key_labels",
+    "run_id",
+    "shorten",
+    "suffixed",
+    "value_labels",
+]
 
 MAX_NAME = 100
 _MAX_LABEL = 40
@@ -80,14 +88,13 @@ def _canonical_float(value: float) -> str:
     return str(int(value)) if value.is_integer() else repr(value)
 
 
-def run_id(source: str, values: Iterable[tuple[str, str]], seed: str) -> str:
+def run_id(source: str, values: str, seed: str) -> str:
     """The id of a run.
 
-    `source` is the member for the recipe (`"recipe":"sft"`), `values` pairs of key and canonical
-    value sorted by key, `seed` the canonical seed (`null` for none).
+    `source` is the member for the recipe (`"recipe":"sft"`), `values` those for the values, sorted
+    by key and with commas between them, `seed` the canonical seed (`null` for none).
     """
-    inside = ",".join([f'"{key}":{value}' for key, value in values])
-    text = f'{{{source},"seed":{seed},"values":{{{inside}}}}}'
+    text = f'{{{source},"seed":{seed},"values":{{{values}}}}}'
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -205,3 +212,9 @@ def shorten(name: str, limit: int = MAX_NAME) -> str:
     if len(name) <= limit:
         return name
     return f"{name[: limit - 11].rstrip('=,._-')}~{_hash(name, 10)}"
+
+
+def suffixed(name: str, text: str, limit: int = MAX_NAME) -> str:
+    """`name` with a hash of `text`, where the name alone is taken."""
+    begin = name[: limit - 11].rstrip("=,._-") or "base"
+    return f"{begin}~{_hash(text, 10)}"

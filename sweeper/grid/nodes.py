@@ -102,9 +102,17 @@ class Problems:
     def __bool__(self) -> bool:
         return bool(self._found)
 
+    def __len__(self) -> int:
+        return len(self._found)
+
     def error(self) -> GridError:
-        """All of them as one error: a line each, those of a file in its order."""
-        ordered = sorted(self._found, key=lambda found: (found[0].line, found[0].column))
+        """All of them as one error: a line each, those of a file together and in its order."""
+        files = {place.source: None for place, _ in self._found if place.line}
+        rank = {source: number for number, source in enumerate(files)}
+        ordered = sorted(
+            self._found,
+            key=lambda f: (rank[f[0].source] if f[0].line else -1, f[0].line, f[0].column),
+        )
         return GridError([f"{place}: {_one_line(message)}" for place, message in ordered])
 
     def raise_any(self) -> None:

@@ -17,6 +17,7 @@ __all__ = [
     "Metric",
     "Section",
     "Seeds",
+    "hint",
     "is_name",
     "nearest",
     "read_launch",
@@ -26,6 +27,7 @@ __all__ = [
 ]
 
 MAX_SEEDS = 10_000
+MAX_HINTS = 20
 MIN_LEASE_SECONDS = 15.0
 """Three beats of a worker: with less, a worker that lives would be declared lost."""
 
@@ -87,9 +89,17 @@ def is_name(text: str) -> bool:
 def nearest(word: str, known: Iterable[str]) -> str:
     """` (did you mean 'x'?)`, or nothing when no known word is close."""
     import difflib
+    import itertools
 
-    found = difflib.get_close_matches(word[:100], list(known), n=1)
+    # Comparing takes the product of two lengths: what is too long for a slip is passed over.
+    candidates = itertools.islice((other for other in known if len(other) <= 100), 300)
+    found = difflib.get_close_matches(word[:100], list(candidates), n=1)
     return f" (did you mean '{found[0]}'?)" if found else ""
+
+
+def hint(word: str, known: Iterable[str], problems: Problems) -> str:
+    """The same; nothing where so much is wrong that looking for it would take long."""
+    return nearest(word, known) if len(problems) < MAX_HINTS else ""
 
 
 class Section:
@@ -108,7 +118,9 @@ class Section:
                 self.entries[key] = (place, item)
             else:
                 inside = "" if name == "the grid" else f" in {name}"
-                problems.add(place, f"unknown key {key[:100]!r}{inside}{nearest(key, known)}")
+                problems.add(
+                    place, f"unknown key {key[:100]!r}{inside}{hint(key, known, problems)}"
+                )
 
     def node(self, key: str) -> Node | None:
         """The node under `key`; None when missing or null."""

@@ -3,35 +3,28 @@
 Every mistake is gathered and told at once, one line each with its place. What only the recipe
 can tell (whether it has such a field) is the planner's to check.
 
-A configuration is made in layers, a later one winning: `base`, the choices of the axes, the
-command line. An override `launch.<key>=value` sets how the runs are executed.
+A configuration is made in layers, a later one winning: what `extends` names, `base`, the choices of
+the axes, the command line. An override `launch.<key>=value` sets how the runs are executed.
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
-from sweeper.errors import GridError
+from sweeper.grid.applying import apply
 from sweeper.grid.blocks import (
     Block,
     Setting,
     check_overlap,
     read_axes,
-    read_axis,
     read_entries,
     read_settings,
     read_zip,
 )
+from sweeper.grid.conditions import When, check_whens, read_whens
 from sweeper.grid.data import from_python
-from sweeper.grid.nodes import (
-    MAX_BYTES,
-    Node,
-    Place,
-    Problems,
-    kind,
-    plain,
-    read_yaml,
-)
+from sweeper.grid.extending import Source, extended, read_text
+from sweeper.grid.nodes import Node, Place, Problems, Stop, kind, plain, read_yaml
 from sweeper.grid.options import (
     Launch,
     Metric,
@@ -45,16 +38,23 @@ from sweeper.grid.options import (
     read_seeds,
 )
 from sweeper.grid.overrides import Override, flow, override_texts, read_overrides
+from sweeper.grid.sampling import Random, draw, read_random
 
-__all__ = ["MAX_AXES", "MAX_ENTRIES", "Grid", "grid_from_mapping", "load_grid", "parse_grid"]
+__all__ = [
+    "MAX_AXES",
+    "MAX_ENTRIES",
+    "Grid",
+    "grid_from_mapping",
+    "load_grid",
+    "parse_grid",
+    "read_grid",
+]
 
-_KEYS = (
-    *("name", "recipe", "command", "service", "base", "grid", "zip", "exclude", "include"),
-    *("seeds", "metric", "secrets", "launch"),
+KEYS = (
+    *("name", "extends", "recipe", "command", "service", "base", "grid", "zip", "random", "when"),
+    *("exclude", "include", "seeds", "metric", "secrets", "launch"),
 )
 _SERVICES = ("local", "tinker", "none")
-_LATER = ("random", "when", "extends")
-
 
 MAX_AXES = 200
 MAX_ENTRIES = 10_000
@@ -66,8 +66,10 @@ Overrides: TypeAlias = Mapping[str, Any] | Sequence[str]
 class Grid(NamedTuple):
     """A grid as read. Exactly one of `recipe` and `command` is given.
 
-    `fixed` is what the command line sets, over everything; `dropped` the keys it took away.
-    `places` says where the sections (`recipe`, `launch.python`, ...) stand.
+    `blocks` are the axes of `grid`, `zip` and `random`, what `random` draws included. `fixed` is
+    what the command line sets, over everything; `dropped` the keys it took away. `places` says
+    where the sections (`recipe`, `launch.python`, ...) stand; `text` is as written, `extends` the
+    files it extends; `notes` are warnings.
     """
 
     name: str
@@ -76,6 +78,8 @@ class Grid(NamedTuple):
     service: Literal["local", "tinker", "none"]
     base: dict[str, Setting]
     blocks: tuple[Block, ...]
+    random: Random | None
+    whens: tuple[When, ...]
     include: tuple[dict[str, Setting], ...]
     exclude: tuple[dict[str, Setting], ...]
     fixed: dict[str, Setting]
@@ -88,6 +92,8 @@ class Grid(NamedTuple):
     path: str
     overrides: tuple[str, ...]
     places: dict[str, Place]
+    extends: tuple[Source, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def load_grid(path: str, overrides: Overrides = ()) -> Grid:
@@ -95,45 +101,69 @@ def load_grid(path: str, overrides: Overrides = ()) -> Grid:
 
     Raises `GridError`.
     """
-    try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise GridError([f"{path}: {error.strerror or error}"]) from error
-    except ValueError as error:  # a NUL in the path
-        raise GridError([f"{path!r}: {error}"]) from error
-    if len(data) > MAX_BYTES:
-        raise GridError([f"{path}: more than {MAX_BYTES} bytes, which is what a grid may have"])
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        before = data[: error.start]
-        line, column = before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1
-        raise GridError([f"{path}:{line}:{column}: not UTF-8"]) from error
-    return parse_grid(text, path, overrides)
+    return parse_grid(read_text(path), path, overrides)
 
 
 def parse_grid(text: str, filename: str, overrides: Overrides = ()) -> Grid:
-    """The grid in `text`; `filename` stands in messages, and its stem is the default name.
+    """The grid in `text`; `filename` stands in messages, its stem is the default name, and what
+    the grid extends is looked for in its folder.
 
     Raises `GridError`.
     """
     problems = Problems()
+    grid = _parse(text, filename, overrides, problems)
+    problems.raise_any()
+    return grid
+
+
+def grid_from_mapping(mapping: Mapping[str, Any], overrides: Overrides = ()) -> Grid:
+    """The same from Python data; a place in messages is the path of keys, and what it extends is
+    looked for in the current folder. Raises `GridError`."""
+    problems = Problems()
+    grid = _from_mapping(mapping, overrides, problems)
+    problems.raise_any()
+    return grid
+
+
+def read_grid(
+    source: "str | os.PathLike[str] | Mapping[str, Any]", overrides: Overrides, problems: Problems
+) -> Grid:
+    """The grid in a file or mapping, as far as it can be read: what is wrong with it is noted and
+    left out. Raises `GridError` when there is nothing to go on with."""
+    if isinstance(source, Mapping):
+        return _from_mapping(source, overrides, problems)
+    path = os.fspath(source)
+    return _parse(read_text(path), path, overrides, problems)
+
+
+def _parse(text: str, filename: str, overrides: Overrides, problems: Problems) -> Grid:
     root = read_yaml(text, filename, problems)
     if root is None:
         if not problems:
             problems.add(Place(filename), "empty; a grid needs at least a recipe")
         raise problems.error()
     stem = os.path.splitext(os.path.basename(filename))[0]
-    return _Builder(root, problems).build(stem, text, filename, overrides)
+    return _build(root, stem, text, filename, overrides, problems)
 
 
-def grid_from_mapping(mapping: Mapping[str, Any], overrides: Overrides = ()) -> Grid:
-    """The same from Python data; a place in messages is the path of keys. Raises `GridError`."""
-    problems = Problems()
+def _from_mapping(mapping: Mapping[str, Any], overrides: Overrides, problems: Problems) -> Grid:
     root = from_python(mapping, "", problems)
     problems.raise_any()
-    return _Builder(root, problems).build("", flow(plain(root)), "", overrides)
+    return _build(root, "", flow(plain(root)), "", overrides, problems)
+
+
+def _build(
+    root: Node, stem: str, text: str, path: str, overrides: Overrides, problems: Problems
+) -> Grid:
+    if root.entries is None:
+        problems.add(root.place, f"a grid is a mapping, not {kind(root)}")
+        raise problems.error()
+    try:
+        root, sources = extended(root, path, problems)
+    except Stop:
+        raise problems.error() from None
+    grid = _Builder(root, problems).build(stem, overrides)
+    return grid._replace(text=text, path=path, extends=sources)
 
 
 class _Builder:
@@ -141,32 +171,25 @@ class _Builder:
 
     def __init__(self, root: Node, problems: Problems) -> None:
         self.problems = problems
-        if root.entries is None:
-            problems.add(root.place, f"a grid is a mapping, not {kind(root)}")
-            raise problems.error()
-        for key in _LATER:
-            entry = root.entries.get(key)
-            if entry is not None:
-                problems.add(entry[0], f"{key!r} is not supported yet")
-        kept = {k: v for k, v in root.entries.items() if k not in _LATER}
-        self.root = Section(Node(kept, root.place), "the grid", _KEYS, problems)
+        self.root = Section(root, "the grid", KEYS, problems)
 
-    def build(self, stem: str, text: str, path: str, overrides: Overrides) -> Grid:
-        """Read every section, apply the overrides, and raise if anything was wrong."""
+    def build(self, stem: str, overrides: Overrides) -> Grid:
+        """Read every section, apply the overrides, draw what is random."""
         problems = self.problems
         texts = override_texts(overrides)
         changes = self._apply_to_launch(read_overrides(texts, problems))
         command, recipe = self._command(), self.root.string("recipe")
         launch = self._section("launch", read_launch, Launch())
         service = self.root.string("service", choices=_SERVICES)
-        base = self._section("base", lambda n, p: read_settings(n, "base", p), {})
         grid = Grid(
             name=self._name(stem),
             recipe=recipe,
             command=command,
             service=cast('Literal["local", "tinker", "none"]', service or "none"),
-            base=base,
+            base=self._section("base", lambda n, p: read_settings(n, "base", p), {}),
             blocks=self._blocks(),
+            random=self._section("random", read_random, None),
+            whens=self._section("when", read_whens, ()),
             include=self._entries("include"),
             exclude=self._entries("exclude"),
             fixed={},
@@ -175,17 +198,19 @@ class _Builder:
             metric=self._section("metric", read_metric, None),
             secrets=self._secrets(service, launch),
             launch=launch,
-            text=text,
-            path=path,
+            text="",
+            path="",
             overrides=texts,
             places=self._places(),
         )
         for change in changes:
-            grid = _apply(grid, change, problems)
+            grid = apply(grid, change, problems)
+        grid = _drawn(grid, problems)
         check_overlap(grid.blocks, problems)
-        if sum(len(block.axes) for block in grid.blocks) > MAX_AXES:
+        check_whens(grid.whens, grid.blocks, problems)
+        blocks = [*grid.blocks, *(block for when in grid.whens for block in when.blocks)]
+        if sum(len(block.axes) for block in blocks) > MAX_AXES:
             problems.add(grid.places["grid"], f"more than {MAX_AXES} axes")
-        problems.raise_any()
         return grid
 
     def _apply_to_launch(self, changes: list[Override]) -> list[Override]:
@@ -212,7 +237,7 @@ class _Builder:
         return others
 
     def _places(self) -> dict[str, Place]:
-        places = dict.fromkeys(_KEYS, self.root.place)
+        places = dict.fromkeys(KEYS, self.root.place)
         for key, (_, node) in self.root.entries.items():
             places[key] = node.place
             if key == "launch" and node.entries is not None:
@@ -229,6 +254,9 @@ class _Builder:
 
     def _entries(self, key: str) -> tuple[dict[str, Setting], ...]:
         entries = self._section(key, lambda n, p: list(read_entries(n, key, p)), [])
+        for setting in [s for e in entries for s in e.values() if s.refers and key == "exclude"]:
+            message = "exclude: it takes values, not references"
+            self.problems.add(setting.place, message)
         if len(entries) > MAX_ENTRIES:
             self.problems.add(self.root.place, f"{key} has more than {MAX_ENTRIES} entries")
         return tuple(entries[:MAX_ENTRIES])
@@ -279,92 +307,16 @@ class _Builder:
         return secrets
 
 
-def _apply(grid: Grid, change: Override, problems: Problems) -> Grid:
-    """The grid as one override leaves it."""
-    key = change.key
-    given = [grid.base, *(block.axes for block in grid.blocks), *grid.include]
-    keys = dict.fromkeys(key for settings in given for key in settings)
-    if key == "seeds" and not _touches(key, keys):
-        return _apply_to_section(grid, change, problems)
-    if grid.seeds is not None and key == grid.seeds.field:
-        return _apply_to_seeds(grid, change, problems)
-    if change.action == "axis":
-        return _apply_axis(grid, change, problems)
-    if change.action == "drop" and not _touches(key, keys):
-        problems.add(change.place, f"there is no {key!r} to drop{nearest(key, keys)}")
+def _drawn(grid: Grid, problems: Problems) -> Grid:
+    """The grid with the values of its `random` sections drawn, as axes that move together."""
+    notes: list[str] = []
+
+    def blocks(owner: Grid | When) -> tuple[Block, ...]:
+        block = None if owner.random is None else draw(owner.random, problems, notes)
+        return owner.blocks if block is None else (*owner.blocks, block)
+
     grid = grid._replace(
-        blocks=_without(grid.blocks, key),
-        include=tuple(_cut(entry, key) for entry in grid.include),
-        dropped=grid.dropped | {key},
-        base=_cut(grid.base, key),
+        blocks=blocks(grid),
+        whens=tuple(when._replace(blocks=blocks(when)) for when in grid.whens),
     )
-    if change.action == "drop":
-        return grid
-    fixed = read_settings(
-        Node({key: (change.place, change.node)}, change.place), "override", problems
-    )
-    return grid._replace(fixed={**grid.fixed, **fixed})
-
-
-def _apply_axis(grid: Grid, change: Override, problems: Problems) -> Grid:
-    """The grid with an axis put where it stood, among those that it is zipped with, or added."""
-    key = change.key
-    settings = read_axis(key, change.place, change.node, problems)
-    blocks: list[Block] = []
-    placed = False
-    for block in grid.blocks:
-        others = [axis for axis in block.axes if not _touches(key, (axis,))]
-        if len(others) == len(block.axes):
-            blocks.append(block)
-        elif others and placed:
-            problems.add(change.place, f"axis {key!r} would stand for axes of several blocks")
-        elif others and settings and len(settings) != block.size:
-            problems.add(
-                change.place,
-                f"axis {key!r} is zipped with {', '.join(others)[:60]}, so it takes {block.size}"
-                f" values, not {len(settings)}",
-            )
-        elif not placed:
-            axes = {axis if axis in others else key: s for axis, s in block.axes.items()}
-            blocks.append(Block({**axes, key: settings}))
-            placed = True
-    if not settings:
-        return grid
-    return grid._replace(blocks=(*blocks, *([] if placed else [Block({key: settings})])))
-
-
-def _apply_to_section(grid: Grid, change: Override, problems: Problems) -> Grid:
-    """The grid with its section `seeds` as an override says; the field stays unless it is given."""
-    if change.action == "drop":
-        if grid.seeds is None:
-            problems.add(change.place, "there is no 'seeds' to drop")
-        return grid._replace(seeds=None)
-    seeds = read_seeds(change.node, problems)
-    if seeds is not None and grid.seeds is not None and "field" not in (change.node.entries or {}):
-        seeds = seeds._replace(field=grid.seeds.field)
-    return grid._replace(seeds=seeds)
-
-
-def _apply_to_seeds(grid: Grid, change: Override, problems: Problems) -> Grid:
-    """The same by the field that takes the seed."""
-    if change.action == "drop":
-        return grid._replace(seeds=None)
-    node = change.node if change.action == "axis" else Node([change.node], change.place)
-    seeds = read_seeds(node, problems)
-    if seeds is None or grid.seeds is None:
-        return grid
-    return grid._replace(seeds=seeds._replace(field=grid.seeds.field))
-
-
-def _touches(key: str, keys: Iterable[str]) -> bool:
-    return any(other == key or other.startswith(f"{key}.") for other in keys)
-
-
-def _cut(entry: dict[str, Setting], key: str) -> dict[str, Setting]:
-    return {k: setting for k, setting in entry.items() if not _touches(key, (k,))}
-
-
-def _without(blocks: tuple[Block, ...], key: str) -> tuple[Block, ...]:
-    """The blocks with the axis `key`, and those below it, taken out."""
-    left = ({k: s for k, s in block.axes.items() if not _touches(key, (k,))} for block in blocks)
-    return tuple(Block(axes) for axes in left if axes)
+    return grid._replace(notes=tuple(notes))

@@ -124,7 +124,11 @@ MISTAKES = {
     "recipe: r\nbase: {a: {b: 1}, a.b: 2}": "g.yaml:2:19: base: 'a.b' is given twice",
     "recipe: r\nbase: {a: 1, a.b: 2}": "g.yaml:2:14: base: 'a.b' is given twice, also as 'a'",
     "recipe: r\nbase: {1: 2}": "g.yaml:2:8: key 1: keys are strings; quote it",
-    "recipe: r\nbase: {x: '${y}'}": "g.yaml:2:11: 'x': a reference '${...}' is not supported yet",
+    "recipe: r\nbase: {x: 'a${y'}": "g.yaml:2:11: 'x': '${y' names no key as ${key} does; $${ is "
+    "the text ${",
+    "recipe: r\nbase: {x: [{y: '${a b}'}]}": "g.yaml:2:16: 'x': '${a b}' names no key as ${key} "
+    "does; $${ is the text ${",
+    "recipe: r\nexclude: [{x: '${y}'}]": "g.yaml:2:15: exclude: it takes values, not references",
     'recipe: r\nbase: {x: "a\\0"}': "g.yaml:2:11: holds the character U+0000, which no run can "
     "take",
     'recipe: r\nbase: {x: "\\ud800"}': "g.yaml:2:11: holds the character U+D800, which no run "
@@ -152,9 +156,6 @@ MISTAKES = {
     "recipe: r\nzip: {a: [1]}": "g.yaml:2:6: zip is a mapping; it takes a list of mappings of axes",
     "recipe: r\ninclude: 3": "g.yaml:2:10: include is an integer; it takes a list of mappings",
     "recipe: r\nexclude: [{}]": "g.yaml:2:11: exclude has an empty mapping",
-    "recipe: r\nrandom: {}": "g.yaml:2:1: 'random' is not supported yet",
-    "recipe: r\nwhen: []": "g.yaml:2:1: 'when' is not supported yet",
-    "recipe: r\nextends: o.yaml": "g.yaml:2:1: 'extends' is not supported yet",
     "recipe: r\nseeds: 0": "g.yaml:2:8: seeds is 1 to 10000, not 0",
     "recipe: r\nseeds: true": "g.yaml:2:8: seeds is a boolean; it takes a count or a list of "
     "integers",
@@ -219,7 +220,7 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_the_file():
         "g.yaml:3:14",
         "g.yaml:4:19",
         "g.yaml:4:31",
-        "g.yaml:5:1",
+        "g.yaml:5:9",
     ]
 
 

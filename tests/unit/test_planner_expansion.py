@@ -5,7 +5,7 @@ import json
 import pytest
 
 from sweeper.errors import GridError
-from sweeper.expansion import MAX_RUNS, count_points, expand
+from sweeper.expansion import MAX_RUNS, Expansion, count_points
 from sweeper.grid import grid_from_mapping
 from sweeper.grid.nodes import Problems
 from sweeper.planner import plan
@@ -111,7 +111,7 @@ def test_points_are_made_one_at_a_time():
     axes = {f"a{n}": list(range(100)) for n in range(50)}
     grid = grid_from_mapping({"name": "g", "command": ["x"], "grid": axes})
     assert count_points(grid) == 100**50
-    points = expand(grid, Problems(), [])
+    points = Expansion(grid, Problems(), []).points()
     assert next(points).config == dict.fromkeys(axes, 0)
     assert next(points).config["a49"] == 1
 
@@ -184,7 +184,8 @@ def test_the_document_is_json_and_has_all_that_a_launch_needs():
     )
     document = json.loads(json.dumps(found.document()))
     assert set(document) == {
-        *("schema", "name", "grid", "grid_path", "overrides", "recipe", "service", "metric"),
+        *("schema", "name", "grid", "grid_path", "extends", "overrides", "recipe", "service"),
+        "metric",
         *("secrets", "launch", "axes", "runs"),
     }
     assert document["runs"][1] == {

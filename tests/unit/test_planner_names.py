@@ -192,26 +192,45 @@ fields = st.from_regex(r"[a-zA-Z_]{1,30}", fullmatch=True) | st.sampled_from(["a
 few = st.sampled_from([1, 2, "x"]) | values
 
 
-@settings(max_examples=100, deadline=None)
-@given(
-    st.dictionaries(
-        fields,
-        st.lists(few, min_size=1, max_size=3, unique_by=lambda v: repr(v).casefold()),
-        max_size=4,
-    ),
-    st.dictionaries(fields, few, max_size=2),
-    st.lists(st.dictionaries(fields, few, min_size=1, max_size=3), max_size=3),
+some_axes = st.dictionaries(
+    fields,
+    st.lists(few, min_size=1, max_size=3, unique_by=lambda v: repr(v).casefold()),
+    max_size=3,
 )
-def test_names_of_any_grid_are_distinct_and_safe(axes, base, include):
+conditions = st.fixed_dictionaries(
+    {
+        "if": st.dictionaries(
+            st.sampled_from(["a", "b"]), st.sampled_from([1, 2, "x", [1, 2]]), min_size=1
+        ),
+        "grid": some_axes,
+        "base": st.dictionaries(fields, few, min_size=1, max_size=2),
+    }
+)
+ways = st.sampled_from([{"choice": [1, 2, "x", 1.5]}, {"uniform": [0, 1]}, {"integers": [1, 3]}])
+samples = st.fixed_dictionaries(
+    {"samples": st.integers(1, 4), "axes": st.dictionaries(fields, ways, min_size=1, max_size=2)}
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    some_axes,
+    st.dictionaries(fields, few | st.sampled_from(["${a}", "x${b}", "${s_}"]), max_size=2),
+    st.lists(st.dictionaries(fields, few, min_size=1, max_size=3), max_size=3),
+    st.lists(conditions, max_size=2),
+    st.none() | samples,
+)
+def test_names_of_any_grid_are_distinct_and_safe(axes, base, include, when, random):
     from sweeper.errors import GridError
 
     grid = {"name": "n", "command": ["x"], "grid": axes, "seeds": {"field": "s_", "values": 2}}
-    grid |= {"base": base, "include": include}
+    grid |= {"base": base, "include": include, "when": when, "random": random}
     try:
         runs = plan(grid).runs
     except GridError as error:
-        allowed = ("twice", "U+0000", "set by sweeper", "given by seeds", "not supported yet",
-                   "one configuration", "overlap")  # fmt: skip
+        allowed = ("twice", "U+0000", "set by sweeper", "given by seeds", "an axis already",
+                   "one configuration", "overlap", "the grid gives no", "in a circle",
+                   "names no key", "hold together", "further down")  # fmt: skip
         assert all(any(word in line for word in allowed) for line in error.problems)
         return
     assert len({run.name.casefold() for run in runs}) == len(runs)
@@ -219,6 +238,15 @@ def test_names_of_any_grid_are_distinct_and_safe(axes, base, include):
     assert all(len(run.name) <= MAX_NAME and SAFE.match(run.name) for run in runs)
     assert len({run.cell.casefold() for run in runs}) == len(runs) // 2
     assert all(one.cell == other.cell for one, other in zip(runs[::2], runs[1::2], strict=True))
+
+
+def test_cells_that_only_conditions_tell_apart_from_included_ones_have_other_names():
+    grid = {
+        "grid": {"o": [1, 2]},
+        "when": [{"if": {"o": 1}, "base": {"m": 5}}, {"if": {"o": 2}, "grid": {"k": [7]}}],
+        "include": [{"o": 1}, {"o": 2}, {"o": 3, "k": 7}],
+    }
+    assert cells(**grid) == ["o=1", "o=2,k=7", "o=1~b1b959297a", "o=2", "o=3,k=7"]
 
 
 def test_long_values_and_many_axes_keep_a_name_within_its_limit():

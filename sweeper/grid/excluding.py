@@ -1,0 +1,32 @@
+"""The section `exclude`, applied."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sweeper.grid.blocks import Setting
+from sweeper.grid.naming import canonical
+
+__all__ = ["Exclusion"]
+
+
+class Exclusion:
+    """The `exclude` rules, looked up by the values of the keys that they name: as quick for
+    thousands of rules as for one."""
+
+    def __init__(self, rules: Sequence[dict[str, Setting]]) -> None:
+        self._by_keys: dict[tuple[str, ...], dict[tuple[str, ...], int]] = {}
+        for number, rule in enumerate(rules):
+            keys = tuple(sorted(rule))
+            values = tuple(canonical(rule[key].value) for key in keys)
+            self._by_keys.setdefault(keys, {})[values] = number
+        self.used: set[int] = set()
+
+    def takes(self, config: Mapping[str, Any]) -> bool:
+        """Whether a rule takes the point out."""
+        for keys, rules in self._by_keys.items():
+            if all(key in config for key in keys):
+                number = rules.get(tuple(canonical(config[key]) for key in keys))
+                if number is not None:
+                    self.used.add(number)
+                    return True
+        return False

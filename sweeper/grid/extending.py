@@ -1,0 +1,281 @@
+"""Files, and `extends`: what a grid takes over from another one.
+
+A mapping is merged key by key, anything else is replaced, and a null takes away what the other file
+has. What a grid says about a key of its configurations replaces all that the other says about it: a
+base value its axes and included cells, an axis its axes. The name is never taken over.
+"""
+
+import os
+import stat
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from sweeper.errors import GridError
+from sweeper.grid.blocks import leaves
+from sweeper.grid.nodes import MAX_BYTES, Node, Place, Problems, Stop, kind, read_yaml
+
+__all__ = ["MAX_EXTENDS", "Source", "extended", "read_text"]
+
+MAX_EXTENDS = 8
+
+Entries = dict[str, tuple[Place, Node]]
+
+
+class Source(NamedTuple):
+    """A file that a grid extends, as it was read."""
+
+    path: str
+    text: str
+
+
+def read_text(path: str) -> str:
+    """The text of a grid's file. Raises `GridError`."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise GridError([f"{path}: {error.strerror or error}"]) from error
+    except ValueError as error:  # a NUL in the path
+        raise GridError([f"{path!r}: {error}"]) from error
+    if len(data) > MAX_BYTES:
+        raise GridError([f"{path}: more than {MAX_BYTES} bytes, which is what a grid may have"])
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = data[: error.start]
+        line, column = before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1
+        raise GridError([f"{path}:{line}:{column}: not UTF-8"]) from error
+
+
+def extended(root: Node, path: str, problems: Problems) -> tuple[Node, tuple[Source, ...]]:
+    """The grid with what it extends put under it, and those files, the nearest first.
+
+    `path` is the grid's own file, or "": then a relative path counts from the current folder.
+    Raises `Stop` when one of the files cannot be read; why is noted.
+    """
+    sources: list[Source] = []
+    layers = [root]
+    seen = [os.path.realpath(path)] if path else []
+    while (entry := (layers[-1].entries or {}).get("extends")) and entry[1].value is not None:
+        node = entry[1]
+        path = _target(node, path, problems)
+        real = os.path.realpath(path)
+        if real in seen:
+            problems.add(node.place, f"extends: {path[:200]} extends itself in the end")
+            raise Stop
+        if len(sources) >= MAX_EXTENDS:
+            problems.add(node.place, f"extends leads on more than {MAX_EXTENDS} times")
+            raise Stop
+        seen.append(real)
+        text, layer = _load(node, path, problems)
+        sources.append(Source(path, text))
+        layers.append(layer)
+    merged = layers.pop()
+    while layers:
+        merged = _merge(merged, layers.pop())
+    return merged, tuple(sources)
+
+
+def _target(node: Node, path: str, problems: Problems) -> str:
+    """The path that an `extends` names, counted from the folder of the file it stands in."""
+    if not isinstance(node.value, str):
+        problems.add(node.place, f"extends is {kind(node)}; it takes the path of another grid")
+        raise Stop
+    if not node.value or "\0" in node.value:
+        problems.add(node.place, "extends takes the path of another grid")
+        raise Stop
+    return os.path.normpath(os.path.join(os.path.dirname(path), node.value))
+
+
+def _load(node: Node, path: str, problems: Problems) -> tuple[str, Node]:
+    try:
+        # A pipe or a terminal would be waited for, and nobody could read it again.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            problems.add(node.place, f"extends: {path[:200]} is no file")
+            raise Stop
+        text = read_text(path)
+    except OSError as error:
+        problems.add(node.place, f"extends: {path[:200]}: {error.strerror or error}")
+        raise Stop from None
+    except ValueError as error:
+        problems.add(node.place, f"extends: {path[:200]!r}: {error}")
+        raise Stop from None
+    except GridError as error:
+        problems.add(node.place, f"extends: {error.problems[0]}")
+        raise Stop from None
+    root = read_yaml(text, path, problems)
+    if root is None:
+        if not problems:
+            problems.add(node.place, f"extends: {path[:200]} is empty")
+        raise Stop
+    if root.entries is None:
+        problems.add(root.place, f"a grid is a mapping, not {kind(root)}")
+        raise Stop
+    return text, root
+
+
+def _merge(under: Node, over: Node) -> Node:
+    """One grid put over another."""
+    below, above = dict(under.entries or {}), over.entries or {}
+    below.pop("name", None)
+    below.pop("extends", None)
+    values = {key for key, _ in _flat(_entries(above, "base"))}
+    axes = _axes(above)
+    if values or axes:
+        below = _without(below, values, axes, above)
+    if "recipe" in above or "command" in above:
+        below.pop("recipe", None)
+        below.pop("command", None)
+    merged: Entries = dict(below)
+    for key, (place, node) in above.items():
+        if key == "base" and node.entries is not None and key in below:
+            merged[key] = (place, _merge_base(below[key][1], node))
+        elif key in below and node.entries is not None and below[key][1].entries is not None:
+            merged[key] = (place, _merge_section(below[key][1], node, key))
+        else:
+            merged[key] = (place, node)
+    return Node(merged, over.place)
+
+
+def _merge_section(under: Node, over: Node, section: str) -> Node:
+    """Two mappings: key by key, and once more in those mappings that are sections of their own."""
+    merged: Entries = dict(under.entries or {})
+    for key, (place, node) in (over.entries or {}).items():
+        below = merged.get(key)
+        if node.value is None:
+            merged.pop(key, None)
+            if below is None:  # nothing to take away: told like any other null
+                merged[key] = (place, node)
+        elif (
+            (section, key) in (("random", "axes"), ("launch", "env"))
+            and node.entries is not None
+            and below is not None
+            and below[1].entries is not None
+        ):
+            merged[key] = (place, _merge_section(below[1], node, key))
+        else:
+            merged[key] = (place, node)
+    return Node(merged, over.place)
+
+
+def _merge_base(under: Node, over: Node) -> Node:
+    """Two `base` sections as dotted keys: `opt.lr` leaves what else is in `opt`."""
+    above = {key: (place, node) for key, place, node in _places(over.entries or {})}
+    below = {
+        key: (place, node)
+        for key, place, node in _places(under.entries or {})
+        if not any(_touch(key, other) for other in above)
+    }
+    # Keys that the other file gives twice are not to vanish here: they are told.
+    twice = [key for key, _ in _flat(over.entries or {})]
+    if len(twice) != len(above):
+        return over
+    return Node({**below, **above}, over.place)
+
+
+def _without(below: Entries, values: set[str], axes: set[str], above: Entries) -> Entries:
+    """What a grid is left with when `above` gives `values` and `axes` for keys of its own."""
+    left = dict(below)
+    taken = values | axes
+
+    def axis(key: str) -> bool:
+        return not any(key == other or key.startswith(f"{other}.") for other in taken)
+
+    def value(key: str) -> bool:
+        return not any(_touch(key, other) for other in values)
+
+    if "grid" in left:
+        left["grid"] = _cut(left["grid"], axis)
+    if "random" in left:
+        left["random"] = _cut_random(left["random"], axis)
+        if "random" not in above and _draws_nothing(left["random"]):
+            del left["random"]
+    for section, keep in (("zip", axis), ("include", value)):
+        if section in left:
+            left[section] = _cut_each(left[section], keep)
+    if "when" in left:
+        left["when"] = _cut_whens(left["when"], axis)
+    return left
+
+
+def _cut_whens(entry: tuple[Place, Node], keep: Callable[[str], bool]) -> tuple[Place, Node]:
+    place, node = entry
+    items: list[Node] = []
+    for item in node.items or ():
+        entries = dict(item.entries or {})
+        gave = len(entries) > 1
+        for section, cut in _CUTS.items():
+            if section in entries:
+                entries[section] = cut(entries[section], keep)
+                if section == "random" and _draws_nothing(entries[section]):
+                    del entries[section]
+        emptied = all(_is_empty(n) for key, (_, n) in entries.items() if key != "if")
+        if not (gave and emptied):
+            items.append(Node(entries, item.place) if item.entries is not None else item)
+    return (place, Node(items, node.place) if node.items is not None else node)
+
+
+def _is_empty(node: Node) -> bool:
+    return node.value in (None, {}, [])
+
+
+def _cut(entry: tuple[Place, Node], keep: Callable[[str], bool]) -> tuple[Place, Node]:
+    """A mapping with the keys that are not to be kept taken out."""
+    place, node = entry
+    if node.entries is None:
+        return entry
+    return place, Node({k: item for k, item in node.entries.items() if keep(k)}, node.place)
+
+
+def _cut_random(entry: tuple[Place, Node], keep: Callable[[str], bool]) -> tuple[Place, Node]:
+    place, node = entry
+    if "axes" not in (node.entries or {}):
+        return entry
+    entries = node.entries or {}
+    return place, Node({**entries, "axes": _cut(entries["axes"], keep)}, node.place)
+
+
+def _draws_nothing(entry: tuple[Place, Node]) -> bool:
+    axes = (entry[1].entries or {}).get("axes")
+    return axes is not None and axes[1].entries == {}
+
+
+def _cut_each(entry: tuple[Place, Node], keep: Callable[[str], bool]) -> tuple[Place, Node]:
+    """A list of mappings, each cut; those that nothing is left of go."""
+    place, node = entry
+    if node.items is None:
+        return entry
+    cut = [(item, _cut((place, item), keep)[1]) for item in node.items]
+    return place, Node([new for old, new in cut if new.value != {} or old.value == {}], node.place)
+
+
+_CUTS = {"base": _cut, "grid": _cut, "random": _cut_random, "zip": _cut_each}
+
+
+def _axes(root: Entries) -> set[str]:
+    """The keys that a grid has axes for, those under a condition left out."""
+    found = {key for key, (_, node) in _entries(root, "grid").items() if node.value is not None}
+    zipped = root["zip"][1].items if "zip" in root else None
+    for item in zipped or ():
+        found |= set(item.entries or {})
+    drawn = _entries(_entries(root, "random"), "axes")
+    return found | {key for key, (_, node) in drawn.items() if node.value is not None}
+
+
+def _entries(root: Entries, section: str) -> Entries:
+    return (root[section][1].entries or {}) if section in root else {}
+
+
+def _places(entries: Entries) -> Iterable[tuple[str, Place, Node]]:
+    for key, (place, node) in entries.items():
+        for leaf, item in leaves(key, node):
+            yield leaf, place, item
+
+
+def _flat(entries: Entries) -> Iterable[tuple[str, Node]]:
+    for key, (_, node) in entries.items():
+        yield from leaves(key, node)
+
+
+def _touch(key: str, other: str) -> bool:
+    return key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.")

@@ -1,0 +1,267 @@
+"""References: `${key}` in a value stands for what another key of the same configuration holds.
+
+A value that is nothing but a reference becomes the other value, whatever its type; one inside a
+longer text becomes text: a string as it stands, anything else as in an id (`0.0001`, `true`,
+`[1,2]`). `$${` is the text `${`.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, cast
+
+from sweeper.grid.naming import canonical
+from sweeper.grid.nodes import MAX_DEPTH, Node, Place
+from sweeper.grid.options import FIELD
+
+__all__ = ["MAX_MADE", "BrokenReference", "Resolver", "faults", "nested", "refers"]
+
+MAX_MADE = 100_000
+"""Characters and values that one reference-holding value may become."""
+
+_MAX_CONFIG = 3 * MAX_MADE
+_MAX_KEPT = 20_000_000
+_TOKEN = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
+_MISSING: Any = object()
+
+
+class BrokenReference(Exception):
+    """A reference that stands for nothing; its text says why. `missing` is the key that was not
+    found, where that is why."""
+
+    def __init__(self, message: str, missing: str | None = None) -> None:
+        super().__init__(message)
+        self.missing = missing
+
+
+class _Late(Exception):
+    """The value depends on the seed, which is not known yet."""
+
+
+def refers(value: Any) -> bool:
+    """Whether there is a reference (or an escaped one) anywhere in a value."""
+    if isinstance(value, str):
+        return "${" in value
+    if isinstance(value, dict):
+        return any(map(refers, cast("dict[str, Any]", value).values()))
+    return isinstance(value, list) and any(map(refers, cast("list[Any]", value)))
+
+
+def faults(node: Node) -> Iterable[tuple[Place, str]]:
+    """What is wrong with how references in a value are written."""
+    if isinstance(node.value, str) and "${" in node.value:
+        for found in _TOKEN.finditer(node.value):
+            if found.group() == "${" or not (found.group(1) is None or FIELD.match(found.group(1))):
+                shown = node.value[found.start() : found.start() + 40]
+                yield node.place, f"{shown!r} names no key as ${{key}} does; $${{ is the text ${{"
+                return
+    for item in node.items or [item for _, item in (node.entries or {}).values()]:
+        yield from faults(item)
+
+
+def nested(config: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """What a configuration of dotted keys holds below `key`, as one mapping."""
+    found: dict[str, Any] = {}
+    for other, value in config.items():
+        if other.startswith(f"{key}."):
+            *above, last = other[len(key) + 1 :].split(".")
+            inner = found
+            for part in above:
+                inner = inner.setdefault(part, {})
+            inner[last] = value
+    return found
+
+
+class Resolver:
+    """Puts values in the place of references. Which keys may hold some is always said: what has
+    been resolved once may look like a reference, and is none.
+
+    What it makes is kept, and equal values are one object: whoever remembers a value by its id may
+    rely on that.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Any] = {}
+        self._by_id: dict[int, Any] = {}  # the same, which keeps the ids theirs
+        self._spent = 0
+
+    def text(
+        self, config: Mapping[str, Any], key: str, keys: Collection[str], late: str | None
+    ) -> str | None:
+        """The canonical text of what `key` holds, the references in `keys` resolved. None for a
+        value that depends on the key `late`. Raises `BrokenReference`."""
+        try:
+            return canonical(_Reading(config, keys, late).key(key, ()))
+        except _Late:
+            return None
+
+    def fill(
+        self, config: Mapping[str, Any], value: Any, keys: Collection[str], late: str | None
+    ) -> Any:
+        """A value that stands for no key itself, references resolved; as it was when it depends
+        on the key `late`. Raises `BrokenReference`."""
+        try:
+            return self._keep(_Reading(config, keys, late).fill(value, ()))
+        except _Late:
+            return value
+
+    def resolve(
+        self, config: dict[str, Any], keys: Collection[str], late: str | None
+    ) -> tuple[tuple[str, ...], list[tuple[str, BrokenReference]]]:
+        """Resolve `keys` of a configuration, in place. Those that depend on the key `late` stay
+        as they are and are returned, and so are those that stand for nothing, with the reason."""
+        reading = _Reading(config, keys, late)
+        pending: list[str] = []
+        broken: list[tuple[str, BrokenReference]] = []
+        made: dict[str, Any] = {}
+        for key in keys:
+            if key in config:
+                try:
+                    made[key] = self._keep(reading.key(key, ()))
+                except _Late:
+                    pending.append(key)
+                except BrokenReference as error:
+                    broken.append((key, BrokenReference(str(error), error.missing)))
+        for key, value in made.items():
+            below = list(_leaves(key, value))
+            if len(below) != 1 or below[0][0] != key:
+                del config[key]
+            config.update(below)
+        return tuple(pending), broken
+
+    def _keep(self, value: Any) -> Any:
+        if id(value) in self._by_id:
+            return value
+        text = repr(value)
+        found = self._kept.get(text, _MISSING)
+        if found is _MISSING:
+            self._spent += len(text)
+            if self._spent > _MAX_KEPT:
+                raise BrokenReference(
+                    f"references make more than {_MAX_KEPT} characters in this grid"
+                )
+            found = self._kept[text] = self._by_id[id(value)] = value
+        return found
+
+
+class _Reading:
+    """One configuration, its values resolved as they are asked for."""
+
+    def __init__(self, config: Mapping[str, Any], keys: Collection[str], late: str | None) -> None:
+        self.config, self.keys, self.late = config, keys, late
+        self.done: dict[str, Any] = {}
+        self.failed: dict[str, tuple[str, str | None]] = {}  # no exceptions: they keep much alive
+        self.spent = 0
+        self._beneath: dict[str, list[str]] | None = None
+
+    def key(self, key: str, path: tuple[str, ...]) -> Any:
+        """What a key holds. `path` are the keys whose values are being made."""
+        if key in self.done:
+            return self.done[key]
+        if key in self.failed:
+            raise BrokenReference(*self.failed[key])
+        if key == self.late and key not in self.keys:  # a reference leads on, as from other keys
+            raise _Late
+        try:
+            value = self.done[key] = self._made(key, path)
+        except BrokenReference as error:
+            self.failed[key] = str(error), error.missing
+            raise
+        return value
+
+    def _made(self, key: str, path: tuple[str, ...]) -> Any:
+        if key in path:
+            circle = " -> ".join([*path[path.index(key) :], key])
+            raise BrokenReference(f"references in a circle: {circle[:200]}")
+        if len(path) > MAX_DEPTH:
+            raise BrokenReference(f"references that lead on more than {MAX_DEPTH} times")
+        if key in self.config:
+            value = self.config[key]
+            return self.fill(value, (*path, key)) if key in self.keys else value
+        below = self._below(key)
+        if not below:
+            raise BrokenReference(f"${{{key[:60]}}}: the grid gives no {key[:60]!r} here", key)
+        return nested({k: self.key(k, (*path, key)) for k in below}, key)
+
+    def _below(self, key: str) -> list[str]:
+        """The keys below a key. All are sorted once: many references may lead nowhere."""
+        if self._beneath is None:
+            self._beneath = {}
+            for other in self.config:
+                end = other.rfind(".")
+                while end > 0:
+                    self._beneath.setdefault(other[:end], []).append(other)
+                    end = other.rfind(".", 0, end)
+        return self._beneath.get(key, [])
+
+    def fill(self, value: Any, path: tuple[str, ...]) -> Any:
+        """A value with its references resolved."""
+        if not refers(value):
+            return value
+        made = self._fill(value, path)
+        size = _size(made, MAX_DEPTH, MAX_MADE)
+        self.spent += size
+        if size > MAX_MADE:
+            raise BrokenReference(
+                f"references that make more than {MAX_MADE} characters, or nest more than"
+                f" {MAX_DEPTH} deep"
+            )
+        if self.spent > _MAX_CONFIG:
+            raise BrokenReference(
+                f"references that make more than {_MAX_CONFIG} characters of one configuration"
+            )
+        return made
+
+    def _fill(self, value: Any, path: tuple[str, ...]) -> Any:
+        if isinstance(value, dict):
+            entries = cast("dict[str, Any]", value)
+            return {key: self._fill(item, path) for key, item in entries.items()}
+        if isinstance(value, list):
+            return [self._fill(item, path) for item in cast("list[Any]", value)]
+        if not isinstance(value, str) or "${" not in value:
+            return value
+        whole = _TOKEN.fullmatch(value)
+        if whole and whole.group(1) is not None:
+            return self.key(whole.group(1), path)
+        return self._text(value, path)
+
+    def _text(self, text: str, path: tuple[str, ...]) -> str:
+        parts: list[str] = []
+        end = length = 0
+        for found in _TOKEN.finditer(text):
+            parts.append(text[end : found.start()])
+            if found.group(1) is None:
+                parts.append("${")
+            else:
+                value = self.key(found.group(1), path)
+                parts.append(value if isinstance(value, str) else canonical(value))
+            length += len(parts[-1])
+            if length > MAX_MADE:
+                raise BrokenReference(f"references that make more than {MAX_MADE} characters")
+            end = found.end()
+        return "".join([*parts, text[end:]])
+
+
+def _size(value: Any, depth: int, limit: int) -> int:
+    """Characters and values, more than `limit` for what is nested deeper than `depth`; counted no
+    further than it takes to see that they are too many."""
+    if isinstance(value, str):
+        return len(value)
+    if not isinstance(value, list | dict):
+        return 1
+    items = cast("dict[str, Any] | list[Any]", value)
+    total = 1 if depth > 0 else limit + 1
+    for item in items.values() if isinstance(items, dict) else items:
+        if total > limit:
+            break
+        total += _size(item, depth - 1, limit - total)
+    return total
+
+
+def _leaves(key: str, value: Any) -> Iterable[tuple[str, Any]]:
+    """A value as dotted keys, as if it had been written out where the reference stands."""
+    entries = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    if entries and all(FIELD.match(f"_.{part}") for part in entries):
+        for part, item in entries.items():
+            yield from _leaves(f"{key}.{part}", item)
+    else:
+        yield key, value

@@ -1,0 +1,69 @@
+"""docs/grid.md: what it shows is so."""
+
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+
+from sweeper.cells import MAX_PLAN
+from sweeper.expansion import MAX_RUNS
+from sweeper.grid import extending, nodes, options, reading, references, sampling
+from sweeper.grid.conditions import MAX_WHENS
+from sweeper.planner import plan
+
+DOCS = Path(__file__).parents[2] / "docs"
+TEXT = (DOCS / "grid.md").read_text()
+EXAMPLES = re.findall(r"```yaml\n(.*?)```\n\n```console\n(.*?)```", TEXT, re.DOTALL)
+
+
+def test_every_example_has_its_cells():
+    assert len(EXAMPLES) == TEXT.count("```yaml") == TEXT.count("```console") == 7
+
+
+@pytest.mark.parametrize(("text", "listed"), EXAMPLES)
+def test_an_example_makes_the_cells_that_are_listed(text, listed, tmp_path, monkeypatch):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "grids").symlink_to(DOCS.parent / "grids")
+    (tmp_path / "docs" / "example.yaml").write_text(text)
+    monkeypatch.chdir(DOCS.parent)
+    found = plan(tmp_path / "docs" / "example.yaml", validate=False)
+    assert list(dict.fromkeys(run.cell for run in found.runs)) == listed.splitlines()
+    assert [w for w in found.warnings if "not validated" not in w] == []
+
+
+def test_the_vector_is_so():
+    text, expected = re.findall(
+        r'^    (\{"recipe".*\})    ->  ([0-9a-f]{12})$', TEXT, re.MULTILINE
+    )[0]
+    assert hashlib.sha256(text.encode()).hexdigest()[:12] == expected
+    grid = {"name": "v", "recipe": "sft", "base": {"lora_rank": 8.0, "learning_rate": 1e-4}}
+    assert plan(grid, ["seeds=1"], validate=False).runs[0].id == expected
+
+
+def test_every_section_is_named():
+    table = TEXT.partition("## Sections")[2].partition("Cells are made")[0]
+    assert set(re.findall(r"`(\w+)`", table)) >= set(reading.KEYS)
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        nodes.MAX_BYTES // 1024,
+        nodes.MAX_NODES,
+        nodes.MAX_DEPTH,
+        nodes.MAX_DIGITS,
+        MAX_RUNS,
+        MAX_PLAN,
+        reading.MAX_AXES,
+        reading.MAX_ENTRIES,
+        sampling.MAX_SAMPLES,
+        sampling.MAX_DRAWN,
+        MAX_WHENS,
+        options.MAX_SEEDS,
+        extending.MAX_EXTENDS,
+        references.MAX_MADE,
+    ],
+)
+def test_every_limit_is_named(limit):
+    assert re.search(rf"\b{limit:,}\b", TEXT.partition("## Limits")[2])

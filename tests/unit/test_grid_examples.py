@@ -1,0 +1,112 @@
+"""The grids that show each construct of the language: their exact expansion."""
+
+from pathlib import Path
+
+import pytest
+
+from sweeper.planner import plan
+
+ROOT = Path(__file__).parents[2]
+
+
+def cell(**values):
+    return {key.replace("__", "."): value for key, value in values.items()}
+
+
+DRAWN = [
+    (0.1648, 0.404, 15, 5),
+    (0.01511, 0.1068, 19, 0),
+    (0.01052, 0.0017, 19, 5),
+    (0.02137, 0.0605, 17, 0),
+]
+PRODUCT = {"steps": 10, "schedule.kind": "linear"}
+EXPANSIONS = {
+    "product": [
+        ("lr=0.1,warmup=0", PRODUCT | cell(learning_rate=0.1, schedule__warmup=0)),
+        ("lr=0.3,warmup=0", PRODUCT | cell(learning_rate=0.3, schedule__warmup=0)),
+        ("lr=0.3,warmup=5", PRODUCT | cell(learning_rate=0.3, schedule__warmup=5)),
+        ("lr=1,bowl=narrow", PRODUCT | cell(learning_rate=1.0, bowl="narrow")),
+    ],
+    "zip": [
+        (
+            f"opt={optimizer},bowl={bowl},lr={rate}",
+            cell(optimizer=optimizer, bowl=bowl, learning_rate=rate),
+        )
+        for optimizer in ("sgd", "adam")
+        for bowl, rate in (("round", 0.5), ("narrow", 0.1), ("narrow", 0.05))
+    ],
+    "random": [
+        (
+            f"opt={optimizer},lr={rate},noise={noise},steps={steps},warmup={warmup}",
+            cell(
+                optimizer=optimizer,
+                learning_rate=rate,
+                noise=noise,
+                steps=steps,
+                schedule__warmup=warmup,
+            ),
+        )
+        for optimizer in ("sgd", "adam")
+        for rate, noise, steps, warmup in DRAWN
+    ],
+    "when": [
+        *(
+            (f"opt=sgd,momentum={m}", cell(optimizer="sgd", momentum=float(m)))
+            for m in ("0", "0.5", "0.9")
+        ),
+        *(
+            (
+                f"opt=adam,amsgrad={str(amsgrad).lower()},beta2={beta2},note={note}",
+                cell(
+                    optimizer="adam",
+                    learning_rate=0.3,
+                    amsgrad=amsgrad,
+                    beta2=beta2,
+                    note=note,
+                ),
+            )
+            for amsgrad in (False, True)
+            for beta2, note in ((0.9, "short"), (0.999, "long"))
+        ),
+    ],
+    "references": [
+        (
+            f"lr={rate}",
+            cell(
+                steps=12,
+                schedule__warmup=12,
+                start=[rate, 2.0],
+                note=f"rate {rate} in ${{brackets}}",
+                learning_rate=rate,
+            ),
+        )
+        for rate in (0.1, 0.3)
+    ],
+    "extends": [
+        (
+            f"lr={rate},momentum={momentum:g}",
+            cell(steps=10, schedule__kind="constant", learning_rate=rate, momentum=momentum),
+        )
+        for rate in (0.2, 0.4)
+        for momentum in (0.0, 0.9)
+    ],
+}
+SEEDS = {"product": [0, 1], "zip": [11], "references": [5, 6], "extends": [0]}
+
+
+@pytest.mark.parametrize("name", EXPANSIONS)
+def test_a_grid_expands_to_exactly_this(name, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    found = plan(f"grids/language/{name}.yaml", validate=False)
+    expected = []
+    for label, config in EXPANSIONS[name]:
+        for seed in SEEDS.get(name, [None]):
+            own = {} if seed is None else {"seed": seed}
+            own |= {"noise_seed": seed} if name == "references" else {}
+            expected.append((label, seed, config | own))
+    assert [(run.cell, run.seed, run.config) for run in found.runs] == expected
+    assert [w for w in found.warnings if "not validated" not in w] == []
+
+
+def test_each_grid_of_the_language_is_here():
+    assert {path.stem for path in (ROOT / "grids" / "language").glob("*.yaml")} == set(EXPANSIONS)

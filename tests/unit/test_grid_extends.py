@@ -1,0 +1,185 @@
+"""`extends`: what a grid takes over from another file, and what it says instead."""
+
+import os
+
+import pytest
+
+from sweeper.errors import GridError
+from sweeper.grid.extending import MAX_EXTENDS
+from sweeper.planner import plan
+
+COMMON = """
+name: common
+command: [x]
+service: none
+base: {steps: 5, opt: {name: adam, wd: 0.1}}
+grid: {lr: [1, 2], rank: [8, 32]}
+zip: [{data: [a, b], length: [3, 4]}]
+random: {samples: 2, seed: 7, axes: {t: {integers: [1, 1000]}, w: {integers: [1, 1000]}}}
+when: [{if: {rank: 8}, grid: {beta: [1, 2]}}]
+include: [{lr: 9, rank: 1}]
+metric: {name: loss, goal: minimize}
+launch: {backend: local, retries: 2, env: {A: "1", B: "2"}}
+"""
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Writes grids into a folder of their own, and plans them from there."""
+    monkeypatch.chdir(tmp_path)
+
+    def planned(text, *overrides, **others):
+        (tmp_path / "common.yaml").write_text(COMMON)
+        for name, other in others.items():
+            (tmp_path / f"{name}.yaml").write_text(other)
+        (tmp_path / "g.yaml").write_text(text)
+        return plan("g.yaml", overrides)
+
+    return planned
+
+
+def problems(files, text, **others):
+    with pytest.raises(GridError) as caught:
+        files(text, **others)
+    return list(caught.value.problems)
+
+
+def values(found, key):
+    return sorted({str(run.config.get(key)) for run in found.runs})
+
+
+def test_everything_is_taken_over_but_the_name(files):
+    found = files("extends: common.yaml")
+    whole = plan("common.yaml")
+    assert found.name == "g"
+    assert found.runs == whole.runs
+    assert found._replace(name="", grid_text="", grid_path="", extends=()) == whole._replace(
+        name="", grid_text="", grid_path=""
+    )
+    assert len(found.runs) == 2 * (2 + 1) * 2 * 2 + 1
+
+
+def test_mappings_are_merged_by_key_and_the_rest_is_replaced(files):
+    found = files(
+        "extends: common.yaml\nbase: {opt.wd: 0.2, new: 1}\ngrid: {rank: [8], depth: [1, 2]}\n"
+        "include: []\nmetric: {name: acc, goal: maximize}\n"
+        "launch: {retries: 0, env: {B: '3', C: '4'}}\nrandom: {samples: 1}\nseeds: 1\n"
+    )
+    assert list(found.axes) == ["lr", "rank", "depth", "data", "length", "t", "w", "beta"]
+    assert found.axes["rank"] == [8]
+    config = found.runs[0].config
+    assert (config["steps"], config["opt.name"], config["opt.wd"], config["new"]) == (
+        *(5, "adam", 0.2, 1),
+    )
+    assert found.metric == ("acc", "maximize", "last")
+    assert (found.launch.backend, found.launch.retries) == ("local", 0)
+    assert found.launch.env == {"A": "1", "B": "3", "C": "4"}
+    assert len(found.runs) == 2 * 2 * 2 * 2
+
+
+def test_a_base_value_stands_for_axes_and_included_cells_of_the_other(files):
+    found = files("extends: common.yaml\nbase: {lr: 3, beta: 7, t: 0, w: 0, length: 1}\n")
+    assert values(found, "lr") == ["3"]
+    assert values(found, "beta") == ["7"]
+    assert list(found.axes) == ["rank", "data"]
+    assert [run.config["rank"] for run in found.runs] == [8, 8, 32, 32, 1]
+
+
+def test_an_axis_stands_for_an_axis_of_the_other_wherever_that_was(files):
+    found = files(
+        "extends: common.yaml\ngrid: {t: [1, 2], data: [c], beta: [5, 6]}\nzip: [{lr: [3, 4]}]\n"
+    )
+    assert found.axes["lr"] == [3, 4]
+    assert found.axes["t"] == [1, 2]
+    assert values(found, "beta") == ["5", "6", "None"]  # the included cell has none
+    assert "length" not in found.axes  # the list zip was replaced
+    assert len(found.axes["w"]) == 2
+
+
+def test_a_null_takes_away(files):
+    found = files(
+        "extends: common.yaml\ngrid: {lr: ~}\nzip: ~\nrandom: ~\nwhen: ~\ninclude: ~\nmetric: ~\n"
+        "launch: {env: ~}\n"
+    )
+    assert list(found.axes) == ["rank"]
+    assert found.metric is None
+    assert found.launch.env == {}
+    assert problems(files, "extends: common.yaml\ngrid: {nope: ~}\n") == [
+        "g.yaml:2:14: axis 'nope' is nothing; it takes a list (one value: put it in base)"
+    ]
+
+
+def test_a_recipe_stands_for_a_command(files):
+    with pytest.raises(
+        GridError, match=r"g.yaml:2:9: recipe 'nope': no recipe and no module is called 'nope'"
+    ):
+        files("extends: common.yaml\nrecipe: nope\n")
+    assert files("extends: common.yaml\ncommand: [y]\n").recipe.command == ["y"]
+
+
+def test_chains_count_from_the_file_that_says_so(files, tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "middle.yaml").write_text("extends: ../common.yaml\nbase: {steps: 6}\n")
+    found = files("extends: sub/middle.yaml\nbase: {x: 1}\n")
+    assert (values(found, "steps"), values(found, "x")) == (["6"], ["1"])
+    assert [path for path, _ in found.extends] == ["sub/middle.yaml", "common.yaml"]
+    document = found.document()
+    assert document["grid"] == "extends: sub/middle.yaml\nbase: {x: 1}\n"
+    assert document["extends"][1] == {"path": "common.yaml", "grid": COMMON}
+    assert plan({"name": "g", "extends": "common.yaml"}).runs == plan("common.yaml").runs
+
+
+def test_what_the_command_line_says_goes_over_all_files(files):
+    found = files("extends: common.yaml\nbase: {steps: 6}\n", "steps=7", "lr=[5]", "~data")
+    assert values(found, "steps") == ["7"]
+    assert found.axes["lr"] == [5]
+    assert "data" not in found.axes
+
+
+def test_mistakes_carry_the_place_in_their_file(files):
+    found = problems(
+        files,
+        "extends: other.yaml\nbase: {a: '${nope}'}\nmetrc: 1\n",
+        other="command: [x]\ngrid: {b: 3}\nseeds: 0\n",
+    )
+    assert found == [
+        "g.yaml:3:1: unknown key 'metrc' (did you mean 'metric'?)",
+        "other.yaml:2:11: axis 'b' is an integer; it takes a list (one value: put it in base)",
+        "other.yaml:3:8: seeds is 1 to 10000, not 0",
+    ]
+    assert problems(files, "extends: other.yaml\n", other="a: [1\n")[0].startswith("other.yaml:2:1")
+    assert problems(files, "extends: other.yaml\n", other="- 1\n") == [
+        "other.yaml:1:1: a grid is a mapping, not a list"
+    ]
+    assert problems(files, "extends: other.yaml\n", other="") == [
+        "g.yaml:1:10: extends: other.yaml is empty"
+    ]
+    assert problems(files, "extends: other.yaml\ngrid: {lr: [1]}\nzip: [{lr: [2]}]\n",
+                    other=COMMON) == ["g.yaml:3:13: axis 'lr' is given twice"]  # fmt: skip
+
+
+def test_circles_and_long_chains_are_refused(files):
+    assert problems(files, "extends: g.yaml\n") == [
+        "g.yaml:1:10: extends: g.yaml extends itself in the end"
+    ]
+    assert problems(files, "extends: a.yaml\n", a="extends: b.yaml\n", b="extends: ./a.yaml\n") == [
+        "b.yaml:1:10: extends: a.yaml extends itself in the end"
+    ]
+    chain = {f"c{n}": f"extends: c{n + 1}.yaml\n" for n in range(20)}
+    assert problems(files, "extends: c0.yaml\n", **chain) == [
+        f"c{MAX_EXTENDS - 1}.yaml:1:10: extends leads on more than {MAX_EXTENDS} times"
+    ]
+
+
+def test_what_is_no_file_is_refused_and_not_waited_for(files, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert problems(files, "extends: pipe\n") == ["g.yaml:1:10: extends: pipe is no file"]
+    assert problems(files, "extends: /dev/zero\n") == ["g.yaml:1:10: extends: /dev/zero is no file"]
+    assert problems(files, "extends: .\n") == ["g.yaml:1:10: extends: . is no file"]
+    assert problems(files, 'extends: "a\\0"\n')[-1] == (
+        "g.yaml:1:10: extends takes the path of another grid"
+    )
+    (tmp_path / "big.yaml").write_text("#" * 200_000)
+    assert problems(files, "extends: big.yaml\n") == [
+        "g.yaml:1:10: extends: big.yaml: more than 131072 bytes, which is what a grid may have"
+    ]
