@@ -4,10 +4,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+COOKBOOK := .venv-cookbook
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types unit e2e bench dev tmux chromium clean
+.PHONY: help install demo test lint types unit e2e kills chaos cookbook bench dev tmux chromium clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -44,7 +45,7 @@ demo: install tmux ## a real sweep on this machine, and its report
 	@echo
 	@echo "the engine is still there for your next sweep; '$(BIN)/sweeper engine stop' ends it"
 
-test: lint types unit e2e ## everything that must be green
+test: lint types unit e2e kills ## everything that must be green
 
 lint: dev
 	@$(BIN)/ruff check .
@@ -59,9 +60,39 @@ unit: dev tmux ## the quick tests
 e2e: dev tmux ## the tests that drive the whole program
 	@$(BIN)/pytest -q tests/e2e
 
+kills: dev tmux ## the quick part of tests/chaos: kill things on purpose, see that nothing is lost
+	@$(BIN)/pytest -q tests/chaos
+
+SEED ?= 1
+LAUNCHERS ?= 2000
+WORKERS ?= 1000
+SIMULATED ?= 20000
+
+chaos: kills ## the whole of it, half an hour: SEED=1 LAUNCHERS=2000 WORKERS=1000 SIMULATED=20000
+	@$(BIN)/python tests/chaos/run.py --seed $(SEED) --launchers $(LAUNCHERS) \
+	  --workers $(WORKERS) --simulated $(SIMULATED)
+	@$(BIN)/python tests/chaos/big_sweep.py --seed $(SEED)
+	@$(BIN)/python tests/chaos/mutations.py
+
+cookbook: dev $(COOKBOOK)/.installed ## tinker-cookbook's own programs, in an environment of their own (1.7 GB, minutes)
+	@$(BIN)/pytest -q tests/e2e/test_cookbook.py
+
+$(COOKBOOK)/.installed: cookbook-constraints.txt tests/support/hub_datasets.py | $(VENV)/bin/python
+	@echo "installing tinker-cookbook into $(COOKBOOK)"
+	@test -x $(COOKBOOK)/bin/python || $(PYTHON) -m venv $(COOKBOOK)
+	@$(COOKBOOK)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --constraint cookbook-constraints.txt 'tinker-cookbook[math-rl]'
+	@$(COOKBOOK)/bin/python tests/support/hub_datasets.py $(COOKBOOK)/data
+	@touch $@
+
 bench: dev ## the measurements of docs/: slow, and better on a quiet machine
 	@$(BIN)/python tests/bench/engine_arrays.py
 	@$(BIN)/python tests/bench/engine_calls.py
+	@$(BIN)/python tests/bench/worker_start.py
+	@$(BIN)/python tests/bench/tmux_submit.py
+	@$(BIN)/python tests/bench/status.py
+	@$(BIN)/python tests/bench/startup.py
+	@$(BIN)/python tests/bench/grid_points.py
 
-clean: ## remove .venv (sweeps stay)
-	rm -rf $(VENV)
+clean: ## remove .venv and .venv-cookbook (sweeps stay)
+	rm -rf $(VENV) $(COOKBOOK)

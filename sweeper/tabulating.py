@@ -1,10 +1,12 @@
 """From runs to tables of what they recorded, through the cache; what could not be read is told."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from sweeper.records import RecordedRun
 from sweeper.tables.cache import Cache
+from sweeper.tables.filling import helped, worth_it
 from sweeper.tables.frames import Part, numbers_table, plain_table
 from sweeper.tables.keeping import Folder
 from sweeper.tables.merging import merge_columns
@@ -39,14 +41,27 @@ class Tabulator:
 
     def metrics(self, runs: Sequence[RecordedRun], keys: Sequence[str] | None = None) -> list[Part]:
         """The merged history of each run, with these keys and the rows that have one of them."""
-        parts: list[Part] = []
-        for run in runs:
-            read = self._reader(run).columns
-            found = [read(run.files, path, keys) for path in run.metrics_paths()]
-            merged = merge_columns([columns for columns in found if columns is not None])
-            self._report(run, "metrics.jsonl", merged.malformed, merged.torn)
-            parts.append(Part({"run": run.id, "sweep": run.sweep}, merged.with_any(keys)))
-        return parts
+        with self._help(runs, keys):
+            return [self._metrics_of(run, keys) for run in runs]
+
+    def _help(
+        self, runs: Sequence[RecordedRun], keys: Sequence[str] | None
+    ) -> AbstractContextManager[None]:
+        """A second process, when there is much to parse in the files of one folder."""
+        folders = {(run.root, run.files.prefix) for run in runs}
+        memory = self._memories.get(runs[0].root) if len(folders) == 1 else None
+        if memory is not None:
+            paths = [path for run in runs for path in run.metrics_paths()]
+            if worth_it(Cache(memory), runs[0].files, paths):
+                return helped(memory, runs[0].files, paths, keys)
+        return nullcontext()
+
+    def _metrics_of(self, run: RecordedRun, keys: Sequence[str] | None) -> Part:
+        read = self._reader(run).columns
+        found = [read(run.files, path, keys) for path in run.metrics_paths()]
+        merged = merge_columns([columns for columns in found if columns is not None])
+        self._report(run, "metrics.jsonl", merged.malformed, merged.torn)
+        return Part({"run": run.id, "sweep": run.sweep}, merged.with_any(keys))
 
     def rollouts(
         self,

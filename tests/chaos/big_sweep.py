@@ -8,6 +8,7 @@ second. Exit code 1 unless all is complete after relaunching and the ledger agre
 import argparse
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -87,6 +88,8 @@ def main() -> int:
         good = verdict.good and code == 0 and killed == KILLS and server == 1
         if not good:
             print(verdict, (folder / "log").read_text()[-3000:], sep="\n", file=sys.stderr)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
         return 0 if good else 1
     finally:
         subprocess.run(["tmux", "-L", socket, "kill-server"], capture_output=True, check=False)

@@ -1,11 +1,13 @@
 """Fixtures of the tests that drive whole programs."""
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -100,3 +102,28 @@ class Recipes:
 def recipes(engine: lifecycle.EngineInfo) -> Recipes:
     """Runs recipes, and reads what they leave behind."""
     return Recipes(engine.url)
+
+
+@pytest.fixture(scope="session")
+def shells() -> ModuleType:
+    """`tests/support/shell.py`: `Shell(folder, backend)`, the command line with a toy recipe."""
+    path = Path(__file__).parents[1] / "support" / "shell.py"
+    spec = importlib.util.spec_from_file_location("shell", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Any]:
+    """`tests/support/worker_bench.py`: a sweep with one run, and its workers."""
+    path = Path(__file__).parents[1] / "support" / "worker_bench.py"
+    spec = importlib.util.spec_from_file_location("worker_bench", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    (tmp_path / "root").mkdir()
+    made = module.Bench(tmp_path / "root")
+    yield made
+    made.close()

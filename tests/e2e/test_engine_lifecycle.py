@@ -112,8 +112,8 @@ def test_a_model_that_cannot_be_read_is_one_line(tmp_path):
     assert "model mine in" in run.stderr and "Traceback" not in run.stderr
 
 
-def verb(home, name):
-    command = [sys.executable, "-P", "-m", "sweeper.engine", name, "--home", str(home)]
+def verb(home, name, *more):
+    command = [sys.executable, "-P", "-m", "sweeper.engine", name, "--home", str(home), *more]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -124,6 +124,34 @@ def test_the_verbs(tmp_path):
         info = lifecycle.wait(str(tmp_path), timeout=60)
         assert verb(tmp_path, "status").stdout.startswith(f"{info.url}, pid {process.pid}, since ")
         assert verb(tmp_path, "stop").stdout == "stopped\n"
+
+
+def test_one_that_is_started_stays(tmp_path):
+    started = verb(tmp_path, "start", "--alias", "some/name=tiny/qwen3")
+    info = lifecycle.find(str(tmp_path))
+    assert started.stdout.startswith(f"{info.url}, pid {info.pid}, since ")
+    assert "some/name" in info.models and info.aliases["some/name"] == "tiny/qwen3"
+    again = verb(tmp_path, "start")
+    assert (again.returncode, again.stdout) == (6, "")
+    assert again.stderr.startswith(f"sweeper: one runs already, at {info.url}")
+    assert verb(tmp_path, "stop").stdout == "stopped\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--max-sessions", "-1"], "max_sessions is -1"),
+        (["--host", "192.0.2.1"], "beyond loopback"),
+        (["--model", "mine=/nowhere"], "model mine in /nowhere"),
+        (["--alias", "a=b"], "alias a: there is no model 'b'"),
+    ],
+)
+def test_why_none_was_started_is_one_line(tmp_path, flags, message, monkeypatch):
+    monkeypatch.delenv(lifecycle.TOKEN, raising=False)
+    failed = verb(tmp_path, "start", *flags)
+    assert failed.returncode == 6
+    assert message in failed.stderr and failed.stderr.count("\n") == 1
+    assert lifecycle.find(str(tmp_path)) is None
 
 
 def client(url, code, *arguments):

@@ -42,10 +42,12 @@ def test_a_create_that_goes_wrong(
 
 
 def test_an_error_is_an_answer_that_may_be_lost_too(tmp_path: Path) -> None:
-    for fault, raised in ((Fault.LOSE_REPLY, "reply was lost"), (Fault.KILL_AFTER, "")):
-        store, _, _ = _store(tmp_path, fault)
-        with pytest.raises((StoreError, Killed), match=raised):
-            store.read("nothing")
+    store, _, _ = _store(tmp_path, Fault.LOSE_REPLY)
+    with pytest.raises(StoreError, match="reply was lost"):
+        store.read("nothing")
+    store, _, _ = _store(tmp_path, Fault.KILL_AFTER)
+    with pytest.raises(Killed):
+        store.read("nothing")
 
 
 def test_a_power_cut_takes_what_was_not_promised(tmp_path: Path) -> None:

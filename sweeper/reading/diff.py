@@ -1,0 +1,58 @@
+"""`sweeper diff`: how runs differ, in what was set and in what they reached."""
+
+import json
+from argparse import Namespace
+from typing import Any
+
+from sweeper.errors import UsageError
+from sweeper.reading.choosing import chosen, open_registry
+from sweeper.reading.show import last_metrics
+from sweeper.terminal import print_json, print_table
+
+__all__ = ["diff"]
+
+_MOST = 12
+_MISSING: Any = object()
+
+
+def diff(arguments: Namespace) -> int:
+    """A row a key, a column a run."""
+    registry = open_registry(arguments)
+    runs = chosen(registry, arguments)
+    if len(runs) < 2:
+        raise UsageError(f"diff needs two runs or more; {len(runs)} fits")
+    if len(runs) > _MOST and not arguments.json:
+        raise UsageError(f"{len(runs)} runs fit, and {_MOST} are as many as can be shown; --json")
+    names = [f"{run.sweep}/{run.name}" for run in runs]
+    config = _rows([run.config for run in runs], arguments.all)
+    states = [{"state": run.state.value, "reason": run.outcome.get("reason")} for run in runs]
+    last = [{key: point["value"] for key, point in last_metrics(run).items()} for run in runs]
+    metrics = _rows(last, arguments.all)
+    if arguments.json:
+        document = {"schema": 1, "runs": [run.record() for run in runs]}
+        keyed = {"config": config, "state": _rows(states, True), "last_metrics": metrics}
+        return print_json(document | {k: {key: v for key, *v in rows} for k, rows in keyed.items()})
+    for title, rows in (("configuration", config), ("state", _rows(states, arguments.all)),
+                        ("last metrics", metrics)):  # fmt: skip
+        if rows:
+            print(title)
+            print_table(("key", *names), [(key, *map(_shown, found)) for key, *found in rows])
+            print()
+    if not (config or metrics):
+        print("the same configuration, and the same last metrics")
+    return 0
+
+
+def _rows(values: list[dict[str, Any]], everything: bool) -> list[list[Any]]:
+    """Key and the value of each; only those that differ, unless all are wanted."""
+    rows: list[list[Any]] = []
+    for key in dict.fromkeys(key for each in values for key in each):
+        found = [each.get(key, _MISSING) for each in values]
+        texts = {"" if v is _MISSING else json.dumps(v, sort_keys=True, default=str) for v in found}
+        if everything or len(texts) > 1:
+            rows.append([key, *(None if value is _MISSING else value for value in found)])
+    return rows
+
+
+def _shown(value: Any) -> Any:
+    return value if value is None or isinstance(value, str | int | float) else json.dumps(value)

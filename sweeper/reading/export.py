@@ -1,0 +1,92 @@
+"""`sweeper export`: to CSV, Parquet, or Weights & Biases."""
+
+import importlib
+import os
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sweeper.errors import EnvironmentFailure, NotFound, UsageError
+from sweeper.reading.choosing import chosen, open_registry, tell_problems
+from sweeper.records import RecordedRun
+from sweeper.terminal import warn
+
+__all__ = ["export"]
+
+
+def export(arguments: Namespace) -> int:
+    """Write what was recorded where other tools read it."""
+    registry = open_registry(arguments)
+    runs = chosen(registry, arguments)
+    if not runs:
+        raise NotFound("no run to export")
+    if arguments.format == "wandb":
+        count = to_wandb(runs, arguments.project, arguments.out)
+        print(f"{len(runs)} runs, {count} rows: W&B project {arguments.project}")
+        return 0
+    if not arguments.out:
+        raise UsageError(f"--out: the {arguments.format} file to write")
+    table = registry.table(arguments.table, runs)
+    try:
+        _write(table, arguments.format, arguments.out)
+    except OSError as error:
+        raise EnvironmentFailure(f"{arguments.out}: {error.strerror or error}") from error
+    print(f"{len(runs)} runs, {table.num_rows} rows: {arguments.out}")
+    tell_problems(registry)
+    return 0
+
+
+def _write(table: Any, kind: str, path: str) -> None:
+    """The whole file or none of it. In a CSV nothing is an empty field and NaN is `nan`."""
+    arrow: Any = importlib.import_module("pyarrow")
+    temporary = f"{path}.tmp-{os.getpid()}"
+    try:
+        if kind == "parquet":
+            importlib.import_module("pyarrow.parquet").write_table(table, temporary)
+        else:
+            plain = [
+                column.cast("string") if arrow.types.is_dictionary(column.type) else column
+                for column in table.columns
+            ]
+            flat = arrow.table(plain, names=table.column_names)
+            importlib.import_module("pyarrow.csv").write_csv(flat, temporary)
+        os.replace(temporary, path)
+    finally:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+
+
+def to_wandb(runs: Sequence[RecordedRun], project: str, folder: str | None) -> int:
+    """A W&B run for each, with its id and name, the configuration and every row; gives the number
+    of rows. Offline (`wandb sync` sends it later) unless WANDB_MODE says otherwise."""
+    wandb: Any = importlib.import_module("wandb")
+    mode = os.environ.get("WANDB_MODE", "offline")
+    if folder is not None:
+        os.makedirs(folder, exist_ok=True)
+    count = 0
+    for run in runs:
+        if not run.history.rows:
+            warn(f"{run.sweep}/{run.name} has recorded nothing")
+        made = wandb.init(
+            project=project,
+            id=f"{run.id}-{run.sweep}".replace("/", "-"),
+            name=run.name,
+            group=run.sweep,
+            config={**run.config, "sweeper": {"cell": run.cell, "state": run.state.value}},
+            mode=mode,
+            dir=folder,
+            resume="allow" if mode == "online" else None,
+            reinit="finish_previous",
+            settings=wandb.Settings(silent=True),
+        )
+        made.define_metric("*", step_metric="step")
+        for row in run.history.rows:
+            made.log(_row(row))
+            count += 1
+        made.summary["state"] = run.state.value
+        made.finish(exit_code=0 if run.state.value == "succeeded" else 1)
+    return count
+
+
+def _row(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if value is not None}

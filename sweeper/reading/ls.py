@@ -1,0 +1,40 @@
+"""`sweeper ls`: runs and what they reached."""
+
+from argparse import Namespace
+
+from sweeper.reading.choosing import chosen, open_registry, tell_problems
+from sweeper.registry import save
+from sweeper.terminal import duration, print_json, print_table
+
+__all__ = ["ls"]
+
+
+def ls(arguments: Namespace) -> int:
+    """A line a run."""
+    registry = open_registry(arguments)
+    runs = chosen(registry, arguments)
+    asked: list[str] = arguments.metric or []
+    records = [run.record() for run in runs]
+    for run, record in zip(runs, records, strict=True):
+        points = {key: run.value({"name": key, "at": "last"}) for key in asked}
+        if asked:
+            record["metrics"] = {k: None if p is None else p.value for k, p in points.items()}
+    save(runs)
+    if arguments.json:
+        return print_json({"schema": 1, "runs": records, "problems": registry.problems})
+    columns = ["sweep", "run", "state", "attempts", "time", "metric", "value"]
+    if all(record["metric"] is None for record in records):
+        columns = columns[:-2]
+    print_table(
+        [*columns, *asked],
+        [
+            (
+                *(r["sweep"], r["name"], r["state"], r["attempts"]),
+                *(duration(r["wall_s"]), r["metric"], r["value"])[: len(columns) - 4],
+                *(r["metrics"][key] for key in asked),
+            )
+            for r in records
+        ],
+    )
+    tell_problems(registry)
+    return 0

@@ -1,0 +1,178 @@
+"""`sweeper rollouts`: what a run sampled, a trajectory at a time."""
+
+import json
+from argparse import Namespace
+from typing import Any, NamedTuple
+
+from sweeper.errors import NotFound, StoreError, UsageError
+from sweeper.metrics import Row, as_float, parse
+from sweeper.reading.choosing import open_registry
+from sweeper.reading.conversations import Spoken, groups_of, turns_logged
+from sweeper.records import RecordedRun
+from sweeper.tables.rollouts import SummaryFile, flat, summary_files
+from sweeper.terminal import print_json, print_table, warn
+
+__all__ = ["rollouts"]
+
+_COLUMNS = ("iteration", "name", "group_idx", "traj_idx", "total_reward", "turns", "ac_len")
+_LINE = 60
+
+
+class Found(NamedTuple):
+    """A trajectory: the file and the record it is in, and its numbers."""
+
+    file: SummaryFile
+    record: Row
+    numbers: dict[str, Any]
+
+    @property
+    def place(self) -> tuple[Any, Any]:
+        """Group and trajectory."""
+        return self.record.get("group_idx"), self.record.get("traj_idx")
+
+
+class Words:
+    """What was said, from transcripts that are read when they are needed."""
+
+    def __init__(self, run: RecordedRun, found: list[Found]) -> None:
+        self._run = run
+        self._places: dict[str, dict[Any, list[Any]]] = {}
+        for one in found:
+            group, index = one.place
+            self._places.setdefault(one.file.path, {}).setdefault(group, []).append(index)
+        self._latest: tuple[str, dict[tuple[Any, Any], list[Spoken]]] = ("", {})
+
+    def of(self, one: Found) -> list[Spoken]:
+        """The conversation of a trajectory; what its turns logged where there is none."""
+        if self._latest[0] != one.file.path:
+            self._latest = (one.file.path, self._told(one.file))
+        return self._latest[1].get(one.place) or turns_logged(one.record)
+
+    def text(self, one: Found) -> str:
+        """All that was said or logged in one."""
+        return "\n".join(words for _, words in (*turns_logged(one.record), *self.of(one)))
+
+    def _told(self, file: SummaryFile) -> dict[tuple[Any, Any], list[Spoken]]:
+        try:
+            tree: Any = json.loads(self._run.store.read(file.transcript))
+        except (NotFound, StoreError, ValueError, RecursionError):
+            return {}
+        places = self._places[file.path]
+        groups = groups_of(tree, [len(inner) for inner in places.values()])
+        return {
+            (group, index): spoken
+            for (group, inner), told in zip(places.items(), groups, strict=False)
+            for index, spoken in zip(inner, told, strict=False)
+        }
+
+
+def rollouts(arguments: Namespace) -> int:
+    """A page of summaries, or of conversations."""
+    if arguments.limit < 0 or arguments.page < 1:
+        raise UsageError("--limit is 0 or more, --page 1 or more")
+    run = open_registry(arguments).run(arguments.run)
+    files = _files(run, arguments)
+    found, skipped = _read(run, files)
+    words = Words(run, found)
+    kept = [one for one in found if _wanted(one, words, arguments)]
+    if arguments.best or arguments.worst:
+        sign = -1.0 if arguments.best else 1.0
+        # One without a reward is neither best nor worst: after the others.
+        kept.sort(key=lambda one: (_reward(one) is None, sign * (_reward(one) or 0.0)))
+    size = arguments.limit or max(len(kept), 1)
+    page = kept[(arguments.page - 1) * size : arguments.page * size]
+    if skipped:
+        warn(f"{skipped} lines of rollout summaries could not be read")
+    if arguments.json:
+        shown = [_document(one, words.of(one)) for one in page]
+        return print_json(
+            {"schema": 1, "run": run.id, "count": len(kept), "skipped": skipped, "rollouts": shown}
+        )
+    if arguments.full:
+        for one in page:
+            _print_conversation(one, words.of(one))
+    else:
+        print_table((*_COLUMNS, "text"), [_line(one, words) for one in page])
+    pages = -(-len(kept) // size)
+    print(f"\n{len(page)} of {len(kept)} rollouts", end="")
+    print(f", page {arguments.page} of {pages}: --page, --limit" if pages > 1 else "")
+    return 0
+
+
+def _files(run: RecordedRun, arguments: Namespace) -> list[SummaryFile]:
+    files = summary_files(run.files, run.folders())
+    if arguments.name is not None:
+        files = [file for file in files if file.name == arguments.name]
+    if not files:
+        raise NotFound(f"{run.sweep}/{run.name} has left no rollout summaries")
+    known = sorted({file.iteration for file in files})
+    asked: int | None = arguments.iteration
+    if asked is None:
+        return files
+    if asked < 0:
+        asked = known[asked] if -asked <= len(known) else None
+    chosen = [file for file in files if file.iteration == asked]
+    if not chosen:
+        raise NotFound(f"no iteration {arguments.iteration}: there is {known[0]} to {known[-1]}")
+    return chosen
+
+
+def _read(run: RecordedRun, files: list[SummaryFile]) -> tuple[list[Found], int]:
+    found: list[Found] = []
+    skipped = 0
+    for file in files:
+        parsed = parse(run.read(file.path))
+        skipped += parsed.malformed + parsed.torn
+        found += [Found(file, record, flat(record, file)) for record in parsed.rows]
+    return found, skipped
+
+
+def _reward(one: Found) -> float | None:
+    return as_float(one.numbers.get("total_reward"))
+
+
+def _wanted(one: Found, words: Words, arguments: Namespace) -> bool:
+    if arguments.group is not None and one.numbers.get("group_idx") != arguments.group:
+        return False
+    reward, length = _reward(one), as_float(one.numbers.get("ac_len"))
+    for value, least, most in (
+        (reward, arguments.min_reward, arguments.max_reward),
+        (length, arguments.min_length, arguments.max_length),
+    ):
+        if least is not None and (value is None or not value >= least):
+            return False
+        if most is not None and (value is None or not value <= most):
+            return False
+    return not arguments.search or arguments.search.lower() in words.text(one).lower()
+
+
+def _line(one: Found, words: Words) -> list[Any]:
+    values = {**one.numbers, "name": one.file.name}
+    spoken = turns_logged(one.record) or words.of(one)
+    answers = [said for who, said in spoken if who in ("assistant", "response")]
+    text = " ".join(_printable((answers or [said for _, said in spoken] or [""])[-1]).split())
+    return [*(values.get(c) for c in _COLUMNS), text[:_LINE] + "..." * (len(text) > _LINE)]
+
+
+def _document(one: Found, spoken: list[Spoken]) -> dict[str, Any]:
+    labels = {"name": one.file.name, "tags": one.record.get("tags"), "path": one.file.path}
+    said = [{"who": who, "text": text} for who, text in spoken]
+    return one.numbers | labels | {"conversation": said}
+
+
+def _print_conversation(one: Found, spoken: list[Spoken]) -> None:
+    numbers = one.numbers
+    head = f"iteration {numbers.get('iteration')} {one.file.name}, group {numbers.get('group_idx')}"
+    reward = f"reward {numbers.get('total_reward')}, {numbers.get('ac_len')} tokens"
+    print(f"\u2500\u2500 {head}, trajectory {numbers.get('traj_idx')}: {reward}")
+    for who, said in spoken:
+        lines = _printable(said).splitlines() or [""]
+        print(f"{_printable(who)}: {lines[0]}")
+        for line in lines[1:]:
+            print(f"    {line}")
+    print()
+
+
+def _printable(text: str) -> str:
+    """Without what would steer the terminal: models write anything."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)

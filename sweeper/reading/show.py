@@ -1,0 +1,106 @@
+"""`sweeper show`: everything about one run."""
+
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Any
+
+from sweeper.reading.choosing import open_registry, tell_problems
+from sweeper.records import RecordedRun, SweepRun
+from sweeper.terminal import duration, number, print_json, print_table
+
+__all__ = ["last_metrics", "show"]
+
+_FILES = 30
+
+
+def show(arguments: Namespace) -> int:
+    """What was planned, what happened, what is left of it."""
+    registry = open_registry(arguments)
+    run = registry.run(arguments.run)
+    document = _document(run)
+    if arguments.json:
+        return print_json({"schema": 1, **document})
+    record = document["run"]
+    print(f"{run.sweep}/{run.name}  {run.id}  {record['state']}", end="")
+    print(f" ({record['reason']})" if record["reason"] else "")
+    print(f"{run.path}")
+    if record["metric"]:
+        print(f"{record['metric']}: {number(record['value'])}")
+    _section("configuration", ("key", "value"), _flat(run.config).items())
+    rows = [(a["attempt"], ", ".join(a["events"]), duration(a["wall_s"]), a["reason"], a["host"])
+            for a in document["attempts"]]  # fmt: skip
+    _section("attempts", ("attempt", "events", "time", "reason", "host"), rows)
+    metrics = document["last_metrics"]
+    _section("last metrics", ("key", "step", "value"),
+             [(key, point["step"], point["value"]) for key, point in metrics.items()])  # fmt: skip
+    checkpoints = [(c.get("name"), c.get("batch"), c.get("sampler_path") or c.get("state_path"))
+                   for c in document["checkpoints"]]  # fmt: skip
+    _section("checkpoints", ("name", "step", "path"), checkpoints)
+    files = document["files"]
+    _section("files", ("file", "bytes"), [(f["path"], f["size"]) for f in files[:_FILES]])
+    if len(files) > _FILES:
+        print(f"... and {len(files) - _FILES} more")
+    _section("provenance", ("", ""), _flat(document["provenance"]).items())
+    for what, count in document["skipped"].items():
+        if count:
+            print(f"\n{count} {what} of metrics.jsonl could not be read")
+    tell_problems(registry)
+    return 0
+
+
+def _section(title: str, columns: tuple[str, ...], rows: Any) -> None:
+    shown = list(rows)
+    if shown:
+        print(f"\n{title}")
+        print_table(columns, shown)
+
+
+def _document(run: RecordedRun) -> dict[str, Any]:
+    history = run.history
+    return {
+        "run": run.record() | {"path": run.path},
+        "provenance": run.provenance if isinstance(run, SweepRun) else {},
+        "attempts": _attempts(run),
+        "checkpoints": run.checkpoint_records(),
+        "last_metrics": last_metrics(run),
+        "files": _files(run),
+        "skipped": {"malformed lines": history.malformed, "torn last lines": history.torn},
+    }
+
+
+def last_metrics(run: RecordedRun) -> dict[str, dict[str, Any]]:
+    """The last value of each key, whatever it is, and its step."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in run.history.rows:
+        for key, value in row.items():
+            if key != "step":
+                found[key] = {"step": row.get("step"), "value": value}
+    return found
+
+
+def _attempts(run: RecordedRun) -> list[dict[str, Any]]:
+    if not isinstance(run, SweepRun):
+        return []
+    attempts: list[dict[str, Any]] = []
+    for attempt in range(1, run.attempts + 1):
+        ended = run.ended(attempt)
+        events = [event.value for number_, event in run.events if number_ == attempt]
+        kept = ("started", "ended", "wall_s", "reason", "code", "signal", "host", "max_rss_bytes")
+        attempts.append({"attempt": attempt, "events": events, **{k: ended.get(k) for k in kept}})
+    return attempts
+
+
+def _files(run: RecordedRun) -> list[dict[str, Any]]:
+    found = [entry for folder in run.folders() for entry in run.store.list(folder)]
+    return [{"path": e.path, "size": e.size} for e in sorted(found, key=lambda entry: entry.path)]
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values under dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            found.update(_flat(value, f"{prefix}{key}."))  # pyright: ignore[reportUnknownArgumentType]
+        else:
+            found[f"{prefix}{key}"] = value
+    return found

@@ -1,0 +1,348 @@
+"""`metrics.jsonl` as columns of floats: as exact as `metrics.parse`, and several times faster.
+
+Each line goes through a decoder made for the keys seen so far, all of them numbers. A line that
+it refuses (a new key, a text, `NaN`, no JSON at all) is read by the slow parser: what that makes
+of it counts. Pure: bytes in, arrays out.
+"""
+
+import functools
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeper.metrics import parse
+
+__all__ = [
+    "ABSENT",
+    "Columns",
+    "Floats",
+    "Odd",
+    "absent",
+    "columns_of",
+    "join",
+    "parse_columns",
+    "present",
+]
+
+Floats = NDArray[np.float64]
+Odd = dict[int, Any]
+"""Row number -> a value that is no number a float holds exactly."""
+
+_BITS = 0x7FF8_0000_5357_4550
+ABSENT: float = struct.unpack("<d", struct.pack("<Q", _BITS))[0]
+"""Stands in a column where a row has no number. It is a NaN, but not the NaN that is recorded:
+`present` tells them apart by their bits."""
+
+_EXACT = 2.0**53
+_WIDEST = 2000
+_OPEN, _CLOSE, _NEWLINE = b"{}\n"
+_TOGETHER = 250
+"""Lines that are tried at once: when one of them is not plain, each is tried alone."""
+
+
+def present(column: Floats) -> NDArray[np.bool_]:
+    """Where a column has a number; a recorded NaN is one."""
+    return column.view(np.uint64) != _BITS
+
+
+def absent(rows: int) -> Floats:
+    """A column without a number."""
+    return np.full(rows, ABSENT)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The rows of one file, or of one run.
+
+    `values` maps each key to its numbers, in order of the keys' first appearance; `odd` holds what
+    else there is: texts, booleans, nulls, lists, objects, integers beyond 2**53. `malformed` and
+    `torn` count as in `metrics.Parsed`.
+    """
+
+    rows: int = 0
+    values: Mapping[str, Floats] = field(default_factory=dict[str, Floats])
+    odd: Mapping[str, Odd] = field(default_factory=dict[str, Odd])
+    malformed: int = 0
+    torn: int = 0
+
+    def column(self, key: str) -> Floats:
+        """The numbers of `key`, ABSENT where there is none."""
+        found = self.values.get(key)
+        return absent(self.rows) if found is None else found
+
+    def has(self, key: str) -> NDArray[np.bool_]:
+        """Which rows have `key`, whatever its value."""
+        mask = present(self.column(key))
+        for row in self.odd.get(key, ()):
+            mask[row] = True
+        return mask
+
+    def with_any(self, keys: Sequence[str] | None) -> "Columns":
+        """The rows that have one of these keys; all with None."""
+        if keys is None:
+            return self
+        mask = np.zeros(self.rows, bool)
+        for key in keys:
+            mask |= self.has(key)
+        return self if mask.all() else self.where(mask)
+
+    def where(self, mask: NDArray[np.bool_]) -> "Columns":
+        """The rows for which `mask` is true."""
+        place = np.cumsum(mask) - 1
+        values = {key: column[mask] for key, column in self.values.items()}
+        odd = {
+            key: {int(place[row]): value for row, value in found.items() if mask[row]}
+            for key, found in self.odd.items()
+        }
+        odd = {key: found for key, found in odd.items() if found}
+        return Columns(int(mask.sum()), values, odd, self.malformed, self.torn)
+
+    def head(self, rows: int) -> "Columns":
+        """The first `rows` rows."""
+        values = {key: column[:rows] for key, column in self.values.items()}
+        cut = {k: {r: v for r, v in odd.items() if r < rows} for k, odd in self.odd.items()}
+        return Columns(rows, values, {k: odd for k, odd in cut.items() if odd}, self.malformed)
+
+    def then(self, later: "Columns") -> "Columns":
+        """These rows and after them those of `later`."""
+        return join((self, later))
+
+
+def join(parts: Sequence[Columns]) -> Columns:
+    """The rows of all, one after the other."""
+    values = {
+        key: np.concatenate([part.column(key) for part in parts])
+        for key in dict.fromkeys(chain.from_iterable(part.values for part in parts))
+    }
+    odd: dict[str, Odd] = {}
+    start = 0
+    for part in parts:
+        for key, found in part.odd.items():
+            odd.setdefault(key, {}).update({start + row: value for row, value in found.items()})
+        start += part.rows
+    malformed = sum(part.malformed for part in parts)
+    return Columns(start, values, odd, malformed, parts[-1].torn if parts else 0)
+
+
+def parse_columns(
+    data: bytes, keys: Sequence[str] | None = None, hint: Iterable[str] = ()
+) -> Columns:
+    """The rows in `data` as columns: of all keys, or of those named (each then is there, with or
+    without numbers). `hint`: keys to expect, to save the finding out."""
+    end = data.rfind(b"\n") + 1
+    last = data[end:]
+    whole = data[:end] if last else data
+    if keys is None:
+        found = _Reader(dict.fromkeys(hint), strict=True)
+    else:
+        # What is passed over must be text too: the decoder does not look.
+        plain = data.isascii() or _is_text(data)
+        found = _Reader(dict.fromkeys(keys), strict=not plain, wanted=frozenset(keys))
+    if not found.take_whole(whole):
+        lines = whole.split(b"\n")
+        for start in range(0, len(lines), _TOGETHER):
+            found.take_all(lines[start : start + _TOGETHER])
+    columns = found.columns()
+    if not last.strip():
+        return columns
+    tail = parse(last)
+    if not tail.rows:
+        return Columns(columns.rows, columns.values, columns.odd, columns.malformed, tail.torn)
+    ending = _Reader(dict.fromkeys(columns.values), strict=keys is None, wanted=found.wanted)
+    ending.take(last)
+    return columns.then(ending.columns())
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+@functools.lru_cache(maxsize=256)
+def _decoder(keys: tuple[str, ...], strict: bool) -> "msgspec.json.Decoder[Any]":
+    """A decoder of lines with numbers under `keys`; other keys are an error, or passed over."""
+    fields = [(f"f{i}", float, ABSENT) for i in range(len(keys))]
+    made = msgspec.defstruct(
+        "Line",
+        fields,
+        rename={f"f{i}": key for i, key in enumerate(keys)},
+        forbid_unknown_fields=strict,
+        gc=False,
+    )
+    return msgspec.json.Decoder(made)
+
+
+class _Reader:
+    """Takes lines, gives columns. `wanted` None: all keys."""
+
+    def __init__(
+        self, keys: dict[str, None], strict: bool, wanted: frozenset[str] | None = None
+    ) -> None:
+        self.wanted = wanted
+        self._keys = keys
+        self._strict = strict
+        self._rows = 0
+        self._malformed = 0
+        self._read: list[
+            msgspec.Struct
+        ] = []  # what the decoder made of lines, and which rows they are
+        self._places: list[int] = []
+        self._lines: list[bytes] = []
+        self._block: bytes | None = None  # or instead of the lines, all of them
+        self._parts: list[_Part] = []
+        self._slow: list[tuple[int, dict[str, Any]]] = []
+        self._decode = self._make()
+
+    def _make(self) -> Any:
+        return _decoder(tuple(self._keys), self._strict).decode if self._keys else _refuse
+
+    def take_whole(self, data: bytes) -> bool:
+        """Whole lines at once, if all are plain; else takes none.
+
+        The decoder takes objects with any blanks between them. They are one a line when each line
+        begins and ends with a brace and there are as many objects as lines: an object that went
+        on in the next line would have `}` and `{` with nothing between, which is no JSON.
+        """
+        if not self._keys or not data.startswith(b"{") or not data.endswith(b"}\n"):
+            return False
+        letters = np.frombuffer(data, np.uint8)
+        ends = np.flatnonzero(letters == _NEWLINE)
+        count = len(ends)
+        if (letters[ends - 1] != _CLOSE).any() or (letters[ends[:-1] + 1] != _OPEN).any():
+            return False
+        try:
+            read = _decoder(tuple(self._keys), self._strict).decode_lines(data)
+        except (ValueError, RecursionError):
+            return False
+        if len(read) != count:
+            return False
+        self._read, self._block, self._places = read, data, list(range(count))
+        self._rows = count
+        return True
+
+    def take_all(self, lines: list[bytes]) -> None:
+        try:
+            read: list[Any] = [*map(self._decode, lines)]  # all or, when one is refused, none
+        except (ValueError, RecursionError):
+            for line in lines:
+                self.take(line)
+            return
+        self._read += read
+        self._lines += lines
+        self._places += range(self._rows, self._rows + len(lines))
+        self._rows += len(lines)
+
+    def take(self, line: bytes) -> None:
+        try:
+            self._read.append(self._decode(line))
+        except (ValueError, RecursionError):
+            self._take_slowly(line)
+            return
+        self._lines.append(line)
+        self._places.append(self._rows)
+        self._rows += 1
+
+    def _take_slowly(self, line: bytes) -> None:
+        rows = parse(line + b"\n").rows
+        if not rows:
+            self._malformed += bool(line.strip())
+            return
+        row = self._chosen(rows[0])
+        self._slow.append((self._rows, row))
+        self._rows += 1
+        new = [key for key in row if key not in self._keys]
+        if new and len(self._keys) + len(new) <= _WIDEST:
+            self._flush()
+            self._keys.update(dict.fromkeys(new))
+            self._decode = self._make()
+
+    def _chosen(self, row: dict[str, Any]) -> dict[str, Any]:
+        if self.wanted is None:
+            return row
+        return {key: value for key, value in row.items() if key in self.wanted}
+
+    def _flush(self) -> None:
+        """What was read quickly becomes an array."""
+        if not self._read:
+            return
+        keys, count = tuple(self._keys), len(self._read)
+        as_tuple: Callable[[Any], tuple[float, ...]] = msgspec.structs.astuple
+        flat: Iterable[float] = chain.from_iterable(map(as_tuple, self._read))
+        matrix = np.fromiter(flat, np.float64, count * len(keys)).reshape(count, len(keys))
+        large = np.abs(matrix) >= _EXACT
+        if self._block is not None and large.any():
+            self._lines = self._block.split(b"\n")
+        for row in np.flatnonzero(large.any(axis=1)).tolist() if large.any() else ():
+            # So large that an integer would not be exact: read again, slowly.
+            found = parse(self._lines[row] + b"\n").rows[0]
+            self._slow.append((self._places[row], self._chosen(found)))
+            matrix[row] = ABSENT
+        self._parts.append(_Part(keys, matrix, np.array(self._places)))
+        self._read, self._places, self._lines, self._block = [], [], [], None
+
+    def columns(self) -> Columns:
+        self._flush()
+        if len(self._parts) == 1 and not self._slow:
+            only = self._parts[0]
+            values = dict(zip(only.keys, np.ascontiguousarray(only.matrix.T), strict=True))
+            return Columns(self._rows, values, {}, self._malformed)
+        values = {key: absent(self._rows) for key in self._keys}
+        for part in self._parts:
+            for key, column in zip(part.keys, part.matrix.T, strict=True):
+                values[key][part.places] = column
+        odd = _put(self._slow, values, self._rows)
+        return Columns(self._rows, values, odd, self._malformed)
+
+
+def _put(
+    rows: Iterable[tuple[int, Mapping[str, Any]]], values: dict[str, Floats], count: int
+) -> dict[str, Odd]:
+    """Enter rows into columns, each in its place of `count`; gives what is no number."""
+    odd: dict[str, Odd] = {}
+    for place, row in rows:
+        for key, value in row.items():
+            if key not in values:
+                values[key] = absent(count)
+            number = _exact(value)
+            if number is None:
+                odd.setdefault(key, {})[place] = value
+            else:
+                values[key][place] = number
+    return odd
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> Columns:
+    """Rows as columns."""
+    values: dict[str, Floats] = {}
+    odd = _put(enumerate(rows), values, len(rows))
+    return Columns(len(rows), values, odd)
+
+
+class _Part(NamedTuple):
+    """Rows that one decoder read, and their places in the file."""
+
+    keys: tuple[str, ...]
+    matrix: Floats
+    places: NDArray[np.intp]
+
+
+def _refuse(_: bytes) -> Any:
+    raise ValueError("no key is known yet")
+
+
+def _exact(value: Any) -> float | None:
+    """A number that a float holds exactly; None for anything else."""
+    if isinstance(value, float):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _EXACT:
+        return float(value)
+    return None

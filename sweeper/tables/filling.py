@@ -1,0 +1,86 @@
+"""A second process that reads the same files from the other end, so that both cores parse.
+
+There is no protocol: what it has read is in the cache, where the first process finds it. It may
+die, be late or never start, and all that is lost is time.
+
+    python -m sweeper.tables.filling < {"root", "cache", "prefix", "paths", "keys"}
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from sweeper.errors import SweeperError
+from sweeper.store import LocalStore
+from sweeper.tables.cache import Cache
+from sweeper.tables.keeping import Folder
+from sweeper.tables.reading import Reader
+from sweeper.tables.sources import Files
+
+__all__ = ["fill", "helped", "worth_it"]
+
+_ENOUGH = 250_000_000
+"""Bytes to parse from which on the start of a process pays."""
+
+
+def worth_it(cache: Cache, files: Files, paths: Sequence[str]) -> bool:
+    """Whether so much of these local files is not in the cache that help pays."""
+    if files.local is None or (os.cpu_count() or 1) < 2:
+        return False
+    unread = 0
+    for path in paths:
+        if not cache.has(path):
+            source = files.source(path)
+            unread += 0 if source is None else source.stamp.size
+        if unread >= _ENOUGH:
+            return True
+    return False
+
+
+@contextmanager
+def helped(
+    folder: Folder, files: Files, paths: Sequence[str], keys: Sequence[str] | None
+) -> Generator[None]:
+    """While the second process reads `paths`, last first."""
+    request = {
+        "root": files.store.root,
+        "cache": folder.top,
+        "prefix": files.prefix,
+        "paths": list(reversed(paths)),
+        "keys": None if keys is None else list(keys),
+    }
+    helper: subprocess.Popen[bytes] | None = None
+    with suppress(OSError):
+        helper = subprocess.Popen(
+            [sys.executable, "-m", "sweeper.tables.filling"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+    try:
+        if helper is not None and helper.stdin is not None:
+            with suppress(OSError), helper.stdin as pipe:
+                pipe.write(json.dumps(request).encode())
+        yield
+    finally:
+        if helper is not None:
+            helper.terminate()
+            helper.wait()
+
+
+def fill(request: dict[str, Any]) -> None:
+    """Have these files in the cache."""
+    store = LocalStore(request["root"])
+    reader = Reader(Cache(Folder(store.root, request["cache"])))
+    files = Files(store, request["prefix"])
+    for path in request["paths"]:
+        with suppress(SweeperError):
+            reader.columns(files, path, request["keys"])
+
+
+if __name__ == "__main__":
+    fill(json.loads(sys.stdin.buffer.read()))

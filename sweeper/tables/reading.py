@@ -1,0 +1,165 @@
+"""From a file to its columns, through the cache: only bytes that are new are read.
+
+A cached file counts when its stamp is as it was. One that has grown is continued, if the bytes
+before the end that was cached are still the same; anything else is read again. The time of a file
+is only as fine as the kernel's clock: one changed moments before it was last looked at is compared
+by the checksum of all its bytes.
+"""
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+from sweeper.errors import NotFound
+from sweeper.tables.cache import Cache, Kept
+from sweeper.tables.columns import Columns, parse_columns
+from sweeper.tables.keeping import is_fleeting
+from sweeper.tables.sources import Files, Source, Stamp
+
+__all__ = ["Reader"]
+
+_EDGE = 4096
+
+
+class Reader:
+    """Reads columns; `cache` None: each time from the file. `bytes_read` counts what was."""
+
+    def __init__(self, cache: Cache | None) -> None:
+        self.cache = cache
+        self.bytes_read = 0
+        self._hint: tuple[str, ...] = ()
+
+    def columns(self, files: Files, path: str, keys: Sequence[str] | None = None) -> Columns | None:
+        """The rows of the file at `path`, with these keys and `step` (None: all keys); None when
+        there is no such file."""
+        wanted = None if keys is None else list(dict.fromkeys(("step", *keys)))
+        source = files.source(path)
+        while source is not None:
+            try:
+                return self._columns(source, wanted)
+            except NotFound:  # parts that have become one file meanwhile, or gone
+                again = Files(files.store, files.prefix).source(path)
+                if again is None or again.stamp == source.stamp:
+                    return None
+                source = again
+        return None
+
+    def keys(self, files: Files, path: str) -> Sequence[str]:
+        """The keys in the file at `path`, in order of appearance; none when there is no file."""
+        source = files.source(path)
+        kept = None
+        if source is not None and self.cache is not None:
+            kept = self.cache.load(source.name, ())
+        if kept is not None and kept.whole and source is not None and _fits(kept, source):
+            return kept.keys
+        columns = self.columns(files, path)
+        return () if columns is None else tuple(columns.values)
+
+    def _columns(self, source: Source, keys: list[str] | None) -> Columns:
+        cache = self.cache
+        kept = None if cache is None else cache.load(source.name, keys)
+        if cache is None or kept is None:
+            kept = self._fresh(source, self._wanted(source, keys))
+        elif _fits(kept, source):
+            return kept.columns
+        else:
+            known = cache.load(source.name, None) or kept
+            kept = self._continued(source, known) or self._fresh(source, keys)
+        if cache is not None and "size" in kept.about:
+            cache.save(source.name, kept)
+        return kept.columns if keys is None else _chosen(kept.columns, keys)
+
+    def _wanted(self, source: Source, keys: list[str] | None) -> list[str] | None:
+        """The first time only what is asked for; when more of it is wanted, all at once."""
+        if self.cache is None or keys is None:
+            return keys
+        return None if self.cache.load(source.name, ()) is not None else keys
+
+    def _fresh(self, source: Source, keys: list[str] | None) -> Kept:
+        stamp, data = source.read(0)
+        self.bytes_read += len(data)
+        columns = parse_columns(data, keys, self._hint)
+        if keys is None:
+            self._hint = tuple(columns.values)
+        about = _about(stamp, data, columns) if len(data) == stamp.size else {}
+        return Kept(about, columns, keys is None)
+
+    def _continued(self, source: Source, kept: Kept) -> Kept | None:
+        """What was kept with what is new; None when the file is another, or was rewritten."""
+        mark = _Mark(kept.about)
+        begin = 0 if mark.stamp.size == source.stamp.size else max(0, mark.offset - _EDGE)
+        stamp, data = source.read(begin)
+        self.bytes_read += len(data)
+        if stamp.size < mark.stamp.size or len(data) != stamp.size - begin:
+            return None
+        if begin == 0 and stamp.size == mark.stamp.size:
+            same = zlib.crc32(data) == mark.whole
+            return Kept(_seen(kept.about, stamp), kept.columns, kept.whole) if same else None
+        if zlib.crc32(data[: mark.offset - begin]) != mark.edge:
+            return None
+        new = data[mark.offset - begin :]
+        old = kept.columns.head(mark.rows)
+        keys = None if kept.whole else list(old.values)
+        later = parse_columns(new, keys, old.values)
+        columns = old.then(later)
+        line = new.rfind(b"\n") + 1
+        about = {
+            **_seen(kept.about, stamp),
+            "offset": mark.offset + line,
+            "rows": columns.rows - _rows_after(new, line),
+            "edge": zlib.crc32(data[: mark.offset - begin + line][-_EDGE:]),
+            "sum": zlib.crc32(new[:line], mark.sum),
+            "whole": zlib.crc32(new, mark.sum),
+        }
+        return Kept(about, columns, kept.whole)
+
+
+def _fits(kept: Kept, source: Source) -> bool:
+    mark = _Mark(kept.about)
+    return mark.stamp == source.stamp and not mark.fleeting
+
+
+class _Mark:
+    """What a cache file says of the file it was made from: its stamp, the end (`offset`) and the
+    number of its whole lines, checksums of the bytes before that end (`edge`: the last of them,
+    `sum`: all) and of all bytes (`whole`)."""
+
+    def __init__(self, about: dict[str, Any]) -> None:
+        self.stamp = Stamp(about["size"], about["time"], about["inode"])
+        self.fleeting: bool = about["fleeting"]
+        self.offset: int = about["offset"]
+        self.rows: int = about["rows"]
+        self.edge: int = about["edge"]
+        self.sum: int = about["sum"]
+        self.whole: int = about["whole"]
+
+
+def _about(stamp: Stamp, data: bytes, columns: Columns) -> dict[str, Any]:
+    offset = data.rfind(b"\n") + 1
+    total = zlib.crc32(memoryview(data)[:offset])
+    return {
+        **_seen({}, stamp),
+        "offset": offset,
+        "rows": columns.rows - _rows_after(data, offset),
+        "edge": zlib.crc32(data[max(0, offset - _EDGE) : offset]),
+        "sum": total,
+        "whole": zlib.crc32(data[offset:], total),
+    }
+
+
+def _seen(about: dict[str, Any], stamp: Stamp) -> dict[str, Any]:
+    fleeting = stamp.inode != 0 and is_fleeting(stamp.time)
+    return {**about, "size": stamp.size, "time": stamp.time, "inode": stamp.inode,
+            "fleeting": fleeting}  # fmt: skip
+
+
+def _rows_after(data: bytes, line: int) -> int:
+    """The rows in what follows the last whole line: one, if it lacks only its newline."""
+    tail = data[line:]
+    return parse_columns(tail).rows if tail.strip() else 0
+
+
+def _chosen(columns: Columns, keys: list[str]) -> Columns:
+    values = {key: columns.column(key) for key in keys}
+    odd = {key: columns.odd[key] for key in keys if key in columns.odd}
+    return Columns(columns.rows, values, odd, columns.malformed, columns.torn)

@@ -1,0 +1,139 @@
+"""The files that runs leave behind, as readers need them: how large, how new, and their bytes.
+
+A local file is told by size, time and inode. On a remote store one listing tells all of them, and
+a file that grows may lie there in parts, `<path>.parts/<offset>`, until it is whole.
+"""
+
+import os
+from typing import NamedTuple, Protocol
+
+from sweeper.errors import NotFound, StoreError
+from sweeper.store import Entry, Store
+
+__all__ = ["Files", "Source", "Stamp"]
+
+
+class Stamp(NamedTuple):
+    """What changes with a file: its bytes, its time (nanoseconds, or what a store has instead),
+    its inode (0 where there is none)."""
+
+    size: int
+    time: int
+    inode: int
+
+
+class Source(Protocol):
+    """One file, or the parts of one."""
+
+    name: str
+    stamp: Stamp
+
+    def read(self, start: int) -> tuple[Stamp, bytes]:
+        """The bytes from `start` on, and the stamp of the file at that moment. `NotFound` when it
+        has gone."""
+        ...
+
+
+class _Local:
+    def __init__(self, name: str, path: str, stamp: Stamp) -> None:
+        self.name, self.stamp = name, stamp
+        self._path = path
+
+    def read(self, start: int) -> tuple[Stamp, bytes]:
+        try:
+            with open(self._path, "rb", buffering=0) as file:
+                status = os.fstat(file.fileno())
+                stamp = Stamp(status.st_size, status.st_mtime_ns, status.st_ino)
+                if start:
+                    file.seek(start)
+                data = _exactly(file.fileno(), max(0, stamp.size - start))
+        except FileNotFoundError as error:
+            raise NotFound(f"{self._path}: no such file") from error
+        except OSError as error:
+            raise StoreError(f"{self._path}: {error.strerror or error}") from error
+        return stamp, data
+
+
+def _exactly(descriptor: int, count: int) -> bytes:
+    """So many bytes: what is being added meanwhile is for the next time."""
+    data = os.read(descriptor, count)
+    while len(data) < count and (more := os.read(descriptor, count - len(data))):
+        data += more
+    return data
+
+
+class _Remote:
+    """Entries whose bytes follow each other, from 0 on."""
+
+    def __init__(self, store: Store, name: str, pieces: list[tuple[int, Entry]]) -> None:
+        self.name = name
+        self._store, self._pieces = store, pieces
+        end = max(offset + entry.size for offset, entry in pieces)
+        mixed = hash(tuple((offset, entry.size, entry.stamp) for offset, entry in pieces))
+        time = pieces[0][1].stamp if len(pieces) == 1 else mixed
+        self.stamp = Stamp(end, time, 0)
+
+    def read(self, start: int) -> tuple[Stamp, bytes]:
+        data, at = b"", start
+        for offset, entry in self._pieces:
+            end = offset + entry.size
+            if end > at:
+                data += self._store.read_range(entry.path, at - offset, entry.size)
+                at = end
+        return self.stamp, data
+
+
+class Files:
+    """The files below the folder `prefix` of a store. What it says of a remote store is as of its
+    first question."""
+
+    def __init__(self, store: Store, prefix: str) -> None:
+        self.store, self.prefix = store, prefix
+        self.local = store.local_path(prefix)
+        self._entries: dict[str, Entry] | None = None
+
+    def entries(self) -> dict[str, Entry]:
+        """Everything there is, by path: one listing."""
+        if self._entries is None:
+            self._entries = {entry.path: entry for entry in self.store.list(self.prefix)}
+        return self._entries
+
+    def source(self, path: str) -> Source | None:
+        """The file at `path` (from the store's root on), or its parts; None without."""
+        if self.local is not None:
+            return self._local(path)
+        whole = self.entries().get(path)
+        if whole is not None:
+            return _Remote(self.store, path, [(0, whole)])
+        folder = f"{path}.parts/"
+        return self._parts(path, [e for p, e in self.entries().items() if p.startswith(folder)])
+
+    def _local(self, path: str) -> Source | None:
+        full = os.path.join(self.local or "", path[len(self.prefix) :].lstrip("/"))
+        try:
+            status = os.stat(full)
+        except (FileNotFoundError, NotADirectoryError):
+            folder = f"{path}.parts"
+            if not os.path.isdir(f"{full}.parts"):
+                return None
+            return self._parts(path, list(self.store.list(folder)))
+        except OSError as error:
+            raise StoreError(f"{full}: {error.strerror or error}") from error
+        return _Local(path, full, Stamp(status.st_size, status.st_mtime_ns, status.st_ino))
+
+    def _parts(self, path: str, entries: list[Entry]) -> Source | None:
+        """The parts from 0 on without a gap: what follows a gap has no place yet."""
+        numbered = [
+            (int(name), entry)
+            for entry in entries
+            if (name := entry.path.rpartition("/")[2]).isdecimal()
+        ]
+        pieces: list[tuple[int, Entry]] = []
+        end = 0
+        for offset, entry in sorted(numbered, key=lambda piece: piece[0]):
+            if offset > end:
+                break
+            if offset + entry.size > end:
+                pieces.append((offset, entry))
+                end = offset + entry.size
+        return _Remote(self.store, path, pieces) if pieces else None

@@ -1,0 +1,227 @@
+"""The cache: never stale, never mixed, safe to lose, and only what is new is read."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.store import Entry, LocalStore
+from sweeper.tables.cache import Cache
+from sweeper.tables.columns import Columns, present
+from sweeper.tables.index import Index, stamp_of
+from sweeper.tables.keeping import Folder, cache_folder
+from sweeper.tables.reading import Reader
+from sweeper.tables.sources import Files
+
+OLD = 1_600_000_000_000_000_000
+PATH = "runs/a/metrics.jsonl"
+
+
+def lines(*rows: object) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+class Desk:
+    """A file that is written, and readers of it, each as in a new process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = LocalStore(str(folder / "root"))
+        self.cache = str(folder / "cache")
+        self.file = folder / "root" / PATH
+        self.file.parent.mkdir(parents=True)
+        self.moment = OLD
+        self.read_bytes = 0
+
+    def write(self, text: str | bytes, *, age: bool = True) -> None:
+        data = text.encode() if isinstance(text, str) else text
+        self.file.write_bytes(data)
+        self.settle(age)
+
+    def add(self, text: str, *, age: bool = True) -> None:
+        with self.file.open("a") as file:
+            file.write(text)
+        self.settle(age)
+
+    def settle(self, age: bool) -> None:
+        if age:  # long ago, and another time than before
+            self.moment += 1_000_000_000
+            os.utime(self.file, ns=(self.moment, self.moment))
+
+    def columns(self, keys: list[str] | None = None) -> Columns:
+        reader = Reader(Cache(Folder(self.store.root, self.cache)))
+        found = reader.columns(Files(self.store, "runs"), PATH, keys)
+        self.read_bytes = reader.bytes_read
+        assert found is not None
+        return found
+
+    def values(self, key: str = "a") -> list[float]:
+        column = self.columns([key]).column(key)
+        return column[present(column)].tolist()
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def test_what_has_not_changed_is_not_read_again(desk: Desk):
+    desk.write(lines({"step": 0, "a": 1.0}, {"step": 1, "a": 2.0, "note": "x"}))
+    assert desk.values() == [1.0, 2.0] and desk.read_bytes > 0
+    assert desk.values() == [1.0, 2.0] and desk.read_bytes == 0
+    assert desk.columns().odd == {"note": {1: "x"}}  # the first time only `a` was kept
+    assert desk.columns().odd == {"note": {1: "x"}} and desk.read_bytes == 0
+    assert desk.values("none") == [] and desk.read_bytes == 0
+
+
+def test_only_new_bytes_are_read(desk: Desk):
+    desk.write(lines(*({"step": i, "a": i} for i in range(2000))))
+    assert len(desk.columns().column("a")) == 2000
+    size = desk.file.stat().st_size
+    desk.add(lines({"step": 2000, "a": 7}) + '{"step": 2001')
+    found = desk.columns()
+    assert (found.rows, found.torn, found.column("a")[-1]) == (2001, 1, 7)
+    assert desk.read_bytes < 5000 < size
+    desk.add(', "late": 9}\n')  # the torn line was only being written
+    found = desk.columns()
+    assert (found.rows, found.torn, found.column("late")[-1]) == (2002, 0, 9)
+    assert desk.read_bytes < 5000
+
+
+REWRITES: dict[str, Callable[[Desk], None]] = {
+    "shorter": lambda desk: desk.write(lines({"step": 0, "a": 5})),
+    "longer": lambda desk: desk.write(lines(*({"step": i, "a": 5} for i in range(9)))),
+    "as long": lambda desk: desk.write(lines(*({"step": i, "a": 5} for i in range(3)))),
+    "as long, in the same moment": lambda desk: desk.write(
+        lines(*({"step": i, "a": 5} for i in range(3))), age=False
+    ),
+}
+
+
+@pytest.mark.parametrize("rewrite", REWRITES.values(), ids=REWRITES)
+@pytest.mark.parametrize("keys", [None, ["a"]])
+def test_a_file_that_was_rewritten_is_read_again(desk: Desk, rewrite: Any, keys: Any):
+    fresh = "moment" in next(k for k, v in REWRITES.items() if v is rewrite)
+    desk.write(lines(*({"step": i, "a": i} for i in range(3))), age=not fresh)
+    desk.columns(keys)
+    before = desk.file.stat()
+    rewrite(desk)
+    if fresh:  # the coarsest clock: nothing tells the two apart but their bytes
+        os.utime(desk.file, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert desk.file.stat().st_mtime_ns == before.st_mtime_ns
+    found = desk.columns(keys).column("a")
+    assert set(found.tolist()) == {5.0}
+    assert len(found) == len(desk.file.read_text().splitlines())
+
+
+def test_a_file_that_was_replaced_by_a_longer_one_is_read_again(desk: Desk):
+    desk.write(lines({"step": 0, "a": 1}))
+    desk.columns()
+    other = desk.file.with_name("new")
+    other.write_text(lines({"step": 0, "a": 2}, {"step": 1, "a": 3}))
+    other.replace(desk.file)
+    assert desk.values() == [2.0, 3.0]
+
+
+def test_a_damaged_cache_is_no_cache(desk: Desk):
+    desk.write(lines({"step": 0, "a": 1.5}, {"step": 1, "a": 2.5}))
+    desk.columns()
+    [kept] = [p for p in Path(desk.cache).rglob("*") if p.is_file() and p.name != "root"]
+    whole = kept.read_bytes()
+    for place in range(0, len(whole), 7):
+        kept.write_bytes(whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1 :])
+        assert desk.values() == [1.5, 2.5]
+        kept.write_bytes(whole[:place])
+        assert desk.values() == [1.5, 2.5]
+
+
+def test_the_cache_may_go_at_any_time_and_need_not_be_writable(desk: Desk):
+    desk.write(lines({"step": 0, "a": 1.5}))
+    reader = Reader(Cache(Folder(desk.store.root, desk.cache)))
+    for _ in range(3):
+        assert reader.columns(Files(desk.store, "runs"), PATH) is not None
+        shutil.rmtree(desk.cache, ignore_errors=True)
+    Path(desk.cache).write_text("in the way")
+    assert desk.values() == [1.5]
+
+
+def test_where_the_cache_lies(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("SWEEPER_HOME", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
+    assert cache_folder() == "/x/sweeper"
+    monkeypatch.setenv("SWEEPER_HOME", "/h")
+    assert cache_folder() == "/h/cache"
+
+
+class Remote:
+    """A store that is not on this machine, with files in parts."""
+
+    root = "mock://root"
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.listed = 0
+        self.read: list[str] = []
+
+    def local_path(self, path: str) -> None:
+        return None
+
+    def list(self, prefix: str) -> list[Entry]:
+        self.listed += 1
+        return [
+            Entry(path, len(data), hash(data))
+            for path, data in self.files.items()
+            if path.startswith(prefix)
+        ]
+
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        self.read.append(path)
+        return self.files[path][start:end]
+
+
+def test_parts_are_one_file_and_the_whole_goes_before_them(tmp_path: Path):
+    store: Any = Remote()
+    one, two, three = (lines({"step": i, "a": i}).encode() for i in range(3))
+    parts = {0: one[:5], 5: one[5:] + two, len(one + two) + 3: b"behind a gap"}
+    store.files = {f"{PATH}.parts/{offset}": data for offset, data in parts.items()}
+    reader = Reader(Cache(Folder(store.root, str(tmp_path))))
+
+    def rows() -> list[float]:
+        store.read.clear()
+        found = reader.columns(Files(store, "runs"), PATH)
+        return [] if found is None else found.column("a").tolist()
+
+    assert rows() == [0, 1]
+    assert rows() == [0, 1] and not store.read
+    del store.files[f"{PATH}.parts/{len(one + two) + 3}"]
+    store.files[f"{PATH}.parts/{len(one + two)}"] = three
+    assert rows() == [0, 1, 2]
+    store.files[PATH] = one + two + three
+    assert rows() == [0, 1, 2] and set(store.read) <= {PATH}
+    store.files = {PATH: one + two + three}
+    assert rows() == [0, 1, 2] and not store.read
+
+
+def test_the_index_forgets_what_has_changed_and_what_changed_just_now(tmp_path: Path):
+    folder, file = Folder("root", str(tmp_path / "cache")), tmp_path / "file"
+    calls: list[int] = []
+
+    def recall() -> int:
+        index = Index(folder, "s")
+        found = index.recall("r", "x", [stamp_of(str(file))], lambda: calls.append(1) or len(calls))
+        index.save()
+        return found
+
+    file.write_text("1")
+    assert [recall(), recall()] == [1, 2]  # too new to rely on its time
+    os.utime(file, ns=(OLD, OLD))
+    assert [recall(), recall()] == [3, 3]
+    os.utime(file, ns=(OLD + 1, OLD))
+    assert recall() == 3  # looking at a file changes nothing
+    os.utime(file, ns=(OLD, OLD + 1))
+    assert recall() == 4
+    file.unlink()
+    assert [recall(), recall()] == [5, 5]

@@ -1,0 +1,101 @@
+"""The quick ways to read metrics: whatever a file holds, what the slow parser makes of it."""
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sweeper.metrics import merge, parse
+from sweeper.tables.columns import ABSENT, Columns, parse_columns, present
+from sweeper.tables.merging import merge_columns
+
+values = st.one_of(
+    st.floats(),
+    st.integers(-5, 5),
+    st.sampled_from([2**53, 2**53 + 1, 2**70 + 1, -(2**64), 10**400, 1e300, -0.0, 5e-324]),
+    st.sampled_from([None, True, False, "1.5", "NaN", "x\u00e9\ud800", [1, math.nan], {"a": 1}]),
+)
+steps = st.one_of(
+    st.integers(0, 6), st.sampled_from([1.0, 2.5, None, "3", math.nan, math.inf, True])
+)
+objects = st.dictionaries(st.sampled_from(["a", "b", "late", "\u00e9", "run"]), values, max_size=4)
+rows = st.one_of(objects, st.tuples(steps, objects).map(lambda pair: {"step": pair[0], **pair[1]}))
+broken = st.sampled_from(
+    [b"", b"  ", b"text", b"[1]", b'{"a":1}{"b":2}', b'{"a":', b'"b":1}', b'{"a":1e400}', b'{"a":01}',
+     b'{"x":"\xff","a":1}', b'{"\xff":2,"a":1}', b'{"a":1,"a":2}', b'{"x":1.2.3,"a":1}', b'{"a":1,}',
+     b'{"x":"\\q","a":1}', b"\xef\xbb\xbf{\"a\":1}", b'{"\\u0061":7}', b' {"a":1}\r', b"{}"]
+)  # fmt: skip
+lines = st.one_of(rows.map(lambda row: json.dumps(row).encode()), broken)
+files = st.builds(
+    lambda found, end: b"\n".join(found) + end,
+    st.lists(lines, max_size=8),
+    st.sampled_from([b"", b"\n", b'\n{"a"', b'\n{"a":3}']),
+)
+
+
+def as_rows(columns: Columns) -> list[dict[str, Any]]:
+    """Columns as the rows they were."""
+    made: list[dict[str, Any]] = [{} for _ in range(columns.rows)]
+    for key, column in columns.values.items():
+        for row, (number, there) in enumerate(zip(column.tolist(), present(column), strict=True)):
+            if there:
+                made[row][key] = number
+    for key, odd in columns.odd.items():
+        for row, value in odd.items():
+            assert key not in made[row]
+            made[row][key] = value
+    return made
+
+
+def normal(value: Any) -> str:
+    """Equal for equal values, NaN among them; 1 and 1.0 are one number, 1 and True are not."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53:
+        value = float(value)
+    return repr(value + 0.0) if isinstance(value, float) else repr(value)
+
+
+def same(found: Sequence[dict[str, Any]], wanted: Sequence[dict[str, Any]]) -> bool:
+    return [{k: normal(v) for k, v in row.items()} for row in found] == [
+        {k: normal(v) for k, v in row.items()} for row in wanted
+    ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=files, keys=st.sampled_from([None, ["step", "a"], ["step", "late", "\u00e9"]]))
+def test_columns_hold_what_the_slow_parser_reads(data: bytes, keys: list[str] | None):
+    slow, quick = parse(data), parse_columns(data, keys)
+    wanted = [{k: v for k, v in row.items() if keys is None or k in keys} for row in slow.rows]
+    assert same(as_rows(quick), wanted)
+    assert (quick.malformed, quick.torn) == (slow.malformed, slow.torn)
+
+
+@settings(max_examples=60, deadline=None)
+@given(attempts=st.lists(files, max_size=3))
+def test_attempts_in_columns_merge_as_rows_do(attempts: list[bytes]):
+    slow = merge([parse(data) for data in attempts])
+    quick = merge_columns([parse_columns(data) for data in attempts])
+    wanted = [
+        {k: v for k, v in row.items() if not (k == "step" and v is None)} for row in slow.rows
+    ]
+    assert same(as_rows(quick), wanted)
+    assert (quick.malformed, quick.torn) == (slow.malformed, slow.torn)
+
+
+@pytest.mark.parametrize("keys", [None, ["step", "late"]])
+def test_a_key_that_first_appears_at_step_50000_is_kept(keys: list[str] | None):
+    plain = b"".join(b'{"step":%d,"a":%d.5}\n' % (i, i) for i in range(50_000))
+    found = parse_columns(plain + b'{"step":50000,"a":1,"late":7}\n{"step":50001,"a":2}\n', keys)
+    assert found.rows == 50_002
+    assert found.column("late")[50_000] == 7 and present(found.column("late")).sum() == 1
+    assert keys is not None or found.column("a")[-1] == 2
+
+
+def test_a_recorded_nan_is_there_and_an_absent_number_is_not():
+    found = parse_columns(b'{"a":NaN}\n{"b":1}\n')
+    assert present(found.column("a")).tolist() == [True, False]
+    assert math.isnan(found.column("a")[0]) and math.isnan(ABSENT)
+    assert found.has("b").tolist() == [False, True] and not found.has("c").any()
