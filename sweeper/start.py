@@ -187,10 +187,15 @@ def _detach(store: Store, sweep: str, backend: str, smoke: bool = False) -> None
     before = _published(store, layout)
     command = [sys.executable, "-P", "-m", "sweeper.start", f"{store.root}/{sweep}"]
     command += ["--smoke"] if smoke else []
+    see_to_it: Callable[[], object] | None = None
     if backend == "tmux":
+        from functools import partial
+
         from sweeper.backends.tmux import TmuxServer
 
-        TmuxServer().ensure_window(sweep, f"{store.root}/{sweep}", "launcher", command)
+        window = (sweep, f"{store.root}/{sweep}", "launcher", command)
+        see_to_it = partial(TmuxServer().ensure_window, *window)
+        see_to_it()
         where = f"its window: `sweeper attach {sweep}`"
     else:
         where = store.local_path(layout.launcher_log) or os.devnull
@@ -198,11 +203,15 @@ def _detach(store: Store, sweep: str, backend: str, smoke: bool = False) -> None
             subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
-    deadline = time.monotonic() + 20
+    deadline, again = time.monotonic() + 20, time.monotonic() + 1
     while not lock.is_held(store, sweep) and time.monotonic() < deadline:
         if _published(store, layout) != before:
             return  # it came, and went already: there was little to do
         time.sleep(0.05)
+        if see_to_it is not None and time.monotonic() >= again:
+            # What was in the window may have been the launcher before, about to exit.
+            see_to_it()
+            again += 1
     if time.monotonic() >= deadline:
         raise StoreError(f"the launcher of {sweep!r} did not start: see {where}")
 
