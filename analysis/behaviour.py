@@ -183,7 +183,7 @@ def _over_time(runs: Sequence[list[Rollout]], judge: _Judge) -> dict[int, float]
             value = judge(own)
             if value is not None:
                 found.setdefault(iteration, []).append(value)
-    return {i: math.fsum(v) / len(v) for i, v in sorted(found.items()) if 2 * len(v) > len(runs)}
+    return {i: _mean(v) or 0.0 for i, v in sorted(found.items()) if 2 * len(v) > len(runs)}
 
 
 def _mean_length(rollouts: list[Rollout]) -> float | None:

@@ -80,8 +80,8 @@ def _lines(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator[st
         if line:
             yield f"{escape(line[:1].upper() + line[1:])}.\n"
     for check in verdict.checks:
-        mark = "?" if check.good is None else "yes" if check.good else "no"
-        yield f"- {escape(check.name)} {mark}: {escape(check.answer)}"
+        mark = "**!** " if check.good is False else ""
+        yield f"- {mark}{escape(check.name)} {escape(check.answer)}"
     yield "\n## Can it be believed?\n"
     for finding in verdict.believe:
         yield f"- {'**!** ' if finding.level == 'warning' else ''}{escape(finding.text)}"
@@ -111,7 +111,7 @@ def _lines(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator[st
         yield fenced(study.next.command, "console") + "\n"
         yield fenced(study.next.yaml, "yaml")
     if "curves" in shown:
-        yield "\n## Curves"
+        yield "\n## Curves\n\nColours are those of the picture of the cells; grey are all others."
         yield from _images(shown, "curves")
     if "trade" in shown:
         yield "\n## What it costs"

@@ -210,7 +210,7 @@ class _Reading:
         made = self._fill(value, path)
         size = _size(made, MAX_DEPTH, MAX_MADE)
         self.spent += size
-        self.work += 4 * size if isinstance(made, dict | list) else size // 64
+        self.work += 4 * size if type(made) in (dict, list) else size // 64
         if size > MAX_MADE:
             raise BrokenReference(
                 f"references that make more than {MAX_MADE} characters, or nest more than"

@@ -1,7 +1,9 @@
 """The report without a browser: Markdown, PNGs, and the verbs that make them."""
 
 import json
+import math
 import os
+import random
 import re
 import subprocess
 import sys
@@ -14,6 +16,7 @@ import analysis
 
 pytestmark = pytest.mark.e2e
 
+NAN = math.nan
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -64,12 +67,11 @@ def test_every_kind_of_sweep_has_a_report(tmp_path: Path, written: ModuleType):
             sweep.run({"lr": lr}, number, rows, state)
         sweep.save()
 
-    nan = float("nan")
     one("nothing")
     one("single", (1, "succeeded", 0.5))
     one("failed", (1, "failed", None), (2, "failed", None))
     one("equal", *((lr, "succeeded", 0.5) for lr in (1, 1, 2, 2)))
-    one("diverged", *((lr, "succeeded", nan) for lr in (1, 1, 2, 2)))
+    one("diverged", *((lr, "succeeded", NAN) for lr in (1, 1, 2, 2)))
     one("running", (1, "running", 0.4), (1, "succeeded", 0.5), (2, "planned", None))
     one("missing", (1, "succeeded", 0.4), (1, "succeeded", 0.5), (2, "cancelled", None))
     for name in ("nothing", "single", "failed", "equal", "diverged", "running", "missing"):
@@ -77,6 +79,56 @@ def test_every_kind_of_sweep_has_a_report(tmp_path: Path, written: ModuleType):
         texts = [Path(path).read_text() for n, path in report.files.items() if n[-3:] != "png"]
         assert all(not re.search(r"\bNone\b|\bnan\b|Undefined", text) for text in texts), name
         json.loads(Path(report.json_path).read_text(), parse_constant=pytest.fail)
+
+
+ODD_SETTINGS = (
+    *(1, 2, 3, -1, 1e-4, 0.5, True, None, "a", "$x$", "", [1], {"b": {"c": 2}}, 1e308, 10**30),
+)
+ODD_VALUES = (
+    0.1,
+    0.2,
+    -1.0,
+    0.0,
+    NAN,
+    math.inf,
+    1e308,
+    -1e308,
+    5e-324,
+    10**400,
+    None,
+    "text",
+    True,
+)
+KEYS = ("m", "reward", "train/loss", "num_tokens", "time/total", "optim/entropy")
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_odd_values_anywhere_end_in_a_report(tmp_path: Path, written: ModuleType, seed: int):
+    rng = random.Random(seed)
+    axes = [f"k{i}" for i in range(rng.randint(0, 3))]
+    metric = {"name": "m", "goal": rng.choice(("minimize", "maximize")), "at": "last"}
+    grid = rng.choice(("", "grid: {k0: [1, 2, 3]}", "grid: 3", "["))
+    declared = {axis: list(ODD_SETTINGS) for axis in axes}
+    sweep = written.Written(tmp_path, axes=declared, metric=metric, grid=grid)
+    for number in range(rng.randint(0, 7)):
+        own = {axis: rng.choice(ODD_SETTINGS) for axis in axes if rng.random() < 0.9}
+        for replicate in range(rng.randint(1, 4)):
+            pool = rng.choice((ODD_VALUES, (0.1, 0.11, 0.12), (1, 2, 3), (0.5,)))
+            rows = [
+                {"step": rng.choice((i, i, i, None)), **{k: rng.choice(pool) for k in KEYS}}
+                for i in range(rng.choice((0, 1, 2, 5, 300)))
+            ]
+            state = rng.choice(("succeeded",) * 6 + ("failed", "running", "planned", "lost"))
+            run = sweep.run(own, replicate, rows, state, cell=f"c{number}")
+            if rows and state != "planned":
+                rewards = [
+                    [rng.choice((0, 1, 0.5, NAN, 1e308)) for _ in range(3)] for _ in range(2)
+                ]
+                written.rollouts(sweep, run, 0, rewards, lengths=(rng.choice((0, 90)),))
+    sweep.save()
+    report = analysis.analyze(str(tmp_path), "demo", prices="train=1")  # warnings are errors here
+    assert len(report.runs) == len(sweep.document["runs"]) and report.cells is not None
+    json.loads(Path(report.json_path).read_text(), parse_constant=pytest.fail)
 
 
 def test_thirty_five_models(tmp_path: Path, written: ModuleType):
