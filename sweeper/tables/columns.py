@@ -170,7 +170,7 @@ def parse_columns(
     tail = parse(last)
     if not tail.rows:
         return Columns(columns.rows, columns.values, columns.odd, columns.malformed, tail.torn)
-    ending = _Reader(columns.values, strict=keys is None, wanted=found.wanted)
+    ending = _Reader(columns.values, found.strict, found.wanted)
     ending.take(last)
     return columns.then(ending.columns())
 
@@ -214,7 +214,7 @@ class _Reader:
     ) -> None:
         self.wanted = wanted
         self._keys = dict.fromkeys(key for key in keys if not _AWKWARD.search(key))
-        self._strict = strict
+        self.strict = strict
         self._rows = 0
         self._malformed = 0
         self._read: list[
@@ -228,7 +228,7 @@ class _Reader:
         self._decode = self._make()
 
     def _make(self) -> Any:
-        return _decoder(tuple(self._keys), self._strict).decode if self._keys else _refuse
+        return _decoder(tuple(self._keys), self.strict).decode if self._keys else _refuse
 
     def take_whole(self, data: bytes | memoryview) -> bool:
         """Whole lines at once, if all are plain; else takes none.
@@ -245,7 +245,7 @@ class _Reader:
         if (letters[ends - 1] != _CLOSE).any() or (letters[ends[:-1] + 1] != _OPEN).any():
             return False
         try:
-            read = _decoder(tuple(self._keys), self._strict).decode_lines(data)
+            read = _decoder(tuple(self._keys), self.strict).decode_lines(data)
         except (ValueError, RecursionError):
             return False
         if len(read) != count:

@@ -236,7 +236,7 @@ def test_listings(service, rest, training):
     assert training.model_id in rest.get_session(session).result().training_run_ids
     sampler = service.create_sampling_client(model_path=weights).result(timeout=WAIT)
     sample(sampler)
-    (name,) = rest.get_session(session).result().sampler_ids
+    name = rest.get_session(session).result().sampler_ids[-1]
     found = rest.get_sampler(name).result()
     assert (found.base_model, found.model_path) == (MODEL, weights)
     rest.delete_checkpoint_from_tinker_path(weights).result()

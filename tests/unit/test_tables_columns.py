@@ -101,6 +101,11 @@ def test_a_key_that_first_appears_at_step_50000_is_kept(keys: list[str] | None):
     assert keys is not None or found.column("a")[-1] == 2
 
 
+def test_a_key_in_need_of_escapes_is_read_from_a_last_line_without_its_end():
+    found = parse_columns(b'{"a\\"b": 1.0}\n{"a\\"b": 2.0}', ['a"b'])
+    assert found.column('a"b').tolist() == [1, 2]
+
+
 def test_a_recorded_nan_is_there_and_an_absent_number_is_not():
     found = parse_columns(b'{"a":NaN}\n{"b":1}\n')
     assert present(found.column("a")).tolist() == [True, False]
