@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
-SECTION = (ROOT / "README.md").read_text().partition("### Three mistakes")[2].partition("\n## ")[0]
+SECTION = (ROOT / "README.md").read_text().partition("## Three mistakes")[2].partition("\n## ")[0]
 BLOCKS = re.findall(r"^```console\n(.*?)^```", SECTION.partition("\n### ")[0], re.M | re.S)
 
 
