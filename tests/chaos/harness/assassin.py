@@ -17,12 +17,13 @@ from contextlib import suppress
 
 def main(pid: int, kind: str, seconds: float, diary: str, token: str) -> None:
     time.sleep(seconds)
+    groups = recipes(pid)
+    while kind == "recipe" and not groups and os.getppid() == pid:
+        time.sleep(0.01)  # on a busy machine it is not there yet
+        groups = recipes(pid)
     if os.getppid() != pid:
-        return  # it has ended already
-    groups = [child for child in children(pid) if os.getpgid(child) == child]
+        return  # the worker has ended already
     if kind in ("both", "recipe"):
-        if not groups and kind == "recipe":
-            return
         for group in groups:
             with suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
@@ -37,6 +38,13 @@ def main(pid: int, kind: str, seconds: float, diary: str, token: str) -> None:
         os.kill(pid, signal.SIGCONT)
         return
     write(diary, f"{token} {kind}\n")
+
+
+def recipes(pid: int) -> list[int]:
+    """The process groups of a worker's recipe: one, or none."""
+    with suppress(OSError):
+        return [child for child in children(pid) if os.getpgid(child) == child]
+    return []
 
 
 def children(pid: int) -> list[int]:
