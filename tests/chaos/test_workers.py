@@ -60,7 +60,7 @@ def test_workers_are_struck_at_any_moment(sweep: Sweeps, kind: str, tmp_path: Pa
     one = sweep(
         runs=5,
         steps=STEPS,
-        seconds=0.4,
+        seconds=0.8,
         mode="resume",
         launch={"retries": 4, "max_parallel": 5},
         spec={"worker": {"beat": 0.2, "strikes": strikes}},

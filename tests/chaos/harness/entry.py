@@ -173,10 +173,10 @@ def _fill_disk(number: int) -> None:
 
 
 def _hire(strikes: dict[str, Any], token: str) -> None:
-    """Perhaps start an assassin, as the seed has it: for the first `most` attempts of a run."""
+    """Start an assassin for the first attempts of a run: as many as the seed has it, `most` at most."""
     run, _, attempt = token.rpartition("-a")
     chance = random.Random(f"{strikes['seed']}/{token}")
-    if int(attempt) > random.Random(f"{strikes['seed']}/{run}").randint(0, strikes["most"]):
+    if int(attempt) > random.Random(f"{strikes['seed']}/{run}").randint(1, strikes["most"]):
         return
     kind = chance.choice(strikes["kinds"])
     seconds = chance.uniform(0, strikes["within"])
