@@ -173,7 +173,7 @@ def _fill_disk(number: int) -> None:
 
 
 def _hire(strikes: dict[str, Any], token: str) -> None:
-    """Start an assassin for the first attempts of a run: as many as the seed has it, `most` at most."""
+    """Start an assassin, for the first attempts of a run: at least one, at most `most`."""
     run, _, attempt = token.rpartition("-a")
     chance = random.Random(f"{strikes['seed']}/{token}")
     if int(attempt) > random.Random(f"{strikes['seed']}/{run}").randint(1, strikes["most"]):
