@@ -6,6 +6,7 @@ in no sweep. An `Index` remembers what need not be looked at again.
 
 import functools
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -134,7 +135,7 @@ class Sweep:
         return self.store.local_path(path) or f"{self.root.rstrip('/')}/{path}"
 
 
-class RecordedRun:
+class RecordedRun(ABC):
     """A run as it was planned and as it went: `id name cell seed config state attempts`, and the
     `store` and `layout` it is found by. `retired`: the grid has it no more.
 
@@ -165,9 +166,9 @@ class RecordedRun:
         """The configuration as far as it was given."""
         return {}
 
+    @abstractmethod
     def folders(self) -> list[str]:
         """The recipe's folder of each attempt, oldest first, from the store's root on."""
-        raise NotImplementedError
 
     def metrics_paths(self) -> list[str]:
         """Where the metrics of each attempt lie, oldest first."""

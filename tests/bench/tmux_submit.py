@@ -20,12 +20,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from sweeper.backends.base import JobSpec
+from attempts import attempts
+
 from sweeper.backends.tmux import open_backend
 from sweeper.backends.tmux_server import argument
-from sweeper.command import worker_command
-from sweeper.documents import encode
-from sweeper.layout import Layout, token
 from sweeper.states import State
 from sweeper.store import LocalStore
 from sweeper.sweeps import read_states
@@ -63,29 +61,7 @@ class Sweep:
         self.folder = os.path.join(folder, "s")
         self.store, self.count = LocalStore(folder), count
         self.socket = f"sweeper-bench-{os.getpid()}-{os.path.basename(folder)}"
-        self.jobs: list[JobSpec] = []
-        layout = Layout("s")
-        for number in range(count):
-            run = f"{number:012x}"
-            job = {
-                "schema": 1,
-                "run": run,
-                "attempt": 1,
-                "name": f"n={number}",
-                "seed": None,
-                "config": {},
-                "recipe": {"kind": "command", "command": ["true"]},
-                "cwd": folder,
-                "env": {},
-                "env_file": None,
-                "secrets": [],
-                "timeout_s": None,
-                "grace_s": 5,
-                "resume": "auto",
-            }
-            self.store.replace(layout.job(run, 1), encode(job), durable=False)
-            argv = worker_command(self.folder, token(run, 1))
-            self.jobs.append(JobSpec(token(run, 1), f"n={number}", argv, self.folder, {}))
+        self.jobs = attempts(folder, count)
 
     def tmux(self, *arguments: str) -> None:
         subprocess.run(["tmux", "-L", self.socket, *arguments], check=True)

@@ -17,10 +17,7 @@ import tempfile
 import time
 from typing import NamedTuple
 
-from sweeper.command import worker_command
-from sweeper.documents import encode
-from sweeper.layout import Layout, token
-from sweeper.store import LocalStore
+from attempts import attempts
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -42,33 +39,6 @@ def cost(command: list[str]) -> Cost:
     return Cost(wall * 1e3, (usage.ru_utime + usage.ru_stime) * 1e3)
 
 
-def attempts(folder: str, count: int) -> list[list[str]]:
-    """Workers' commands for `count` runs of a new sweep in `folder`."""
-    store, layout = LocalStore(folder), Layout("s")
-    commands: list[list[str]] = []
-    for number in range(count):
-        run = f"{number:012x}"
-        job = {
-            "schema": 1,
-            "run": run,
-            "attempt": 1,
-            "name": f"n={number}",
-            "seed": None,
-            "config": {},
-            "recipe": {"kind": "command", "command": ["true"]},
-            "cwd": folder,
-            "env": {},
-            "env_file": None,
-            "secrets": [],
-            "timeout_s": None,
-            "grace_s": 5,
-            "resume": "auto",
-        }
-        store.replace(layout.job(run, 1), encode(job), durable=False)
-        commands.append(worker_command(f"{folder}/s", token(run, 1)))
-    return commands
-
-
 def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 50
     memory = os.path.join(os.sep, "dev", "shm")
@@ -78,11 +48,11 @@ def main() -> None:
         tempfile.TemporaryDirectory(dir=memory if os.path.isdir(memory) else None) as fast,
         tempfile.TemporaryDirectory(dir=os.getcwd()) as slow,
     ):
-        commands = {"in memory": attempts(fast, rounds), "on this disk": attempts(slow, rounds)}
+        ready = {"in memory": attempts(fast, rounds), "on this disk": attempts(slow, rounds)}
         for number in range(rounds):
             bare.append(cost([sys.executable, "-c", "pass"]))
             for where, costs in found.items():
-                costs.append(cost(commands[where][number]))
+                costs.append(cost(ready[where][number].argv))
     base = Cost(*(statistics.median(values) for values in zip(*bare, strict=True)))
     print(f"python -c pass: {base.processor:.1f} ms of processor, {base.wall:.1f} ms in all")
     result = {}

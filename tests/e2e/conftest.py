@@ -127,3 +127,21 @@ def bench(tmp_path: Path) -> Iterator[Any]:
     made = module.Bench(tmp_path / "root")
     yield made
     made.close()
+
+
+@pytest.fixture
+def wandb_records() -> Callable[[Path], list[dict[str, Any]]]:
+    """All that W&B has recorded in a directory of its own, by its own program."""
+
+    def records(folder: Path) -> list[dict[str, Any]]:
+        done = subprocess.run(
+            [Path(sys.executable).with_name("wandb"), "leet", "inspect", "--json", folder],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=True,
+            env=os.environ | {"TERM": "dumb"},
+        )
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    return records

@@ -1,10 +1,9 @@
 """`sweeper export --format wandb`, offline: what wandb itself reads back from the files."""
 
-import json
 import math
-import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,21 +13,9 @@ import pytest
 pytestmark = pytest.mark.e2e
 
 
-def records(folder: Path) -> list[dict[str, Any]]:
-    """All that W&B has recorded in a directory of its own, by its own program."""
-    wandb = Path(sys.executable).with_name("wandb")
-    done = subprocess.run(
-        [wandb, "leet", "inspect", "--json", folder],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | {"TERM": "dumb"},
-    )
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def test_runs_become_offline_runs_of_wandb(tmp_path: Path, written: ModuleType) -> None:
+def test_runs_become_offline_runs_of_wandb(
+    tmp_path: Path, written: ModuleType, wandb_records: Callable[[Path], list[dict[str, Any]]]
+) -> None:
     sweep = written.Written(tmp_path / "root", "s")
     rows = [{"step": 0, "a/b": 1.5, "text": "x"}, {"step": 3, "a/b": math.nan, "none": None}]
     run = sweep.run({"lr": 1e-4}, 0, rows)
@@ -41,7 +28,7 @@ def test_runs_become_offline_runs_of_wandb(tmp_path: Path, written: ModuleType) 
     assert done.returncode == 0, done.stderr
     assert "1 runs, 2 rows: W&B project p" in done.stdout
     [folder] = out.glob("wandb/offline-run-*")
-    found = records(folder)
+    found = wandb_records(folder)
     [made] = [record["run"] for record in found if record["type"] == "run"]
     names = (made["run_id"], made["display_name"], made["run_group"], made["project"])
     assert names == (f"{run}-s", "lr=0.0001,seed=0", "s", "p")

@@ -1,11 +1,8 @@
 """What W&B gets from a recipe, read by W&B's own program; and that it cannot harm one."""
 
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -19,20 +16,6 @@ SETTINGS = {
     "sft": {"max_steps": 6, "test_size": 4, "batch_size": 4, "eval_every": 2},
     "rl": {"max_steps": 3, "test_size": 4, "groups_per_batch": 4, "group_size": 4},
 }
-
-
-def records(folder):
-    """All that W&B has recorded in a directory of its own."""
-    wandb = Path(sys.executable).with_name("wandb")
-    done = subprocess.run(
-        [wandb, "leet", "inspect", "--json", folder],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | {"TERM": "dumb"},
-    )
-    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def history(found):
@@ -64,14 +47,14 @@ def offline_runs(log_path):
 
 
 @pytest.mark.parametrize("recipe", ["sft", "rl"])
-def test_it_gets_what_metrics_jsonl_gets(recipes, tmp_path, recipe):
+def test_it_gets_what_metrics_jsonl_gets(recipes, tmp_path, recipe, wandb_records):
     log_path = tmp_path / "run"
     settings = SETTINGS[recipe] | {"wandb_project": "demo", "wandb_name": "first"}
     variables = {"WANDB_RUN_GROUP": "sweep", "WANDB_TAGS": "a,b", "WANDB_NAME": "not this"}
     done = recipes.run(recipe, log_path, env=OFFLINE | variables, **settings)
     assert done.returncode == 0, done.stderr
     [folder] = offline_runs(log_path)
-    found = records(folder)
+    found = wandb_records(folder)
     run = told(found)
     assert (run["project"], run["display_name"]) == ("demo", "first")
     assert (run["run_group"], run["tags"]) == ("sweep", ["a", "b"])
@@ -84,7 +67,7 @@ def test_it_gets_what_metrics_jsonl_gets(recipes, tmp_path, recipe):
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-def test_a_run_that_goes_on_goes_on_there(recipes, tmp_path, signum, code):
+def test_a_run_that_goes_on_goes_on_there(recipes, tmp_path, signum, code, wandb_records):
     settings = SETTINGS["sft"] | {"max_steps": 30, "save_every": 4, "wandb_project": "demo"}
     stopped = recipes.stopped_after("sft", tmp_path, 9, signum, env=OFFLINE, **settings)
     assert stopped[0] == code
@@ -92,7 +75,7 @@ def test_a_run_that_goes_on_goes_on_there(recipes, tmp_path, signum, code):
     time.sleep(1.1)  # W&B names its directories by the second
     assert recipes.run("sft", tmp_path, env=OFFLINE, **settings).returncode == 0
 
-    first, second = (records(folder) for folder in offline_runs(tmp_path))
+    first, second = (wandb_records(folder) for folder in offline_runs(tmp_path))
     assert told(second)["run_id"] == checkpoint["wandb_run_id"]
     final = recipes.read(tmp_path / "checkpoints.jsonl")[-1]
     assert final["wandb_run_id"] == checkpoint["wandb_run_id"]
@@ -106,15 +89,15 @@ def test_a_run_that_goes_on_goes_on_there(recipes, tmp_path, signum, code):
         assert history(first) | history(second) == whole
 
 
-def test_a_run_that_begins_again_is_another_one(recipes, tmp_path):
+def test_a_run_that_begins_again_is_another_one(recipes, tmp_path, wandb_records):
     settings = SETTINGS["sft"] | {"wandb_project": "demo"}
     for name in ("a", "b"):
         assert recipes.run("sft", tmp_path / name, env=OFFLINE, **settings).returncode == 0
-    ids = [told(records(offline_runs(tmp_path / name)[0]))["run_id"] for name in ("a", "b")]
+    ids = [told(wandb_records(offline_runs(tmp_path / name)[0]))["run_id"] for name in ("a", "b")]
     assert ids[0] != ids[1]
 
 
-def test_variables_are_enough_and_come_before_what_was_recorded(recipes, tmp_path):
+def test_variables_are_enough_and_come_before_what_was_recorded(recipes, tmp_path, wandb_records):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     env = OFFLINE | {"WANDB_PROJECT": "p", "WANDB_DIR": str(elsewhere)}
@@ -122,7 +105,7 @@ def test_variables_are_enough_and_come_before_what_was_recorded(recipes, tmp_pat
     log_path = tmp_path / "run"
     assert recipes.run("sft", log_path, env=env, **SETTINGS["sft"]).returncode == 0
     [folder] = offline_runs(elsewhere)
-    run = told(records(folder))
+    run = told(wandb_records(folder))
     assert (run["project"], run["run_id"], run["display_name"]) == ("p", "chosen", "named")
     assert not (log_path / "wandb").exists()
     assert recipes.read(log_path / "checkpoints.jsonl")[-1]["wandb_run_id"] == "chosen"
@@ -136,7 +119,7 @@ def test_without_a_project_it_is_left_alone(recipes, tmp_path):
 
 
 @pytest.mark.parametrize("reason", ["no key", "nobody there"])
-def test_out_of_reach_it_is_recorded_on_disk(recipes, tmp_path, reason):
+def test_out_of_reach_it_is_recorded_on_disk(recipes, tmp_path, reason, wandb_records):
     home = tmp_path / "home"  # where no key is kept
     env = {"WANDB_PROJECT": "demo", "HOME": str(home), "NETRC": str(home / "netrc")}
     with socket.socket() as taken:
@@ -150,7 +133,7 @@ def test_out_of_reach_it_is_recorded_on_disk(recipes, tmp_path, reason):
     assert "W&B: recorded on disk only: " in done.stderr
     assert "Traceback" not in done.stderr
     [folder] = offline_runs(log_path)
-    assert history(records(folder)) == lines(recipes, log_path)
+    assert history(wandb_records(folder)) == lines(recipes, log_path)
 
 
 def test_its_end_is_not_the_run_s(recipes, tmp_path):

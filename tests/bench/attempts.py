@@ -1,0 +1,37 @@
+"""Attempts that are ready for their workers: of a command that ends at once."""
+
+from sweeper.backends.base import JobSpec
+from sweeper.command import worker_command
+from sweeper.documents import encode
+from sweeper.layout import Layout, token
+from sweeper.store import LocalStore
+
+__all__ = ["attempts"]
+
+
+def attempts(folder: str, count: int) -> list[JobSpec]:
+    """Jobs for `count` runs of `true` of a new sweep `s` in `folder`."""
+    store, layout = LocalStore(folder), Layout("s")
+    jobs: list[JobSpec] = []
+    for number in range(count):
+        run, name = f"{number:012x}", f"n={number}"
+        job = {
+            "schema": 1,
+            "run": run,
+            "attempt": 1,
+            "name": name,
+            "seed": None,
+            "config": {},
+            "recipe": {"kind": "command", "command": ["true"]},
+            "cwd": folder,
+            "env": {},
+            "env_file": None,
+            "secrets": [],
+            "timeout_s": None,
+            "grace_s": 5,
+            "resume": "auto",
+        }
+        store.replace(layout.job(run, 1), encode(job), durable=False)
+        argv = worker_command(f"{folder}/s", token(run, 1))
+        jobs.append(JobSpec(token(run, 1), name, argv, f"{folder}/s", {}))
+    return jobs
