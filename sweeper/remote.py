@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from sweeper.errors import AlreadyExists, NotFound, StoreError
@@ -93,11 +94,11 @@ class RemoteStore:
         self.root = f"{scheme}://{rest}"
         self._lock = _memory if scheme == "memory" else contextlib.nullcontext()
         try:
-            import fsspec
-
+            fsspec: Any = import_module("fsspec")  # has no types
             # Not one from fsspec's own cache: it may have another endpoint's, or a closed session.
-            make: Any = fsspec.filesystem
-            self._fs: Any = make(scheme, skip_instance_cache=scheme != "memory", **kind.options)
+            self._fs: Any = fsspec.filesystem(
+                scheme, skip_instance_cache=scheme != "memory", **kind.options
+            )
         except ImportError as error:
             raise StoreError(
                 f"{scheme}:// needs the package {kind.package}: `pip install {kind.package}`"

@@ -1,0 +1,60 @@
+"""What a launcher does besides where the store is elsewhere: see that it can be used, and bring
+into it what dead workers left on this machine."""
+
+import hashlib
+import os
+from contextlib import suppress
+
+from sweeper.engine.home import home
+from sweeper.errors import SweeperError, UsageError
+from sweeper.layout import Layout
+from sweeper.store import Store, open_store
+
+__all__ = ["check", "launcher_log", "recover", "sync_all"]
+
+
+def check(store: Store, sweep: str) -> None:
+    """See that a sweep can be launched there. Raises `UsageError` for a store that only this
+    process has, `StoreError` for one that does not answer or cannot create exclusively."""
+    from sweeper.remote import RemoteStore
+
+    if store.root.startswith("memory://"):
+        raise UsageError(
+            f"{store.root}: lies in the memory of one process, where no job finds it: use a folder"
+        )
+    if isinstance(store, RemoteStore):
+        store.probe(Layout(sweep).launcher)
+
+
+def recover(store: Store, sweep: str, *, over: bool) -> None:
+    """Sync what workers of the sweep that are dead left on this machine; when it is `over` remove
+    the copies of what is in the store. A store that does not answer is for the next time."""
+    from sweeper import spool
+
+    found, layout = spool.place(store.root, home()), Layout(sweep)
+    with suppress(SweeperError):
+        spool.recover(store, found, layout)
+    if over:
+        spool.tidy(found, layout)
+
+
+def sync_all(root: str | None, sweep: str | None) -> list[tuple[str, str, int]]:
+    """Sync what dead workers left on this machine, of every sweep or of one: root, sweep, number of
+    attempts. Raises `StoreError`."""
+    from sweeper import spool
+
+    done: list[tuple[str, str, int]] = []
+    for address, found, sweeps in spool.spools(home()):
+        chosen = [name for name in sweeps if sweep in (None, name)]
+        if chosen and root in (None, address):
+            store = open_store(address)
+            done += [(address, name, spool.recover(store, found, Layout(name))) for name in chosen]
+    return done
+
+
+def launcher_log(store: Store, sweep: str) -> str:
+    """Where the launcher's own log lies on this machine."""
+    folder = os.path.join(home(), "launchers")
+    os.makedirs(folder, exist_ok=True)
+    name = hashlib.sha256(f"{store.root}/{sweep}".encode()).hexdigest()[:16]
+    return os.path.join(folder, f"{name}.log")
