@@ -32,7 +32,8 @@ _SEEN = 256
 """Bytes before the end of what was sent that tell whether the file is still the same."""
 _SMALL = 1 << 16
 _MANY_PARTS = 100.0
-_LONGEST = 60.0
+_FIRST, _LONGEST = 1.0, 60.0
+"""Seconds until what failed is tried again, at first and at most."""
 _LONGEST_NAME = 800
 
 
@@ -310,7 +311,7 @@ class Syncing:
                     error if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
                 )
                 self._say(f"sweeper: not synced yet: {told}")
-            return min(before * 2 or 1.0, _LONGEST)
+            return min(before * 2 or _FIRST, _LONGEST)
         if before:
             self._say("sweeper: synced again")
         return 0.0
