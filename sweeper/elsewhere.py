@@ -3,14 +3,18 @@ into it what dead workers left on this machine."""
 
 import hashlib
 import os
+from argparse import Namespace
 from contextlib import suppress
+from typing import Any
 
+from sweeper.documents import SCHEMA
 from sweeper.engine.home import home
 from sweeper.errors import SweeperError, UsageError
 from sweeper.layout import Layout
 from sweeper.store import Store, open_store
+from sweeper.terminal import print_json
 
-__all__ = ["check", "launcher_log", "recover", "sync_all"]
+__all__ = ["check", "launcher_log", "recover", "sync"]
 
 
 def check(store: Store, sweep: str) -> None:
@@ -38,18 +42,25 @@ def recover(store: Store, sweep: str, *, over: bool) -> None:
         spool.tidy(found, layout)
 
 
-def sync_all(root: str | None, sweep: str | None) -> list[tuple[str, str, int]]:
-    """Sync what dead workers left on this machine, of every sweep or of one: root, sweep, number of
-    attempts. Raises `StoreError`."""
+def sync(arguments: Namespace) -> int:
+    """The verb: sync what dead workers left on this machine, of every sweep or of one."""
     from sweeper import spool
 
-    done: list[tuple[str, str, int]] = []
-    for address, found, sweeps in spool.spools(home()):
-        chosen = [name for name in sweeps if sweep in (None, name)]
-        if chosen and root in (None, address):
-            store = open_store(address)
-            done += [(address, name, spool.recover(store, found, Layout(name))) for name in chosen]
-    return done
+    done: list[dict[str, Any]] = []
+    for root, found, sweeps in spool.spools(home()):
+        chosen = [name for name in sweeps if arguments.sweep in (None, name)]
+        if chosen and arguments.root in (None, root):
+            store = open_store(root)
+            for name in chosen:
+                count = spool.recover(store, found, Layout(name))
+                done.append({"root": root, "sweep": name, "attempts": count})
+    if arguments.json:
+        return print_json({"schema": SCHEMA, "sweeps": done})
+    for one in done:
+        print(f"{one['root']}/{one['sweep']}: {one['attempts']} attempts brought into the store")
+    if not done:
+        print("nothing lies here that is not in its store")
+    return 0
 
 
 def launcher_log(store: Store, sweep: str) -> str:
