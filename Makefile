@@ -8,7 +8,7 @@ COOKBOOK := .venv-cookbook
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types unit e2e kills chaos cookbook bench dev tmux chromium clean
+.PHONY: help install demo test lint types unit e2e kills chaos cookbook ceph bench dev tmux chromium clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -84,6 +84,10 @@ $(COOKBOOK)/.installed: cookbook-constraints.txt tests/support/hub_datasets.py |
 	  --constraint cookbook-constraints.txt 'tinker-cookbook[math-rl]'
 	@$(COOKBOOK)/bin/python tests/support/hub_datasets.py $(COOKBOOK)/data
 	@touch $@
+
+ceph: dev ## the store contract on a real Ceph's S3 gateway (installs Debian's packages, 200 MB)
+	@command -v radosgw >/dev/null || sh .ci/apt-install ceph-mon ceph-osd radosgw ceph-common
+	@$(BIN)/python tests/support/ceph.py $(BIN)/pytest -q tests/contract/test_store.py -k ceph
 
 bench: dev ## the measurements of docs/: slow, and better on a quiet machine
 	@$(BIN)/python tests/bench/engine_arrays.py
