@@ -13,8 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 import uuid
 from contextlib import ExitStack
 from pathlib import Path
@@ -107,10 +105,8 @@ class Cluster:
         deadline = time.monotonic() + SECONDS
         while time.monotonic() < deadline:
             try:
-                with urllib.request.urlopen(self.address, timeout=5):
+                with socket.create_connection(("127.0.0.1", self.gateway), timeout=5):
                     return
-            except urllib.error.HTTPError:
-                return  # it answers
             except OSError:
                 time.sleep(0.2)
         raise SystemExit("the gateway does not answer")
