@@ -97,6 +97,7 @@ bench: dev ## the measurements of docs/: slow, and better on a quiet machine
 	@$(BIN)/python tests/bench/status.py
 	@$(BIN)/python tests/bench/startup.py
 	@$(BIN)/python tests/bench/grid_points.py
+	@$(BIN)/python tests/bench/sync.py
 
 clean: ## remove .venv and .venv-cookbook (sweeps stay)
 	rm -rf $(VENV) $(COOKBOOK)

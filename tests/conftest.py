@@ -29,8 +29,8 @@ def written() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
-def moto() -> Iterator[str]:
-    """The address of an S3 that moto plays over HTTP, in a process of its own."""
+def moto_server() -> Iterator[tuple[str, int]]:
+    """An S3 that moto plays over HTTP: its address, and the number of its process."""
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as server:
         assert server.stderr is not None
@@ -43,10 +43,16 @@ def moto() -> Iterator[str]:
         drain = threading.Thread(target=server.stderr.read, daemon=True)  # it logs every request
         drain.start()
         try:
-            yield address
+            yield address, server.pid
         finally:
             server.terminate()
             drain.join(10)
+
+
+@pytest.fixture(scope="session")
+def moto(moto_server: tuple[str, int]) -> str:
+    """The address of moto's S3."""
+    return moto_server[0]
 
 
 def _use_s3(monkeypatch: pytest.MonkeyPatch, address: str, key: str, secret: str) -> str:

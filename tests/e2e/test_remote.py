@@ -210,6 +210,24 @@ def test_killed_and_resumed_here(killed: Any, s3_root: str) -> None:
     assert not [key for key in _keys(s3_root) if ".parts/" in key]
 
 
+def test_an_outage_that_outlasts_the_runs(
+    local: Any, s3_root: str, moto_server: tuple[str, int]
+) -> None:
+    launcher = local.start("launch", "grid.yaml", "seconds=4", "--wait")
+    local.until(lambda: min(Counter(r for r, _, _ in local.executed()).values(), default=0) > 4)
+    os.kill(moto_server[1], signal.SIGSTOP)  # it takes connections, and does not answer
+    try:
+        local.until(lambda: len(local.executed()) == 40)  # the runs go on to their end
+        time.sleep(10)
+    finally:
+        os.kill(moto_server[1], signal.SIGCONT)
+    output, errors = launcher.communicate(timeout=120)
+    assert launcher.returncode == 0, output + errors
+    assert set(local.executed().values()) == {1}
+    assert list(_steps(s3_root).values()) == [list(range(20))] * 2
+    assert not [key for key in _keys(s3_root) if ".parts/" in key]
+
+
 def test_roots_that_are_refused(local: Any) -> None:
     shell = local
     said = shell.run("launch", "grid.yaml", "--root", "s3://there-is-no-such/x", code=6)

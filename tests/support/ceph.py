@@ -89,7 +89,7 @@ class Cluster:
         return done.stdout
 
     def start(self, *command: str) -> subprocess.Popen[bytes]:
-        log = self.stack.enter_context(open(self.top / f"{command[0]}.out", "wb"))
+        log = self.stack.enter_context((self.top / f"{command[0]}.out").open("wb"))
         made = subprocess.Popen([*command, "-f", "-c", str(self.config)], stdout=log, stderr=log)
         self.stack.callback(end, made)
         return made
