@@ -59,6 +59,7 @@ _KINDS = {
     "abfss": _AZURE,
     "memory": _Kind("fsspec", {}),
 }
+_NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError")
 _AT_ONCE = 16
 _CONFLICTS = 5
 _memory = threading.RLock()
@@ -264,6 +265,8 @@ class RemoteStore:
     def _refuse(self, path: str, error: Exception, writing: bool) -> NoReturn:
         if writing and isinstance(error, FileNotFoundError):
             raise StoreError(f"{self.root}: no such bucket") from error
+        if type(error).__name__ in _NO_CREDENTIALS:
+            raise StoreError(f"{self.root}: {_told(error)}") from error
         if isinstance(error, FileNotFoundError | IsADirectoryError):
             raise NotFound(f"{self._shown(path)}: no such file") from error
         raise StoreError(f"{self._shown(path)}: {_told(error)}") from error
@@ -290,7 +293,7 @@ def _is_taken(error: Exception) -> bool:
 
 def _told(error: BaseException) -> str:
     name = type(error).__name__
-    if name in ("NoCredentialsError", "PartialCredentialsError"):
+    if name in _NO_CREDENTIALS:
         return "no credentials: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
     if isinstance(error, PermissionError):
         return f"not allowed ({error})"
