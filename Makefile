@@ -5,10 +5,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 COOKBOOK := .venv-cookbook
+PEERS := .venv-peers
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types unit e2e kills chaos cookbook ceph bench dev tmux chromium clean
+.PHONY: help install demo test lint types unit e2e kills chaos cookbook peers fuzz ceph bench dev tmux chromium clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -89,6 +90,21 @@ ceph: dev ## the store contract on a real Ceph's S3 gateway (installs Debian's p
 	@command -v radosgw >/dev/null || sh .ci/apt-install ceph-mon ceph-osd radosgw ceph-common
 	@$(BIN)/python tests/support/ceph.py $(BIN)/pytest -q tests/contract/test_store.py -k ceph
 
+peers: dev $(PEERS)/.installed ## what a grid costs in SEML and Hydra, in an environment of their own
+	@$(BIN)/python tests/bench/grid_peers.py
+
+$(PEERS)/.installed: | $(VENV)/bin/python
+	@echo "installing SEML and Hydra into $(PEERS)"
+	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  seml==0.5.7 hydra-core==1.3.8 sacred==0.8.7 'setuptools<81'
+	@touch $@
+
+CASES ?= 10000
+
+fuzz: dev ## hostile grids through `sweeper plan`, some minutes: CASES=10000 SEED=1
+	@$(BIN)/python tests/fuzz/run.py --cases $(CASES) --seed $(SEED)
+
 bench: dev ## the measurements of docs/: slow, and better on a quiet machine
 	@$(BIN)/python tests/bench/engine_arrays.py
 	@$(BIN)/python tests/bench/engine_calls.py
@@ -98,6 +114,9 @@ bench: dev ## the measurements of docs/: slow, and better on a quiet machine
 	@$(BIN)/python tests/bench/startup.py
 	@$(BIN)/python tests/bench/grid_points.py
 	@$(BIN)/python tests/bench/sync.py
+	@$(BIN)/python tests/bench/report.py
+	@$(BIN)/python tests/bench/statistics_coverage.py
+	@$(BIN)/python tests/bench/registry.py
 
-clean: ## remove .venv and .venv-cookbook (sweeps stay)
-	rm -rf $(VENV) $(COOKBOOK)
+clean: ## remove .venv, .venv-cookbook and .venv-peers (sweeps stay)
+	rm -rf $(VENV) $(COOKBOOK) $(PEERS)

@@ -5,6 +5,9 @@
     print(report.verdict)
     report.cells          # a DataFrame, a row a cell
 
+    runs = sweeper.Registry("sweeps").runs(sweep="quickstart")
+    analysis.compare(runs, metric="value", goal="minimize").pairs
+
 Read through `sweeper.registry`; what is heavy is loaded when it is first used.
 """
 
@@ -12,12 +15,23 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from analysis.between import Versus, versus
+    from analysis.comparing import Compared, compare
     from analysis.report import Report, analyze
 
-__all__ = ["Report", "analyze"]
+__all__ = ["Compared", "Report", "Versus", "analyze", "compare", "versus"]
+
+_HOMES = {
+    "Compared": "comparing",
+    "Report": "report",
+    "Versus": "between",
+    "analyze": "report",
+    "compare": "comparing",
+    "versus": "between",
+}
 
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module 'analysis' has no attribute {name!r}")
-    return getattr(importlib.import_module("analysis.report"), name)
+    return getattr(importlib.import_module(f"analysis.{_HOMES[name]}"), name)

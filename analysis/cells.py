@@ -1,5 +1,6 @@
 """From runs to cells: values over seeds, ranks, and who can be told apart from the best. Pure."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -42,6 +43,15 @@ class Cell:
         return [run.value for run in self.runs if run.counts and run.value is not None]
 
     @property
+    def by_seed(self) -> dict[int, float]:
+        """The same by seed, those of runs that have one."""
+        return {
+            r.seed: r.value
+            for r in self.runs
+            if r.counts and r.seed is not None and r.value is not None
+        }
+
+    @property
     def states(self) -> Counter[str]:
         """How many runs are in which state."""
         return Counter(run.state for run in self.runs)
@@ -57,10 +67,11 @@ class Cell:
 class Ranking:
     """All cells, best first, then those that cannot be ranked in the order of the plan.
 
-    `best` is None when no cell can be named: nothing was measured, or every measured cell has a
-    diverged run. `comparisons` are with the best, by cell. A cell that is in neither `apart` nor
-    `tied` was not compared: it has no interval, or the best has none. `passed_over` are cells that
-    are not the best only because a run of theirs diverged: what is left of them has a better mean.
+    `best` is None when no cell can be named: nothing was measured, every measured cell has a
+    diverged run, or all runs of all cells gave the same value. `comparisons` are with the best, by
+    cell. A cell that is in neither `apart` nor `tied` was not compared: it has no interval, or the
+    best has none. `passed_over` are cells that are not the best only because a run of theirs
+    diverged: what is left of them has a better mean.
     On the `scale` "log" means are geometric and comparisons are ratios. `keys` are the settings of
     all cells, in order.
     """
@@ -105,6 +116,16 @@ class Ranking:
         """Measured cells that say nothing about their own noise, or all when the best is one."""
         return tuple(c for c in self.others if self._of(c) is None)
 
+    def on_scale(self, cell: Cell) -> list[float]:
+        """A cell's values on the scale of the comparison."""
+        return [math.log(v) for v in cell.values] if self.scale == "log" else cell.values
+
+    def off_scale(self, value: float) -> float:
+        """Back from the scale of the comparison."""
+        if self.scale == "linear":
+            return value
+        return math.exp(value) if value < 709 else math.inf
+
     def _of(self, cell: Cell) -> Comparison | None:
         return self.comparisons.get(cell.name)
 
@@ -124,7 +145,7 @@ def rank(data: SweepData) -> Ranking:
     measured = [cell for cell in cells if cell.summary.n]
     ranked = sorted(measured, key=lambda cell: (cell.diverged > 0, level(cell)))
     ordered = (*ranked, *(cell for cell in cells if not cell.summary.n))
-    best = ranked[0] if ranked and not ranked[0].diverged else None
+    best = ranked[0] if ranked and not ranked[0].diverged and not _all_same(measured) else None
     if best is None:
         return Ranking(ordered, None, None, {}, (), scale, keys)
     best_run = min(
@@ -134,6 +155,12 @@ def rank(data: SweepData) -> Ranking:
     comparisons = against_best(groups, best.name, scale)
     passed_over = tuple(c for c in ranked if c.diverged and level(c) < level(best))
     return Ranking(ordered, best, best_run, comparisons, passed_over, scale, keys)
+
+
+def _all_same(cells: Sequence[Cell]) -> bool:
+    """Whether several cells have one and the same value, each in two runs or more."""
+    ends = {end for cell in cells for end in (cell.summary.minimum, cell.summary.maximum)}
+    return len(cells) > 1 and len(ends) == 1 and min(cell.summary.n for cell in cells) > 1
 
 
 def _cells(data: SweepData) -> tuple[list[Cell], Scale, tuple[str, ...]]:

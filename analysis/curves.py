@@ -1,10 +1,13 @@
 """Curves as a screen can show them: seeds aligned, thinned without losing a spike. Pure."""
 
-import math
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sweeper.metrics import Point
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.series import Floats, Series
 
 __all__ = ["POINTS", "Band", "band", "thin"]
 
@@ -13,50 +16,53 @@ POINTS = 240
 
 
 class Band(NamedTuple):
-    """Mean, lowest and highest of several runs at the steps that all of them recorded."""
+    """Mean, lowest and highest of several runs at the steps that all of them recorded. `at` are,
+    for each run, the positions of these steps in its series."""
 
-    steps: list[float]
-    mean: list[float]
-    low: list[float]
-    high: list[float]
-
-
-def _finite(points: Sequence[Point]) -> dict[float, float]:
-    return {p.step: p.value for p in points if p.step is not None and math.isfinite(p.value)}
+    steps: Floats
+    mean: Floats
+    low: Floats
+    high: Floats
+    at: tuple[NDArray[np.intp], ...]
 
 
-def band(runs: Sequence[Sequence[Point]]) -> Band:
+_NONE = np.empty(0)
+
+
+def band(runs: Sequence[Series]) -> Band:
     """The runs of one cell at the steps that all of them have a finite value for, so that a mean
     never changes because a run drops out. Empty when they share none."""
-    series = [_finite(points) for points in runs]
-    if not series:
-        return Band([], [], [], [])
-    shared = set(series[0]).intersection(*series[1:])
-    steps = sorted(shared)
-    columns = [[values[step] for values in series] for step in steps]
-    return Band(
-        steps,
-        # Divided first: the sum of finite values need not be finite.
-        [math.fsum(value / len(column) for value in column) for column in columns],
-        [min(column) for column in columns],
-        [max(column) for column in columns],
+    finite = [np.flatnonzero(np.isfinite(points.values)) for points in runs]
+    steps = [points.steps[own] for points, own in zip(runs, finite, strict=True)]
+    if not steps:
+        return Band(_NONE, _NONE, _NONE, _NONE, ())
+    if all(np.array_equal(own, steps[0]) for own in steps[1:]):
+        shared = steps[0]
+    else:
+        shared = functools.reduce(np.intersect1d, steps)
+    at = tuple(
+        own[np.searchsorted(found, shared)] for own, found in zip(finite, steps, strict=True)
     )
+    table = np.stack([points.values[own] for points, own in zip(runs, at, strict=True)])
+    # Divided first: the sum of finite values need not be finite.
+    mean = (table / len(table)).sum(axis=0)
+    return Band(shared, mean, table.min(axis=0), table.max(axis=0), at)
 
 
-def thin(steps: Sequence[float], values: Sequence[float], points: int = POINTS) -> list[int]:
-    """Indices of at most `points` positions to draw, ascending: the first, the last, and of each
-    of equally long stretches between them where the value is lowest and where it is highest (the
+def thin(values: Floats, points: int = POINTS) -> NDArray[np.intp]:
+    """Positions of at most `points` values to draw, ascending: the first, the last, and of each of
+    equally long stretches between them where the value is lowest and where it is highest (the
     method known as MinMax; a spike survives, a mean over the stretch would hide it)."""
-    count = len(steps)
+    count = len(values)
     if count <= points:
-        return list(range(count))
+        return np.arange(count)
     stretches = max(1, (points - 2) // 2)
-    kept = {0, count - 1}
-    for stretch in range(stretches):
-        start = 1 + (count - 2) * stretch // stretches
-        end = 1 + (count - 2) * (stretch + 1) // stretches
-        inside = range(start, end)
-        if inside:
-            kept.add(min(inside, key=values.__getitem__))
-            kept.add(max(inside, key=values.__getitem__))
-    return sorted(kept)
+    size = -(-(count - 2) // stretches)
+    starts = 1 + size * np.arange(stretches)
+    kept = [np.array([0, count - 1])]
+    for worst, choose in ((np.inf, np.argmin), (-np.inf, np.argmax)):
+        padded = np.full(stretches * size, worst)
+        padded[: count - 2] = values[1:-1]
+        kept.append(starts + choose(padded.reshape(stretches, size), axis=1))
+    found = np.unique(np.concatenate(kept))
+    return found[found < count]

@@ -8,7 +8,7 @@ from typing import Any
 
 from sweeper.metrics import as_float
 
-__all__ = ["Edge", "find_edges"]
+__all__ = ["Edge", "by_ratios", "find_edges", "ordered"]
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ def find_edges(
     settings are passed over."""
     edges: list[Edge] = []
     for axis, value in best.items():
-        values = _ordered(axis, tried)
+        values = ordered(axis, tried)
         if len(values) < 3 or value not in (values[0], values[-1]):
             continue
-        everything = _ordered(axis, [*tried, *planned])
+        everything = ordered(axis, [*tried, *planned])
         if value not in (*everything[:1], *everything[-1:]):
             continue
         outward = values if value == values[-1] else values[::-1]
@@ -48,8 +48,8 @@ def find_edges(
     return edges
 
 
-def _ordered(axis: str, cells: Sequence[Mapping[str, Any]]) -> list[float]:
-    """The distinct values, ascending; none when one of them is no finite number."""
+def ordered(axis: str, cells: Sequence[Mapping[str, Any]]) -> list[float]:
+    """The distinct values of a setting, ascending; none when one of them is no finite number."""
     found = [cell[axis] for cell in cells if axis in cell]
     numbers = [as_float(value) for value in found]
     if any(number is None or not math.isfinite(number) for number in numbers):
@@ -60,7 +60,7 @@ def _ordered(axis: str, cells: Sequence[Mapping[str, Any]]) -> list[float]:
 def _next(inner: float, edge: float, values: Sequence[float]) -> float | None:
     """One step beyond `edge`: by the ratio of its last two values where the axis is spaced by
     ratios, else by their difference. Rounded to as few digits as keep it beyond."""
-    if values[0] > 0 and _by_ratios(values):
+    if by_ratios(values):
         beyond = edge * (edge / inner)
     else:
         beyond = edge + (edge - inner)
@@ -77,8 +77,10 @@ def _next(inner: float, edge: float, values: Sequence[float]) -> float | None:
     return None
 
 
-def _by_ratios(values: Sequence[float]) -> bool:
-    """Whether neighbours differ more evenly by ratio than by difference."""
+def by_ratios(values: Sequence[float]) -> bool:
+    """Whether neighbours of ascending values differ more evenly by ratio than by difference."""
+    if len(values) < 2 or values[0] <= 0:
+        return False
     pairs = list(itertools.pairwise(values))
     ratios = [math.log(b) - math.log(a) for a, b in pairs]
     steps = [b - a for a, b in pairs]

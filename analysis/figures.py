@@ -2,21 +2,25 @@
 than all the rest. `plotly.graph_objects.Figure(figure)` shows one in a notebook.
 
 Each trace has `meta`: `cell` (its position in the ranking), `tone` (an index into `PALETTE`, or -1
-for the muted colour) and `role` ("run", "band", "mean" or "end"), by which the page picks colours
-for a light or a dark screen and switches cells on and off.
+for the muted colour) and `role` ("run", "band", "mean", "end" or "best"), by which the page picks
+colours for a light or a dark screen and switches cells on and off. The lines of a cell's runs are
+one trace with gaps, `meta.runs` says whose they are; `meta.x` has what may stand below a curve
+instead of the step.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from analysis.cells import Cell, Ranking
 from analysis.curves import POINTS, Band, band, thin
 from analysis.findings import cell_text
 from analysis.frames import RunData
-from sweeper.metrics import Point
+from analysis.series import Floats, Series
 
-__all__ = ["COLOURED", "MUTED", "PALETTE", "curves", "tones"]
+__all__ = ["COLOURED", "MUTED", "PALETTE", "curves", "layout", "plain", "rounded", "tones"]
 
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#b58900", "#56b4e9", "#882255", "#5c6bc0")
 """Okabe and Ito's colours (jfly.uni-koeln.de/color), yellow darkened for a white page, filled up
@@ -27,6 +31,10 @@ COLOURED = len(PALETTE)
 _DIGITS = 5
 _BUDGET = 40_000
 """Points of all thin lines of a figure together: with a thousand runs each is a hair."""
+_MEANS = 16_000
+"""Likewise of all means."""
+_MANY = 300
+"""With more runs only the metric and the training curve show single runs."""
 
 
 def tones(ranking: Ranking) -> dict[str, int]:
@@ -37,64 +45,199 @@ def tones(ranking: Ranking) -> dict[str, int]:
     }
 
 
-def curves(ranking: Ranking, key: str) -> dict[str, Any] | None:
+def curves(
+    ranking: Ranking, key: str, *, main: bool = True, even: bool = False
+) -> dict[str, Any] | None:
     """A figure of `key` against the step: a thin line a run, a strong one for the mean of a cell's
     runs with a band from the lowest to the highest. None when nothing was recorded.
 
     The mean is over the succeeded runs that have not diverged (all runs while there are none),
-    at the steps that all of them recorded. A run that diverged ends in a cross.
+    at the steps that all of them recorded. A run that diverged ends in a cross. A figure that is
+    not a `main` one has no other clock than the step, and of very many runs only means. With `even`
+    it begins on a linear scale, whatever the values span: a reward's first decades are noise.
     """
     traces: list[dict[str, Any]] = []
     colours = tones(ranking)
-    drawn = sum(bool(run.curves.get(key)) for cell in ranking.cells for run in cell.runs)
+    drawn = sum(key in run.curves for cell in ranking.cells for run in cell.runs)
     points = min(POINTS, max(40, _BUDGET // max(drawn, 1)))
+    means = min(POINTS, max(40, _MEANS // max(len(ranking.cells), 1)))
+    pen = _Pen(key, points, means, single=main or drawn <= _MANY, clocks=main)
     # The best is drawn last, on top.
     for position, cell in reversed(list(enumerate(ranking.cells))):
         meta = {"cell": position, "tone": colours[cell.name]}
-        traces += _cell_traces(cell, key, meta, points)
+        traces += pen.cell(cell, meta)
     if not traces:
         return None
-    return {"data": traces, "layout": _layout(*_extent(ranking.cells, key))}
+    clocks = sorted({name for trace in traces for name in trace["meta"].get("x", ())})
+    low, high = _extent(ranking.cells, key)
+    found = layout("step", low=low, high=high)
+    found["meta"]["clocks"] = clocks
+    if even:
+        found["yaxis"] = {**found["yaxis"], "type": "linear"}
+        found["yaxis"].pop("dtick", None)
+    return {"data": traces, "layout": found}
 
 
-def _cell_traces(cell: Cell, key: str, meta: dict[str, Any], points: int) -> list[dict[str, Any]]:
-    drawn = [run for run in cell.runs if run.curves.get(key)]
-    whole = [run for run in drawn if run.counts] or drawn
-    several = len(whole) > 1
-    tone: int = meta["tone"]
-    colour = PALETTE[tone] if tone >= 0 else MUTED
-    found = band([run.curves[key] for run in whole]) if several else Band([], [], [], [])
-    lone = not found.steps  # without a mean the runs' own lines are the strong ones
-    traces: list[dict[str, Any]] = []
-    if found.steps:
-        kept = thin(found.steps, found.mean)
-        traces.append(_band_trace(found, kept, colour, meta))
-    for run in drawn:
-        traces += _run_traces(run, key, colour, meta, points, strong=lone)
-    if found.steps:
-        traces.append(_mean_trace(found, kept, cell, colour, meta, len(whole)))  # pyright: ignore[reportPossiblyUnboundVariable]
-    return traces
+class _Pen:
+    """Draws the curves of one key."""
+
+    def __init__(self, key: str, points: int, means: int, *, single: bool, clocks: bool) -> None:
+        self.key, self.points, self.means = key, points, means
+        self.single, self.clocks = single, clocks
+
+    def cell(self, cell: Cell, meta: dict[str, Any]) -> list[dict[str, Any]]:
+        """The traces of a cell."""
+        drawn = [run for run in cell.runs if self.key in run.curves]
+        whole = [run for run in drawn if run.counts] or drawn
+        tone: int = meta["tone"]
+        colour = PALETTE[tone] if tone >= 0 else MUTED
+        found = band([run.curves[self.key] for run in whole]) if len(whole) > 1 else None
+        if found is not None and not len(found.steps):
+            found = None
+        traces: list[dict[str, Any]] = []
+        kept = np.empty(0, dtype=np.intp)
+        if found is not None:
+            kept = thin(found.mean, self.means)
+            traces.append(_band_trace(found, kept, colour, meta))
+        if self.single or found is None:
+            strong = found is None  # without a mean the runs' own lines are the strong ones
+            for state in (True, False):
+                own = [run for run in drawn if (run.state == "succeeded") is state]
+                traces += self._runs(own, colour, meta, strong=strong, dotted=not state)
+        traces += [t for run in drawn for t in _cross(run, self.key, colour, meta)]
+        if found is not None:
+            traces.append(self._mean(found, kept, whole, cell, colour, meta))
+        return traces
+
+    def _clocks(self, runs: Sequence[RunData], at: Sequence[Any]) -> dict[str, Floats]:
+        """For each clock that all `runs` have its mean at positions of their series."""
+        if not self.clocks or not runs:
+            return {}
+        names = set(runs[0].clocks).intersection(*(run.clocks for run in runs))
+        return {
+            name: np.mean(
+                [
+                    run.clocks[name][run.curves[self.key].rows[own]]
+                    for run, own in zip(runs, at, strict=True)
+                ],
+                axis=0,
+            )
+            for name in sorted(names)
+        }
+
+    def _runs(
+        self,
+        runs: Sequence[RunData],
+        colour: str,
+        meta: dict[str, Any],
+        *,
+        strong: bool,
+        dotted: bool,
+    ) -> list[dict[str, Any]]:
+        x: list[float | None] = []
+        y: list[float | None] = []
+        others: dict[str, list[float | None]] = {}
+        owners: list[list[Any]] = []
+        for run in runs:
+            at = _kept(run.curves[self.key], self.points)
+            if not len(at):
+                continue
+            points = run.curves[self.key]
+            clocks = self._clocks([run], [at])
+            for name in dict.fromkeys((*others, *clocks)):
+                values = _steps(clocks[name]) if name in clocks else [None] * len(at)
+                others.setdefault(name, [None] * len(x)).extend([*values, None])
+            x += [*_steps(points.steps[at]), None]
+            y += [*rounded(points.values[at]), None]
+            state = "" if run.state == "succeeded" else f" ({run.state})"
+            owners.append([plain(run.name) + state, len(at) + 1, run.id])
+        if not owners:
+            return []
+        line: dict[str, Any] = {"width": 2 if strong else 1, "color": colour}
+        if dotted:
+            line["dash"] = "dot"
+        return [
+            {
+                "type": "scatter",
+                "mode": "lines+markers" if max(o[1] for o in owners) == 2 else "lines",
+                "name": owners[0][0] if len(owners) == 1 else "runs",
+                "x": x[:-1],
+                "y": y[:-1],
+                "line": line,
+                "opacity": 0.95 if strong else 0.4,
+                "hovertemplate": "%{x}: %{y}",
+                "meta": {**meta, "role": "run", "runs": owners, "x": _cut(others)},
+            }
+        ]
+
+    def _mean(
+        self,
+        found: Band,
+        kept: Any,
+        runs: Sequence[RunData],
+        cell: Cell,
+        colour: str,
+        meta: dict[str, Any],
+    ) -> dict[str, Any]:
+        width = 3 if meta["cell"] == 0 else 2 if meta["tone"] >= 0 else 1.2
+        clocks = self._clocks(runs, [own[kept] for own in found.at])
+        return {
+            "type": "scatter",
+            "mode": "lines+markers" if len(kept) <= 12 else "lines",
+            "name": f"{plain(cell_text(cell))} (mean of {len(runs)})",
+            "x": _steps(found.steps[kept]),
+            "y": rounded(found.mean[kept]),
+            "line": {"width": width, "color": colour},
+            "opacity": 1 if meta["tone"] >= 0 else 0.55,
+            "marker": {"size": 5},
+            "hovertemplate": "%{x}: %{y}",
+            "meta": {**meta, "role": "mean", "x": {k: _steps(v) for k, v in clocks.items()}},
+        }
 
 
-def _rounded(values: Sequence[float]) -> list[float | None]:
-    # The largest floats round to infinity.
-    rounded = [float(f"{v:.{_DIGITS}g}") for v in values]
-    return [v if math.isfinite(v) else None for v in rounded]
+def _cut(others: Mapping[str, list[float | None]]) -> dict[str, list[float | None]]:
+    return {name: values[:-1] for name, values in others.items()}
 
 
-def _steps(values: Sequence[float]) -> list[float]:
-    return [int(v) if float(v).is_integer() else v for v in values]
+def _kept(points: Series, limit: int) -> Any:
+    """Positions to draw: all of a short curve, with the gaps where there is no number; of a long
+    one those of its finite values."""
+    finite = np.flatnonzero(np.isfinite(points.values))
+    if not len(finite):
+        return finite
+    at = thin(points.values[finite], limit)
+    return np.arange(len(points.values)) if len(at) == len(finite) else finite[at]
 
 
-def _band_trace(found: Band, kept: list[int], colour: str, meta: dict[str, Any]) -> dict[str, Any]:
-    steps = _steps([found.steps[i] for i in kept])
-    high = _rounded([found.high[i] for i in kept])
-    low = _rounded([found.low[i] for i in kept])
+def rounded(values: Floats | Sequence[float]) -> list[float | None]:
+    """As many digits as a plot can show; None for what is not finite (the largest floats round to
+    infinity). A whole number over a power of ten is the float that is nearest to the decimal, and
+    so is written with few digits."""
+    own = np.asarray(values, dtype=float)
+    with np.errstate(all="ignore"):
+        places = _DIGITS - 1 - np.floor(np.log10(np.abs(own)))
+        power = 10.0 ** np.abs(np.clip(places, -308, 308))
+        found = np.where(places < 0, np.rint(own / power) * power, np.rint(own * power) / power)
+        found = np.where(own == 0, 0.0, np.where(np.isfinite(power), found, own))
+    if np.isfinite(found).all():
+        return found.tolist()
+    return [value if math.isfinite(value) else None for value in found.tolist()]
+
+
+def _steps(values: Floats) -> list[float | None]:
+    whole = np.rint(values)
+    if (whole == values).all() and (np.abs(values) < 2**53).all():
+        return whole.astype(np.int64).tolist()
+    return rounded(values)
+
+
+def _band_trace(found: Band, kept: Any, colour: str, meta: dict[str, Any]) -> dict[str, Any]:
+    steps = _steps(found.steps[kept])
     return {
         "type": "scatter",
         "mode": "lines",
         "x": steps + steps[::-1],
-        "y": high + low[::-1],
+        "y": rounded(found.high[kept]) + rounded(found.low[kept][::-1]),
         "fill": "toself",
         "fillcolor": colour,
         "opacity": 0.14,
@@ -104,96 +247,67 @@ def _band_trace(found: Band, kept: list[int], colour: str, meta: dict[str, Any])
     }
 
 
-def _run_traces(
-    run: RunData, key: str, colour: str, meta: dict[str, Any], limit: int, *, strong: bool
-) -> list[dict[str, Any]]:
-    points = [Point(p.step, p.value) for p in run.curves[key] if p.step is not None]
-    finite = [p for p in points if math.isfinite(p.value)]
-    if not finite:
+def _cross(run: RunData, key: str, colour: str, meta: dict[str, Any]) -> list[dict[str, Any]]:
+    """Where a run that diverged was last a number."""
+    points = run.curves[key]
+    finite = points.finite
+    if not run.diverged or not finite or math.isfinite(points.values[-1]):
         return []
-    shown = finite
-    kept = thin([p.step or 0.0 for p in finite], [p.value for p in finite], limit)
-    if len(kept) == len(finite):
-        shown, kept = points, list(range(len(points)))  # with the gaps where there is no number
-    hidden = "" if run.state == "succeeded" else f" ({run.state})"
-    trace: dict[str, Any] = {
-        "type": "scatter",
-        "mode": "lines+markers" if len(finite) == 1 else "lines",
-        "name": _plain(run.name) + hidden,
-        "x": _steps([shown[i].step or 0.0 for i in kept]),
-        "y": _rounded([shown[i].value for i in kept]),
-        "line": {"width": 2 if strong else 1, "color": colour},
-        "opacity": 0.95 if strong else 0.4,
-        "hovertemplate": "step %{x}: %{y}",
-        "meta": {**meta, "role": "run"},
-    }
-    if run.state != "succeeded":
-        trace["line"]["dash"] = "dot"
-    if not run.diverged or math.isfinite(run.curves[key][-1].value):
-        return [trace]
-    last = finite[-1]
-    end = {
-        "type": "scatter",
-        "mode": "markers",
-        "name": f"{_plain(run.name)} (diverged after this)",
-        "x": _steps([last.step or 0.0]),
-        "y": _rounded([last.value]),
-        "marker": {"symbol": "x", "size": 9, "color": colour},
-        "hovertemplate": "step %{x}: %{y}",
-        "meta": {**meta, "role": "end"},
-    }
-    return [trace, end]
-
-
-def _mean_trace(
-    found: Band, kept: list[int], cell: Cell, colour: str, meta: dict[str, Any], runs: int
-) -> dict[str, Any]:
-    width = 3 if meta["cell"] == 0 else 2 if meta["tone"] >= 0 else 1.2
-    return {
-        "type": "scatter",
-        "mode": "lines+markers" if len(kept) <= 12 else "lines",
-        "name": f"{_plain(cell_text(cell))} (mean of {runs})",
-        "x": _steps([found.steps[i] for i in kept]),
-        "y": _rounded([found.mean[i] for i in kept]),
-        "line": {"width": width, "color": colour},
-        "opacity": 1 if meta["tone"] >= 0 else 0.55,
-        "marker": {"size": 5},
-        "hovertemplate": "step %{x}: %{y}",
-        "meta": {**meta, "role": "mean"},
-    }
+    return [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": f"{plain(run.name)} (diverged after this)",
+            "x": _steps(finite.steps[-1:]),
+            "y": rounded(finite.values[-1:]),
+            "marker": {"symbol": "x", "size": 9, "color": colour},
+            "hovertemplate": "%{x}: %{y}",
+            "meta": {**meta, "role": "end"},
+        }
+    ]
 
 
 def _extent(cells: Sequence[Cell], key: str) -> tuple[float, float]:
-    points = [p for c in cells for r in c.runs for p in r.curves.get(key, ())]
-    values = [p.value for p in points if math.isfinite(p.value)]
-    return min(values, default=0.0), max(values, default=0.0)
+    found = [r.curves[key].finite.values for c in cells for r in c.runs if key in r.curves]
+    found = [values for values in found if len(values)]
+    if not found:
+        return 0.0, 0.0
+    return float(min(v.min() for v in found)), float(max(v.max() for v in found))
 
 
-def _layout(low: float, high: float) -> dict[str, Any]:
+def layout(
+    x_title: str, *, low: float = 0.0, high: float = 0.0, height: int = 420, y_title: str = ""
+) -> dict[str, Any]:
+    """What all figures have in common; `low` and `high` are the ends of the values."""
     # Positive values over more than one and a half orders of magnitude read better on a log axis.
     log = low > 0 and high / low > 30
     # 1, 2 and 5 of each decade, or the powers of ten: all nine digits stand on each other.
     dtick = "D2" if low > 0 and high / low < 1e3 else 1
     axis = {"automargin": True, "zeroline": False, "showline": False, "ticks": ""}
+    y: dict[str, Any] = {**axis, **({"type": "log", "dtick": dtick} if log else {"type": "linear"})}
+    if y_title:
+        y["title"] = {"text": plain(y_title), "standoff": 8}
     return {
         "autosize": True,
-        "height": 420,
+        "height": height,
         "margin": {"l": 48, "r": 12, "t": 30, "b": 44},
         "showlegend": False,
         "hovermode": "closest",
         "dragmode": "zoom",
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
-        "xaxis": {**axis, "title": {"text": "step", "standoff": 10}, "rangemode": "tozero"},
-        "yaxis": {
+        "xaxis": {
             **axis,
-            **({"type": "log", "dtick": dtick} if log else {"type": "linear"}),
+            "title": {"text": plain(x_title), "standoff": 10},
+            "rangemode": "tozero",
+            "type": "linear",
         },
+        "yaxis": y,
         "hoverlabel": {"namelength": -1, "align": "left"},
-        "meta": {"log": low > 0, "dtick": dtick},
+        "meta": {"log": low > 0, "dtick": dtick, "clocks": []},
     }
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text for plotly, which reads a little HTML in titles and names."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -171,6 +171,14 @@ def _nothing(data: SweepData, ranking: Ranking) -> Finding:
         hint = f" Recorded: {recorded}." if recorded else ""
         text = f"The grid names no metric to compare by, and none was asked for.{hint}"
         return Finding("no_metric", "warning", text, (), {"keys": list(data.keys)})
+    if ranking.measured and not any(cell.diverged for cell in ranking.measured):
+        value = words.number(ranking.measured[0].summary.mean)
+        text = (
+            f"All runs of {words.counted(len(ranking.measured), 'cell')} gave {data.metric.name} "
+            f"{value}: what tells them apart makes no difference, or does not reach the recipe."
+        )
+        cells = tuple(cell.name for cell in ranking.measured)
+        return Finding("all_equal", "warning", text, cells, {"value": value})
     if any(run.diverged for run in data.runs):
         text = (
             f"In every cell with a value of {data.metric.name} a run diverged: its last value is "
@@ -270,6 +278,12 @@ def _records(data: SweepData) -> list[Finding]:
             cells = tuple(dict.fromkeys(run.cell for run in silent))
             names = [run.name for run in silent]
             found.append(Finding("unmeasured", "warning", text, cells, {"runs": names}))
+    if data.assumed:
+        text = (
+            f"Nothing says how {words.counted(data.assumed, 'run')} in plain folders ended: they "
+            "are taken for finished."
+        )
+        found.append(Finding("assumed", "note", text, (), {"runs": data.assumed}))
     if data.retired:
         text = f"{words.counted(data.retired, 'run')} of an earlier version of the grid left out."
         found.append(Finding("retired", "note", text, (), {"runs": data.retired}))

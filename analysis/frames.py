@@ -1,16 +1,25 @@
 """What the report needs of a sweep, read through the registry once and then left alone."""
 
+import functools
+import hashlib
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sweeper.errors import UsageError
-from sweeper.metrics import Point, numbers, value_at
-from sweeper.registry import RecordedRun, Registry, Sweep
+import numpy as np
 
-__all__ = ["Metric", "RunData", "SweepData", "find_metric", "load"]
+from analysis.costs import Cost, clock, token_columns
+from analysis.history import Histories, History
+from analysis.keys import candidates, choose, train_candidates
+from analysis.rollouts import BUDGET, Rollout, read_rollouts
+from analysis.series import Floats, Series, best, last, smoothed
+from analysis.sources import Placed, Source, find_sources
+from sweeper.errors import UsageError
+from sweeper.registry import Registry
+
+__all__ = ["Metric", "RunData", "SweepData", "find_metric", "load", "read"]
 
 LOG_LINES = 12
 """How much of a failed run's log the report shows."""
@@ -34,8 +43,11 @@ class Metric:
 class RunData:
     """A planned run, whatever became of it.
 
-    `value` and `step` are what it is judged by, None when the metric was never recorded;
-    `curves` holds the points of the keys that are drawn.
+    `value` and `step` are what it is judged by, None when the metric was never recorded; `last`,
+    `best` and `smoothed` the three things that the metric's curve may be judged by. `curves` holds
+    the keys that are drawn, `clocks` what may stand below them instead of the step ("tokens",
+    "time"): a value a row of the history. `digest` is the same for runs that recorded the same
+    curves to the last bit, None when they recorded none.
     """
 
     id: str
@@ -52,9 +64,18 @@ class RunData:
     step: float | None
     diverged: bool
     unreadable: int
-    curves: Mapping[str, list[Point]] = field(default_factory=dict[str, list[Point]])
+    last: float | None = None
+    best: float | None = None
+    smoothed: float | None = None
+    cost: Cost = field(default_factory=lambda: Cost(None, {}, None))
+    curves: Mapping[str, Series] = field(default_factory=dict[str, Series])
+    clocks: Mapping[str, Floats] = field(default_factory=dict[str, Floats])
+    digest: str | None = None
     log: tuple[str, ...] = ()
     checkpoints: tuple[Mapping[str, Any], ...] = ()
+    rollouts: tuple[Rollout, ...] = ()
+    started: str | None = None
+    sweep: str = ""
 
     @property
     def counts(self) -> bool:
@@ -64,9 +85,10 @@ class RunData:
 
 @dataclass(frozen=True)
 class SweepData:
-    """A sweep at the moment it was read. `retired` counts the runs that an earlier version of the
-    grid had; they are no part of `runs`. `keys` maps each key with numbers to the number of runs
-    that recorded it."""
+    """A sweep (or several) at the moment it was read. `retired` counts the runs that an earlier
+    version of the grid had; they are no part of `runs`. `keys` maps each key with numbers to the
+    number of runs that recorded it; `roles` says which of them is the training curve, the reward
+    and so on (see `analysis.keys`)."""
 
     name: str
     document: Mapping[str, Any]
@@ -76,12 +98,21 @@ class SweepData:
     keys: Mapping[str, int]
     train_key: str | None
     retired: int
+    assumed: int = 0
+    roles: Mapping[str, str] = field(default_factory=dict[str, str])
+    names: tuple[str, ...] = ()
+
+    @property
+    def drawn(self) -> list[str]:
+        """The keys that have a figure of their own, the metric and the training curve first."""
+        first = [self.metric.name if self.metric is not None else None, self.train_key]
+        keys = [key for key in (*first, *self.roles.values()) if key is not None]
+        return list(dict.fromkeys(keys))
 
 
-def find_metric(sweep: Sweep, name: str | None, goal: str | None) -> Metric | None:
+def find_metric(own: Mapping[str, str] | None, name: str | None, goal: str | None) -> Metric | None:
     """The metric asked for, else the sweep's own. Raises `UsageError` when which way is better is
     not known."""
-    own = sweep.metric
     if goal not in (None, "minimize", "maximize"):
         raise UsageError(f"goal {goal!r}: say minimize or maximize")
     if name is None or (own is not None and own["name"] == name):
@@ -93,58 +124,160 @@ def find_metric(sweep: Sweep, name: str | None, goal: str | None) -> Metric | No
     return Metric(name, goal)
 
 
-def load(registry: Registry, sweep: str, metric: str | None, goal: str | None) -> SweepData:
-    """Read a sweep. Raises `NotFound` when there is none, `UsageError` as `find_metric`."""
-    found = registry.sweep(sweep)
-    chosen = find_metric(found, metric, goal)
-    current = [run for run in found.runs if not run.retired]
-    keys = _numeric_keys(current)
-    train_key = _train_key(keys, chosen)
+def load(
+    registry: Registry,
+    sweeps: str | Sequence[str],
+    metric: str | None,
+    goal: str | None,
+    *,
+    rollouts: bool = True,
+) -> SweepData:
+    """Read a sweep, or several as one. Raises `NotFound` when there is none, `UsageError` as
+    `find_metric`, and when sweeps are judged by different metrics and none was asked for."""
+    names = [sweeps] if isinstance(sweeps, str) else list(dict.fromkeys(sweeps))
+    return read(find_sources(registry, names), metric, goal, rollouts=rollouts)
+
+
+def read(
+    found: Sequence[Source], metric: str | None, goal: str | None, *, rollouts: bool = True
+) -> SweepData:
+    """Read sources as one sweep; errors as `load`."""
+    names = [source.name for source in found]
+    chosen = _one_metric(found, metric, goal)
+    several = len(found) > 1
+    budget = BUDGET // max(sum(len(source.runs) for source in found), 1) if rollouts else 0
+    budget = min(budget, BUDGET // 32)
+    runs: list[RunData] = []
+    keys: Counter[str] = Counter()
+    for source in found:
+        handles = [placed.run for placed in source.runs]
+        histories = Histories(source.registry, handles, chosen.name if chosen is not None else None)
+        keys.update(histories.keys)
+        for placed in source.runs:
+            data = _read(placed, histories.of(placed.run.id), chosen, budget)
+            runs.append(_of_sweep(data, source.name) if several else data)
+    axes: dict[str, list[Any]] = {"sweep": list(names)} if several else {}
+    for source in found:
+        axes = {**axes, **{key: values for key, values in source.axes.items() if key not in axes}}
+    roles = choose(keys, chosen.name if chosen is not None else None)
+    train = roles.pop("train", None)
     return SweepData(
-        name=found.name,
-        document=found.document,
+        name=" + ".join(names),
+        document=found[0].document,
         metric=chosen,
-        axes=found.axes,
-        runs=tuple(_read(run, chosen, train_key) for run in current),
-        keys=keys,
-        train_key=train_key,
-        retired=len(found.runs) - len(current),
+        axes=axes,
+        runs=tuple(runs),
+        keys=dict(sorted(keys.items())),
+        train_key=train,
+        retired=sum(source.retired for source in found),
+        assumed=sum(placed.assumed for source in found for placed in source.runs),
+        roles=roles,
+        names=tuple(names),
     )
 
 
-def _read(run: RecordedRun, metric: Metric | None, train_key: str | None) -> RunData:
-    history = run.history
-    points: list[Point] = []
-    point = None
-    curves: dict[str, list[Point]] = {}
-    if metric is not None:
-        points = numbers(history.rows, metric.name)
-        point = value_at(points, metric.goal, metric.at)
-        curves[metric.name] = points
-    if train_key is not None:
-        curves[train_key] = numbers(history.rows, train_key)
-    last = value_at(points, "minimize", "last")
+def _one_metric(sources: Sequence[Source], name: str | None, goal: str | None) -> Metric | None:
+    found = [find_metric(source.metric, name, goal) for source in sources]
+    if any(metric != found[0] for metric in found):
+        named = ", ".join(sorted({metric.name if metric else "none" for metric in found}))
+        raise UsageError(f"the sweeps are judged differently ({named}): say --metric and --goal")
+    return found[0]
+
+
+def _of_sweep(run: RunData, sweep: str) -> RunData:
+    """A run beside those of other sweeps: which one it is of tells cells apart."""
+    from dataclasses import replace
+
+    key = "sweep" if "sweep" not in run.config else "the sweep"
+    return replace(
+        run,
+        id=f"{sweep}/{run.id}",
+        name=f"{sweep}/{run.name}",
+        cell=f"{sweep}/{run.cell}",
+        config={key: sweep, **run.config},
+        sweep=sweep,
+    )
+
+
+def _read(placed: Placed, history: History, metric: Metric | None, budget: int) -> RunData:
+    run = placed.run
+    keys = history.keys
+    name = metric.name if metric is not None else None
+    wanted = [name, *train_candidates(name), *candidates(keys, name)]
+    curves = {key: history.series(key) for key in wanted if key is not None and key in keys}
+    judged = _judged(curves, metric)
+    tokens = token_columns(history)
+    clocks = _clocks(history, tokens)
     reason = run.outcome.get("reason")
-    succeeded = run.state.value == "succeeded"
+    times = run.times
+    succeeded = placed.state == "succeeded"
     return RunData(
         id=run.id,
         name=run.name,
-        cell=run.cell,
-        seed=run.seed,
-        config=run.config,
-        state=run.state.value,
+        cell=placed.cell,
+        seed=placed.seed,
+        config=placed.config,
+        state=placed.state,
         attempts=run.attempts,
         reason=None if reason is None else str(reason),
         detail=_detail(run.outcome),
-        wall_s=run.times["wall_s"],
-        value=None if point is None else point.value,
-        step=None if point is None else point.step,
-        diverged=last is not None and not math.isfinite(last.value),
+        wall_s=times["wall_s"],
         unreadable=history.malformed,
+        cost=_cost(history.steps, tokens, times["wall_s"]),
         curves={key: found for key, found in curves.items() if found},
+        clocks=clocks,
+        digest=_digest(curves, name),
         log=() if succeeded else tuple(run.log_tail(LOG_LINES)),
         checkpoints=tuple(run.checkpoint_records()) if succeeded else (),
+        rollouts=read_rollouts(run, budget) if budget and run.attempts else (),
+        started=times.get("started"),
+        sweep=run.sweep,
+        **judged,
     )
+
+
+def _judged(curves: Mapping[str, Series], metric: Metric | None) -> dict[str, Any]:
+    if metric is None or metric.name not in curves:
+        return {"value": None, "step": None, "diverged": False}
+    points = curves[metric.name]
+    end, top = last(points), best(points, metric.sign)
+    judged = top if metric.at == "best" else end
+    return {
+        "value": None if judged is None else judged[1],
+        "step": None if judged is None else judged[0],
+        "diverged": end is not None and not math.isfinite(end[1]),
+        "last": None if end is None else end[1],
+        "best": None if top is None else top[1],
+        "smoothed": smoothed(points),
+    }
+
+
+def _clocks(history: History, tokens: Mapping[str, Floats]) -> dict[str, Floats]:
+    found: dict[str, Floats] = {}
+    if tokens:
+        found["tokens"] = functools.reduce(lambda a, b: a + b, tokens.values()).cumsum()
+    seconds = clock(history)
+    if seconds is not None:
+        found["time"] = seconds
+    return found
+
+
+def _cost(steps: Floats, tokens: Mapping[str, Floats], wall_s: float | None) -> Cost:
+    reached = steps[np.isfinite(steps)]
+    counts = {kind: float(part.sum()) for kind, part in tokens.items()}
+    return Cost(float(reached[-1]) if len(reached) else None, counts, wall_s)
+
+
+def _digest(curves: Mapping[str, Series], metric: str | None) -> str | None:
+    """Of the metric's curve and the training curves: what a run learned, not how long it took."""
+    found = hashlib.blake2b(digest_size=12)
+    points = 0
+    for key in sorted(curves):
+        if key == metric or key in train_candidates(metric):
+            found.update(repr(key).encode("utf-8", "surrogatepass"))
+            found.update(curves[key].steps.tobytes() + curves[key].values.tobytes())
+            points += len(curves[key].finite.steps)
+    return found.hexdigest() if points > 1 else None
 
 
 def _detail(outcome: Mapping[str, Any]) -> str | None:
@@ -152,30 +285,3 @@ def _detail(outcome: Mapping[str, Any]) -> str | None:
     if outcome.get("code"):
         parts.append(f"exit code {outcome['code']}")
     return ", ".join(parts) or None
-
-
-def _numeric_keys(runs: list[RecordedRun]) -> dict[str, int]:
-    found: Counter[str] = Counter()
-    for run in runs:
-        keys: set[str] = set()
-        for row in run.history.rows:
-            for key in row.keys() - keys:
-                value = row[key]
-                if isinstance(value, int | float) and not isinstance(value, bool):
-                    keys.add(key)
-        found.update(keys - {"step"})
-    return dict(sorted(found.items()))
-
-
-def _train_key(keys: Mapping[str, int], metric: Metric | None) -> str | None:
-    """The curve that shows the training itself: the training counterpart of the metric
-    (`test/nll`: `train/nll`, `train_mean_nll`), else the loss, else the reward."""
-    leaf = metric.name.rpartition("/")[2] if metric is not None else ""
-    own = metric.name if metric is not None else None
-    candidates = (f"train/{leaf}", f"train_{leaf}", f"train_mean_{leaf}", f"train/mean_{leaf}")
-    usual = ("train/loss", "train_loss", "train_mean_nll", "train/nll", "loss", "train/reward")
-    rewards = ("env/all/reward/total", "reward")
-    for key in (*(candidates if leaf else ()), *usual, *rewards):
-        if key in keys and key != own:
-            return key
-    return None

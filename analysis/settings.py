@@ -8,7 +8,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = ["flat", "settings"]
+from analysis import words
+
+__all__ = ["flat", "level", "settings"]
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -41,6 +43,13 @@ def settings(
     }
 
 
+def level(config: Mapping[str, Any], key: str) -> str:
+    """The value of a dotted key as a text that is the same for values that a grid takes for the
+    same; "not set" where the configuration has none."""
+    found = dict(flat(config))
+    return words.setting(_plain(found[key])) if key in found else "not set"
+
+
 def _place(key: str, axes: Sequence[str]) -> int:
     """The position of the axis that sets a key; the number of axes when none does."""
     found = (i for i, axis in enumerate(axes) if key == axis or key.startswith(f"{axis}."))
@@ -57,6 +66,8 @@ def _differs(key: str, configs: Sequence[Mapping[str, Any]]) -> bool:
 
 def _same(value: Any) -> str:
     """Equal for values that a grid takes for the same: 1 and 1.0, but not 1 and true."""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return json.dumps(value, sort_keys=True, default=str)
+    return json.dumps(_plain(value), sort_keys=True, default=str)
+
+
+def _plain(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -5,15 +5,41 @@ import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from analysis import words
 from analysis.cells import Cell, Ranking
+from analysis.costs import dollars
+from analysis.edges import ordered
 from analysis.findings import PENDING, Finding, cell_text, short_name
 from analysis.frames import RunData, SweepData
+from analysis.inference import Estimate
+from analysis.nextgrid import NextGrid
+from analysis.statistics import Comparison
 from sweeper.metrics import as_float
 
-__all__ = ["Checkpoint", "Verdict", "choose_checkpoint", "decide"]
+__all__ = ["Check", "Checkpoint", "Lead", "Verdict", "choose_checkpoint", "decide"]
+
+_LATER = ("retired", "unreadable", "undeclared", "trend", "interaction", "no_effect", "waiting")
+"""Findings that have their place further down."""
+
+
+class Lead(NamedTuple):
+    """The next cell of the ranking and how it compares with the best: over all their seeds, and
+    over the seeds that they share (on the scale of the comparison). None where nothing tells."""
+
+    second: Cell
+    comparison: Comparison | None
+    paired: Estimate | None
+
+
+class Check(NamedTuple):
+    """One of the questions that the first screen answers at a glance: `good` is None where there
+    is no answer."""
+
+    name: str
+    answer: str
+    good: bool | None
 
 
 @dataclass(frozen=True)
@@ -45,12 +71,16 @@ class Verdict:
     caution: str | None
     steps: tuple[str, ...]
     checkpoint: Checkpoint | None
+    checks: tuple[Check, ...] = ()
+    effect: str | None = None
+    cost: str | None = None
 
     def text(self, sweep: str, width: int = 88) -> str:
         """A short text for the terminal."""
         lines = [f"{sweep}: {self.headline}  [{self.label}]", f"  {self.measure}"]
         if self.number is not None:
             lines.append(f"  {self.number}" + (f", {self.spread}" if self.spread else ""))
+        lines += [f"  {line}" for line in (self.effect, self.cost) if line]
         for finding in self.believe:
             mark = "!" if finding.level == "warning" else "-"
             lines += _wrapped(finding.text, mark, width)
@@ -89,7 +119,15 @@ _LABELS = {
 }
 
 
-def decide(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> Verdict:
+def decide(
+    data: SweepData,
+    ranking: Ranking,
+    findings: Sequence[Finding],
+    lead: Lead | None = None,
+    flattery: tuple[float, float] | None = None,
+    following: NextGrid | None = None,
+    prices: Mapping[str, float] | None = None,
+) -> Verdict:
     """The verdict that the findings add up to."""
     kind = _kind(data, ranking, findings)
     best = ranking.best
@@ -97,13 +135,6 @@ def decide(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> Ve
     if ranking.best_run is not None and data.metric is not None:
         checkpoint = choose_checkpoint(ranking.best_run, data.metric.at)
     number, spread = _number(ranking)
-    caution = None
-    if best is not None and len(ranking.measured) > 1:
-        caution = (
-            f"The best of {len(ranking.measured)} cells was chosen by the same runs that measure "
-            "it, so its value here is somewhat flattering; expect less from a fresh seed."
-        )
-    shown = tuple(f for f in findings if f.kind not in ("retired", "unreadable"))
     return Verdict(
         kind=kind,
         label=_LABELS[kind],
@@ -111,11 +142,120 @@ def decide(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> Ve
         measure=_measure(data),
         number=number,
         spread=spread,
-        believe=shown,
-        caution=caution,
-        steps=_steps(data, findings, ranking, checkpoint),
+        believe=tuple(f for f in findings if f.kind not in _LATER),
+        caution=_caution(ranking, flattery),
+        steps=_steps(data, findings, ranking, checkpoint, following),
         checkpoint=checkpoint,
+        checks=_checks(data, ranking, findings),
+        effect=_effect(ranking, lead),
+        cost=_cost(best, prices or {}),
     )
+
+
+def _caution(ranking: Ranking, flattery: tuple[float, float] | None) -> str | None:
+    if ranking.best is None or len(ranking.measured) < 2:
+        return None
+    cells = len(ranking.measured)
+    if flattery is None:
+        return (
+            f"The best of {cells} cells was chosen by the same runs that measure it, so its value "
+            "here is somewhat flattering; expect less from a fresh seed."
+        )
+    fresh, chosen = words.together(*flattery)
+    return (
+        f"The best of {cells} cells was chosen by the same runs that measure it. Chosen by all "
+        f"seeds but one, the best had a mean of {chosen} and reached {fresh} on the seed left out, "
+        "on average."
+    )
+
+
+def _checks(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> tuple[Check, ...]:
+    kinds = {finding.kind for finding in findings}
+    done = sum(run.state == "succeeded" for run in data.runs)
+    share = f"{done} of {words.counted(len(data.runs), 'run')}"
+    whole = not kinds & {"incomplete", "hole", "unmeasured"} and done == len(data.runs)
+    complete = Check("Complete?", share, whole)
+    best = ranking.best
+    if best is None:
+        return (complete,)
+    compared, tied = len(ranking.comparisons), len(ranking.tied)
+    if not compared:
+        noise = Check("Beyond the noise?", "not known", None)
+    elif tied:
+        noise = Check("Beyond the noise?", f"tied with {tied} of {compared}", False)
+    else:
+        noise = Check("Beyond the noise?", f"ahead of {compared} of {compared}", True)
+    if any(run.diverged for run in data.runs):
+        cells = sum(cell.diverged > 0 for cell in ranking.cells)
+        stable = Check("Stable?", f"{words.counted(cells, 'cell')} diverged", False)
+    elif "unstable" in kinds:
+        stable = Check("Stable?", "some runs fell back", "best" not in _unstable_text(findings))
+    else:
+        stable = Check("Stable?", "no run diverged", True)
+    seeds = best.summary.n
+    return (
+        noise,
+        Check("Seeds", f"{seeds} for the best", seeds > 2 and not best.summary.identical),
+        _inside(ranking, findings),
+        complete,
+        stable,
+    )
+
+
+def _unstable_text(findings: Sequence[Finding]) -> str:
+    return next((f.text for f in findings if f.kind == "unstable"), "")
+
+
+def _inside(ranking: Ranking, findings: Sequence[Finding]) -> Check:
+    edges = [str((f.evidence or {})["axis"]) for f in findings if f.kind == "edge"]
+    if edges:
+        return Check("Inside the grid?", f"at the end of {words.listed(edges, 2)}", False)
+    best = ranking.best
+    keys: list[str] = [] if best is None else list(best.settings)
+    inner = [key for key in keys if len(ordered(key, [c.settings for c in ranking.tried])) > 2]
+    if not inner:
+        return Check("Inside the grid?", "no axis of three numbers", None)
+    return Check("Inside the grid?", "yes", True)
+
+
+def _effect(ranking: Ranking, lead: Lead | None) -> str | None:
+    if lead is None:
+        return None
+    name = short_name(lead.second)
+    compared = lead.comparison
+    if compared is None:
+        if ranking.best is None or ranking.best.summary.mean is None:
+            return None
+        gap = (lead.second.summary.mean or 0.0) - ranking.best.summary.mean
+        return f"the next, {name}, is at {words.difference(gap)}, with no interval"
+    low, high = compared.interval()
+    if compared.ratio is not None:
+        bounds = f"{words.ratio(low)} to {words.ratio(high)}"
+        return f"the next, {name}, is at {words.ratio(compared.ratio)} (95 % interval {bounds})"
+    bounds = f"{words.difference(low)} to {words.difference(high)}"
+    return (
+        f"the next, {name}, is at {words.difference(compared.difference)} (95 % interval {bounds})"
+    )
+
+
+def _cost(best: Cell | None, prices: Mapping[str, float]) -> str | None:
+    """What a run of the best cell takes, on average."""
+    if best is None:
+        return None
+    runs = [run for run in best.runs if run.counts]
+    parts: list[str] = []
+    steps = [run.cost.steps for run in runs if run.cost.steps is not None]
+    tokens = [run.cost.total for run in runs if run.cost.total is not None]
+    paid = [p for run in runs if (p := dollars(run.cost, prices)) is not None]
+    if steps:
+        parts.append(words.counted(round(sum(steps) / len(steps)), "step"))
+    if tokens:
+        parts.append(f"{words.amount(sum(tokens) / len(tokens))} tokens")
+    if best.wall_s is not None:
+        parts.append(words.duration(best.wall_s))
+    if paid:
+        parts.append(f"${words.number(sum(paid) / len(paid), 3)}")
+    return f"a run takes {words.listed(parts)}" if parts else None
 
 
 def _headline(best: Cell | None) -> str:
@@ -164,6 +304,7 @@ def _steps(
     findings: Sequence[Finding],
     ranking: Ranking,
     checkpoint: Checkpoint | None,
+    following: NextGrid | None = None,
 ) -> tuple[str, ...]:
     """What to do next, computed from the findings."""
     by_kind = {finding.kind: finding for finding in findings}
@@ -182,17 +323,24 @@ def _steps(
     if "tied" in by_kind:
         most = max(cell.summary.n for cell in ranking.measured)
         cells = words.counted(len(ranking.tied) + 1, "cell")
-        steps.append(
-            f"To part the {cells} at the top, run more seeds than {most}; or take the cheapest."
-        )
+        more = f"run more seeds than {most}"
+        if following is not None and following.kind == "confirm":
+            count = words.counted(following.runs, "run")
+            more = f"launch next.yaml ({count} of {following.cells} cells on fresh seeds)"
+        steps.append(f"To part the {cells} at the top, {more}; or take the cheapest.")
     elif "not_compared" in by_kind:
         steps.append("Run every cell with three seeds or more (seeds: 3 in the grid).")
     if "metric_missing" in by_kind or "no_metric" in by_kind:
         steps.append("Name one of the recorded keys as the metric, in the grid or with --metric.")
+    if "all_equal" in by_kind:
+        steps.append("Look whether the recipe uses these settings, and its seed.")
     if "all_diverged" in by_kind:
         steps.append("Try settings under which every seed stays finite.")
     if checkpoint is not None and not steps:
         steps.append("Use the checkpoint below.")
+    if following is not None and following.kind == "extend":
+        runs = words.counted(following.runs, "new run")
+        steps.append(f"next.yaml beside this report is that grid: {runs}.")
     return tuple(steps)
 
 
@@ -219,7 +367,7 @@ def choose_checkpoint(run: RunData, at: str) -> Checkpoint | None:
         exact = [record for record in usable if record.get("batch") == run.step]
         chosen = exact[-1] if exact else chosen
         if not exact:
-            note = f"the best value was at step {words.number(run.step)}, which has no checkpoint"
+            note = f"the best value was at step {run.step:g}, which has no checkpoint"
     step = chosen.get("batch")
     return Checkpoint(
         run=run.name or run.id,

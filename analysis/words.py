@@ -8,6 +8,7 @@ from typing import Any
 __all__ = [
     "MINUS",
     "NONE",
+    "amount",
     "counted",
     "decimals",
     "difference",
@@ -15,6 +16,8 @@ __all__ = [
     "fixed",
     "listed",
     "number",
+    "p_value",
+    "percent",
     "ratio",
     "setting",
     "together",
@@ -77,6 +80,18 @@ def difference(value: float) -> str:
     return ("+" if value > 0 else MINUS if value < 0 else "\u00b1") + text
 
 
+def p_value(value: float | None) -> str:
+    """`p = 0.032`, `p < 0.001`."""
+    if value is None:
+        return NONE
+    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+
+
+def percent(value: float | None) -> str:
+    """A share, as `42 %`."""
+    return NONE if value is None or not math.isfinite(value) else f"{100 * value:.0f} %"
+
+
 def ratio(value: float) -> str:
     """How many times as large."""
     return "\u00d7" + number(value, 3)
@@ -114,6 +129,16 @@ def duration(seconds: float | None) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def amount(value: float | None) -> str:
+    """A count that may be large: `950`, `12.3 k`, `4.56 M`."""
+    if value is None or not math.isfinite(value):
+        return NONE
+    for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if abs(value) >= 0.9995 * size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.0f}"
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:

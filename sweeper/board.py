@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from sweeper.documents import SCHEMA, encode, timestamp
-from sweeper.errors import AlreadyExists
+from sweeper.errors import AlreadyExists, NotFound, StoreError
 from sweeper.layout import Layout
 from sweeper.states import OPEN, Event, RunState, cancel_asked, fold, retry_asked, wants_attempt
 from sweeper.store import Store
@@ -41,8 +41,19 @@ class Board:
         self._events: Events = {}
 
     def read(self) -> None:
-        """Read all events again. Views change only where there are new ones."""
-        self._events = read_events(self._store, self._sweep)
+        """Read all events again. Views change only where there are new ones.
+
+        Events are never taken back: where there are fewer, somebody is removing the sweep, and a
+        run must not be taken for one that was never started. Raises `NotFound` when its plan is
+        gone too, else `StoreError`.
+        """
+        events = read_events(self._store, self._sweep)
+        if any(len(events.get(run, ())) < view.size for run, view in self.views.items()):
+            where = f"{self._store.root}/{self._sweep}"
+            if not self._store.exists(self._layout.plan):
+                raise NotFound(f"{where}: was removed while its launcher was at work, which ends")
+            raise StoreError(f"{where}: events that were on record are gone")
+        self._events = events
         for run in self.runs:
             self._look(run)
 

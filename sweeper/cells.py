@@ -194,9 +194,10 @@ def _labels(grid: Grid, points: Sequence[Point], keys: Sequence[str], word: str)
     chosen = [_values(point, keys) for point in points[included:]]
     parts: dict[str, dict[str, str]] = {}
     short = key_labels(keys, word)
+    offered = _offered(grid, points[:included])
     everywhere = {key for block in grid.blocks for key in block.axes}
     for key in keys:
-        values = _offered(grid, points[:included], key)
+        values = offered.get(key, [])
         values += [value[key] for value in chosen if key in value]
         labels = value_labels(values)
         # Included cells stand beside those of the axes, not all of which know their other keys.
@@ -225,14 +226,22 @@ def _row_labels(row: Row, parts: Mapping[str, Mapping[str, str]]) -> list[str]:
     ]
 
 
-def _offered(grid: Grid, points: Sequence[Point], key: str) -> list[Any]:
-    """The values that cells may have chosen for a key, references resolved."""
-    settings = [s for block in _all_blocks(grid) for s in block.axes.get(key, ())]
-    settings += [when.base[key] for when in grid.whens if key in when.base]
-    if any(setting.refers for setting in settings):
-        rows = (row for point in points for row in point.rows)
-        return [row.settings[key].value for row in rows if key in row.settings]
-    return [setting.value for setting in settings]
+def _offered(grid: Grid, points: Sequence[Point]) -> dict[str, list[Any]]:
+    """The values that cells may have chosen, by key, references resolved."""
+    found: dict[str, list[Any]] = {}
+    made: set[str] = set()
+    axes = [pair for block in _all_blocks(grid) for pair in block.axes.items()]
+    for key, settings in [*axes, *((k, (s,)) for when in grid.whens for k, s in when.base.items())]:
+        found.setdefault(key, []).extend(setting.value for setting in settings)
+        if any(setting.refers for setting in settings):
+            made.add(key)
+    if made:
+        found |= {key: [] for key in made}
+        for row in (row for point in points for row in point.rows):
+            for key, setting in row.settings.items():
+                if key in made:
+                    found[key].append(setting.value)
+    return found
 
 
 def _values(point: Point, keys: Sequence[str]) -> dict[str, Any]:

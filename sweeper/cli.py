@@ -50,13 +50,26 @@ def _run(given: list[str]) -> int:
     if given[:1] == ["engine"]:  # it has a command line of its own
         return _function("engine")(argparse.Namespace(verb="engine", rest=given[1:]))
     if given[:1] != ["plan"]:
-        arguments = parser(given).parse_args(given)
+        arguments = _parse(given)
         return _function(arguments.verb)(arguments)
     from sweeper.inquiry import ahead
 
     with ahead():  # the recipe's interpreter gets ready while the rest is loaded
-        arguments = parser(given).parse_args(given)
+        arguments = _parse(given)
         return _function(arguments.verb)(arguments)
+
+
+def _parse(given: list[str]) -> argparse.Namespace:
+    """The arguments. What may stand any number of times may stand behind flags as well, which
+    argparse does not offer for verbs: `launch grid.yaml --wait max_steps=5`."""
+    top = parser(given)
+    arguments, rest = top.parse_known_args(given)
+    many = next((name for name in _MANY if isinstance(getattr(arguments, name, None), list)), None)
+    if rest and (many is None or any(word.startswith("-") for word in rest)):
+        top.error(f"unrecognized arguments: {' '.join(rest)}")
+    if many is not None:
+        getattr(arguments, many).extend(rest)
+    return arguments
 
 
 def parser(given: Sequence[str] | None = None) -> argparse.ArgumentParser:
@@ -193,6 +206,8 @@ class _Verb:
     ) -> None:
         self.module, self.help, self.flags = module, line, flags
 
+
+_MANY = ("overrides", "runs", "sweeps")
 
 _CHOICE = (_root, _json, _select, flags.several)
 

@@ -6,21 +6,29 @@ are resolved last, but those that lead to the seed: they wait for it (`pending`)
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sweeper.grid import Grid
-from sweeper.grid.blocks import Block, Setting, assign
+from sweeper.grid.blocks import Block, Reach, Setting, assign
 from sweeper.grid.conditions import When
 from sweeper.grid.excluding import Exclusion
 from sweeper.grid.naming import canonical
 from sweeper.grid.nodes import Place, Problems
-from sweeper.grid.options import hint, nearest
+from sweeper.grid.options import MAX_HINTS, hint, nearest
 from sweeper.grid.references import BrokenReference, Resolver
 
-__all__ = ["MAX_RUNS", "Expansion", "Point", "Row", "count_points", "place_of"]
+__all__ = ["MAX_RUNS", "MAX_WORK", "Expansion", "Point", "Row", "count_points", "place_of"]
 
 MAX_RUNS = 100_000
+MAX_WORK = 2_000_000
+"""What expanding a grid may take: 1 for each value of each run, 3 for each kind of rule in
+`exclude` that a cell is held against, 8 for each condition that a cell is asked and each reference,
+and something for the length of what references make."""
+
+_ASKED, _HELD = 8, 3
+_ENOUGH = 5_000
+"""After so many cells a grid that has mistakes is looked through no further."""
 
 
 class Row(NamedTuple):
@@ -49,14 +57,15 @@ def count_points(grid: Grid) -> int:
     return count + len(grid.include)
 
 
-class _TooMany(Exception):
-    """There are more points than are allowed."""
+class _TooMuch(Exception):
+    """There are more points than are allowed, or making them takes too long; its text says so."""
 
 
 class Expansion:
-    """The points of a grid. `late` is the field that takes the seed, `limit` how many points there
-    may be before `exclude`. What is found wrong is noted;
-    what is only odd goes into `warnings`, which are complete when the last point has been taken."""
+    """The points of a grid. `late` is the field that takes the seed, `replicates` how many runs
+    each point will be. What is found wrong is noted, and `cut_short` says whether points are
+    missing for it; what is only odd goes into `warnings`, which are complete when the last point
+    has been taken."""
 
     def __init__(
         self,
@@ -65,64 +74,96 @@ class Expansion:
         warnings: list[str],
         *,
         late: str = "seed",
-        limit: int = MAX_RUNS,
+        replicates: int = 1,
     ) -> None:
         self.grid, self.problems, self.warnings, self.late = grid, problems, warnings, late
         self.resolver = Resolver()
-        self._limit, self._count = limit, 0
+        self._limit, self._replicates = MAX_RUNS // replicates, replicates
+        self._count = self._work = 0
+        self.cut_short = False
         self._base = {key: setting.value for key, setting in grid.base.items()}
         self._fixed = {key: setting.value for key, setting in grid.fixed.items()}
         self._blocks = [_rows(block) for block in grid.blocks]
         self._known = _keys(grid, grid.whens)
         self._held: set[int] = set()
         self._told: set[tuple[Place, str, str]] = set()
+        self._rivals_told: set[tuple[int, int]] = set()
         self._referring = _referring(grid)
         self._whens = list(self._usable_whens())
         self._rules = list(self._usable_rules())
+        self._rule_keys = {tuple(sorted(rule)) for rule in self._rules}
 
     def overflows(self) -> bool:
-        """Whether there are more points than `limit`, which is noted. None is kept, and where the
-        product of all axes says that there cannot be, none is made."""
+        """Whether there are too many points, or too much is to be done for them, which is noted.
+        None is kept, and where the product of all axes says that it cannot be, none is made."""
         sizes = [len(rows) for rows in self._blocks]
         sizes += [len(rows) for when in self._whens for rows in when.blocks]
-        if math.prod(sizes) <= self._limit:
+        each = self._cost(self._known) + _ASKED * len(self._whens)
+        if math.prod(sizes) <= min(self._limit, MAX_WORK // (each + 1)):
             return False
         try:
-            for _ in self._expanded():
-                pass
-        except _TooMany:
-            place = self.grid.places["when" if self._whens else "grid"]
-            message = f"more than {self._limit} cells; a sweep has at most {MAX_RUNS} runs"
-            self.problems.add(place, message)
+            for config, _ in self._expanded():
+                self._charge(self._cost(config))
+        except _TooMuch as error:
+            self._tell_too_much(error)
             return True
         return False
+
+    def _cost(self, config: Collection[str]) -> int:
+        """What a point of so many keys takes, what references make left out."""
+        rules, references = len(self._rule_keys), len(self._referring)
+        return len(config) * self._replicates + _HELD * rules + _ASKED * references
+
+    def _charge(self, work: int) -> None:
+        self._work += work
+        if self._work > MAX_WORK:
+            raise _TooMuch(
+                f"more than {MAX_WORK} values in all runs together (a reference or a condition"
+                " counts as 8 in each cell)"
+            )
+
+    def _tell_too_much(self, error: _TooMuch) -> None:
+        self.cut_short = True
+        self.problems.add(self.grid.places["when" if self._whens else "grid"], str(error))
 
     def points(self) -> Iterator[Point]:
         """In order: the last axis varies fastest, those of `when` within the others', included
         cells come last."""
         exclusion = Exclusion(self._rules)
-        for config, rows in self._expanded():
-            point = self._resolved(config, rows)
-            if not exclusion.takes(point.config):
-                yield point
-        for entry in self.grid.include:
-            config = dict(self._base)
-            for key, setting in entry.items():
-                assign(config, key, setting.given)
-            for key, value in self._fixed.items():
-                assign(config, key, {key: value})
-            yield self._resolved(config, (_row(entry),))
+        try:
+            for config, rows in self._expanded():
+                self._charge(self._cost(config))
+                point = self._resolved(config, rows)
+                if not exclusion.takes(point.config):
+                    yield point
+                if self._told and self._count > _ENOUGH:
+                    self.cut_short = True
+                    return
+            yield from self._included()
+        except _TooMuch as error:
+            self._tell_too_much(error)
+            return
         for number, rule in enumerate(self._rules):
             if number not in exclusion.used:
                 place = next(iter(rule.values())).place
                 self.warnings.append(f"{place}: exclude takes nothing out")
         self._warn_of_whens()
 
+    def _included(self) -> Iterator[Point]:
+        for entry in self.grid.include:
+            config = dict(self._base)
+            self._charge(self._cost(config))
+            for key, setting in entry.items():
+                assign(config, key, setting.given)
+            for key, value in self._fixed.items():
+                assign(config, key, {key: value})
+            yield self._resolved(config, (_row(entry),))
+
     def _expanded(self) -> Iterator[tuple[dict[str, Any], tuple[Row, ...]]]:
         """The points of the axes, those under conditions among them."""
         if not self._blocks and self.grid.include:
             return
-        self._count = 0
+        self._count = self._work = 0
         # What no axis touches is the same in every point.
         common = dict(self._base)
         for key in [key for block in self.grid.blocks for key in block.axes] + [*self._fixed]:
@@ -145,12 +186,15 @@ class Expansion:
         their number, at most 100."""
         for index in range(number, len(self._whens)):
             when = self._whens[index]
+            self._charge(_ASKED)
             if not self._holds(when.when, config):
                 continue
             self._held.add(index)
             rival = next((other for other in held if other in when.rivals), None)
             if rival is not None:  # go on without it: each branch gives a point, and is counted
-                self._tell_rivals(self._whens[rival].when, when.when)
+                if (rival, index) not in self._rivals_told:
+                    self._rivals_told.add((rival, index))
+                    self._tell_rivals(self._whens[rival].when, when.when)
                 continue
             held = (*held, index)
             config = dict(config)
@@ -173,15 +217,17 @@ class Expansion:
     def _spend(self, points: int) -> None:
         self._count += points
         if self._count > self._limit:
-            raise _TooMany
+            raise _TooMuch(f"more than {self._limit} cells; a sweep has at most {MAX_RUNS} runs")
 
     def _holds(self, when: When, config: Mapping[str, Any]) -> bool:
         for key, condition in when.conditions.items():
             if key not in config:
                 return False
             if key in self._referring:
+                before = self.resolver.work
                 try:
                     text = self.resolver.text(config, key, self._referring, self.late)
+                    self._charge(self.resolver.work - before)
                 except BrokenReference as error:
                     self._tell_broken(condition.place, f"if: {key}", error, config)
                     return False
@@ -192,10 +238,9 @@ class Expansion:
         return True
 
     def _tell_rivals(self, one: When, other: When) -> None:
-        ones = [*one.keys]
+        reach = Reach(one.keys)
         for key in other.keys:
-            clash = next((k for k in ones if _touch(k, key)), None)
-            if clash is not None:
+            if reach.touches(key):
                 place = f" (the other at {one.place.line}:{one.place.column})"
                 self.problems.add(
                     other.place,
@@ -207,7 +252,7 @@ class Expansion:
         """The point with its references resolved."""
         if not self._referring:
             return Point(config, rows)
-        raw = dict(config)
+        raw, before = dict(config), self.resolver.work
         pending, broken = self.resolver.resolve(config, self._referring, self.late)
         for key, error in broken:
             place = place_of(self.grid, Point(raw, rows), key) or self.grid.places["base"]
@@ -215,6 +260,10 @@ class Expansion:
         if broken:
             return Point(raw, rows)
         chosen = tuple(self._resolved_row(row, raw) if row.refers else row for row in rows)
+        made = max(0, self.resolver.work - before - _ASKED * len(self._referring))
+        grown = max(0, len(config) - len(raw)) * (1 + self._replicates)
+        # What waits for the seed is made once more in every run.
+        self._charge(made + grown + _ASKED * len(pending) * self._replicates)
         return Point(config, chosen, pending)
 
     def settle(self, point: Point, config: dict[str, Any]) -> None:
@@ -282,6 +331,7 @@ class Expansion:
     def _warn_of_whens(self) -> None:
         """Warn of conditions that never hold, with the value that may have been meant."""
         given: dict[str, list[str]] = {}
+        hints = 0
         for index, when in enumerate(self._whens):
             if index in self._held:
                 continue
@@ -292,7 +342,8 @@ class Expansion:
             message = f"{when.when.place}: when: its condition never holds"
             for key, condition in when.when.conditions.items():
                 odd = [v for v in condition.values if isinstance(v, str) and v not in given[key]]
-                near = nearest(odd[0], given[key]) if odd else ""
+                near = nearest(odd[0], given[key]) if odd and hints < MAX_HINTS else ""
+                hints += bool(odd)
                 if near:
                     message = f"{condition.place}: when: no cell has {key}: {odd[0][:60]}{near}"
             self.warnings.append(message)
@@ -311,16 +362,16 @@ class _When(NamedTuple):
     @classmethod
     def of(cls, when: When, earlier: Sequence[When], known: Iterable[str]) -> "_When":
         """Prepare an entry."""
-        keys = when.keys
+        reach = Reach(when.keys)
         return cls(
             when,
             _row(when.base),
             [_rows(block) for block in when.blocks],
-            tuple(k for k in known if any(_touch(k, key) for key in keys)),
+            tuple(k for k in known if reach.touches(k)),
             frozenset(
                 number
                 for number, other in enumerate(earlier)
-                if any(_touch(k, key) for k in other.keys for key in keys)
+                if any(map(reach.touches, other.keys))
             ),
         )
 

@@ -1,10 +1,10 @@
 """What follows from how attempts end: an excuse, or that nothing more is started."""
 
 from sweeper.board import Board
-from sweeper.breaker import Breaker
+from sweeper.breaker import Breaker, Failure
 from sweeper.ends import Ends
 from sweeper.pacing import QUOTA_TRIES
-from sweeper.states import OPEN, Event, State
+from sweeper.states import OPEN, Event, RunState, State
 
 __all__ = ["Judge"]
 
@@ -24,6 +24,8 @@ class Judge:
         self._breaker = Breaker()
         self._begun = False
         self._known: set[tuple[str, int]] = set()
+        # Ends in this launch after which the run was to be started again, until a user says no.
+        self._open: dict[str, RunState] = {}
         self.smoke = smoke
         self.first: str | None = None
         self.held: str | None = None
@@ -47,7 +49,10 @@ class Judge:
             if fresh and end is not None and end.reason == "quota":
                 refused |= self._begun
                 self._excuse(run, state.attempt)
-            if fresh and self._begun and not self._board.views[run].wants:
+            if fresh and self._begun:
+                self._open[run] = state
+            if self._open.get(run) == state and not self._board.views[run].wants:
+                del self._open[run]
                 self._learn(run, state.state)
         self._go_on()
         self._hold()
@@ -71,7 +76,8 @@ class Judge:
         elif state is State.FAILED:
             self._breaker.see(run, self._ends.failure(run))
         if self.smoke and self.held is None:
-            why = f" ({self._ends.failure(run).line})" if state is State.FAILED else ""
+            failure = self._ends.failure(run) if state is State.FAILED else None
+            why = f" ({failure.line or _cause(failure)})" if failure else ""
             name = self._board.runs[run]["name"]
             self.held = f"the first run, {name}, is {state.value}{why}: nothing else is started"
 
@@ -92,8 +98,20 @@ class Judge:
     def _hold(self) -> None:
         alive = len(self._board.runs) - len(self._board.retired)
         cause = self._breaker.tripped(alive)
-        if cause is not None and self.held is None:
+        if cause is not None and self.held is None and self._left():
             self.held = (
-                f"the first runs to end all failed alike ({cause.reason}: {cause.line}): nothing "
+                f"the first runs to end all failed alike ({_cause(cause)}): nothing "
                 "else is started; `sweeper logs` shows more, a relaunch or `sweeper retry` goes on"
             )
+
+    def _left(self) -> bool:
+        """Whether there is anything that could be held back."""
+        wanting = any(view.wants for view in self._board.views.values())
+        return wanting or bool(self._board.unacknowledged())
+
+
+def _cause(failure: Failure) -> str:
+    """Why, in a few words: the last line that was printed says more than a number."""
+    if failure.line or failure.code is None:
+        return ": ".join(filter(None, (failure.reason, failure.line)))
+    return f"{failure.reason}: exit code {failure.code}, and nothing printed"

@@ -42,9 +42,12 @@ def holding_sweep(
         deadline = time.monotonic() + patience
         while not _try(descriptor, fcntl.LOCK_EX):
             if time.monotonic() > deadline:
+                import shlex
+
+                status = f"sweeper status {sweep} --root {shlex.quote(store.root)}"
                 raise AnotherLauncher(
                     f"another launcher is at work on {sweep!r}: watch it with "
-                    f"`sweeper status {sweep} --root {store.root}`, or wait until it ends"
+                    f"`{status}`, or wait until it ends"
                 )
             time.sleep(0.02)
         yield _ours

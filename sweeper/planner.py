@@ -26,6 +26,7 @@ SCHEMA = 1
 _SOME_POINTS = 200
 """How many cells of a grid that has mistakes are checked by the recipe all the same."""
 
+_SOME_KEYS = 20
 _WINDOW_KEYS = ("sweep", "name", "cell", "seed", "run", "attempt")
 _PLACES = {
     "python": "launch.python",
@@ -163,11 +164,13 @@ class _Planner:
             self.problems.add(grid.places["grid"], f"{count} runs; a sweep has at most {MAX_RUNS}")
             raise self.problems.error()
         expansion = Expansion(
-            grid, self.problems, self.warnings, late=self.seed_field, limit=MAX_RUNS // seeds
+            grid, self.problems, self.warnings, late=self.seed_field, replicates=seeds
         )
         if expansion.overflows():
             raise self.problems.error()
         points = list(expansion.points())
+        if expansion.cut_short:
+            raise self.problems.error()
         if not points:
             self.problems.add(grid.places["exclude"], "exclude leaves no cell")
         return points, make_runs(grid, expansion, points, self.seed_field, self.problems)
@@ -296,12 +299,16 @@ class _Planner:
         if grid.launch.window is not None:
             place = grid.places["launch.window"]
             try:
-                for key in placeholders([grid.launch.window]):
-                    lack = [r for r in runs if key not in _WINDOW_KEYS and key not in r.config]
-                    if lack:
-                        where = "" if len(lack) == len(runs) else f" in cell {lack[0].cell}"
+                needed = [k for k in placeholders([grid.launch.window]) if k not in _WINDOW_KEYS]
+                for key in needed[:_SOME_KEYS]:
+                    lack = next((run for run in runs if key not in run.config), None)
+                    if lack is not None:
+                        partly = any(key in run.config for run in runs)
+                        where = f" in cell {lack.cell}" if partly else ""
                         message = f"launch.window: there is no {{{key[:60]}}}{where}"
                         self.problems.add(place, message)
+                if len(needed) > _SOME_KEYS:
+                    self.problems.add(place, f"launch.window: more than {_SOME_KEYS} placeholders")
             except RecipeError as error:
                 self.problems.add(place, error.problems[0].replace("command", "launch.window", 1))
         if grid.command is not None and not self.problems:
@@ -334,6 +341,8 @@ def repeats_by_default(plan: Plan, recorded: Mapping[str, Any]) -> list[str]:
     for the same: a default may have been another when the earlier ones ran. `recorded` is the
     document of the earlier plan (`sweep.json`).
     """
+    if recorded["recipe"]["reference"] != plan.recipe.reference:
+        return []
     defaults = {
         key: canonical(about["default"])
         for key, about in plan.recipe.takes.items()
@@ -352,8 +361,8 @@ def repeats_by_default(plan: Plan, recorded: Mapping[str, Any]) -> list[str]:
         if keys:
             counts[keys] = counts.get(keys, 0) + 1
     return [
-        f"{count} runs differ from recorded ones only in giving {', '.join(keys)[:80]}, with the"
-        " recipe's default: they are other runs, and train again"
+        f"runs that differ from recorded ones only in giving {', '.join(keys)[:80]}, with the"
+        f" recipe's default: {count}; they are other runs, and train again"
         for keys, count in counts.items()
     ]
 

@@ -10,7 +10,7 @@ from sweeper.command import worker_command
 from sweeper.environment import env_file
 from sweeper.errors import NotFound
 from sweeper.layout import Layout, token
-from sweeper.planner import Plan, Run
+from sweeper.planner import Plan, Run, repeats_by_default
 from sweeper.planner import plan as make_plan
 from sweeper.recipe import render_command
 from sweeper.states import ENDED, RunState, State, fold, wants_attempt
@@ -65,7 +65,8 @@ def planned_by(arguments: argparse.Namespace) -> Plan:
 
 
 def survey(planned: Plan, store: Store) -> Survey:
-    """Look up in the store what there is of each run."""
+    """Look up in the store what there is of each run. What is odd about the plan beside what is on
+    record joins its warnings."""
     events = read_events(store, planned.name)
     names: dict[str, str] = {}
     retired = 0
@@ -74,6 +75,8 @@ def survey(planned: Plan, store: Store) -> Survey:
         from sweeper.recording import merge  # loads much, so only where there is something to merge
 
         runs = merge(old, planned.document())["runs"]
+        warnings = (*planned.warnings, *repeats_by_default(planned, old))
+        planned = planned._replace(warnings=warnings)
         names = {run["id"]: run["name"] for run in runs}
         retired = sum(bool(run.get("retired")) for run in runs)
     fates: list[Fate] = []

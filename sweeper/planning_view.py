@@ -42,7 +42,7 @@ def plan(arguments: argparse.Namespace) -> int:
     found = survey(planned, store)
     if arguments.json:
         return print_json(document(found, store))
-    for warning in planned.warnings:
+    for warning in found.plan.warnings:
         warn(f"warning: {warning}")
     lines = full(found, store) if arguments.full else short(found)
     sys.stdout.writelines(f"{line}\n" for line in lines)

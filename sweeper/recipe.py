@@ -250,11 +250,14 @@ def _command(
 def _check_command(recipe: Recipe, configs: Sequence[Mapping[str, Any]]) -> list[Problem]:
     needed = placeholders(recipe.command or [])
     problems: dict[str, Problem] = {}
+    needed = [key for key in needed if key not in RUN_KEYS]
     for index, config in enumerate(configs):
-        for key in needed:
-            if key not in config and key not in RUN_KEYS and key not in problems:
-                message = f"command: there is no value for {{{key[:60]}}}"
-                problems[key] = Problem(index, None, message)
+        lacking = [key for key in needed if key not in config]
+        for key in lacking:
+            message = f"command: there is no value for {{{key[:60]}}}"
+            problems[key] = Problem(index, None, message)
+        if lacking:
+            needed = [key for key in needed if key not in problems]
     return list(problems.values())
 
 

@@ -11,6 +11,7 @@ from sweeper import environment, provenance, redaction, snapshot
 from sweeper.documents import encode, timestamp
 from sweeper.errors import NotFound, UsageError
 from sweeper.layout import Layout
+from sweeper.planner import repeats_by_default
 from sweeper.states import OPEN
 from sweeper.store import Store
 from sweeper.sweeps import read_plan, read_states
@@ -52,6 +53,8 @@ def record(
         before = read_plan(store, plan.name)
         document = merge(before, document)
         _tell_changes(store, before, document, tell)
+        for warning in repeats_by_default(plan, before):
+            tell(warning)
     if made.why is not None and not live and made.why != "not in a git checkout":
         tell(f"runs use the code where it is, as it is when each starts: {made.why}")
     store.replace(Layout(plan.name).plan, encode(document))

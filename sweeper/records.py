@@ -5,7 +5,7 @@ in no sweep. An `Index` remembers what need not be looked at again.
 """
 
 import functools
-import json
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -31,6 +31,8 @@ from sweeper.tables.sources import Files, Stamp
 
 __all__ = ["RecordedRun", "Sweep", "SweepRun"]
 
+_LARGE = 100_000
+"""Bytes of metrics from which on it pays to load what reads them quicker."""
 _PLANNED = RunState(State.PLANNED, 0, 0, None)
 
 
@@ -53,22 +55,44 @@ class Sweep:
         self.files = Files(store, self.layout.runs)
         self._stamps: dict[str, Stamp | None] = {}
         self.events: Events = read_events(store, name) if memory is None else self._recalled()
-        self._states = {run: fold(events) for run, events in self.events.items()}
+        folded: dict[int, RunState] = {}
+        for events in self.events.values():
+            if id(events) not in folded:
+                folded[id(events)] = fold(events)
+        self._states = {run: folded[id(events)] for run, events in self.events.items()}
 
     def _recalled(self) -> Events:
         """The events of the planned runs: of each whose folder has changed a listing."""
         top = self.store.local_path(self.layout.state)
         if top is None:
-            return read_events(self.store, self.name)
+            return self._listed()
         events: Events = {}
+        known: dict[tuple[str, ...], set[tuple[int, Event]]] = {}  # most runs have the same
         for planned in self.document["runs"]:
             run = planned["id"]
             stamp = self._stamps[run] = stamp_of(f"{top}/{run}")
             if stamp is not None:
                 names = self.index.recall(run, "events", [stamp], lambda run=run: self._names(run))
-                found = {parsed for name in names if (parsed := parse_name(name)) is not None}
-                if found:
-                    events[run] = found
+                key = tuple(names)
+                if key not in known:
+                    known[key] = {event for name in names if (event := parse_name(name))}
+                if known[key]:
+                    events[run] = known[key]
+        return events
+
+    def _listed(self) -> Events:
+        """The events by one listing of a remote store; what has not changed there holds too."""
+        found: dict[str, list[tuple[str, int, int]]] = {}
+        for path, size, stamp in self.store.list(self.layout.state):
+            folder, _, name = path.rpartition("/")
+            found.setdefault(folder.rpartition("/")[2], []).append((name, size, stamp))
+        events: Events = {}
+        for run, files in found.items():
+            told = zlib.crc32(repr(sorted(files)).encode())
+            self._stamps[run] = Stamp(len(files), told, 0)
+            parsed = {event for name, *_ in files if (event := parse_name(name))}
+            if parsed:
+                events[run] = parsed
         return events
 
     def _names(self, run: str) -> list[str]:
@@ -134,6 +158,7 @@ class RecordedRun:
         self.files = files
         self.index = index
         self.metric: Mapping[str, str] | None = None
+        self.quick: Callable[[RecordedRun, str], list[Point]] | None = None
 
     @functools.cached_property
     def config(self) -> dict[str, Any]:
@@ -205,8 +230,13 @@ class RecordedRun:
         at = metric.get("at", "last")
 
         def find() -> list[Any]:
-            point = value_at(numbers(self.history.rows, name), goal, at)
+            large = self.quick is not None and sum(s.size for s in stamps if s) > _LARGE
+            quick = self.quick if large else None
+            points = quick(self, name) if quick else numbers(self.history.rows, name)
+            point = value_at(points, goal, at)
             return [] if point is None else list(point)
+
+        stamps: list[Stamp | None] = []
 
         if "history" in self.__dict__:
             found = find()
@@ -215,7 +245,7 @@ class RecordedRun:
             stamps = [None if source is None else source.stamp for source in sources]
             if not any(stamps):
                 return None
-            found = self.index.recall(self.id, json.dumps([name, goal, at]), stamps, find)
+            found = self.index.recall(self.id, f"{goal} {at} {name}", stamps, find)
         return Point(*found) if found else None
 
     @functools.cached_property

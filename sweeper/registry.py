@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.folders import folder_runs
+from sweeper.metrics import Point
 from sweeper.records import RecordedRun, Sweep
 from sweeper.states import NoState, State
 from sweeper.store import Store, open_store
@@ -66,6 +67,11 @@ class Registry:
         if self._cache is False:
             return None
         return Folder(store.root, self._cache if isinstance(self._cache, str) else None)
+
+    def _points(self, run: RecordedRun, key: str) -> list[Point]:
+        from sweeper.tabulating import Tabulator
+
+        return Tabulator(self._memories, []).points(run, key)
 
     def _tables(self) -> "Tabulator":
         from sweeper.tabulating import Tabulator
@@ -144,12 +150,14 @@ class Registry:
         """The runs themselves: of sweeps by name or glob, and in folders. Errors as `records`."""
         wanted = _states(state)
         self.problems = []
-        bare = [
-            run
-            for store in self._stores
-            for run in folder_runs(store, self._memories[store.root])
-            if sweep is None or fnmatch.fnmatchcase(run.sweep, sweep)
-        ]
+        bare: list[RecordedRun] = []
+        if sweep is None or not self.has_sweep(sweep):
+            bare += (
+                run
+                for store in self._stores
+                for run in folder_runs(store, self._memories[store.root])
+                if sweep is None or fnmatch.fnmatchcase(run.sweep, sweep)
+            )
         try:
             runs: list[RecordedRun] = [run for s in self._sweeps(sweep) for run in s.runs]
         except NotFound:
@@ -157,6 +165,8 @@ class Registry:
                 raise
             runs = []
         found = runs + bare
+        for run in found:
+            run.quick = self._points
         return found if wanted is None else [run for run in found if run.state.value in wanted]
 
     def records(
@@ -192,10 +202,9 @@ class Registry:
         Arguments and errors as for `records`."""
         import pandas
 
-        rows = self.run_rows(sweep, state, where)
-        columns: dict[str, None] = dict.fromkeys(RUN_COLUMNS)
-        columns.update(dict.fromkeys(key for row in rows for key in row))
-        frame = pandas.DataFrame(rows, columns=list(columns))
+        from sweeper.tables.frames import rows_frame
+
+        frame = rows_frame(self.run_rows(sweep, state, where), RUN_COLUMNS)
         for column in ("started", "ended"):
             frame[column] = pandas.to_datetime(frame[column], utc=True, errors="coerce")
         frame["seed"] = frame["seed"].astype("Int64")
@@ -347,12 +356,9 @@ class Registry:
 
     def checkpoints(self, runs: Any = None) -> "pandas.DataFrame":
         """`run sweep attempt name`, then what else the records hold: a row a checkpoint."""
-        import pandas
+        from sweeper.tables.frames import rows_frame
 
-        rows = self.checkpoint_rows(runs)
-        columns: dict[str, None] = dict.fromkeys(("run", "sweep", "attempt", "name"))
-        columns.update(dict.fromkeys(key for row in rows for key in row))
-        return pandas.DataFrame(rows, columns=list(columns))
+        return rows_frame(self.checkpoint_rows(runs), ("run", "sweep", "attempt", "name"))
 
     def checkpoint_rows(self, runs: Any = None) -> list[dict[str, Any]]:
         """The same as dicts."""

@@ -5,10 +5,16 @@ does not ignore; as `<sweep>/code/<hash>.tar.gz`, the same tree under the same h
 user's index nor any ref or object of their repository is touched.
 
 What is not kept is reached where it is, by symbolic links made when a host first extracts the
-snapshot: whatever git ignores (`.venv`, data), large files (over 10 MB, untracked ones over 1 MB),
-files in which a secret's value stands, links that lead out of the checkout, submodules. `.git` and
-`__pycache__` are left out. So relative paths lead where they led; but what a run writes by a
-relative path whose folder did not exist lands in the snapshot: results belong into `log_path`.
+snapshot, and by a later launch of the same code for what has come since: whatever git ignores
+(`.venv`, data), virtual environments, large files (over 10 MB, untracked ones over 1 MB), files in
+which a secret's value stands, links that lead out of the checkout, submodules. `__pycache__` is
+left out, and `.git` is the copy's own: at the commit of the launch, with the checkout's objects, so
+that recipes can ask git where they come from. So relative paths lead where they led; but what a run
+writes by a relative path into a folder that git tracks, or that did not exist, lands in the
+snapshot, which all runs of the same code share: results belong into `log_path`.
+
+A recipe's imports are moved to the copy (`bootstrap.py`); those of a `command:` are not, which so
+finds a package that is installed in place (`pip install -e`) in the checkout.
 
 Recipes are checked in the checkout itself, moments before it is kept: what is changed in between is
 kept as changed, and has not been checked.
@@ -20,7 +26,7 @@ import hashlib
 import os
 import stat
 import subprocess
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -31,14 +37,23 @@ from sweeper.store import Store
 if TYPE_CHECKING:
     import tarfile
 
-__all__ = ["Made", "changed", "checkout_of", "extract", "git", "make"]
+__all__ = ["Made", "changed", "checkout_of", "extract", "git", "make", "relink"]
 
 _TRACKED_BYTES = 10_000_000
 _UNTRACKED_BYTES = 1_000_000
 _UNTRACKED_FILES = 2_000
 _ALL_BYTES = 100_000_000
 _LEFT_OUT = frozenset({".git", "__pycache__"})
+_ENVIRONMENTS = ("/pyvenv.cfg", "/conda-meta/history")
+"""What tells that a folder is an environment of packages: linked, ignored by git or not."""
 _GIT_SECONDS = 20.0
+_ANOTHER_REPOSITORY = frozenset(
+    {
+        *("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_PREFIX"),
+        *("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_NAMESPACE"),
+    }
+)
+"""Where a hook, say, has git look, wherever it is called."""
 
 
 class Made(NamedTuple):
@@ -55,7 +70,8 @@ class Made(NamedTuple):
 def git(folder: str, *arguments: str) -> bytes | None:
     """What git prints; None when there is no git, no checkout, or no answer in time. Takes no lock
     and refreshes no index."""
-    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    environment = {k: v for k, v in os.environ.items() if k not in _ANOTHER_REPOSITORY}
+    environment |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     try:
         result = subprocess.run(
             ["git", *arguments],
@@ -88,7 +104,7 @@ def make(
     root = checkout_of(cwd, os.path.dirname(file) if file else None)
     if root is None:
         return Made(None, "not in a git checkout")
-    tree = _Tree(root, store.local_path(""), secrets)
+    tree = _Tree(root, _results(store, root, sweep), secrets)
     try:
         data = tree.archive()
     except _TooMuchError:
@@ -108,16 +124,48 @@ def make(
         "root": root,
         "cwd": os.path.relpath(real, root) if inside else cwd,
     }
+    commit = git(root, "rev-parse", "--verify", "HEAD")
+    if commit:
+        document["commit"] = commit.decode().strip()
+    relink(document)
     return Made(document, None, tuple(tree.linked))
 
 
 def changed(store: Store, document: dict[str, Any], *, secrets: Collection[str] = ()) -> bool:
     """Whether the checkout is not any more what a `snapshot` kept of it."""
     try:
-        data = _Tree(document["root"], store.local_path(""), secrets).archive()
+        results = _results(store, document["root"], document["archive"].partition("/")[0])
+        data = _Tree(document["root"], results, secrets).archive()
     except _TooMuchError:
         return True
     return not hashlib.sha256(data).hexdigest().startswith(document["hash"])
+
+
+def relink(document: dict[str, Any]) -> None:
+    """Where this machine has extracted a `snapshot` before, link what has come to the checkout
+    since: data that a run has failed for want of, say. Only for code that has not changed."""
+    from sweeper.engine.home import home
+
+    top = _top(document, home())
+    if os.path.isdir(top):
+        with suppress(OSError):
+            _link_rest(document["root"], top)
+        _give_history(document, top)  # the same code may have been committed
+
+
+def _results(store: Store, root: str, sweep: str) -> list[str]:
+    """Folders in the checkout `root` that hold what sweeps leave, and no code: the store; where
+    the checkout lies in the store, its sweeps; and what sweeper keeps on this machine."""
+    from sweeper.engine.home import home
+
+    top = store.local_path("")
+    found = [home()]
+    if top is not None and f"{root}/".startswith(os.path.join(os.path.realpath(top), "")):
+        found += [os.path.join(top, name) for name in {sweep, *store.folders_with("sweep.json")}]
+    elif top is not None:
+        found.append(top)
+    below = [os.path.join(os.path.realpath(folder), "") for folder in found]
+    return [folder for folder in below if not f"{root}/".startswith(folder)]
 
 
 class _TooMuchError(Exception):
@@ -127,10 +175,11 @@ class _TooMuchError(Exception):
 class _Tree:
     """The files of a checkout that are kept."""
 
-    def __init__(self, root: str, store: str | None, secrets: Collection[str]) -> None:
-        self._root = root
-        self._store = None if store is None else os.path.realpath(store)
+    def __init__(self, root: str, results: Sequence[str], secrets: Collection[str]) -> None:
+        self._root = os.path.realpath(root)
+        self._results = tuple(results)
         self._secrets = [os.fsencode(value) for value in secrets if value]
+        self._folders: dict[str, bool] = {}
         self.linked: list[str] = []
 
     def archive(self) -> bytes:
@@ -149,7 +198,8 @@ class _Tree:
     def _names(self) -> Iterator[tuple[str, int]]:
         """Paths below the root, sorted, each with the most bytes that it may have."""
         found = dict.fromkeys(self._list("--cached"), _TRACKED_BYTES)
-        for count, name in enumerate(self._list("--others", "--exclude-standard")):
+        others = self._list("--others", "--exclude-standard")
+        for count, name in enumerate(_without_environments(others)):
             if count >= _UNTRACKED_FILES:
                 self.linked.append("... and other untracked files")
                 break
@@ -163,13 +213,15 @@ class _Tree:
 
     def _ours(self, name: str) -> bool:
         """Whether a file is the checkout's own: not a result in a store that lies in it, nor what
-        Python leaves about."""
+        Python leaves about, nor, as git sees it too, anything beyond a symbolic link."""
         if not _LEFT_OUT.isdisjoint(name.split("/")):
             return False
-        if self._store is None:
-            return True
-        full = os.path.join(os.path.realpath(os.path.join(self._root, os.path.dirname(name))), "")
-        return not full.startswith(os.path.join(self._store, ""))
+        folder = os.path.dirname(name)
+        if folder not in self._folders:
+            full = os.path.normpath(os.path.join(self._root, folder))
+            ours = not os.path.join(full, "").startswith(self._results)
+            self._folders[folder] = ours and os.path.realpath(full) == full
+        return self._folders[folder]
 
     def _add(self, tar: "tarfile.TarFile", name: str, most: int) -> None:
         import io
@@ -209,6 +261,16 @@ class _Tree:
         return not led.startswith(self._root + os.sep)
 
 
+def _without_environments(names: Sequence[str]) -> list[str]:
+    found = {
+        name.removesuffix(mark) + "/"
+        for name in names
+        for mark in _ENVIRONMENTS
+        if name.endswith(mark)
+    }
+    return [name for name in names if not name.startswith(tuple(found))]
+
+
 def extract(store: Store, document: dict[str, Any], home: str) -> str:
     """The folder, on this machine, with the code of the `snapshot` of a job; made when there is
     none yet, by the first of those who ask at once. Raises `StoreError`.
@@ -219,15 +281,12 @@ def extract(store: Store, document: dict[str, Any], home: str) -> str:
     import shutil
 
     digest = os.path.basename(str(document["hash"]))
-    folder = os.path.join(home, "snapshots")
-    # Two clones with the same files have links of their own.
-    clone = hashlib.sha256(os.fsencode(document["root"])).hexdigest()[:8]
-    top = os.path.join(folder, f"{digest}-{clone}")
+    top = _top(document, home)
     if os.path.isdir(top):
         return top
     data = _unpacked(store.read(document["archive"]), digest)
     try:
-        os.makedirs(folder, exist_ok=True)
+        os.makedirs(os.path.dirname(top), exist_ok=True)
         with open(f"{top}.lock", "ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if os.path.isdir(top):
@@ -237,10 +296,17 @@ def extract(store: Store, document: dict[str, Any], home: str) -> str:
             os.mkdir(part)
             _unpack(data, part)
             _link_rest(document["root"], part)
+            _give_history(document, part)
             os.rename(part, top)
     except OSError as error:
         raise StoreError(f"cannot extract the code of this run: {error}") from error
     return top
+
+
+def _top(document: dict[str, Any], home: str) -> str:
+    # Two clones with the same files have links of their own.
+    clone = hashlib.sha256(os.fsencode(document["root"])).hexdigest()[:8]
+    return os.path.join(home, "snapshots", f"{os.path.basename(str(document['hash']))}-{clone}")
 
 
 def _unpacked(archive: bytes, digest: str) -> bytes:
@@ -289,6 +355,22 @@ def _write(path: str, source: IO[bytes], mode: int) -> None:
         file.write(source.read())
 
 
+def _give_history(document: dict[str, Any], copy: str) -> None:
+    """A repository for the copy, as far as there is git and the checkout. Many a recipe notes its
+    commit, and fails where there is none. Nothing that is done to it reaches the checkout's."""
+    commit = document.get("commit")
+    objects = git(document["root"], "rev-parse", "--git-path", "objects") if commit else None
+    if not commit or not objects or git(copy, "init", "-q", "--template=") is None:
+        return
+    path = os.path.join(document["root"], os.fsdecode(objects.rstrip(b"\n")))
+    with suppress(OSError):
+        with open(os.path.join(copy, ".git", "objects", "info", "alternates"), "wb") as file:
+            file.write(os.fsencode(path) + b"\n")
+        with open(os.path.join(copy, ".git", "HEAD"), "w", encoding="ascii") as file:
+            file.write(f"{commit}\n")
+    git(copy, "read-tree", "HEAD")
+
+
 def _link_rest(live: str, copy: str) -> None:
     """Link what the checkout has and its copy has not."""
     try:
@@ -300,6 +382,7 @@ def _link_rest(live: str, copy: str) -> None:
         if entry.name in _LEFT_OUT:
             continue
         if not os.path.lexists(path):
-            os.symlink(entry.path, path)
+            with suppress(FileExistsError):  # two launches may do the same at once
+                os.symlink(entry.path, path)
         elif entry.is_dir(follow_symlinks=False) and not os.path.islink(path):
             _link_rest(entry.path, path)

@@ -201,10 +201,15 @@ def _detach(store: Store, sweep: str, backend: str, smoke: bool = False) -> None
     command += ["--smoke"] if smoke else []
     if store.local_path("") is None:
         command += ["--env", environment.env_file(f"{store.root}/{sweep}")]
+    see_to_it: Callable[[], object] | None = None
     if backend == "tmux":
+        from functools import partial
+
         from sweeper.backends.tmux import TmuxServer
 
-        TmuxServer().ensure_window(sweep, f"{store.root}/{sweep}", "launcher", command)
+        window = (sweep, f"{store.root}/{sweep}", "launcher", command)
+        see_to_it = partial(TmuxServer().ensure_window, *window)
+        see_to_it()
         where = f"its window: `sweeper attach {sweep}`"
     else:
         where = store.local_path(layout.launcher_log) or elsewhere.launcher_log(store, sweep)
@@ -212,12 +217,16 @@ def _detach(store: Store, sweep: str, backend: str, smoke: bool = False) -> None
             subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
-    deadline = time.monotonic() + 20
     pause = 0.05 if store.local_path("") is not None else 0.5
+    deadline, again = time.monotonic() + 20, time.monotonic() + 1
     while not lock.is_held(store, sweep) and time.monotonic() < deadline:
         if _published(store, layout) != before:
             return  # it came, and went already: there was little to do
         time.sleep(pause)
+        if see_to_it is not None and time.monotonic() >= again:
+            # What was in the window may have been the launcher before, about to exit.
+            see_to_it()
+            again += 1
     if time.monotonic() >= deadline:
         raise StoreError(f"the launcher of {sweep!r} did not start: see {where}")
 

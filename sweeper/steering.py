@@ -15,7 +15,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper.documents import SCHEMA, encode, timestamp
-from sweeper.errors import AlreadyExists, AnotherLauncher, EnvironmentFailure, UsageError
+from sweeper.errors import (
+    AlreadyExists,
+    AnotherLauncher,
+    EnvironmentFailure,
+    NotFound,
+    UsageError,
+)
 from sweeper.layout import Layout
 from sweeper.states import OPEN, Event, State, cancel_asked, fold, retry_asked, wants_attempt
 from sweeper.store import Store, default_root
@@ -95,6 +101,9 @@ def cancel_runs(
             with suppress(AnotherLauncher), holding_sweep(store, sweep):
                 _stop(store, sweep, done, retries, deadline, tell)
         time.sleep(_POLL_SECONDS)
+    if not is_held(store, sweep):
+        with suppress(AnotherLauncher), holding_sweep(store, sweep):
+            _forget_environment(store, sweep, retries)
     events = read_events(store, sweep)
     return [_outcome(request, events.get(run, set())) for run, request in done.items()]
 
@@ -108,9 +117,7 @@ def _stop(
     tell: Callable[[str], None],
 ) -> None:
     """Be the launcher that stops runs and starts none."""
-    from sweeper import environment
     from sweeper.backends import open_backend
-    from sweeper.documents import read_json
     from sweeper.launcher import Launcher
 
     folder = f"{store.root}/{sweep}"
@@ -123,10 +130,27 @@ def _stop(
             tell(f"waiting: {summary.unreachable}")
         said = summary.unreachable
         if not _unfinished(store, sweep, runs, retries):
-            if summary.finished and summary.unreachable is None:  # nothing is at work at all
-                environment.forget(read_json(store, Layout(sweep).service)["env_file"])
             return
         time.sleep(_POLL_SECONDS)
+
+
+def _forget_environment(store: Store, sweep: str, retries: int) -> None:
+    """Remove the environment of runs when no run needs it any more: none is at work, and none is
+    to be started by a launcher, which may just be on its way."""
+    from sweeper import environment
+    from sweeper.documents import read_json
+
+    events = read_events(store, sweep)
+    for run in read_plan(store, sweep)["runs"]:
+        happened = events.get(run["id"], set())
+        state = fold(happened)
+        wanted = not run.get("retired") and wants_attempt(happened, retries)
+        if wanted or state.state in OPEN or state.unacknowledged:
+            return
+    with suppress(NotFound):
+        path: str | None = read_json(store, Layout(sweep).service)["env_file"]
+        if path is not None:
+            environment.forget(path)
 
 
 def _unfinished(store: Store, sweep: str, runs: Iterable[str], retries: int) -> list[str]:
@@ -234,6 +258,8 @@ def _tell_code(sweep: "Sweep") -> None:
             "the code has changed since the launch, and what is retried runs it as it was then; "
             "`sweeper launch` of the grid takes the new"
         )
+    else:
+        snapshot.relink(kept)
 
 
 def _taken_up(store: Store, sweep: str) -> bool:

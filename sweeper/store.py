@@ -20,6 +20,7 @@ from sweeper.errors import AlreadyExists, NotFound, StoreError
 __all__ = ["Entry", "LocalStore", "Store", "default_root", "open_store"]
 
 _TEMPORARY = ".tmp-"
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class Entry(NamedTuple):
@@ -147,6 +148,13 @@ class LocalStore:
             try:
                 # link() fails when the name is taken, and never shows half a file.
                 os.link(temporary, full)
+            except OSError as error:
+                if error.errno in _NO_LINKS:
+                    raise StoreError(
+                        f"{full}: there are no hard links on this disk, by which sweeper creates a "
+                        "file that nobody else has: choose a folder on another (--root)"
+                    ) from error
+                raise
             finally:
                 os.unlink(temporary)
             _sync_folder(os.path.dirname(full))

@@ -4,8 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from sweeper.metrics import Point, as_float
 from sweeper.records import RecordedRun
 from sweeper.tables.cache import Cache
+from sweeper.tables.columns import present
 from sweeper.tables.filling import helped, worth_it
 from sweeper.tables.frames import Part, numbers_table, plain_table
 from sweeper.tables.keeping import Folder
@@ -62,6 +64,19 @@ class Tabulator:
         merged = merge_columns([columns for columns in found if columns is not None])
         self._report(run, "metrics.jsonl", merged.malformed, merged.torn)
         return Part({"run": run.id, "sweep": run.sweep}, merged.with_any(keys))
+
+    def points(self, run: RecordedRun, key: str) -> list[Point]:
+        """What `metrics.numbers` gives of a run's history."""
+        columns = self._metrics_of(run, [key]).columns
+        steps, values = columns.column("step"), columns.column(key).copy()
+        for row, value in columns.odd.get(key, {}).items():
+            number = as_float(value)
+            if number is not None:
+                values[row] = number
+        known = zip(steps.tolist(), present(steps).tolist(), strict=True)
+        there = present(values).tolist()
+        rows = zip(known, values.tolist(), there, strict=True)
+        return [Point(step if has else None, value) for (step, has), value, ok in rows if ok]
 
     def rollouts(
         self,

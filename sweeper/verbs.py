@@ -42,8 +42,8 @@ def launch(arguments: Namespace) -> int:
             )
         except KeyboardInterrupt:
             print(
-                f"sweeper: interrupted; what runs goes on, `sweeper launch {arguments.grid}` "
-                "takes up the rest",
+                f"sweeper: interrupted; what runs goes on, `sweeper launch {arguments.grid}"
+                f"{f' --root {arguments.root}' if arguments.root else ''}` takes up the rest",
                 file=sys.stderr,
             )
             return 130
@@ -134,7 +134,7 @@ def _named(root: str | None, given: list[str]) -> tuple["Registry", list[str]]:
         if os.path.isfile(os.path.join(folder, "sweep.json")):
             roots.append(os.path.dirname(folder))
             names.append(os.path.basename(folder))
-        else:
+        else:  # a name, or the path of a folder with runs of anyone's
             roots.append(root or default_root())
             names.append(name)
     return Registry(*dict.fromkeys(roots)), names

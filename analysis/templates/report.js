@@ -1,7 +1,10 @@
 "use strict";
-// Sorting of the table, and the curves: drawn, recoloured with the screen, switched on and off.
+// Tables that sort and filter, what opens when a run is clicked, and the figures: unpacked, drawn,
+// recoloured with the screen, switched on and off. Text from elsewhere is only ever put in as text.
 
-for (const table of document.querySelectorAll("table.sortable")) {
+const all = (selector, within = document) => [...within.querySelectorAll(selector)];
+
+for (const table of all("table.sortable")) {
   const headers = [...table.tHead.rows[0].cells];
   const key = (row, column) => row.cells[column].dataset.sort ?? "";
   const compare = (a, b) => {
@@ -25,10 +28,25 @@ for (const table of document.querySelectorAll("table.sortable")) {
   });
 }
 
+for (const input of all("input[data-filter]")) {
+  const rows = [...document.getElementById(input.dataset.filter).tBodies[0].rows];
+  const said = input.closest(".filter").querySelector(".small");
+  input.addEventListener("input", () => {
+    const wanted = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+    let shown = 0;
+    for (const row of rows) {
+      const text = row.textContent.toLowerCase();
+      row.hidden = !wanted.every((word) => text.includes(word));
+      shown += !row.hidden;
+    }
+    said.textContent = wanted.length ? `${shown} of ${rows.length}` : "";
+  });
+}
+
 // On paper nothing unfolds.
 const folded = new Set();
 addEventListener("beforeprint", () => {
-  for (const details of document.querySelectorAll("details:not([open])")) {
+  for (const details of all("details:not([open])")) {
     folded.add(details);
     details.open = true;
   }
@@ -38,69 +56,153 @@ addEventListener("afterprint", () => {
   folded.clear();
 });
 
-const source = document.getElementById("data");
-if (source) {
-  const embedded = JSON.parse(source.textContent);
-  const charts = [...document.querySelectorAll(".chart")];
-  const figures = embedded.figures;
+const unpack = async (id) => {
+  const packed = Uint8Array.from(atob(document.getElementById(id).textContent), (c) => c.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Response(stream).text();
+};
+
+const element = (name, text, attributes = {}) => {
+  const made = document.createElement(name);
+  made.textContent = text;
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  return made;
+};
+
+const dialog = document.getElementById("run");
+const show = (run) => {
+  const pairs = (id, entries) => document.getElementById(id).replaceChildren(
+    ...entries.map(([name, value]) => {
+      const row = element("div", "");
+      row.append(element("dt", name), element("dd", value));
+      return row;
+    }),
+  );
+  document.getElementById("run-name").textContent = run.name;
+  pairs("run-facts", run.facts);
+  pairs("run-config", run.config);
+  document.getElementById("run-log").replaceChildren(...(run.log.length
+    ? [element("h3", "The end of its log"), element("pre", run.log.join("\n"), { tabindex: "0" })] : []));
+  const written = run.rollouts.flatMap((one) => [
+    element("p", one.title, { class: "small" }),
+    ...(one.prompt ? [element("pre", one.prompt, { class: "prompt", tabindex: "0" })] : []),
+    element("pre", one.response, { tabindex: "0" }),
+    ...(one.reference ? [element("p", `wanted: ${one.reference}`, { class: "small" })] : []),
+  ]);
+  document.getElementById("run-rollouts").replaceChildren(
+    ...(written.length ? [element("h3", "What it wrote at the end")] : []), ...written);
+  dialog.showModal();
+  dialog.scrollTop = 0;
+};
+dialog.addEventListener("click", (event) => {
+  if (event.target === dialog) dialog.close();  // beside it
+});
+
+const start = async () => {
+  const embedded = JSON.parse(await unpack("data"));
+  const runs = new Map(Object.entries(embedded.runs));
+  for (const button of all("button[data-run]")) {
+    button.addEventListener("click", () => show(runs.get(button.dataset.run)));
+  }
+  if (!document.getElementById("library")) return;
+  document.head.append(element("script", await unpack("library")));
+  await figures(embedded, runs);
+};
+
+const figures = async (embedded, runs) => {
+  const charts = all(".chart");
+  const shown = charts.map((chart) => embedded.figures[Number(chart.dataset.figure)]);
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const hidden = new Set();
+  let clock = "step";
+  let smooth = false;
 
   // Of what a sheet of A4 or Letter leaves between its margins; the page does not know it.
-  const PAPER = { autosize: false, width: 680, height: 300 };
+  const PAPER = { autosize: false, width: 680 };
 
   // Kept, since a browser that turns from dark to light for the paper says so after beforeprint.
   let printing = false;
 
+  // Whose a point is: the lines of a cell's runs are one trace.
+  for (const trace of shown.flatMap((figure) => figure.data)) {
+    const owners = trace.meta.runs;
+    if (owners) {
+      trace.text = owners.flatMap(([name, count]) => Array(count).fill(name));
+      trace.customdata = owners.flatMap(([, count, id]) => Array(count).fill(id));
+      trace.hovertemplate = `%{text}<br>${trace.hovertemplate}<extra></extra>`;
+    }
+  }
+
+  const moving = (values) => {
+    const reach = Math.max(1, Math.round(values.length / 40));
+    return values.map((value, at) => {
+      if (value === null) return null;
+      let sum = 0, count = 0;
+      for (let i = at; i >= Math.max(0, at - reach) && values[i] !== null; i--) { sum += values[i]; count++; }
+      for (let i = at + 1; i <= Math.min(values.length - 1, at + reach) && values[i] !== null; i++) { sum += values[i]; count++; }
+      return sum / count;
+    });
+  };
   const theme = () => (dark.matches && !printing ? embedded.dark : embedded.light);
   const tone = (trace, colours) => colours.tones[trace.meta.tone < 0 ? colours.tones.length - 1 : trace.meta.tone];
+  const curve = (trace) => ["run", "mean", "band", "end"].includes(trace.meta.role);
   const painted = (trace, colours) => {
     const colour = tone(trace, colours);
     const copy = { ...trace, visible: !hidden.has(trace.meta.cell) };
     if (trace.line) copy.line = { ...trace.line, color: colour };
     if (trace.marker) copy.marker = { ...trace.marker, color: colour };
+    if (trace.error_y) copy.error_y = { ...trace.error_y, color: colour };
     if (trace.fillcolor) copy.fillcolor = colour;
+    if (curve(trace)) {
+      if (clock !== "step" && trace.meta.x?.[clock]) copy.x = trace.meta.x[clock];
+      else if (clock !== "step" && (trace.meta.role === "band" || trace.meta.role === "end")) copy.visible = false;
+      if (smooth && trace.meta.role !== "band" && trace.y.length > 8) copy.y = moving(trace.y);
+    }
     return copy;
   };
-  const layouts = figures.map((figure) => figure.layout);
-  const laid = (layout, colours) => {
+  const layouts = shown.map((figure) => figure.layout);
+  const CLOCKS = { step: "step", tokens: "tokens", time: "time in steps, s" };
+  const laid = (index, colours) => {
+    const layout = layouts[index];
     const axis = (own) => ({ ...own, gridcolor: colours.grid, linecolor: colours.grid });
+    const xaxis = axis(layout.xaxis);
+    if (layout.meta.clocks.includes(clock)) xaxis.title = { ...xaxis.title, text: CLOCKS[clock] };
     return {
       ...layout,
       font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: colours.text },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: colours.text, activecolor: colours.text },
-      xaxis: axis(layout.xaxis),
+      xaxis,
       yaxis: axis(layout.yaxis),
     };
   };
-  const config = { responsive: true, displaylogo: false, modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]] };
+  const config = { responsive: true, displaylogo: false, typesetMath: false, modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]] };
   const draw = (index) => {
     const colours = theme();
-    const traces = figures[index].data.map((trace) => painted(trace, colours));
-    const layout = laid(layouts[index], colours);
-    if (printing) Object.assign(layout, PAPER);
+    const traces = shown[index].data.map((trace) => painted(trace, colours));
+    const layout = laid(index, colours);
+    if (printing) Object.assign(layout, PAPER, { height: Math.min(300, layout.height) });
     return Plotly.react(charts[index], traces, layout, config);
   };
   const drawAll = () => Promise.all(charts.map((_, index) => draw(index)));
 
   charts.forEach((chart, index) => {
     const scale = chart.parentElement.querySelector(".scale");
-    const buttons = [...scale.querySelectorAll("button")];
-    const show = () => buttons.forEach((button) => {
+    const buttons = all("button", scale);
+    const mark = () => buttons.forEach((button) => {
       button.setAttribute("aria-pressed", String(button.dataset.scale === layouts[index].yaxis.type));
     });
-    scale.hidden = !figures[index].layout.meta.log;
+    scale.hidden = !shown[index].layout.meta.log;
     buttons.forEach((button) => button.addEventListener("click", () => {
       const type = button.dataset.scale;
-      const dtick = type === "log" ? figures[index].layout.meta.dtick : undefined;
+      const dtick = type === "log" ? shown[index].layout.meta.dtick : undefined;
       const yaxis = { ...layouts[index].yaxis, type, dtick };
       layouts[index] = { ...layouts[index], yaxis };
-      show();
+      mark();
       draw(index);
     }));
-    show();
+    mark();
   });
-  for (const button of document.querySelectorAll(".legend button")) {
+  for (const button of all(".legend button")) {
     button.addEventListener("click", () => {
       const off = button.getAttribute("aria-pressed") === "true";
       button.setAttribute("aria-pressed", String(!off));
@@ -111,6 +213,24 @@ if (source) {
       drawAll();
     });
   }
+  const clocks = document.querySelector(".clock");
+  const known = [...new Set(shown.flatMap((figure) => figure.layout.meta.clocks))];
+  if (clocks && known.length) {
+    clocks.hidden = false;
+    for (const name of known) clocks.append(element("button", name, { type: "button", "data-clock": name, "aria-pressed": "false" }));
+    for (const button of all("button", clocks)) {
+      button.addEventListener("click", () => {
+        clock = button.dataset.clock;
+        all("button", clocks).forEach((other) => other.setAttribute("aria-pressed", String(other === button)));
+        drawAll();
+      });
+    }
+  }
+  document.getElementById("smooth")?.addEventListener("click", (event) => {
+    smooth = !smooth;
+    event.target.setAttribute("aria-pressed", String(smooth));
+    drawAll();
+  });
   dark.addEventListener("change", () => drawAll());
   for (const [name, state] of [["beforeprint", true], ["afterprint", false]]) {
     addEventListener(name, () => {
@@ -118,5 +238,13 @@ if (source) {
       drawAll();
     });
   }
-  drawAll().then(() => document.documentElement.classList.add("drawn"));
-}
+  await drawAll();
+  for (const chart of charts) {
+    chart.on("plotly_click", (event) => {
+      const run = runs.get(event.points[0]?.customdata);
+      if (run) show(run);
+    });
+  }
+  document.documentElement.classList.add("drawn");
+};
+start();

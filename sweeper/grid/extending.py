@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from sweeper.errors import GridError
-from sweeper.grid.blocks import leaves
+from sweeper.grid.blocks import Reach, leaves
 from sweeper.grid.nodes import MAX_BYTES, Node, Place, Problems, Stop, kind, read_yaml
 
 __all__ = ["MAX_EXTENDS", "Source", "extended", "read_text"]
@@ -47,14 +47,18 @@ def read_text(path: str) -> str:
         raise GridError([f"{path}:{line}:{column}: not UTF-8"]) from error
 
 
-def extended(root: Node, path: str, problems: Problems) -> tuple[Node, tuple[Source, ...]]:
+def extended(
+    root: Node, path: str, size: int, problems: Problems
+) -> tuple[Node, tuple[Source, ...]]:
     """The grid with what it extends put under it, and those files, the nearest first.
 
     `path` is the grid's own file, or "": then a relative path counts from the current folder.
+    `size` is its length in bytes: all files together may have no more than one alone.
     Raises `Stop` when one of the files cannot be read; why is noted.
     """
     sources: list[Source] = []
     layers = [root]
+    left = MAX_BYTES - size
     seen = [os.path.realpath(path)] if path else []
     while (entry := (layers[-1].entries or {}).get("extends")) and entry[1].value is not None:
         node = entry[1]
@@ -67,7 +71,8 @@ def extended(root: Node, path: str, problems: Problems) -> tuple[Node, tuple[Sou
             problems.add(node.place, f"extends leads on more than {MAX_EXTENDS} times")
             raise Stop
         seen.append(real)
-        text, layer = _load(node, path, problems)
+        text, layer = _load(node, path, left, problems)
+        left -= len(text.encode())
         sources.append(Source(path, text))
         layers.append(layer)
     merged = layers.pop()
@@ -87,7 +92,7 @@ def _target(node: Node, path: str, problems: Problems) -> str:
     return os.path.normpath(os.path.join(os.path.dirname(path), node.value))
 
 
-def _load(node: Node, path: str, problems: Problems) -> tuple[str, Node]:
+def _load(node: Node, path: str, left: int, problems: Problems) -> tuple[str, Node]:
     try:
         # A pipe or a terminal would be waited for, and nobody could read it again.
         if not stat.S_ISREG(os.stat(path).st_mode):
@@ -103,6 +108,10 @@ def _load(node: Node, path: str, problems: Problems) -> tuple[str, Node]:
     except GridError as error:
         problems.add(node.place, f"extends: {error.problems[0]}")
         raise Stop from None
+    if len(text.encode()) > left:
+        message = f"with {path[:200]} the grid has more than {MAX_BYTES} bytes"
+        problems.add(node.place, f"extends: {message}")
+        raise Stop
     root = read_yaml(text, path, problems)
     if root is None:
         if not problems:
@@ -161,10 +170,11 @@ def _merge_section(under: Node, over: Node, section: str) -> Node:
 def _merge_base(under: Node, over: Node) -> Node:
     """Two `base` sections as dotted keys: `opt.lr` leaves what else is in `opt`."""
     above = {key: (place, node) for key, place, node in _places(over.entries or {})}
+    reach = Reach(above)
     below = {
         key: (place, node)
         for key, place, node in _places(under.entries or {})
-        if not any(_touch(key, other) for other in above)
+        if not reach.touches(key)
     }
     # Keys that the other file gives twice are not to vanish here: they are told.
     twice = [key for key, _ in _flat(over.entries or {})]
@@ -176,13 +186,13 @@ def _merge_base(under: Node, over: Node) -> Node:
 def _without(below: Entries, values: set[str], axes: set[str], above: Entries) -> Entries:
     """What a grid is left with when `above` gives `values` and `axes` for keys of its own."""
     left = dict(below)
-    taken = values | axes
+    taken, given = Reach(values | axes), Reach(values)
 
     def axis(key: str) -> bool:
-        return not any(key == other or key.startswith(f"{other}.") for other in taken)
+        return not taken.holds(key)
 
     def value(key: str) -> bool:
-        return not any(_touch(key, other) for other in values)
+        return not given.touches(key)
 
     if "grid" in left:
         left["grid"] = _cut(left["grid"], axis)
@@ -275,7 +285,3 @@ def _places(entries: Entries) -> Iterable[tuple[str, Place, Node]]:
 def _flat(entries: Entries) -> Iterable[tuple[str, Node]]:
     for key, (_, node) in entries.items():
         yield from leaves(key, node)
-
-
-def _touch(key: str, other: str) -> bool:
-    return key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.")

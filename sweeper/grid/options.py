@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 MAX_SEEDS = 10_000
-MAX_HINTS = 20
+MAX_HINTS = 10
 MIN_LEASE_SECONDS = 15.0
 """Three beats of a worker: with less, a worker that lives would be declared lost."""
 
@@ -95,8 +95,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
     import itertools
 
     # Comparing takes the product of two lengths: what is too long for a slip is passed over.
-    candidates = itertools.islice((other for other in known if len(other) <= 100), 300)
-    found = difflib.get_close_matches(word[:100], list(candidates), n=1)
+    candidates = itertools.islice((other for other in known if len(other) <= 60), 200)
+    found = difflib.get_close_matches(word[:60], list(candidates), n=1)
     return f" (did you mean '{found[0]}'?)" if found else ""
 
 

@@ -38,7 +38,7 @@ from sweeper.grid.options import (
     read_seeds,
 )
 from sweeper.grid.overrides import Override, flow, override_texts, read_overrides
-from sweeper.grid.sampling import Random, draw, read_random
+from sweeper.grid.sampling import MAX_DRAWN, Random, draw, read_random
 
 __all__ = [
     "MAX_AXES",
@@ -58,6 +58,7 @@ _SERVICES = ("local", "tinker", "none")
 
 MAX_AXES = 200
 MAX_ENTRIES = 10_000
+_SOME_SAMPLES = 100
 
 _T = TypeVar("_T")
 Overrides: TypeAlias = Mapping[str, Any] | Sequence[str]
@@ -159,7 +160,7 @@ def _build(
         problems.add(root.place, f"a grid is a mapping, not {kind(root)}")
         raise problems.error()
     try:
-        root, sources = extended(root, path, problems)
+        root, sources = extended(root, path, len(text.encode()) if path else 0, problems)
     except Stop:
         raise problems.error() from None
     grid = _Builder(root, problems).build(stem, overrides)
@@ -310,10 +311,15 @@ class _Builder:
 def _drawn(grid: Grid, problems: Problems) -> Grid:
     """The grid with the values of its `random` sections drawn, as axes that move together."""
     notes: list[str] = []
+    drawing = [owner.random for owner in (grid, *grid.whens) if owner.random is not None]
+    if sum(random.samples * len(random.axes) for random in drawing) > MAX_DRAWN:
+        problems.add(drawing[0].place, f"random: more than {MAX_DRAWN} values, samples times axes")
+    most = _SOME_SAMPLES if problems else MAX_DRAWN  # they only serve to find more problems then
 
     def blocks(owner: Grid | When) -> tuple[Block, ...]:
-        block = None if owner.random is None else draw(owner.random, problems, notes)
-        return owner.blocks if block is None else (*owner.blocks, block)
+        if owner.random is None or owner.random.samples > most:
+            return owner.blocks
+        return (*owner.blocks, draw(owner.random, notes))
 
     grid = grid._replace(
         blocks=blocks(grid),

@@ -20,6 +20,7 @@ MAX_MADE = 100_000
 
 _MAX_CONFIG = 3 * MAX_MADE
 _MAX_KEPT = 20_000_000
+_FILLED = 8
 _TOKEN = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
 _MISSING: Any = object()
 
@@ -83,26 +84,33 @@ class Resolver:
         self._kept: dict[str, Any] = {}
         self._by_id: dict[int, Any] = {}  # the same, which keeps the ids theirs
         self._spent = 0
+        self.work = 0  # what resolving took, in the units of `expansion.MAX_WORK`
 
     def text(
         self, config: Mapping[str, Any], key: str, keys: Collection[str], late: str | None
     ) -> str | None:
         """The canonical text of what `key` holds, the references in `keys` resolved. None for a
         value that depends on the key `late`. Raises `BrokenReference`."""
+        reading = _Reading(config, keys, late)
         try:
-            return canonical(_Reading(config, keys, late).key(key, ()))
+            return canonical(reading.key(key, ()))
         except _Late:
             return None
+        finally:
+            self.work += reading.work
 
     def fill(
         self, config: Mapping[str, Any], value: Any, keys: Collection[str], late: str | None
     ) -> Any:
         """A value that stands for no key itself, references resolved; as it was when it depends
         on the key `late`. Raises `BrokenReference`."""
+        reading = _Reading(config, keys, late)
         try:
-            return self._keep(_Reading(config, keys, late).fill(value, ()))
+            return self._keep(reading.fill(value, ()))
         except _Late:
             return value
+        finally:
+            self.work += reading.work
 
     def resolve(
         self, config: dict[str, Any], keys: Collection[str], late: str | None
@@ -121,6 +129,7 @@ class Resolver:
                     pending.append(key)
                 except BrokenReference as error:
                     broken.append((key, BrokenReference(str(error), error.missing)))
+        self.work += reading.work
         for key, value in made.items():
             below = list(_leaves(key, value))
             if len(below) != 1 or below[0][0] != key:
@@ -150,7 +159,7 @@ class _Reading:
         self.config, self.keys, self.late = config, keys, late
         self.done: dict[str, Any] = {}
         self.failed: dict[str, tuple[str, str | None]] = {}  # no exceptions: they keep much alive
-        self.spent = 0
+        self.spent = self.work = 0
         self._beneath: dict[str, list[str]] | None = None
 
     def key(self, key: str, path: tuple[str, ...]) -> Any:
@@ -197,9 +206,11 @@ class _Reading:
         """A value with its references resolved."""
         if not refers(value):
             return value
+        self.work += _FILLED
         made = self._fill(value, path)
         size = _size(made, MAX_DEPTH, MAX_MADE)
         self.spent += size
+        self.work += 4 * size if type(made) in (dict, list) else size // 64
         if size > MAX_MADE:
             raise BrokenReference(
                 f"references that make more than {MAX_MADE} characters, or nest more than"
@@ -228,6 +239,7 @@ class _Reading:
         parts: list[str] = []
         end = length = 0
         for found in _TOKEN.finditer(text):
+            self.work += 2
             parts.append(text[end : found.start()])
             if found.group(1) is None:
                 parts.append("${")

@@ -31,9 +31,9 @@ from sweeper.grid.options import Section, hint
 
 __all__ = ["MAX_DRAWN", "MAX_SAMPLES", "Drawn", "Random", "draw", "read_random"]
 
-MAX_SAMPLES = 100_000
-MAX_DRAWN = 200_000
-"""Samples times axes."""
+MAX_SAMPLES = 20_000
+MAX_DRAWN = 50_000
+"""Samples times axes, of all sections together."""
 
 _DIGITS = 4
 _CONTEXT = Context(prec=30, rounding=ROUND_HALF_EVEN, Emin=-9999, Emax=9999, traps=[])
@@ -132,15 +132,8 @@ def _read_drawn(key: str, place: Place, node: Node, problems: Problems) -> Drawn
     return Drawn(name, bounds[0], bounds[1], (), node.place)
 
 
-def draw(random: Random, problems: Problems, notes: list[str]) -> Block | None:
+def draw(random: Random, notes: list[str]) -> Block:
     """The samples as axes that move together. Samples that are alike count once."""
-    if random.samples * len(random.axes) > MAX_DRAWN:
-        problems.add(
-            random.place,
-            f"{random.samples} samples of {len(random.axes)} axes; at most {MAX_DRAWN} values are"
-            " drawn",
-        )
-        return None
     columns = {key: _column(random, key, drawn) for key, drawn in random.axes.items()}
     rows: dict[tuple[str, ...], int] = {}
     for number in range(random.samples):

@@ -44,9 +44,8 @@ def choose(
         wanted: set[int] = set()
         for selector in selectors:
             found = _named(runs, selector)
-            # In none of the states is no mistake, in none of the sweeps is one.
-            known = found or states is None or _named(registry.handles(), selector)
-            if not known:
+            # To be in none of the states is no mistake, to be nowhere is one.
+            if not found and not (states and _named(registry.handles(), selector)):
                 raise NotFound(f"no run {selector!r} in {', '.join(registry.roots)}")
             wanted.update(map(id, found))
         runs = [run for run in runs if id(run) in wanted]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sweeper.errors import EnvironmentFailure, NotFound, UsageError
+from sweeper.metrics import as_float
 from sweeper.reading.choosing import chosen, open_registry, tell_problems
 from sweeper.records import RecordedRun
 from sweeper.terminal import warn
@@ -79,14 +80,19 @@ def to_wandb(runs: Sequence[RecordedRun], project: str, folder: str | None) -> i
             reinit="finish_previous",
             settings=wandb.Settings(silent=True),
         )
-        made.define_metric("*", step_metric="step")
         for row in run.history.rows:
-            made.log(_row(row))
+            made.log(*_row(row))
             count += 1
         made.summary["state"] = run.state.value
         made.finish(exit_code=0 if run.state.value == "succeeded" else 1)
     return count
 
 
-def _row(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if value is not None}
+def _row(row: Mapping[str, Any]) -> tuple[dict[str, Any], int | None]:
+    """What W&B logs, and its step: W&B has whole numbers there, any other is a value like others.
+    Rows come with steps ascending, as W&B wants them."""
+    values = {key: value for key, value in row.items() if value is not None}
+    step = as_float(row.get("step"))
+    if step is None or step < 0 or step != int(step):
+        return values, None
+    return {key: value for key, value in values.items() if key != "step"}, int(step)

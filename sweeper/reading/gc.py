@@ -94,7 +94,8 @@ def _snapshots(registry: Registry, before: float) -> Iterator[Waste]:
                     text = sweep.store.read(path).decode("utf-8", "replace")
                     named.update(re.findall(r"[0-9a-f]{16,}", text))
     for folder in _folders(os.path.join(home(), "snapshots"), depth=1):
-        if os.path.basename(folder) not in named and _newest(folder) < before:
+        digest = os.path.basename(folder).partition("-")[0]  # what follows tells clones apart
+        if digest not in named and _newest(folder) < before:
             yield Waste(folder, "code that no sweep here names", _size(folder))
 
 

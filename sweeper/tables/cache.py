@@ -62,7 +62,7 @@ class Cache:
 
 def _encode(name: str, kept: Kept) -> list[bytes | memoryview]:
     columns = kept.columns
-    data = [memoryview(np.ascontiguousarray(c, "<f8")).cast("B") for c in columns.values.values()]
+    data = [np.ascontiguousarray(c, "<f8").data.cast("B") for c in columns.values.values()]
     header = {
         "name": name,
         "about": kept.about,

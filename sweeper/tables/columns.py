@@ -6,6 +6,7 @@ of it counts. Pure: bytes in, arrays out.
 """
 
 import functools
+import re
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ __all__ = [
     "absent",
     "columns_of",
     "join",
+    "line_end",
     "parse_columns",
     "present",
 ]
@@ -42,6 +44,8 @@ ABSENT: float = struct.unpack("<d", struct.pack("<Q", _BITS))[0]
 _EXACT = 2.0**53
 _WIDEST = 2000
 _OPEN, _CLOSE, _NEWLINE = b"{}\n"
+_AWKWARD = re.compile(r'["\\\x00-\x1f\ud800-\udfff]')
+"""What a key that a decoder is made for cannot have in it."""
 _TOGETHER = 250
 """Lines that are tried at once: when one of them is not plain, each is tried alone."""
 
@@ -103,6 +107,16 @@ class Columns:
         odd = {key: found for key, found in odd.items() if found}
         return Columns(int(mask.sum()), values, odd, self.malformed, self.torn)
 
+    def without_empty(self) -> "Columns":
+        """The keys that some row has: those that were only expected left out."""
+        values = {
+            key: column
+            for key, column in self.values.items()
+            # Mostly the first row has it; NaN is not equal to itself.
+            if (self.rows and column[0] == column[0]) or key in self.odd or present(column).any()
+        }
+        return Columns(self.rows, values, self.odd, self.malformed, self.torn)
+
     def head(self, rows: int) -> "Columns":
         """The first `rows` rows."""
         values = {key: column[:rows] for key, column in self.values.items()}
@@ -131,37 +145,48 @@ def join(parts: Sequence[Columns]) -> Columns:
 
 
 def parse_columns(
-    data: bytes, keys: Sequence[str] | None = None, hint: Iterable[str] = ()
+    data: bytes | memoryview, keys: Sequence[str] | None = None, hint: Iterable[str] = ()
 ) -> Columns:
     """The rows in `data` as columns: of all keys, or of those named (each then is there, with or
     without numbers). `hint`: keys to expect, to save the finding out."""
-    end = data.rfind(b"\n") + 1
-    last = data[end:]
+    end = line_end(data)
+    last = bytes(data[end:])
     whole = data[:end] if last else data
     if keys is None:
-        found = _Reader(dict.fromkeys(hint), strict=True)
+        found = _Reader(hint, strict=True)
     else:
         # What is passed over must be text too: the decoder does not look.
-        plain = data.isascii() or _is_text(data)
-        found = _Reader(dict.fromkeys(keys), strict=not plain, wanted=frozenset(keys))
+        plain = _is_text(data) and not any(map(_AWKWARD.search, keys))
+        found = _Reader(keys, strict=not plain, wanted=frozenset(keys))
     if not found.take_whole(whole):
-        lines = whole.split(b"\n")
+        lines = bytes(whole).split(b"\n")
         for start in range(0, len(lines), _TOGETHER):
             found.take_all(lines[start : start + _TOGETHER])
     columns = found.columns()
+    if keys is None:
+        columns = columns.without_empty()
     if not last.strip():
         return columns
     tail = parse(last)
     if not tail.rows:
         return Columns(columns.rows, columns.values, columns.odd, columns.malformed, tail.torn)
-    ending = _Reader(dict.fromkeys(columns.values), strict=keys is None, wanted=found.wanted)
+    ending = _Reader(columns.values, found.strict, found.wanted)
     ending.take(last)
     return columns.then(ending.columns())
 
 
-def _is_text(data: bytes) -> bool:
+def line_end(data: bytes | memoryview) -> int:
+    """Where the last whole line ends."""
+    if len(data) and data[-1] == _NEWLINE:
+        return len(data)
+    return bytes(data).rfind(b"\n") + 1
+
+
+def _is_text(data: bytes | memoryview) -> bool:
+    if not len(data) or np.frombuffer(data, np.uint8).max() < 128:
+        return True
     try:
-        data.decode()
+        bytes(data).decode()
     except UnicodeDecodeError:
         return False
     return True
@@ -185,11 +210,11 @@ class _Reader:
     """Takes lines, gives columns. `wanted` None: all keys."""
 
     def __init__(
-        self, keys: dict[str, None], strict: bool, wanted: frozenset[str] | None = None
+        self, keys: Iterable[str], strict: bool, wanted: frozenset[str] | None = None
     ) -> None:
         self.wanted = wanted
-        self._keys = keys
-        self._strict = strict
+        self._keys = dict.fromkeys(key for key in keys if not _AWKWARD.search(key))
+        self.strict = strict
         self._rows = 0
         self._malformed = 0
         self._read: list[
@@ -197,22 +222,22 @@ class _Reader:
         ] = []  # what the decoder made of lines, and which rows they are
         self._places: list[int] = []
         self._lines: list[bytes] = []
-        self._block: bytes | None = None  # or instead of the lines, all of them
+        self._block: bytes | memoryview | None = None  # or instead of the lines, all of them
         self._parts: list[_Part] = []
         self._slow: list[tuple[int, dict[str, Any]]] = []
         self._decode = self._make()
 
     def _make(self) -> Any:
-        return _decoder(tuple(self._keys), self._strict).decode if self._keys else _refuse
+        return _decoder(tuple(self._keys), self.strict).decode if self._keys else _refuse
 
-    def take_whole(self, data: bytes) -> bool:
+    def take_whole(self, data: bytes | memoryview) -> bool:
         """Whole lines at once, if all are plain; else takes none.
 
         The decoder takes objects with any blanks between them. They are one a line when each line
         begins and ends with a brace and there are as many objects as lines: an object that went
         on in the next line would have `}` and `{` with nothing between, which is no JSON.
         """
-        if not self._keys or not data.startswith(b"{") or not data.endswith(b"}\n"):
+        if not self._keys or len(data) < 3 or data[0] != _OPEN or data[-1] != _NEWLINE:
             return False
         letters = np.frombuffer(data, np.uint8)
         ends = np.flatnonzero(letters == _NEWLINE)
@@ -220,7 +245,7 @@ class _Reader:
         if (letters[ends - 1] != _CLOSE).any() or (letters[ends[:-1] + 1] != _OPEN).any():
             return False
         try:
-            read = _decoder(tuple(self._keys), self._strict).decode_lines(data)
+            read = _decoder(tuple(self._keys), self.strict).decode_lines(data)
         except (ValueError, RecursionError):
             return False
         if len(read) != count:
@@ -259,7 +284,7 @@ class _Reader:
         row = self._chosen(rows[0])
         self._slow.append((self._rows, row))
         self._rows += 1
-        new = [key for key in row if key not in self._keys]
+        new = [key for key in row if key not in self._keys and not _AWKWARD.search(key)]
         if new and len(self._keys) + len(new) <= _WIDEST:
             self._flush()
             self._keys.update(dict.fromkeys(new))
@@ -280,7 +305,7 @@ class _Reader:
         matrix = np.fromiter(flat, np.float64, count * len(keys)).reshape(count, len(keys))
         large = np.abs(matrix) >= _EXACT
         if self._block is not None and large.any():
-            self._lines = self._block.split(b"\n")
+            self._lines = bytes(self._block).split(b"\n")
         for row in np.flatnonzero(large.any(axis=1)).tolist() if large.any() else ():
             # So large that an integer would not be exact: read again, slowly.
             found = parse(self._lines[row] + b"\n").rows[0]

@@ -12,7 +12,7 @@ from sweeper.tables.columns import ABSENT, Columns, Floats, present
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["Part", "numbers_frame", "numbers_table", "plain_table"]
+__all__ = ["Part", "numbers_frame", "numbers_table", "plain_table", "rows_frame"]
 
 _WHOLE = 2.0**53
 
@@ -79,11 +79,11 @@ def numbers_frame(
     keys = _keys(parts, first)
     block = _stacked(parts, keys)
     odd = _odd(parts, frozenset(keys))
-    frame = pandas.DataFrame(block.T, columns=[rename(key) for key in keys], copy=False)
+    frame = pandas.DataFrame(block.T, columns=_index([rename(key) for key in keys]), copy=False)
     for place, key in enumerate(keys):
         if key in odd:
             found = _objects(block[place], odd[key])
-            frame[rename(key)] = pandas.Series(found, index=frame.index)
+            frame[rename(key)] = _series(found, frame.index)
         elif key in whole and len(frame) and _is_whole(block[place]):
             frame[rename(key)] = block[place].astype(np.int64)
     counts = [part.columns.rows for part in parts]
@@ -92,10 +92,44 @@ def numbers_frame(
         codes = {text: code for code, text in enumerate(texts)}
         column = np.repeat([codes[part.common[name]] for part in parts], counts)
         made = pandas.Categorical.from_codes(
-            column.astype(np.int64), dtype=pandas.CategoricalDtype(list(texts))
+            column.astype(np.int64), dtype=pandas.CategoricalDtype(_index(list(texts)))
         )
         frame.insert(place, name, pandas.Series(made, index=frame.index))
     return frame
+
+
+def _index(names: Sequence[str]) -> "pandas.Index[Any]":
+    """Names as pandas has them; as plain objects if half a character is among them, which its
+    texts refuse."""
+    import pandas
+
+    try:
+        return pandas.Index(names)
+    except UnicodeEncodeError:
+        plain: Any = object
+        return pandas.Index(names, dtype=plain)
+
+
+def _series(values: Sequence[Any], index: Any = None) -> "pandas.Series[Any]":
+    import pandas
+
+    try:
+        return pandas.Series(values, index=index)
+    except UnicodeEncodeError:
+        return pandas.Series(values, index=index, dtype=object)
+
+
+def rows_frame(rows: Sequence[Mapping[str, Any]], first: Sequence[str]) -> "pandas.DataFrame":
+    """Rows of Python values as a DataFrame: the columns `first`, then the others in order of
+    appearance. A column is of the type that pandas sees in it."""
+    import pandas
+
+    names = dict.fromkeys(first)
+    for row in rows:
+        names.update(dict.fromkeys(row))
+    columns = [_series([row.get(name) for row in rows]) for name in names]
+    frame = pandas.DataFrame(dict(enumerate(columns)))
+    return frame.set_axis(_index(list(names)), axis=1)
 
 
 def _objects(column: Floats, odd: Mapping[int, Any]) -> list[Any]:

@@ -1,5 +1,5 @@
 """What is known of a sweep's runs without looking again: their events, how they ended, what they
-are judged by. Standard library only, so that `ls` of many runs is quick.
+are judged by. No numpy, so that `ls` starts quickly.
 
 What is remembered of a run's events holds while its folder in `state/` has not changed (bodies of
 events never do), and what is remembered of its metrics while their files have not.
@@ -29,7 +29,7 @@ class Index:
     ) -> Any:
         """`what` of a run, a JSON value: as remembered if the stamps are still the same, else
         found out."""
-        now = [None if stamp is None else list(stamp) for stamp in stamps]
+        now = [stamp and [*stamp] for stamp in stamps]
         known = self._known.get(run, {}).get(what)
         if known is not None and known[0] == now:
             return known[1]

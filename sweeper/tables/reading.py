@@ -12,7 +12,7 @@ from typing import Any
 
 from sweeper.errors import NotFound
 from sweeper.tables.cache import Cache, Kept
-from sweeper.tables.columns import Columns, parse_columns
+from sweeper.tables.columns import Columns, line_end, parse_columns
 from sweeper.tables.keeping import is_fleeting
 from sweeper.tables.sources import Files, Source, Stamp
 
@@ -76,24 +76,25 @@ class Reader:
         return None if self.cache.load(source.name, ()) is not None else keys
 
     def _fresh(self, source: Source, keys: list[str] | None) -> Kept:
-        stamp, data = source.read(0)
+        stamp, data = source.view(0)
         self.bytes_read += len(data)
         columns = parse_columns(data, keys, self._hint)
         if keys is None:
             self._hint = tuple(columns.values)
-        about = _about(stamp, data, columns) if len(data) == stamp.size else {}
+        kept = self.cache is not None and len(data) == stamp.size
+        about = _about(stamp, data, columns) if kept else {}
         return Kept(about, columns, keys is None)
 
     def _continued(self, source: Source, kept: Kept) -> Kept | None:
         """What was kept with what is new; None when the file is another, or was rewritten."""
         mark = _Mark(kept.about)
         begin = 0 if mark.stamp.size == source.stamp.size else max(0, mark.offset - _EDGE)
-        stamp, data = source.read(begin)
+        stamp, data = source.view(begin)
         self.bytes_read += len(data)
         if stamp.size < mark.stamp.size or len(data) != stamp.size - begin:
             return None
         if begin == 0 and stamp.size == mark.stamp.size:
-            same = zlib.crc32(data) == mark.whole
+            same = mark.whole is not None and zlib.crc32(data) == mark.whole
             return Kept(_seen(kept.about, stamp), kept.columns, kept.whole) if same else None
         if zlib.crc32(data[: mark.offset - begin]) != mark.edge:
             return None
@@ -102,14 +103,14 @@ class Reader:
         keys = None if kept.whole else list(old.values)
         later = parse_columns(new, keys, old.values)
         columns = old.then(later)
-        line = new.rfind(b"\n") + 1
+        line = line_end(new)
         about = {
             **_seen(kept.about, stamp),
             "offset": mark.offset + line,
             "rows": columns.rows - _rows_after(new, line),
             "edge": zlib.crc32(data[: mark.offset - begin + line][-_EDGE:]),
-            "sum": zlib.crc32(new[:line], mark.sum),
-            "whole": zlib.crc32(new, mark.sum),
+            "sum": None if mark.sum is None else zlib.crc32(new[:line], mark.sum),
+            "whole": None if mark.sum is None else zlib.crc32(new, mark.sum),
         }
         return Kept(about, columns, kept.whole)
 
@@ -122,7 +123,7 @@ def _fits(kept: Kept, source: Source) -> bool:
 class _Mark:
     """What a cache file says of the file it was made from: its stamp, the end (`offset`) and the
     number of its whole lines, checksums of the bytes before that end (`edge`: the last of them,
-    `sum`: all) and of all bytes (`whole`)."""
+    `sum`: all) and of all bytes (`whole`), None where they were not needed."""
 
     def __init__(self, about: dict[str, Any]) -> None:
         self.stamp = Stamp(about["size"], about["time"], about["inode"])
@@ -130,20 +131,22 @@ class _Mark:
         self.offset: int = about["offset"]
         self.rows: int = about["rows"]
         self.edge: int = about["edge"]
-        self.sum: int = about["sum"]
-        self.whole: int = about["whole"]
+        self.sum: int | None = about["sum"]
+        self.whole: int | None = about["whole"]
 
 
-def _about(stamp: Stamp, data: bytes, columns: Columns) -> dict[str, Any]:
-    offset = data.rfind(b"\n") + 1
-    total = zlib.crc32(memoryview(data)[:offset])
+def _about(stamp: Stamp, data: memoryview, columns: Columns) -> dict[str, Any]:
+    offset = line_end(data)
+    seen = _seen({}, stamp)
+    # Only what changed just now will be compared by all its bytes.
+    total = zlib.crc32(data[:offset]) if seen["fleeting"] else None
     return {
-        **_seen({}, stamp),
+        **seen,
         "offset": offset,
         "rows": columns.rows - _rows_after(data, offset),
         "edge": zlib.crc32(data[max(0, offset - _EDGE) : offset]),
         "sum": total,
-        "whole": zlib.crc32(data[offset:], total),
+        "whole": None if total is None else zlib.crc32(data[offset:], total),
     }
 
 
@@ -153,9 +156,9 @@ def _seen(about: dict[str, Any], stamp: Stamp) -> dict[str, Any]:
             "fleeting": fleeting}  # fmt: skip
 
 
-def _rows_after(data: bytes, line: int) -> int:
+def _rows_after(data: memoryview, line: int) -> int:
     """The rows in what follows the last whole line: one, if it lacks only its newline."""
-    tail = data[line:]
+    tail = bytes(data[line:])
     return parse_columns(tail).rows if tail.strip() else 0
 
 

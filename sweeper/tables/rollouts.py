@@ -76,11 +76,9 @@ def _names(files: Files, folder: str) -> Iterator[tuple[str, str]]:
     """Folder and name of each file one level down."""
     top = files.store.local_path(folder)
     if top is None:
-        start = f"{folder}/" if folder else ""
-        for path in files.entries():
-            parts = path[len(start) :].split("/")
-            if path.startswith(start) and len(parts) == 2:
-                yield parts[0], parts[1]
+        for inner in files.below(folder):
+            for entry in files.inside(inner):
+                yield inner.rpartition("/")[2], entry.path.rpartition("/")[2]
         return
     try:
         inner = [name for name in os.listdir(top) if name.startswith("iteration_")]
@@ -216,7 +214,7 @@ def _parsed(data: bytes, file: SummaryFile, labels: dict[str, list[str]]) -> Col
             row[label] = labels[label].index(text)
         rows.append(row)
     made = columns_of(rows)
-    return Columns(made.rows, made.values, made.odd, found.malformed, found.torn)
+    return Columns(made.rows, made.values, made.odd, found.malformed + found.torn)
 
 
 def rollout_parts(
@@ -246,6 +244,6 @@ def rollout_parts(
             k: v for k, v in own.values.items() if k not in LABELS and (keys is None or k in keys)
         }
         texts = {label: labels[label][int(code)] for label, code in zip(LABELS, codes, strict=True)}
-        bad = 0 if parts else found.malformed + found.torn
+        bad = 0 if parts else found.malformed
         parts.append(Part({**common, **texts}, Columns(own.rows, values, own.odd, bad)))
     return parts

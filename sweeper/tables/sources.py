@@ -5,6 +5,8 @@ a file that grows may lie there in parts, `<path>.parts/<offset>`, until it is w
 """
 
 import os
+import threading
+import zlib
 from typing import NamedTuple, Protocol
 
 from sweeper.errors import NotFound, StoreError
@@ -33,6 +35,27 @@ class Source(Protocol):
         has gone."""
         ...
 
+    def view(self, start: int) -> tuple[Stamp, memoryview]:
+        """The same, good until this thread reads another file."""
+        ...
+
+
+class _Room(threading.local):
+    """Memory that a thread reads files into, one after the other: to get new pages for each costs
+    more than to fill them."""
+
+    def __init__(self) -> None:
+        self.room = bytearray()
+
+    def get(self, size: int) -> memoryview:
+        if len(self.room) < size:
+            self.room = bytearray(size + size // 4)
+        return memoryview(self.room)[:size]
+
+
+_ROOM = _Room()
+_LARGEST = 1 << 25
+
 
 class _Local:
     def __init__(self, name: str, path: str, stamp: Stamp) -> None:
@@ -40,26 +63,26 @@ class _Local:
         self._path = path
 
     def read(self, start: int) -> tuple[Stamp, bytes]:
+        stamp, data = self.view(start)
+        return stamp, bytes(data)
+
+    def view(self, start: int) -> tuple[Stamp, memoryview]:
         try:
             with open(self._path, "rb", buffering=0) as file:
                 status = os.fstat(file.fileno())
                 stamp = Stamp(status.st_size, status.st_mtime_ns, status.st_ino)
                 if start:
                     file.seek(start)
-                data = _exactly(file.fileno(), max(0, stamp.size - start))
+                size = max(0, stamp.size - start)
+                room = _ROOM.get(size) if size <= _LARGEST else memoryview(bytearray(size))
+                filled = 0
+                while filled < size and (more := file.readinto(room[filled:])):
+                    filled += more
         except FileNotFoundError as error:
             raise NotFound(f"{self._path}: no such file") from error
         except OSError as error:
             raise StoreError(f"{self._path}: {error.strerror or error}") from error
-        return stamp, data
-
-
-def _exactly(descriptor: int, count: int) -> bytes:
-    """So many bytes: what is being added meanwhile is for the next time."""
-    data = os.read(descriptor, count)
-    while len(data) < count and (more := os.read(descriptor, count - len(data))):
-        data += more
-    return data
+        return stamp, room[:filled]
 
 
 class _Remote:
@@ -69,7 +92,8 @@ class _Remote:
         self.name = name
         self._store, self._pieces = store, pieces
         end = max(offset + entry.size for offset, entry in pieces)
-        mixed = hash(tuple((offset, entry.size, entry.stamp) for offset, entry in pieces))
+        told = [(offset, entry.size, entry.stamp) for offset, entry in pieces]
+        mixed = zlib.crc32(repr(told).encode())
         time = pieces[0][1].stamp if len(pieces) == 1 else mixed
         self.stamp = Stamp(end, time, 0)
 
@@ -82,6 +106,10 @@ class _Remote:
                 at = end
         return self.stamp, data
 
+    def view(self, start: int) -> tuple[Stamp, memoryview]:
+        stamp, data = self.read(start)
+        return stamp, memoryview(data)
+
 
 class Files:
     """The files below the folder `prefix` of a store. What it says of a remote store is as of its
@@ -91,12 +119,29 @@ class Files:
         self.store, self.prefix = store, prefix
         self.local = store.local_path(prefix)
         self._entries: dict[str, Entry] | None = None
+        self._inside: dict[str, list[Entry]] = {}
+        self._below: dict[str, list[str]] = {}
 
     def entries(self) -> dict[str, Entry]:
         """Everything there is, by path: one listing."""
         if self._entries is None:
             self._entries = {entry.path: entry for entry in self.store.list(self.prefix)}
+            for path, entry in self._entries.items():
+                folder = path.rpartition("/")[0]
+                self._inside.setdefault(folder, []).append(entry)
+            for folder in self._inside:
+                self._below.setdefault(folder.rpartition("/")[0], []).append(folder)
         return self._entries
+
+    def inside(self, folder: str) -> list[Entry]:
+        """The files right in a folder, by that listing."""
+        self.entries()
+        return self._inside.get(folder, [])
+
+    def below(self, folder: str) -> list[str]:
+        """The folders right in a folder that have files right in them, by that listing."""
+        self.entries()
+        return [inner for inner in self._below.get(folder, []) if inner != folder]
 
     def source(self, path: str) -> Source | None:
         """The file at `path` (from the store's root on), or its parts; None without."""
@@ -105,11 +150,10 @@ class Files:
         whole = self.entries().get(path)
         if whole is not None:
             return _Remote(self.store, path, [(0, whole)])
-        folder = f"{path}.parts/"
-        return self._parts(path, [e for p, e in self.entries().items() if p.startswith(folder)])
+        return self._parts(path, self.inside(f"{path}.parts"))
 
     def _local(self, path: str) -> Source | None:
-        full = os.path.join(self.local or "", path[len(self.prefix) :].lstrip("/"))
+        full = f"{self.local}/{path[len(self.prefix) :].lstrip('/')}"
         try:
             status = os.stat(full)
         except (FileNotFoundError, NotADirectoryError):

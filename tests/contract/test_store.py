@@ -1,5 +1,6 @@
 """What every store must do, whatever it is made of."""
 
+import errno
 import multiprocessing
 import os
 import threading
@@ -200,6 +201,16 @@ def test_a_store_that_refuses_says_why(tmp_path: Path) -> None:
     store = LocalStore(str(blocked))
     with pytest.raises(StoreError, match=r"file/a: Not a directory"):
         store.create("a", b"1")
+
+
+def test_a_disk_without_links_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def link(source: str, target: str) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), source, None, target)
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(StoreError, match="no hard links on this disk"):
+        LocalStore(str(tmp_path)).create("s/a", b"1")
+    assert list((tmp_path / "s").iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,8 @@ def test_ended_jobs_stay_with_their_last_screen_and_word(
     job = tmux.job(token, "x#1", group="g")
     program = f"echo the last words; {program}"
     tmux.backend.submit([job._replace(argv=["sh", "-c", program, token])])
-    _until(lambda: any("Pane is dead" in line for line in tmux.backend.logs(token)))
+    # Not until "Pane is dead": tmux may learn of an exit status only when another child exits.
+    _until(lambda: tmux.states([token]) == {JobState.ENDED: 1})
     assert "the last words" in list(tmux.backend.logs(token))
     pane = tmux.backend.find([token])[token]
     for form in ("pane-border-format", "window-status-format"):

@@ -234,6 +234,11 @@ def test_listings(service, rest, training):
     session = service.holder.get_session_id()
     assert session in rest.list_sessions(limit=100).result().sessions
     assert training.model_id in rest.get_session(session).result().training_run_ids
+    sampler = service.create_sampling_client(model_path=weights).result(timeout=WAIT)
+    sample(sampler)
+    name = rest.get_session(session).result().sampler_ids[-1]
+    found = rest.get_sampler(name).result()
+    assert (found.base_model, found.model_path) == (MODEL, weights)
     rest.delete_checkpoint_from_tinker_path(weights).result()
     left = rest.list_checkpoints(training.model_id).result().checkpoints
     assert [c.tinker_path for c in left] == [state]

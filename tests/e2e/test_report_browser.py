@@ -51,24 +51,46 @@ def test_the_curves_are_drawn_without_a_word_on_the_console(
     )
     assert console == []
     assert 'class="drawn"' in document
-    assert len(re.findall(r'class="chart js-plotly-plot"', document)) == 2
-    # Three cells of three runs: nine runs and three means in each of two plots, and the bands.
+    # Two curves, an axis, and what a run takes.
+    assert len(re.findall(r'class="chart js-plotly-plot"', document)) >= 3
+    # Three cells: their runs, their means and their bands in each of two plots.
     lines = re.findall(r'class="js-line"[^>]*d="M[^"]+L', document)
-    assert len(lines) >= 24
+    assert len(lines) >= 12
     ours = "#4ba6dd" if scheme == 0 else "#0072b2"
     red, green, blue = (int(ours[i : i + 2], 16) for i in (1, 3, 5))
     assert f"stroke: rgb({red}, {green}, {blue})" in document
 
 
-def test_what_is_hostile_stays_text(tmp_path: Path, written: ModuleType):
-    written.hostile(tmp_path / "sweeps")
-    report = analysis.analyze(str(tmp_path / "sweeps"), "hostile")
+CLICK_EVERY_RUN = """
+<script>
+setTimeout(() => {
+  let opened = 0, written = 0;
+  for (const button of document.querySelectorAll("button[data-run]")) {
+    button.click();
+    opened += document.getElementById("run").open;
+    written += document.querySelectorAll("#run-rollouts pre").length;
+    document.getElementById("run").close();
+  }
+  document.title = [opened, written].join(" | ");
+}, 3000);
+</script></body>"""
+
+
+@pytest.mark.parametrize("sweep", ["hostile", "hostile-rl"])
+def test_what_is_hostile_stays_text(tmp_path: Path, written: ModuleType, sweep: str):
+    make = written.hostile if sweep == "hostile" else written.hostile_rollouts
+    make(tmp_path / "sweeps")
+    report = analysis.analyze(str(tmp_path / "sweeps"), sweep)
     # A script that ran would name `boom`, which there is not; one that was stopped would be
     # reported by the policy: either shows on the console.
     document, console = opened(Path(report.html_path), tmp_path / "profile")
     assert console == []
     assert 'class="drawn"' in document
     assert not re.search(r"<img[^>]+src=.?x", document)
+    # And in what opens when a run is clicked, the policy gone: `told` fails on an error of `boom`.
+    opened_, texts = told(Path(report.html_path), tmp_path / "2", CLICK_EVERY_RUN)
+    assert int(opened_) == len(report.runs)
+    assert (int(texts) > 0) == (sweep == "hostile-rl")
 
 
 def test_the_policy_stops_a_foreign_script(page: Path, tmp_path: Path):
@@ -92,40 +114,49 @@ def told(page: Path, profile: Path, script: str, *options: str) -> list[str]:
 
 CLICKS = """
 <script>
-const header = [...document.querySelectorAll("th button")].find((b) => b.textContent === "mean");
-const order = () => [...document.querySelectorAll("tbody td.set:nth-child(2)")]
+const headers = [...document.querySelectorAll("#cells-table th button")];
+const header = headers.find((button) => button.textContent === "mean");
+const order = () => [...document.querySelectorAll("#cells-table td.set:nth-child(2)")]
   .map((cell) => cell.textContent).join(" ");
 const said = [order()];
 header.click();
 said.push(order());
 header.click();
 said.push(order());
-const toggle = document.querySelector(".legend button");
-toggle.click();
-said.push(toggle.getAttribute("aria-pressed"));
-document.querySelector("[data-scale=log]").click();
-said.push(document.querySelector("[data-scale=log]").getAttribute("aria-pressed"));
+const filter = document.querySelector("[data-filter=runs-table]");
+filter.value = "lr=0.001 seed=1";
+filter.dispatchEvent(new Event("input"));
+said.push(document.querySelectorAll("#runs-table tbody tr:not([hidden])").length);
 setTimeout(() => {
-  const chart = document.querySelector(".chart");
-  said.push(chart.data.filter((trace) => trace.visible).length);
-  said.push(chart.layout.yaxis.type);
-  document.title = said.join(" | ");
-}, 2000);
+  const curves = document.getElementById("curves");
+  const chart = curves.querySelector(".chart");
+  const toggle = curves.querySelector(".legend button");
+  toggle.click();
+  said.push(toggle.getAttribute("aria-pressed"));
+  curves.querySelector("[data-scale=log]").click();
+  said.push(curves.querySelector("[data-scale=log]").getAttribute("aria-pressed"));
+  setTimeout(() => {
+    said.push(chart.data.filter((trace) => trace.visible).length);
+    said.push(chart.layout.yaxis.type);
+    document.title = said.join(" | ");
+  }, 1500);
+}, 2500);
 </script></body>"""
 
 
 def test_clicks_sort_the_table_and_switch_the_curves(page: Path, tmp_path: Path):
     said = told(page, tmp_path / "profile", CLICKS)
-    # By rank; by mean upwards and downwards; one of three cells (five traces each) is off.
+    # By rank; by mean upwards and downwards; one run is left; one of three cells (of three traces
+    # each: runs, band, mean) is off.
     upwards, downwards = "1e-3 1e-4 0.01", "0.01 1e-4 1e-3"
-    assert said == [upwards, upwards, downwards, "false", "true", "10", "log"]
+    assert said == [upwards, upwards, downwards, "1", "false", "true", "6", "log"]
 
 
 PAPER = """
 <script>
 const said = [];
 const look = () => {
-  const chart = document.querySelector(".chart");
+  const chart = document.querySelector("#curves .chart");
   const open = [...document.querySelectorAll("details")].every((details) => details.open);
   said.push(chart.querySelector(".main-svg").getAttribute("width"), open, chart.offsetWidth);
 };
@@ -138,7 +169,7 @@ setTimeout(() => {
     dispatchEvent(new Event("afterprint"));
     setTimeout(() => { look(); document.title = said.join(" | "); }, 1000);
   }, 1000);
-}, 1000);
+}, 3000);
 </script></body>"""
 
 

@@ -112,3 +112,15 @@ def test_a_deleted_socket_costs_no_run(shell: Shell) -> None:
     assert launcher.returncode == 0, output
     assert shell.executed() == ["0 1", "0 2", "0 3"]
     assert len(shell.panes()) > 1  # the same server answers again
+
+
+def test_a_launch_while_the_launcher_before_is_still_leaving(shell: Shell) -> None:
+    """Its window is still taken by a program that will start nothing any more."""
+    from sweeper.backends.tmux import TmuxServer
+
+    folder = str(shell.folder / "sweeps" / "s")
+    TmuxServer().ensure_window("s", folder, "launcher", ["sleep", "3"])
+    launch = shell.start("launch", "grid.yaml", "x=0", "y=1")
+    said, _ = launch.communicate(timeout=60)
+    assert launch.returncode == 0, said
+    _until((shell.folder / "ledger").exists)

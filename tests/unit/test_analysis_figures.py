@@ -24,7 +24,12 @@ def test_the_mean_is_over_the_runs_that_count(tmp_path: Path, written: ModuleTyp
     assert drawn["mean"]["y"] == [2.0, 2.0]
     assert drawn["mean"]["name"].endswith("(mean of 2)")
     assert drawn["band"]["y"] == [2.0, 3.0, 1.0, 2.0]
-    assert len([t for t in figure["data"] if t["meta"]["role"] == "run"]) == 4
+    # The succeeded runs in one line with gaps, the failed one dotted.
+    whole, failed = (trace for trace in figure["data"] if trace["meta"]["role"] == "run")
+    assert [name for name, _, _ in whole["meta"]["runs"]] == [f"lr=1,seed={s}" for s in range(3)]
+    assert [count for _, count, _ in whole["meta"]["runs"]] == [3, 3, 3]
+    assert whole["y"] == [2.0, 1.0, None, 2.0, 3.0, None, 50.0, None]
+    assert failed["line"]["dash"] == "dot" and failed["meta"]["runs"][0][0].endswith("(failed)")
     assert drawn["end"]["y"] == [50.0]
 
 

@@ -1,39 +1,118 @@
 """Curves, edges of the grid, and the words that numbers become."""
 
 import math
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
+import numpy as np
 import pytest
 
 from analysis import words
 from analysis.curves import band, thin
 from analysis.edges import find_edges
-from sweeper.metrics import Point
+from analysis.history import Histories
+from analysis.series import Series, best, last, smoothed
+from sweeper.metrics import numbers, value_at
+from sweeper.registry import Registry
+
+
+def points(pairs: list[tuple[float, float]]) -> Series:
+    steps, values = (np.array([pair[i] for pair in pairs], dtype=float) for i in (0, 1))
+    return Series(steps, values, np.arange(len(pairs)))
 
 
 def test_thinning_keeps_the_ends_and_every_spike():
-    values = [0.0] * 10_000
+    values = np.zeros(10_000)
     values[1234], values[7777] = 50.0, -50.0
-    kept = thin(list(range(10_000)), values)
+    kept = thin(values).tolist()
     assert len(kept) <= 240 and kept == sorted(set(kept))
     assert {0, 1234, 7777, 9999} <= set(kept)
 
 
+@pytest.mark.parametrize("count", [240, 241, 242, 243, 500, 1001])
+def test_thinning_keeps_to_its_limit_for_every_length(count: int):
+    values = np.cos(np.arange(count) ** 2)
+    kept = thin(values).tolist()
+    assert len(kept) <= 240 and kept[0] == 0 and kept[-1] == count - 1
+    assert {int(values.argmin()), int(values.argmax())} <= set(kept)
+
+
 def test_short_curves_are_left_alone():
-    assert thin([0, 1, 2], [3, 2, 1]) == [0, 1, 2]
+    assert thin(np.array([3.0, 2.0, 1.0])).tolist() == [0, 1, 2]
 
 
 def test_a_band_covers_the_steps_that_all_runs_share():
-    runs = [
-        [Point(0, 1.0), Point(10, 2.0), Point(20, 4.0), Point(None, 99.0)],
-        [Point(0, 3.0), Point(5, 9.0), Point(10, 4.0), Point(20, math.nan)],
-    ]
-    assert band(runs) == ([0, 10], [2.0, 3.0], [1.0, 2.0], [3.0, 4.0])
-    assert band([]).steps == []
+    found = band(
+        [
+            points([(0, 1.0), (10, 2.0), (20, 4.0)]),
+            points([(0, 3.0), (5, 9.0), (10, 4.0), (20, math.nan)]),
+        ]
+    )
+    assert [part.tolist() for part in found[:4]] == [[0, 10], [2.0, 3.0], [1.0, 2.0], [3.0, 4.0]]
+    assert [at.tolist() for at in found.at] == [[0, 1], [0, 2]]
+    assert not len(band([]).steps)
 
 
 def test_a_band_of_enormous_values_is_finite():
-    found = band([[Point(0, 1.7e308)], [Point(0, 1.5e308)]])
-    assert found.mean == [pytest.approx(1.6e308)]
+    found = band([points([(0, 1.7e308)]), points([(0, 1.5e308)])])
+    assert found.mean.tolist() == [pytest.approx(1.6e308)]
+
+
+AWKWARD: list[Any] = [1, 2.5, None, "3", "text", True, [1], {"a": 1}, 10**400, -(10**400), math.nan]
+
+
+@pytest.mark.parametrize("metric", [None, "key"])
+def test_columns_hold_what_the_registry_takes_for_numbers(
+    tmp_path: Path, written: ModuleType, metric: str | None
+):
+    rows = [{"step": step, "key": value} for step, value in enumerate(AWKWARD)]
+    histories = [rows, rows[:2], rows[:3], rows[3:8], rows[8:10], rows[10:], [{"step": 0, "b": 1}]]
+    histories.append([{"key": 5.0}, {"key": 2.0}])
+    histories.append([{"key": 5.0}, {"key": 2.0, "step": 7}, {"step": 9, "key": math.nan}])
+    sweep = written.Written(tmp_path)
+    for seed, own in enumerate(histories):
+        sweep.run({}, seed, own)
+    sweep.save()
+    registry = Registry(str(tmp_path))
+    runs = registry.sweep("demo").runs
+    found = Histories(registry, runs, metric)
+    for run, own in zip(runs, histories, strict=True):
+        expected = numbers(run.history.rows, "key")
+        stepped = [p for p in expected if p.step is not None] or [
+            p._replace(step=i) for i, p in enumerate(expected)
+        ]
+        series = found.of(run.id).series("key")
+        assert series.steps.tolist() == [p.step for p in stepped], own
+        assert np.array_equal(series.values, [p.value for p in stepped], equal_nan=True)
+        if metric is not None:
+            assert ("key" in found.of(run.id).keys) == bool(expected)
+
+
+@pytest.mark.parametrize("goal", ["minimize", "maximize"])
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        [(0, 2.0), (1, 1.0), (2, 1.0), (3, math.nan)],
+        [(0, math.nan), (1, math.inf)],
+        [],
+    ],
+)
+def test_a_run_is_judged_as_the_registry_judges_it(pairs: list[tuple[float, float]], goal: str):
+    rows = [{"step": step, "key": value} for step, value in pairs]
+    own = points(pairs)
+    sign = 1.0 if goal == "minimize" else -1.0
+    for at, found in (("last", last(own)), ("best", best(own, sign))):
+        expected = value_at(numbers(rows, "key"), goal, at)
+        assert (found is None) == (expected is None)
+        if found is not None and expected is not None:
+            assert found == (expected.step, pytest.approx(expected.value, nan_ok=True))
+
+
+def test_the_smoothed_value_is_the_mean_of_the_last_tenth():
+    assert smoothed(points([(i, float(i)) for i in range(100)])) == pytest.approx(94.5)
+    assert smoothed(points([(0, 1.0), (1, math.nan)])) is None
+    assert smoothed(points([])) is None
 
 
 @pytest.mark.parametrize(

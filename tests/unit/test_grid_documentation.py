@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.cells import MAX_PLAN
-from sweeper.expansion import MAX_RUNS
+from sweeper.expansion import MAX_RUNS, MAX_WORK
 from sweeper.grid import extending, nodes, options, reading, references, sampling
 from sweeper.grid.conditions import MAX_WHENS
 from sweeper.planner import plan
@@ -54,6 +54,7 @@ def test_every_section_is_named():
         nodes.MAX_DEPTH,
         nodes.MAX_DIGITS,
         MAX_RUNS,
+        MAX_WORK,
         MAX_PLAN,
         reading.MAX_AXES,
         reading.MAX_ENTRIES,

@@ -40,7 +40,7 @@ MISTAKES = {
     "recipe: r\nrandom: {samples: 2}": "g.yaml:2:9: random needs axes",
     "recipe: r\nrandom: {samples: 2, axes: {}}": "g.yaml:2:28: random.axes is empty",
     "recipe: r\nrandom: {samples: 0, axes: {a: {choice: [1]}}}": "g.yaml:2:19: random.samples is "
-    "1 to 100000, not 0",
+    "1 to 20000, not 0",
     "recipe: r\nrandom: {sample: 1, samples: 1, axes: {a: {choice: [1]}}}": "g.yaml:2:10: unknown "
     "key 'sample' in random (did you mean 'samples'?)",
     "recipe: r\nrandom: {samples: 1, seed: x, axes: {a: {choice: [1]}}}": "g.yaml:2:28: "
@@ -60,9 +60,8 @@ MISTAKES = {
     "integers takes two integers, the lower first",
     "recipe: r\nrandom: {samples: 1, axes: {a: {uniform: [0, .inf]}}}": "g.yaml:2:42: axis 'a': "
     "uniform takes numbers of at most 1e+15",
-    "recipe: r\nrandom: {samples: 99999, axes: {a: {uniform: [0, 1]}, b: {uniform: [0, 1]}, "
-    "c: {uniform: [0, 1]}}}": "g.yaml:2:9: 99999 samples of 3 axes; at most 200000 "
-    "values are drawn",
+    "recipe: r\nrandom: {samples: 19999, axes: {a: {uniform: [0, 1]}, b: {uniform: [0, 1]}, "
+    "c: {uniform: [0, 1]}}}": "g.yaml:2:9: random: more than 50000 values, samples times axes",
     "recipe: r\ngrid: {a: [1, 2]}\nrandom: {samples: 1, axes: {a: {uniform: [0, 1]}}}": "g.yaml:"
     "3:32: axis 'a' is given twice",
     "recipe: r\nwhen: {if: {a: 1}}": "g.yaml:2:7: when is a mapping; it takes a list of mappings "
@@ -198,7 +197,7 @@ def test_the_command_line_on_what_is_drawn():
     message = "write random.samples=<count>, random.seed=<integer>, or ~random"
     assert problems("random.sample=5", **grid) == [f"override 'random.sample=5': {message}"]
     assert problems("random.samples=0", **grid) == [
-        "override 'random.samples=0': random.samples is 1 to 100000"
+        "override 'random.samples=0': random.samples is 1 to 20000"
     ]
     assert problems("random.seed=x", **grid) == [
         "override 'random.seed=x': random.seed takes an integer"

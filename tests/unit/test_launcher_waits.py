@@ -2,12 +2,15 @@
 
 import itertools
 import random
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sweeper.breaker import Breaker, Failure, last_line, normalised
 from sweeper.documents import encode
+from sweeper.errors import NotFound, StoreError
 from sweeper.layout import token
 from sweeper.pacing import QUOTA_TRIES, Pace, backoff
 from sweeper.states import OPEN, Event, State, fold
@@ -175,6 +178,30 @@ def test_a_sweep_whose_first_runs_all_fail_alike_is_held(make_scene: Any) -> Non
     assert len(scene.backend.submitted) == 8  # a relaunch goes on
 
 
+def test_a_sweep_that_is_removed_is_not_begun_again(make_scene: Any) -> None:
+    scene = make_scene(3)
+    scene.step()
+    submitted = list(scene.backend.submitted)
+    folder = Path(scene.store.root, "s")
+    shutil.rmtree(folder / "state")
+    with pytest.raises(StoreError, match="events that were on record are gone"):
+        scene.step()
+    shutil.rmtree(folder)
+    with pytest.raises(NotFound, match="was removed while its launcher was at work"):
+        scene.launcher.run()
+    assert scene.backend.submitted == submitted
+    assert not folder.exists()
+
+
+def test_nothing_is_held_where_nothing_is_left(make_scene: Any) -> None:
+    scene = make_scene(1)
+    scene.step()
+    scene.finish(scene.ids[0], event=Event.FAILED, reason="error", code=3)
+    summary = scene.step()
+    assert summary.finished
+    assert summary.held is None
+
+
 def test_a_retry_lifts_the_hold(make_scene: Any) -> None:
     scene = make_scene(6, max_parallel=4)
     scene.step()
@@ -220,9 +247,8 @@ def test_retries_come_before_the_hold(make_scene: Any) -> None:
         assert summary.held is None
         for run in scene.ids:
             _fail(scene, run, "no", attempt)
-    summary = scene.step()
-    assert summary.held is not None
-    assert summary.finished
+    assert scene.step().finished
+    assert scene.launcher._judge._breaker.tripped(3) is not None
 
 
 def test_failures_of_an_earlier_launch_hold_nothing(make_scene: Any) -> None:
@@ -275,6 +301,19 @@ def test_smoke_that_fails_starts_nothing_more(make_scene: Any) -> None:
     assert summary.held == (
         "the first run, x=0, is failed (KeyError: 'x'): nothing else is started"
     )
+
+
+def test_a_smoke_run_that_is_cancelled_while_it_waits_ends_the_launch(make_scene: Any) -> None:
+    scene = make_scene(3, retries=2)
+    scene.launcher = scene.new_launcher(smoke=True)
+    run = scene.ids[0]
+    scene.step()
+    scene.finish(run, event=Event.FAILED, reason="error")
+    assert not scene.step().finished
+    scene.worker(run, 1, Event.CANCEL)
+    summary = scene.step()
+    assert summary.finished
+    assert summary.held is not None and "the first run" in summary.held
 
 
 def test_a_retry_after_a_failed_smoke_run_may_be_of_any_run(make_scene: Any) -> None:

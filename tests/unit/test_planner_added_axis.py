@@ -113,7 +113,7 @@ def test_giving_a_default_makes_other_runs_and_is_warned_of():
     later = plan({**GRID, "base": {}, "random": None, "grid": {"lr": [1], "rank": [8.0, 32]}})
     later = later._replace(recipe=later.recipe._replace(takes=takes))
     assert repeats_by_default(later, earlier.document()) == [
-        "1 runs differ from recorded ones only in giving rank, with the recipe's default: they are"
-        " other runs, and train again"
+        "runs that differ from recorded ones only in giving rank, with the recipe's default: 1;"
+        " they are other runs, and train again"
     ]
     assert repeats_by_default(later, later.document()) == []

@@ -174,6 +174,7 @@ values = st.one_of(
 )
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.lists(keys, unique=True, max_size=8))
 def test_labels_of_keys_are_distinct_and_safe(found):
     labels = [label.casefold() for label in key_labels(found).values()]
@@ -212,7 +213,7 @@ samples = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     some_axes,
     st.dictionaries(fields, few | st.sampled_from(["${a}", "x${b}", "${s_}"]), max_size=2),

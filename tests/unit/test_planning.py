@@ -209,3 +209,20 @@ def test_warnings_are_on_standard_error(capsys: pytest.CaptureFixture[str], tmp_
     out, err = capsys.readouterr()
     assert "only one value" in json.loads(out)["warnings"][0]
     assert err == ""
+
+
+def test_runs_that_only_give_a_default_are_warned_of(store: LocalStore) -> None:
+    old = plan(GRID)
+    store.replace(Layout("toys").plan, encode(old.document() | {"created": "x"}))
+    planned = plan(GRID | {"base": {"fixed": "x", "rank": 8}})
+    takes = {"rank": {"type": "int", "default": 8}}
+    planned = planned._replace(recipe=planned.recipe._replace(takes=takes), warnings=("first",))
+    found = planning.survey(planned, store)
+    warning = (
+        "runs that differ from recorded ones only in giving rank, with the recipe's default: 4;"
+        " they are other runs, and train again"
+    )
+    assert found.plan.warnings == ("first", warning)
+    assert planning.document(found, store)["warnings"] == ["first", warning]
+    store.replace(Layout("toys").plan, encode(planned.document() | {"created": "x"}))
+    assert planning.survey(planned, store).plan.warnings == ("first",)

@@ -65,7 +65,15 @@ def test_the_copy_has_the_code_and_links_to_the_rest(checkout: Path, tmp_path: P
     assert (top / "link").read_text() == "version = 2\n"
     assert made.linked == ("away",)
     assert (top / "away").resolve() == Path("/etc/hostname").resolve()
-    assert not (top / ".git").exists()
+    (checkout / "package" / "code.py").write_text("version = 4\n")
+    _git(checkout, "-c", "user.name=n", "-c", "user.email=n@x", "commit", "-qam", "two")
+    index = (checkout / ".git" / "index").read_bytes()
+    assert _git(top, "rev-parse", "HEAD") == _git(checkout, "rev-parse", "HEAD~1")
+    assert _git(top, "rev-parse", "--show-toplevel").strip() == os.fsencode(top)
+    assert b"-version = 1\n+version = 2\n" in _git(top, "diff", "HEAD")
+    assert b"new.py" in _git(top, "status", "--porcelain")
+    _git(top, "-c", "user.name=n", "-c", "user.email=n@x", "commit", "-qam", "a recipe's")
+    assert b"recipe" not in _git(checkout, "log", "--all", "--oneline")
     assert (checkout / ".git" / "index").read_bytes() == index
     assert b"new.py" in _git(checkout, "status", "--porcelain")
 
@@ -110,6 +118,70 @@ def test_secrets_large_and_deleted_files_are_not_kept(
     assert not (top / "run.sh").exists()
 
 
+@pytest.mark.parametrize("above", [".", ".."])
+def test_a_store_that_holds_the_checkout_hides_no_code(
+    checkout: Path, tmp_path: Path, above: str
+) -> None:
+    store = LocalStore(str(checkout / above))
+    store.replace("other/sweep.json", b"{}")
+    store.replace("s/state/x", b"")
+    made = snapshot.make(store, "s", str(checkout))
+    assert made.document is not None
+    assert not snapshot.changed(store, made.document)
+    (checkout / "package" / "code.py").write_text("version = 3\n")
+    assert snapshot.changed(store, made.document)
+    top = Path(snapshot.extract(store, made.document, str(tmp_path / "home")))
+    assert (top / "package" / "code.py").read_text() == "version = 1\n"
+    assert not (top / "other").is_dir() or (top / "other").is_symlink()
+
+
+@pytest.mark.parametrize("disk", ["project/disk", "disk"])
+def test_a_tracked_folder_that_has_become_a_link(checkout: Path, tmp_path: Path, disk: str) -> None:
+    (checkout / "package").rename(tmp_path / disk)
+    (tmp_path / disk / "other").write_text("x")
+    inside = disk.startswith("project")
+    (checkout / "package").symlink_to("disk" if inside else tmp_path / disk)
+    store, made = _make(checkout)
+    assert made.document is not None
+    top = Path(snapshot.extract(store, made.document, str(tmp_path / "home")))
+    assert (top / "package" / "code.py").read_text() == "version = 1\n"
+    assert (top / "package" / "other").read_text() == "x"
+
+
+def test_data_that_came_after_the_first_launch_is_there_at_the_next(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+    (checkout / "data").rename(tmp_path / "data")
+    store, made = _make(checkout)
+    assert made.document is not None
+    top = Path(snapshot.extract(store, made.document, str(tmp_path / "home")))
+    assert not (top / "data").exists()
+    (tmp_path / "data").rename(checkout / "data")
+    _, again = _make(checkout)
+    assert again.document == made.document
+    assert (top / "data" / "big.bin").read_text() == "big"
+
+
+def test_environments_of_packages_and_our_own_files_are_not_copied(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody told git to ignore them: they would leave no room for the user's own files."""
+    home = checkout / "home"
+    monkeypatch.setenv("SWEEPER_HOME", str(home))
+    monkeypatch.setattr(snapshot, "_UNTRACKED_FILES", 2)
+    for name in (".env3/pyvenv.cfg", ".env3/m.py", "home/environments/x.json", "home/snapshots/y"):
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkout / name).write_text("")
+    store, made = _make(checkout)
+    assert made.document is not None
+    assert made.linked == ("away",)
+    top = Path(snapshot.extract(store, made.document, str(home)))
+    assert os.readlink(top / ".env3") == str(checkout / ".env3")
+    assert os.readlink(top / "home") == str(home)
+    assert not (top / "new.py").is_symlink()
+
+
 def test_what_is_no_checkout_or_too_large_is_used_as_it_is(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +195,24 @@ def test_what_is_no_checkout_or_too_large_is_used_as_it_is(
     _, made = _make(checkout)
     assert made.document is None
     assert "of code in" in str(made.why)
+
+
+def test_the_same_code_committed_and_launched_from_a_hook(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+    store, made = _make(checkout)
+    assert made.document is not None
+    top = Path(snapshot.extract(store, made.document, str(tmp_path / "home")))
+    _git(checkout, "add", "new.py")
+    _git(checkout, "-c", "user.name=n", "-c", "user.email=n@x", "commit", "-qm", "two")
+    with monkeypatch.context() as hook:
+        hook.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
+        _, again = _make(checkout)
+    assert again.document is not None
+    assert again.document["hash"] == made.document["hash"]
+    assert _git(top, "rev-parse", "HEAD") == _git(checkout, "rev-parse", "HEAD")
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_many_extract_at_once(checkout: Path, tmp_path: Path) -> None:

@@ -1,9 +1,12 @@
 """Cancel and retry: the requests, and what a launcher makes of them."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sweeper import backends, steering
+from sweeper.documents import encode
 from sweeper.errors import NotFound, UsageError
 from sweeper.layout import token
 from sweeper.records import Sweep
@@ -210,6 +213,25 @@ def test_cancelling_before_anything_ran_needs_no_backend(make_scene: Any) -> Non
     assert [request.why for request in cancel_runs(scene.store, "s", scene.ids)] == [
         "cancelled"
     ] * 3
+
+
+def test_cancelling_some_leaves_the_environment_to_the_others(
+    make_scene: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launcher that will start them may be on its way."""
+    scene = make_scene(2, max_parallel=1)
+    first, second = scene.ids
+    kept = tmp_path / "environment.json"
+    kept.write_text("{}")
+    scene.store.replace(scene.layout.service, encode({"schema": 1, "env_file": str(kept)}))
+    monkeypatch.setattr(backends, "open_backend", lambda *_: scene.backend)
+    monkeypatch.setattr(steering, "_POLL_SECONDS", 0.0)
+    scene.step()
+    scene.backend.end(token(first, 1))
+    assert [r.why for r in cancel_runs(scene.store, "s", [first])] == ["cancelled"]
+    assert kept.exists()
+    cancel_runs(scene.store, "s", [second])
+    assert not kept.exists()
 
 
 def test_which_runs_are_meant(make_scene: Any) -> None:

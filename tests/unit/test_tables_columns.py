@@ -13,6 +13,7 @@ from sweeper.metrics import merge, parse
 from sweeper.tables.columns import ABSENT, Columns, parse_columns, present
 from sweeper.tables.merging import merge_columns
 
+KEYS = ["a", "b", "late", "\u00e9", "run", 'a"b', "a\\", "\x01", "\ud800", ""]
 values = st.one_of(
     st.floats(),
     st.integers(-5, 5),
@@ -22,11 +23,14 @@ values = st.one_of(
 steps = st.one_of(
     st.integers(0, 6), st.sampled_from([1.0, 2.5, None, "3", math.nan, math.inf, True])
 )
-objects = st.dictionaries(st.sampled_from(["a", "b", "late", "\u00e9", "run"]), values, max_size=4)
-rows = st.one_of(objects, st.tuples(steps, objects).map(lambda pair: {"step": pair[0], **pair[1]}))
+objects = st.dictionaries(st.sampled_from(KEYS), values, max_size=4)
+stepped = st.tuples(steps, objects).map(lambda pair: {"step": pair[0], **pair[1]})
+rows = st.one_of(objects, stepped)
 broken = st.sampled_from(
-    [b"", b"  ", b"text", b"[1]", b'{"a":1}{"b":2}', b'{"a":', b'"b":1}', b'{"a":1e400}', b'{"a":01}',
-     b'{"x":"\xff","a":1}', b'{"\xff":2,"a":1}', b'{"a":1,"a":2}', b'{"x":1.2.3,"a":1}', b'{"a":1,}',
+    [b"", b"  ", b"text", b"[1]", b'{"a":1}{"b":2}', b'{"a":', b'"b":1}', b'{"a":1e400}',
+     b'{"a":01}', b'{"a":[{}', b'{}]}', b'{"a":{}', b'{"b":1}}',
+     b'{"x":"\xff","a":1}', b'{"\xff":2,"a":1}', b'{"a":1,"a":2}', b'{"x":1.2.3,"a":1}',
+     b'{"a":1,}',
      b'{"x":"\\q","a":1}', b"\xef\xbb\xbf{\"a\":1}", b'{"\\u0061":7}', b' {"a":1}\r', b"{}"]
 )  # fmt: skip
 lines = st.one_of(rows.map(lambda row: json.dumps(row).encode()), broken)
@@ -65,7 +69,10 @@ def same(found: Sequence[dict[str, Any]], wanted: Sequence[dict[str, Any]]) -> b
 
 
 @settings(max_examples=60, deadline=None)
-@given(data=files, keys=st.sampled_from([None, ["step", "a"], ["step", "late", "\u00e9"]]))
+@given(
+    data=files,
+    keys=st.sampled_from([None, ["step", "a"], ["step", "late", "\u00e9"], ["step", *KEYS]]),
+)
 def test_columns_hold_what_the_slow_parser_reads(data: bytes, keys: list[str] | None):
     slow, quick = parse(data), parse_columns(data, keys)
     wanted = [{k: v for k, v in row.items() if keys is None or k in keys} for row in slow.rows]
@@ -94,8 +101,19 @@ def test_a_key_that_first_appears_at_step_50000_is_kept(keys: list[str] | None):
     assert keys is not None or found.column("a")[-1] == 2
 
 
+def test_a_key_in_need_of_escapes_is_read_from_a_last_line_without_its_end():
+    found = parse_columns(b'{"a\\"b": 1.0}\n{"a\\"b": 2.0}', ['a"b'])
+    assert found.column('a"b').tolist() == [1, 2]
+
+
 def test_a_recorded_nan_is_there_and_an_absent_number_is_not():
     found = parse_columns(b'{"a":NaN}\n{"b":1}\n')
     assert present(found.column("a")).tolist() == [True, False]
     assert math.isnan(found.column("a")[0]) and math.isnan(ABSENT)
     assert found.has("b").tolist() == [False, True] and not found.has("c").any()
+
+
+def test_a_key_that_was_only_expected_is_not_there():
+    found = parse_columns(b'{"a":1}\n{"a":2,"note":"x"}\n', None, ("a", "b", "note"))
+    assert list(found.values) == ["a", "note"]
+    assert found.odd == {"note": {1: "x"}} and found.column("a").tolist() == [1, 2]

@@ -1,0 +1,302 @@
+"""`sweeper compare A B`: two sweeps, cell by cell, or two cells, seed by seed."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from analysis import words
+from analysis.cells import Cell, Ranking, rank
+from analysis.findings import short_name
+from analysis.frames import Metric, RunData, SweepData, load
+from analysis.inference import Estimate, contrast, holm, paired
+from analysis.settings import flat, level
+from analysis.statistics import Scale, choose_scale
+from sweeper.documents import strict
+from sweeper.errors import NotFound, UsageError
+from sweeper.registry import Registry
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["Versus", "versus"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A cell of A beside the same of B. `difference` is B less A on the scale of the comparison,
+    over all seeds (Welch), `over_seeds` over those that both have; `p` is that of `difference`,
+    adjusted for the number of rows (Holm)."""
+
+    name: str
+    a: Cell
+    b: Cell
+    difference: Estimate
+    over_seeds: Estimate | None
+    p: float | None
+
+
+@dataclass(frozen=True)
+class Versus:
+    """What two sweeps or two cells have in common and what not. `changed` are configuration keys
+    with one value throughout A and another throughout B."""
+
+    a: str
+    b: str
+    metric: Metric
+    scale: Scale
+    rows: tuple[Row, ...]
+    overall: Estimate | None
+    only_a: tuple[str, ...]
+    only_b: tuple[str, ...]
+    changed: tuple[tuple[str, str, str], ...]
+    costs: tuple[tuple[str, str, str], ...] = field(default_factory=tuple)
+
+    @property
+    def text(self) -> str:
+        """For a terminal."""
+        lines = list(_lines(self))
+        return "\n".join(
+            "".join(c if c.isprintable() else "\ufffd" for c in line) for line in lines
+        )
+
+    @property
+    def table(self) -> "pandas.DataFrame":
+        """A row a pair of cells."""
+        import pandas
+
+        return pandas.DataFrame([_record(row) for row in self.rows])
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """For `--json`."""
+        return strict(
+            {
+                "schema": 1,
+                "a": self.a,
+                "b": self.b,
+                "metric": self.metric.name,
+                "goal": self.metric.goal,
+                "scale": self.scale,
+                "cells": [_record(row) for row in self.rows],
+                "overall": None if self.overall is None else self.overall._asdict(),
+                "only_a": list(self.only_a),
+                "only_b": list(self.only_b),
+                "changed": [{"key": key, "a": a, "b": b} for key, a, b in self.changed],
+            }
+        )
+
+
+def versus(
+    registry: Registry, a: str, b: str, metric: str | None = None, goal: str | None = None
+) -> Versus:
+    """Compare `a` and `b`, each a sweep or `sweep/cell` (the beginning of its name is enough).
+
+    Sweeps are joined by the settings that differ within either: cells that agree in them are the
+    same cell. Raises `NotFound`, and `UsageError` for a sweep beside a cell, without a metric, and
+    for sweeps that are judged differently.
+    """
+    own, other = (_side(registry, reference, metric, goal) for reference in (a, b))
+    if (own.cell is None) != (other.cell is None):
+        raise UsageError("compare two sweeps, or two cells (sweep/cell)")
+    judged = own.data.metric
+    if judged is None or judged != other.data.metric:
+        raise UsageError("the two are not judged by the same metric: say --metric and --goal")
+    if own.cell is not None and other.cell is not None:
+        pairs = [(f"{short_name(own.cell)} and {short_name(other.cell)}", own.cell, other.cell)]
+        only: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    else:
+        pairs, only = _joined(own, other)
+    scale = choose_scale([cell.values for _, x, y in pairs for cell in (x, y)])
+    rows = _rows(pairs, scale)
+    return Versus(
+        a=a,
+        b=b,
+        metric=judged,
+        scale=scale,
+        rows=tuple(rows),
+        overall=_overall(pairs, scale) if len(pairs) > 1 else None,
+        only_a=only[0],
+        only_b=only[1],
+        changed=tuple(_changed(own, other)),
+        costs=tuple(_costs(own, other)),
+    )
+
+
+@dataclass(frozen=True)
+class _Side:
+    data: SweepData
+    ranking: Ranking
+    cell: Cell | None
+
+    @property
+    def runs(self) -> Sequence[RunData]:
+        return self.data.runs if self.cell is None else self.cell.runs
+
+
+def _side(registry: Registry, reference: str, metric: str | None, goal: str | None) -> _Side:
+    name, slash, wanted = reference.partition("/")
+    data = load(registry, name, metric, goal, rollouts=False)
+    ranking = rank(data)
+    if not slash:
+        return _Side(data, ranking, None)
+    exact = [cell for cell in ranking.cells if cell.name == wanted]
+    fitting = exact or [cell for cell in ranking.cells if cell.name.startswith(wanted)]
+    if not fitting:
+        known = words.listed([cell.name for cell in ranking.cells], 5)
+        raise NotFound(f"no cell {wanted!r} in {name}: there is {known}")
+    if len(fitting) > 1:
+        known = words.listed([cell.name for cell in fitting], 3)
+        raise UsageError(f"{reference!r} fits {len(fitting)} cells ({known}); write more")
+    return _Side(data, ranking, fitting[0])
+
+
+def _joined(
+    own: _Side, other: _Side
+) -> tuple[list[tuple[str, Cell, Cell]], tuple[tuple[str, ...], tuple[str, ...]]]:
+    keys = list(dict.fromkeys((*own.ranking.keys, *other.ranking.keys)))
+
+    def place(cell: Cell) -> tuple[str, ...]:
+        return tuple(level(cell.runs[0].config, key) for key in keys)
+
+    right = {place(cell): cell for cell in other.ranking.cells}
+    left = {place(cell): cell for cell in own.ranking.cells}
+    pairs = [(short_name(left[at]), left[at], right[at]) for at in left if at in right]
+    only_a = tuple(short_name(cell) for at, cell in left.items() if at not in right)
+    only_b = tuple(short_name(cell) for at, cell in right.items() if at not in left)
+    return pairs, (only_a, only_b)
+
+
+def _on(scale: Scale) -> Callable[[float], float]:
+    return math.log if scale == "log" else float
+
+
+def _rows(pairs: Sequence[tuple[str, Cell, Cell]], scale: Scale) -> list[Row]:
+    on = _on(scale)
+    found: list[tuple[str, Cell, Cell, Estimate, Estimate | None]] = []
+    for name, a, b in pairs:
+        if not a.values or not b.values:
+            continue
+        values = [[on(v) for v in cell.values] for cell in (b, a)]
+        seeds = [{seed: on(v) for seed, v in cell.by_seed.items()} for cell in (b, a)]
+        found.append((name, a, b, contrast(values, [1, -1]), paired(seeds[0], seeds[1])))
+    known = [row[3].p for row in found if row[3].p is not None]
+    adjusted = iter(holm(known))
+    return [Row(*row, p=None if row[3].p is None else next(adjusted)) for row in found]
+
+
+def _overall(pairs: Sequence[tuple[str, Cell, Cell]], scale: Scale) -> Estimate | None:
+    """The mean over the pairs of B less A."""
+    on = _on(scale)
+    both = [(a, b) for _, a, b in pairs if a.values and b.values]
+    if not both:
+        return None
+    groups = [[on(v) for v in cell.values] for a, b in both for cell in (b, a)]
+    return contrast(groups, [1 / len(both), -1 / len(both)] * len(both))
+
+
+def _recorded(side: _Side, part: str, key: str) -> str:
+    """A value of the recipe's or of the provenance of a sweep, as text."""
+    found: Mapping[str, Any] = side.data.document.get(part) or {}
+    return str(found.get(key) or "")
+
+
+def _changed(own: _Side, other: _Side) -> Iterator[tuple[str, str, str]]:
+    seeds = {_recorded(side, "recipe", "seed_field") or "seed" for side in (own, other)}
+    keys: dict[str, None] = {}
+    for side in (own, other):
+        for run in side.runs:
+            keys.update(dict.fromkeys(key for key, _ in flat(run.config)))
+    for key in keys:
+        if key in seeds:
+            continue
+        a, b = ({level(run.config, key) for run in side.runs} for side in (own, other))
+        if len(a) == len(b) == 1 and a != b:
+            yield key, a.pop(), b.pop()
+    for key in ("commit", "python"):
+        told = [_recorded(side, "provenance", key) for side in (own, other)]
+        if told[0] != told[1]:
+            yield key, told[0][:12] or words.NONE, told[1][:12] or words.NONE
+
+
+def _costs(own: _Side, other: _Side) -> Iterator[tuple[str, str, str]]:
+    def mean(side: _Side, get: Callable[[RunData], float | None]) -> float | None:
+        found = [v for run in side.runs if run.counts and (v := get(run)) is not None]
+        return sum(found) / len(found) if found else None
+
+    wanted: Mapping[
+        str, tuple[Callable[[RunData], float | None], Callable[[float | None], str]]
+    ] = {
+        "time a run": (lambda run: run.wall_s, words.duration),
+        "tokens a run": (lambda run: run.cost.total, words.amount),
+    }
+    for name, (get, told) in wanted.items():
+        a, b = mean(own, get), mean(other, get)
+        if a is not None or b is not None:
+            yield name, told(a), told(b)
+
+
+def _record(row: Row) -> dict[str, Any]:
+    return {
+        "cell": row.name,
+        "n_a": row.a.summary.n,
+        "n_b": row.b.summary.n,
+        "mean_a": row.a.summary.mean,
+        "mean_b": row.b.summary.mean,
+        "difference": row.difference.value,
+        "low": row.difference.low,
+        "high": row.difference.high,
+        "p": row.p,
+        "paired_difference": None if row.over_seeds is None else row.over_seeds.value,
+        "paired_low": None if row.over_seeds is None else row.over_seeds.low,
+        "paired_high": None if row.over_seeds is None else row.over_seeds.high,
+    }
+
+
+def _told(found: Estimate, scale: Scale) -> str:
+    def show(value: float) -> str:
+        return words.ratio(math.exp(min(value, 700))) if scale == "log" else words.difference(value)
+
+    if found.low is None or found.high is None:
+        return f"{show(found.value)}, no interval"
+    return f"{show(found.value)} ({show(found.low)} to {show(found.high)})"
+
+
+def _judgement(found: Estimate, p: float | None, metric: Metric) -> str:
+    if p is None:
+        return "noise not known"
+    if p > 0.05:
+        return "not told apart"
+    return "B better" if metric.sign * found.value < 0 else "A better"
+
+
+def _lines(found: Versus) -> Iterator[str]:
+    better = "lower" if found.metric.goal == "minimize" else "higher"
+    yield f"A {found.a}"
+    yield f"B {found.b}"
+    what = "B as a multiple of A" if found.scale == "log" else "B less A"
+    yield f"{found.metric.name}, {better} is better; {what} with 95 % intervals (Welch)"
+    for key, a, b in found.changed:
+        yield f"  {key}: {a} in A, {b} in B"
+    if not found.rows:
+        yield "  nothing to compare: no cell of both has a value"
+    for row in found.rows:
+        judged = _judgement(row.difference, row.p, found.metric)
+        count = f"n {row.a.summary.n} and {row.b.summary.n}"
+        p = f", {words.p_value(row.p)}" if row.p is not None else ""
+        line = f"  {row.name}: {_told(row.difference, found.scale)}, {judged}{p}, {count}"
+        if row.over_seeds is not None and row.over_seeds.low is not None:
+            line += f"; on shared seeds {_told(row.over_seeds, found.scale)}"
+        yield line.replace(words.MINUS, "-")
+    if found.overall is not None:
+        judged = _judgement(found.overall, found.overall.p, found.metric)
+        yield f"  on average: {_told(found.overall, found.scale)}, {judged}".replace(
+            words.MINUS, "-"
+        )
+    for side, names in (("A", found.only_a), ("B", found.only_b)):
+        if names:
+            yield f"  only in {side}: {words.listed(names, 5)}"
+    for name, a, b in found.costs:
+        yield f"  {name}: {a} in A, {b} in B".replace(words.NONE, "-")
+    if len(found.rows) > 1:
+        yield "  p values are adjusted for the number of cells (Holm)"

@@ -1,0 +1,256 @@
+"""Comparisons asked for: of two sweeps, of two cells, of the rows of a DataFrame.
+
+runs = sweeper.Registry("sweeps").runs(sweep="sft-*", state="succeeded")
+found = analysis.compare(runs, metric="value", goal="minimize")
+found.cells, found.pairs          # DataFrames
+plotly.graph_objects.Figure(found.figure)
+"""
+
+import html
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from analysis import words
+from analysis.figures import PALETTE, layout, plain, rounded
+from analysis.inference import Estimate, contrast, paired
+from analysis.statistics import Scale, Summary, against_best, choose_scale, summarise
+from sweeper.errors import UsageError
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["Compared", "compare"]
+
+_ALL_PAIRS = 15
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Cells of a DataFrame, compared. `best` is the name of the cell with the best mean, `tied`
+    those that cannot be told apart from it at 5 % (Games-Howell), `told_apart` those that can. On
+    the `scale` "log" means are geometric and differences are of logarithms."""
+
+    metric: str
+    goal: str
+    scale: Scale
+    best: str | None
+    tied: tuple[str, ...]
+    told_apart: tuple[str, ...]
+    cells: "pandas.DataFrame"
+    pairs: "pandas.DataFrame"
+
+    @property
+    def text(self) -> str:
+        """In a line or two."""
+        if self.best is None:
+            return f"{self.metric}: no value to compare"
+        row = self.cells.iloc[0]
+        mean = words.number(float(row["mean"]))
+        text = f"{self.metric}: {self.best or 'the only cell'} is best, {mean} over {row['n']} runs"
+        if self.tied:
+            text += f"; not told apart from {words.listed(self.tied)}"
+        if self.told_apart:
+            text += f"; {words.counted(len(self.told_apart), 'cell')} worse beyond the noise"
+        return text
+
+    @property
+    def figure(self) -> dict[str, Any]:
+        """Means with 95 % intervals and the single runs, as a plotly figure."""
+        rows: list[dict[str, Any]] = self.cells.to_dict("records")  # pyright: ignore[reportAssignmentType, reportUnknownMemberType]
+        return _figure(rows, self.metric)
+
+    def _repr_html_(self) -> str:
+        table = self.cells.drop(columns=["values"]).to_html(index=False)
+        return f"<p>{html.escape(self.text)}</p>{table}"
+
+
+def compare(
+    frame: "pandas.DataFrame",
+    metric: str = "value",
+    goal: str = "minimize",
+    by: str | Sequence[str] | None = None,
+) -> Compared:
+    """Compare cells by a column of a DataFrame with a row a run, like `Registry.runs()` gives.
+
+    `by` names the columns that make a cell, by default `cell` (with `sweep`, where there are
+    several). Rows with a `state` other than succeeded and values that are not finite are left out.
+    Rows with a `seed` are paired by it, where a seed stands for one row of a cell.
+
+    Raises `UsageError` for columns that there are not and for another goal.
+    """
+    if goal not in ("minimize", "maximize"):
+        raise UsageError(f"goal {goal!r}: say minimize or maximize")
+    keys = _keys(frame, by)
+    for column in (metric, *keys):
+        if column not in frame.columns:
+            known = ", ".join(map(str, frame.columns))
+            raise UsageError(f"no column {column!r}; there is {known}")
+    groups = _groups(frame, metric, keys)
+    values = {name: [value for _, value in rows] for name, rows in groups.items()}
+    scale = choose_scale(list(values.values()))
+    sign = -1.0 if goal == "maximize" else 1.0
+    summaries = {name: summarise(own, scale) for name, own in values.items()}
+    order = sorted(summaries, key=lambda name: sign * (summaries[name].mean or 0.0))
+    best = order[0] if order else None
+    compared = against_best(values, best, scale) if best is not None else {}
+    return Compared(
+        metric=metric,
+        goal=goal,
+        scale=scale,
+        best=best,
+        tied=tuple(n for n in order if n in compared and not compared[n].told_apart),
+        told_apart=tuple(n for n in order if n in compared and compared[n].told_apart),
+        cells=_cells(order, summaries, values, compared),
+        pairs=_pairs(order, groups, scale),
+    )
+
+
+def _keys(frame: "pandas.DataFrame", by: str | Sequence[str] | None) -> list[str]:
+    if by is not None:
+        return [by] if isinstance(by, str) else list(by)
+    several = "sweep" in frame.columns and frame["sweep"].nunique() > 1
+    return ["sweep", "cell"] if several else ["cell"]
+
+
+def _groups(
+    frame: "pandas.DataFrame", metric: str, keys: Sequence[str]
+) -> dict[str, list[tuple[int | None, float]]]:
+    """Name -> the seed and the value of each row that counts."""
+    found: dict[str, list[tuple[int | None, float]]] = {}
+    rows: list[dict[str, Any]] = frame.to_dict("records")  # pyright: ignore[reportAssignmentType, reportUnknownMemberType]
+    for row in rows:
+        if row.get("state", "succeeded") != "succeeded":
+            continue
+        try:
+            value = float(row[metric])
+        except (TypeError, ValueError):
+            continue
+        if math.isfinite(value):
+            name = "/".join(_text(row[key]) for key in keys)
+            seed = row.get("seed")
+            own = int(seed) if isinstance(seed, int | float) and math.isfinite(seed) else None
+            found.setdefault(name, []).append((own, value))
+    return found
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else words.setting(value)
+
+
+def _cells(
+    order: Sequence[str],
+    summaries: Mapping[str, Summary],
+    values: Mapping[str, Sequence[float]],
+    compared: Mapping[str, Any],
+) -> "pandas.DataFrame":
+    import pandas
+
+    rows: list[dict[str, Any]] = []
+    for name in order:
+        found = compared.get(name)
+        rows.append(
+            {
+                "cell": name,
+                **summaries[name]._asdict(),
+                "difference": None if found is None else found.difference,
+                "p": None if found is None else found.p,
+                "told_apart": None if found is None else found.told_apart,
+                "values": list(values[name]),
+            }
+        )
+    columns = ["cell", *Summary._fields, "difference", "p", "told_apart", "values"]
+    return pandas.DataFrame(rows, columns=columns)
+
+
+def _pairs(
+    order: Sequence[str], groups: Mapping[str, Sequence[tuple[int | None, float]]], scale: Scale
+) -> "pandas.DataFrame":
+    """Every pair of few cells, of many each with the best: Welch's interval for the pair by itself,
+    and that over shared seeds."""
+    import pandas
+
+    names = list(itertools.combinations(order, 2))
+    if len(order) > _ALL_PAIRS:
+        names = [(order[0], other) for other in order[1:]]
+    rows: list[dict[str, Any]] = []
+    for a, b in names:
+        own, other = ([_on(scale, v) for _, v in groups[name]] for name in (a, b))
+        rows.append(
+            {
+                "a": a,
+                "b": b,
+                **_prefixed("", contrast([other, own], [1, -1])),
+                **_prefixed(
+                    "paired_", paired(_by_seed(groups[b], scale), _by_seed(groups[a], scale))
+                ),
+            }
+        )
+    fields = [f"{prefix}{name}" for prefix in ("", "paired_") for name in _FIELDS]
+    return pandas.DataFrame(rows, columns=["a", "b", *fields])
+
+
+_FIELDS = ("difference", "low", "high", "p")
+
+
+def _prefixed(prefix: str, found: Estimate | None) -> dict[str, float | None]:
+    values = (None,) * 4 if found is None else (found.value, found.low, found.high, found.p)
+    return {f"{prefix}{name}": value for name, value in zip(_FIELDS, values, strict=True)}
+
+
+def _on(scale: Scale, value: float) -> float:
+    return math.log(value) if scale == "log" else value
+
+
+def _by_seed(rows: Sequence[tuple[int | None, float]], scale: Scale) -> dict[int, float]:
+    """Empty when a seed stands for several rows: then nothing says which belong together."""
+    seeds = [seed for seed, _ in rows if seed is not None]
+    if len(set(seeds)) != len(rows):
+        return {}
+    return {seed: _on(scale, value) for seed, value in rows if seed is not None}
+
+
+def _figure(rows: Sequence[Mapping[str, Any]], metric: str) -> dict[str, Any]:
+    traces: list[dict[str, Any]] = []
+    names = [plain(str(row["cell"])) or "the only cell" for row in rows]
+    for position, row in enumerate(rows):
+        colour = PALETTE[position % len(PALETTE)]
+        meta = {"cell": position, "tone": position % len(PALETTE), "role": "point"}
+        mean, low, high = (
+            float(row[key] if row[key] is not None else math.nan) for key in ("mean", "low", "high")
+        )
+        known = math.isfinite(low) and math.isfinite(high)
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": names[position],
+                "x": rounded([mean]),
+                "y": [names[position]],
+                "error_x": {
+                    "type": "data",
+                    "array": rounded([high - mean if known else 0.0]),
+                    "arrayminus": rounded([mean - low if known else 0.0]),
+                    "color": colour,
+                },
+                "marker": {"size": 10, "color": colour},
+                "meta": meta,
+            }
+        )
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": f"runs of {names[position]}",
+                "x": rounded(row["values"]),
+                "y": [names[position]] * len(row["values"]),
+                "marker": {"size": 9, "symbol": "line-ns-open", "color": colour},
+                "meta": meta,
+            }
+        )
+    found = layout(metric, height=120 + 32 * len(rows))
+    found["xaxis"]["rangemode"] = "normal"
+    found["yaxis"] = {"type": "category", "autorange": "reversed", "automargin": True}
+    return {"data": traces, "layout": found}

@@ -1,0 +1,90 @@
+"""What runs cost: steps, tokens, time, and dollars where prices are given. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis.history import History
+from analysis.series import Floats
+from sweeper.errors import UsageError
+
+__all__ = ["KINDS", "Cost", "clock", "dollars", "parse_prices", "token_columns"]
+
+KINDS = ("prefill", "sample", "train")
+"""What the Tinker service counts tokens as: read, written, trained on."""
+
+_SOURCES: Mapping[str, tuple[str, ...]] = {
+    "train": ("num_tokens", "train/num_tokens", "tokens"),
+    "sample": ("env/all/total_ac_tokens", "total_ac_tokens"),
+    "prefill": ("env/all/total_ob_tokens", "total_ob_tokens"),
+}
+_MOST = 1e15
+"""Tokens or seconds of one step from which on a count is taken for a mistake."""
+
+_CLOCKS = ("time/total", "time/step", "step_time")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """`steps` is the last step recorded, `tokens` counts by kind, `seconds` the wall time of all
+    attempts; None where nothing was recorded."""
+
+    steps: float | None
+    tokens: Mapping[str, float]
+    seconds: float | None
+
+    @property
+    def total(self) -> float | None:
+        """Tokens of all kinds."""
+        return sum(self.tokens.values()) if self.tokens else None
+
+
+def token_columns(history: History) -> dict[str, Floats]:
+    """Tokens of each row by kind, from the keys that tinker-cookbook and our recipes count them
+    under; 0 in rows that count none. Only kinds that the run counts."""
+    found: dict[str, Floats] = {}
+    for kind, names in _SOURCES.items():
+        key = next((name for name in names if name in history.keys), None)
+        if key is not None:
+            found[kind] = _counts(history, key)
+    return found
+
+
+def clock(history: History) -> Floats | None:
+    """Seconds of work up to and including each row; None when the run records none. A step that
+    was done again by a resumed attempt counts once, as in the merged history."""
+    key = next((name for name in _CLOCKS if name in history.keys), None)
+    return None if key is None else np.cumsum(_counts(history, key))
+
+
+def _counts(history: History, key: str) -> Floats:
+    values, there = history.column(key)
+    return np.where(there & (values >= 0) & (values < _MOST), values, 0.0)
+
+
+def parse_prices(text: str | None) -> dict[str, float]:
+    """`train=0.4,sample=0.8` as dollars per million tokens by kind. Raises `UsageError`."""
+    prices: dict[str, float] = {}
+    for part in (text or "").split(","):
+        kind, equals, amount = (piece.strip() for piece in part.partition("="))
+        if not part.strip():
+            continue
+        try:
+            number = float(amount)
+        except ValueError:
+            number = -1.0
+        if not equals or kind not in KINDS or not 0 <= number < float("inf"):
+            raise UsageError(
+                f"prices {part.strip()!r}: write dollars per million tokens, like "
+                "train=0.4,sample=0.8,prefill=0.1"
+            )
+        prices[kind] = number
+    return prices
+
+
+def dollars(cost: Cost, prices: Mapping[str, float]) -> float | None:
+    """The price of a run's tokens; None without prices, or when it counts a kind without one."""
+    if not prices or not cost.tokens or not set(cost.tokens) <= set(prices):
+        return None
+    return sum(count * prices[kind] / 1e6 for kind, count in cost.tokens.items())

@@ -1,0 +1,170 @@
+"""What `report.json` holds: every number and every finding. Pure."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from analysis.behaviour import Behaviour, CellBehaviour
+from analysis.cells import Cell
+from analysis.findings import method
+from analysis.frames import RunData
+from analysis.inference import Estimate
+from analysis.series import SMOOTH
+from analysis.stability import RULE
+from analysis.study import Study
+from sweeper.documents import strict
+
+__all__ = ["document", "flat_row"]
+
+
+def document(study: Study) -> dict[str, Any]:
+    """The whole document, as any JSON reader takes it."""
+    data, ranking, verdict = study.data, study.ranking, study.verdict
+    found = {
+        "schema": 1,
+        "sweep": data.name,
+        "metric": None if data.metric is None else asdict(data.metric),
+        "verdict": {
+            "kind": verdict.kind,
+            "label": verdict.label,
+            "text": verdict.text(data.name),
+            "best": None if ranking.best is None else ranking.best.name,
+            "tied": [cell.name for cell in ranking.tied],
+            "told_apart": [cell.name for cell in ranking.apart],
+            "not_compared": [cell.name for cell in ranking.not_compared],
+            "lead": _lead(study),
+            "checkpoint": None if verdict.checkpoint is None else asdict(verdict.checkpoint),
+            "checks": [check._asdict() for check in verdict.checks],
+            "left_out_seed": None
+            if study.flattery is None
+            else {"reached": study.flattery[0], "chosen_by": study.flattery[1]},
+            "seeds_to_part": study.needed,
+            "next": list(verdict.steps),
+        },
+        "method": {
+            "scale": ranking.scale,
+            "interval": "Student t, 95 %",
+            "comparison": method(ranking.scale),
+            "unstable": RULE,
+            "smoothed": f"mean of the last {SMOOTH:.0%} of the points",
+        },
+        "completeness": {
+            "planned": len(data.runs),
+            "retired": data.retired,
+            "states": dict(sorted(Counter(run.state for run in data.runs).items())),
+        },
+        "failures": [
+            {"why": f.why, "last_line": f.said, "runs": [run.name for run in f.runs]}
+            for f in study.failures
+        ],
+        "findings": [finding.document() for finding in study.findings],
+        "axes": [_axis(axis) for axis in study.axes],
+        "interactions": [asdict(pair) for pair in study.pairs],
+        "next_grid": None if study.next is None else asdict(study.next),
+        "tradeoffs": [asdict(found) for found in study.tradeoffs],
+        "stability": {
+            "diverged": [run.name for run in study.stability.diverged],
+            "unstable": [asdict(one) for one in study.stability.unstable],
+            "rates": [asdict(rate) for rate in study.stability.rates],
+        },
+        "rollouts": None if study.behaviour is None else _behaviour(study.behaviour),
+        "cells": [_cell_row(cell, study) for cell in ranking.cells],
+        "runs": [_run_row(run) for run in data.runs],
+    }
+    return strict(found)
+
+
+def _estimate(found: Estimate | None) -> dict[str, Any] | None:
+    return None if found is None else found._asdict()
+
+
+def _lead(study: Study) -> dict[str, Any] | None:
+    lead = study.lead
+    if lead is None:
+        return None
+    compared = lead.comparison
+    interval = None if compared is None else compared.interval()
+    return {
+        "second": lead.second.name,
+        "difference": None if compared is None else compared.difference,
+        "ratio": None if compared is None else compared.ratio,
+        "low": None if interval is None else interval[0],
+        "high": None if interval is None else interval[1],
+        "p": None if compared is None else compared.p,
+        "paired": _estimate(lead.paired),
+    }
+
+
+def _axis(axis: Any) -> dict[str, Any]:
+    found = asdict(axis)
+    found["effect"] = axis.effect._asdict()
+    return found
+
+
+def _behaviour(found: Behaviour) -> dict[str, Any]:
+    return {
+        "split": found.split,
+        "bins": {"low": found.low, "high": found.high},
+        "cells": [_cell_behaviour(cell) for cell in found.cells],
+        "disagreements": [asdict(one) for one in found.disagreements],
+        "flags": [asdict(flag) for flag in found.flags],
+    }
+
+
+def _cell_behaviour(cell: CellBehaviour) -> dict[str, Any]:
+    passes = {str(k): summary._asdict() for k, summary in cell.passes.items()}
+    return {**asdict(cell), "passes": passes}
+
+
+def _cell_row(cell: Cell, study: Study) -> dict[str, Any]:
+    ranking = study.ranking
+    comparison = ranking.comparisons.get(cell.name)
+    log = ranking.scale == "log"
+    return {
+        "cell": cell.name,
+        "settings": dict(cell.settings),
+        **cell.summary._asdict(),
+        "planned": len(cell.runs),
+        "states": dict(sorted(cell.states.items())),
+        "diverged": cell.diverged,
+        "wall_s": cell.wall_s,
+        "difference": None if comparison is None or log else comparison.difference,
+        "ratio": None if comparison is None else comparison.ratio,
+        "p": None if comparison is None else comparison.p,
+        "told_apart": None if comparison is None else comparison.told_apart,
+        "paired": _estimate(study.paired.get(cell.name)),
+    }
+
+
+def _run_row(run: RunData) -> dict[str, Any]:
+    return {
+        "run": run.id,
+        "name": run.name,
+        "cell": run.cell,
+        "seed": run.seed,
+        "state": run.state,
+        "attempts": run.attempts,
+        "reason": run.reason,
+        "wall_s": run.wall_s,
+        "value": run.value,
+        "step": run.step,
+        "last": run.last,
+        "best": run.best,
+        "smoothed": run.smoothed,
+        "steps": run.cost.steps,
+        "tokens": dict(run.cost.tokens),
+        "diverged": run.diverged,
+        "counts": run.counts,
+    }
+
+
+def flat_row(row: Mapping[str, Any], nested: str) -> dict[str, Any]:
+    """A row of the document for a DataFrame: the mapping called `nested` laid out beside it."""
+    flat: dict[str, Any] = {"cell": row["cell"]}
+    for key, value in row[nested].items():
+        flat[f"config.{key}" if key in row else key] = value
+    left = {
+        key: value for key, value in row.items() if key not in (nested, "cell", "paired", "states")
+    }
+    return flat | left

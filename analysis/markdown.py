@@ -1,0 +1,233 @@
+"""The report as Markdown with PNGs beside it, for where there is no browser."""
+
+import importlib.util
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from analysis import words
+from analysis.findings import cell_text, method, short_name
+from analysis.gallery import gallery
+from analysis.page import commands, provenance
+from analysis.pictures import cells_picture, picture
+from analysis.stability import RULE
+from analysis.study import Study
+from analysis.tables import cell_table, paired_rows, rate_rows
+
+__all__ = ["write"]
+
+_ROWS = 60
+_CURVES, _FIGURES = 3, 10
+_LATER = ("trend", "interaction", "no_effect", "waiting", "undeclared", "retired", "unreadable")
+
+
+def write(study: Study) -> dict[str, bytes]:
+    """`report.md` and its pictures, by name. Without matplotlib there are none."""
+    if importlib.util.find_spec("matplotlib") is None:
+        text = "\n".join(_lines(study, {})) + "\n\nPictures need matplotlib.\n"
+        return {"report.md": text.encode("utf-8", "replace")}
+    pictures: dict[str, bytes] = {}
+    shown: dict[str, list[tuple[str, str]]] = {}
+    metric = study.data.metric.name if study.data.metric is not None else ""
+    found = cells_picture(study.ranking, metric)
+    if found is not None:
+        pictures["cells.png"] = found
+        shown["cells"] = [("The cells", "cells.png")]
+    count: dict[str, int] = {}
+    for panel in gallery(study):
+        number = count[panel.section] = count.get(panel.section, 0) + 1
+        if number <= (_CURVES if panel.section == "curves" else _FIGURES):
+            name = f"{panel.section}-{number}.png"
+            pictures[name] = picture(panel.figure, panel.name)
+            shown.setdefault(panel.section, []).append((panel.told, name))
+    text = "\n".join(_lines(study, shown)) + "\n"
+    return {"report.md": text.encode("utf-8", "replace"), **pictures}
+
+
+def escape(text: str) -> str:
+    """Text that Markdown shows as it is, on one line: nothing in it is a link, a tag or a table's
+    end."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_{}\[\]()#+!|~$])", r"\\\1", line)
+
+
+def fenced(text: str, kind: str = "") -> str:
+    """A block of text as it is: its fence is longer than any run of backticks in it."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{kind}\n{text.rstrip()}\n{fence}"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(map(escape, head))} |"
+    yield f"|{'---|' * len(head)}"
+    for row in rows:
+        yield f"| {' | '.join(map(escape, row))} |"
+
+
+def _images(shown: dict[str, list[tuple[str, str]]], section: str) -> Iterator[str]:
+    for told, name in shown.get(section, ()):
+        yield f"\n![{escape(told)}]({name})"
+
+
+def _lines(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator[str]:
+    verdict, data, ranking = study.verdict, study.data, study.ranking
+    yield f"# {escape(data.name)}: {escape(verdict.headline)}\n"
+    yield f"**{escape(verdict.label)}** · {escape(verdict.measure)}\n"
+    if verdict.number is not None:
+        yield f"**{escape(verdict.number)}** {escape(verdict.spread or '')}\n"
+    for line in (verdict.effect, verdict.cost):
+        if line:
+            yield f"{escape(line[:1].upper() + line[1:])}.\n"
+    for check in verdict.checks:
+        mark = "**!** " if check.good is False else ""
+        yield f"- {mark}{escape(check.name)} {escape(check.answer)}"
+    yield "\n## Can it be believed?\n"
+    for finding in verdict.believe:
+        yield f"- {'**!** ' if finding.level == 'warning' else ''}{escape(finding.text)}"
+    if verdict.caution:
+        yield f"\n{escape(verdict.caution)}"
+    yield "\n## What next\n"
+    for position, step in enumerate(verdict.steps, start=1):
+        yield f"{position}. {escape(step)}"
+    if verdict.checkpoint is not None:
+        expires = f" ({verdict.checkpoint.expires})" if verdict.checkpoint.expires else ""
+        yield f"\nCheckpoint of {escape(verdict.checkpoint.run)}{escape(expires)}:\n"
+        yield fenced(verdict.checkpoint.path)
+    yield from _complete(study)
+    yield "\n## Results\n"
+    yield from _results(study)
+    yield from _images(shown, "cells")
+    yield f"\nStudent t intervals; cells are told apart by a {escape(method(ranking.scale))}."
+    yield from _paired(study)
+    if study.axes:
+        yield "\n## Axes"
+        yield from _images(shown, "axes")
+        yield from _images(shown, "parallel")
+        yield ""
+        yield from (f"- {escape(f.text)}" for f in study.findings if f.kind in _LATER[:3])
+    if study.next is not None:
+        yield f"\n## The grid to run next\n\n{escape(study.next.why)} Also in `next.yaml`.\n"
+        yield fenced(study.next.command, "console") + "\n"
+        yield fenced(study.next.yaml, "yaml")
+    if "curves" in shown:
+        yield "\n## Curves\n\nColours are those of the picture of the cells; grey are all others."
+        yield from _images(shown, "curves")
+    if "trade" in shown:
+        yield "\n## What it costs"
+        yield from _images(shown, "trade")
+    yield from _unstable(study)
+    yield from _rollouts(study, shown)
+    yield from _reproduce(study)
+
+
+def _complete(study: Study) -> Iterator[str]:
+    states: dict[str, int] = {}
+    for run in study.data.runs:
+        states[run.state] = states.get(run.state, 0) + 1
+    told = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    yield f"\n## Is it complete?\n\n{len(study.data.runs)} planned: {told or 'nothing'}.\n"
+    yield from (f"- {escape(f.text)}" for f in study.findings if f.kind in _LATER[3:])
+    for failure in study.failures[:12]:
+        names = words.listed([run.name for run in failure.runs], 6)
+        yield f"\n{escape(names)}: {escape(failure.why)}\n"
+        if failure.runs[0].log:
+            yield fenced("\n".join(failure.runs[0].log))
+
+
+def _results(study: Study) -> Iterator[str]:
+    rows = cell_table(study.ranking)["rows"]
+    head = ("#", "cell", "mean", "95 % interval", "range", "against the best", "n", "time")
+    yield from _table(
+        head,
+        (
+            (
+                str(row["rank"] or words.NONE),
+                cell_text(row["cell"]),
+                row["mean"],
+                row["interval"],
+                row["range"],
+                ", ".join(part for part in row["standing"][1:] if part),
+                f"{row['cell'].summary.n} of {len(row['cell'].runs)}",
+                words.duration(row["cell"].wall_s),
+            )
+            for row in rows[:_ROWS]
+        ),
+    )
+    if len(rows) > _ROWS:
+        yield f"\nThe first {_ROWS} of {len(study.ranking.cells)} cells."
+
+
+def _paired(study: Study) -> Iterator[str]:
+    rows = paired_rows(study)
+    if not rows:
+        return
+    yield "\nAgainst the best on the same seeds (paired t, each interval for itself):\n"
+    head = ("cell", "difference", "95 % interval", "p")
+    yield from _table(head, ((r["name"], r["value"], r["interval"], r["p"]) for r in rows[:_ROWS]))
+
+
+def _unstable(study: Study) -> Iterator[str]:
+    found = study.stability
+    if not found.diverged and not found.unstable:
+        return
+    yield f"\n## Diverged and unstable runs\n\n{escape(RULE)}\n"
+    yield from (f"- {escape(run.name)} diverged" for run in found.diverged[:30])
+    for one in found.unstable[:30]:
+        values = words.listed([words.number(v) for v in (one.first, one.best, one.last)])
+        yield f"- {escape(one.run)}: first, best and last {escape(values)}"
+    if found.rates:
+        yield ""
+        head = ("axis", "value", "went wrong", "share", "95 % interval (Wilson)")
+        rows = rate_rows(found.rates)
+        yield from _table(
+            head,
+            (
+                (r["axis"], r["value"], f"{r['count']} of {r['trials']}", r["share"], r["interval"])
+                for r in rows
+            ),
+        )
+
+
+def _rollouts(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator[str]:
+    found = study.behaviour
+    if found is None:
+        return
+    yield "\n## What the models wrote"
+    yield from (f"\n{escape(f.text)}" for f in study.findings if f.kind.startswith("rollouts_"))
+    yield from _images(shown, "rollouts")
+    for one in found.examples:
+        yield f"\n{one.why}: reward {words.number(one.rollout.reward, 3)}, {escape(one.run)}\n"
+        yield fenced(f"{one.rollout.prompt}\n\n{one.rollout.response}".strip()[:1500])
+    if found.disagreements:
+        cells = [cell.cell for cell in found.cells[:5]]
+        yield "\nQuestions that cells answer differently (mean reward):\n"
+        names = [short_name(cell) for cell in study.ranking.cells if cell.name in cells]
+        order = [cell.name for cell in study.ranking.cells if cell.name in cells]
+        yield from _table(
+            ("question", *names),
+            (
+                (
+                    one.prompt[:120],
+                    *(
+                        words.number(one.rewards[c][0], 3) if c in one.rewards else words.NONE
+                        for c in order
+                    ),
+                )
+                for one in found.disagreements
+            ),
+        )
+
+
+def _reproduce(study: Study) -> Iterator[str]:
+    yield "\n## How to reproduce\n"
+    yield fenced("\n".join(commands(study)), "console") + "\n"
+    for key, value in provenance(study.data):
+        yield f"- {escape(key)}: {escape(value)}"
+    again = [run for run in study.data.runs if run.attempts > 1]
+    if again:
+        names = words.listed([f"{run.name} ({run.attempts})" for run in again], 12)
+        yield f"- more than one attempt: {escape(names)}"
+    grid = study.data.document.get("grid")
+    if grid:
+        yield "\n" + fenced(str(grid), "yaml")

@@ -1,0 +1,248 @@
+"""What can be said beyond who won: axes, stability, records, rollouts. Pure."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from analysis import words
+from analysis.axes import Axis, Grid2, Trend
+from analysis.behaviour import Behaviour
+from analysis.cells import Ranking
+from analysis.findings import PENDING, Finding, short_name
+from analysis.frames import RunData, SweepData
+from analysis.stability import Stability
+
+__all__ = ["Failure", "group_failures", "observe"]
+
+
+def observe(
+    data: SweepData,
+    ranking: Ranking,
+    axes: Sequence[Axis],
+    trends: Sequence[Trend],
+    pairs: Sequence[Grid2],
+    stability: Stability,
+    behaviour: Behaviour | None,
+) -> list[Finding]:
+    """Everything else worth saying, the most important first."""
+    return [
+        *_holes(ranking),
+        *_unstable(ranking, stability),
+        *_same_curves(data, ranking),
+        *_judged_otherwise(data, ranking),
+        *_undeclared(data, ranking),
+        *_trends(trends),
+        *_interactions(pairs),
+        *_one_sided(axes),
+        *_written(behaviour),
+    ]
+
+
+def _holes(ranking: Ranking) -> list[Finding]:
+    if not ranking.measured or len(ranking.cells) < 2:
+        return []
+    cells = [cell for cell in ranking.cells if not cell.summary.n and not cell.diverged]
+    settled = [c for c in cells if not any(run.state in PENDING for run in c.runs)]
+    waiting = [c for c in cells if c not in settled]
+    found: list[Finding] = []
+    for group, kind, what in (
+        (settled, "hole", "no result"),
+        (waiting, "waiting", "no result yet"),
+    ):
+        if group:
+            names = words.listed([short_name(cell) for cell in group], 3)
+            verb = "has" if len(group) == 1 else "have"
+            text = f"{names} {verb} {what}: nothing is known there."
+            level = "warning" if kind == "hole" else "note"
+            cells_ = tuple(cell.name for cell in group)
+            states = Counter(run.state for cell in group for run in cell.runs)
+            found.append(
+                Finding(kind, level, text, cells_, {"states": dict(sorted(states.items()))})
+            )
+    return found
+
+
+def _unstable(ranking: Ranking, stability: Stability) -> list[Finding]:
+    if not stability.unstable:
+        return []
+    runs = stability.unstable
+    cells = tuple(dict.fromkeys(one.cell for one in runs))
+    text = (
+        f"{words.counted(len(runs), 'run')} of {words.counted(len(cells), 'cell')} did not keep "
+        "what was learned, or ended worse than at the start."
+    )
+    if ranking.best is not None and ranking.best.name in cells:
+        text += " The best cell is among them."
+    evidence = {
+        "runs": [
+            {"run": one.run, "first": one.first, "best": one.best, "last": one.last} for one in runs
+        ]
+    }
+    best = ranking.best is not None and ranking.best.name in cells
+    return [Finding("unstable", "warning" if best else "note", text, cells, evidence)]
+
+
+def _same_curves(data: SweepData, ranking: Ranking) -> list[Finding]:
+    """Runs that recorded the same to the last bit, though they were told different things."""
+    same: dict[str, list[RunData]] = {}
+    for run in data.runs:
+        if run.digest is not None:
+            same.setdefault(run.digest, []).append(run)
+    across = [runs for runs in same.values() if len({run.cell for run in runs}) > 1]
+    if not across:
+        return []
+    by_name = {cell.name: cell for cell in ranking.cells}
+    keys: Counter[str] = Counter()
+    for runs in across:
+        settings = [by_name[cell].settings for cell in dict.fromkeys(run.cell for run in runs)]
+        for key in ranking.keys:
+            if len({repr(own.get(key)) for own in settings}) > 1:
+                keys[key] += 1
+    count = sum(map(len, across))
+    cells = tuple(dict.fromkeys(run.cell for runs in across for run in runs))
+    which = words.listed(sorted(keys), 3) or "what tells them apart"
+    text = (
+        f"{count} runs of {len(cells)} cells recorded exactly the same curves: {which} may not "
+        "reach the recipe."
+    )
+    evidence = {"groups": [[run.name for run in runs] for runs in across], "keys": sorted(keys)}
+    return [Finding("same_curves", "warning", text, cells, evidence)]
+
+
+def _judged_otherwise(data: SweepData, ranking: Ranking) -> list[Finding]:
+    """Whether the last, the best and the smoothed value of each run name the same winner."""
+    if data.metric is None or ranking.best is None or not ranking.others:
+        return []
+    sign = data.metric.sign
+    winners: dict[str, str] = {}
+    for view in ("last", "best", "smoothed"):
+        means: dict[str, float] = {}
+        for cell in (ranking.best, *ranking.others):
+            values = [getattr(run, view) for run in cell.runs if run.counts]
+            if values and all(v is not None and math.isfinite(v) for v in values):
+                means[cell.name] = sign * math.fsum(v / len(values) for v in values)
+        if ranking.best.name in means:
+            winners[view] = min(means, key=means.__getitem__)
+    others = {view: cell for view, cell in winners.items() if cell != ranking.best.name}
+    if not others or (data.metric.at in others and len(others) == len(winners)):
+        return []
+    told = words.listed(
+        [f"{name} by the {view} value" for view, name in others.items() if view != data.metric.at]
+    )
+    if not told:
+        return []
+    text = f"Which value of a run counts decides the winner: it would be {told}."
+    cells = tuple(dict.fromkeys(others.values()))
+    return [Finding("judged_otherwise", "note", text, cells, {"winners": winners})]
+
+
+def _undeclared(data: SweepData, ranking: Ranking) -> list[Finding]:
+    declared = list(data.axes)
+    if not declared or len(ranking.cells) < 2:
+        return []
+    outside = [
+        key
+        for key in ranking.keys
+        if not any(key == a or key.startswith(f"{a}.") for a in declared)
+    ]
+    if not outside:
+        return []
+    text = (
+        f"Cells differ in {words.listed(outside)} as well, which no axis declares: a difference "
+        "between them may be due to that."
+    )
+    cells = tuple(c.name for c in ranking.cells if any(key in c.settings for key in outside))
+    return [Finding("undeclared", "note", text, cells, {"keys": outside})]
+
+
+def _trends(trends: Sequence[Trend]) -> list[Finding]:
+    found: list[Finding] = []
+    for trend in trends:
+        text = (
+            f"{trend.axis}: better with every step toward the {trend.side} value, and the ends "
+            "differ beyond the noise."
+        )
+        evidence = {"axis": trend.axis, "side": trend.side, **trend.effect._asdict()}
+        found.append(Finding("trend", "note", text, (), evidence))
+    return found
+
+
+def _interactions(pairs: Sequence[Grid2]) -> list[Finding]:
+    found: list[Finding] = []
+    for pair in pairs:
+        best = [i for i in pair.best_x if i is not None]
+        if len(best) == len(pair.best_x) and len(set(best)) > 1 and pair.strength > 0:
+            parts = [
+                f"{pair.xs[i]} at {pair.y} {pair.ys[row]}"
+                for row, i in enumerate(pair.best_x)
+                if i is not None
+            ]
+            text = f"The best {pair.x} depends on {pair.y} in these means: {words.listed(parts)}."
+            evidence = {"x": pair.x, "y": pair.y, "best": parts}
+            found.append(Finding("interaction", "note", text, (), evidence))
+    return found
+
+
+def _one_sided(axes: Sequence[Axis]) -> list[Finding]:
+    """Axes that cannot be told to do anything."""
+    flat = [a.key for a in axes if a.effect.p is not None and a.effect.p > 0.05]
+    if not flat:
+        return []
+    verb = "makes" if len(flat) == 1 else "make"
+    text = f"{words.listed(flat)} {verb} no difference on average that stands out from the noise."
+    evidence = {a.key: a.effect._asdict() for a in axes if a.key in flat}
+    return [Finding("no_effect", "note", text, (), evidence)]
+
+
+def _written(behaviour: Behaviour | None) -> list[Finding]:
+    if behaviour is None:
+        return []
+    found: list[Finding] = []
+    kinds: dict[str, list[Any]] = {}
+    for flag in behaviour.flags:
+        kinds.setdefault(flag.kind, []).append(flag)
+    for kind, flags in kinds.items():
+        texts: dict[str, list[str]] = {}
+        for flag in flags:
+            texts.setdefault(flag.text, []).append(flag.cell or "the only configuration")
+        told = "; ".join(f"{words.listed(cells, 3)}: {text}" for text, cells in texts.items())
+        evidence: Mapping[str, Any] = {flag.cell: dict(flag.evidence) for flag in flags}
+        names = tuple(flag.cell for flag in flags)
+        found.append(Finding(f"rollouts_{kind}", "warning", f"{told}.", names, evidence))
+    dull = {
+        cell.cell: cell.signal[max(cell.signal)]
+        for cell in behaviour.cells
+        if cell.signal and cell.signal[max(cell.signal)] < 0.1
+    }
+    if dull:
+        names = words.listed([name or "the only configuration" for name in dull], 3)
+        text = (
+            f"{names}: at the last iteration in more than nine of ten groups all answers have the "
+            "same reward, so there is little left to learn from."
+        )
+        found.append(Finding("rollouts_no_signal", "note", text, tuple(dull), {"mixed": dull}))
+    return found
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Runs that failed alike: why, the last line that they said, and which."""
+
+    why: str
+    said: str
+    runs: tuple[RunData, ...]
+
+
+def group_failures(runs: Sequence[RunData]) -> list[Failure]:
+    """Failed runs by reason and last words, most frequent first."""
+    groups: dict[tuple[str, str], list[RunData]] = {}
+    for run in runs:
+        if run.state == "failed":
+            why = ": ".join(part for part in (run.reason, run.detail) if part)
+            said = [line.strip() for line in run.log if line.strip()]
+            key = (why or "no reason on record", said[-1][:300] if said else "")
+            groups.setdefault(key, []).append(run)
+    found = [Failure(why, said, tuple(own)) for (why, said), own in groups.items()]
+    return sorted(found, key=lambda failure: -len(failure.runs))

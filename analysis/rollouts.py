@@ -1,0 +1,158 @@
+"""What the models wrote: a sample of the rollout summaries of a run, as plain values.
+
+The files are tinker-cookbook's, `iteration_000012/train_rollout_summaries.jsonl`, a line of JSON a
+trajectory. A sweep may have gigabytes of them: of each run the report reads the first iteration,
+the last, and some between, and of each no more than its share of a budget.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+from sweeper.errors import NotFound, StoreError
+from sweeper.metrics import as_float, parse
+from sweeper.registry import RecordedRun
+
+__all__ = ["ITERATIONS", "Rollout", "parse_rollouts", "read_rollouts", "spread"]
+
+ITERATIONS = 9
+"""Iterations of a run that are looked into, at most."""
+
+BUDGET = 256_000_000
+"""Bytes that are read of all summaries of a sweep, at most; each run has an equal share."""
+
+TEXT = 4000
+"""Characters kept of a text."""
+
+_FILE = re.compile(r"/iteration_(\d+)/([^/]+)_rollout_summaries\.jsonl$")
+_PROMPTS = ("question", "prompt", "problem", "input", "instruction", "query")
+_ANSWERS = ("response", "completion", "output", "answer_text", "generation", "transcript")
+_REFERENCES = ("reference_answer", "reference", "ground_truth", "gold_answer", "target", "answer")
+
+
+class Rollout(NamedTuple):
+    """A trajectory. `length` counts the tokens written in all its turns; `ended` says whether the
+    model ended it and `correct` whether it was right, None where nothing tells. `prompt`,
+    `response` and `reference` are "" where nothing was recorded."""
+
+    iteration: int
+    split: str
+    group: int
+    member: int
+    reward: float
+    length: int
+    ended: bool | None
+    correct: bool | None
+    prompt: str
+    response: str
+    reference: str
+
+
+def spread(found: Sequence[int], count: int) -> list[int]:
+    """At most `count` of ascending numbers: the first, the last, and evenly between."""
+    if len(found) <= count:
+        return list(found)
+    if count == 1:
+        return [found[-1]]
+    return [found[round(i * (len(found) - 1) / (count - 1))] for i in range(count)]
+
+
+def read_rollouts(run: RecordedRun, budget: int) -> tuple[Rollout, ...]:
+    """A sample of a run's rollouts, `budget` bytes of it at most, oldest first; see the module.
+    Where two attempts wrote the same iteration, the later counts."""
+    files: dict[str, dict[int, tuple[str, int]]] = {}
+    for folder in run.folders() if run.attempts else ():
+        for entry in run.store.list(folder):
+            match = _FILE.search(entry.path)
+            if match is not None and entry.size:
+                files.setdefault(match[2], {})[int(match[1])] = (entry.path, entry.size)
+    found: list[Rollout] = []
+    for split in sorted(files)[:4]:
+        own = files[split]
+        share = budget // min(len(files), 4)
+        count = min(ITERATIONS, max(2, share // 100_000))
+        for iteration in spread(sorted(own), count):
+            path, size = own[iteration]
+            data = _head(run, path, size, share // count)
+            found += parse_rollouts(parse(data).rows, iteration, split, cut=len(data) < size)
+    return tuple(found)
+
+
+def _head(run: RecordedRun, path: str, size: int, limit: int) -> bytes:
+    try:
+        if size <= limit:
+            return run.store.read(path)
+        head = run.store.read_range(path, 0, limit)
+    except (NotFound, StoreError):  # it goes on being written, or was swept away
+        return b""
+    return head[: head.rfind(b"\n") + 1]
+
+
+def parse_rollouts(
+    rows: Iterable[Mapping[str, Any]], iteration: int, split: str, *, cut: bool = False
+) -> list[Rollout]:
+    """Summaries as `Rollout`s; what is none is passed over. With `cut` the last group, which may
+    have lost members, is left out."""
+    found = [rollout for row in rows if (rollout := _parse(row, iteration, split)) is not None]
+    if cut and found and found[-1].group != found[0].group:
+        last = found[-1].group
+        found = [rollout for rollout in found if rollout.group != last]
+    return found
+
+
+def _parse(row: Mapping[str, Any], iteration: int, split: str) -> Rollout | None:
+    reward = as_float(row.get("total_reward"))
+    if reward is None:
+        return None
+    steps = _mappings(row.get("steps"))
+    metrics = dict(_pairs([row.get("trajectory_metrics"), *(s.get("metrics") for s in steps)]))
+    logs = [dict(_pairs([step.get("logs")])) for step in steps]
+    prompt = next((text for log in logs if (text := _text(log, _PROMPTS))), "")
+    replies = [text for log in logs if (text := _text(log, _ANSWERS))]
+    return Rollout(
+        iteration=iteration,
+        split=split,
+        group=_int(row.get("group_idx")),
+        member=_int(row.get("traj_idx")),
+        reward=reward,
+        length=sum(_int(step.get("ac_len")) for step in steps),
+        ended=_truth(metrics.get("format")),
+        correct=_truth(metrics.get("correct")),
+        prompt=prompt,
+        response="\n\n".join(replies)[:TEXT],
+        reference=next((text for log in logs if (text := _text(log, _REFERENCES))), ""),
+    )
+
+
+def _mappings(value: Any) -> list[Mapping[str, Any]]:
+    found = cast(list[Any], value) if isinstance(value, list) else []
+    return [one for one in found if isinstance(one, dict)]
+
+
+def _pairs(values: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    for value in values:
+        if isinstance(value, dict):
+            yield from value.items()  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+
+
+def _text(log: Mapping[str, Any], names: Sequence[str]) -> str:
+    for name in names:
+        if name in log and log[name] is not None:
+            value = log[name]
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            return text[:TEXT]
+    return ""
+
+
+def _int(value: Any) -> int:
+    number = as_float(value)
+    return int(number) if number is not None and math.isfinite(number) else 0
+
+
+def _truth(value: Any) -> bool | None:
+    if isinstance(value, bool):
+        return value
+    number = as_float(value)
+    return None if number is None else number >= 0.5

@@ -1,0 +1,126 @@
+"""Where a report's runs come from: sweeps of ours, or any folder with runs in it."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from analysis.settings import flat
+from sweeper.errors import NotFound, StoreError, UsageError
+from sweeper.registry import RecordedRun, Registry, Sweep
+
+__all__ = ["Placed", "Source", "find_sources", "write_file"]
+
+_OWN = frozenset({"log_path", "seed", "wandb_name", "behavior_if_log_dir_exists"})
+"""Keys of a configuration that differ from run to run and tell no cells apart."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A run with the cell and the seed that it counts under, and the configuration without what is
+    the run's own. `assumed`: nothing says how it ended,
+    and it is taken for finished."""
+
+    run: RecordedRun
+    cell: str
+    seed: int | None
+    state: str
+    config: Mapping[str, Any]
+    assumed: bool = False
+
+
+@dataclass(frozen=True)
+class Source:
+    """A sweep, or what is taken for one. `retired` counts runs that its grid has no more."""
+
+    name: str
+    registry: Registry
+    document: Mapping[str, Any]
+    metric: Mapping[str, str] | None
+    axes: Mapping[str, list[Any]]
+    runs: tuple[Placed, ...]
+    retired: int
+    sweep: Sweep | None
+
+    def write(self, name: str, content: bytes) -> str:
+        """Keep a file of the report with it; gives its path."""
+        if self.sweep is not None:
+            return self.sweep.write_report(name, content)
+        return write_file(os.path.join(self.registry.roots[0], "report"), name, content)
+
+
+def find_sources(registry: Registry, names: Sequence[str]) -> list[Source]:
+    """Each a sweep of the registry by its name, else a folder by its path. Raises `NotFound`."""
+    return [_find(registry, name) for name in names]
+
+
+def _find(registry: Registry, name: str) -> Source:
+    try:
+        return _of_sweep(registry, registry.sweep(name))
+    except (NotFound, StoreError) as error:  # StoreError: a path, which is no sweep's name
+        found = _of_folder(os.path.abspath(name)) if os.path.isdir(name) else None
+        if found is not None:
+            return found
+        if os.path.isdir(name) or os.sep in name:
+            raise NotFound(f"{name}: neither a sweep nor a folder with runs in it") from error
+        raise
+
+
+def _of_sweep(registry: Registry, sweep: Sweep) -> Source:
+    runs = tuple(
+        Placed(run, run.cell, run.seed, run.state.value, run.config)
+        for run in sweep.runs
+        if not run.retired
+    )
+    retired = len(sweep.runs) - len(runs)
+    return Source(
+        sweep.name, registry, sweep.document, sweep.metric, sweep.axes, runs, retired, sweep
+    )
+
+
+def _of_folder(path: str) -> Source | None:
+    """The runs in folders below a folder: those with the same configuration, their seed and their
+    names left out, are a cell, called by its first run."""
+    registry = Registry(path)
+    names: dict[str, str] = {}
+    runs: list[Placed] = []
+    for run in registry.handles():
+        own = {key: value for key, value in flat(run.config) if key not in _OWN}
+        name = run.name if run.sweep == "." else f"{run.sweep}/{run.name}"
+        same = json.dumps(own, sort_keys=True, default=str) if own else name
+        seed = run.config.get("seed")
+        known = run.state.value != "unknown"
+        runs.append(
+            Placed(
+                run,
+                names.setdefault(same, name),
+                seed if isinstance(seed, int) and not isinstance(seed, bool) else None,
+                run.state.value if known else "succeeded",
+                own,
+                assumed=not known,
+            )
+        )
+    if not runs:
+        return None
+    return Source(os.path.basename(path), registry, {}, None, {}, tuple(runs), 0, None)
+
+
+def write_file(folder: str, name: str, content: bytes) -> str:
+    """Write a file of a report, its folder made; gives its path. Raises `UsageError` for what
+    cannot be a folder, `StoreError` when the file cannot be written."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in it
+        raise UsageError(f"out {folder!r}: cannot be made a folder ({_why(error)})") from error
+    path = os.path.abspath(os.path.join(folder, name))
+    try:
+        with open(path, "wb") as file:
+            file.write(content)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written ({_why(error)})") from error
+    return path
+
+
+def _why(error: OSError | ValueError) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)

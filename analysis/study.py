@@ -1,0 +1,126 @@
+"""Everything computed of a sweep, between reading it and showing it."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from analysis.axes import Axis, Grid2, Trend, find_axes, find_pairs, find_trends
+from analysis.behaviour import Behaviour, examine
+from analysis.cells import Cell, Ranking, rank
+from analysis.findings import Finding, find
+from analysis.frames import SweepData
+from analysis.inference import Estimate, optimism, paired, seeds_to_part
+from analysis.nextgrid import NextGrid, propose
+from analysis.observations import Failure, group_failures, observe
+from analysis.stability import Stability, assess
+from analysis.tradeoffs import Tradeoff, find_tradeoffs
+from analysis.verdict import Lead, Verdict, decide
+
+__all__ = ["Study", "study"]
+
+
+@dataclass(frozen=True)
+class Study:
+    """What the pages are made of. `paired` are differences from the best over shared seeds, on the
+    scale of the comparison, by cell; `flattery` is what `inference.optimism` found; `needed` the
+    seeds a cell that are thought to part the first two; `prices` are dollars per million tokens."""
+
+    data: SweepData
+    ranking: Ranking
+    findings: tuple[Finding, ...]
+    verdict: Verdict
+    axes: tuple[Axis, ...]
+    trends: tuple[Trend, ...]
+    pairs: tuple[Grid2, ...]
+    stability: Stability
+    behaviour: Behaviour | None
+    tradeoffs: tuple[Tradeoff, ...]
+    paired: Mapping[str, Estimate]
+    lead: Lead | None
+    flattery: tuple[float, float] | None
+    needed: int | None
+    next: NextGrid | None
+    failures: tuple[Failure, ...]
+    prices: Mapping[str, float]
+
+
+def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
+    """All that the report says, computed. Pure."""
+    ranking = rank(data)
+    sign = data.metric.sign if data.metric is not None else 1.0
+    axes = find_axes(ranking, sign) if data.metric is not None else []
+    pairs = find_pairs(ranking, axes, sign)
+    trends = find_trends(axes, sign, len(axes))
+    stability = assess(data, ranking.keys)
+    behaviour = examine(data, ranking)
+    findings = [
+        *find(data, ranking),
+        *observe(data, ranking, axes, trends, pairs, stability, behaviour),
+    ]
+    shared = _paired(ranking)
+    lead = _lead(ranking, shared)
+    needed = _needed(ranking, lead)
+    flattery = _flattery(ranking, sign)
+    following = propose(data, ranking, findings, needed)
+    verdict = decide(data, ranking, findings, lead, flattery, following, prices or {})
+    return Study(
+        data=data,
+        ranking=ranking,
+        findings=tuple(findings),
+        verdict=verdict,
+        axes=tuple(axes),
+        trends=tuple(trends),
+        pairs=tuple(pairs),
+        stability=stability,
+        behaviour=behaviour,
+        tradeoffs=tuple(find_tradeoffs(data, ranking, prices or {})),
+        paired=shared,
+        lead=lead,
+        flattery=flattery,
+        needed=needed,
+        next=following,
+        failures=tuple(group_failures(data.runs)),
+        prices=dict(prices or {}),
+    )
+
+
+def _paired(ranking: Ranking) -> dict[str, Estimate]:
+    best = ranking.best
+    if best is None:
+        return {}
+    own = _on_scale(ranking, best)
+    found: dict[str, Estimate] = {}
+    for cell in ranking.others:
+        estimate = paired(_on_scale(ranking, cell), own)
+        if estimate is not None:
+            found[cell.name] = estimate
+    return found
+
+
+def _on_scale(ranking: Ranking, cell: Cell) -> dict[int, float]:
+    seeds = cell.by_seed
+    if ranking.scale == "linear":
+        return seeds
+    return {seed: math.log(value) for seed, value in seeds.items()}
+
+
+def _flattery(ranking: Ranking, sign: float) -> tuple[float, float] | None:
+    if ranking.best is None:
+        return None
+    return optimism({c.name: c.by_seed for c in (ranking.best, *ranking.others)}, sign)
+
+
+def _lead(ranking: Ranking, shared: Mapping[str, Estimate]) -> Lead | None:
+    """How far the best is ahead of the next in the ranking."""
+    if ranking.best is None or not ranking.others:
+        return None
+    second = ranking.others[0]
+    return Lead(second, ranking.comparisons.get(second.name), shared.get(second.name))
+
+
+def _needed(ranking: Ranking, lead: Lead | None) -> int | None:
+    best = ranking.best
+    if lead is None or best is None or lead.comparison is None or lead.comparison.told_apart:
+        return None
+    sds = (best.summary.sd or 0.0, lead.second.summary.sd or 0.0)
+    return seeds_to_part(lead.comparison.difference, sds, max(len(ranking.comparisons) + 1, 2))

@@ -1,0 +1,264 @@
+"""Rows of the report's tables: texts, and what to sort by. Pure."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from analysis import words
+from analysis.axes import Grid2
+from analysis.behaviour import examples
+from analysis.cells import Cell, Ranking
+from analysis.costs import dollars
+from analysis.figures import PALETTE, tones
+from analysis.findings import short_name
+from analysis.frames import RunData
+from analysis.settings import flat
+from analysis.stability import Rate
+from analysis.study import Study
+from sweeper.metrics import as_float
+
+__all__ = ["CELLS", "RUNS", "cell_table", "details", "heat", "paired_rows", "rate_rows", "run_rows"]
+
+CELLS = 1000
+"""Rows of the table of cells, at most."""
+
+RUNS = 2000
+"""Rows of the table of runs, at most."""
+
+_TOLD = 400
+_TEXT = 1200
+_STRIP = 160.0
+
+
+def cell_table(ranking: Ranking) -> dict[str, Any]:
+    """Rows of the results table, with texts and what to sort by."""
+    scale = _Scale(ranking)
+    colours = tones(ranking)
+    top = ranking.cells[0].summary if ranking.cells else None
+    places = None if top is None else words.decimals(top.mean, top.low, top.high)
+    rows = [
+        {
+            "cell": cell,
+            "rank": position + 1 if cell.summary.n and not cell.diverged else None,
+            "tone": colours[cell.name] if colours[cell.name] >= 0 else len(PALETTE),
+            "name": short_name(cell),
+            "settings": [_setting(cell, key) for key in ranking.keys],
+            "mean": words.fixed(cell.summary.mean, places),
+            "interval": _span(cell.summary.low, cell.summary.high, places),
+            "range": _span(cell.summary.minimum, cell.summary.maximum, places),
+            "standing": _standing(cell, ranking),
+            "strip": scale.strip(cell),
+        }
+        for position, cell in enumerate(ranking.cells[:CELLS])
+    ]
+    best = None if ranking.best is None else scale.at(ranking.best.summary.mean)
+    return {"axes": list(ranking.keys), "rows": rows, "scale": scale, "best": best}
+
+
+def _setting(cell: Cell, key: str) -> tuple[str, str]:
+    """A value and what to sort by."""
+    if key not in cell.settings:
+        return words.NONE, ""
+    return words.setting(cell.settings[key]), _sortable(cell.settings[key])
+
+
+def _sortable(value: Any) -> str:
+    number = as_float(value)
+    if number is not None:
+        return "" if math.isnan(number) else repr(number).replace("inf", "Infinity")  # JavaScript's
+    return "" if value is None else str(value)
+
+
+def _span(low: float | None, high: float | None, places: int | None) -> str:
+    if low is None or high is None or low == high:
+        return words.NONE
+    return f"{words.fixed(low, places)} to {words.fixed(high, places)}"
+
+
+def _standing(cell: Cell, ranking: Ranking) -> tuple[str, str, str]:
+    """How a cell stands to the best: a key for its look, a few words, and the figures."""
+    if cell is ranking.best:
+        return "best", "best", ""
+    if cell.diverged:
+        return "bad", f"{cell.diverged} of {len(cell.runs)} diverged", ""
+    if not cell.summary.n:
+        return "none", "no result", ""
+    comparison = ranking.comparisons.get(cell.name)
+    if comparison is None:
+        return "none", "not compared", ""
+    p = words.p_value(comparison.p)
+    ratio = comparison.ratio
+    change = words.difference(comparison.difference) if ratio is None else words.ratio(ratio)
+    if comparison.told_apart:
+        return "apart", "worse", f"{change}, {p}"
+    return "tied", "not told apart", f"{change}, {p}"
+
+
+class _Scale:
+    """The common scale of the little interval plots: all values with a margin, logarithmic where
+    the cells are compared so, or where they are positive and span more than a factor of 30.
+    Intervals that reach beyond are cut."""
+
+    def __init__(self, ranking: Ranking) -> None:
+        found = [value for cell in ranking.measured for value in cell.values]
+        wide = bool(found) and min(found) > 0 and max(found) / min(found) > 30
+        self.log = wide or ranking.scale == "log"
+        self._unit = max(map(abs, found), default=0.0) or 1.0
+        points = [self._map(value) for value in found] or [0.0]
+        margin = 0.12 * (max(points) - min(points)) or 1.0
+        self._low, self._high = min(points) - margin, max(points) + margin
+        self.ends = words.together(min(found), max(found)) if len(set(found)) > 1 else []
+
+    def _map(self, value: float) -> float:
+        if self.log:
+            return math.log(value) if value > 0 else -math.inf
+        return value / self._unit  # so that no difference is too large for a float
+
+    def at(self, value: float | None) -> float:
+        """Position in pixels, cut to the plot."""
+        place = (self._map(value or 0.0) - self._low) / (self._high - self._low) * _STRIP
+        return round(min(max(place, 0.0), _STRIP), 1)
+
+    def strip(self, cell: Cell) -> dict[str, Any] | None:
+        """Positions of a cell's values, mean and interval; None when it has no value."""
+        summary = cell.summary
+        if not summary.n:
+            return None
+        found: dict[str, Any] = {"mean": self.at(summary.mean), "low": None, "high": None}
+        found["values"] = [self.at(value) for value in cell.values]
+        if summary.low is not None and summary.high is not None:
+            found["low"], found["high"] = self.at(summary.low), self.at(summary.high)
+        return found
+
+
+def run_rows(study: Study) -> list[dict[str, Any]]:
+    """A row a run, in the order of the ranking."""
+    positions = {cell.name: i for i, cell in enumerate(study.ranking.cells)}
+    colours = tones(study.ranking)
+    runs = [run for cell in study.ranking.cells for run in cell.runs][:RUNS]
+    return [
+        {
+            "run": run,
+            "rank": positions[run.cell] + 1,
+            "tone": colours[run.cell] if colours[run.cell] >= 0 else len(PALETTE),
+            "state": "diverged" if run.diverged else run.state,
+            "values": [
+                (words.number(value), _sortable(value))
+                for value in (run.last, run.best, run.smoothed)
+            ],
+            "steps": run.cost.steps,
+            "tokens": run.cost.total,
+            "dollars": dollars(run.cost, study.prices),
+        }
+        for run in runs
+    ]
+
+
+def details(study: Study) -> dict[str, dict[str, Any]]:
+    """What opens when a run is clicked, by its id: plain texts, put into the page as such."""
+    found: dict[str, dict[str, Any]] = {}
+    split = study.behaviour.split if study.behaviour is not None else "train"
+    runs = [run for cell in study.ranking.cells for run in cell.runs][:RUNS]
+    for position, run in enumerate(runs):
+        shown = examples(run, split, 2) if position < _TOLD else []
+        found[run.id] = {
+            "name": run.name or run.id,
+            "facts": _facts(run),
+            "config": [[key, words.setting(value)[:_TEXT]] for key, value in flat(run.config)],
+            "log": list(run.log),
+            "rollouts": [
+                {
+                    "title": f"{one.why}: reward {words.number(one.rollout.reward, 3)}, "
+                    f"{words.counted(one.rollout.length, 'token')}, "
+                    f"iteration {one.rollout.iteration}",
+                    "prompt": one.rollout.prompt[:_TEXT],
+                    "response": one.rollout.response[:_TEXT],
+                    "reference": one.rollout.reference[:_TEXT],
+                }
+                for one in shown
+            ],
+        }
+    return found
+
+
+def _facts(run: RunData) -> list[list[str]]:
+    why = ": ".join(part for part in (run.reason, run.detail) if part)
+    found = [
+        ["state", run.state + (", diverged" if run.diverged else "")],
+        ["id", run.id],
+        ["seed", words.NONE if run.seed is None else str(run.seed)],
+        ["attempts", str(run.attempts)],
+        ["why", why],
+        ["last value", words.number(run.last)],
+        ["best value", words.number(run.best)],
+        ["smoothed", words.number(run.smoothed)],
+        ["time", words.duration(run.wall_s)],
+        ["tokens", words.amount(run.cost.total)],
+    ]
+    paths = [
+        str(r[k]) for r in run.checkpoints[-1:] for k in ("sampler_path", "state_path") if r.get(k)
+    ]
+    return [pair for pair in [*found, *(["checkpoint", path] for path in paths)] if pair[1]]
+
+
+def heat(pair: Grid2, sign: float) -> list[dict[str, Any]]:
+    """Rows of a heat table: a text and a share from 0 (worst) to 1 (best) a place, None for a
+    hole."""
+    means = [mean for row in pair.means for mean in row if mean is not None]
+    places = words.decimals(*means)
+    ranked = sorted({sign * mean for mean in means}, reverse=True)
+    last = max(len(ranked) - 1, 1)
+    shade = {value: position / last for position, value in enumerate(ranked)}
+    return [
+        {
+            "name": name,
+            "places": [
+                (words.fixed(mean, places), None if mean is None else shade[sign * mean], i == best)
+                for i, mean in enumerate(row)
+            ],
+        }
+        for name, row, best in zip(pair.ys, pair.means, pair.best_x, strict=True)
+    ]
+
+
+def rate_rows(rates: Sequence[Rate]) -> list[dict[str, Any]]:
+    """Rows of the table of runs that went wrong by value of an axis."""
+    return [
+        {
+            "axis": rate.axis,
+            "value": rate.value,
+            "count": rate.count,
+            "trials": rate.trials,
+            "share": f"{rate.count / rate.trials:.0%}",
+            "interval": f"{rate.low:.0%} to {rate.high:.0%}",
+            "from": round(100 * rate.low, 1),
+            "to": round(100 * rate.high, 1),
+            "at": round(100 * rate.count / rate.trials, 1),
+        }
+        for rate in rates
+    ]
+
+
+def paired_rows(study: Study) -> list[dict[str, Any]]:
+    """Rows of the table of differences from the best over shared seeds."""
+    log = study.ranking.scale == "log"
+    found: list[dict[str, Any]] = []
+    for cell in study.ranking.others:
+        estimate = study.paired.get(cell.name)
+        if estimate is None or estimate.low is None or estimate.high is None:
+            continue
+        shown = [estimate.value, estimate.low, estimate.high]
+        texts = [words.ratio(_exp(v)) if log else words.difference(v) for v in shown]
+        found.append(
+            {
+                "name": short_name(cell),
+                "value": texts[0],
+                "interval": f"{texts[1]} to {texts[2]}",
+                "p": words.p_value(estimate.p),
+            }
+        )
+    return found
+
+
+def _exp(value: float) -> float:
+    return math.exp(value) if value < 709 else math.inf

@@ -1,0 +1,164 @@
+"""One side of tests/bench/registry.py, in a process of its own: prints seconds by case as JSON.
+
+python tests/bench/registry_sides.py ours|cookbook FOLDER KEY CASES
+"""
+
+import json
+import os
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+def timed(call: Callable[[], Any], times: int = 1) -> float:
+    """Seconds that a call takes: the median of so many."""
+    found: list[float] = []
+    for _ in range(times):
+        begun = time.perf_counter()
+        kept = call()
+        found.append(time.perf_counter() - begun)
+        del kept
+    return statistics.median(found)
+
+
+def measured(calls: dict[str, Callable[[], Any]], cases: list[str]) -> dict[str, float]:
+    """What is quick is done five times: what was read before, or only the last lines are."""
+    quick = ("later", "same objects", "last values")
+    return {
+        name: timed(call, 5 if any(word in name for word in quick) and "first" not in name else 1)
+        for name, call in calls.items()
+        if name in cases
+    }
+
+
+def append(folder: str, lines: int = 10) -> str:
+    """Ten new lines in one of the runs."""
+    runs = f"{folder}/many/runs"
+    path = f"{runs}/{sorted(os.listdir(runs))[-1]}/metrics.jsonl"
+    with open(path, "rb") as file:
+        row = json.loads(file.readline())
+    with open(path, "a") as file:
+        for step in range(lines):
+            file.write(json.dumps({**row, "step": 1_000_000 + step}) + "\n")
+    return path
+
+
+def ours(folder: str, key: str, cases: list[str]) -> dict[str, float]:
+    import pandas  # noqa: F401 - not part of what is measured
+    import pyarrow  # noqa: F401
+
+    from sweeper.registry import Registry
+    from sweeper.tabulating import Tabulator  # noqa: F401
+
+    def registry(**options: Any) -> Registry:
+        return Registry(folder, **options)
+
+    def means() -> Any:
+        frame = registry().rollouts(keys=["total_reward"])
+        return frame.groupby("run", observed=True)["total_reward"].mean()
+
+    sql = f'select run, min("{key}") from metrics group by run'  # noqa: S608
+    calls: dict[str, Callable[[], Any]] = {
+        "one key, first": lambda: registry().metrics(keys=[key]),
+        "one key, without a cache": lambda: registry(cache=False).metrics(keys=[key]),
+        "all keys, first": lambda: registry().metrics(),
+        "all keys, without a cache": lambda: registry(cache=False).metrics(),
+        "all keys, later": lambda: registry().metrics(),
+        "one key, later": lambda: registry().metrics(keys=[key]),
+        "one key, SQL, later": lambda: registry().sql(sql),
+        "last values, first": lambda: registry().records(),
+        "last values, later": lambda: registry().records(),
+        "rollouts, first": means,
+        "rollouts, later": means,
+    }
+    found = measured(calls, cases)
+    found["peak MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    if "new lines" in cases:
+        follower = registry().follow()
+        follower.poll()
+        append(folder)
+        news: list[Any] = []
+        found["new lines"] = timed(lambda: news.extend(follower.poll()))
+        assert [len(one.rows) for one in news] == [10]
+        found["new lines, floor"] = floor(folder)
+        cached = registry()
+        cached.metrics(keys=[key])
+        append(folder)
+        found["new lines, one key of all"] = timed(lambda: cached.metrics(keys=[key]))
+    return found
+
+
+def floor(folder: str) -> float:
+    """scandir, a stat each, and a pread of what is new."""
+    runs = f"{folder}/many/runs"
+    with os.scandir(runs) as items:
+        sizes = {item.path: os.stat(f"{item.path}/metrics.jsonl").st_size for item in items}
+    append(folder)
+
+    def look() -> None:
+        with os.scandir(runs) as items:
+            for item in items:
+                path = f"{item.path}/metrics.jsonl"
+                size = os.stat(path).st_size
+                if size != sizes[item.path]:
+                    descriptor = os.open(path, os.O_RDONLY)
+                    os.pread(descriptor, size - sizes[item.path], sizes[item.path])
+                    os.close(descriptor)
+
+    return timed(look)
+
+
+def cookbook(folder: str, key: str, cases: list[str]) -> dict[str, float]:
+    import logging
+
+    from tinker_cookbook.recipes.chat_sl.sweep.results import collect
+    from tinker_cookbook.stores.registry import RunRegistry
+    from tinker_cookbook.stores.storage import storage_from_uri
+
+    logging.disable(logging.CRITICAL)
+    runs = f"{folder}/many/runs"
+    kept: list[Any] = []
+
+    def stores() -> list[Any]:
+        registry = RunRegistry([storage_from_uri(runs)])
+        return [registry.get_training_store(info.run_id) for info in registry.get_runs()]
+
+    def everything() -> Any:
+        kept[:] = stores()
+        return [store.read_metrics() for store in kept]
+
+    def one() -> Any:
+        return [[row[key] for row in rows] for rows in everything()]
+
+    def means() -> Any:
+        found: list[float] = []
+        for store in stores():
+            rewards = [
+                record["total_reward"]
+                for info in store.list_iterations()
+                for record in store.read_rollouts(info.iteration)
+            ]
+            found.append(sum(rewards) / len(rewards))
+        return found
+
+    calls: dict[str, Callable[[], Any]] = {
+        "all keys": everything,
+        "one key": one,
+        "one key, same objects": lambda: [[r[key] for r in s.read_metrics()] for s in kept],
+        "last values": lambda: collect(runs, require_complete=False),
+        "rollouts": means,
+    }
+    found = measured(calls, cases)
+    found["peak MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    if "new lines" in cases:
+        append(folder)
+        found["new lines"] = timed(lambda: [store.read_new_metrics() for store in kept])
+    return found
+
+
+if __name__ == "__main__":
+    side, where, name, wanted = sys.argv[1:]
+    print(json.dumps({"ours": ours, "cookbook": cookbook}[side](where, name, json.loads(wanted))))

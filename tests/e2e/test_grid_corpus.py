@@ -1,0 +1,117 @@
+"""Hostile and malformed grids, kept in `tests/corpus`: what `sweeper plan` says of each, to the
+letter (`expected.txt`), soon, and with nothing written or started."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+ROOT = Path(__file__).parents[2]
+CORPUS = ROOT / "tests" / "corpus"
+GRIDS = sorted(path.name for path in CORPUS.glob("*.yaml"))
+
+
+def told(expected: str) -> dict[str, list[str]]:
+    """`expected.txt`: after a line with a grid's name in brackets, what is said of it."""
+    found: dict[str, list[str]] = {}
+    for line in expected.splitlines():
+        if line.startswith("["):
+            found[line[1:-1]] = []
+        elif line:
+            found[list(found)[-1]].append(line)
+    return found
+
+
+EXPECTED = told((CORPUS / "expected.txt").read_text())
+
+
+@pytest.fixture(scope="module")
+def judge() -> Iterator[Any]:
+    """A function from a folder and arguments to what tests/fuzz/judge.py says."""
+    command = [sys.executable, str(ROOT / "tests" / "fuzz" / "judge.py")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT) as process:
+        assert process.stdin is not None and process.stdout is not None
+        wants, says = process.stdin, process.stdout
+
+        def ask(folder: Path, *arguments: str) -> Any:
+            given = ["plan", "--root", "nowhere", *arguments]
+            request = {"cwd": str(folder), "arguments": given, "real": True}
+            wants.write(json.dumps(request) + "\n")
+            wants.flush()
+            return json.loads(says.readline())
+
+        yield ask
+        wants.close()
+
+
+def lines(answer: Any) -> list[str]:
+    """What was said: mistakes, else the plan's warnings and its counts."""
+    text = answer["err"].removeprefix("sweeper: ").replace("sweeper: warning", "warning")
+    said = text.replace(sys.executable, "PYTHON").replace(str(ROOT), "ROOT").splitlines()
+    return said + [line for line in answer["out"].splitlines() if line.endswith(" to start")]
+
+
+def test_every_grid_is_in_the_table_and_many_mistakes_are() -> None:
+    assert sorted(EXPECTED) == GRIDS
+    mistakes = {line.partition(": ")[2] for said in EXPECTED.values() for line in said}
+    assert len(mistakes) >= 100
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+def test_what_is_said_of_a_grid(judge: Any, grid: str) -> None:
+    before = sorted(CORPUS.rglob("*"))
+    answer = judge(CORPUS, grid)
+    assert lines(answer) == EXPECTED[grid]
+    assert answer["code"] == (0 if EXPECTED[grid][-1].endswith(" to start") else 2)
+    assert answer["did"] == []
+    assert answer["megabytes"] < 200
+    assert sorted(CORPUS.rglob("*")) == before
+
+
+def test_files_that_are_none(judge: Any, tmp_path: Path) -> None:
+    command = "command: [x]\n"
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link.yaml").symlink_to("linked.yaml")
+    (tmp_path / "dangling.yaml").symlink_to("nowhere.yaml")
+    for name, target in {
+        "piped": "pipe",
+        "linked": "link.yaml",
+        "dangles": "dangling.yaml",
+    }.items():
+        (tmp_path / f"{name}.yaml").write_text(f"{command}extends: {target}\n")
+    for number in range(1000):
+        (tmp_path / f"c{number}.yaml").write_text(f"{command}extends: c{number + 1}.yaml\n")
+    for grid, said in {
+        "piped.yaml": "piped.yaml:2:10: extends: pipe is no file",
+        "linked.yaml": "linked.yaml:2:10: extends: link.yaml extends itself in the end",
+        "dangles.yaml": "dangles.yaml:2:10: extends: dangling.yaml: No such file or directory",
+        "c0.yaml": "c8.yaml:2:10: extends leads on more than 8 times",
+        "/dev/zero": "/dev/zero: more than 131072 bytes, which is what a grid may have",
+        ".": ".: Is a directory",
+        "nowhere.yaml": "nowhere.yaml: No such file or directory",
+    }.items():
+        answer = judge(tmp_path, grid)
+        assert (lines(answer), answer["code"], answer["did"]) == ([said], 2, [])
+
+
+def test_a_recipe_that_never_ends_being_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sweeper import recipe
+    from sweeper.errors import GridError
+    from sweeper.planner import plan
+
+    monkeypatch.setattr(recipe, "IMPORT_SECONDS", 1.0)
+    monkeypatch.chdir(CORPUS)
+    with pytest.raises(GridError) as caught:
+        plan({"name": "h", "recipe": "modules/hangs.py"})
+    assert list(caught.value.problems) == [
+        "recipe: recipe 'modules/hangs.py': importing it took longer than 1 s"
+    ]

@@ -1,0 +1,168 @@
+"""The report without a browser: Markdown, PNGs, and the verbs that make them."""
+
+import json
+import math
+import os
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import analysis
+
+pytestmark = pytest.mark.e2e
+
+NAN = math.nan
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def sweeper(*arguments: str | Path) -> str:
+    command = [sys.executable, "-m", "sweeper", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("sweep", ["truth", "hostile", "hostile-rl"])
+def test_markdown_with_pictures_beside_it(tmp_path: Path, written: ModuleType, sweep: str):
+    pytest.importorskip("matplotlib")
+    make = {"truth": written.truth, "hostile": written.hostile}.get(sweep, written.hostile_rollouts)
+    make(tmp_path)
+    first = analysis.analyze(str(tmp_path), sweep, out=tmp_path / "1")
+    again = analysis.analyze(str(tmp_path), sweep, out=tmp_path / "2")
+    text = Path(first.files["report.md"]).read_text()
+    named = re.findall(r"!\[.*?\]\(([\w.-]+\.png)\)", text)
+    pictures = {name for name in first.files if name.endswith(".png")}
+    assert set(named) == pictures and {"cells.png", "curves-1.png", "axes-1.png"} <= pictures
+    for name, path in first.files.items():
+        data = Path(path).read_bytes()
+        assert data == Path(again.files[name]).read_bytes()
+        if name.endswith(".png"):
+            assert data.startswith(PNG) and len(data) > 2000
+    # Outside of blocks nothing is a tag, and no line begins one of the blocks' fences.
+    prose = re.sub(r"^(`{3,})\w*\n.*?^\1$", "", text, flags=re.DOTALL | re.MULTILINE)
+    assert not re.search(r"<\w|<!|(?<!!)(?<!\\)\[", prose)
+
+
+def test_the_same_bytes_from_another_process(tmp_path: Path, written: ModuleType):
+    written.hostile_rollouts(tmp_path / "sweeps")
+    found: list[dict[str, bytes]] = []
+    for seed in ("1", "2"):  # of Python's hashes: the order of sets
+        out = tmp_path / seed
+        command = ["analyze", "--root", str(tmp_path / "sweeps"), "hostile-rl", "--out", str(out)]
+        environment = os.environ | {"PYTHONHASHSEED": seed, "XDG_CACHE_HOME": str(out / "cache")}
+        environment.pop("SWEEPER_HOME", None)
+        subprocess.run([sys.executable, "-m", "sweeper", *command], env=environment, check=True)
+        found.append({path.name: path.read_bytes() for path in out.iterdir() if path.is_file()})
+    assert found[0] == found[1] and "report.html" in found[0]
+
+
+def test_every_kind_of_sweep_has_a_report(tmp_path: Path, written: ModuleType):
+    def one(name: str, *runs: tuple[int, str, float | None]) -> None:
+        sweep = written.Written(tmp_path, name, axes={"lr": [1, 2]})
+        for number, (lr, state, end) in enumerate(runs):
+            rows = [] if end is None else [{"step": s, "test/nll": end} for s in range(3)]
+            sweep.run({"lr": lr}, number, rows, state)
+        sweep.save()
+
+    one("nothing")
+    one("single", (1, "succeeded", 0.5))
+    one("failed", (1, "failed", None), (2, "failed", None))
+    one("equal", *((lr, "succeeded", 0.5) for lr in (1, 1, 2, 2)))
+    one("diverged", *((lr, "succeeded", NAN) for lr in (1, 1, 2, 2)))
+    one("running", (1, "running", 0.4), (1, "succeeded", 0.5), (2, "planned", None))
+    one("missing", (1, "succeeded", 0.4), (1, "succeeded", 0.5), (2, "cancelled", None))
+    for name in ("nothing", "single", "failed", "equal", "diverged", "running", "missing"):
+        report = analysis.analyze(str(tmp_path), name)
+        texts = [Path(path).read_text() for n, path in report.files.items() if n[-3:] != "png"]
+        assert all(not re.search(r"\bNone\b|\bnan\b|Undefined", text) for text in texts), name
+        json.loads(Path(report.json_path).read_text(), parse_constant=pytest.fail)
+
+
+ODD_SETTINGS = (
+    *(1, 2, 3, -1, 1e-4, 0.5, True, None, "a", "$x$", "", [1], {"b": {"c": 2}}, 1e308, 10**30),
+)
+ODD_VALUES = (
+    0.1,
+    0.2,
+    -1.0,
+    0.0,
+    NAN,
+    math.inf,
+    1e308,
+    -1e308,
+    5e-324,
+    10**400,
+    None,
+    "text",
+    True,
+)
+KEYS = ("m", "reward", "train/loss", "num_tokens", "time/total", "optim/entropy")
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_odd_values_anywhere_end_in_a_report(tmp_path: Path, written: ModuleType, seed: int):
+    rng = random.Random(seed)
+    axes = [f"k{i}" for i in range(rng.randint(0, 3))]
+    metric = {"name": "m", "goal": rng.choice(("minimize", "maximize")), "at": "last"}
+    grid = rng.choice(("", "grid: {k0: [1, 2, 3]}", "grid: 3", "["))
+    declared = {axis: list(ODD_SETTINGS) for axis in axes}
+    sweep = written.Written(tmp_path, axes=declared, metric=metric, grid=grid)
+    for number in range(rng.randint(0, 7)):
+        own = {axis: rng.choice(ODD_SETTINGS) for axis in axes if rng.random() < 0.9}
+        for replicate in range(rng.randint(1, 4)):
+            pool = rng.choice((ODD_VALUES, (0.1, 0.11, 0.12), (1, 2, 3), (0.5,)))
+            rows = [
+                {"step": rng.choice((i, i, i, None)), **{k: rng.choice(pool) for k in KEYS}}
+                for i in range(rng.choice((0, 1, 2, 5, 300)))
+            ]
+            state = rng.choice(("succeeded",) * 6 + ("failed", "running", "planned", "lost"))
+            run = sweep.run(own, replicate, rows, state, cell=f"c{number}")
+            if rows and state != "planned":
+                rewards = [
+                    [rng.choice((0, 1, 0.5, NAN, 1e308)) for _ in range(3)] for _ in range(2)
+                ]
+                written.rollouts(sweep, run, 0, rewards, lengths=(rng.choice((0, 90)),))
+    sweep.save()
+    report = analysis.analyze(str(tmp_path), "demo", prices="train=1")  # warnings are errors here
+    assert len(report.runs) == len(sweep.document["runs"]) and report.cells is not None
+    json.loads(Path(report.json_path).read_text(), parse_constant=pytest.fail)
+
+
+def test_thirty_five_models(tmp_path: Path, written: ModuleType):
+    cells = [({"model_name": f"org/model-{i}b"}, [2 - i / 30, 2.02 - i / 30]) for i in range(35)]
+    written.measured(tmp_path, cells, axes=["model_name"])
+    report = analysis.analyze(str(tmp_path), "demo", pictures=False)
+    assert report.document["verdict"]["best"] == "model_name=org/model-34b"
+    assert len(report.cells) == 35
+    assert Path(report.html_path).stat().st_size < 3e6
+
+
+def test_the_verbs(tmp_path: Path, written: ModuleType):
+    for name, shift in (("one", 0.0), ("two", 0.5)):
+        means = {(1e-4, 8): 0.9 + shift, (1e-3, 8): 0.2 + shift, (1e-2, 8): 1.1 + shift}
+        written.grid_of_means(tmp_path / "sweeps", means, name=name)
+    root, out = ("--root", tmp_path / "sweeps"), ("--out", tmp_path / "out", "--no-pictures")
+    said = sweeper("analyze", *root, "one", *out)
+    assert "clear winner" in said and "a run takes 80 steps" in said
+    both = json.loads(sweeper("analyze", *root, "one", "two", *out, "--json"))
+    assert both["sweep"] == "one + two" and len(both["cells"]) == 6
+    folder = sweeper("analyze", tmp_path / "sweeps" / "two", *out)
+    assert folder.startswith("two: ")
+    assert "A better" in sweeper("compare", *root, "one", "two")
+    found = json.loads(sweeper("compare", *root, "one/lr=0.0001", "one/lr=0.01", "--json"))
+    assert found["cells"][0]["difference"] == pytest.approx(0.2)
+
+
+def test_a_report_of_many_runs_stays_small(tmp_path: Path, written: ModuleType):
+    sweep = written.Written(tmp_path, axes={"lr": list(range(40))})
+    for lr in range(40):
+        for seed in range(5):
+            sweep.run({"lr": lr}, seed, written.curve(lr / 40 + seed / 500, steps=500, every=1))
+    sweep.save()
+    report = analysis.analyze(str(tmp_path), "demo", pictures=False)
+    assert Path(report.html_path).stat().st_size < 4e6
+    points = [len(trace["x"]) for figure in report.figures.values() for trace in figure["data"]]
+    assert sum(points) < 300_000

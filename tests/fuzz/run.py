@@ -1,0 +1,161 @@
+"""Fuzz `sweeper plan`: whatever the grid is, it ends soon, writes and starts nothing, and either
+plans or says what is wrong, with the place.
+
+    python tests/fuzz/run.py [--cases N] [--seed N] [--keep FOLDER]
+
+Every case is a process of its own (judge.py). One recipe in twenty is asked as always, in another
+interpreter; the others in the case's own process. A case fails when it ends with anything but 0 or
+2, shows a traceback, does what a plan must not do, leaves a file, has a message without a place,
+takes more than 1 s of processor time (and 0.1 ms more for each run that it plans) or grows by more
+than 200 MB. Prints the counts, the slowest and the largest; ends with 1 when a case failed.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+from cases import ROOT, language, mutated, overrides, soup, tame
+from hypothesis import strategies as st
+
+SECONDS, SECONDS_A_RUN, MEGABYTES = 1.0, 0.0001, 200.0
+_PLACED = re.compile(r"[^:]*\.yaml:\d+:\d+: .|override .+: .")
+_PLACELESS = re.compile(
+    r"grid\.yaml: (empty; |more than |\d+ bytes|not YAML: |File name|Is a dir)|launch\.\w+: "
+)
+_RUNS = re.compile(r"(\d+) runs?: ")
+
+
+class Judge:
+    """The process that judges cases."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("judge.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(ROOT)},
+        )
+
+    def __call__(self, cwd: Path, arguments: list[str], real: bool) -> dict[str, Any]:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        request = {"cwd": str(cwd), "arguments": arguments, "real": real}
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def close(self) -> None:
+        self.process.communicate()
+
+
+def faults(answer: dict[str, Any]) -> list[str]:
+    """What is wrong with how a case ended."""
+    found: list[str] = [f"did {deed}" for deed in answer["did"]]
+    text: str = answer["err"]
+    if answer["code"] not in (0, 2) or "Traceback" in text:
+        found.append(f"ended with {answer['code']}: {text.strip()[-300:]}")
+    runs = [int(n) for n in _RUNS.findall(answer["out"])]
+    allowed = SECONDS + SECONDS_A_RUN * max(runs, default=0)
+    if answer["seconds"] > allowed:
+        found.append(f"{answer['seconds']:.2f} s of processor time")
+    if answer["megabytes"] > MEGABYTES:
+        found.append(f"{answer['megabytes']:.0f} MB")
+    if answer["code"] == 2:
+        lines = text.removeprefix("sweeper: ").removesuffix("\n").split("\n")
+        odd = [li for li in lines if not _PLACED.match(li) and not _PLACELESS.match(li)]
+        found += [f"no place: {line[:200]}" for line in odd[:1]]
+    return found
+
+
+class Fuzz:
+    """The cases of one run and what came of them."""
+
+    def __init__(self, folder: Path, keep: Path | None) -> None:
+        self.folder, self.keep, self.judge = folder, keep, Judge()
+        shutil.copytree(ROOT / "grids", folder, dirs_exist_ok=True)
+        self.before = self._files()
+        self.cases = self.refused = self.tracebacks = 0
+        self.slowest: tuple[float, int] = (0.0, 0)
+        self.largest: tuple[float, int] = (0.0, 0)
+        self.failed: list[str] = []
+
+    def _files(self) -> list[str]:
+        return sorted(str(path) for path in self.folder.rglob("*") if path.name != "grid.yaml")
+
+    def case(self, text: bytes, arguments: list[str]) -> None:
+        self.cases += 1
+        number = self.cases
+        (self.folder / "grid.yaml").write_bytes(text)
+        given = ["plan", "--root", "sweeps", "--", "grid.yaml", *arguments]
+        answer = self.judge(self.folder, given, real=number % 20 == 0)
+        found = faults(answer)
+        if self._files() != self.before:
+            found.append("left a file")
+        self.refused += answer["code"] == 2
+        self.tracebacks += "Traceback" in answer["err"]
+        self.slowest = max(self.slowest, (answer["seconds"], number))
+        self.largest = max(self.largest, (answer["megabytes"], number))
+        if found:
+            self.failed.append(f"case {number} {arguments}: {'; '.join(found)}")
+            print(self.failed[-1], flush=True)
+            if self.keep is not None:
+                self.keep.mkdir(parents=True, exist_ok=True)
+                (self.keep / f"{number}.yaml").write_bytes(text)
+
+
+def fuzz(cases: int, seed: int, keep: Path | None) -> Fuzz:
+    """Run so many cases; the same seed makes the same."""
+    grids = [
+        path.read_bytes()
+        for path in sorted(ROOT.rglob("*.yaml"))
+        if "." not in path.parts[len(ROOT.parts)]
+    ]
+    grids = [grid for grid in grids if 0 < len(grid) < 20_000]
+    with tempfile.TemporaryDirectory() as folder:
+        made = Fuzz(Path(folder), keep)
+        texts = st.one_of(language(), tame(), mutated(grids), mutated(grids), soup())
+
+        @hypothesis.seed(seed)
+        @hypothesis.settings(
+            max_examples=cases,
+            database=None,
+            deadline=None,
+            phases=[hypothesis.Phase.generate],
+            suppress_health_check=list(hypothesis.HealthCheck),
+        )
+        @hypothesis.given(texts, overrides())
+        def run(text: bytes, arguments: list[str]) -> None:
+            if made.cases < cases:
+                made.case(text, arguments)
+
+        run()
+        made.judge.close()
+    return made
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--cases", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep", type=Path, help="where failing grids are kept")
+    given = parser.parse_args()
+    made = fuzz(given.cases, given.seed, given.keep)
+    print(
+        f"{made.cases} cases ({made.refused} refused): {made.tracebacks} tracebacks,"
+        f" {len(made.failed)} failed; slowest {made.slowest[0]:.2f} s of processor time (case"
+        f" {made.slowest[1]}), largest {made.largest[0]:.0f} MB (case {made.largest[1]})"
+    )
+    return 1 if made.failed or made.cases < given.cases else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

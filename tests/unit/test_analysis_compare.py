@@ -1,0 +1,133 @@
+"""Comparisons that are asked for: of DataFrames, of sweeps, of cells."""
+
+import json
+import math
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pandas
+import plotly.graph_objects as go
+import pytest
+from scipy import stats
+
+import analysis
+from analysis.markdown import escape, fenced
+from analysis.pictures import _safe
+from sweeper.errors import NotFound, UsageError
+from sweeper.registry import Registry
+
+LOW, HIGH = [0.20, 0.22, 0.21], [0.60, 0.63, 0.59]
+
+
+def frame(**cells: list[float]) -> pandas.DataFrame:
+    rows = [
+        {"cell": cell, "seed": seed, "state": "succeeded", "value": value}
+        for cell, values in cells.items()
+        for seed, value in enumerate(values)
+    ]
+    return pandas.DataFrame(rows)
+
+
+def test_a_frame_is_compared_as_scipy_would():
+    found = analysis.compare(frame(a=HIGH, b=LOW))
+    assert (found.best, found.tied, found.told_apart) == ("b", (), ("a",))
+    pair = found.pairs.iloc[0]
+    expected = stats.ttest_ind(HIGH, LOW, equal_var=False)
+    assert (pair["a"], pair["b"]) == ("b", "a")
+    assert pair["p"] == pytest.approx(expected.pvalue, abs=1e-9)
+    assert pair["paired_p"] == pytest.approx(stats.ttest_rel(HIGH, LOW).pvalue, abs=1e-9)
+    assert list(found.cells["n"]) == [3, 3]
+    assert "b is best" in found.text and "1 cell worse" in found.text
+    go.Figure(found.figure)
+    assert "<script" not in found._repr_html_()
+
+
+def test_what_does_not_count_is_left_out():
+    given = frame(a=[*LOW, 9.0], b=HIGH)
+    given.loc[3, "state"] = "failed"
+    given.loc[len(given)] = ["b", 3, "succeeded", math.nan]
+    found = analysis.compare(given, goal="maximize")
+    assert found.best == "b" and list(found.cells["n"]) == [3, 3]
+
+
+def test_cells_are_what_the_columns_say():
+    given = frame(a=LOW, b=HIGH).assign(sweep="s", lr=[1, 1, 1, 2, 2, 2])
+    assert list(analysis.compare(given, by="lr").cells["cell"]) == ["1", "2"]
+    several = pandas.concat([given, given.assign(sweep="t")])
+    assert set(analysis.compare(several).cells["cell"]) == {"s/a", "s/b", "t/a", "t/b"}
+    assert analysis.compare(given.iloc[:0]).best is None
+    with pytest.raises(UsageError, match="no column 'nothing'"):
+        analysis.compare(given, metric="nothing")
+    with pytest.raises(UsageError, match="minimize or maximize"):
+        analysis.compare(given, goal="less")
+
+
+@pytest.fixture
+def two(tmp_path: Path, written: ModuleType) -> Registry:
+    """Sweeps `a` and `b`, whose batch size differs throughout; `b` is better at lr 1 only."""
+    for name, batch, shift in (("a", 32, 0.0), ("b", 64, -0.1)):
+        sweep = written.Written(tmp_path, name, axes={"lr": [1, 2]})
+        for lr in (1, 2, *([3] if name == "b" else [])):
+            for seed, value in enumerate(LOW):
+                end = value + (shift if lr == 1 else 0.001 * (seed - 1)) + lr
+                rows = [{"step": 0, "test/nll": end}]
+                sweep.run({"lr": lr}, seed, rows, config={"batch": batch})
+        sweep.save()
+    return Registry(str(tmp_path))
+
+
+def test_sweeps_are_joined_by_their_settings(two: Registry):
+    found = analysis.versus(two, "a", "b")
+    rows = {row["cell"]: row for row in found.document["cells"]}
+    assert set(rows) == {"lr=1", "lr=2"}
+    assert found.changed == (("batch", "32", "64"),)
+    assert (found.only_a, found.only_b) == ((), ("lr=3",))
+    expected = stats.ttest_ind([v - 0.1 for v in LOW], LOW, equal_var=False)
+    assert rows["lr=1"]["p"] == pytest.approx(2 * expected.pvalue, abs=1e-9)  # Holm, of two
+    assert rows["lr=1"]["difference"] == pytest.approx(-0.1)
+    assert "B better" in found.text and "not told apart" in found.text
+    assert len(found.table) == 2
+    json.dumps(found.document, allow_nan=False)
+
+
+def test_two_cells_are_compared_seed_by_seed(two: Registry):
+    found = analysis.versus(two, "a/lr=1", "a/lr=2")
+    (row,) = found.rows
+    assert row.over_seeds is not None and row.difference.value == pytest.approx(1.0)
+    assert ("lr", "1", "2") in found.changed
+    assert "A better" in found.text
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "error", "said"),
+    [
+        ("a", "a/lr=1", UsageError, "two sweeps, or two cells"),
+        ("a/lr", "a/lr=1", UsageError, "fits 2 cells"),
+        ("a/x", "a/lr=1", NotFound, "no cell 'x'"),
+        ("a", "c", NotFound, "no sweep"),
+    ],
+)
+def test_what_cannot_be_compared(two: Registry, a: str, b: str, error: Any, said: str):
+    with pytest.raises(error, match=said):
+        analysis.versus(two, a, b)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a|b", "a\\|b"),
+        ("<b>[x](y)</b>\n# z", "&lt;b&gt;\\[x\\]\\(y\\)&lt;/b&gt; \\# z"),
+        ("\x1b[31m`x`", "\\[31m\\`x\\`"),
+    ],
+)
+def test_markdown_shows_text_as_it_is(text: str, expected: str):
+    assert escape(text) == expected
+
+
+def test_a_fence_is_longer_than_what_is_in_it():
+    assert fenced("a\n````\nb", "yaml") == "`````yaml\na\n````\nb\n`````"
+
+
+def test_matplotlib_reads_no_mathematics():
+    assert _safe("$x$") == "\\$x\\$" and _safe("a\\b") == "a\\b"

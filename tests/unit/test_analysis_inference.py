@@ -1,0 +1,138 @@
+"""The other comparisons against independent figures: scipy's, statsmodels', brute force."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from analysis.inference import contrast, holm, optimism, paired, pass_at_k, seeds_to_part, wilson
+
+A, B, C = [24.0, 28.5, 25.1], [27.9, 31.0, 33.2, 30.4], [24.1, 24.3, 24.9, 25.0]
+
+
+def test_a_contrast_of_two_groups_is_welchs_test():
+    found = contrast([A, B], [1, -1])
+    expected = stats.ttest_ind(A, B, equal_var=False)
+    bounds = expected.confidence_interval(0.95)
+    assert found.p == pytest.approx(expected.pvalue, abs=1e-9)
+    assert found.df == pytest.approx(expected.df, abs=1e-9)
+    assert (found.low, found.high) == pytest.approx((bounds.low, bounds.high), abs=1e-9)
+
+
+def test_a_contrast_of_one_group_is_students_interval():
+    found = contrast([B], [1])
+    bounds = stats.ttest_1samp(B, 0).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((bounds.low, bounds.high), abs=1e-9)
+
+
+def test_a_contrast_of_three_groups_by_hand():
+    # Welch and Satterthwaite: the variance of a sum, and its degrees of freedom.
+    weights = [0.5, 0.5, -1.0]
+    parts = [w * w * np.var(g, ddof=1) / len(g) for w, g in zip(weights, (A, B, C), strict=True)]
+    df = sum(parts) ** 2 / sum(p * p / (len(g) - 1) for p, g in zip(parts, (A, B, C), strict=True))
+    value = 0.5 * np.mean(A) + 0.5 * np.mean(B) - np.mean(C)
+    reach = stats.t.ppf(0.975, df) * math.sqrt(sum(parts))
+    found = contrast([A, B, C], weights)
+    assert (found.value, found.df) == pytest.approx((value, df), abs=1e-9)
+    assert (found.low, found.high) == pytest.approx((value - reach, value + reach), abs=1e-9)
+
+
+@pytest.mark.parametrize("silent", [[5.0], [5.0, 5.0]])
+def test_without_noise_there_is_no_interval(silent: list[float]):
+    assert contrast([A, silent], [1, -1])[1:] == (None,) * 5
+    assert contrast([A, silent], [1, 0]).low is not None
+
+
+def test_enormous_values_give_no_warning():
+    assert contrast([[1e308, -1e308], [1.0, 2.0]], [1, -1]).low is None
+
+
+def test_paired_differences_are_a_paired_t_test_over_what_is_shared():
+    own, other = {0: 1.0, 1: 2.5, 2: 2.0, 9: 100.0}, {2: 1.1, 1: 1.9, 0: 0.7, 5: -50.0}
+    found = paired(own, other)
+    expected = stats.ttest_rel([1.0, 2.5, 2.0], [0.7, 1.9, 1.1])
+    bounds = expected.confidence_interval(0.95)
+    assert found is not None
+    assert found.p == pytest.approx(expected.pvalue, abs=1e-9)
+    assert (found.low, found.high) == pytest.approx((bounds.low, bounds.high), abs=1e-9)
+
+
+def test_one_pair_and_pairs_that_differ_alike_have_no_interval():
+    assert paired({0: 1.0}, {1: 1.0}) is None
+    assert paired({0: 1.0}, {0: 3.0}) == (-2.0, None, None, None, None, None)
+    assert paired({0: 1.0, 1: 2.0}, {0: 3.0, 1: 4.0}) == (-2.0, None, None, None, None, None)
+
+
+@pytest.mark.parametrize(("count", "trials"), [(0, 10), (3, 10), (10, 10), (1, 1), (17, 96)])
+def test_wilsons_interval(count: int, trials: int):
+    # The score interval, from its definition.
+    z, p = stats.norm.ppf(0.975), count / trials
+    centre = (p + z * z / (2 * trials)) / (1 + z * z / trials)
+    reach = z / (1 + z * z / trials) * math.sqrt(p * (1 - p) / trials + z * z / (4 * trials**2))
+    assert wilson(count, trials) == pytest.approx((centre - reach, centre + reach), abs=1e-9)
+
+
+def test_statsmodels_agrees():
+    proportion = pytest.importorskip("statsmodels.stats.proportion", reason="no statsmodels here")
+    multitest = pytest.importorskip("statsmodels.stats.multitest")
+    for count, trials in ((0, 10), (3, 10), (17, 96)):
+        expected = proportion.proportion_confint(count, trials, method="wilson")
+        assert wilson(count, trials) == pytest.approx(expected, abs=1e-9)
+    values = [0.01, 0.04, 0.03, 0.2, 0.01]
+    assert holm(values) == pytest.approx(multitest.multipletests(values, method="holm")[1])
+
+
+def test_holm_adjusts_in_order():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+@pytest.mark.parametrize(("answers", "right", "k"), [(5, 2, 1), (5, 2, 3), (6, 0, 2), (4, 3, 2)])
+def test_pass_at_k_is_the_share_of_choices_with_a_right_one(answers: int, right: int, k: int):
+    marks = [True] * right + [False] * (answers - right)
+    chosen = [any(choice) for choice in itertools.combinations(marks, k)]
+    assert pass_at_k(answers, right, k) == pytest.approx(sum(chosen) / len(chosen), abs=1e-12)
+
+
+def test_pass_at_k_needs_k_answers():
+    with pytest.raises(ValueError, match="pass@3 of 2"):
+        pass_at_k(2, 1, 3)
+
+
+def test_the_seed_left_out_is_measured_by_what_the_others_chose():
+    cells = {"a": {0: 1.0, 1: 1.0, 2: 4.0}, "b": {0: 2.0, 1: 2.0, 2: 2.0, 3: 0.0}}
+    # Without seed 0 or 1, b is best (2 against 2.5) and gets 2; without seed 2, a is, and gets 4.
+    assert optimism(cells, 1.0) == pytest.approx((8 / 3, (2 + 2 + 1) / 3))
+    assert optimism({"a": {0: 1.0, 1: 2.0, 2: 3.0}}, 1.0) is None
+    assert optimism({"a": {0: 1.0}, "b": {0: 1.0}}, 1.0) is None
+
+
+def test_more_noise_and_less_difference_take_more_seeds():
+    few, more = seeds_to_part(2.0, (1.0, 1.0), 4), seeds_to_part(1.0, (1.0, 1.0), 4)
+    assert few is not None and more is not None and 3 < few < more <= 50
+    assert seeds_to_part(1e-3, (1.0, 1.0), 4) is None
+    assert seeds_to_part(0.0, (1.0, 1.0), 4) is None
+    assert seeds_to_part(1.0, (0.0, 0.0), 4) == 3
+
+
+def test_so_many_seeds_do_part_them_about_four_times_in_five():
+    seeds = seeds_to_part(1.5, (1.0, 1.0), 2)
+    assert seeds is not None
+    rng = np.random.default_rng(1)
+    values = rng.normal(0, 1, (2000, 2, seeds))
+    found = stats.ttest_ind(values[:, 0] + 1.5, values[:, 1], axis=1, equal_var=False)
+    assert 0.75 < float(np.mean(found.pvalue <= 0.05)) < 0.93
+
+
+@pytest.mark.parametrize("n", [3, 5, 10])
+def test_intervals_hold_the_truth_as_often_as_they_say(n: int):
+    rng = np.random.default_rng(n)
+    held = pairs = 0
+    for _ in range(300):
+        found = contrast([rng.normal(1, 1, n), rng.normal(3, 1, n)], [1, -1])
+        held += found.low is not None and found.high is not None and found.low <= -2 <= found.high
+        pairs += 1
+    assert 0.92 <= held / pairs <= 0.98  # 95 % and three standard errors of 300 trials

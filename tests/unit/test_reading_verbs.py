@@ -1,0 +1,205 @@
+"""The verbs that read what was recorded, by their command lines."""
+
+import json
+import os
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from sweeper.cli import main
+from sweeper.reading.conversations import groups_of, turns_logged
+
+
+@pytest.fixture
+def root(tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+    folder = tmp_path / "root"
+    monkeypatch.setenv("SWEEPER_ROOT", str(folder))
+    sweep = written.Written(folder, "s", {"lr": [1, 2]})
+    for rate in (1, 2):
+        rows = [{"step": 0, "test/nll": 3.0}, {"step": 1, "test/nll": float(rate), "x": "t"}]
+        run = sweep.run({"lr": rate}, 0, rows, checkpoints=written.checkpoint("c"))
+    sweep.run({"lr": 3}, 0, "bad\n", "failed", reason="oom")
+    sweep.save()
+    inner = folder / "s" / "runs" / f"{run}.1" / "iteration_000000"
+    inner.mkdir()
+    records = [
+        {"group_idx": g, "traj_idx": i, "total_reward": g + i / 2, "iteration": 0,
+         "steps": [{"ac_len": 4 * i, "logs": {"response": f"said {g}{i} \x1b[31m"}}]}
+        for g in range(2) for i in range(2)
+    ]  # fmt: skip
+    (inner / "train_rollout_summaries.jsonl").write_text(written.dump(records))
+    (inner / "train_logtree.json").write_text(json.dumps({"root": tree()}))
+    return folder
+
+
+def tree() -> dict[str, Any]:
+    """The transcript of the first group, in the shape of tinker-cookbook's logtree."""
+
+    def section(title: str, *children: Any) -> dict[str, Any]:
+        head = {"tag": "h2", "attrs": {}, "children": [title]}
+        body = {"tag": "div", "attrs": {}, "children": list(children)}
+        return {"tag": "section", "attrs": {}, "children": [head, body]}
+
+    def talk(role: str, content: Any) -> dict[str, Any]:
+        data = {"type": "conversation", "messages": [{"role": role, "content": content}]}
+        return {"tag": "div", "attrs": {}, "children": [], "data": data}
+
+    parts = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "out loud"}]
+    asked = section("Prompt", talk("user", "why?"))
+    episodes = [asked, section("Reply", talk("assistant", "first"))]
+    episodes += [asked, section("Reply", talk("assistant", parts))]
+    return {"tag": "body", "children": ["text", section("Group Rollout", *episodes)]}
+
+
+def ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.usefixtures("root")
+def test_ls_takes_selectors(capsys: pytest.CaptureFixture[str]):
+    def names(*arguments: str) -> list[str]:
+        return [run["name"] for run in ask(capsys, "ls", *arguments)["runs"]]
+
+    every = ["lr=1,seed=0", "lr=2,seed=0", "lr=3,seed=0"]
+    assert names() == names("s") == names("s/*") == names("lr=*") == every
+    assert names("s/lr=2") == names("lr=2") == names("--where", "lr = 2") == [every[1]]
+    assert names("--state", "failed") == [every[2]]
+    assert names("lr=1,seed=0", "s/lr=3") == [every[0], every[2]]
+    assert names("lr=1", "--state", "failed") == []
+    found = ask(capsys, "ls", "lr=2", "--metric", "x", "--metric", "test/nll")["runs"][0]
+    assert (found["value"], found["metrics"]) == (2.0, {"x": None, "test/nll": 2.0})
+    assert main(["ls", "nothing"]) == 5
+    assert main(["ls", "--where", "lr ="]) == 2
+    assert "lr=1,seed=0" in (main(["ls"]), capsys.readouterr().out)[1]
+
+
+@pytest.mark.usefixtures("root")
+def test_show_has_everything(capsys: pytest.CaptureFixture[str]):
+    found = ask(capsys, "show", "s/lr=2")
+    assert found["run"]["config"] == {"lr": 2, "seed": 0}
+    assert found["attempts"][0]["events"] == ["intent", "submitted", "claimed", "succeeded"]
+    assert found["last_metrics"]["test/nll"] == {"step": 1, "value": 2.0}
+    assert found["checkpoints"][0]["name"] == "final"
+    assert any(file["path"].endswith("metrics.jsonl") for file in found["files"])
+    assert ask(capsys, "show", "s/lr=3")["skipped"]["malformed lines"] == 1
+    assert main(["show", "s/lr=3"]) == 0
+    shown = capsys.readouterr().out
+    assert "oom" in shown and "1 malformed lines of metrics.jsonl could not be read" in shown
+
+
+@pytest.mark.usefixtures("root")
+def test_diff_shows_what_differs(capsys: pytest.CaptureFixture[str]):
+    found = ask(capsys, "diff", "s/lr=1", "s/lr=2")
+    assert found["config"] == {"lr": [1, 2]}
+    assert found["last_metrics"] == {"test/nll": [1.0, 2.0]}
+    assert main(["diff", "s/lr=1"]) == 2
+    assert main(["diff", "s"]) == 0
+    assert "oom" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("root")
+def test_sql_answers(capsys: pytest.CaptureFixture[str]):
+    query = (
+        'select name, min("test/nll") n from runs join metrics using (run) group by 1 order by 1'
+    )
+    found = ask(capsys, "sql", query, "--where", "lr < 3")
+    assert found["columns"] == ["name", "n"]
+    assert found["rows"] == [["lr=1,seed=0", 1.0], ["lr=2,seed=0", 2.0]]
+    assert ask(capsys, "sql", "select count(*) from runs", "--run", "lr=1")["rows"] == [[1]]
+    assert ask(capsys, "sql", "select [1, 2] l, date '2026-01-02' d, 'nan'::double n")["rows"] == [
+        [[1, 2], "2026-01-02", "NaN"]
+    ]
+    assert main(["sql", "drop table runs"]) == 2
+
+
+@pytest.mark.usefixtures("root")
+def test_rollouts_are_chosen_and_read(capsys: pytest.CaptureFixture[str]):
+    def places(*arguments: str) -> list[tuple[int, int]]:
+        found = ask(capsys, "rollouts", "s/lr=2", *arguments)["rollouts"]
+        return [(one["group_idx"], one["traj_idx"]) for one in found]
+
+    assert places() == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert places("--best", "-n", "2") == [(1, 1), (1, 0)]
+    assert places("--worst", "-n", "1", "--page", "2") == [(0, 1)]
+    assert places("--group", "1") == places("--min-reward", "1") == [(1, 0), (1, 1)]
+    assert places("--max-length", "0") == [(0, 0), (1, 0)]
+    assert places("--search", "OUT LOUD") == [(0, 1)]
+    assert places("--search", "said 10") == [(1, 0)]
+    assert places("--iteration", "-1", "--name", "train", "-n", "0") == places()
+    assert main(["rollouts", "s/lr=2", "--iteration", "4"]) == 5
+    assert main(["rollouts", "s/lr=1"]) == 5
+    assert main(["rollouts", "s/lr=2", "--full"]) == 0
+    shown = capsys.readouterr().out
+    assert "user: why?" in shown and "[thinking] hm" in shown and "\x1b" not in shown
+    assert main(["rollouts", "s/lr=2"]) == 0
+    assert "said 11 \ufffd[31m" in capsys.readouterr().out
+
+
+def test_a_group_that_does_not_divide_is_told_whole():
+    [group] = groups_of({"root": tree()}, [3])
+    assert len(group) == 3 and group[0] == group[2] and len(group[0]) == 4
+    assert groups_of("no tree", [1]) == groups_of({"root": [1]}, [1]) == []
+    assert turns_logged({"steps": [1, {"logs": 2}]}) == turns_logged({}) == []
+
+
+def test_tables_are_written_for_others(root: Path, capsys: pytest.CaptureFixture[str]):
+    out = root.parent / "out.csv"
+    (root / "alone").mkdir()
+    (root / "alone" / "metrics.jsonl").write_text(
+        '{"step": 0, "test/nll": NaN}\n{"step": 1, "y": 2}\n'
+    )
+    assert main(["export", "./alone", "--format", "csv", "--out", str(out)]) == 0
+    head, *rows = out.read_text().splitlines()
+    assert head == '"run","sweep","step","test/nll","y"'
+    assert [row.split(",")[2:] for row in rows] == [["0", "nan", ""], ["1", "", "2"]]
+    parquet = root.parent / "out.parquet"
+    assert main(["export", "--format", "parquet", "--table", "runs", "--out", str(parquet)]) == 0
+    import pandas
+
+    assert list(pandas.read_parquet(parquet)["lr"].dropna()) == [1, 2, 3]
+    capsys.readouterr()
+    assert main(["export", "--format", "csv"]) == 2
+    assert main(["export", "--format", "csv", "--out", str(root / "no" / "x")]) == 6
+    assert sorted(path.name for path in root.parent.iterdir() if ".tmp" in path.name) == []
+
+
+def test_gc_removes_what_nobody_needs_and_only_when_told(
+    root: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
+):
+    sweep = written.Written(root, "again")
+    run = sweep.run({"a": 1}, 0, [{"step": 0}], "preempted")
+    sweep.run({"a": 1}, 0, [{"step": 0}], attempt=2)
+    sweep.document["provenance"]["snapshot"] = "a" * 32
+    sweep.save()
+    for attempt, iteration in ((1, 0), (1, 1), (2, 1)):
+        inner = root / "again" / "runs" / f"{run}.{attempt}" / f"iteration_{iteration:06}"
+        inner.mkdir()
+        for name in ("train_rollout_summaries.jsonl", "train_logtree.json"):
+            (inner / name).write_text("{}\n")
+    home = root.parent / "home"
+    used, unused = (home / "snapshots" / f"{letter * 32}-0123abcd" for letter in "ab")
+    gone = home / "cache" / "v1" / "x"
+    for folder in (used, unused, gone):
+        folder.mkdir(parents=True)
+        (folder / "root").write_text("/no/such/root")
+    dead, alive = (root / "s" / f".tmp-{pid}-0a0b0c0d" for pid in (2**22 + 1, os.getpid()))
+    for path in (dead, alive):
+        path.write_text("half")
+        os.utime(path, (time.time() - 7200,) * 2)
+    plain = [item["path"] for item in ask(capsys, "gc", "--days", "-1")["items"]]
+    assert {str(gone), str(unused), str(dead)} <= set(plain) and str(used) not in plain
+    kept = [str(item["path"]) for item in ask(capsys, "gc")["items"]]
+    assert str(unused) not in kept and str(alive) not in kept and str(dead) in kept
+    assert main(["gc", "--delete", "--attempts"]) == 0
+    assert not dead.exists() and alive.exists() and unused.exists() and not gone.exists()
+    left = sorted(
+        str(p.relative_to(root / "again" / "runs")) for p in root.glob("again/runs/*/*/*")
+    )
+    files = ("train_logtree.json", "train_rollout_summaries.jsonl")
+    places = ((1, 0), (2, 1))
+    assert left == [f"{run}.{a}/iteration_{i:06}/{name}" for a, i in places for name in files]

@@ -1,0 +1,292 @@
+"""SQL, rollouts, folders of other programs, and what is new: over files written by hand."""
+
+import json
+import math
+import os
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from sweeper.errors import NotFound, UsageError
+from sweeper.registry import Registry
+from sweeper.store import LocalStore
+from sweeper.tables.sql import mentions_all
+
+ROWS: list[dict[str, Any]] = [
+    {"step": 0, "loss": 2.0, "note": "a", "mixed": 1},
+    {"step": 1, "loss": math.nan, "mixed": "two", "big": 2**60 + 1},
+    {"step": 2, "LOSS": 9.0, "late": 1.0},
+]
+
+
+def summary(iteration: int, group: int, index: int, reward: float, **more: Any) -> dict[str, Any]:
+    logs = {"question": f"q{group}", "response": f"answer {group}.{index}"}
+    step = {"ob_len": 5, "ac_len": 10 * index, "reward": reward, "metrics": {"ok": index}}
+    return {
+        **{"split": "train", "iteration": iteration, "group_idx": group, "traj_idx": index},
+        **{"tags": ["t"], "total_reward": reward, "final_reward": 0.0, "final_ob_len": 3},
+        **{"steps": [step | {"logs": logs}], "trajectory_metrics": {}},
+        **more,
+    }
+
+
+@pytest.fixture
+def root(tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A sweep of two runs, the second with a second attempt, and folders that belong to none."""
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+    folder = tmp_path / "root"
+    sweep = written.Written(folder, "s", {"lr": [1, 2]}, metric={"name": "loss"})
+    sweep.run({"lr": 1}, 0, ROWS)
+    twice = sweep.run({"lr": 2}, 0, [{"step": 0, "loss": 5.0}], "preempted")
+    sweep.run({"lr": 2}, 0, [{"step": 1, "loss": 4.0}], attempt=2)
+    sweep.save()
+    for attempt, iteration, reward in ((1, 0, 0.25), (1, 1, 0.5), (2, 1, 1.0)):
+        inner = folder / "s" / "runs" / f"{twice}.{attempt}" / f"iteration_{iteration:06}"
+        inner.mkdir()
+        lines = [summary(iteration, g, i, reward + g) for g in range(2) for i in range(2)]
+        (inner / "train_rollout_summaries.jsonl").write_text(written.dump(lines) + "torn")
+    for name in ("other/deep/lr=1e-4", "alone", ".hidden/x", "s/deep/inside"):
+        run = folder / name
+        run.mkdir(parents=True)
+        (run / "metrics.jsonl").write_text(written.dump([{"step": 0, "loss": 7.0}]))
+    (folder / "alone" / "config.json").write_text('{"lr": 3, "nested": {"a": 1}}')
+    (folder / "alone" / "checkpoints.jsonl").write_text('{"name": "f", "final": true}\n')
+    return folder
+
+
+def test_sql_joins_runs_and_metrics(root: Path):
+    query = 'select lr, min("loss") m from runs join metrics using (run) group by 1 order by 1'
+    rows = [(1, 2.0), (2, 4.0), (3, 7.0), (None, 7.0)]
+    assert Registry(str(root)).sql_rows(query) == (["lr", "m"], rows)
+    assert list(Registry(str(root)).sql(query)["m"]) == [2.0, 4.0, 7.0, 7.0]
+
+
+def test_sql_tells_nothing_from_nan_and_keeps_what_is_no_number(root: Path):
+    registry = Registry(str(root))
+    query = (
+        'select step, loss, "mixed", "mixed.text", note, "LOSS_1", big from metrics where run = '
+    )
+    run = registry.run("s/lr=1,seed=0").id
+    rows = registry.sql_rows(f"{query} '{run}' order by step")[1]
+    assert str(rows) == str(
+        [
+            (0, 2.0, 1.0, None, "a", None, None),
+            (1, math.nan, None, "two", None, None, str(2**60 + 1)),
+            (2, None, None, None, None, 9.0, None),
+        ]
+    )
+    wide = registry.sql("select * from metrics")
+    assert {"late", "loss", "LOSS_1", "note"} <= set(wide.columns) and len(wide) == 7
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select * from read_csv('/etc/passwd')",
+        "select * from '/etc/passwd'",
+        "select * from glob('/*')",
+        "select content from read_text('/etc/hostname')",
+        "copy (select 1) to '{out}'",
+        "export database '{out}'",
+        "attach '{out}'",
+        "install httpfs",
+        "load httpfs",
+        "set enable_external_access = true",
+        "pragma enable_external_access",
+        "create table t as select 1",
+        "drop view runs",
+        "insert into runs values (1)",
+        "select 1; select 2",
+        "call pragma_version()",
+        "select * from root",
+        "select getenv('HOME')",
+        "select * from query('copy (select 1) to ''{out}''')",
+        "",
+        "selekt 1",
+        "select nothing from runs",
+    ],
+)
+def test_sql_reaches_nothing_but_its_tables(root: Path, tmp_path: Path, query: str):
+    out = tmp_path / "out"
+    with pytest.raises(UsageError, match="sql: "):
+        Registry(str(root)).sql_rows(query.replace("{out}", str(out)))
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("query", "everything"),
+    [
+        ("select a from metrics", False),
+        ("select m.a, count(*) from metrics as m group by 1", False),
+        ("select a from runs join metrics m using (run) where m.b > 1", False),
+        ("select * from metrics", True),
+        ("from metrics", True),
+        ("select m from metrics m", True),
+        ("select to_json(metrics) from metrics", True),
+        ("select a, metrics from metrics", True),
+        ("select columns('x') from metrics", True),
+        ("summarize metrics", True),
+    ],
+)
+def test_which_queries_want_every_column(query: str, everything: bool):
+    assert mentions_all(query, "metrics") is everything
+
+
+def test_rollouts_are_rows_and_the_later_attempt_has_its_iterations(root: Path):
+    registry = Registry(str(root))
+    frame = registry.rollouts("s/lr=2,seed=0")
+    assert list(frame.columns[:6]) == ["run", "sweep", "name", "split", "tags", "iteration"]
+    assert sorted(frame["total_reward"]) == [0.25, 0.25, 1.0, 1.0, 1.25, 1.25, 2.0, 2.0]
+    assert list(frame["attempt"]) == [1] * 4 + [2] * 4
+    assert list(frame["ac_len"][:2]) == [0, 10] and list(frame["ok"][:2]) == [0, 1]
+    assert [line for line in registry.problems if "2 malformed lines" in line]
+    assert set(registry.rollouts(iteration=-1)["iteration"]) == {1}
+    assert len(registry.rollouts(iteration=-3)) == len(registry.rollouts(iteration=9)) == 0
+    means = registry.sql(
+        "select run, avg(total_reward) m, any_value(split) s from rollouts group by 1"
+    )
+    assert means["m"].tolist() == [1.125] and means["s"].tolist() == ["train"]
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_rollouts_that_change_are_read_again(root: Path, written: ModuleType, cached: bool):
+    [path] = root.glob("s/runs/*.2/iteration_000001/*.jsonl")
+    old = path.stat().st_mtime - 1000
+    for file in root.rglob("*"):
+        os.utime(file, (old, old))
+    registry = Registry(str(root), cache=cached)
+    assert len(registry.rollouts(keys=["total_reward"])) == 8
+    assert len(registry.rollouts(keys=["total_reward"])) == 8
+    path.write_text(written.dump([summary(1, 0, 0, 3.0, split="other")]))
+    frame = registry.rollouts(keys=["total_reward"])
+    assert list(frame["total_reward"])[-1] == 3.0 and len(frame) == 5
+    assert "other" in set(frame["split"])
+
+
+def test_folders_of_other_programs_are_runs(root: Path):
+    registry = Registry(str(root))
+    frame = registry.runs()
+    found = frame[frame["sweep"] != "s"]
+    assert sorted(found["sweep"] + "/" + found["name"]) == ["./alone", "other/deep/lr=1e-4"]
+    assert dict(zip(found["name"], found["state"], strict=True)) == {
+        "alone": "succeeded",
+        "lr=1e-4": "unknown",
+    }
+    assert registry.run("other/deep/lr").config == {}
+    alone = registry.run("./alone")
+    assert alone.config == {"lr": 3, "nested": {"a": 1}} and alone.path == str(root / "alone")
+    assert registry.metrics("other/deep/lr=1e-4")["loss"].tolist() == [7.0]
+    assert registry.metrics(registry.runs(state="unknown"))["loss"].tolist() == [7.0]
+    assert Registry(str(root / "alone")).metrics()["loss"].tolist() == [7.0]
+    assert [run.name for run in registry.handles("other/*")] == ["lr=1e-4"]
+    with pytest.raises(NotFound):
+        registry.handles("nowhere")
+
+
+def test_what_is_new_is_told_once(root: Path, written: ModuleType):
+    registry = Registry(str(root))
+    follower = registry.follow()
+    assert follower.poll() == []
+    file = root / "alone" / "metrics.jsonl"
+    with file.open("a") as stream:
+        stream.write('{"step": 1, "loss": 6.0}\n{"step": 2')
+    [news] = follower.poll()
+    assert (news.run.name, news.rows, news.again) == ("alone", [{"step": 1, "loss": 6.0}], False)
+    with file.open("a") as stream:
+        stream.write("}\n")
+    assert [one.rows for one in follower.poll()] == [[{"step": 2}]]
+    file.write_text('{"step": 0}\n')
+    assert [(one.rows, one.again) for one in follower.poll()] == [([{"step": 0}], True)]
+    run = registry.run("s/lr=2,seed=0")
+    later = root / "s" / "runs" / f"{run.id}.3"
+    later.mkdir()
+    (later / "metrics.jsonl").write_text('{"step": 5}\n')
+    assert [(one.rows, one.again) for one in follower.poll()] == [([{"step": 5}], True)]
+    assert follower.poll() == []
+
+
+def test_metrics_say_what_they_skipped(root: Path):
+    (root / "alone" / "metrics.jsonl").write_text('{"step": 0, "loss": 1}\nbad\n{"step')
+    registry = Registry(str(root))
+    assert registry.metrics("./alone", keys=["loss"])["loss"].tolist() == [1.0]
+    assert registry.problems == [
+        "./alone: metrics.jsonl: 1 malformed line and a torn last line skipped"
+    ]
+
+
+def test_a_cache_of_other_processes_serves_and_may_vanish(root: Path, tmp_path: Path):
+    first = Registry(str(root)).metrics()
+    for path in sorted((tmp_path / "home").rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    assert Registry(str(root)).metrics().equals(first)
+    assert json.dumps(Registry(str(root), cache=False).records()) == json.dumps(
+        Registry(str(root)).records()
+    )
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_what_large_files_are_judged_by_is_what_small_ones_are(
+    root: Path, monkeypatch: pytest.MonkeyPatch, cached: bool
+):
+    rows = ['{"step": 4, "loss": 1.5}', '{"loss": 9}', f'{{"step": 5, "loss": {2**60}}}', "bad"]
+    (root / "alone" / "metrics.jsonl").write_text("\n".join([*rows, '{"step": 6, "loss": "x"}\n']))
+    for at, goal in (("last", "minimize"), ("best", "minimize"), ("best", "maximize")):
+        metric = {"name": "loss", "goal": goal, "at": at}
+        slow = [run.value(metric) for run in Registry(str(root), cache=False).handles()]
+        with monkeypatch.context() as patch:
+            patch.setattr("sweeper.records._LARGE", 0)
+            registry = Registry(str(root), cache=cached)
+            assert str([run.value(metric) for run in registry.handles()]) == str(
+                [
+                    p and type(p)(p.step and float(p.step) if p.step != 0 else 0.0, p.value)
+                    for p in slow
+                ]
+            )
+
+
+class Far(LocalStore):
+    """A store whose files are not on this machine: counts the files that it reads."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.fetched: list[str] = []
+
+    def local_path(self, path: str) -> None:
+        return None
+
+    def read(self, path: str) -> bytes:
+        self.fetched.append(path)
+        return super().read(path)
+
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        self.fetched.append(path)
+        return super().read_range(path, start, end)
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_remote_root_tells_the_same_and_is_not_read_twice(
+    root: Path, monkeypatch: pytest.MonkeyPatch, cached: bool
+):
+    near = Registry(str(root), cache=False)
+    far = Far(str(root))
+    monkeypatch.setattr("sweeper.registry.open_store", lambda root: far)
+    whole = root / "alone" / "metrics.jsonl"
+    parts = whole.with_name("metrics.jsonl.parts")
+    for _ in range(2):
+        far.fetched.clear()
+        registry = Registry("far://root", cache=cached)
+        assert json.dumps(registry.records()) == json.dumps(near.records())
+        assert registry.metrics().equals(near.metrics())
+        assert registry.rollouts().equals(near.rollouts())
+    assert not cached or set(far.fetched) == {"s/sweep.json"}
+    data = whole.read_bytes()
+    parts.mkdir()
+    (parts / "0").write_bytes(data[:7])
+    (parts / "7").write_bytes(data[7:])
+    whole.unlink()
+    assert [run.history.rows for run in Registry("far://root").handles(".")] == [
+        [{"step": 0, "loss": 7.0}]
+    ]
+    assert Registry("far://root", cache=cached).metrics("./alone")["loss"].tolist() == [7.0]
