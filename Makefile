@@ -9,7 +9,7 @@ PEERS := .venv-peers
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types unit e2e kills chaos cookbook peers fuzz bench dev tmux chromium clean
+.PHONY: help install demo test lint types unit e2e kills chaos cookbook peers fuzz ceph bench dev tmux chromium clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -86,6 +86,10 @@ $(COOKBOOK)/.installed: cookbook-constraints.txt tests/support/hub_datasets.py |
 	@$(COOKBOOK)/bin/python tests/support/hub_datasets.py $(COOKBOOK)/data
 	@touch $@
 
+ceph: dev ## the store contract on a real Ceph's S3 gateway (installs Debian's packages, 200 MB)
+	@command -v radosgw >/dev/null || sh .ci/apt-install ceph-mon ceph-osd radosgw ceph-common
+	@$(BIN)/python tests/support/ceph.py $(BIN)/pytest -q tests/contract/test_store.py -k ceph
+
 peers: dev $(PEERS)/.installed ## what a grid costs in SEML and Hydra, in an environment of their own
 	@$(BIN)/python tests/bench/grid_peers.py
 
@@ -109,6 +113,7 @@ bench: dev ## the measurements of docs/: slow, and better on a quiet machine
 	@$(BIN)/python tests/bench/status.py
 	@$(BIN)/python tests/bench/startup.py
 	@$(BIN)/python tests/bench/grid_points.py
+	@$(BIN)/python tests/bench/sync.py
 	@$(BIN)/python tests/bench/report.py
 	@$(BIN)/python tests/bench/statistics_coverage.py
 	@$(BIN)/python tests/bench/registry.py

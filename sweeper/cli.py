@@ -184,6 +184,10 @@ def _engine(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("action", choices=("start", "serve", "status", "stop"))
 
 
+def _sync(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("sweep", nargs="?", help="of this sweep only")
+
+
 def _init(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "recipe", nargs="?", help="a short name, module, module:Class or file.py (default: sft)"
@@ -238,6 +242,9 @@ VERBS = {
         "verbs", "two sweeps cell by cell, or two cells", _root, _json, _judge, _compare
     ),
     "engine": _Verb("verbs", "the local Tinker-compatible service: start, status, stop", _engine),
+    "sync": _Verb(
+        "elsewhere", "bring what workers that died left here into its store", _root, _json, _sync
+    ),
     "doctor": _Verb("verbs", "is what a sweep needs there?", _root, _json),
     "init": _Verb("starter", "write a commented grid for a recipe, to start from", _init),
 }

@@ -11,7 +11,9 @@ def self_command(*arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", "sweeper", *arguments]
 
 
-def worker_command(folder: str, token: str) -> list[str]:
+def worker_command(folder: str, token: str, env_file: str | None = None) -> list[str]:
     """The argv of the worker for one attempt of a run of the sweep at `folder`. Backends find
-    their jobs by its last two elements."""
-    return [sys.executable, "-P", "-m", "sweeper.worker", folder, token]
+    their jobs by its last two elements. `env_file`: where the environment lies without which the
+    store cannot be reached."""
+    options = [] if env_file is None else ["--env", env_file]
+    return [sys.executable, "-P", "-m", "sweeper.worker", *options, folder, token]

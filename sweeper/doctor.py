@@ -60,6 +60,11 @@ def _tmux() -> str:
 def _store(root: str) -> str:
     """Exclusive create is what the promises rest on: try it."""
     store = open_store(root)
+    if store.local_path("") is None:
+        from sweeper.elsewhere import check
+
+        check(store, ".doctor")
+        return f"{root}, creates exclusively"
     folder = store.local_path("") or root
     while not os.path.isdir(folder):
         folder = os.path.dirname(folder)  # where the first launch would make it

@@ -14,12 +14,14 @@ __all__ = ["Prepared", "prepare", "read_environment"]
 
 
 class Prepared(NamedTuple):
-    """What to execute. `log_path` is the recipe's own folder, which exists."""
+    """What to execute. `log_path` is the recipe's own folder, which exists. It lies in `place`: the
+    store, or its spool on this machine where the store is elsewhere."""
 
     command: list[str]
     environment: dict[str, str]
     cwd: str
     log_path: str
+    place: Store
 
 
 def prepare(store: Store, layout: Layout, job: dict[str, Any]) -> Prepared:
@@ -27,13 +29,14 @@ def prepare(store: Store, layout: Layout, job: dict[str, Any]) -> Prepared:
     May be done again. Raises `StoreError`, `EnvironmentFailure` and what a command's template is
     wrong with."""
     run, attempt, recipe = job["run"], job["attempt"], job["recipe"]
-    log_path = store.local_path(layout.log_path(run, attempt))
+    environment = read_environment(job.get("env_file"))
+    place = _place(store, layout, job, environment)
+    log_path = place.local_path(layout.log_path(run, attempt))
     if log_path is None:
-        raise EnvironmentFailure(f"{store.root}: a worker needs a local folder for its run")
+        raise EnvironmentFailure(f"{place.root}: a worker needs a local folder for its run")
     os.makedirs(log_path, exist_ok=True)
     if job["resume"] != "never":
-        seeding.seed(store, layout, run, attempt, job["resume"])
-    environment = read_environment(job.get("env_file"))
+        seeding.seed(place, layout, run, attempt, job["resume"])
     environment |= job["env"]
     environment |= {
         "SWEEPER_ROOT": store.root,
@@ -52,8 +55,20 @@ def prepare(store: Store, layout: Layout, job: dict[str, Any]) -> Prepared:
     if recipe["kind"] == "command":
         command = _command(job, log_path)
     else:
-        command = _bootstrap(store, layout, job, log_path, copy)
-    return Prepared(command, environment, cwd, log_path)
+        command = _bootstrap(place, layout, job, log_path, copy)
+    return Prepared(command, environment, cwd, log_path, place)
+
+
+def _place(store: Store, layout: Layout, job: dict[str, Any], environment: dict[str, str]) -> Store:
+    """Where the recipe writes."""
+    if store.local_path("") is not None:
+        return store
+    from sweeper import spool
+    from sweeper.engine.home import home
+
+    run, attempt = job["run"], job["attempt"]
+    resume = job["resume"] != "never"
+    return spool.arrange(store, layout, run, attempt, home(environment), resume=resume)
 
 
 def _code(

@@ -38,6 +38,8 @@ from sweeper.sweeps import read_plan
 __all__ = ["Launcher", "Summary"]
 
 POLL_SECONDS = 0.5
+REMOTE_POLL_SECONDS = 2.0
+"""Each look lists a store that may charge for it."""
 SETTLE_SECONDS = 12.0
 """How long a job must have ended, and no worker of its attempt have beaten, before the launcher
 says that the worker died: a second copy of the job may have ended while the first one trains."""
@@ -73,7 +75,8 @@ class Launcher:
     `clock` gives monotonic seconds, `wall` those since 1970, and `sleep` waits; tests pass their
     own. `notify` is called with the summary whenever it has changed. With `smoke` one run goes
     first, and the others only when it has succeeded. With `starting=False` nothing is started: what
-    runs is looked after, and stopped where that is asked for.
+    runs is looked after, and stopped where that is asked for. `check` is called before anything is
+    submitted; it raises when the sweep is another launcher's by now.
     """
 
     def __init__(
@@ -88,8 +91,11 @@ class Launcher:
         notify: Callable[[Summary], None] = lambda _: None,
         smoke: bool = False,
         starting: bool = True,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
+        self._check = check
+        self._remote = store.local_path("") is None
         self._sweep = sweep
         self._layout = Layout(sweep)
         self._backend = backend
@@ -116,6 +122,7 @@ class Launcher:
         """Step until nothing runs and nothing is left to start."""
         while True:
             try:
+                self._check()
                 summary = self.step()
             except StoreError as error:
                 if self._told is None:
@@ -126,7 +133,7 @@ class Launcher:
                 self._told = summary
             if summary.finished:
                 return summary
-            self._sleep(POLL_SECONDS)
+            self._sleep(REMOTE_POLL_SECONDS if self._remote else POLL_SECONDS)
 
     def step(self) -> Summary:
         """One round of reconciliation."""
@@ -288,6 +295,7 @@ class Launcher:
             "timeout_s": launch["timeout_s"],
             "grace_s": launch["grace_s"],
             "resume": launch["resume"],
+            "sync_s": launch.get("sync_s", 20.0),
         }
         if self._code_diff():
             path = f"{self._layout.log_path(run, attempt)}/code.diff"
@@ -312,12 +320,15 @@ class Launcher:
         attempts = {run: self._board.views[run].state.opened for run in runs}
         folder = f"{self._store.root}/{self._sweep}"
         window: str | None = self._plan["launch"].get("window")
+        # A backend's own environment may lack what it takes to reach a store that is elsewhere.
+        options = (self._env_file,) if self._remote else ()
+        self._check()
         self._backend.submit(
             [
                 JobSpec(
                     token(run, attempt),
                     self._board.runs[run]["name"],
-                    worker_command(folder, token(run, attempt)),
+                    worker_command(folder, token(run, attempt), *options),
                     self._store.local_path(self._sweep) or "/",
                     {},
                     render_window(window, self._sweep, self._board.runs[run], attempt),

@@ -18,6 +18,7 @@ class Layout:
         self.state = f"{sweep}/state"
         self.heartbeats = f"{sweep}/heartbeats"
         self.runs = f"{sweep}/runs"
+        self.launcher = f"{sweep}/launcher"
         self.lock = f"{sweep}/launcher/lock"
         self.launcher_log = f"{sweep}/launcher/log"
         self.observations = f"{sweep}/launcher/observations.json"

@@ -1,10 +1,11 @@
-"""One launcher a sweep."""
+"""One launcher a sweep: a lock of the kernel's where the store is a folder, a lease (`lease.py`)
+where it is elsewhere."""
 
 import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 from sweeper.errors import AnotherLauncher, StoreError
 from sweeper.layout import Layout
@@ -17,11 +18,20 @@ PATIENCE_SECONDS = 0.5
 
 
 @contextlib.contextmanager
-def holding_sweep(store: Store, sweep: str, patience: float = PATIENCE_SECONDS) -> Generator[None]:
-    """Hold the sweep's lock. The kernel lets go of it when the process ends, however it ends.
+def holding_sweep(
+    store: Store, sweep: str, patience: float = PATIENCE_SECONDS
+) -> Generator[Callable[[], None]]:
+    """Hold the sweep's lock. The kernel lets go of it when the process ends, however it ends. Gives
+    what raises `AnotherLauncher` once it is not ours any more, which only a lease knows.
 
     Raises `AnotherLauncher` when it is taken, and still is after `patience` seconds.
     """
+    if store.local_path("") is None:
+        from sweeper.lease import holding_lease
+
+        with holding_lease(store, sweep, patience) as check:
+            yield check
+        return
     path = _path(store, sweep)
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -40,13 +50,17 @@ def holding_sweep(store: Store, sweep: str, patience: float = PATIENCE_SECONDS) 
                     f"`{status}`, or wait until it ends"
                 )
             time.sleep(0.02)
-        yield
+        yield _ours
     finally:
         os.close(descriptor)
 
 
 def is_held(store: Store, sweep: str) -> bool:
     """Whether some launcher holds the sweep now. Leaves nothing behind."""
+    if store.local_path("") is None:
+        from sweeper.lease import is_leased
+
+        return is_leased(store, sweep)
     try:
         descriptor = os.open(_path(store, sweep), os.O_RDONLY)
     except OSError:
@@ -55,6 +69,10 @@ def is_held(store: Store, sweep: str) -> bool:
         return not _try(descriptor, fcntl.LOCK_SH)
     finally:
         os.close(descriptor)
+
+
+def _ours() -> None:
+    """The kernel takes no lock away."""
 
 
 def _try(descriptor: int, kind: int) -> bool:

@@ -1,11 +1,13 @@
 """What a launch would submit, and what there is already. Nothing is written."""
 
 import argparse
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from sweeper.command import worker_command
+from sweeper.environment import env_file
 from sweeper.errors import NotFound
 from sweeper.layout import Layout, token
 from sweeper.planner import Plan, Run, repeats_by_default
@@ -125,7 +127,13 @@ def environment(planned: Plan) -> list[str]:
 def log_path(name: str, run: str, attempt: int, store: Store) -> str:
     """The folder that a run's attempt is told to write into."""
     path = Layout(name).log_path(run, attempt)
-    return store.local_path(path) or f"{store.root}/{path}"
+    found = store.local_path(path)
+    if found is None:
+        from sweeper.engine.home import home
+        from sweeper.spool import place
+
+        found = os.path.join(place(store.root, home()).root, path)
+    return found
 
 
 def job(found: Survey, fate: Fate, store: Store) -> dict[str, Any]:
@@ -138,11 +146,17 @@ def job(found: Survey, fate: Fate, store: Store) -> dict[str, Any]:
         "attempt": fate.attempt,
         "token": known,
         "title": run.name,
-        "argv": worker_command(f"{store.root}/{name}", known),
+        "argv": worker_command(f"{store.root}/{name}", known, *_env_option(store, name)),
         "cwd": store.local_path(name) or "/",
         "log_path": folder,
         "command": command(found.plan, run, fate.attempt, folder),
     }
+
+
+def _env_option(store: Store, name: str) -> tuple[str, ...]:
+    """What a worker is told besides, where the store is elsewhere."""
+    remote = store.local_path("") is None
+    return (env_file(f"{store.root}/{name}"),) if remote else ()
 
 
 def command(planned: Plan, run: Run, attempt: int, folder: str) -> list[str] | None:

@@ -268,7 +268,7 @@ class RecordedRun(ABC):
         try:
             return self.store.read(path)
         except NotFound:
-            source = Files(self.store, self.files.prefix).source(path)
+            source = Files(self.store, path.rpartition("/")[0]).source(path)
         try:
             return b"" if source is None else source.read(0)[1]
         except NotFound:  # the parts have become one file meanwhile
@@ -290,13 +290,11 @@ class RecordedRun(ABC):
     def log_tail(self, lines: int = 20, limit: int = 65536) -> list[str]:
         """The last `lines` lines of the latest log, reading at most `limit` bytes of its end."""
         for attempt in range(self.attempts, 0, -1):
-            path = self.layout.log(self.id, attempt)
-            listing = self.store.list(self.layout.attempt(self.id, attempt))
-            size = next((entry.size for entry in listing if entry.path == path), 0)
-            if size:
-                start = max(0, size - limit)
-                text = self.store.read_range(path, start, size).decode("utf-8", "replace")
-                found = text.splitlines()
+            files = Files(self.store, self.layout.attempt(self.id, attempt))
+            source = files.source(self.layout.log(self.id, attempt))
+            if source is not None and source.stamp.size:
+                start = max(0, source.stamp.size - limit)
+                found = source.read(start)[1][:limit].decode("utf-8", "replace").splitlines()
                 return (found[1:] if start and len(found) > 1 else found)[-lines:]
         return []
 

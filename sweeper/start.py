@@ -15,10 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sweeper import environment, lock
+from sweeper import elsewhere, environment, lock
 from sweeper.backends import open_backend
 from sweeper.documents import read_json
 from sweeper.errors import NotFound, StoreError, SweeperError
+from sweeper.job import read_environment
 from sweeper.launcher import Launcher, Summary
 from sweeper.layout import Layout
 from sweeper.recording import record, secret_names, write_environment
@@ -71,14 +72,16 @@ def launch(
 
     planned = source if isinstance(source, Plan) else plan(source, overrides)
     store = open_store(root or default_root())
+    if store.local_path("") is None:
+        elsewhere.check(store, planned.name)
     open_backend(planned.launch.backend, planned.name, f"{store.root}/{planned.name}")
     environment.require(secret_names(planned.secrets, planned.service))
     url = _engine(planned, tell) if planned.service == "local" else None
     _tidy(f"{store.root}/{planned.name}")
-    with lock.holding_sweep(store, planned.name):
+    with lock.holding_sweep(store, planned.name) as check:
         record(store, planned, url, live=live, tell=tell)
         if wait:
-            summary = _drive(store, planned.name, notify, smoke)
+            summary = _drive(store, planned.name, notify, smoke, check)
             return Launched(planned.name, store.root, summary)
     _detach(store, planned.name, planned.launch.backend, smoke)
     return Launched(planned.name, store.root, None)
@@ -92,10 +95,10 @@ def go_on(store: Store, sweep: str, *, wait: bool, notify: Callable[[Summary], N
     open_backend(launched["backend"], sweep, f"{store.root}/{sweep}")
     environment.require(secret_names(document["secrets"], document["service"]))
     url = _ensure_engine(launched["backend"]).url if document["service"] == "local" else None
-    with lock.holding_sweep(store, sweep):
+    with lock.holding_sweep(store, sweep) as check:
         write_environment(store, sweep, document["service"], url, launched["env"])
         if wait:
-            return Launched(sweep, store.root, _drive(store, sweep, notify))
+            return Launched(sweep, store.root, _drive(store, sweep, notify, check=check))
     _detach(store, sweep, launched["backend"])
     return Launched(sweep, store.root, None)
 
@@ -111,16 +114,25 @@ def drive(
     to wait for the lock."""
     root, _, sweep = folder.rpartition("/")
     store = open_store(root)
-    with lock.holding_sweep(store, sweep, patience):
-        return _drive(store, sweep, notify, smoke)
+    with lock.holding_sweep(store, sweep, patience) as check:
+        return _drive(store, sweep, notify, smoke, check)
 
 
 def _drive(
-    store: Store, sweep: str, notify: Callable[[Summary], None], smoke: bool = False
+    store: Store,
+    sweep: str,
+    notify: Callable[[Summary], None],
+    smoke: bool = False,
+    check: Callable[[], None] = lambda: None,
 ) -> Summary:
     folder = f"{store.root}/{sweep}"
     backend = open_backend(read_plan(store, sweep)["launch"]["backend"], sweep, folder)
-    summary = Launcher(store, sweep, backend, notify=notify, smoke=smoke).run()
+    remote = store.local_path("") is None
+    if remote:
+        elsewhere.recover(store, sweep, over=False)
+    summary = Launcher(store, sweep, backend, notify=notify, smoke=smoke, check=check).run()
+    if remote:
+        elsewhere.recover(store, sweep, over=True)
     environment.forget(read_json(store, Layout(sweep).service)["env_file"])
     return summary
 
@@ -187,6 +199,8 @@ def _detach(store: Store, sweep: str, backend: str, smoke: bool = False) -> None
     before = _published(store, layout)
     command = [sys.executable, "-P", "-m", "sweeper.start", f"{store.root}/{sweep}"]
     command += ["--smoke"] if smoke else []
+    if store.local_path("") is None:
+        command += ["--env", environment.env_file(f"{store.root}/{sweep}")]
     see_to_it: Callable[[], object] | None = None
     if backend == "tmux":
         from functools import partial
@@ -198,16 +212,17 @@ def _detach(store: Store, sweep: str, backend: str, smoke: bool = False) -> None
         see_to_it()
         where = f"its window: `sweeper attach {sweep}`"
     else:
-        where = store.local_path(layout.launcher_log) or os.devnull
+        where = store.local_path(layout.launcher_log) or elsewhere.launcher_log(store, sweep)
         with open(where, "ab") as log:
             subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
+    pause = 0.05 if store.local_path("") is not None else 0.5
     deadline, again = time.monotonic() + 20, time.monotonic() + 1
     while not lock.is_held(store, sweep) and time.monotonic() < deadline:
         if _published(store, layout) != before:
             return  # it came, and went already: there was little to do
-        time.sleep(0.05)
+        time.sleep(pause)
         if see_to_it is not None and time.monotonic() >= again:
             # What was in the window may have been the launcher before, about to exit.
             see_to_it()
@@ -229,6 +244,8 @@ def main(arguments: Sequence[str]) -> int:
 
     try:
         smoke = "--smoke" in arguments[1:]
+        if "--env" in arguments:  # a store that is elsewhere is reached as by who launched
+            os.environ.update(read_environment(arguments[arguments.index("--env") + 1]))
         # Between us and whoever started us a `cancel` may have come, which is over soon.
         summary = drive(arguments[0], printer(sys.stdout), smoke=smoke, patience=_TAKE_OVER_SECONDS)
     except SweeperError as error:

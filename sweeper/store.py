@@ -4,12 +4,15 @@ Durable when a call returns: `create` and `replace` (file and directory entry sy
 Not durable until the operating system gets round to it: `append`, and `replace(durable=False)`,
 which is for heartbeats.
 
-Standard library only, and little of it: the worker loads this for every job.
+Standard library only, and little of it: the worker loads this for every job. What is not a folder
+is in `remote.py`.
 """
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from importlib import import_module
 from typing import NamedTuple, Protocol
 
 from sweeper.errors import AlreadyExists, NotFound, StoreError
@@ -73,8 +76,17 @@ class Store(Protocol):
         """Names of the folders right below the root that hold a file called `name`."""
         ...
 
+    def upload(self, path: str, source: str) -> None:
+        """`replace` with what the file `source` of this machine holds; `NotFound` without it."""
+        ...
+
+    def remove(self, paths: Iterable[str]) -> None:
+        """Remove files; one that is not there is as good."""
+        ...
+
     def local_path(self, path: str) -> str | None:
-        """Where the path lies on this machine's disk, for programs that need a real one."""
+        """Where the path lies on this machine's disk, for programs that need a real one; None on a
+        store that is elsewhere."""
         ...
 
 
@@ -257,6 +269,25 @@ class LocalStore:
                 if item.is_dir() and os.path.exists(os.path.join(item.path, name)):
                     yield item.name
 
+    def upload(self, path: str, source: str) -> None:
+        try:
+            with open(source, "rb") as file:
+                data = file.read()
+        except FileNotFoundError as error:
+            raise NotFound(f"{source}: no such file") from error
+        except OSError as error:
+            raise _store_error(source, error) from error
+        self.replace(path, data)
+
+    def remove(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            full = self._full(path)
+            try:
+                with suppress(FileNotFoundError):
+                    os.unlink(full)
+            except OSError as error:
+                raise _store_error(full, error) from error
+
     def local_path(self, path: str) -> str | None:
         return self._inside(path)
 
@@ -267,7 +298,8 @@ def default_root() -> str:
 
 
 def open_store(root: str) -> Store:
-    """The store at `root`: a folder, or a `file://` URL of one.
+    """The store at `root`: a folder, a `file://` URL of one, or a URL as `sweeper.remote` has them
+    (`s3://bucket/prefix`).
 
     Raises `StoreError` for a kind of store that there is no code for.
     """
@@ -276,7 +308,8 @@ def open_store(root: str) -> Store:
         return LocalStore(os.path.expanduser(root))
     if scheme == "file":
         return LocalStore(rest)
-    raise StoreError(f"{root}: there is no store for {scheme}:// yet; use a folder")
+    # By name: it is built on this module, and a worker with a local store must not load it.
+    return import_module("sweeper.remote").open_remote(root)
 
 
 def _make_folder(folder: str) -> None:

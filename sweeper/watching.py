@@ -162,8 +162,7 @@ def _progress(sweep: "Sweep") -> tuple[bool, bool]:
 def logs(arguments: Namespace) -> int:
     """What a run printed; with `--follow` until it has ended."""
     run = Registry(arguments.root or default_root()).run(arguments.run)
-    path = run.layout.log(run.id, run.attempts)
-    data = run.store.read(path) if run.store.exists(path) else b""
+    data = run.read(run.layout.log(run.id, run.attempts))
     text = data.decode("utf-8", "replace") if arguments.follow else run.log()
     if arguments.lines is not None:
         text = "".join(text.splitlines(keepends=True)[-arguments.lines :])
@@ -181,6 +180,7 @@ def _follow_log(run: "RecordedRun", offset: int) -> None:
 
     from sweeper.states import OPEN, State, fold
     from sweeper.sweeps import read_events
+    from sweeper.tables.sources import Files
 
     store, layout = run.store, run.layout
     attempt = run.attempts
@@ -189,8 +189,9 @@ def _follow_log(run: "RecordedRun", offset: int) -> None:
         state = fold(read_events(store, layout.sweep).get(run.id, ()))
         if state.opened > attempt:
             attempt, offset = state.opened, 0
-        path = layout.log(run.id, attempt)
-        while store.exists(path) and (data := store.read_range(path, offset, offset + (1 << 16))):
+        source = Files(store, layout.attempt(run.id, attempt)).source(layout.log(run.id, attempt))
+        if source is not None and source.stamp.size > offset:
+            data = source.read(offset)[1]
             offset += len(data)
             sys.stdout.write(decoder.decode(data))
         sys.stdout.flush()

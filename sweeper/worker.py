@@ -1,4 +1,4 @@
-"""Inside the job: `python -m sweeper.worker <sweep folder> <token>`.
+"""Inside the job: `python -m sweeper.worker [--env FILE] <sweep folder> <token>`.
 
 Claims the attempt, so that no second copy of the job trains; prepares its folder; runs the recipe
 in a process group of its own, which does not outlive it; keeps its output; beats; and records how
@@ -6,7 +6,8 @@ it ended. Every run starts one of these, so it loads little: no third-party pack
 standard library what it needs.
 
 Durable when: the claim before the recipe starts; the recipe's own files and the log before the
-outcome; the outcome before this process exits.
+outcome; the outcome before this process exits. Where the store is elsewhere, what is written lies
+in a spool on this machine first, and is in the store before the outcome.
 """
 
 import math
@@ -25,7 +26,7 @@ from sweeper.claim import claim, newer_attempt, patiently
 from sweeper.documents import SCHEMA, encode, read_json, timestamp
 from sweeper.errors import AlreadyExists, StoreError, SweeperError
 from sweeper.guard import Guard
-from sweeper.job import Prepared, prepare
+from sweeper.job import Prepared, prepare, read_environment
 from sweeper.layout import Layout
 from sweeper.outcome import Ending, MemoryKills, failure, judge
 from sweeper.output import Output, last_word, say, set_blocking
@@ -36,6 +37,7 @@ from sweeper.store import open_store
 
 if TYPE_CHECKING:
     from sweeper.store import Store
+    from sweeper.syncing import Syncing
 
 __all__ = ["Worker", "main"]
 
@@ -52,6 +54,7 @@ class Worker:
         self.attempt = attempt
         self._child: Child | None = None
         self._pauses: Pauses | None = None
+        self._syncing: Syncing | None = None  # with a store that is elsewhere
         self._redactor = Redactor(())
         # Its put may interrupt itself, which what `threading` has may not: a signal's handler runs
         # in the middle of whatever the main thread does.
@@ -97,6 +100,8 @@ class Worker:
             "host": os.uname().nodename,
         } | outcome
         self._record(event, body)
+        if self._syncing is not None:
+            self._syncing.forget(succeeded=event is Event.SUCCEEDED)
         reason = f" ({outcome['reason']})" if outcome["reason"] else ""
         detail = f": {outcome['detail']}" if outcome["detail"] else ""
         say(f"sweeper: {event.value}{reason} after {body['wall_s']:.1f} s{detail}")
@@ -115,6 +120,7 @@ class Worker:
             kills = MemoryKills()
             if self._stopped_at:
                 return judge(self._ending(None))
+            self._begin_syncing(job, prepared)
             guard = Guard()
             try:
                 self._child = spawn(prepared.command, prepared.cwd, prepared.environment, guard)
@@ -125,6 +131,8 @@ class Worker:
             return failure("start", str(error))
         if self._stopped_at:
             self._ask_to_stop()  # it came while there was no child to hand it to
+        if self._syncing is not None:
+            self._syncing.start()
         output, code, memory = self._attend(job, prepared, guard)
         final = seeding.has_final_checkpoint(prepared.log_path)
         ending = self._ending(code)._replace(
@@ -146,7 +154,7 @@ class Worker:
         assert child is not None  # noqa: S101 - it was just started
         self._pauses = Pauses(os.path.join(prepared.log_path, "metrics.jsonl"))
         log = self.layout.log(self.run, self.attempt)
-        output = Output(self.store, log, self._redactor, self._pauses)
+        output = Output(prepared.place, log, self._redactor, self._pauses)
         copying = threading.Thread(target=output.copy, args=(child.output,), daemon=True)
         copying.start()
         ended = threading.Event()
@@ -256,10 +264,26 @@ class Worker:
     def _sync(self, prepared: Prepared) -> None:
         """Have what the recipe left, and its log, on disk before the outcome says so. Its own
         folder's files only, not those of iterations: they are many, and nothing resumes by them."""
-        attempt = self.store.local_path(self.layout.attempt(self.run, self.attempt))
+        attempt = prepared.place.local_path(self.layout.attempt(self.run, self.attempt))
         for folder in filter(None, (prepared.log_path, attempt)):
             with suppress(OSError):
                 sync_files(folder)
+        pauses = self._pauses
+        if self._syncing is not None and pauses is not None:
+            self._syncing.finish(lambda: self._beat(pauses), BEAT_SECONDS)
+
+    def _begin_syncing(self, job: dict[str, Any], prepared: Prepared) -> None:
+        """Where the store is elsewhere, say on this machine that there is something to sync."""
+        if prepared.place is self.store:
+            return
+        from sweeper.spool import start_syncing
+        from sweeper.store import LocalStore
+
+        place = prepared.place
+        assert isinstance(place, LocalStore)  # noqa: S101 - a spool is
+        self._syncing = start_syncing(
+            self.store, place, self.layout, self.run, self.attempt, job["sync_s"], say
+        )
 
     def _record(self, event: Event, body: dict[str, Any]) -> None:
         """Write an event; waits out a store that does not answer, since an outcome that is not
@@ -316,11 +340,14 @@ def sync_files(folder: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Entry point: the sweep's folder and the job's token."""
-    folder, token = arguments
+    """Entry point: the sweep's folder and the job's token; before them where the environment lies
+    that it takes to reach the store."""
+    *options, folder, token = arguments
     root, _, sweep = folder.rpartition("/")
     run, _, attempt = token.rpartition("-a")
     try:
+        if options:
+            os.environ.update(read_environment(options[-1]))
         return Worker(open_store(root), sweep, run, int(attempt)).main()
     except SweeperError as error:
         say(f"sweeper: {error}")

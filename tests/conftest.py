@@ -1,8 +1,12 @@
 """Fixtures that more than one kind of test uses."""
 
 import importlib.util
+import os
+import re
 import shutil
 import subprocess
+import sys
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +26,66 @@ def written() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="session")
+def moto_server() -> Iterator[tuple[str, int]]:
+    """An S3 that moto plays over HTTP: its address, and the number of its process."""
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as server:
+        assert server.stderr is not None
+        address = ""
+        for line in server.stderr:
+            if found := re.search(rb"Running on (http://127\.0\.0\.1:\d+)", line):
+                address = found[1].decode()
+                break
+        assert address, "moto did not start"
+        drain = threading.Thread(target=server.stderr.read, daemon=True)  # it logs every request
+        drain.start()
+        try:
+            yield address, server.pid
+        finally:
+            server.terminate()
+            drain.join(10)
+
+
+@pytest.fixture(scope="session")
+def moto(moto_server: tuple[str, int]) -> str:
+    """The address of moto's S3."""
+    return moto_server[0]
+
+
+def _use_s3(monkeypatch: pytest.MonkeyPatch, address: str, key: str, secret: str) -> str:
+    """Point this process and what it starts at an S3; gives a root in a bucket of its own."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+    import s3fs
+
+    bucket = f"test-{uuid.uuid4().hex[:12]}"
+    s3fs.S3FileSystem(skip_instance_cache=True).mkdir(bucket)
+    return f"s3://{bucket}/some/prefix"
+
+
+@pytest.fixture
+def s3_root(moto: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A root on moto's S3, which environment variables lead to."""
+    return _use_s3(monkeypatch, moto, "testing", "testing-secret")
+
+
+@pytest.fixture
+def ceph_root(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A root on the S3 of a Ceph cluster, which `make ceph` starts."""
+    address = os.environ.get("SWEEPER_TEST_CEPH")
+    if address is None:
+        pytest.skip("no Ceph: `make ceph` starts one")
+    return _use_s3(monkeypatch, address, "testing", "testing-secret")
 
 
 @pytest.fixture

@@ -31,6 +31,8 @@ MAX_HINTS = 10
 MIN_LEASE_SECONDS = 15.0
 """Three beats of a worker: with less, a worker that lives would be declared lost."""
 
+MIN_SYNC_SECONDS = 1.0
+
 FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)*\Z")
 """What a key of a configuration may look like; nothing that chz reads as more than a name."""
 
@@ -75,6 +77,7 @@ class Launch(NamedTuple):
     grace_s: float = 30.0
     log_path_field: str | None = None
     window: str | None = None
+    sync_s: float = 20.0
 
     def document(self) -> dict[str, Any]:
         """As `sweep.json` has it."""
@@ -210,6 +213,7 @@ def read_launch(node: Node, problems: Problems) -> Launch:
         "grace_s": section.duration("grace"),
         "log_path_field": section.string("log_path_field"),
         "window": section.string("window"),
+        "sync_s": section.duration("sync", MIN_SYNC_SECONDS),
     }
     if given["backend"] and not _BACKEND.match(given["backend"]):
         problems.add(section.entries["backend"][1].place, "launch.backend: not a backend's name")

@@ -6,7 +6,7 @@ them go wrong and how. `FaultyStore` and `FaultyBackend` wrap a real one and obe
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from typing import NoReturn, TypeVar
@@ -144,6 +144,14 @@ class FaultyStore:
     def folders_with(self, name: str) -> Iterator[str]:
         found = self._call("folders_with", name, lambda: tuple(self._store.folders_with(name)))
         return iter(found)
+
+    def upload(self, path: str, source: str) -> None:
+        self._call("upload", path, lambda: self._store.upload(path, source))
+        self._durable.pop(path, None)
+
+    def remove(self, paths: Iterable[str]) -> None:
+        chosen = tuple(paths)
+        self._call("remove", " ".join(chosen), lambda: self._store.remove(chosen))
 
     def local_path(self, path: str) -> str | None:
         return self._store.local_path(path)

@@ -195,7 +195,7 @@ def test_the_windows_of_a_sweep(shells: Shells, tmp_path: Path, tmux_socket: str
         (["launch", "grid.yaml", "--backend", "slrum"], 2, "slrum"),
         (["status", "nothing"], 5, "no sweep 'nothing'"),
         (["logs", "nothing/x"], 5, "no run 'nothing/x'"),
-        (["launch", "grid.yaml", "--root", "s3://bucket"], 6, "no store for s3://"),
+        (["launch", "grid.yaml", "--root", "ftp://bucket"], 6, "no store for ftp://"),
         (["frobnicate"], 2, "invalid choice"),
     ],
 )

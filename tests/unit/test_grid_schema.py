@@ -34,7 +34,7 @@ RIGHT = [
     "recipe: r\nbase: {a: 8, b: '${a}'}",
     "recipe: r\nlaunch: {backend: local, max_parallel: 1, retries: 0, timeout: 1h30m, python: p,"
     " cwd: ., env: {A: '1', B: 2}, resume: never, lease: 15, grace: 1.5s, log_path_field: out.dir,"
-    " window: '{a}'}",
+    " window: '{a}', sync: 30s}",
     "recipe: r\nsecrets: [A_KEY, B]",
 ]
 
@@ -190,3 +190,4 @@ def test_the_choices_and_limits_are_those_of_the_loader() -> None:
     assert launch["resume"]["default"] == fresh.resume
     assert launch["lease"]["default"] == f"{fresh.lease_s:g}s"
     assert launch["grace"]["default"] == f"{fresh.grace_s:g}s"
+    assert launch["sync"]["default"] == f"{fresh.sync_s:g}s"

@@ -15,7 +15,9 @@ RANKS = [
     {"states", "where", "metrics", "engine", "grid", "recipe", "child"},
     {"layout", "store", "expansion", "pacing"},
     {"cells"},
+    {"remote", "syncing", "lease"},
     {"documents", "lock", "seeding", "planner", "snapshot"},
+    {"spool"},
     {
         "terminal",
         "sweeps",
@@ -31,7 +33,7 @@ RANKS = [
     {"records", "launcher", "worker", "testing"},
     {"folders"},
     {"tabulating", "following"},
-    {"registry", "progress", "recording", "selecting"},
+    {"registry", "progress", "recording", "selecting", "elsewhere"},
     {"start", "doctor", "starter", "completion"},
     {"planning"},
     {"planning_view", "verbs", "watching", "steering"},
@@ -109,6 +111,13 @@ def test_the_worker_loads_no_third_party_package() -> None:
     bare = _loaded_by("pass")
     extra = {name.split(".")[0] for name in _loaded_by("import sweeper.worker") - bare}
     assert extra - {"sweeper"} <= sys.stdlib_module_names
+
+
+def test_what_a_remote_store_takes_is_not_loaded_for_a_local_one() -> None:
+    statement = "import sweeper.cli, sweeper.registry as r; r.Registry('/nowhere').sweeps()"
+    loaded = {name.split(".")[0] for name in _loaded_by(statement)}
+    assert not loaded & {"s3fs", "botocore", "aiobotocore", "gcsfs", "adlfs"}
+    assert "fsspec" not in {n.split(".")[0] for n in _loaded_by("import sweeper.start")}
 
 
 def test_the_public_face() -> None:

@@ -1,0 +1,210 @@
+"""What syncing costs, against moto's S3 over HTTP on this machine.
+
+    python tests/bench/sync.py [--steps 10000] [--runs 100]
+
+Bytes are those of the objects sent and read; requests are counted by the server.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sweeper.layout import Layout
+from sweeper.registry import Registry
+from sweeper.store import LocalStore, Store, open_store
+from sweeper.syncing import Sync
+
+LAYOUT = Layout("s")
+BUCKET = "bench"
+
+
+class Server:
+    """moto in a process of its own; `requests` counts by method."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self.requests: Counter[str] = Counter()
+        self._process = process
+        self.address = ""
+        for line in process.stderr or ():
+            if found := re.search(r"Running on (http://127\.0\.0\.1:\d+)", line):
+                self.address = found[1]
+                break
+        threading.Thread(target=self._count, daemon=True).start()
+
+    def _count(self) -> None:
+        for line in self._process.stderr or ():
+            plain = re.sub(r"\x1b\[[0-9;]*m", "", line)  # it colours what is not a plain 200
+            if found := re.search(r'"(GET|PUT|POST|HEAD|DELETE) (\S+)', plain):
+                listing = found[1] == "GET" and "list-type=2" in found[2]
+                self.requests["LIST" if listing else found[1]] += 1
+
+    def during(self, action: Callable[[], object]) -> tuple[Counter[str], float]:
+        """Requests and seconds of `action`."""
+        time.sleep(0.3)  # for what is still in the pipe
+        before, begun = self.requests.copy(), time.perf_counter()
+        action()
+        seconds = time.perf_counter() - begun
+        time.sleep(0.3)
+        return self.requests - before, seconds
+
+
+@contextmanager
+def s3() -> Iterator[Server]:
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            server = Server(process)
+            os.environ["AWS_ENDPOINT_URL"] = server.address
+            os.environ["AWS_ACCESS_KEY_ID"] = os.environ["AWS_SECRET_ACCESS_KEY"] = "testing"
+            os.environ["AWS_DEFAULT_REGION"] = "us-east-1"
+            import s3fs
+
+            s3fs.S3FileSystem(skip_instance_cache=True).mkdir(BUCKET)
+            yield server
+        finally:
+            process.terminate()
+
+
+class Counted:
+    """A store that counts the bytes that go up and come down."""
+
+    def __init__(self, store: Store) -> None:
+        self.up = self.down = 0
+        self._store = store
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            if name in ("create", "replace"):
+                self.up += len(arguments[1])
+            elif name == "upload":
+                self.up += os.stat(arguments[1]).st_size
+            found = getattr(self._store, name)(*arguments)
+            if name in ("read", "read_range"):
+                self.down += len(found)
+            return found
+
+        return call
+
+
+def row(step: int) -> bytes:
+    values = {f"train/key_{key:02d}": 1 / (1 + step + key) for key in range(20)}
+    return json.dumps({"step": step, **values}).encode() + b"\n"
+
+
+def one_long_run(server: Server, root: str, spool: LocalStore, steps: int, every: int) -> None:
+    store = Counted(open_store(root))
+    sync: Any = Sync(store, spool, LAYOUT, "long", 1, fresh=True)  # type: ignore[arg-type]
+    path = Path(spool.root, LAYOUT.log_path("long", 1), "metrics.jsonl")
+    path.parent.mkdir(parents=True)
+
+    def run() -> None:
+        with path.open("ab") as file:
+            for step in range(steps):
+                file.write(row(step))
+                if step % every == every - 1:
+                    file.flush()
+                    sync.step()
+        sync.finish()
+
+    requests, seconds = server.during(run)
+    written = path.stat().st_size
+    assert open_store(root).read(f"{LAYOUT.log_path('long', 1)}/metrics.jsonl") == path.read_bytes()
+    print(
+        f"{steps} steps, a sync every {every}: {written / 1e6:.2f} MB written, "
+        f"{store.up / written:.2f} times that up, {store.down} bytes down, "
+        f"{sum(requests.values())} requests ({_told(requests)}), {seconds:.1f} s"
+    )
+
+
+def many_runs(server: Server, root: str, spool: LocalStore, runs: int) -> None:
+    """Each in a thread with a client of its own, all at the same moment."""
+    syncs: list[Any] = []
+    for run in range(runs):
+        folder = Path(spool.root, LAYOUT.log_path(f"r{run}", 1))
+        folder.mkdir(parents=True)
+        (folder / "metrics.jsonl").write_bytes(b"".join(map(row, range(100))))
+        store = open_store(root)
+        store.exists("x")  # what a client takes to be made is not meant
+        syncs.append(Sync(store, spool, LAYOUT, f"r{run}", 1, fresh=True))
+    for what in ("step", "finish"):
+
+        def together(what: str = what) -> None:
+            threads = [threading.Thread(target=getattr(sync, what)) for sync in syncs]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+        requests, seconds = server.during(together)
+        count = sum(requests.values())
+        print(f"{runs} runs at once, {what}: {count} requests ({_told(requests)}), {seconds:.1f} s")
+    names = set(open_store(root).names(LAYOUT.runs))
+    assert all(f"{LAYOUT.log_path(f'r{run}', 1)}/metrics.jsonl" in names for run in range(runs))
+
+
+def finding(server: Server, root: str, count: int) -> None:
+    """A sweep of so many runs, three events and one metrics file each."""
+    root = f"{root}/{count}"
+    store = open_store(root)
+    runs = [f"{number:012x}" for number in range(count)]
+    planned = [{"id": run, "name": run, "cell": run, "seed": None, "config": {}} for run in runs]
+    store.replace("s/sweep.json", json.dumps({"schema": 1, "name": "s", "runs": planned}).encode())
+    paths = [
+        path
+        for run in runs
+        for path in (
+            *(f"s/state/{run}/1.{word}.json" for word in ("intent", "submitted", "claimed")),
+            f"s/runs/{run}.1/metrics.jsonl",
+        )
+    ]
+    import concurrent.futures
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda path: store.replace(path, b"{}\n"), paths))
+
+    def look() -> None:
+        sweep = Registry(root, cache=False).sweep("s")
+        assert len(sweep.runs) == count
+        assert len(sweep.files.entries()) == count
+
+    requests, seconds = server.during(look)
+    print(
+        f"find and list {count} runs ({len(paths) + 1} keys): {sum(requests.values())} requests "
+        f"({_told(requests)}), {seconds:.2f} s"
+    )
+
+
+def _told(requests: Counter[str]) -> str:
+    return ", ".join(f"{count} {word}" for word, count in sorted(requests.items())) or "none"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=10_000)
+    parser.add_argument("--runs", type=int, default=100)
+    given = parser.parse_args()
+    with s3() as server, tempfile.TemporaryDirectory() as folder:
+        spool = LocalStore(folder)
+        for every in (10, 100):
+            root = f"s3://{BUCKET}/every-{every}"
+            one_long_run(server, root, LocalStore(f"{folder}/{every}"), given.steps, every)
+        many_runs(server, f"s3://{BUCKET}/many", spool, given.runs)
+        for count in (10, 100, 1000):
+            finding(server, f"s3://{BUCKET}/finding", count)
+
+
+if __name__ == "__main__":
+    main()

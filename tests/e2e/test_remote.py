@@ -1,0 +1,277 @@
+"""Sweeps on an S3 that moto plays over HTTP: launched, killed, resumed elsewhere, analysed."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import analysis
+from sweeper.registry import Registry
+from sweeper.store import open_store
+
+pytestmark = pytest.mark.e2e
+ROOT = Path(__file__).parents[2]
+
+Shells = Any
+RESUMES = """
+import json, os, time
+import chz
+
+@chz.chz
+class Config:
+    log_path: str
+    ledger: str
+    learning_rate: float = 0.1
+    seconds: float = 1.0
+    behavior_if_log_dir_exists: str = "ask"
+
+def lines(path):
+    return open(path).read().splitlines() if os.path.exists(path) else []
+
+def main(config: Config) -> None:
+    metrics = os.path.join(config.log_path, "metrics.jsonl")
+    checkpoints = os.path.join(config.log_path, "checkpoints.jsonl")
+    start = max([json.loads(line)["batch"] for line in lines(checkpoints)], default=0)
+    assert [json.loads(line)["step"] for line in lines(metrics)][:start] == list(range(start))
+    with open(os.path.join(config.log_path, "config.json"), "w") as file:
+        json.dump({"learning_rate": config.learning_rate}, file)
+    for step in range(start, 20):
+        print(f"step {step}", flush=True)
+        with open(config.ledger, "a") as file:
+            print(os.environ["SWEEPER_RUN"], os.environ["SWEEPER_ATTEMPT"], step, file=file)
+        with open(metrics, "a") as file:
+            print(json.dumps({"step": step, "loss": config.learning_rate / (1 + step)}), file=file)
+        if step % 5 == 4:
+            folder = os.path.join(config.log_path, f"iteration_{step:06d}")
+            os.makedirs(folder, exist_ok=True)
+            summary = {"iteration": step, "group_idx": 0, "traj_idx": 0, "total_reward": 1.0}
+            with open(os.path.join(folder, "train_rollout_summaries.jsonl"), "w") as file:
+                print(json.dumps(summary), file=file)
+            with open(checkpoints, "a") as file:
+                name = "final" if step == 19 else f"{step + 1:06d}"
+                print(json.dumps({"name": name, "batch": step + 1, "state_path": "x"}), file=file)
+        time.sleep(config.seconds / 20)
+
+if __name__ == "__main__":
+    chz.nested_entrypoint(main)
+"""
+GRID = """
+name: toys
+recipe: toy.py
+service: none
+base: {{ledger: {ledger}}}
+grid: {{learning_rate: [0.1, 0.3]}}
+metric: {{name: loss, goal: minimize}}
+launch: {{backend: {backend}, max_parallel: 2, sync: 1s, retries: 1, lease: 15s}}
+"""
+
+
+@pytest.fixture(params=["local", "tmux"])
+def shell(
+    request: pytest.FixtureRequest,
+    shells: Shells,
+    tmp_path: Path,
+    tmux_socket: str,
+    s3_root: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Any:
+    return _shell(shells, tmp_path, request.param, s3_root, monkeypatch)
+
+
+def _shell(
+    shells: Shells, folder: Path, backend: str, root: str, monkeypatch: pytest.MonkeyPatch
+) -> Any:
+    monkeypatch.setenv("SWEEPER_ROOT", root)
+    shell = shells.Shell(folder, backend)
+    (folder / "toy.py").write_text(RESUMES)
+    (folder / "grid.yaml").write_text(GRID.format(ledger=folder / "ledger", backend=backend))
+    return shell
+
+
+def _steps(root: str) -> dict[str, list[int]]:
+    """What a reader without a cache finds of each run."""
+    registry = Registry(root, cache=False)
+    metrics = registry.metrics(registry.runs(sweep="toys"))
+    return {str(run): sorted(rows["step"]) for run, rows in metrics.groupby("run")}
+
+
+def _keys(root: str) -> list[str]:
+    return sorted(open_store(root).names("toys"))
+
+
+def test_a_sweep_from_start_to_end(shell: Any, s3_root: str) -> None:
+    assert "2 to start" in shell.run("plan", "grid.yaml")
+    assert _keys(s3_root) == []  # a plan leaves nothing behind
+    assert "2/2 succeeded" in shell.run("launch", "grid.yaml", "--wait")
+    assert shell.states() == {"succeeded": 2}
+    assert list(_steps(s3_root).values()) == [list(range(20))] * 2
+    listed = json.loads(shell.run("ls", "toys", "--json"))
+    assert [run["value"] for run in listed["runs"]] == [0.1 / 20, 0.3 / 20]
+    log = "".join(f"step {step}\n" for step in range(20))
+    assert shell.run("logs", "toys/lr=0.1") == log
+    assert shell.run("logs", "toys/lr=0.1", "--follow") == log
+    assert "0 to start, 2 succeeded" in shell.run("plan", "grid.yaml")
+    keys = _keys(s3_root)
+    assert not [key for key in keys if ".parts/" in key or "probe" in key]
+    assert sum(key.endswith("_summaries.jsonl") for key in keys) == 8
+    report = analysis.analyze(s3_root, "toys")
+    assert report.html_path == f"{s3_root}/toys/report/report.html"
+    assert "toys/report/report.html" in _keys(s3_root)
+    # No secret has reached the store, and nothing of the runs is left on this machine.
+    store = open_store(s3_root)
+    assert not [key for key in _keys(s3_root) if b"testing-secret" in store.read(key)]
+    left = [path for path in (shell.folder / "home" / "spool").rglob("*") if path.is_file()]
+    assert [path.name for path in left] == ["root"]
+
+
+def test_detached_followed_and_cancelled(shell: Any, s3_root: str) -> None:
+    # A tmux server that was there before, whose environment leads to no store.
+    bare = {key: value for key, value in os.environ.items() if not key.startswith("AWS_")}
+    socket = os.environ["SWEEPER_TMUX_SOCKET"]
+    keep = ["tmux", "-L", socket, "new-session", "-d", "-s", "keep", "sleep 600"]
+    subprocess.run(keep, env=bare, check=True)
+    shell.run("launch", "grid.yaml", "seconds=60")
+    shell.until(lambda: shell.states() == {"running": 2})
+    shell.until(lambda: len(_steps(s3_root)) == 2)  # while they run
+    shell.until(lambda: "step 0" in shell.run("logs", "toys/lr=0.1"))
+    assert "another launcher is at work" in shell.run("launch", "grid.yaml", "--wait", code=6)
+    assert "2 cancelled" in shell.run("cancel", "toys")
+    executed = Counter(run for run, _, _ in shell.executed())
+    assert {run: len(steps) for run, steps in _steps(s3_root).items()} == executed
+    assert not [key for key in _keys(s3_root) if ".parts/" in key]
+
+
+@pytest.fixture
+def local(shells: Shells, tmp_path: Path, s3_root: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The same on the local backend only."""
+    return _shell(shells, tmp_path, "local", s3_root, monkeypatch)
+
+
+@pytest.fixture
+def killed(local: Any, s3_root: str) -> Any:
+    """The sweep, halfway, its launcher and workers killed."""
+    shell = local
+    launcher = shell.start("launch", "grid.yaml", "seconds=8", "--wait")
+    shell.until(lambda: min(Counter(r for r, _, _ in shell.executed()).values(), default=0) > 8)
+    launcher.kill()
+    launcher.communicate()
+    for process in _workers(s3_root):
+        os.kill(process, signal.SIGKILL)
+    return shell
+
+
+def _workers(root: str) -> list[int]:
+    """The workers of the test's own sweep."""
+    found: list[int] = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            arguments = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"sweeper.worker" in arguments and f"{root}/toys".encode() in arguments:
+            found.append(int(folder.name))
+    return found
+
+
+def test_killed_and_resumed_on_another_machine(killed: Any, s3_root: str, tmp_path: Path) -> None:
+    """Another folder, and another home, where there are neither spool nor cache."""
+    before = killed.executed()
+    other = tmp_path / "other"
+    other.mkdir()
+    for name in ("toy.py", "grid.yaml"):
+        shutil.copy(killed.folder / name, other)
+    killed.environment["SWEEPER_HOME"] = str(other / "home")
+    first, killed.folder = killed.folder, other
+    assert "2/2 succeeded" in killed.run("launch", "grid.yaml", "seconds=8", "--wait")
+    resumed = Counter((run, step) for run, attempt, step in killed.executed() if int(attempt) > 1)
+    assert resumed
+    assert min(int(step) for _, step in resumed) >= 5  # from a checkpoint, not from the start
+    assert list(_steps(s3_root).values()) == [list(range(20))] * 2
+    # The first machine is back, with what it could not bring home.
+    killed.environment["SWEEPER_HOME"] = str(first / "home")
+    assert "attempts brought into the store" in killed.run("sync")
+    assert "2 attempts" not in killed.run("sync")
+    assert list(_steps(s3_root).values()) == [list(range(20))] * 2
+    store = open_store(s3_root)
+    for run in {run for run, _, _ in before}:
+        done = [step for one, attempt, step in before if (one, attempt) == (run, "1")]
+        kept = store.read(f"toys/runs/{run}.1/metrics.jsonl").count(b"\n")
+        assert kept >= len(done) - 1  # the ledger is written first
+
+
+def test_killed_and_resumed_here(killed: Any, s3_root: str) -> None:
+    assert "2/2 succeeded" in killed.run("launch", "grid.yaml", "seconds=8", "--wait")
+    assert list(_steps(s3_root).values()) == [list(range(20))] * 2
+    assert not [key for key in _keys(s3_root) if ".parts/" in key]
+
+
+def test_an_outage_that_outlasts_the_runs(
+    local: Any, s3_root: str, moto_server: tuple[str, int]
+) -> None:
+    launcher = local.start("launch", "grid.yaml", "seconds=4", "--wait")
+    local.until(lambda: min(Counter(r for r, _, _ in local.executed()).values(), default=0) > 4)
+    os.kill(moto_server[1], signal.SIGSTOP)  # it takes connections, and does not answer
+    try:
+        local.until(lambda: len(local.executed()) == 40)  # the runs go on to their end
+        time.sleep(10)
+    finally:
+        os.kill(moto_server[1], signal.SIGCONT)
+    output, errors = launcher.communicate(timeout=120)
+    assert launcher.returncode == 0, output + errors
+    assert set(local.executed().values()) == {1}
+    assert list(_steps(s3_root).values()) == [list(range(20))] * 2
+    assert not [key for key in _keys(s3_root) if ".parts/" in key]
+
+
+def test_the_quickstart(local: Any, s3_root: str, tmp_path: Path) -> None:
+    """A part of it, for real: the recipe `sft` and the engine; its launcher killed on the way."""
+    shutil.copytree(ROOT / "grids", tmp_path / "grids")
+    given = ["launch", "grids/quickstart.yaml", "~lora_rank", "learning_rate=[2e-3,8e-3]"]
+    given += ["max_steps=20", "eval_every=10", "--backend", "local", "--wait"]
+    home = local.environment["SWEEPER_HOME"]
+    try:
+        launcher = local.start(*given)
+        state = "quickstart/state"
+        local.until(lambda: len(list(open_store(s3_root).names(state))) > 3)
+        launcher.kill()
+        launcher.communicate()
+        other = tmp_path / "other"
+        other.mkdir()
+        shutil.copytree(ROOT / "grids", other / "grids")
+        local.folder = other
+        shutil.rmtree(Path(home, "cache"), ignore_errors=True)
+        assert "6/6 succeeded" in local.run(*given)
+        report = analysis.analyze(s3_root, "quickstart")
+        assert report.document["schema"] >= 1
+        listed = json.loads(local.run("ls", "quickstart", "--json"))["runs"]
+        assert all(run["metric"] == "test/nll" and run["value"] > 0 for run in listed)
+        for verb in (
+            ["show", f"quickstart/{listed[0]['name']}"],
+            ["diff", "quickstart"],
+            ["sql", "select count(*) from metrics"],
+            ["gc", "quickstart"],
+        ):
+            assert local.run(*verb)
+    finally:
+        stop = [sys.executable, "-P", "-m", "sweeper.engine", "stop"]
+        subprocess.run(stop, env=local.environment, capture_output=True, check=False)
+
+
+def test_roots_that_are_refused(local: Any) -> None:
+    shell = local
+    said = shell.run("launch", "grid.yaml", "--root", "s3://there-is-no-such/x", code=6)
+    assert said.endswith("sweeper: s3://there-is-no-such/x: no such bucket\n")
+    assert "one process" in shell.run("launch", "grid.yaml", "--root", "memory://x", code=2)
+    said = shell.run("status", "--root", "s3://AKIA:hushhush@bucket/x", code=6)
+    assert "credentials do not belong" in said
+    assert "hushhush" not in said
+    checks = json.loads(shell.run("doctor", "--json"))["checks"]
+    assert "creates exclusively" in next(c["found"] for c in checks if c["name"] == "store")

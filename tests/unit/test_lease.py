@@ -1,0 +1,115 @@
+"""One launcher a sweep on a store that is elsewhere (here a folder that is used as one)."""
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from sweeper import lease
+from sweeper.errors import AnotherLauncher
+from sweeper.store import LocalStore
+from sweeper.testing import Fault, Faults, FaultyStore
+
+
+class Clock:
+    """Seconds that pass when somebody sleeps; `then` is called at each sleep."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept = 0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.slept += 1
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    lease._seen.clear()
+    return LocalStore(str(tmp_path))
+
+
+def _elsewhere(store: LocalStore, epoch: int, beat: int = 1) -> None:
+    """A launcher on another machine."""
+    store.replace(f"s/launcher/{epoch}", json.dumps({"host": "h", "pid": 1, "began": "1"}).encode())
+    store.replace(f"s/launcher/{epoch}.beat", b"%d" % beat)
+
+
+def test_one_after_the_other(store: LocalStore) -> None:
+    assert not lease.is_leased(store, "s")
+    for epoch in (1, 2):
+        with lease.holding_lease(store, "s", 0.0) as check:
+            check()
+            assert store.exists(f"s/launcher/{epoch}")
+            assert lease.is_leased(store, "s")
+        assert not lease.is_leased(store, "s")
+
+
+def test_one_that_beats_is_left_alone(store: LocalStore) -> None:
+    _elsewhere(store, 1)
+    clock = Clock()
+
+    def sleep(seconds: float) -> None:
+        clock.sleep(seconds)
+        if clock.slept % 10 == 0:
+            _elsewhere(store, 1, clock.slept)
+
+    with (
+        pytest.raises(AnotherLauncher, match="at work on 's'"),
+        lease.holding_lease(store, "s", 0.5, clock=clock, sleep=sleep),
+    ):
+        pass
+    assert not store.exists("s/launcher/2")
+
+
+def test_a_silent_one_is_replaced_and_finds_out(store: LocalStore) -> None:
+    _elsewhere(store, 4)
+    clock = Clock()
+    assert lease.is_leased(store, "s", clock=clock)
+    with lease.holding_lease(store, "s", 0.5, clock=clock, sleep=clock.sleep) as check:
+        assert clock.now > lease.LEASE_SECONDS
+        assert store.exists("s/launcher/5")
+        check()
+        _elsewhere(store, 6)  # we slept, and were replaced
+        with pytest.raises(AnotherLauncher, match="taken over"):
+            check()
+
+
+def test_a_dead_process_of_this_machine_is_not_waited_for(store: LocalStore) -> None:
+    who = json.loads(lease._who()) | {"began": "0"}  # its number is another's by now
+    store.create("s/launcher/1", json.dumps(who).encode())
+    store.create("s/launcher/1.beat", b"1")
+    assert not lease.is_leased(store, "s")
+    clock = Clock()
+    with lease.holding_lease(store, "s", 0.0, clock=clock, sleep=clock.sleep):
+        assert clock.slept == 0
+
+
+def test_a_lost_reply_is_no_lost_race(store: LocalStore) -> None:
+    twice = Faults(lambda _, what: Fault.TWICE if what == "store.create s/launcher/1" else None)
+    with lease.holding_lease(FaultyStore(store, twice), "s", 0.0) as check:
+        check()
+    assert twice.struck
+
+
+def test_a_race_has_one_winner(store: LocalStore) -> None:
+    _elsewhere(store, 1)
+    store.create("s/launcher/1.released", b"")
+    won: list[int] = []
+    together = threading.Barrier(8)
+
+    def race(number: int) -> None:
+        together.wait()
+        if lease._take(store, "s", 2):
+            won.append(number)
+
+    racers = [threading.Thread(target=race, args=(number,)) for number in range(8)]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join()
+    assert len(won) == 1

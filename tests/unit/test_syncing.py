@@ -1,0 +1,370 @@
+"""From the spool into a store: each byte once in parts and once as a whole, whatever goes wrong.
+The store is a folder here, which `Sync` does not know."""
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sweeper import spool as spooling
+from sweeper import syncing as syncing_module
+from sweeper.errors import StoreError
+from sweeper.layout import Layout
+from sweeper.store import LocalStore
+from sweeper.syncing import Sync, Syncing, contiguous
+from sweeper.tables.sources import Files
+from sweeper.testing import Fault, Faults, FaultyStore, Killed
+
+LAYOUT = Layout("s")
+RUN = "0123456789ab"
+FOLDER = LAYOUT.log_path(RUN, 1)
+METRICS = f"{FOLDER}/metrics.jsonl"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Durable writes are `test_store_disk.py`'s matter."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    monkeypatch.setattr(syncing_module, "_FIRST", 0.01)
+
+
+class Recipe:
+    """Writes into a spool as a recipe does."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.store = LocalStore(str(tmp_path / "store"))
+        self.spool = LocalStore(str(tmp_path / "spool"))
+        self.folder = tmp_path / "spool" / FOLDER
+        self.folder.mkdir(parents=True)
+        self.step = 0
+
+    def steps(self, count: int) -> None:
+        with (self.folder / "metrics.jsonl").open("a") as file:
+            for _ in range(count):
+                file.write(json.dumps({"step": self.step, "loss": 1 / (1 + self.step)}) + "\n")
+                self.step += 1
+        self.spool.append(LAYOUT.log(RUN, 1), b"step\r")
+
+    def checkpoint(self) -> None:
+        with (self.folder / "checkpoints.jsonl").open("a") as file:
+            file.write(json.dumps({"name": str(self.step), "batch": self.step}) + "\n")
+
+    def rollouts(self) -> None:
+        folder = self.folder / f"iteration_{self.step:06d}"
+        folder.mkdir()
+        (folder / "train_rollout_summaries.jsonl").write_text('{"iteration": 1}\n' * 50)
+
+    def sync(self, *, fresh: bool = True, store: object = None) -> Sync:
+        return Sync(store or self.store, self.spool, LAYOUT, RUN, 1, fresh=fresh)  # type: ignore[arg-type]
+
+    def written(self) -> dict[str, bytes]:
+        root = Path(self.spool.root)
+        return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+    def arrived(self) -> dict[str, bytes]:
+        return {path: self.store.read(path) for path in self.store.names("s")}
+
+    def readable(self) -> list[int]:
+        """The steps that a reader finds now."""
+        source = Files(self.store, LAYOUT.runs).source(METRICS)
+        return [] if source is None else [json.loads(x)["step"] for x in _lines(source.read(0)[1])]
+
+
+def _lines(data: bytes) -> list[bytes]:
+    return data.splitlines()
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Recipe:
+    return Recipe(tmp_path)
+
+
+class Counting:
+    """How much of a store's calls goes up and comes down."""
+
+    def __init__(self, store: LocalStore) -> None:
+        self.up, self.down, self.calls = 0, 0, 0
+        self._store = store
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        def call(*arguments: object) -> object:
+            self.calls += 1
+            if name in ("create", "replace"):
+                self.up += len(arguments[1])  # type: ignore[arg-type]
+            elif name == "upload":
+                self.up += os.stat(arguments[1]).st_size  # type: ignore[call-overload]
+            elif name in ("read", "read_range"):
+                self.down += 1
+            return getattr(self._store, name)(*arguments)
+
+        return call
+
+
+def test_every_byte_goes_up_at_most_twice_and_none_comes_down(recipe: Recipe) -> None:
+    counting = Counting(recipe.store)
+    sync = recipe.sync(store=counting)
+    (recipe.folder / "config.json").write_text("{}")
+    for turn in range(60):
+        recipe.steps(10)
+        if turn % 20 == 0:
+            recipe.checkpoint()
+            recipe.rollouts()
+        sync.step()
+        assert recipe.readable() == list(range(recipe.step))
+    assert METRICS not in recipe.arrived()
+    assert sync.parts >= 60
+    sync.finish()
+    written = recipe.written()
+    assert recipe.arrived() == written
+    assert counting.up <= 2 * sum(map(len, written.values()))
+    assert counting.down == 0
+    calls = counting.calls
+    sync.finish()
+    assert counting.calls == calls  # nothing is left to do
+
+
+def test_half_a_line_waits_and_half_a_log_does_not(recipe: Recipe) -> None:
+    sync = recipe.sync()
+    (recipe.folder / "metrics.jsonl").write_text('{"step": 0}\n{"st')
+    recipe.spool.append(LAYOUT.log(RUN, 1), b"50%\r60")
+    sync.step()
+    assert recipe.arrived()[f"{METRICS}.parts/0"] == b'{"step": 0}\n'
+    assert recipe.arrived()[f"{LAYOUT.log(RUN, 1)}.parts/0"] == b"50%\r60"
+    sync.finish()
+    assert recipe.arrived()[METRICS] == b'{"step": 0}\n{"st'
+
+
+def test_a_checkpoint_comes_after_the_metrics_that_it_vouches_for(recipe: Recipe) -> None:
+    faults = Faults()
+    sync = recipe.sync(store=FaultyStore(recipe.store, faults))
+    recipe.steps(3)
+    recipe.checkpoint()
+    recipe.rollouts()
+    sync.step()
+    sync.step()
+    made = [call.split()[1] for call in faults.calls if call.startswith("store.create")]
+    assert made[-1] == f"{FOLDER}/checkpoints.jsonl.parts/0"
+    assert f"{METRICS}.parts/0" in made[:-1]
+
+
+def test_other_files_go_up_once_they_keep_still(recipe: Recipe) -> None:
+    sync = recipe.sync()
+    path = f"{FOLDER}/config.json"
+    (recipe.folder / "config.json").write_text("{")
+    sync.step()
+    assert path not in recipe.arrived()
+    (recipe.folder / "config.json").write_text('{"a": 1}')
+    sync.step()
+    sync.step()
+    assert recipe.arrived()[path] == b'{"a": 1}'
+    (recipe.folder / "config.json").write_text('{"a": 2}')
+    sync.finish()
+    assert recipe.arrived()[path] == b'{"a": 2}'
+
+
+@pytest.mark.parametrize("how", ["shorter", "longer", "another file"])
+def test_a_file_that_is_written_anew_replaces_what_was_sent(recipe: Recipe, how: str) -> None:
+    sync = recipe.sync()
+    recipe.steps(20)
+    sync.step()
+    new = "".join(f'{{"step": {n}, "again": 1}}\n' for n in range(3 if how == "shorter" else 90))
+    if how == "another file":
+        (recipe.folder / "new").write_text(new)
+        (recipe.folder / "new").rename(recipe.folder / "metrics.jsonl")
+    else:
+        (recipe.folder / "metrics.jsonl").write_text(new)
+    for _ in range(3):
+        sync.step()
+    assert recipe.arrived()[METRICS] == new.encode()
+    sync.finish()
+    assert recipe.arrived()[METRICS] == new.encode()
+    assert not [path for path in recipe.arrived() if ".parts/" in path]
+
+
+def _turns(recipe: Recipe, sync: Sync, count: int = 4) -> None:
+    for _ in range(count):
+        recipe.steps(5)
+        recipe.checkpoint()
+        sync.step()
+    sync.finish()
+
+
+@pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOSE_REPLY, Fault.TWICE, Fault.KILL_AFTER])
+def test_interrupted_at_every_call(tmp_path: Path, fault: Fault) -> None:
+    struck = 0
+    for number in range(1, 200):
+        recipe = Recipe(tmp_path / str(number))
+        recipe.rollouts()
+        faults = Faults({number: fault})
+        sync = recipe.sync(store=FaultyStore(recipe.store, faults))
+        for _ in range(4):
+            recipe.steps(5)
+            recipe.checkpoint()
+            try:
+                sync.step()
+            except StoreError:
+                pass
+            except Killed:  # another takes it from there, and knows nothing of what was sent
+                sync = recipe.sync(fresh=False)
+                continue
+            seen = recipe.readable()
+            assert seen == list(range(len(seen)))
+        try:
+            sync.finish()
+        except (StoreError, Killed):
+            sync = recipe.sync(fresh=False)
+            sync.finish()
+        assert recipe.arrived() == recipe.written()
+        assert recipe.readable() == list(range(20))
+        if not faults.struck:
+            break
+        struck += 1
+    assert struck >= 12
+
+
+def test_two_who_sync_the_same_file(recipe: Recipe) -> None:
+    one, two = recipe.sync(), recipe.sync(fresh=False)
+    for turn in range(12):
+        recipe.steps(3)
+        (one, two)[turn % 2].step()
+        if turn % 3 == 0:
+            (two, one)[turn % 2].step()
+        assert recipe.readable() == list(range(recipe.step))
+    two.finish()
+    one.finish()
+    assert recipe.arrived() == recipe.written()
+
+
+def test_what_cannot_be_read_stays_behind_and_is_told(recipe: Recipe) -> None:
+    recipe.steps(2)
+    (recipe.folder / os.fsdecode(b"n\xff.bin")).write_bytes(b"1")
+    (recipe.folder / "gone").symlink_to("nowhere")
+    sync = recipe.sync()
+    for _ in range(2):
+        sync.step()
+    sync.finish()
+    assert len(sync.trouble) == 1
+    assert METRICS in recipe.arrived()
+
+
+def test_a_long_outage_delays_and_loses_nothing(recipe: Recipe) -> None:
+    down = threading.Event()
+    down.set()
+    tried = threading.Event()
+
+    def choose(number: int, what: str) -> Fault | None:
+        if down.is_set():
+            tried.set()
+            return Fault.FAIL
+        return None
+
+    said: list[str] = []
+    sync = recipe.sync(store=FaultyStore(recipe.store, Faults(choose)))
+    syncing = Syncing(sync, 0.001, said.append)
+    recipe.steps(5)
+    syncing.start()
+    assert tried.wait(30)
+    recipe.steps(500)
+    assert recipe.arrived() == {}
+    beats: list[int] = []
+
+    def meanwhile() -> None:
+        beats.append(1)
+        if len(beats) == 3:
+            down.clear()
+
+    syncing.finish(meanwhile, 0.01)
+    assert recipe.arrived() == recipe.written()
+    assert "not synced yet" in said[0]
+
+
+def test_parts_with_a_gap_end_before_it() -> None:
+    sizes = {"f/0": 5, "f/5": 5, "f/12": 3, "f/3": 4, "f/x": 9, "g/10": 2}
+    assert contiguous("f", sizes) == [(0, "f/0", 5), (3, "f/3", 4), (5, "f/5", 5)]
+
+
+# The spool
+
+
+class Remote(LocalStore):
+    """A folder that says it is elsewhere."""
+
+    def local_path(self, path: str) -> None:  # type: ignore[override]
+        return None
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Remote:
+    return Remote(str(tmp_path / "elsewhere"))
+
+
+def _attempt(remote: Remote, home: str, attempt: int) -> tuple[LocalStore, Syncing, Path]:
+    spool = spooling.arrange(remote, LAYOUT, RUN, attempt, home, resume=True)
+    syncing = spooling.start_syncing(remote, spool, LAYOUT, RUN, attempt, 60.0, print)
+    folder = Path(spool.root, LAYOUT.log_path(RUN, attempt))
+    folder.mkdir(parents=True, exist_ok=True)
+    return spool, syncing, folder
+
+
+def _write(folder: Path, count: int) -> None:
+    (folder / "metrics.jsonl").write_text("".join(f'{{"step": {n}}}\n' for n in range(count)))
+    (folder / "checkpoints.jsonl").write_text('{"name": "1", "batch": 1}\n')
+
+
+def test_what_a_dead_worker_left_is_brought_home(remote: Remote, tmp_path: Path) -> None:
+    home = str(tmp_path / "home")
+    spool, syncing, folder = _attempt(remote, home, 1)
+    _write(folder, 9)
+    assert spooling.recover(remote, spool, LAYOUT) == 0  # it lives
+    del syncing
+    _let_go(spool)
+    assert [names for _, _, names in spooling.spools(home)] == [["s"]]
+    assert spooling.recover(remote, spool, LAYOUT) == 1
+    assert remote.read(METRICS).count(b"\n") == 9
+    assert spooling.recover(remote, spool, LAYOUT) == 0
+    spooling.tidy(spool, LAYOUT)
+    assert not folder.exists()
+
+
+def _let_go(spool: LocalStore) -> None:
+    """What the kernel does when the worker dies."""
+    mark = os.stat(Path(spool.root, f"s/unsynced/{RUN}.1"))
+    for descriptor in range(3, 256):
+        try:
+            status = os.fstat(descriptor)
+        except OSError:
+            continue
+        if (status.st_ino, status.st_dev) == (mark.st_ino, mark.st_dev):
+            os.close(descriptor)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_an_attempt_on_another_machine_starts_from_the_store(
+    remote: Remote, tmp_path: Path, whole: bool
+) -> None:
+    spool, syncing, folder = _attempt(remote, str(tmp_path / "one"), 1)
+    _write(folder, 9)
+    if whole:
+        syncing.finish(lambda: None, 1.0)
+        syncing.forget(succeeded=False)
+        assert folder.exists()  # the next attempt here starts from it
+    else:
+        Sync(remote, spool, LAYOUT, RUN, 1, fresh=True).step()
+    other, _, _ = _attempt(remote, str(tmp_path / "two"), 2)
+    fetched = Path(other.root, FOLDER)
+    assert (fetched / "metrics.jsonl").read_bytes() == (folder / "metrics.jsonl").read_bytes()
+    assert (fetched / "checkpoints.jsonl").exists()
+
+
+def test_a_run_that_succeeded_leaves_no_copies(remote: Remote, tmp_path: Path) -> None:
+    _, syncing, folder = _attempt(remote, str(tmp_path / "home"), 1)
+    _write(folder, 3)
+    syncing.forget(succeeded=True)
+    assert folder.exists()  # it has not arrived
+    syncing.finish(lambda: None, 1.0)
+    syncing.forget(succeeded=True)
+    assert not folder.exists()
+    assert list(remote.names(FOLDER))
