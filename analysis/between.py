@@ -12,9 +12,9 @@ from analysis.frames import Metric, RunData, SweepData, load
 from analysis.inference import Estimate, contrast, holm, paired
 from analysis.settings import flat, level
 from analysis.statistics import Scale, choose_scale
-from sweeper.documents import strict
 from sweeper.errors import NotFound, UsageError
 from sweeper.registry import Registry
+from sweeper.store.documents import strict
 
 if TYPE_CHECKING:
     import pandas

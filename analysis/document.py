@@ -13,7 +13,7 @@ from analysis.inference import Estimate
 from analysis.series import SMOOTH
 from analysis.stability import RULE
 from analysis.study import Study
-from sweeper.documents import strict
+from sweeper.store.documents import strict
 
 __all__ = ["document", "flat_row"]
 

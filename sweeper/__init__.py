@@ -11,21 +11,21 @@ import importlib
 
 TYPE_CHECKING = False  # typing itself costs each start some milliseconds
 if TYPE_CHECKING:
-    from sweeper.planner import Plan, Run, plan
+    from sweeper.launcher.start import Launched, launch
+    from sweeper.planner.plan import Plan, Run, plan
     from sweeper.registry import Registry
-    from sweeper.start import Launched, launch
 
 __version__ = "0.1.0"
 
 __all__ = ["Launched", "Plan", "Registry", "Run", "__version__", "launch", "plan"]
 
 _HOMES = {
-    "Launched": "sweeper.start",
-    "Plan": "sweeper.planner",
+    "Launched": "sweeper.launcher.start",
+    "Plan": "sweeper.planner.plan",
     "Registry": "sweeper.registry",
-    "Run": "sweeper.planner",
-    "launch": "sweeper.start",
-    "plan": "sweeper.planner",
+    "Run": "sweeper.planner.plan",
+    "launch": "sweeper.launcher.start",
+    "plan": "sweeper.planner.plan",
 }
 
 

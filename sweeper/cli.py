@@ -18,7 +18,7 @@ exit codes: 0 done, 1 a bug of ours, 2 usage or a bad grid, 3 some runs failed, 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line (without the program's name); gives the exit code."""
     if "_ARGCOMPLETE" in os.environ:  # a shell asks what may follow
-        from sweeper.completion import complete
+        from sweeper.verbs.completion import complete
 
         complete(parser())
     try:
@@ -52,7 +52,7 @@ def _run(given: list[str]) -> int:
     if given[:1] != ["plan"]:
         arguments = _parse(given)
         return _function(arguments.verb)(arguments)
-    from sweeper.inquiry import ahead
+    from sweeper.recipe.inquiry import ahead
 
     with ahead():  # the recipe's interpreter gets ready while the rest is loaded
         arguments = _parse(given)
@@ -212,10 +212,10 @@ _MANY = ("overrides", "runs", "sweeps")
 _CHOICE = (_root, _json, _select, flags.several)
 
 VERBS = {
-    "launch": _Verb("verbs", "start a grid, or go on with it", _grid, _root, _launch),
-    "plan": _Verb("planning_view", "what launch would start", _grid, _root, _json, _plan),
+    "launch": _Verb("verbs.launching", "start a grid, or go on with it", _grid, _root, _launch),
+    "plan": _Verb("verbs.planning_view", "what launch would start", _grid, _root, _json, _plan),
     "status": _Verb(
-        "watching", "where sweeps, or the runs of one, stand", _root, _json, _select, _status
+        "verbs.watching", "where sweeps, or the runs of one, stand", _root, _json, _select, _status
     ),
     "ls": _Verb("reading.ls", "runs and what they reached", *_CHOICE, flags.ls),
     "show": _Verb("reading.show", "everything about one run", _root, _json, flags.show),
@@ -233,20 +233,35 @@ VERBS = {
         "reading.export", "to CSV, Parquet or W&B", _root, _select, flags.several, flags.export
     ),
     "gc": _Verb("reading.gc", "remove what nobody needs", *_CHOICE, flags.gc),
-    "logs": _Verb("watching", "what a run printed", _root, _logs),
-    "attach": _Verb("verbs", "look at a sweep's tmux windows", _root, _attach),
-    "cancel": _Verb("steering", "stop runs, and start them no more", _root, _json, _select, _runs),
-    "retry": _Verb("steering", "start runs again", _root, _select, _runs, _retry, _wait),
-    "analyze": _Verb("verbs", "the report: what won", _root, _json, _judge, _analyze),
+    "logs": _Verb("verbs.watching", "what a run printed", _root, _logs),
+    "attach": _Verb("verbs.launching", "look at a sweep's tmux windows", _root, _attach),
+    "cancel": _Verb(
+        "verbs.steering",
+        "stop runs, and start them no more",
+        _root,
+        _json,
+        _select,
+        _runs,
+    ),
+    "retry": _Verb("verbs.steering", "start runs again", _root, _select, _runs, _retry, _wait),
+    "analyze": _Verb("verbs.analyzing", "the report: what won", _root, _json, _judge, _analyze),
     "compare": _Verb(
-        "verbs", "two sweeps cell by cell, or two cells", _root, _json, _judge, _compare
+        "verbs.analyzing", "two sweeps cell by cell, or two cells", _root, _json, _judge, _compare
     ),
-    "engine": _Verb("verbs", "the local Tinker-compatible service: start, status, stop", _engine),
+    "engine": _Verb(
+        "verbs.launching",
+        "the local Tinker-compatible service: start, status, stop",
+        _engine,
+    ),
     "sync": _Verb(
-        "elsewhere", "bring what workers that died left here into its store", _root, _json, _sync
+        "launcher.elsewhere",
+        "bring what workers that died left here into its store",
+        _root,
+        _json,
+        _sync,
     ),
-    "doctor": _Verb("verbs", "is what a sweep needs there?", _root, _json),
-    "init": _Verb("starter", "write a commented grid for a recipe, to start from", _init),
+    "doctor": _Verb("verbs.doctor", "is what a sweep needs there?", _root, _json),
+    "init": _Verb("verbs.starter", "write a commented grid for a recipe, to start from", _init),
 }
 
 
@@ -282,7 +297,7 @@ class _Completion(argparse.Action):
         )
 
     def __call__(self, parser: argparse.ArgumentParser, *given: object) -> None:
-        from sweeper.completion import shell_code
+        from sweeper.verbs.completion import shell_code
 
         print(shell_code(str(given[1])))
         parser.exit()

@@ -1,9 +1,13 @@
 """How sweeper starts its own programs: with this interpreter, and nothing of the current folder on
 the module path, where a `json.py` or a `sweeper/` of the user's may lie."""
 
+import os
 import sys
 
-__all__ = ["self_command", "worker_command"]
+__all__ = ["BOOTSTRAP", "self_command", "worker_command"]
+
+# What runs in a recipe's interpreter: by path, since that one may have no sweeper.
+BOOTSTRAP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "recipe", "bootstrap.py")
 
 
 def self_command(*arguments: str) -> list[str]:
@@ -16,4 +20,4 @@ def worker_command(folder: str, token: str, env_file: str | None = None) -> list
     their jobs by its last two elements. `env_file`: where the environment lies without which the
     store cannot be reached."""
     options = [] if env_file is None else ["--env", env_file]
-    return [sys.executable, "-P", "-m", "sweeper.worker", *options, folder, token]
+    return [sys.executable, "-P", "-m", "sweeper.worker.main", *options, folder, token]

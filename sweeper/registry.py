@@ -17,20 +17,20 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sweeper.errors import NotFound, StoreError, UsageError
-from sweeper.folders import folder_runs
 from sweeper.metrics import Point
-from sweeper.records import RecordedRun, Sweep
+from sweeper.records.folders import folder_runs
+from sweeper.records.runs import RecordedRun, Sweep
 from sweeper.states import NoState, State
-from sweeper.store import Store, open_store
-from sweeper.sweeps import find_sweeps
+from sweeper.store.files import Store, open_store
+from sweeper.store.sweeps import find_sweeps
 from sweeper.tables.keeping import Folder
 from sweeper.where import parse_where, select
 
 if TYPE_CHECKING:
     import pandas
 
-    from sweeper.following import Follower
-    from sweeper.tabulating import Tabulator
+    from sweeper.records.following import Follower
+    from sweeper.records.tabulating import Tabulator
 
 __all__ = ["RUN_COLUMNS", "RecordedRun", "Registry", "Sweep", "save"]
 
@@ -69,12 +69,12 @@ class Registry:
         return Folder(store.root, self._cache if isinstance(self._cache, str) else None)
 
     def _points(self, run: RecordedRun, key: str) -> list[Point]:
-        from sweeper.tabulating import Tabulator
+        from sweeper.records.tabulating import Tabulator
 
         return Tabulator(self._memories, []).points(run, key)
 
     def _tables(self) -> "Tabulator":
-        from sweeper.tabulating import Tabulator
+        from sweeper.records.tabulating import Tabulator
 
         return Tabulator(self._memories, self.problems)
 
@@ -293,8 +293,8 @@ class Registry:
         integers; rows without a step have NaN there. A key with anything but numbers (texts,
         booleans, integers beyond 2**53) is a column of objects.
         """
+        from sweeper.records.tabulating import metric_column
         from sweeper.tables.frames import numbers_frame
-        from sweeper.tabulating import metric_column
 
         resolved = self._resolve(runs)
         parts = self._tables().metrics(resolved, keys)
@@ -303,7 +303,7 @@ class Registry:
 
     def follow(self, runs: Any = None) -> "Follower":
         """What these runs record from now on; see `Follower.poll`."""
-        from sweeper.following import Follower
+        from sweeper.records.following import Follower
 
         return Follower(self._resolve(runs))
 
@@ -362,7 +362,7 @@ class Registry:
 
     def checkpoint_rows(self, runs: Any = None) -> list[dict[str, Any]]:
         """The same as dicts."""
-        from sweeper.tabulating import checkpoint_rows
+        from sweeper.records.tabulating import checkpoint_rows
 
         return checkpoint_rows(self._resolve(runs))
 

@@ -91,7 +91,7 @@ def print_json(document: dict[str, Any]) -> int:
     """Print one JSON object; numbers that JSON cannot have become text. Gives exit code 0."""
     import json
 
-    from sweeper.documents import strict
+    from sweeper.store.documents import strict
 
     json.dump(strict(document), sys.stdout, indent=1, allow_nan=False)
     print()

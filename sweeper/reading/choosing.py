@@ -5,9 +5,9 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from sweeper.errors import NotFound
-from sweeper.records import RecordedRun
+from sweeper.records.runs import RecordedRun
 from sweeper.registry import Registry
-from sweeper.store import default_root
+from sweeper.store.files import default_root
 from sweeper.terminal import warn
 from sweeper.where import parse_where, select
 

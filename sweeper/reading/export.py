@@ -9,7 +9,7 @@ from typing import Any
 from sweeper.errors import EnvironmentFailure, NotFound, UsageError
 from sweeper.metrics import as_float
 from sweeper.reading.choosing import chosen, open_registry, tell_problems
-from sweeper.records import RecordedRun
+from sweeper.records.runs import RecordedRun
 from sweeper.terminal import warn
 
 __all__ = ["export"]

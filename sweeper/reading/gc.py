@@ -23,10 +23,10 @@ from typing import NamedTuple
 from sweeper.engine.home import home
 from sweeper.errors import NotFound, StoreError
 from sweeper.reading.choosing import chosen, open_registry
-from sweeper.records import RecordedRun, SweepRun
+from sweeper.records.runs import RecordedRun, SweepRun
 from sweeper.registry import Registry
 from sweeper.states import State
-from sweeper.store import open_store
+from sweeper.store.files import open_store
 from sweeper.tables.keeping import cache_folder
 from sweeper.tables.rollouts import summary_files
 from sweeper.terminal import print_json, print_table

@@ -8,7 +8,7 @@ from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.metrics import Row, as_float, parse
 from sweeper.reading.choosing import open_registry
 from sweeper.reading.conversations import Spoken, groups_of, turns_logged
-from sweeper.records import RecordedRun
+from sweeper.records.runs import RecordedRun
 from sweeper.tables.rollouts import SummaryFile, flat, summary_files
 from sweeper.terminal import print_json, print_table, warn
 

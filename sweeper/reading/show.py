@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sweeper.reading.choosing import open_registry, tell_problems
-from sweeper.records import RecordedRun, SweepRun
+from sweeper.records.runs import RecordedRun, SweepRun
 from sweeper.terminal import duration, number, print_json, print_table
 
 __all__ = ["last_metrics", "show"]

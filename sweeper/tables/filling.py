@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from sweeper.errors import SweeperError
-from sweeper.store import LocalStore
+from sweeper.store.files import LocalStore
 from sweeper.tables.cache import Cache
 from sweeper.tables.keeping import Folder
 from sweeper.tables.reading import Reader

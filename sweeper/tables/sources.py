@@ -10,7 +10,7 @@ import zlib
 from typing import NamedTuple, Protocol
 
 from sweeper.errors import NotFound, StoreError
-from sweeper.store import Entry, Store
+from sweeper.store.files import Entry, Store
 
 __all__ = ["Files", "Source", "Stamp"]
 

@@ -64,7 +64,7 @@ def _used() -> float:
 
 
 def sweeper(points: int) -> tuple[int, float]:
-    from sweeper.planner import plan
+    from sweeper.planner.plan import plan
 
     base = {"model_name": "tiny/qwen3", "task": "sorting"}
     grid = {"name": "bench", "recipe": "sft", "base": base, "grid": axes(points)}

@@ -18,10 +18,10 @@ from collections.abc import Callable
 from typing import Any
 
 from recipes.sft import Config
-from sweeper.expansion import Expansion
 from sweeper.grid import grid_from_mapping
 from sweeper.grid.nodes import Problems
-from sweeper.planner import Plan, plan
+from sweeper.planner.expansion import Expansion
+from sweeper.planner.plan import Plan, plan
 
 LIMIT = 100_000
 ROUNDS = 3

@@ -50,8 +50,8 @@ def ours(folder: str, key: str, cases: list[str]) -> dict[str, float]:
     import pandas  # noqa: F401 - not part of what is measured
     import pyarrow  # noqa: F401
 
+    from sweeper.records.tabulating import Tabulator  # noqa: F401
     from sweeper.registry import Registry
-    from sweeper.tabulating import Tabulator  # noqa: F401
 
     def registry(**options: Any) -> Registry:
         return Registry(folder, **options)

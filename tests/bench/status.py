@@ -18,10 +18,10 @@ from collections.abc import Callable
 
 from sweeper.backends.base import JobSpec
 from sweeper.backends.tmux import open_backend
-from sweeper.documents import encode, timestamp
-from sweeper.layout import Layout, token
 from sweeper.states import Event
-from sweeper.store import LocalStore
+from sweeper.store.documents import encode, timestamp
+from sweeper.store.files import LocalStore
+from sweeper.store.layout import Layout, token
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 ROUNDS = 25

@@ -20,10 +20,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sweeper.layout import Layout
 from sweeper.registry import Registry
-from sweeper.store import LocalStore, Store, open_store
-from sweeper.syncing import Sync
+from sweeper.store.files import LocalStore, Store, open_store
+from sweeper.store.layout import Layout
+from sweeper.worker.syncing import Sync
 
 LAYOUT = Layout("s")
 BUCKET = "bench"

@@ -25,8 +25,8 @@ from attempts import attempts
 from sweeper.backends.tmux import open_backend
 from sweeper.backends.tmux_server import argument
 from sweeper.states import State
-from sweeper.store import LocalStore
-from sweeper.sweeps import read_states
+from sweeper.store.files import LocalStore
+from sweeper.store.sweeps import read_states
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 

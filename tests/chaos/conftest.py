@@ -12,9 +12,9 @@ from harness.real import Sweep
 
 # A launcher that is forked off finds these imported.
 import sweeper.backends.local
-import sweeper.planner
-import sweeper.progress
-import sweeper.start
+import sweeper.launcher.progress
+import sweeper.launcher.start
+import sweeper.planner.plan
 import sweeper.testing  # noqa: F401
 
 

@@ -34,21 +34,21 @@ WAKES = "tests/chaos/test_tmux.py::test_a_stopped_worker_wakes_up_beside_a_newer
 MUTATIONS = [
     Mutation(
         "no claim",
-        "sweeper/claim.py",
+        "sweeper/worker/claim.py",
         "        patiently(lambda: store.create(path, encode(body)))\n",
         "        patiently(lambda: store.replace(path, encode(body)))\n",
         TWICE,
     ),
     Mutation(
         "a claim that does not know itself",
-        "sweeper/claim.py",
+        "sweeper/worker/claim.py",
         '.get("nonce") == nonce',
         '.get("nonce") is None',
         "tests/chaos/test_launchers.py::test_the_reply_to_a_workers_create_is_lost",
     ),
     Mutation(
         "a create that is not exclusive",
-        "sweeper/store.py",
+        "sweeper/store/files.py",
         "                os.link(temporary, full)\n            finally:\n"
         "                os.unlink(temporary)\n",
         "                os.replace(temporary, full)\n            finally:\n                pass\n",
@@ -56,14 +56,14 @@ MUTATIONS = [
     ),
     Mutation(
         "no sync of a file",
-        "sweeper/store.py",
+        "sweeper/store/files.py",
         "            if durable:\n                os.fsync(descriptor)\n",
         "",
         DISK,
     ),
     Mutation(
         "the folder is synced before the file is named",
-        "sweeper/store.py",
+        "sweeper/store/files.py",
         "                # link() fails when the name is taken, and never shows half a file.\n"
         "                os.link(temporary, full)\n            finally:\n"
         "                os.unlink(temporary)\n            _sync_folder(os.path.dirname(full))\n",
@@ -74,28 +74,28 @@ MUTATIONS = [
     ),
     Mutation(
         "no sync of the folder",
-        "sweeper/store.py",
+        "sweeper/store/files.py",
         "            _sync_folder(os.path.dirname(full))\n        except FileExistsError",
         "        except FileExistsError",
         DISK,
     ),
     Mutation(
         "no sync of a new folder's parent",
-        "sweeper/store.py",
+        "sweeper/store/files.py",
         "    _sync_folder(parent)\n",
         "",
         DISK,
     ),
     Mutation(
         "submitted without looking for it first",
-        "sweeper/launcher.py",
+        "sweeper/launcher/loop.py",
         "        found = self._backend.find(list(opened))\n",
         "        found = {}\n",
         CALLS,
     ),
     Mutation(
         "acknowledged before it is submitted",
-        "sweeper/launcher.py",
+        "sweeper/launcher/loop.py",
         "        self._backend.submit(\n",
         "        for run, attempt in attempts.items():\n"
         "            self._board.add(run, attempt, Event.SUBMITTED)\n"
@@ -104,35 +104,35 @@ MUTATIONS = [
     ),
     Mutation(
         "lost though the backend knows the job",
-        "sweeper/launcher.py",
+        "sweeper/launcher/loop.py",
         "            if status.state is JobState.ABSENT:\n",
         "            if status.state is not None:\n",
         WORKERS + "test_a_stopped_worker_goes_on",
     ),
     Mutation(
         "a newer attempt stops nobody",
-        "sweeper/claim.py",
+        "sweeper/worker/claim.py",
         "    return store.exists(layout.event(run, attempt + 1, Event.INTENT))\n",
         "    return False\n",
         WAKES,
     ),
     Mutation(
         "a worker that is killed leaves its recipe running",
-        "sweeper/guard.py",
+        "sweeper/worker/guard.py",
         "            os.killpg(groups[-1], signal.SIGKILL)\n",
         "            pass\n",
         WORKERS + "test_a_recipe_that_was_orphaned_goes_within_a_moment",
     ),
     Mutation(
         "torn lines are handed on",
-        "sweeper/seeding.py",
+        "sweeper/worker/seeding.py",
         '        file.write(data[: data.rfind(b"\\n") + 1] if lines else data)\n',
         "        file.write(data)\n",
         WORKERS + "test_a_kill_at_every_byte_of_a_metrics_append",
     ),
     Mutation(
         "a store that vanished is made again",
-        "sweeper/store.py",
+        "sweeper/store/files.py",
         "        self._see_root()\n",
         "",
         "tests/chaos/test_disk.py::test_a_store_that_vanishes_and_comes_back",

@@ -27,11 +27,11 @@ from harness.simulation import by_seed, one_fault
 
 # A launcher that is forked off finds these imported.
 import sweeper.backends.local
-import sweeper.planner
-import sweeper.progress
-import sweeper.start
+import sweeper.launcher.progress
+import sweeper.launcher.start
+import sweeper.planner.plan
 import sweeper.testing
-from sweeper.sweeps import read_states
+from sweeper.store.sweeps import read_states
 from sweeper.testing import Fault
 
 KINDS = ("worker", "both", "recipe", "preempt")

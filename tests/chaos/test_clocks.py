@@ -10,7 +10,7 @@ from harness.real import NAME, Sweep, until
 
 from sweeper import Registry
 from sweeper.states import Event
-from sweeper.sweeps import read_events
+from sweeper.store.sweeps import read_events
 
 Sweeps = Callable[..., Sweep]
 HOUR = 3600.0

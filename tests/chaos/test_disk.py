@@ -14,7 +14,7 @@ from harness.disk import Disk
 from harness.real import Sweep, until
 from harness.simulation import World
 
-from sweeper.store import LocalStore
+from sweeper.store.files import LocalStore
 from sweeper.testing import Faults, Killed
 
 Sweeps = Callable[..., Sweep]

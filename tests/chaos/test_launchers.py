@@ -13,9 +13,9 @@ import pytest
 from harness.real import NAME, Sweep, until
 
 from sweeper.backends import open_backend
-from sweeper.layout import token
 from sweeper.states import Event, State
-from sweeper.sweeps import read_plan
+from sweeper.store.layout import token
+from sweeper.store.sweeps import read_plan
 
 Sweeps = Callable[..., Sweep]
 LAST = 200

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from harness.real import NAME, Sweep, until
 
-from sweeper.documents import encode
-from sweeper.layout import Layout
 from sweeper.states import Event
-from sweeper.sweeps import read_plan
+from sweeper.store.documents import encode
+from sweeper.store.layout import Layout
+from sweeper.store.sweeps import read_plan
 
 Sweeps = Callable[..., Sweep]
 DAMAGE = {

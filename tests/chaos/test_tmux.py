@@ -11,10 +11,10 @@ import psutil
 from harness.real import NAME, Sweep, until
 
 from sweeper.backends.tmux import TmuxServer
-from sweeper.documents import read_json
 from sweeper.errors import Unreachable
 from sweeper.states import Event
-from sweeper.sweeps import read_events
+from sweeper.store.documents import read_json
+from sweeper.store.sweeps import read_events
 
 Sweeps = Callable[..., Sweep]
 

@@ -13,10 +13,10 @@ import psutil
 import pytest
 from harness.real import NAME, Sweep, until
 
-from sweeper.documents import read_json
 from sweeper.errors import GridError
-from sweeper.planner import plan
+from sweeper.planner.plan import plan
 from sweeper.states import Event
+from sweeper.store.documents import read_json
 
 Sweeps = Callable[..., Sweep]
 HOSTILE = [

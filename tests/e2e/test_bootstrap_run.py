@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from sweeper import bootstrap
-from sweeper.planner import plan
+from sweeper.planner.plan import plan
+from sweeper.recipe import bootstrap
 
 pytestmark = pytest.mark.e2e
 

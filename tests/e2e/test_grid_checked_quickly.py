@@ -6,8 +6,8 @@ import textwrap
 import pytest
 
 from sweeper.errors import GridError
-from sweeper.planner import plan
-from sweeper.recipe import inspect
+from sweeper.planner.plan import plan
+from sweeper.recipe.reference import inspect
 
 pytestmark = pytest.mark.e2e
 

@@ -109,9 +109,9 @@ def test_files_that_are_none(judge: Any, tmp_path: Path) -> None:
 def test_a_recipe_that_never_ends_being_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sweeper import recipe
     from sweeper.errors import GridError
-    from sweeper.planner import plan
+    from sweeper.planner.plan import plan
+    from sweeper.recipe import reference as recipe
 
     monkeypatch.setattr(recipe, "IMPORT_SECONDS", 1.0)
     monkeypatch.chdir(CORPUS)

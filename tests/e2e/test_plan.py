@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from sweeper import inquiry
-from sweeper.documents import read_json
-from sweeper.layout import Layout
-from sweeper.store import LocalStore
+from sweeper.recipe import inquiry
+from sweeper.store.documents import read_json
+from sweeper.store.files import LocalStore
+from sweeper.store.layout import Layout
 
 pytestmark = pytest.mark.e2e
 

@@ -68,7 +68,7 @@ def _quickstart_holds(sweep: Path) -> None:
 
 def test_the_grid_in_the_readme_is_the_quickstarts(folder: Path) -> None:
     """Shortened, but the same runs."""
-    from sweeper.planner import plan
+    from sweeper.planner.plan import plan
 
     (folder / "readme.yaml").write_text(next(text for kind, text in BLOCKS if kind == "yaml"))
     shown = plan(folder / "readme.yaml")

@@ -5,8 +5,8 @@ import textwrap
 import pytest
 
 from sweeper.errors import GridError
-from sweeper.planner import plan
-from sweeper.recipe import Problem, inspect
+from sweeper.planner.plan import plan
+from sweeper.recipe.reference import Problem, inspect
 
 pytestmark = pytest.mark.e2e
 

@@ -7,7 +7,7 @@ import time
 import psutil
 import pytest
 
-from sweeper.recipe import (
+from sweeper.recipe.reference import (
     Recipe,
     RecipeError,
     find_python,
@@ -164,7 +164,7 @@ def test_what_a_recipe_does_while_it_is_imported_does_not_spoil_the_answer(write
 
 
 def test_an_import_that_hangs_is_given_up(write, monkeypatch):
-    monkeypatch.setattr("sweeper.recipe.IMPORT_SECONDS", 0.5)
+    monkeypatch.setattr("sweeper.recipe.reference.IMPORT_SECONDS", 0.5)
     write("hangs.py", "import time; time.sleep(600)" + GUARD)
     assert error("hangs") == "recipe 'hangs': importing it took longer than 0.5 s"
 

@@ -15,7 +15,7 @@ import pytest
 
 import analysis
 from sweeper.registry import Registry
-from sweeper.store import open_store
+from sweeper.store.files import open_store
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
@@ -176,7 +176,7 @@ def _workers(root: str) -> list[int]:
             arguments = (folder / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"sweeper.worker" in arguments and f"{root}/toys".encode() in arguments:
+        if b"sweeper.worker.main" in arguments and f"{root}/toys".encode() in arguments:
             found.append(int(folder.name))
     return found
 

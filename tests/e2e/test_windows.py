@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from sweeper.states import State
-from sweeper.store import LocalStore
-from sweeper.sweeps import read_states
+from sweeper.store.files import LocalStore
+from sweeper.store.sweeps import read_states
 
 pytestmark = pytest.mark.e2e
 

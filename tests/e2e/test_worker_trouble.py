@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from sweeper.documents import encode, read_json
 from sweeper.states import Event, State
+from sweeper.store.documents import encode, read_json
 
 pytestmark = pytest.mark.e2e
 Bench = Any  # tests/support/worker_bench.py
@@ -181,7 +181,7 @@ def test_a_guard_that_is_killed_costs_nothing(bench: Bench) -> None:
     bench.wait_for(bench.path() / "ready")
     children = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
     commands = {int(p): Path(f"/proc/{p}/cmdline").read_bytes() for p in children}
-    (guard,) = (p for p, command in commands.items() if b"sweeper.worker" in command)
+    (guard,) = (p for p, command in commands.items() if b"sweeper.worker.main" in command)
     os.kill(guard, signal.SIGKILL)
     worker.terminate()
     bench.finish(worker)

@@ -41,15 +41,16 @@ def load() -> Any:
     import ruamel.yaml  # noqa: F401
 
     import recipes.sft  # noqa: F401
-    from sweeper import (  # noqa: F401
-        bootstrap,
-        checking,
-        cli,
-        inspection,
-        planning,
-        planning_view,
-        recording,
+    from sweeper import cli
+    from sweeper.launcher import (
+        planning,  # noqa: F401
+        recording,  # noqa: F401
     )
+    from sweeper.recipe import (
+        checking,  # noqa: F401
+        inspection,  # noqa: F401
+    )
+    from sweeper.verbs import planning_view  # noqa: F401
 
     return cli
 
@@ -57,8 +58,11 @@ def load() -> Any:
 def ask_here(
     python: str, cwd: str, request: Mapping[str, Any], env: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What `sweeper.recipe._ask` answers, without an interpreter of its own."""
-    from sweeper import bootstrap, inspection
+    """What `sweeper.recipe.reference._ask` answers, without an interpreter of its own."""
+    from sweeper.recipe import (
+        bootstrap,
+        inspection,
+    )
 
     request = json.loads(json.dumps(request))
     return inspection.answer(request, bootstrap.to_argv, bootstrap.written, bootstrap.set_path)
@@ -93,7 +97,8 @@ def case(cli: Any, request: Mapping[str, Any], answer: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
     os.chdir(request["cwd"])
     if not request["real"]:
-        from sweeper import inquiry, recipe
+        from sweeper.recipe import inquiry
+        from sweeper.recipe import reference as recipe
 
         recipe._ask = ask_here
         inquiry.ahead = contextlib.nullcontext

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from sweeper.documents import encode, read_json
-from sweeper.launcher import Launcher, Summary
-from sweeper.layout import Layout, token
+from sweeper.launcher.loop import Launcher, Summary
 from sweeper.states import Event, State
-from sweeper.store import LocalStore
-from sweeper.sweeps import read_events, read_states
+from sweeper.store.documents import encode, read_json
+from sweeper.store.files import LocalStore
+from sweeper.store.layout import Layout, token
+from sweeper.store.sweeps import read_events, read_states
 from sweeper.testing import FakeBackend, FakeClock
 
 LEASE = 60.0

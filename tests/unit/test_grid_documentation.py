@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.cells import MAX_PLAN
-from sweeper.expansion import MAX_RUNS, MAX_WORK
 from sweeper.grid import extending, nodes, options, reading, references, sampling
 from sweeper.grid.conditions import MAX_WHENS
-from sweeper.planner import plan
+from sweeper.planner.cells import MAX_PLAN
+from sweeper.planner.expansion import MAX_RUNS, MAX_WORK
+from sweeper.planner.plan import plan
 
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "grid.md").read_text()

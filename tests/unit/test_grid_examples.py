@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.planner import plan
+from sweeper.planner.plan import plan
 
 ROOT = Path(__file__).parents[2]
 

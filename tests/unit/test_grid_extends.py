@@ -6,7 +6,7 @@ import pytest
 
 from sweeper.errors import GridError
 from sweeper.grid.extending import MAX_EXTENDS
-from sweeper.planner import plan
+from sweeper.planner.plan import plan
 
 COMMON = """
 name: common

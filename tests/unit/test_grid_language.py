@@ -8,7 +8,7 @@ import pytest
 
 from sweeper.errors import GridError
 from sweeper.grid import parse_grid
-from sweeper.planner import plan
+from sweeper.planner.plan import plan
 
 
 def make(*overrides, **grid):

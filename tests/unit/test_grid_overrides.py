@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sweeper.errors import GridError
 from sweeper.grid import grid_from_mapping, parse_grid
 from sweeper.grid.overrides import flow
-from sweeper.planner import plan
+from sweeper.planner.plan import plan
 
 GRID = {
     "name": "o",

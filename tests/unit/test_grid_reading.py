@@ -376,7 +376,7 @@ def test_mistakes_in_a_mapping_are_told_by_their_path():
 
 def test_a_lease_is_longer_than_a_worker_s_beat():
     from sweeper.grid.options import MIN_LEASE_SECONDS
-    from sweeper.worker import BEAT_SECONDS
+    from sweeper.worker.main import BEAT_SECONDS
 
     assert MIN_LEASE_SECONDS >= 3 * BEAT_SECONDS
     text = "recipe: x\nlaunch: {lease: 1s}\n"

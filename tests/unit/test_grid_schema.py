@@ -10,7 +10,7 @@ import pytest
 
 from sweeper.errors import GridError
 from sweeper.grid import conditions, nodes, options, parse_grid, reading, sampling
-from sweeper.starter import SCHEMA_PATH
+from sweeper.verbs.starter import SCHEMA_PATH
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads(Path(SCHEMA_PATH).read_text())

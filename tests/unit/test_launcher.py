@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from sweeper.backends.base import JobStatus
-from sweeper.documents import encode, read_json
 from sweeper.errors import StoreError
-from sweeper.launcher import SETTLE_SECONDS, Launcher, Summary
-from sweeper.layout import token
+from sweeper.launcher.loop import SETTLE_SECONDS, Launcher, Summary
 from sweeper.states import Event, State
-from sweeper.store import LocalStore
-from sweeper.sweeps import read_events
+from sweeper.store.documents import encode, read_json
+from sweeper.store.files import LocalStore
+from sweeper.store.layout import token
+from sweeper.store.sweeps import read_events
 
 LEASE = 60.0
 Scene = Any

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from sweeper.breaker import Breaker, Failure, last_line, normalised
-from sweeper.documents import encode
 from sweeper.errors import NotFound, StoreError
-from sweeper.layout import token
-from sweeper.pacing import QUOTA_TRIES, Pace, backoff
+from sweeper.launcher.breaker import Breaker, Failure, last_line, normalised
+from sweeper.launcher.pacing import QUOTA_TRIES, Pace, backoff
 from sweeper.states import OPEN, Event, State, fold
-from sweeper.sweeps import read_events
+from sweeper.store.documents import encode
+from sweeper.store.layout import token
+from sweeper.store.sweeps import read_events
 
 Scene = Any
 
@@ -395,7 +395,7 @@ def _end(scene: Scene, run: str, attempt: int, event: Event, **body: Any) -> Non
 
 
 def _ask(scene: Scene, rng: random.Random) -> None:
-    from sweeper.steering import request_cancel, request_retry
+    from sweeper.verbs.steering import request_cancel, request_retry
 
     if rng.random() < 0.15:
         run = rng.choice(scene.ids)
@@ -429,7 +429,7 @@ def test_a_step_lists_the_events_once(make_scene: Any, monkeypatch: pytest.Monke
         find = getattr(scene.store, method)
         monkeypatch.setattr(scene.store, method, lambda p, f=find: (listed.append(p), f(p))[1])
     folded: list[object] = []
-    monkeypatch.setattr("sweeper.board.fold", lambda e: (folded.append(e), fold(e))[1])
+    monkeypatch.setattr("sweeper.launcher.board.fold", lambda e: (folded.append(e), fold(e))[1])
     scene.step()
     assert sorted(listed) == ["s/heartbeats", "s/state"]
     assert folded == []  # nothing was new

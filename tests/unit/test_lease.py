@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sweeper import lease
 from sweeper.errors import AnotherLauncher
-from sweeper.store import LocalStore
+from sweeper.store import lease
+from sweeper.store.files import LocalStore
 from sweeper.testing import Fault, Faults, FaultyStore
 
 

@@ -4,14 +4,14 @@ import os
 
 import pytest
 
-from sweeper.documents import encode, read_json
-from sweeper.launcher import Launcher
-from sweeper.layout import Layout, token
-from sweeper.planner import plan, repeats_by_default
-from sweeper.recording import merge
+from sweeper.launcher.loop import Launcher
+from sweeper.launcher.recording import merge
+from sweeper.planner.plan import plan, repeats_by_default
 from sweeper.states import Event, State
-from sweeper.store import LocalStore
-from sweeper.sweeps import read_states
+from sweeper.store.documents import encode, read_json
+from sweeper.store.files import LocalStore
+from sweeper.store.layout import Layout, token
+from sweeper.store.sweeps import read_states
 from sweeper.testing import FakeBackend, FakeClock
 
 GRID = {

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from sweeper.errors import GridError
-from sweeper.expansion import MAX_RUNS, Expansion, count_points
 from sweeper.grid import grid_from_mapping
 from sweeper.grid.nodes import Problems
-from sweeper.planner import plan
+from sweeper.planner.expansion import MAX_RUNS, Expansion, count_points
+from sweeper.planner.plan import plan
 
 
 def make(**grid):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.grid.naming import canonical
-from sweeper.planner import plan
+from sweeper.planner.plan import plan
 
 # The text whose SHA-256 begins with the id. Whoever changes one of these lines makes every sweep
 # that anyone has launched run again.

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweeper.grid.naming import MAX_NAME, key_labels, value_labels
-from sweeper.planner import plan
+from sweeper.planner.plan import plan
 
 SAFE = re.compile(r"[A-Za-z0-9_+~][A-Za-z0-9._+~=,-]*\Z")
 

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from sweeper import planning, planning_view
 from sweeper.cli import main
-from sweeper.documents import encode
-from sweeper.layout import Layout
-from sweeper.planner import Plan, plan
+from sweeper.launcher import planning
+from sweeper.planner.plan import Plan, plan
 from sweeper.states import Event
-from sweeper.store import LocalStore
+from sweeper.store.documents import encode
+from sweeper.store.files import LocalStore
+from sweeper.store.layout import Layout
+from sweeper.verbs import planning_view
 
 GRID = {
     "name": "toys",

@@ -11,7 +11,7 @@ import pytest
 
 from sweeper.errors import NotFound, UsageError
 from sweeper.registry import Registry
-from sweeper.store import LocalStore
+from sweeper.store.files import LocalStore
 from sweeper.tables.sql import mentions_all
 
 ROWS: list[dict[str, Any]] = [
@@ -236,7 +236,7 @@ def test_what_large_files_are_judged_by_is_what_small_ones_are(
         metric = {"name": "loss", "goal": goal, "at": at}
         slow = [run.value(metric) for run in Registry(str(root), cache=False).handles()]
         with monkeypatch.context() as patch:
-            patch.setattr("sweeper.records._LARGE", 0)
+            patch.setattr("sweeper.records.runs._LARGE", 0)
             registry = Registry(str(root), cache=cached)
             assert str([run.value(metric) for run in registry.handles()]) == str(
                 [

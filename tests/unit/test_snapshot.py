@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from sweeper import bootstrap, provenance, snapshot
 from sweeper.errors import StoreError
-from sweeper.redaction import Redactor
-from sweeper.store import LocalStore
+from sweeper.provenance import facts as provenance
+from sweeper.provenance import snapshot
+from sweeper.provenance.redaction import Redactor
+from sweeper.recipe import bootstrap
+from sweeper.store.files import LocalStore
 
 
 @pytest.fixture

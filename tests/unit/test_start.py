@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from sweeper import environment, lock, start
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, UsageError
-from sweeper.launcher import Summary
-from sweeper.progress import exit_code, line
-from sweeper.recording import _refuse_secrets, changes, merge
+from sweeper.launcher import environment, start
+from sweeper.launcher.loop import Summary
+from sweeper.launcher.progress import exit_code, line
+from sweeper.launcher.recording import _refuse_secrets, changes, merge
 from sweeper.states import State
-from sweeper.store import LocalStore
+from sweeper.store import lock
+from sweeper.store.files import LocalStore
 from sweeper.terminal import duration, number, print_table
 
 

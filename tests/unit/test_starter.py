@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from sweeper import starter
 from sweeper.cli import main
 from sweeper.grid import parse_grid
 from sweeper.grid.nodes import Problems, plain, read_yaml
-from sweeper.recipe import Recipe
+from sweeper.recipe.reference import Recipe
+from sweeper.verbs import starter
 
 TAKES = {
     "log_path": {"type": "str", "required": True, "doc": ""},

@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
-from sweeper import backends, steering
-from sweeper.documents import encode
+from sweeper import backends
 from sweeper.errors import NotFound, UsageError
-from sweeper.layout import token
-from sweeper.records import Sweep
-from sweeper.selecting import pick
+from sweeper.records.runs import Sweep
+from sweeper.records.selecting import pick
 from sweeper.states import Event, State, cancel_asked, fold, retry_asked, wants_attempt
-from sweeper.steering import cancel_runs, request_cancel, request_retry
+from sweeper.store.documents import encode
+from sweeper.store.layout import token
+from sweeper.verbs import steering
+from sweeper.verbs.steering import cancel_runs, request_cancel, request_retry
 
 Scene = Any
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from sweeper import spool as spooling
-from sweeper import syncing as syncing_module
 from sweeper.errors import StoreError
-from sweeper.layout import Layout
-from sweeper.store import LocalStore
-from sweeper.syncing import Sync, Syncing, contiguous
+from sweeper.store.files import LocalStore
+from sweeper.store.layout import Layout
 from sweeper.tables.sources import Files
 from sweeper.testing import Fault, Faults, FaultyStore, Killed
+from sweeper.worker import spool as spooling
+from sweeper.worker import syncing as syncing_module
+from sweeper.worker.syncing import Sync, Syncing, contiguous
 
 LAYOUT = Layout("s")
 RUN = "0123456789ab"

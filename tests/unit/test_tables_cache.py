@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sweeper.store import Entry, LocalStore
+from sweeper.store.files import Entry, LocalStore
 from sweeper.tables.cache import Cache
 from sweeper.tables.columns import Columns, present
 from sweeper.tables.index import Index, stamp_of

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from sweeper import claim as claiming
-from sweeper.claim import claim
-from sweeper.documents import encode, read_json
 from sweeper.errors import StoreError
-from sweeper.layout import Layout
-from sweeper.outcome import Ending, MemoryKills, judge
-from sweeper.output import Output
-from sweeper.pauses import VOUCHED_SECONDS, Pauses, is_quota_error
-from sweeper.redaction import Redactor, secret_values
-from sweeper.seeding import has_final_checkpoint, read_records, seed
+from sweeper.provenance.redaction import Redactor, secret_values
 from sweeper.states import Event
-from sweeper.store import LocalStore
+from sweeper.store.documents import encode, read_json
+from sweeper.store.files import LocalStore
+from sweeper.store.layout import Layout
 from sweeper.testing import FakeClock, Fault, Faults, FaultyStore
+from sweeper.worker import claim as claiming
+from sweeper.worker.claim import claim
+from sweeper.worker.outcome import Ending, MemoryKills, judge
+from sweeper.worker.output import Output
+from sweeper.worker.pauses import VOUCHED_SECONDS, Pauses, is_quota_error
+from sweeper.worker.seeding import has_final_checkpoint, read_records, seed
 
 
 @pytest.fixture

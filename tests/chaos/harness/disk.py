@@ -1,9 +1,10 @@
 """A disk that keeps what was synced, and nothing else.
 
-Stands in for `os` in `sweeper.store` while it is installed. Real files are written, and beside them
-it is noted what POSIX promises to find after the power has gone: a file's bytes as of its last
-fsync (none, when there was none), a folder's entries as of the last fsync of the folder. At the
-chosen call the power goes: the caller is killed, and `restart` puts the folder into that state.
+Stands in for `os` in `sweeper.store.files` while it is installed. Real files are written, and
+beside them it is noted what POSIX promises to find after the power has gone: a file's bytes as of
+its last fsync (none, when there was none), a folder's entries as of the last fsync of the folder.
+At the chosen call the power goes: the caller is killed, and `restart` puts the folder into that
+state.
 """
 
 import os
@@ -13,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import sweeper.store
+import sweeper.store.files
 from sweeper.testing import Killed
 
 
@@ -78,12 +79,12 @@ class Disk:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Let `sweeper.store` use it."""
-        sweeper.store.os = self  # type: ignore[assignment]
+        """Let `sweeper.store.files` use it."""
+        sweeper.store.files.os = self  # type: ignore[assignment]
         try:
             yield
         finally:
-            sweeper.store.os = os
+            sweeper.store.files.os = os
 
     def __getattr__(self, name: str) -> Any:
         return getattr(os, name)

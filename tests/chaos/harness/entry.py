@@ -2,7 +2,7 @@
 
     entry.py launch SPEC              what `sweeper launch --wait` does
     entry.py drive SPEC               what a launcher left to itself does
-    entry.py worker SPEC FOLDER TOKEN what `python -m sweeper.worker FOLDER TOKEN` does
+    entry.py worker SPEC FOLDER TOKEN what `python -m sweeper.worker.main FOLDER TOKEN` does
 
 `SPEC` is JSON (see `Spec`), or a file of it. The product has no hooks for any of this: stores,
 backends and seconds are put in place here, before its own code is called.
@@ -53,7 +53,8 @@ class Spec(TypedDict, total=False):
 
 def launch(spec: Spec) -> int:
     """Be the launcher until it has ended; its exit code."""
-    from sweeper import planner, progress, start
+    from sweeper.launcher import progress, start
+    from sweeper.planner import plan as planner
 
     _prepare_launcher(spec)
     planned = planner.plan(spec["grid"])
@@ -64,7 +65,7 @@ def launch(spec: Spec) -> int:
 
 def drive(spec: Spec) -> int:
     """The same for a sweep that is on record."""
-    from sweeper import progress, start
+    from sweeper.launcher import progress, start
 
     _prepare_launcher(spec)
     folder = f"{spec['folder']}/sweeps/{spec['grid']['name']}"
@@ -73,22 +74,22 @@ def drive(spec: Spec) -> int:
 
 def worker(spec: Spec, folder: str, token: str) -> int:
     """Be the worker."""
-    import sweeper.worker
+    import sweeper.worker.main
 
     _set_clock(spec)
     _set("BEAT_SECONDS", spec.get("beat"))
     first = token.endswith("-a1")
     if "faults" in spec and first:
-        _break(sweeper.worker, ("open_store",), spec)
+        _break(sweeper.worker.main, ("open_store",), spec)
     if "no_space" in spec and first:
         _fill_disk(spec["no_space"])
     if "strikes" in spec:
         _hire(spec["strikes"], token)
-    return sweeper.worker.main([folder, token])
+    return sweeper.worker.main.main([folder, token])
 
 
 def _prepare_launcher(spec: Spec) -> None:
-    from sweeper import pacing, start
+    from sweeper.launcher import pacing, start
 
     _set_clock(spec)
     _set("POLL_SECONDS", spec.get("poll"))
@@ -187,7 +188,7 @@ def _hire(strikes: dict[str, Any], token: str) -> None:
 
 
 def _tell(summary: Any) -> None:
-    from sweeper.progress import line
+    from sweeper.launcher.progress import line
 
     print(line(summary), flush=True)
 

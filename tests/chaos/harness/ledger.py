@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sweeper.states import Event, State, fold
-from sweeper.store import Store
-from sweeper.sweeps import read_events, read_plan
+from sweeper.store.files import Store
+from sweeper.store.sweeps import read_events, read_plan
 
 Row = tuple[str, int, int]
 """Run, attempt, step."""

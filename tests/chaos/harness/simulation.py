@@ -1,8 +1,8 @@
 """A world in one process: the real launcher, a fake backend, a fake clock, modelled workers.
 
 The launcher is killed by an exception that abandons it, at a call of its store or backend; a new
-one then takes over. Jobs do what `sweeper.worker` does to the store (claim, beat, give way to a
-newer attempt, record an outcome) but train in fake time. A seed decides everything.
+one then takes over. Jobs do what `sweeper.worker.main` does to the store (claim, beat, give way to
+a newer attempt, record an outcome) but train in fake time. A seed decides everything.
 """
 
 import random
@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.ledger import Row, Verdict, judge
-from sweeper.documents import encode, read_json, timestamp
 from sweeper.errors import AlreadyExists, StoreError
-from sweeper.launcher import Launcher
-from sweeper.layout import Layout, token
+from sweeper.launcher.loop import Launcher
 from sweeper.states import Event, State, fold
-from sweeper.store import LocalStore
-from sweeper.sweeps import read_events
+from sweeper.store.documents import encode, read_json, timestamp
+from sweeper.store.files import LocalStore
+from sweeper.store.layout import Layout, token
+from sweeper.store.sweeps import read_events
 from sweeper.testing import (
     FakeBackend,
     FakeClock,

@@ -1,0 +1,1 @@
+"""What should run, what does, what to start next."""

@@ -1,0 +1,104 @@
+"""What a launcher knows of its runs in a step: their events, read in one listing, and what these
+come to. And the one place where it writes events."""
+
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from sweeper.errors import AlreadyExists, NotFound, StoreError
+from sweeper.states import OPEN, Event, RunState, cancel_asked, fold, retry_asked, wants_attempt
+from sweeper.store.documents import SCHEMA, encode, timestamp
+from sweeper.store.files import Store
+from sweeper.store.layout import Layout
+from sweeper.store.sweeps import Events, read_events
+
+__all__ = ["Board", "View"]
+
+
+class View(NamedTuple):
+    """What the events of a run come to. `wants`: it is to be started (again); `cancel`, `retry`:
+    that is asked for, and not done yet. `size` is the number of events, of which there are never
+    fewer."""
+
+    size: int
+    state: RunState
+    wants: bool
+    cancel: bool
+    retry: bool
+
+
+class Board:
+    """The runs of the sweep with this plan, in its order. Runs that the grid no longer has are on
+    it, and want nothing."""
+
+    def __init__(self, store: Store, sweep: str, plan: dict[str, Any]) -> None:
+        self._store = store
+        self._sweep = sweep
+        self._layout = Layout(sweep)
+        self._retries: int = plan["launch"]["retries"]
+        self.runs: dict[str, dict[str, Any]] = {run["id"]: run for run in plan["runs"]}
+        self.retired = {run["id"] for run in plan["runs"] if run.get("retired")}
+        self.views: dict[str, View] = {}
+        self._events: Events = {}
+
+    def read(self) -> None:
+        """Read all events again. Views change only where there are new ones.
+
+        Events are never taken back: where there are fewer, somebody is removing the sweep, and a
+        run must not be taken for one that was never started. Raises `NotFound` when its plan is
+        gone too, else `StoreError`.
+        """
+        events = read_events(self._store, self._sweep)
+        if any(len(events.get(run, ())) < view.size for run, view in self.views.items()):
+            where = f"{self._store.root}/{self._sweep}"
+            if not self._store.exists(self._layout.plan):
+                raise NotFound(f"{where}: was removed while its launcher was at work, which ends")
+            raise StoreError(f"{where}: events that were on record are gone")
+        self._events = events
+        for run in self.runs:
+            self._look(run)
+
+    def events(self, run: str) -> set[tuple[int, Event]]:
+        """What has happened to a run."""
+        return self._events.get(run, set())
+
+    def open(self) -> dict[str, int]:
+        """Run -> attempt, of those that may be at work."""
+        return {r: v.state.attempt for r, v in self.views.items() if v.state.state in OPEN}
+
+    def unacknowledged(self) -> dict[str, int]:
+        """Run -> attempt, of those of which only the backend knows whether it was submitted."""
+        return {r: v.state.opened for r, v in self.views.items() if v.state.unacknowledged}
+
+    def add(self, run: str, attempt: int, event: Event, body: dict[str, Any] | None = None) -> None:
+        """Record an event; that it is on record already is as good."""
+        document = {"schema": SCHEMA, "time": timestamp()} | (body or {})
+        with suppress(AlreadyExists):  # an earlier launcher's, or ours whose reply was lost
+            self._store.create(self._layout.event(run, attempt, event), encode(document))
+        self._events.setdefault(run, set()).add((attempt, event))
+        self._look(run)
+
+    def end(
+        self,
+        run: str,
+        attempt: int,
+        event: Event,
+        reason: str,
+        detail: str,
+        code: int | None = None,
+    ) -> None:
+        """Record an outcome for a worker that cannot."""
+        unknown = ("signal", "started", "ended", "wall_s", "max_rss_bytes", "host")
+        body = {"code": code, "reason": reason, "detail": detail}
+        self.add(run, attempt, event, body | dict.fromkeys(unknown))
+
+    def _look(self, run: str) -> None:
+        events = self.events(run)
+        view = self.views.get(run)
+        if view is None or view.size != len(events):
+            self.views[run] = View(
+                len(events),
+                fold(events),
+                run not in self.retired and wants_attempt(events, self._retries),
+                cancel_asked(events),
+                retry_asked(events),
+            )

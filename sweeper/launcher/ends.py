@@ -1,0 +1,113 @@
+"""How attempts have ended, read once: when the next may start, and what a failed run printed."""
+
+import calendar
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from sweeper.errors import NotFound, StoreError
+from sweeper.launcher.breaker import Failure, failure_of, last_line
+from sweeper.launcher.pacing import backoff
+from sweeper.states import Event, RunState, State
+from sweeper.store.files import Store
+from sweeper.store.layout import Layout
+from sweeper.store.sweeps import read_outcome
+
+__all__ = ["End", "Ends"]
+
+_TAIL_BYTES = 16_384
+_TRIES = 5
+
+
+class End(NamedTuple):
+    """How the latest attempt of a run has ended. `due` is when, by the launcher's clock, the next
+    may start, and `until` the same for people, in UTC."""
+
+    state: RunState
+    reason: str | None
+    outcome: Mapping[str, Any]
+    due: float
+    until: str
+
+
+class Ends:
+    """The ends of attempts, each read once. `clock` gives the launcher's monotonic seconds, `wall`
+    those since 1970: times in outcomes are workers', and believed only where they make sense."""
+
+    def __init__(
+        self,
+        store: Store,
+        sweep: str,
+        clock: Callable[[], float],
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._sweep = sweep
+        self._layout = Layout(sweep)
+        self._clock = clock
+        self._wall = wall
+        self._ends: dict[str, End] = {}
+        self._unread: dict[str, int] = {}
+
+    def note(self, run: str, state: RunState, events: set[tuple[int, Event]]) -> bool:
+        """Take note of a run whose latest attempt has ended; whether that is news."""
+        known = self._ends.get(run)
+        if known is not None and known.state == state and run not in self._unread:
+            return False
+        outcome: Mapping[str, Any] = {}
+        if state.state in (State.FAILED, State.PREEMPTED, State.LOST):
+            outcome = read_outcome(self._store, self._sweep, run, state)
+            tries = self._unread.pop(run, 0)
+            if not outcome and tries < _TRIES:
+                self._unread[run] = tries + 1  # the store, for a moment? or damaged for good
+        reason = outcome.get("reason")
+        kinds = Counter(event for _, event in events)
+        count = kinds[state.event] if state.event is not None else 0
+        delay = backoff(state.event, reason, count, run, state.attempt)
+        left = max(0.0, delay - self._passed(outcome, delay))
+        due = self._clock() + left
+        until = time.strftime("%H:%M:%SZ", time.gmtime(self._wall() + left))
+        self._ends[run] = End(state, reason, outcome, due, until)
+        return run not in self._unread
+
+    def end(self, run: str) -> End | None:
+        """What was noted of a run."""
+        return self._ends.get(run)
+
+    def waits(self, run: str) -> End | None:
+        """What a run waits for that is to be started again, when it is too early for that."""
+        end = self._ends.get(run)
+        return end if end is not None and end.due > self._clock() else None
+
+    def hurry(self, run: str) -> None:
+        """Somebody wants the run started now. One that the quota stopped waits all the same."""
+        end = self._ends.get(run)
+        if end is not None and end.reason != "quota" and end.due > self._clock():
+            self._ends[run] = end._replace(due=self._clock())
+
+    def failure(self, run: str) -> Failure:
+        """Why a run failed, with the last line that it printed."""
+        end = self._ends[run]
+        line = last_line(self._tail(self._layout.log(run, end.state.attempt)))
+        return failure_of(dict(end.outcome), line)
+
+    def _passed(self, outcome: Mapping[str, Any], delay: float) -> float:
+        """How much of a delay has passed, by the outcome's own time. A time to come is nonsense."""
+        text = outcome.get("ended") or outcome.get("time")
+        with suppress(ValueError, TypeError, OverflowError):
+            ended = calendar.timegm(time.strptime(str(text), "%Y-%m-%dT%H:%M:%SZ"))
+            passed = self._wall() - ended
+            return min(passed, delay) if passed >= 0 else 0.0
+        return 0.0
+
+    def _tail(self, path: str) -> bytes:
+        """The end of a log; nothing where it cannot be read: what follows must not hang on it."""
+        folder = path.rpartition("/")[0]
+        with suppress(NotFound, StoreError):
+            for entry in self._store.list(folder):
+                if entry.path == path:
+                    start = max(0, entry.size - _TAIL_BYTES)
+                    return self._store.read_range(path, start, entry.size)
+        return b""

@@ -1,0 +1,358 @@
+"""The reconcile loop: what should run, what does, and what to start next.
+
+Each step reads the store, asks the backend once, and moves every run at most one step along
+
+    intent -> (find) -> submit -> acknowledge -> the worker's own events
+
+Nothing is kept in memory that a restart could miss, but the clocks of leases and of waits, which
+then start again, and what this launch has seen of runs that all fail alike. So the launcher may be
+killed anywhere and started again: an attempt whose intent is on record is looked for by its token
+before it is submitted a second time.
+
+At most `max_parallel` jobs are at work at once: an attempt counts from its intent on, until an
+event ends it or the backend says that it has no such job.
+"""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
+from sweeper.command import worker_command
+from sweeper.errors import NotFound, StoreError, Unreachable
+from sweeper.launcher.board import Board
+from sweeper.launcher.ends import Ends
+from sweeper.launcher.heartbeats import Heartbeats
+from sweeper.launcher.judge import Judge
+from sweeper.launcher.pacing import Pace
+from sweeper.recipe.reference import render_window
+from sweeper.states import OPEN, Event, State
+from sweeper.store.documents import SCHEMA, encode, read_json, timestamp
+from sweeper.store.files import Store
+from sweeper.store.layout import Layout, token
+from sweeper.store.sweeps import read_plan
+
+__all__ = ["Launcher", "Summary"]
+
+POLL_SECONDS = 0.5
+REMOTE_POLL_SECONDS = 2.0
+"""Each look lists a store that may charge for it."""
+SETTLE_SECONDS = 12.0
+"""How long a job must have ended, and no worker of its attempt have beaten, before the launcher
+says that the worker died: a second copy of the job may have ended while the first one trains."""
+
+
+class Summary(NamedTuple):
+    """How a sweep stands: runs by state, and how many of them the launcher will still start.
+
+    `unreachable` says what does not answer; `held` why nothing new is started any more; `limit` how
+    many jobs there may be at once, where that is less than `max_parallel`.
+    """
+
+    counts: Counter[State]
+    to_start: int
+    unreachable: str | None
+    held: str | None = None
+    limit: int | None = None
+
+    @property
+    def open(self) -> int:
+        """Runs that have a job."""
+        return sum(self.counts[state] for state in OPEN)
+
+    @property
+    def finished(self) -> bool:
+        """Nothing runs and nothing is left to start."""
+        return self.open == 0 and self.to_start == 0
+
+
+class Launcher:
+    """Drives one sweep to its end. The caller holds the sweep's lock.
+
+    `clock` gives monotonic seconds, `wall` those since 1970, and `sleep` waits; tests pass their
+    own. `notify` is called with the summary whenever it has changed. With `smoke` one run goes
+    first, and the others only when it has succeeded. With `starting=False` nothing is started: what
+    runs is looked after, and stopped where that is asked for. `check` is called before anything is
+    submitted; it raises when the sweep is another launcher's by now.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        sweep: str,
+        backend: Backend,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        wall: Callable[[], float] = time.time,
+        notify: Callable[[Summary], None] = lambda _: None,
+        smoke: bool = False,
+        starting: bool = True,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._store = store
+        self._check = check
+        self._remote = store.local_path("") is None
+        self._sweep = sweep
+        self._layout = Layout(sweep)
+        self._backend = backend
+        self._clock = clock
+        self._sleep = sleep
+        self._notify = notify
+        self._plan = read_plan(store, sweep)
+        self._board = Board(store, sweep, self._plan)
+        self._env_file: str | None = read_json(store, self._layout.service)["env_file"]
+        self._diff: bytes | None = None
+        self._starting = starting
+        self._beats = Heartbeats(store, self._layout, clock)
+        self._ends = Ends(store, sweep, clock, wall)
+        self._pace = Pace(self._plan["launch"]["max_parallel"])
+        self._judge = Judge(self._board, self._ends, smoke=smoke and starting)
+        self._stopping: set[str] = set()
+        # Attempts that were opened and are at work nowhere: the backend has been asked.
+        self._nowhere: set[str] = set()
+        self._observed: dict[str, str] = {}
+        self._told: Summary | None = None
+        self._published: dict[str, Any] | None = None
+
+    def run(self) -> Summary:
+        """Step until nothing runs and nothing is left to start."""
+        while True:
+            try:
+                self._check()
+                summary = self.step()
+            except StoreError as error:
+                if self._told is None:
+                    raise  # it never worked: say so at once
+                summary = self._told._replace(unreachable=str(error))
+            if summary != self._told:
+                self._notify(summary)
+                self._told = summary
+            if summary.finished:
+                return summary
+            self._sleep(REMOTE_POLL_SECONDS if self._remote else POLL_SECONDS)
+
+    def step(self) -> Summary:
+        """One round of reconciliation."""
+        self._board.read()
+        unreachable = None
+        self._observed = {}
+        try:
+            self._settle()
+            refused = self._judge.look()
+            paused = any(text.startswith("paused") for text in self._observed.values())
+            self._pace.see(self._clock(), self._busy(), paused or refused)
+            self._acknowledge()
+            self._start()
+        except Unreachable as error:
+            unreachable = str(error)  # says nothing about any job: look again next time
+        limit = self._pace.limit if self._pace.lowered else None
+        self._publish(unreachable, limit)
+        states = [(run, view.state) for run, view in self._board.views.items()]
+        shown = [s.state for run, s in states if run not in self._board.retired or s.state in OPEN]
+        return Summary(Counter(shown), self._left(), unreachable, self._judge.held, limit)
+
+    def _left(self) -> int:
+        """How many runs are still to be started, or may have been."""
+        unknown = self._board.unacknowledged().keys()
+        if self._judge.held is not None or not self._starting:
+            return len(unknown - self._nowhere)
+        wanting = sum(view.wants for view in self._board.views.values())
+        return wanting + len(unknown - self._board.retired)
+
+    def _free(self) -> int:
+        """How many more jobs there may be at work."""
+        if self._judge.held is not None or not self._starting:
+            return 0
+        most = 1 if self._judge.smoke else self._pace.limit
+        return max(0, most - self._busy())
+
+    def _busy(self) -> int:
+        return len(self._board.open()) + len(self._board.unacknowledged().keys() - self._nowhere)
+
+    def _acknowledge(self) -> None:
+        """Submit again what an earlier launcher meant to submit, unless the backend has it."""
+        opened = {token(run, n): run for run, n in self._board.unacknowledged().items()}
+        self._nowhere = set()
+        if not opened:
+            return
+        found = self._backend.find(list(opened))
+        for job in found:
+            self._board.add(opened[job], _attempt_of(job), Event.SUBMITTED)
+        missing = [run for job, run in opened.items() if job not in found]
+        self._nowhere = set(missing)
+        again: list[str] = []
+        for run in missing:
+            attempt = self._board.views[run].state.opened
+            if (attempt, Event.CANCEL) in self._board.events(run):
+                self._board.end(
+                    run, attempt, Event.CANCELLED, "cancelled", "before it was submitted"
+                )
+            elif run not in self._board.retired and len(again) < self._free():
+                again.append(run)
+        self._nowhere -= set(again)
+        self._submit(again)
+
+    def _settle(self) -> None:
+        """Find the attempts that ended without their worker's word, and the lost ones; stop those
+        that are to be stopped."""
+        opened = {token(run, n): run for run, n in self._board.open().items()}
+        self._stopping &= opened.keys()
+        self._beats.look((run, _attempt_of(job)) for job, run in opened.items())
+        if not opened:
+            return
+        statuses = self._backend.poll(list(opened))
+        ended = (JobState.ENDED, JobState.ABSENT)
+        if any(status.state in ended for status in statuses.values()):
+            # A worker records its outcome before it exits: only what is missing after the
+            # backend's answer is missing.
+            self._board.read()
+        for job, run in opened.items():
+            if self._board.views[run].state.state in OPEN:
+                self._settle_one(run, _attempt_of(job), statuses[job])
+        self._stop(opened)
+
+    def _settle_one(self, run: str, attempt: int, status: JobStatus) -> None:
+        """Say for a worker that died without a word what became of it."""
+        view, quiet = self._board.views[run], self._beats.quiet(run, attempt)
+        gone = status.state in (JobState.ENDED, JobState.ABSENT)
+        paused = self._beats.paused(run, attempt)
+        if view.cancel and gone:
+            # No worker that has not claimed it by now will: it looks for the request first.
+            if view.state.state is State.SUBMITTED or quiet > SETTLE_SECONDS:
+                detail = "the worker was gone before it could say so"
+                self._board.end(run, attempt, Event.CANCELLED, "cancelled", detail)
+        elif status.state is JobState.ENDED and quiet > SETTLE_SECONDS:
+            detail = "the worker ended without recording an outcome"
+            reason = status.reason or "killed"
+            self._board.end(run, attempt, Event.FAILED, reason, detail, status.code)
+        elif quiet > self._plan["launch"]["lease_s"]:
+            if status.state is JobState.ABSENT:
+                self._board.add(run, attempt, Event.LOST)
+            else:
+                self._observed[run] = "stale"
+        elif view.cancel:
+            self._observed[run] = "stopping"
+        elif paused is not None:
+            self._observed[run] = f"paused: {paused}"
+
+    def _stop(self, opened: dict[str, str]) -> None:
+        """Tell the backend, once, which jobs a user wants stopped; their workers look for the
+        request as well."""
+        asked = {job for job, run in opened.items() if self._board.views[run].cancel}
+        asked = {job for job in asked if self._board.views[opened[job]].state.state in OPEN}
+        fresh = sorted(asked - self._stopping)
+        if fresh:
+            self._backend.cancel(fresh)
+            self._stopping |= asked
+
+    def _start(self) -> None:
+        """Open attempts for runs that want one, as far as there is room."""
+        room = self._free()
+        chosen: list[str] = []
+        for run, view in self._board.views.items():
+            if not view.wants:
+                continue
+            attempt = view.state.opened + 1
+            end = self._ends.waits(run)
+            if self._judge.held is not None or not self._starting:
+                if self._judge.held is not None:
+                    self._observed[run] = "held back"
+            elif end is not None:
+                self._observed[run] = f"next attempt at {end.until}"
+            elif (attempt, Event.CANCEL) in self._board.events(run):
+                # A cancel that was taken back names this attempt: the next is the one to start.
+                self._board.add(run, attempt, Event.INTENT)
+                self._board.end(
+                    run, attempt, Event.CANCELLED, "cancelled", "before it was submitted"
+                )
+            elif len(chosen) < room and self._judge.first in (None, run):
+                chosen.append(run)
+        self._judge.started(chosen)
+        for run in chosen:
+            self._open(run, self._board.views[run].state.opened + 1)
+        self._submit(chosen)
+
+    def _open(self, run: str, attempt: int) -> None:
+        """Put on record what the attempt is to do, then that it is about to be submitted."""
+        launch, planned = self._plan["launch"], self._board.runs[run]
+        job = {
+            "schema": SCHEMA,
+            "run": run,
+            "attempt": attempt,
+            "name": planned["name"],
+            "seed": planned["seed"],
+            "config": planned["config"],
+            "recipe": self._plan["recipe"],
+            "cwd": self._plan["recipe"]["cwd"],
+            "snapshot": self._plan.get("snapshot"),
+            "env": launch["env"],
+            "env_file": self._env_file,
+            "secrets": self._plan["secrets"],
+            "timeout_s": launch["timeout_s"],
+            "grace_s": launch["grace_s"],
+            "resume": launch["resume"],
+            "sync_s": launch.get("sync_s", 20.0),
+        }
+        if self._code_diff():
+            path = f"{self._layout.log_path(run, attempt)}/code.diff"
+            self._store.replace(path, self._code_diff(), durable=False)
+        self._store.replace(self._layout.job(run, attempt), encode(job))
+        self._board.add(run, attempt, Event.INTENT)
+
+    def _code_diff(self) -> bytes:
+        """How the code differed from its commit, for recipes that do not say so themselves."""
+        if self._diff is None:
+            provenance: dict[str, Any] = self._plan.get("provenance") or {}
+            kept: dict[str, Any] | None = provenance.get("diff")
+            self._diff = b""
+            with suppress(NotFound):
+                self._diff = self._store.read(kept["path"]) if kept else b""
+        return self._diff
+
+    def _submit(self, runs: Sequence[str]) -> None:
+        """Hand the newest opened attempt of each run to the backend, and acknowledge."""
+        if not runs:
+            return
+        attempts = {run: self._board.views[run].state.opened for run in runs}
+        folder = f"{self._store.root}/{self._sweep}"
+        window: str | None = self._plan["launch"].get("window")
+        # A backend's own environment may lack what it takes to reach a store that is elsewhere.
+        options = (self._env_file,) if self._remote else ()
+        self._check()
+        self._backend.submit(
+            [
+                JobSpec(
+                    token(run, attempt),
+                    self._board.runs[run]["name"],
+                    worker_command(folder, token(run, attempt), *options),
+                    self._store.local_path(self._sweep) or "/",
+                    {},
+                    render_window(window, self._sweep, self._board.runs[run], attempt),
+                )
+                for run, attempt in attempts.items()
+            ]
+        )
+        for run, attempt in attempts.items():
+            self._board.add(run, attempt, Event.SUBMITTED)
+
+    def _publish(self, unreachable: str | None, limit: int | None) -> None:
+        """Tell readers what is observed and is no state: runs that do not beat or wait, a backend
+        that does not answer, why nothing is started."""
+        found = {
+            "observed": self._observed,
+            "unreachable": unreachable,
+            "held": self._judge.held,
+            "limit": limit,
+        }
+        if found != self._published:
+            document = {"schema": SCHEMA, "time": timestamp(), "pid": os.getpid()} | found
+            self._store.replace(self._layout.observations, encode(document))
+            self._published = found
+
+
+def _attempt_of(job: str) -> int:
+    return int(job.rpartition("-a")[2])

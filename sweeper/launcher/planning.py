@@ -1,0 +1,187 @@
+"""What a launch would submit, and what there is already. Nothing is written."""
+
+import argparse
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from sweeper.command import worker_command
+from sweeper.errors import NotFound
+from sweeper.launcher.environment import env_file
+from sweeper.planner.plan import Plan, Run, repeats_by_default
+from sweeper.planner.plan import plan as make_plan
+from sweeper.recipe.reference import render_command
+from sweeper.states import ENDED, RunState, State, fold, wants_attempt
+from sweeper.store.files import Store
+from sweeper.store.layout import Layout, token
+from sweeper.store.sweeps import read_events, read_outcome, read_plan
+
+__all__ = ["GIVEN", "Fate", "Survey", "document", "planned_by", "survey"]
+
+GIVEN = (
+    *("PYTHONUNBUFFERED", "SWEEPER_ATTEMPT", "SWEEPER_FOLDER", "SWEEPER_ROOT", "SWEEPER_RUN"),
+    *("SWEEPER_RUN_DIR", "SWEEPER_SEED", "SWEEPER_SWEEP", "TINKER_TAGS"),
+)
+"""Variables that every run gets beside the environment that `launch` is typed in."""
+
+_SERVICE = {
+    "local": ("HF_HUB_CACHE", "HF_HUB_OFFLINE", "TINKER_API_KEY", "TINKER_BASE_URL"),
+    "tinker": ("TINKER_API_KEY",),
+    "none": (),
+}
+
+
+class Fate(NamedTuple):
+    """What a launch would do with a run.
+
+    `run` goes by the name that it is, or would be, known by; `attempt` is the one that would be
+    submitted, 0 where the run is left as it is.
+    """
+
+    run: Run
+    state: RunState
+    attempt: int
+
+
+class Survey(NamedTuple):
+    """A plan beside what the store at `root` has of it. `retired` counts the runs on record that
+    the grid does not have."""
+
+    plan: Plan
+    root: str
+    fates: tuple[Fate, ...]
+    retired: int
+
+
+def planned_by(arguments: argparse.Namespace) -> Plan:
+    """The plan that a command line asks for. Raises `GridError`."""
+    overrides = list(arguments.overrides)
+    if arguments.backend:
+        overrides.append(f"launch.backend={arguments.backend}")
+    if arguments.max_parallel is not None:
+        overrides.append(f"launch.max_parallel={arguments.max_parallel}")
+    return make_plan(arguments.grid, overrides, validate=not arguments.no_validate)
+
+
+def survey(planned: Plan, store: Store) -> Survey:
+    """Look up in the store what there is of each run. What is odd about the plan beside what is on
+    record joins its warnings."""
+    events = read_events(store, planned.name)
+    names: dict[str, str] = {}
+    retired = 0
+    with suppress(NotFound):  # it was never launched
+        old = read_plan(store, planned.name)
+        from sweeper.launcher.recording import (
+            merge,  # loads much, so only where there is something to merge
+        )
+
+        runs = merge(old, planned.document())["runs"]
+        warnings = (*planned.warnings, *repeats_by_default(planned, old))
+        planned = planned._replace(warnings=warnings)
+        names = {run["id"]: run["name"] for run in runs}
+        retired = sum(bool(run.get("retired")) for run in runs)
+    fates: list[Fate] = []
+    for run in planned.runs:
+        happened = events.get(run.id, set())
+        state = fold(happened)
+        attempt = 0
+        if wants_attempt(happened, planned.launch.retries):
+            attempt = state.opened + 1
+        elif state.unacknowledged:  # submitted again unless the backend has it
+            attempt = state.opened
+        fates.append(Fate(run._replace(name=names.get(run.id, run.name)), state, attempt))
+    return Survey(planned, store.root, tuple(fates), retired)
+
+
+def document(found: Survey, store: Store) -> dict[str, Any]:
+    """The survey as one JSON object: the plan as `sweep.json` will have it; each run with where it
+    stands, and as `job` what a launch would hand to the backend, null where it would hand none."""
+    runs: list[dict[str, Any]] = []
+    for fate in found.fates:
+        ended = fate.state.event in ENDED
+        outcome = read_outcome(store, found.plan.name, fate.run.id, fate.state) if ended else {}
+        runs.append(
+            {
+                **fate.run._asdict(),
+                "state": fate.state.state.value,
+                "attempts": fate.state.opened,
+                "reason": outcome.get("reason"),
+                "job": job(found, fate, store) if fate.attempt else None,
+            }
+        )
+    return {
+        **found.plan.document(),
+        "runs": runs,
+        "root": found.root,
+        "environment": environment(found.plan),
+        "retired": found.retired,
+        "warnings": list(found.plan.warnings),
+    }
+
+
+def environment(planned: Plan) -> list[str]:
+    """Names of the variables that a run finds set by sweeper or the grid."""
+    given = {*GIVEN, *_SERVICE[planned.service], *planned.launch.env, *planned.secrets}
+    return sorted(given)
+
+
+def log_path(name: str, run: str, attempt: int, store: Store) -> str:
+    """The folder that a run's attempt is told to write into."""
+    path = Layout(name).log_path(run, attempt)
+    found = store.local_path(path)
+    if found is None:
+        from sweeper.engine.home import home
+        from sweeper.worker.spool import place
+
+        found = os.path.join(place(store.root, home()).root, path)
+    return found
+
+
+def job(found: Survey, fate: Fate, store: Store) -> dict[str, Any]:
+    """What would be submitted for a run: the backend's job, and the folder and (for a recipe that
+    is a command) the argv that its worker gives to the recipe."""
+    name, run = found.plan.name, fate.run
+    known = token(run.id, fate.attempt)
+    folder = log_path(name, run.id, fate.attempt, store)
+    return {
+        "attempt": fate.attempt,
+        "token": known,
+        "title": run.name,
+        "argv": worker_command(f"{store.root}/{name}", known, *_env_option(store, name)),
+        "cwd": store.local_path(name) or "/",
+        "log_path": folder,
+        "command": command(found.plan, run, fate.attempt, folder),
+    }
+
+
+def _env_option(store: Store, name: str) -> tuple[str, ...]:
+    """What a worker is told besides, where the store is elsewhere."""
+    remote = store.local_path("") is None
+    return (env_file(f"{store.root}/{name}"),) if remote else ()
+
+
+def command(planned: Plan, run: Run, attempt: int, folder: str) -> list[str] | None:
+    """The argv of a recipe that is a command, None for others."""
+    template = planned.recipe.command
+    if template is None:
+        return None
+    values: Mapping[str, Any] = run.config | {
+        "log_path": folder,
+        "run": run.id,
+        "attempt": attempt,
+        **({} if run.seed is None else {"seed": run.seed}),
+    }
+    return render_command(template, values)
+
+
+def counts(found: Survey) -> str:
+    """`12 to start, 6 succeeded, 2 failed and left alone`."""
+    starting = [fate for fate in found.fates if fate.attempt]
+    again = sum(fate.state.opened > 0 for fate in starting)
+    parts = [f"{len(starting)} to start" + (f" ({again} of them again)" if again else "")]
+    left = [fate.state.state for fate in found.fates if not fate.attempt]
+    for state in sorted(set(left), key=lambda state: (state is not State.SUCCEEDED, state.value)):
+        tail = "" if state in (State.SUCCEEDED, State.RUNNING) else " and left alone"
+        parts.append(f"{left.count(state)} {state.value}{tail}")
+    return ", ".join(parts)

@@ -1,0 +1,82 @@
+"""How a sweep is doing, in a line; on a terminal, with a bar."""
+
+import sys
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import TextIO
+
+from sweeper.launcher.loop import Summary
+from sweeper.states import State
+
+__all__ = ["exit_code", "line", "printer", "showing_progress"]
+
+_TOLD = (State.RUNNING, State.SUBMITTED, State.FAILED, State.PREEMPTED, State.LOST, State.CANCELLED)
+
+_OVER = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
+
+
+def line(summary: Summary) -> str:
+    """`12:01:03  7/18 succeeded, 4 running, 1 failed, 6 to start`."""
+    return f"{time.strftime('%H:%M:%S')}  {_sentence(summary)}"
+
+
+def exit_code(summary: Summary) -> int:
+    """0 when all runs succeeded, 4 when some are still to end, 3 otherwise."""
+    if not summary.finished:
+        return 4
+    return 0 if summary.counts[State.SUCCEEDED] == summary.counts.total() else 3
+
+
+def printer(stream: TextIO) -> Callable[[Summary], None]:
+    """A function that prints a line for a summary, and once why nothing more is started."""
+    said: set[str | None] = {None}
+
+    def tell(summary: Summary) -> None:
+        print(line(summary), file=stream, flush=True)
+        if summary.held not in said:
+            said.add(summary.held)
+            print(f"held: {summary.held}", file=stream, flush=True)
+
+    return tell
+
+
+@contextmanager
+def showing_progress() -> Generator[Callable[[Summary], None]]:
+    """A function that shows a summary: moves a bar on a terminal, prints a line elsewhere."""
+    if not sys.stderr.isatty():
+        yield printer(sys.stderr)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("starting")
+        said: set[str | None] = {None}
+
+        def show(summary: Summary) -> None:
+            bar.update(
+                task,
+                total=summary.counts.total(),
+                completed=sum(summary.counts[state] for state in _OVER),
+                description=_sentence(summary),
+            )
+            if summary.held not in said:
+                said.add(summary.held)
+                bar.console.print(f"held: {summary.held}", markup=False, highlight=False)
+
+        yield show
+
+
+def _sentence(summary: Summary) -> str:
+    counts = summary.counts
+    parts = [f"{counts[State.SUCCEEDED]}/{counts.total()} succeeded"]
+    parts += [f"{counts[state]} {state.value}" for state in _TOLD if counts[state]]
+    if summary.to_start:
+        parts.append(f"{summary.to_start} to start")
+    if summary.limit is not None:
+        parts.append(f"at most {summary.limit} at once: the service holds runs back")
+    if summary.unreachable:
+        parts.append(f"waiting: {summary.unreachable}")
+    return ", ".join(parts)

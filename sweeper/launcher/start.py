@@ -1,0 +1,262 @@
+"""From a plan to a launcher at work: what `sweeper launch` and `sweeper.launch` do.
+
+In this order, so that a launch which cannot work leaves nothing behind: everything that can be
+missing is checked, then the engine is started, then the plan is written, then the launcher runs;
+here, in a tmux window, or on its own with a log file.
+
+Run as a module with the sweep's folder it is that launcher.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sweeper.backends import open_backend
+from sweeper.errors import NotFound, StoreError, SweeperError
+from sweeper.launcher import elsewhere, environment
+from sweeper.launcher.loop import Launcher, Summary
+from sweeper.launcher.recording import record, secret_names, write_environment
+from sweeper.states import OPEN
+from sweeper.store import lock
+from sweeper.store.documents import read_json
+from sweeper.store.files import Store, default_root, open_store
+from sweeper.store.layout import Layout
+from sweeper.store.sweeps import read_plan, read_states
+from sweeper.worker.job import read_environment
+
+if TYPE_CHECKING:
+    from sweeper.engine.lifecycle import EngineInfo
+    from sweeper.planner.plan import Plan
+
+__all__ = ["Launched", "drive", "go_on", "launch"]
+
+_ENGINE_SECONDS = 60.0
+_TAKE_OVER_SECONDS = 120.0
+_MODEL_KEYS = ("model_name", "base_model")  # what tinker-cookbook and the SDK call it
+
+
+class Launched(NamedTuple):
+    """A launched sweep. `summary` is None when the launcher was left to itself."""
+
+    name: str
+    root: str
+    summary: Summary | None
+
+
+def launch(
+    source: "str | os.PathLike[str] | Mapping[str, Any] | Plan",
+    root: str | None = None,
+    *,
+    overrides: "Mapping[str, Any] | Sequence[str] | None" = None,
+    wait: bool = True,
+    smoke: bool = False,
+    live: bool = False,
+    notify: Callable[[Summary], None] = lambda _: None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Launched:
+    """Launch a grid, or go on with it: runs that are done are skipped, running ones adopted, new
+    ones added, failed ones left alone unless `launch.retries` has some left.
+
+    `source` is a grid's path, its mapping, or a plan. With `wait` this process is the launcher
+    until the sweep has ended, and `notify` hears of every change; `tell` gets a sentence about
+    what this launch does to an earlier one. With `smoke` one run goes first, and the others only
+    when it has succeeded. Runs execute a copy of the checkout as it is now (see `snapshot.py`);
+    with `live` the checkout itself, as it is when each starts. Raises `GridError` for a grid that
+    cannot run, `EnvironmentFailure` when something it needs is missing, `AnotherLauncher` when the
+    sweep has one.
+    """
+    from sweeper.planner.plan import Plan, plan
+
+    planned = source if isinstance(source, Plan) else plan(source, overrides)
+    store = open_store(root or default_root())
+    if store.local_path("") is None:
+        elsewhere.check(store, planned.name)
+    open_backend(planned.launch.backend, planned.name, f"{store.root}/{planned.name}")
+    environment.require(secret_names(planned.secrets, planned.service))
+    url = _engine(planned, tell) if planned.service == "local" else None
+    _tidy(f"{store.root}/{planned.name}")
+    with lock.holding_sweep(store, planned.name) as check:
+        record(store, planned, url, live=live, tell=tell)
+        if wait:
+            summary = _drive(store, planned.name, notify, smoke, check)
+            return Launched(planned.name, store.root, summary)
+    _detach(store, planned.name, planned.launch.backend, smoke)
+    return Launched(planned.name, store.root, None)
+
+
+def go_on(store: Store, sweep: str, *, wait: bool, notify: Callable[[Summary], None]) -> Launched:
+    """Launch what is left of a sweep from its recorded plan, with the environment of this process.
+    Raises as `launch` does, `AnotherLauncher` when one is at work on it already."""
+    document = read_plan(store, sweep)
+    launched: dict[str, Any] = document["launch"]
+    open_backend(launched["backend"], sweep, f"{store.root}/{sweep}")
+    environment.require(secret_names(document["secrets"], document["service"]))
+    url = _ensure_engine(launched["backend"]).url if document["service"] == "local" else None
+    with lock.holding_sweep(store, sweep) as check:
+        write_environment(store, sweep, document["service"], url, launched["env"])
+        if wait:
+            return Launched(sweep, store.root, _drive(store, sweep, notify, check=check))
+    _detach(store, sweep, launched["backend"])
+    return Launched(sweep, store.root, None)
+
+
+def drive(
+    folder: str,
+    notify: Callable[[Summary], None],
+    *,
+    smoke: bool = False,
+    patience: float = lock.PATIENCE_SECONDS,
+) -> Summary:
+    """Be the launcher of the sweep at `folder` until it has ended. `patience` is how many seconds
+    to wait for the lock."""
+    root, _, sweep = folder.rpartition("/")
+    store = open_store(root)
+    with lock.holding_sweep(store, sweep, patience) as check:
+        return _drive(store, sweep, notify, smoke, check)
+
+
+def _drive(
+    store: Store,
+    sweep: str,
+    notify: Callable[[Summary], None],
+    smoke: bool = False,
+    check: Callable[[], None] = lambda: None,
+) -> Summary:
+    folder = f"{store.root}/{sweep}"
+    backend = open_backend(read_plan(store, sweep)["launch"]["backend"], sweep, folder)
+    remote = store.local_path("") is None
+    if remote:
+        elsewhere.recover(store, sweep, over=False)
+    summary = Launcher(store, sweep, backend, notify=notify, smoke=smoke, check=check).run()
+    if remote:
+        elsewhere.recover(store, sweep, over=True)
+    environment.forget(read_json(store, Layout(sweep).service)["env_file"])
+    return summary
+
+
+def _tidy(folder: str) -> None:
+    """Remove the environments kept for sweeps of which nothing runs any more: their launcher was
+    killed, and nobody launched them again. `folder` is the sweep that is about to be launched."""
+    for path, owner in environment.kept():
+        root, _, sweep = owner.rpartition("/")
+        if owner != folder:
+            with suppress(SweeperError, OSError):  # not known, so not removed
+                store = open_store(root) if owner else None
+                if store is None or not _in_use(store, sweep):
+                    environment.forget(path)
+
+
+def _in_use(store: Store, sweep: str) -> bool:
+    """Whether a job of the sweep may be at work, or a launcher that will start some."""
+    states = read_states(store, sweep).values()
+    at_work = any(state.state in OPEN or state.unacknowledged for state in states)
+    return at_work or lock.is_held(store, sweep)
+
+
+def _engine(plan: "Plan", tell: Callable[[str], None]) -> str:
+    """The engine's address. Tells which models it has another in place of, or none."""
+    info = _ensure_engine(plan.launch.backend)
+    given = {item for run in plan.runs for item in run.config.items() if isinstance(item[1], str)}
+    for key, about in plan.recipe.takes.items():
+        default = about.get("default")
+        if isinstance(default, str) and any(key not in run.config for run in plan.runs):
+            given.add((key, default))
+    for name in sorted({text for _, text in given} & info.aliases.keys()):
+        tell(f"{info.aliases[name]} stands in for {name}: a rehearsal, which says nothing of it")
+    asked = {text for key, text in given if key in _MODEL_KEYS}
+    for name in sorted(asked - set(info.models)) if info.models else ():
+        again = f"sweeper engine start --alias {name}={info.models[0]}"
+        tell(f"the engine has no model {name}: `sweeper engine stop`, then `{again}`")
+    return info.url
+
+
+def _ensure_engine(backend: str) -> "EngineInfo":
+    """This user's engine, started when there is none."""
+    from sweeper.engine import lifecycle
+    from sweeper.engine.home import home
+
+    found = lifecycle.find()
+    if found is not None:
+        return found
+    if backend == "tmux":
+        from sweeper.backends.tmux import TmuxServer
+
+        TmuxServer().ensure_window("engine", "engine", "engine", lifecycle.command(home()))
+    else:
+        null = subprocess.DEVNULL  # it keeps a log of its own
+        subprocess.Popen(
+            lifecycle.command(home()), stdin=null, stdout=null, stderr=null, start_new_session=True
+        )
+    return lifecycle.wait(timeout=_ENGINE_SECONDS)
+
+
+def _detach(store: Store, sweep: str, backend: str, smoke: bool = False) -> None:
+    """Start the launcher where it outlives this process, and see that it has taken over."""
+    layout = Layout(sweep)
+    before = _published(store, layout)
+    command = [sys.executable, "-P", "-m", "sweeper.launcher.start", f"{store.root}/{sweep}"]
+    command += ["--smoke"] if smoke else []
+    if store.local_path("") is None:
+        command += ["--env", environment.env_file(f"{store.root}/{sweep}")]
+    see_to_it: Callable[[], object] | None = None
+    if backend == "tmux":
+        from functools import partial
+
+        from sweeper.backends.tmux import TmuxServer
+
+        window = (sweep, f"{store.root}/{sweep}", "launcher", command)
+        see_to_it = partial(TmuxServer().ensure_window, *window)
+        see_to_it()
+        where = f"its window: `sweeper attach {sweep}`"
+    else:
+        where = store.local_path(layout.launcher_log) or elsewhere.launcher_log(store, sweep)
+        with open(where, "ab") as log:
+            subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+    pause = 0.05 if store.local_path("") is not None else 0.5
+    deadline, again = time.monotonic() + 20, time.monotonic() + 1
+    while not lock.is_held(store, sweep) and time.monotonic() < deadline:
+        if _published(store, layout) != before:
+            return  # it came, and went already: there was little to do
+        time.sleep(pause)
+        if see_to_it is not None and time.monotonic() >= again:
+            # What was in the window may have been the launcher before, about to exit.
+            see_to_it()
+            again += 1
+    if time.monotonic() >= deadline:
+        raise StoreError(f"the launcher of {sweep!r} did not start: see {where}")
+
+
+def _published(store: Store, layout: Layout) -> object:
+    """What the last launcher published; changes when another has begun."""
+    with suppress(NotFound):
+        return store.read(layout.observations)
+    return None
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The launcher on its own: prints a line at every change."""
+    from sweeper.launcher.progress import exit_code, printer
+
+    try:
+        smoke = "--smoke" in arguments[1:]
+        if "--env" in arguments:  # a store that is elsewhere is reached as by who launched
+            os.environ.update(read_environment(arguments[arguments.index("--env") + 1]))
+        # Between us and whoever started us a `cancel` may have come, which is over soon.
+        summary = drive(arguments[0], printer(sys.stdout), smoke=smoke, patience=_TAKE_OVER_SECONDS)
+    except SweeperError as error:
+        print(f"sweeper: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted: the jobs go on", file=sys.stderr)
+        return 130
+    return exit_code(summary)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

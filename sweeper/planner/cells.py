@@ -1,0 +1,255 @@
+"""Points -> runs: the name of each cell, and the id of each run."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sweeper.grid import Grid
+from sweeper.grid.blocks import Block
+from sweeper.grid.naming import canonical, key_labels, run_id, shorten, suffixed, value_labels
+from sweeper.grid.nodes import Problems
+from sweeper.planner.expansion import Expansion, Point, Row
+
+__all__ = ["MAX_PLAN", "Run", "axis_values", "make_runs"]
+
+MAX_PLAN = 256_000_000
+"""Characters that the configurations of a sweep's runs may have together."""
+
+_MAX_CELL = 80
+_NONE: Any = object()
+
+
+class Run(NamedTuple):
+    """A cell with a seed. `config` holds the explicitly given values by dotted keys, the seed
+    field included, what the worker fills in (`log_path`) left out."""
+
+    id: str
+    name: str
+    cell: str
+    seed: int | None
+    config: dict[str, Any]
+
+
+def make_runs(
+    grid: Grid, expansion: Expansion, points: Sequence[Point], seed_field: str, problems: Problems
+) -> list[Run]:
+    """The runs of the points, in their order and the seeds innermost."""
+    try:
+        return list(_Runs(grid, expansion, points, seed_field, problems).made())
+    except _TooLarge:
+        message = f"configurations of more than {MAX_PLAN} characters together"
+        problems.add(grid.places["grid"], message)
+        return []
+
+
+class _TooLarge(Exception):
+    pass
+
+
+class _Runs:
+    """The making of the runs of one grid."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        expansion: Expansion,
+        points: Sequence[Point],
+        seed_field: str,
+        problems: Problems,
+    ) -> None:
+        self.grid, self.expansion, self.points = grid, expansion, points
+        self.seed_field, self.problems = seed_field, problems
+        self.source = f'"recipe":{canonical(grid.recipe)}'
+        if grid.command is not None:
+            self.source = f'"command":{canonical(list(grid.command))}'
+        # The same values come back in many points, and are kept alive by the grid: so their ids
+        # stand for them.
+        self._members: dict[str, dict[int, str]] = {}
+        self._columns: dict[tuple[str | None, ...], list[tuple[str, dict[int, str]]]] = {}
+        self._size = 0
+
+    def made(self) -> Iterator[Run]:
+        """Each run, with its cell's name and its id."""
+        grid, field = self.grid, self.seed_field
+        own = [point.config.get(field, _NONE) for point in self.points]
+        # Without `seeds`, a cell's own integer is its seed, and shown where it is not always one.
+        replicates = grid.seeds is not None or all(n is _NONE or type(n) is int for n in own)
+        shown = grid.seeds is not None or (replicates and len(set(own)) > 1)
+        keys = [key for key in _given_keys(grid) if key != field or not replicates]
+        # What the replicates are called: not `seed` where a key of that name means something else.
+        word = field if "seed" in keys and grid.seeds is not None else "seed"
+        cells = _Cells(_labels(grid, self.points, keys, word))
+        for point, mine, label in zip(self.points, own, cells.labels, strict=True):
+            fixed = mine if type(mine) is int else None
+            values = self._values(point.config, None if fixed is None else field)
+            cell = cells.name(label, values)
+            for seed in grid.seeds.values if grid.seeds else (fixed,):
+                name = cell
+                if shown and seed is not None:
+                    name = shorten(f"{cell},{word}={seed}" if cell else f"{word}={seed}")
+                config = point.config if grid.seeds is None else {**point.config, field: seed}
+                if point.pending:
+                    config, values = self._with_seed(point, config)
+                self._size += len(values)
+                if self._size > MAX_PLAN:
+                    raise _TooLarge
+                seed_text = "null" if seed is None else str(seed)
+                yield Run(
+                    id=run_id(self.source, values, seed_text),
+                    name=name or "base",
+                    cell=cell or "base",
+                    seed=seed,
+                    config=config,
+                )
+
+    def _with_seed(self, point: Point, config: dict[str, Any]) -> tuple[dict[str, Any], str]:
+        """A run's configuration with what waited for the seed resolved, and the text of its
+        values, the seed left out."""
+        config = dict(config)
+        self.expansion.settle(point, config)
+        known = type(config.get(self.seed_field)) is int
+        return config, self._values(config, self.seed_field if known else None)
+
+    def _values(self, config: Mapping[str, Any], left_out: str | None) -> str:
+        """The values as they stand in an id, `left_out` left out."""
+        shape = (left_out, *config)
+        columns = self._columns.get(shape)
+        if columns is None:
+            keys = [key for key in sorted(config) if key != left_out]
+            columns = self._columns[shape] = [(k, self._members.setdefault(k, {})) for k in keys]
+        try:
+            return ",".join([members[id(config[key])] for key, members in columns])
+        except KeyError:
+            for key, members in columns:
+                value = config[key]
+                if id(value) not in members:
+                    members[id(value)] = f'"{key}":{canonical(value)}'
+            return ",".join([members[id(config[key])] for key, members in columns])
+
+
+class _Cells:
+    """Gives cells their names: cells that differ in nothing but the seed have one, and others
+    never the same, also where the file system folds case."""
+
+    def __init__(self, labels: Iterator[str]) -> None:
+        self.labels = labels
+        self._names: dict[int, str] = {}
+        self._taken: set[str] = set()
+
+    def name(self, label: str, values: str) -> str:
+        """The name of the cell that has these values; `label` is what it would like."""
+        key = hash(values)
+        name = self._names.get(key)
+        if name is None:
+            name = label
+            if name.casefold() in self._taken:
+                name = suffixed(label, values, _MAX_CELL)
+            self._names[key] = name
+            self._taken.add(name.casefold())
+        return name
+
+
+def axis_values(grid: Grid, points: Sequence[Point]) -> dict[str, list[Any]]:
+    """The declared axes with their values, each once, in the grid's order. Those under a condition
+    that never holds are left out."""
+    found: dict[str, dict[str, Any]] = {}
+    held = {id(block) for block in grid.blocks}
+    if grid.whens:
+        settings = {id(s) for p in points for row in p.rows for s in row.settings.values()}
+        held |= {
+            id(block)
+            for block in _all_blocks(grid)
+            if any(id(s) in settings or s.refers for axis in block.axes.values() for s in axis)
+        }
+    for block in _all_blocks(grid):
+        if id(block) not in held:
+            continue
+        for key, settings in block.axes.items():
+            values = found.setdefault(key, {})
+            if not any(setting.refers for setting in settings):
+                values.update({canonical(s.value): s.value for s in settings})
+    made = {key for b in _all_blocks(grid) for key, s in b.axes.items() if any(x.refers for x in s)}
+    if made:
+        for point in points[: len(points) - len(grid.include)]:
+            for row in point.rows:
+                for key in made & row.settings.keys():
+                    value = row.settings[key].value
+                    found[key].setdefault(canonical(value), value)
+    return {key: list(values.values()) for key, values in found.items()}
+
+
+def _all_blocks(grid: Grid) -> list[Block]:
+    return [*grid.blocks, *(block for when in grid.whens for block in when.blocks)]
+
+
+def _given_keys(grid: Grid) -> list[str]:
+    """The keys that may tell one cell from another: of axes, then of included cells."""
+    keys = [key for block in _all_blocks(grid) for key in block.axes]
+    return list(dict.fromkeys([*keys, *(key for entry in grid.include for key in entry)]))
+
+
+def _labels(grid: Grid, points: Sequence[Point], keys: Sequence[str], word: str) -> Iterator[str]:
+    """What each point's cell would be called: those of the keys that vary, with their values; ""
+    for none. `word` is not to be the name of any."""
+    included = len(points) - len(grid.include)
+    chosen = [_values(point, keys) for point in points[included:]]
+    parts: dict[str, dict[str, str]] = {}
+    short = key_labels(keys, word)
+    offered = _offered(grid, points[:included])
+    everywhere = {key for block in grid.blocks for key in block.axes}
+    for key in keys:
+        values = offered.get(key, [])
+        values += [value[key] for value in chosen if key in value]
+        labels = value_labels(values)
+        # Included cells stand beside those of the axes, not all of which know their other keys.
+        beside = bool(grid.include and grid.blocks) and key not in everywhere
+        if len(labels) > 1 or beside or any(key not in value for value in chosen):
+            parts[key] = {text: f"{short[key]}={label}" for text, label in labels.items()}
+    texts: dict[int, list[str]] = {}
+    for number, point in enumerate(points):
+        found: list[str] = []
+        if number >= included:
+            mine = chosen[number - included]
+            found = [labels[canonical(mine[key])] for key, labels in parts.items() if key in mine]
+        for row in point.rows if number < included else ():
+            text = texts.get(id(row))
+            if text is None:
+                text = texts[id(row)] = _row_labels(row, parts)
+            found += text
+        yield shorten(",".join(found), _MAX_CELL)
+
+
+def _row_labels(row: Row, parts: Mapping[str, Mapping[str, str]]) -> list[str]:
+    return [
+        parts[key][canonical(setting.value)]
+        for key, setting in row.settings.items()
+        if key in parts
+    ]
+
+
+def _offered(grid: Grid, points: Sequence[Point]) -> dict[str, list[Any]]:
+    """The values that cells may have chosen, by key, references resolved."""
+    found: dict[str, list[Any]] = {}
+    made: set[str] = set()
+    axes = [pair for block in _all_blocks(grid) for pair in block.axes.items()]
+    for key, settings in [*axes, *((k, (s,)) for when in grid.whens for k, s in when.base.items())]:
+        found.setdefault(key, []).extend(setting.value for setting in settings)
+        if any(setting.refers for setting in settings):
+            made.add(key)
+    if made:
+        found |= {key: [] for key in made}
+        for row in (row for point in points for row in point.rows):
+            for key, setting in row.settings.items():
+                if key in made:
+                    found[key].append(setting.value)
+    return found
+
+
+def _values(point: Point, keys: Sequence[str]) -> dict[str, Any]:
+    """What an included cell has for the keys: its own values, else the base's."""
+    values: dict[str, Any] = {}
+    for key in keys:
+        if key in point.rows[0].settings:
+            values[key] = point.rows[0].settings[key].value
+        elif key in point.config:
+            values[key] = point.config[key]
+    return values

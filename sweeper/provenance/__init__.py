@@ -1,0 +1,1 @@
+"""Where a sweep came from, and the code it runs."""

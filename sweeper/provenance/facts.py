@@ -1,0 +1,175 @@
+"""Where a sweep came from: enough to tell later what ran, and to run it again.
+
+`collect` makes what `sweep.json` has as `provenance`. What is too long for that lies beside it in
+`<sweep>/code/`, named by its hash: the diff against the commit, the list of all packages. Secrets
+are taken out by their values, and on the command line by the names of what they are given to.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from sweeper.errors import AlreadyExists
+from sweeper.provenance.redaction import Redactor, secret_values
+from sweeper.provenance.snapshot import checkout_of, git
+from sweeper.store.files import Store
+from sweeper.store.layout import Layout
+
+__all__ = ["collect", "earlier", "redact_command"]
+
+_SHOWN = (
+    *("sweeper", "tinker", "chz", "tinker-cookbook", "numpy", "torch", "transformers"),
+    *("tokenizers", "datasets", "wandb"),
+)
+_DIFF_BYTES = 1_000_000
+_UNTRACKED = 100
+_EARLIER = 50
+_SECRET_WORDS = frozenset(
+    {"KEY", "APIKEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "CREDENTIALS"}
+)
+_LIST = """
+import json, os, sys
+names = [n for f in sys.path if os.path.isdir(f) for n in os.listdir(f) if n.endswith('.dist-info')]
+print(json.dumps([sys.version.split()[0], names]))
+"""
+_LIST_SECONDS = 20.0
+
+
+def collect(
+    store: Store,
+    sweep: str,
+    *,
+    cwd: str,
+    python: str,
+    secrets: Collection[str],
+    code: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Command line, user, host, the recipe's interpreter and its packages, the commit of `cwd` and
+    how its files differed from it. `secrets` are names of variables; `code` says what was kept
+    of the code, or why nothing was. Raises `StoreError`."""
+    redactor = Redactor(secret_values(os.environ, secrets))
+    layout = Layout(sweep)
+    version, packages = _packages(python)
+    listing = "".join(f"{name}=={number}\n" for name, number in sorted(packages.items()))
+    root = checkout_of(cwd)
+    commit = git(root, "rev-parse", "--verify", "HEAD") if root else None
+    found: dict[str, Any] = {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "command": redact_command([os.path.basename(sys.argv[0]), *sys.argv[1:]], redactor),
+        "host": platform.node(),
+        "platform": platform.platform(),
+        "python": version,
+        "interpreter": python,
+        "packages": {name: packages[name] for name in _SHOWN if name in packages},
+        "all_packages": _keep(store, layout, listing.encode(), "packages.txt"),
+        "cwd": cwd,
+        "commit": commit.decode().strip() if commit else None,
+        "dirty": None,
+        **code,
+    }
+    if root:
+        found |= _changes(store, layout, root, found["commit"], redactor)
+    return found
+
+
+def earlier(before: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The launches before the next, the last first; of each what was typed and which code ran.
+    `before` is the document of the plan that was recorded last."""
+    provenance: Mapping[str, Any] = before.get("provenance") or {}
+    essence = {key: provenance.get(key) for key in ("time", "command", "host", "commit", "code")}
+    return [essence, *before.get("launches", [])][:_EARLIER]
+
+
+def redact_command(command: Sequence[str], redactor: Redactor) -> list[str]:
+    """A command line that can be shown: `--api-key=...`, `--token ...` and `password=...` without
+    what they are given, and without the value of any secret."""
+    shown: list[str] = []
+    masked = False
+    for argument in command:
+        name, separator, value = argument.partition("=")
+        if masked and not argument.startswith("-"):
+            shown.append("***")
+        elif separator and value and _secret_name(name):
+            shown.append(f"{name}=***")
+        else:
+            shown.append(redactor.text(argument))
+        masked = not separator and argument.startswith("--") and _secret_name(argument)
+    return shown
+
+
+def _secret_name(name: str) -> bool:
+    words = re.split(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])", name.rpartition("/")[2])
+    return any(word.upper() in _SECRET_WORDS for word in words)
+
+
+def _changes(
+    store: Store, layout: Layout, root: str, commit: str | None, redactor: Redactor
+) -> dict[str, Any]:
+    """How the working tree differs from the commit: `dirty`, `diff`, `untracked`."""
+    options = ("--no-color", "--no-ext-diff", "--no-textconv")
+    diff = (git(root, "diff", *options, "HEAD") if commit else None) or b""
+    listed = git(root, "ls-files", "-z", "--others", "--exclude-standard") or b""
+    own = store.local_path(layout.sweep)
+    untracked: list[str] = []
+    names = [os.fsdecode(name) for name in listed.split(b"\0") if name]
+    kept = os.path.dirname(own) if own else None
+    names = [name for name in names if "__pycache__" not in name.split("/")]
+    names = [name for name in names if kept is None or not _below(os.path.join(root, name), kept)]
+    for name in names[:_UNTRACKED]:
+        with suppress(OSError):
+            size = os.lstat(os.path.join(root, name)).st_size
+            untracked.append(f"{name.encode('utf-8', 'replace').decode()} ({size} bytes)")
+    text = f"commit {commit}\n\n" + diff[:_DIFF_BYTES].decode("utf-8", "replace")
+    whole = len(diff) <= _DIFF_BYTES
+    if not whole:
+        text += f"\n... and {len(diff) - _DIFF_BYTES} bytes more\n"
+    path = _keep(store, layout, redactor.text(text).encode(), "diff") if commit else None
+    return {
+        "dirty": bool(diff or names),
+        "diff": {"path": path, "bytes": len(diff), "whole": whole} if path else None,
+        "untracked": untracked,
+        "untracked_more": max(0, len(names) - _UNTRACKED),
+    }
+
+
+def _below(path: str, folder: str) -> bool:
+    return os.path.realpath(path).startswith(os.path.join(os.path.realpath(folder), ""))
+
+
+def _keep(store: Store, layout: Layout, data: bytes, ending: str) -> str:
+    """Put something beside the plan, once; gives its path in the store."""
+    path = layout.code(f"{hashlib.sha256(data).hexdigest()[:16]}.{ending}")
+    if not store.exists(path):
+        with suppress(AlreadyExists):
+            store.create(path, data)
+    return path
+
+
+def _packages(python: str) -> tuple[str | None, dict[str, str]]:
+    """The version of an interpreter, and of every package that it finds: by the names of their
+    folders, which is quick. Nothing for one that does not answer."""
+    try:
+        result = subprocess.run(
+            [python, "-c", _LIST],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_LIST_SECONDS,
+            check=True,
+            cwd="/",
+        )
+        version, names = json.loads(result.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None, {}
+    found: dict[str, str] = {}
+    for name in names:
+        package, _, number = str(name).removesuffix(".dist-info").partition("-")
+        found.setdefault(package.lower().replace("_", "-"), number)
+    return version, found

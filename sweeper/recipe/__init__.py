@@ -1,0 +1,1 @@
+"""What a recipe is, and asking its interpreter."""

@@ -1,0 +1,296 @@
+"""A recipe: where it is, which config it takes, and the command that runs it.
+
+A reference is a short name (`sft`: an entry point of `sweeper.recipes`), a module
+(`package.module`), a file (`path/to/file.py`), each with `:Class` or without, or it is a command.
+What is found, and whether a configuration is right, is decided by the interpreter that will run
+it: one subprocess imports the recipe and has chz parse every configuration (`bootstrap.py`,
+`inspection.py`, `checking.py`).
+"""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from sweeper.errors import GridError
+from sweeper.recipe.inquiry import inquiry
+
+__all__ = [
+    "RUN_KEYS",
+    "Problem",
+    "Recipe",
+    "RecipeError",
+    "inspect",
+    "placeholders",
+    "render_command",
+    "render_window",
+]
+
+IMPORT_SECONDS = 60.0
+RUN_KEYS = ("log_path", "seed", "run", "attempt")
+"""What a command may hold beside the keys of its configuration."""
+
+_REFERENCE = re.compile(r"(?:[A-Za-z_][\w-]*(?:\.[A-Za-z_]\w*)*)(?::[A-Za-z_]\w*)?\Z")
+_HOLE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+
+
+class RecipeError(GridError):
+    """The recipe cannot be found, imported or used. `kind` names the cause: `python`, `cwd`,
+    `recipe`, `import`, `main`, `class`, `log_path` or `command`."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__([message])
+        self.kind = kind
+
+
+class Problem(NamedTuple):
+    """What is wrong with configuration number `number`, by the value of `key` where one is to
+    blame; without a number it is wrong with all of them."""
+
+    number: int | None
+    key: str | None
+    message: str
+
+
+class Recipe(NamedTuple):
+    """A recipe as found. Paths are absolute.
+
+    `on_path`: whether `cwd` goes on the module path, as with `python -m`. `forms` says which
+    fields' values are written on chz's command line otherwise than usual.
+    """
+
+    reference: str
+    kind: Literal["module", "file", "command"]
+    module: str | None
+    file: str | None
+    config_class: str | None
+    command: list[str] | None
+    python: str
+    cwd: str
+    on_path: bool
+    log_path_field: str | None
+    seed_field: str | None
+    behavior_field: bool
+    takes: dict[str, dict[str, Any]]
+    forms: dict[str, str]
+
+    def document(self) -> dict[str, Any]:
+        """As `sweep.json` has it."""
+        return self._asdict()
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> "Recipe":
+        """Back from `sweep.json`; what a newer version added is left out."""
+        known: dict[str, Any] = {field: document.get(field) for field in cls._fields}
+        known["takes"], known["forms"] = known["takes"] or {}, known["forms"] or {}
+        return cls(**known)
+
+
+def inspect(
+    source: str | Sequence[str],
+    configs: Sequence[Mapping[str, Any]],
+    python: str | None = None,
+    cwd: str | None = None,
+    *,
+    log_path_field: str | None = None,
+    seed_field: str = "seed",
+    env: Mapping[str, str] | None = None,
+    validate: bool = True,
+    deep: bool = False,
+) -> tuple[Recipe, list[Problem]]:
+    """The recipe that `source` (a reference, or a command's template) names, and what is wrong with
+    the configurations, parsed as their runs will. All in one process, which is what costs the time.
+
+    `python` and `cwd` may be relative to the current folder; `env` is added to our environment,
+    as it will be to the run's. Without `validate` the recipe is not imported, and taken to have the
+    usual fields. With `deep` the fields of nested configs are described too. Raises `RecipeError`.
+    """
+    folder = os.path.abspath(os.path.expanduser(cwd or "."))
+    if not os.path.isdir(folder):
+        raise RecipeError("cwd", f"launch.cwd: there is no folder {folder}")
+    interpreter = find_python(python)
+    if not isinstance(source, str):
+        recipe = _command(list(source), interpreter, folder, log_path_field, seed_field)
+        return recipe, _check_command(recipe, configs)
+    if not (_REFERENCE.match(source) or source.partition(":")[0].endswith(".py")):
+        raise RecipeError("recipe", f"{source[:60]!r} names no recipe, module or file")
+    request = {
+        "reference": source,
+        "cwd": folder,
+        "log_path_field": log_path_field,
+        "configs": _packed(configs),
+        "import": validate,
+        "deep": deep,
+    }
+    answer = _ask(interpreter, folder, request, {**os.environ, **(env or {})})
+    if "error" in answer:
+        kind, message = answer["error"]
+        raise RecipeError(kind, _explain(kind, source, message, interpreter))
+    found: dict[str, Any] = answer["recipe"]
+    takes: dict[str, dict[str, Any]] = found["takes"]
+    unseen = {"log_path_field": log_path_field or "log_path", "behavior_field": False}
+    given = {
+        "reference": source,
+        "command": None,
+        "python": interpreter,
+        "seed_field": seed_field if not takes or seed_field.partition(".")[0] in takes else None,
+    }
+    recipe = Recipe.from_document(unseen | found | given)
+    return recipe, [Problem(*problem) for problem in answer["problems"]]
+
+
+def _packed(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Configurations with each value written once: `shapes` are lists of keys, `rows` the number
+    of a shape and then those of its `values`. The configurations of a sweep share their values, as
+    objects; they are alive as long as this takes, so their ids stand for them."""
+    shapes: dict[tuple[str, ...], int] = {}
+    numbers: dict[int, int] = {}
+    values: list[Any] = []
+    rows: list[list[int]] = []
+    for config in configs:
+        shape = shapes.setdefault(tuple(config), len(shapes))
+        try:
+            rows.append([shape, *[numbers[id(value)] for value in config.values()]])
+        except KeyError:
+            for value in config.values():
+                if id(value) not in numbers:
+                    numbers[id(value)] = len(values)
+                    values.append(value)
+            rows.append([shape, *[numbers[id(value)] for value in config.values()]])
+    return {"shapes": [list(shape) for shape in shapes], "values": values, "rows": rows}
+
+
+def find_python(name: str | None) -> str:
+    """The absolute path of an interpreter: ours, a path, or a command looked up on PATH.
+
+    Links are not followed: a virtual environment is known by the link. Raises `RecipeError`.
+    """
+    if name is None:
+        return sys.executable
+    if os.sep in name:
+        candidates = [os.path.abspath(os.path.expanduser(name))]
+    else:
+        folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+        candidates = [os.path.join(os.path.abspath(folder), name) for folder in folders if folder]
+    for path in candidates:
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    where = candidates[0] if os.sep in name else f"{name} on PATH"
+    raise RecipeError("python", f"launch.python: there is no interpreter {where}")
+
+
+def placeholders(command: Sequence[str]) -> list[str]:
+    """The keys in a command's template. Raises `RecipeError` for a stray brace."""
+    keys: dict[str, None] = {}
+    for element in command:
+        for match in _HOLE.finditer(element):
+            if match.group() in ("{", "}") or match.group() == "{}":
+                raise RecipeError(
+                    "command", f"command: stray brace in {element[:60]!r}; {{{{ stands for a brace"
+                )
+            if match.group(1):
+                keys[match.group(1)] = None
+    return list(keys)
+
+
+def render_command(command: Sequence[str], values: Mapping[str, Any]) -> list[str]:
+    """The argv that a template gives: `{key}` is the value of `key`, `{{` and `}}` a brace.
+
+    A string stands as it is, anything else as JSON (`true`, `null`, `0.0001`, `[1, 2]`); each
+    element stays one argument whatever its value holds. Raises `RecipeError` for a key that there
+    is no value for.
+    """
+
+    def fill(match: re.Match[str]) -> str:
+        if match.group(1) is None:
+            return match.group()[0]
+        if match.group(1) not in values:
+            raise RecipeError("command", f"command: there is no value for {match.group()[:60]}")
+        value = values[match.group(1)]
+        return value if isinstance(value, str) else json.dumps(value)
+
+    return [_HOLE.sub(fill, element) for element in command]
+
+
+def render_window(
+    template: str | None, sweep: str, run: Mapping[str, Any], attempt: int
+) -> str | None:
+    """What `launch.window` says of a run (as `sweep.json` has it): runs with the same text are
+    shown together. None without a template."""
+    if template is None:
+        return None
+    known = {key: run[key] for key in ("name", "cell", "seed")}
+    values = run["config"] | known | {"sweep": sweep, "run": run["id"], "attempt": attempt}
+    return render_command([template], values)[0]
+
+
+def _command(
+    command: list[str], python: str, cwd: str, log_path_field: str | None, seed_field: str
+) -> Recipe:
+    return Recipe(
+        reference=" ".join(command)[:200],
+        kind="command",
+        module=None,
+        file=None,
+        config_class=None,
+        command=command,
+        python=python,
+        cwd=cwd,
+        on_path=False,
+        log_path_field=log_path_field,
+        seed_field=seed_field,
+        behavior_field=False,
+        takes={},
+        forms={},
+    )
+
+
+def _check_command(recipe: Recipe, configs: Sequence[Mapping[str, Any]]) -> list[Problem]:
+    needed = placeholders(recipe.command or [])
+    problems: dict[str, Problem] = {}
+    needed = [key for key in needed if key not in RUN_KEYS]
+    for index, config in enumerate(configs):
+        lacking = [key for key in needed if key not in config]
+        for key in lacking:
+            message = f"command: there is no value for {{{key[:60]}}}"
+            problems[key] = Problem(index, None, message)
+        if lacking:
+            needed = [key for key in needed if key not in problems]
+    return list(problems.values())
+
+
+def _ask(
+    python: str, cwd: str, request: Mapping[str, Any], env: Mapping[str, str]
+) -> dict[str, Any]:
+    """The answer of bootstrap.py, run by path in the recipe's interpreter."""
+    reference = request["reference"]
+    try:
+        asked = inquiry(python, cwd, env)
+    except (OSError, ValueError) as error:
+        raise RecipeError("python", f"{python} does not start: {error}") from error
+    try:
+        answer = asked.ask(json.dumps(request).encode(), IMPORT_SECONDS)
+    except TimeoutError:
+        message = f"recipe {reference!r}: importing it took longer than {IMPORT_SECONDS:g} s"
+        raise RecipeError("import", message) from None
+    try:
+        return json.loads(answer.output)
+    except ValueError:
+        lines = answer.printed.strip().splitlines()
+        detail = f": {lines[-1][:200]}" if lines else ""
+        code = answer.code
+        ended = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        raise RecipeError(
+            "import", f"recipe {reference!r}: {python} {ended} while importing it{detail}"
+        ) from None
+
+
+def _explain(kind: str, reference: str, message: str, python: str) -> str:
+    if kind == "import":
+        return (
+            f"recipe {reference!r} cannot be imported by {python}: {message}"
+            " (--no-validate plans without it)"
+        )
+    return f"recipe {reference!r}: {message}"

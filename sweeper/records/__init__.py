@@ -1,0 +1,1 @@
+"""What runs have recorded, as plain values and tables."""

@@ -1,0 +1,122 @@
+"""Runs that no sweep of ours has launched: any folder, at any depth, with a `metrics.jsonl` or what
+else tinker-cookbook's recipes leave in their log directory."""
+
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from sweeper.errors import NotFound, StoreError
+from sweeper.records.runs import RecordedRun
+from sweeper.states import NoState, State
+from sweeper.store.files import Store
+from sweeper.tables.index import Index
+from sweeper.tables.keeping import Folder
+from sweeper.tables.sources import Files
+
+__all__ = ["FolderRun", "find_folders", "folder_runs"]
+
+_MARKS = frozenset({"metrics.jsonl", "metrics.jsonl.parts", "checkpoints.jsonl"})
+_ITERATION = "iteration_"
+_PLAN = "sweep.json"
+
+
+def find_folders(store: Store) -> list[str]:
+    """Folders of runs below the root that belong to no sweep, sorted. One listing of the root; a
+    folder whose name begins with a dot is passed over."""
+    top = store.local_path("")
+    names = _of_names(store.names("")) if top is None else _walk(top)
+    return sorted(names)
+
+
+def _walk(top: str) -> Iterator[str]:
+    pending = [""]
+    while pending:
+        folder = pending.pop()
+        try:
+            with os.scandir(os.path.join(top, folder)) as found:
+                items = [(item.name, item.is_dir(follow_symlinks=False)) for item in found]
+        except OSError:
+            continue  # removed since, or not for us
+        names = {name for name, _ in items}
+        if _PLAN in names:
+            continue
+        inner = [name for name, is_folder in items if is_folder]
+        if names & _MARKS or any(name.startswith(_ITERATION) for name in inner):
+            yield folder
+        pending += (
+            f"{folder}/{name}" if folder else name
+            for name in inner
+            if not name.startswith((".", _ITERATION)) and not name.endswith(".parts")
+        )
+
+
+def _of_names(paths: Iterable[str]) -> set[str]:
+    """The same from the paths of all files."""
+    found: set[str] = set()
+    sweeps: set[str] = set()
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        above, _, last = folder.rpartition("/")
+        if any(part.startswith(".") for part in folder.split("/")):
+            continue
+        if name == _PLAN:
+            sweeps.add(folder)
+        elif name in _MARKS:
+            found.add(folder)
+        elif last.startswith(_ITERATION) or last in _MARKS:
+            found.add(above)
+    return {
+        folder
+        for folder in found
+        if not any(folder == sweep or folder.startswith(f"{sweep}/") for sweep in sweeps)
+    }
+
+
+class FolderRun(RecordedRun):
+    """A run that is a folder and nothing else: its `sweep` is the folder above it ("." at the
+    root), its `id` a hash of its path, and of its state nothing is known but that a `final`
+    checkpoint means it succeeded."""
+
+    def __init__(self, store: Store, folder: str, files: Files, index: Index) -> None:
+        above, _, name = folder.rpartition("/")
+        super().__init__(store, above or ".", files, index)
+        self._folder = folder
+        self.id = hashlib.sha256(folder.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+        self.name = self.cell = name or os.path.basename(store.root.rstrip("/")) or "."
+        ended = self._recall("final", "checkpoints.jsonl", self._is_final)
+        self.state = State.SUCCEEDED if ended else NoState.UNKNOWN
+
+    @functools.cached_property
+    def config(self) -> dict[str, Any]:
+        """What `config.json` holds."""
+        return self._recall("config", "config.json", self._read_config) or {}
+
+    def folders(self) -> list[str]:
+        return [self._folder]
+
+    def _read_config(self) -> dict[str, Any] | None:
+        try:
+            found: Any = json.loads(self.store.read(self._below("config.json")))
+        except (NotFound, StoreError, ValueError, RecursionError):
+            return None
+        return found if isinstance(found, dict) else None  # pyright: ignore[reportUnknownVariableType]
+
+    def _is_final(self) -> bool:
+        return any(record.get("final") for record in self.checkpoint_records())
+
+    def _recall(self, what: str, name: str, find: Callable[[], Any]) -> Any:
+        """As remembered while that file is as it was."""
+        source = self.files.source(self._below(name))
+        return None if source is None else self.index.recall(self.id, what, [source.stamp], find)
+
+    def _below(self, name: str) -> str:
+        return f"{self._folder}/{name}" if self._folder else name
+
+
+def folder_runs(store: Store, memory: Folder | None) -> list[FolderRun]:
+    """Every such run of a root; they share the index."""
+    index, files = Index(memory, "folders"), Files(store, "")
+    return [FolderRun(store, folder, files, index) for folder in find_folders(store)]

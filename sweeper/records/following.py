@@ -1,0 +1,120 @@
+"""What runs record while one looks: new lines and nothing else, for one look at each file's stamp.
+
+For a program that shows many runs as they go, where even the quickest reading of everything is too
+much.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sweeper.errors import NotFound
+from sweeper.metrics import Row, parse
+from sweeper.records.runs import RecordedRun
+from sweeper.tables.sources import Files, Stamp
+
+__all__ = ["Follower", "News"]
+
+
+class News(NamedTuple):
+    """New rows of one run, as they were written: several of one step are not merged. `again`: its
+    file was replaced, or a new attempt has begun, and these are all its rows."""
+
+    run: RecordedRun
+    rows: list[Row]
+    again: bool
+
+
+class _Place:
+    """A run, the file of its newest attempt, and how far that has been read."""
+
+    def __init__(self, run: RecordedRun) -> None:
+        self.run = run
+        self.attempt = 0
+        self.path = ""
+        self.full: str | None = None
+        self.stamp: Stamp | None = None
+        self.offset = 0
+        self.open(max(len(run.folders()), 1))
+
+    def open(self, attempt: int) -> None:
+        self.attempt = attempt
+        self.path = self.run.metrics_paths()[0] if self.is_folder else self._attempts_path()
+        self.full = self.run.store.local_path(self.path)
+        self.stamp, self.offset = None, 0
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is no run of a sweep: then there are no attempts."""
+        return self.run.files.prefix == ""
+
+    def _attempts_path(self) -> str:
+        return f"{self.run.layout.log_path(self.run.id, self.attempt)}/metrics.jsonl"
+
+    def next(self) -> str:
+        """The name of the folder that a further attempt would have."""
+        return f"{self.run.id}.{self.attempt + 1}"
+
+
+class Follower:
+    """Follows the newest attempt of each run."""
+
+    def __init__(self, runs: Sequence[RecordedRun]) -> None:
+        self._places = [_Place(run) for run in runs]
+        self.poll()
+
+    def poll(self) -> list[News]:
+        """What was recorded since the last time (the first: since this was made)."""
+        listings: dict[tuple[str, str], tuple[Files, set[str]]] = {}
+        found: list[News] = []
+        for place in self._places:
+            run = place.run
+            key = (run.root, run.files.prefix)
+            if key not in listings:
+                files = Files(run.store, run.files.prefix)
+                listings[key] = (files, set() if place.is_folder else _folders(files))
+            files, folders = listings[key]
+            begun = not place.is_folder and place.next() in folders
+            while not place.is_folder and place.next() in folders:
+                place.open(place.attempt + 1)
+            news = _look(place, files, begun)
+            if news is not None:
+                found.append(news)
+        return found
+
+
+def _folders(files: Files) -> set[str]:
+    """Names of the folders right below."""
+    if files.local is not None:
+        try:
+            return set(os.listdir(files.local))
+        except OSError:
+            return set()
+    start = len(files.prefix) + 1
+    return {path[start:].partition("/")[0] for path in files.entries()}
+
+
+def _look(place: _Place, files: Files, again: bool) -> News | None:
+    if place.full is not None and place.stamp is not None:
+        try:
+            status = os.stat(place.full)
+        except OSError:
+            return None
+        if (status.st_size, status.st_mtime_ns, status.st_ino) == place.stamp:
+            return None
+    source = files.source(place.path)
+    if source is None or source.stamp == place.stamp:
+        return None
+    known = place.stamp
+    if known is not None and (
+        source.stamp.size < place.offset or source.stamp.inode != known.inode
+    ):
+        place.offset, again = 0, True
+    try:
+        stamp, data = source.read(place.offset)
+    except NotFound:
+        return None
+    place.stamp = stamp
+    whole = data[: data.rfind(b"\n") + 1]
+    place.offset += len(whole)
+    return News(place.run, parse(whole).rows, again) if whole else None

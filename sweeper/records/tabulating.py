@@ -1,0 +1,138 @@
+"""From runs to tables of what they recorded, through the cache; what could not be read is told."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from sweeper.metrics import Point, as_float
+from sweeper.records.runs import RecordedRun
+from sweeper.tables.cache import Cache
+from sweeper.tables.columns import present
+from sweeper.tables.filling import helped, worth_it
+from sweeper.tables.frames import Part, numbers_table, plain_table
+from sweeper.tables.keeping import Folder
+from sweeper.tables.merging import merge_columns
+from sweeper.tables.reading import Reader
+from sweeper.tables.rollouts import COLUMNS, LABELS, rollout_parts
+from sweeper.tables.sql import mentioned, mentions_all
+
+__all__ = ["Tabulator", "checkpoint_rows", "metric_column"]
+
+
+class Tabulator:
+    """Reads runs of several roots. `memories` has the cache of each root; to `problems` a line is
+    added for each run with lines that could not be read."""
+
+    def __init__(self, memories: Mapping[str, Folder | None], problems: list[str]) -> None:
+        self._memories = memories
+        self._readers: dict[str, Reader] = {}
+        self._problems = problems
+
+    def _reader(self, run: RecordedRun) -> Reader:
+        if run.root not in self._readers:
+            memory = self._memories.get(run.root)
+            self._readers[run.root] = Reader(None if memory is None else Cache(memory))
+        return self._readers[run.root]
+
+    def _report(self, run: RecordedRun, name: str, malformed: int, torn: int) -> None:
+        if malformed or torn:
+            what = [f"{malformed} malformed line{'s' * (malformed > 1)}"] * (malformed > 0)
+            what += ["a torn last line"] * (torn > 0)
+            line = f"{run.sweep}/{run.name}: {name}: {' and '.join(what)} skipped"
+            self._problems.append(line)
+
+    def metrics(self, runs: Sequence[RecordedRun], keys: Sequence[str] | None = None) -> list[Part]:
+        """The merged history of each run, with these keys and the rows that have one of them."""
+        with self._help(runs, keys):
+            return [self._metrics_of(run, keys) for run in runs]
+
+    def _help(
+        self, runs: Sequence[RecordedRun], keys: Sequence[str] | None
+    ) -> AbstractContextManager[None]:
+        """A second process, when there is much to parse in the files of one folder."""
+        folders = {(run.root, run.files.prefix) for run in runs}
+        memory = self._memories.get(runs[0].root) if len(folders) == 1 else None
+        if memory is not None:
+            paths = [path for run in runs for path in run.metrics_paths()]
+            if worth_it(Cache(memory), runs[0].files, paths):
+                return helped(memory, runs[0].files, paths, keys)
+        return nullcontext()
+
+    def _metrics_of(self, run: RecordedRun, keys: Sequence[str] | None) -> Part:
+        read = self._reader(run).columns
+        found = [read(run.files, path, keys) for path in run.metrics_paths()]
+        merged = merge_columns([columns for columns in found if columns is not None])
+        self._report(run, "metrics.jsonl", merged.malformed, merged.torn)
+        return Part({"run": run.id, "sweep": run.sweep}, merged.with_any(keys))
+
+    def points(self, run: RecordedRun, key: str) -> list[Point]:
+        """What `metrics.numbers` gives of a run's history."""
+        columns = self._metrics_of(run, [key]).columns
+        steps, values = columns.column("step"), columns.column(key).copy()
+        for row, value in columns.odd.get(key, {}).items():
+            number = as_float(value)
+            if number is not None:
+                values[row] = number
+        known = zip(steps.tolist(), present(steps).tolist(), strict=True)
+        there = present(values).tolist()
+        rows = zip(known, values.tolist(), there, strict=True)
+        return [Point(step if has else None, value) for (step, has), value, ok in rows if ok]
+
+    def rollouts(
+        self,
+        runs: Sequence[RecordedRun],
+        iteration: int | None = None,
+        keys: Sequence[str] | None = None,
+    ) -> list[Part]:
+        """The rollouts of each run; see `rollouts.rollout_parts`."""
+        parts: list[Part] = []
+        for run in runs:
+            common = {"run": run.id, "sweep": run.sweep}
+            cache = self._reader(run).cache
+            found = rollout_parts(cache, run.files, run.folders(), common, iteration, keys)
+            malformed = sum(part.columns.malformed for part in found)
+            self._report(run, "rollout summaries", malformed, 0)
+            parts += found
+        return parts
+
+    def makers(self, query: str, runs: Sequence[RecordedRun]) -> dict[str, Callable[[], Any]]:
+        """What makes the tables that a query may ask for, of these runs."""
+
+        def metrics() -> Any:
+            parts = self.metrics(runs, self._meant(query, runs))
+            return numbers_table(parts, ["step"], metric_column, whole=["step"])
+
+        def checkpoints() -> Any:
+            return plain_table(checkpoint_rows(runs), ("run", "sweep", "attempt", "name"))
+
+        return {
+            "metrics": metrics,
+            "rollouts": lambda: numbers_table(
+                self.rollouts(runs), COLUMNS, common=("run", "sweep", *LABELS)
+            ),
+            "checkpoints": checkpoints,
+        }
+
+    def _meant(self, query: str, runs: Sequence[RecordedRun]) -> list[str] | None:
+        """The metrics that a query may mean; None for all."""
+        if mentions_all(query, "metrics"):
+            return None
+        found: dict[str, None] = {}
+        for run in runs:
+            for path in run.metrics_paths():
+                found.update(dict.fromkeys(self._reader(run).keys(run.files, path)))
+        return ["step", *(key for key in found if key != "step" and mentioned(key, query))]
+
+
+def checkpoint_rows(runs: Sequence[RecordedRun]) -> list[dict[str, Any]]:
+    """A dict a checkpoint: what its record holds, and `run sweep attempt`."""
+    return [
+        {**recorded, "run": run.id, "sweep": run.sweep}
+        for run in runs
+        for recorded in run.checkpoint_records()
+    ]
+
+
+def metric_column(key: str) -> str:
+    """The name of the column of a metric."""
+    return f"metric.{key}" if key in ("run", "sweep") else key

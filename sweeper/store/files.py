@@ -1,0 +1,344 @@
+"""The store: where a sweep's state and results lie. Every write is whole or did not happen.
+
+Durable when a call returns: `create` and `replace` (file and directory entry synced to disk).
+Not durable until the operating system gets round to it: `append`, and `replace(durable=False)`,
+which is for heartbeats.
+
+Standard library only, and little of it: the worker loads this for every job. What is not a folder
+is in `remote.py`.
+"""
+
+import errno
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from importlib import import_module
+from typing import NamedTuple, Protocol
+
+from sweeper.errors import AlreadyExists, NotFound, StoreError
+
+__all__ = ["Entry", "LocalStore", "Store", "default_root", "open_store"]
+
+_TEMPORARY = ".tmp-"
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+class Entry(NamedTuple):
+    """A file in a listing: its path relative to the root, bytes, and a stamp that changes with
+    its content (nanoseconds of modification time on a local store)."""
+
+    path: str
+    size: int
+    stamp: int
+
+
+class Store(Protocol):
+    """What sweeper asks of a place to keep things. Paths are relative, with `/`.
+
+    Raises `StoreError` when the place does not answer or refuses.
+    """
+
+    root: str
+
+    def create(self, path: str, data: bytes) -> None:
+        """Write a new file; `AlreadyExists` when there is one, however close the race."""
+        ...
+
+    def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        """Write a file, new or not; a reader sees the old or the new content, never a mixture."""
+        ...
+
+    def append(self, path: str, data: bytes) -> None:
+        """Add to the end of a file, made when missing. One writer a file."""
+        ...
+
+    def read(self, path: str) -> bytes:
+        """The whole file; `NotFound` when there is none."""
+        ...
+
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        """Bytes `start` to `end` (exclusive), fewer where the file is shorter."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or folder at `path`."""
+        ...
+
+    def list(self, prefix: str) -> Iterator[Entry]:
+        """Every file below the folder `prefix`, at any depth, in no order; none when missing."""
+        ...
+
+    def names(self, prefix: str) -> Iterator[str]:
+        """Paths of every file below the folder `prefix`, as `list` without a look at each."""
+        ...
+
+    def folders_with(self, name: str) -> Iterator[str]:
+        """Names of the folders right below the root that hold a file called `name`."""
+        ...
+
+    def upload(self, path: str, source: str) -> None:
+        """`replace` with what the file `source` of this machine holds; `NotFound` without it."""
+        ...
+
+    def remove(self, paths: Iterable[str]) -> None:
+        """Remove files; one that is not there is as good."""
+        ...
+
+    def local_path(self, path: str) -> str | None:
+        """Where the path lies on this machine's disk, for programs that need a real one; None on a
+        store that is elsewhere."""
+        ...
+
+
+class LocalStore:
+    """A folder on a local disk (or a shared one with working `link` and `rename`).
+
+    A writer that is killed may leave a small file `.tmp-...` behind. Listings pass over it, nothing
+    ever reads it, and nobody needs to remove it.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = os.path.abspath(root)
+        self._inode = 0
+
+    def _full(self, path: str) -> str:
+        self._see_root()
+        return self._inside(path)
+
+    def _inside(self, path: str) -> str:
+        full = os.path.normpath(os.path.join(self.root, path))
+        if full != self.root and not full.startswith(self.root + os.sep):
+            raise StoreError(f"{path}: outside the store {self.root}")
+        return full
+
+    def _see_root(self) -> None:
+        """Once it was there, the root is never made again. A disk that was unmounted leaves no
+        folder behind, or an empty one: that is no store without sweeps, but no store."""
+        try:
+            inode = os.stat(self.root).st_ino
+        except OSError as error:
+            if self._inode:
+                raise StoreError(f"{self.root}: is gone ({error.strerror})") from error
+            return
+        if inode != self._inode:
+            if self._inode and not os.listdir(self.root):
+                raise StoreError(f"{self.root}: is empty, and was not: is its disk mounted?")
+            self._inode = inode
+
+    def _write_temporary(self, full: str, data: bytes, durable: bool) -> str:
+        folder = os.path.dirname(full)
+        _make_folder(folder)
+        temporary = os.path.join(folder, f"{_TEMPORARY}{os.getpid()}-{os.urandom(4).hex()}")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        try:
+            _write_all(descriptor, data)
+            if durable:
+                os.fsync(descriptor)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+        finally:
+            os.close(descriptor)
+        return temporary
+
+    def create(self, path: str, data: bytes) -> None:
+        full = self._full(path)
+        try:
+            temporary = self._write_temporary(full, data, durable=True)
+            try:
+                # link() fails when the name is taken, and never shows half a file.
+                os.link(temporary, full)
+            except OSError as error:
+                if error.errno in _NO_LINKS:
+                    raise StoreError(
+                        f"{full}: there are no hard links on this disk, by which sweeper creates a "
+                        "file that nobody else has: choose a folder on another (--root)"
+                    ) from error
+                raise
+            finally:
+                os.unlink(temporary)
+            _sync_folder(os.path.dirname(full))
+        except FileExistsError as error:
+            raise AlreadyExists(f"{full}: exists already") from error
+        except OSError as error:
+            raise _store_error(full, error) from error
+
+    def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        full = self._full(path)
+        try:
+            temporary = self._write_temporary(full, data, durable)
+            try:
+                os.replace(temporary, full)
+            except OSError:
+                os.unlink(temporary)
+                raise
+            if durable:
+                _sync_folder(os.path.dirname(full))
+        except OSError as error:
+            raise _store_error(full, error) from error
+
+    def append(self, path: str, data: bytes) -> None:
+        full = self._full(path)
+        try:
+            _make_folder(os.path.dirname(full))
+            descriptor = os.open(full, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            try:
+                size = os.fstat(descriptor).st_size
+                try:
+                    _write_all(descriptor, data)
+                except OSError:
+                    os.ftruncate(descriptor, size)  # not half of it: the disk is full, say
+                    raise
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise _store_error(full, error) from error
+
+    def read(self, path: str) -> bytes:
+        full = self._full(path)
+        try:
+            with open(full, "rb") as file:
+                return file.read()
+        except FileNotFoundError as error:
+            raise NotFound(f"{full}: no such file") from error
+        except OSError as error:
+            raise _store_error(full, error) from error
+
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        full = self._full(path)
+        try:
+            with open(full, "rb") as file:
+                file.seek(start)
+                return file.read(end - start)
+        except FileNotFoundError as error:
+            raise NotFound(f"{full}: no such file") from error
+        except OSError as error:
+            raise _store_error(full, error) from error
+
+    def exists(self, path: str) -> bool:
+        full = self._full(path)
+        try:
+            os.stat(full)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise _store_error(full, error) from error
+        return True
+
+    def list(self, prefix: str) -> Iterator[Entry]:
+        for item, path in self._walk(prefix):
+            try:
+                status = item.stat()
+            except FileNotFoundError:
+                continue  # removed or replaced since scandir saw it
+            except OSError as error:
+                raise _store_error(item.path, error) from error
+            yield Entry(path, status.st_size, status.st_mtime_ns)
+
+    def names(self, prefix: str) -> Iterator[str]:
+        return (path for _, path in self._walk(prefix))
+
+    def _walk(self, prefix: str) -> Iterator[tuple["os.DirEntry[str]", str]]:
+        start = self._full(prefix)
+        pending = [(start, os.path.relpath(start, self.root).replace(os.sep, "/"))]
+        while pending:
+            folder, relative = pending.pop()
+            try:
+                found = os.scandir(folder)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                raise _store_error(folder, error) from error
+            with found:
+                for item in found:
+                    path = item.name if relative == "." else f"{relative}/{item.name}"
+                    if item.is_dir(follow_symlinks=False):
+                        pending.append((item.path, path))
+                    elif not item.name.startswith(_TEMPORARY):
+                        yield item, path
+
+    def folders_with(self, name: str) -> Iterator[str]:
+        try:
+            found = os.scandir(self.root)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise _store_error(self.root, error) from error
+        with found:
+            for item in found:
+                if item.is_dir() and os.path.exists(os.path.join(item.path, name)):
+                    yield item.name
+
+    def upload(self, path: str, source: str) -> None:
+        try:
+            with open(source, "rb") as file:
+                data = file.read()
+        except FileNotFoundError as error:
+            raise NotFound(f"{source}: no such file") from error
+        except OSError as error:
+            raise _store_error(source, error) from error
+        self.replace(path, data)
+
+    def remove(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            full = self._full(path)
+            try:
+                with suppress(FileNotFoundError):
+                    os.unlink(full)
+            except OSError as error:
+                raise _store_error(full, error) from error
+
+    def local_path(self, path: str) -> str | None:
+        return self._inside(path)
+
+
+def default_root() -> str:
+    """Where sweeps lie when nobody says otherwise: $SWEEPER_ROOT, else `sweeps` here."""
+    return os.environ.get("SWEEPER_ROOT") or "sweeps"
+
+
+def open_store(root: str) -> Store:
+    """The store at `root`: a folder, a `file://` URL of one, or a URL as `sweeper.store.remote`
+    has them (`s3://bucket/prefix`).
+
+    Raises `StoreError` for a kind of store that there is no code for.
+    """
+    scheme, separator, rest = root.partition("://")
+    if not separator:
+        return LocalStore(os.path.expanduser(root))
+    if scheme == "file":
+        return LocalStore(rest)
+    # By name: it is built on this module, and a worker with a local store must not load it.
+    return import_module("sweeper.store.remote").open_remote(root)
+
+
+def _make_folder(folder: str) -> None:
+    """Make a folder and those above it, durably."""
+    if os.path.isdir(folder):
+        return
+    parent = os.path.dirname(folder)
+    _make_folder(parent)
+    try:
+        os.mkdir(folder)
+    except FileExistsError as error:
+        if not os.path.isdir(folder):  # a file is in the way: no race that was lost
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error
+    _sync_folder(parent)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _sync_folder(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _store_error(full: str, error: OSError) -> StoreError:
+    return StoreError(f"{full}: {error.strerror or error}")

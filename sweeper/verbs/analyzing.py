@@ -1,0 +1,72 @@
+"""What won: the verbs that ask `analysis`, which is loaded only here."""
+
+import os
+from argparse import Namespace
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from sweeper.errors import EnvironmentFailure
+from sweeper.store.files import default_root
+from sweeper.terminal import print_json
+
+if TYPE_CHECKING:
+    from sweeper.registry import Registry
+
+__all__ = ["analyze", "compare"]
+
+
+def analyze(arguments: Namespace) -> int:
+    """Write the report, print the verdict."""
+    registry, names = _named(arguments.root, arguments.sweeps)
+    report = _analysis().analyze(
+        registry,
+        names,
+        metric=arguments.metric,
+        goal=arguments.goal,
+        out=arguments.out,
+        prices=arguments.prices,
+        pictures=not arguments.no_pictures,
+    )
+    if arguments.json:
+        return print_json(report.document)
+    print(report.verdict)
+    print(f"\nreport: {report.html_path}")
+    return 0
+
+
+def compare(arguments: Namespace) -> int:
+    """Two sweeps cell by cell, or two cells seed by seed."""
+    registry, (a, b) = _named(arguments.root, [arguments.a, arguments.b])
+    found = _analysis().versus(registry, a, b, metric=arguments.metric, goal=arguments.goal)
+    if arguments.json:
+        return print_json(found.document)
+    print(found.text)
+    return 0
+
+
+def _analysis() -> ModuleType:
+    import analysis
+
+    if not hasattr(analysis, "analyze"):
+        raise EnvironmentFailure(
+            f"{analysis.__file__ or 'a folder called analysis'} hides sweeper's own package of "
+            "that name: take its folder off PYTHONPATH, or type `sweeper` for `python -m sweeper`"
+        )
+    return analysis
+
+
+def _named(root: str | None, given: list[str]) -> tuple["Registry", list[str]]:
+    """A registry that has all of them, and their names: a sweep may be given as its folder."""
+    from sweeper.registry import Registry
+
+    roots: list[str] = []
+    names: list[str] = []
+    for name in given:
+        folder = os.path.abspath(name)
+        if os.path.isfile(os.path.join(folder, "sweep.json")):
+            roots.append(os.path.dirname(folder))
+            names.append(os.path.basename(folder))
+        else:  # a name, or the path of a folder with runs of anyone's
+            roots.append(root or default_root())
+            names.append(name)
+    return Registry(*dict.fromkeys(roots)), names

@@ -1,0 +1,132 @@
+"""What a shell offers when Tab is pressed: verbs and flags by argcomplete from the parser itself,
+and from here grids, keys, sweeps and runs. Loaded only when a shell asks, and by `--completion`.
+
+    eval "$(sweeper --completion bash)"
+"""
+
+import argparse
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from argcomplete import autocomplete
+from argcomplete.completers import BaseCompleter, DirectoriesCompleter, FilesCompleter
+from argcomplete.shell_integration import shellcode
+
+from sweeper.errors import SweeperError
+from sweeper.store.files import default_root, open_store
+
+__all__ = ["Offers", "complete", "shell_code"]
+
+
+def shell_code(shell: str) -> str:
+    """What a shell evaluates once: bash, zsh or fish."""
+    return shellcode(["sweeper"], shell=shell)
+
+
+def complete(parser: argparse.ArgumentParser) -> None:
+    """Answer the shell that asks by the environment, and end the process."""
+    autocomplete(parser, always_complete_options=False, default_completer=Offers())
+
+
+class Offers(BaseCompleter):
+    """What may stand for an argument that has no choices of its own."""
+
+    def __call__(
+        self,
+        *,
+        prefix: str,
+        action: argparse.Action,
+        parser: argparse.ArgumentParser,
+        parsed_args: argparse.Namespace,
+    ) -> list[str]:
+        """Nothing where looking for it fails: the user is still typing."""
+        del parser
+        find = _OFFERS.get(action.dest)
+        try:
+            return [] if find is None else list(find(prefix, parsed_args))
+        except (SweeperError, OSError, KeyError, TypeError):
+            return []
+
+
+def _grids(prefix: str, given: Any) -> Iterable[str]:
+    del given
+    return FilesCompleter(("yaml", "yml"))(prefix)
+
+
+def _keys(prefix: str, given: Any) -> Iterable[str]:
+    """The keys that the grid gives, and those of its section `launch`. Not the recipe's other
+    fields: that would import it, which may take long."""
+    from sweeper.grid import Launch, load_grid
+
+    drop, sign = ("~", "") if prefix.startswith("~") else ("", "=")
+    grid = load_grid(given.grid)
+    keys = [*grid.base, *(key for block in grid.blocks for key in block.axes)]
+    keys += [key for entry in grid.include for key in entry]
+    keys += ["seeds", *(f"launch.{name.removesuffix('_s')}" for name in Launch._fields)]
+    return (f"{drop}{key}{sign}" for key in dict.fromkeys(keys))
+
+
+def _sweeps(prefix: str, given: Any) -> Iterable[str]:
+    from sweeper.store.sweeps import find_sweeps
+
+    del prefix
+    return find_sweeps(open_store(given.root or default_root()))
+
+
+def _runs(prefix: str, given: Any) -> Iterable[str]:
+    """`sweep/`, and with that typed the names of its runs."""
+    from sweeper.store.sweeps import read_plan
+
+    sweep, slash, _ = prefix.partition("/")
+    if not slash:
+        return (f"{name}/" for name in _sweeps(prefix, given))
+    store = open_store(given.root or default_root())
+    return (f"{sweep}/{run['name']}" for run in read_plan(store, sweep)["runs"])
+
+
+def _recipes(prefix: str, given: Any) -> Iterable[str]:
+    from importlib import metadata
+
+    del given
+    names = [point.name for point in metadata.entry_points(group="sweeper.recipes")]
+    return [*names, *FilesCompleter(("py",))(prefix)]
+
+
+def _states(prefix: str, given: Any) -> Iterable[str]:
+    from sweeper.states import State
+
+    del prefix, given
+    return (state.value for state in State)
+
+
+def _backends(prefix: str, given: Any) -> Iterable[str]:
+    from sweeper.backends import backend_names
+
+    del prefix, given
+    return backend_names()
+
+
+def _files(prefix: str, given: Any) -> Iterable[str]:
+    del given
+    return FilesCompleter()(prefix)
+
+
+def _folders(prefix: str, given: Any) -> Iterable[str]:
+    del given
+    return DirectoriesCompleter()(prefix)
+
+
+_OFFERS: dict[str, Callable[[str, Any], Iterable[str]]] = {
+    "backend": _backends,
+    "grid": _grids,
+    "out": _files,
+    "overrides": _keys,
+    "python": _files,
+    "recipe": _recipes,
+    "root": _folders,
+    "run": _runs,
+    "state": _states,
+    "sweep": _sweeps,
+    "sweeps": _sweeps,
+}
+"""By the argument's name in the parser."""

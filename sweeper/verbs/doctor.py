@@ -1,0 +1,118 @@
+"""`sweeper doctor`: is what a sweep needs there, and if not, how to get it."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from argparse import Namespace
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import NamedTuple
+
+from sweeper.errors import AlreadyExists, SweeperError
+from sweeper.store.files import default_root, open_store
+from sweeper.terminal import print_json, print_table
+
+__all__ = ["Check", "doctor", "examine"]
+
+
+class Check(NamedTuple):
+    """One thing that was looked at. `needed` tells a fault from a hint."""
+
+    name: str
+    good: bool
+    needed: bool
+    found: str
+
+
+def examine(root: str) -> list[Check]:
+    """Look at everything that the local and tmux backends need, and the store at `root`."""
+    looks: list[tuple[str, bool, Callable[[], str]]] = [
+        ("python", True, _python),
+        ("tinker SDK", True, lambda: f"tinker {version('tinker')}, chz {version('chz')}"),
+        ("tmux", False, _tmux),
+        ("git", False, lambda: _output("git", "--version")),
+        ("store", True, lambda: _store(root)),
+        ("engine", False, _engine),
+        ("Tinker API key", False, _key),
+    ]
+    return [_check(name, needed, look) for name, needed, look in looks]
+
+
+def _check(name: str, needed: bool, look: Callable[[], str]) -> Check:
+    try:
+        return Check(name, True, needed, look())
+    except (SweeperError, OSError, LookupError, ImportError, subprocess.SubprocessError) as error:
+        return Check(name, False, needed, str(error))
+
+
+def _python() -> str:
+    return f"{sys.version.split()[0]} at {sys.executable}"
+
+
+def _tmux() -> str:
+    if shutil.which("tmux") is None:
+        raise LookupError("not found: `apt-get install tmux`, or use `--backend local`")
+    from sweeper.backends.tmux import socket_name
+
+    return f"{_output('tmux', '-V')}, socket {socket_name()!r}"
+
+
+def _store(root: str) -> str:
+    """Exclusive create is what the promises rest on: try it."""
+    store = open_store(root)
+    if store.local_path("") is None:
+        from sweeper.launcher.elsewhere import check
+
+        check(store, ".doctor")
+        return f"{root}, creates exclusively"
+    folder = store.local_path("") or root
+    while not os.path.isdir(folder):
+        folder = os.path.dirname(folder)  # where the first launch would make it
+    with tempfile.TemporaryDirectory(prefix=".doctor-", dir=folder) as probe:
+        path = "probe"
+        store = open_store(probe)
+        store.create(path, b"1")
+        try:
+            store.create(path, b"2")
+        except AlreadyExists:
+            exclusive = True
+        else:
+            exclusive = False
+    if not exclusive:
+        raise LookupError(f"{folder} cannot create a file exclusively: use another folder")
+    return f"{root}, {shutil.disk_usage(folder).free / 1e9:.0f} GB free"
+
+
+def _engine() -> str:
+    from sweeper.engine import lifecycle
+
+    found = lifecycle.find()
+    if found is None:
+        raise LookupError("not running: a launch with `service: local` starts it")
+    return f"{found.url}, pid {found.pid}"
+
+
+def _key() -> str:
+    if not os.environ.get("TINKER_API_KEY"):
+        raise LookupError("not set: only `service: tinker` needs it (`export TINKER_API_KEY=...`)")
+    return "set"
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=10, check=True
+    ).stdout.strip()
+
+
+def doctor(arguments: Namespace) -> int:
+    """Say whether what a sweep needs is there."""
+    checks = examine(arguments.root or default_root())
+    if arguments.json:
+        print_json({"schema": 1, "checks": [check._asdict() for check in checks]})
+    else:
+        marks = {True: "ok", False: "MISSING"}
+        rows = [(c.name, marks[c.good] if c.needed or c.good else "-", c.found) for c in checks]
+        print_table(("check", "", "found"), rows)
+    return 0 if all(check.good or not check.needed for check in checks) else 6

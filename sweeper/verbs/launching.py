@@ -1,0 +1,89 @@
+"""Starting a sweep, going to where it runs, and the engine that runs may need."""
+
+import os
+import sys
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from sweeper.errors import NotFound, UsageError
+from sweeper.store.files import default_root
+from sweeper.terminal import warn
+
+if TYPE_CHECKING:
+    pass
+
+__all__ = ["attach", "engine", "launch"]
+
+
+def launch(arguments: Namespace) -> int:
+    """Start a grid, or go on with it."""
+    from sweeper.launcher import start
+    from sweeper.launcher.planning import planned_by
+    from sweeper.launcher.progress import exit_code, showing_progress
+
+    planned = planned_by(arguments)
+    for warning in planned.warnings:
+        warn(f"warning: {warning}")
+    print(f"{planned.name}: {len(planned.runs)} runs of {_short(planned.recipe.reference)}")
+    flags = {"smoke": arguments.smoke, "live": arguments.live}
+    where = f"{planned.name} --root {arguments.root}" if arguments.root else planned.name
+    if not arguments.wait:
+        start.launch(planned, arguments.root, wait=False, tell=warn, **flags)
+        print(f"launched; watch it with `sweeper status {where} --follow`", end="")
+        print(f" or `sweeper attach {where}`" if planned.launch.backend == "tmux" else "")
+        return 0
+    if planned.launch.backend == "tmux":
+        print(f"watch it with `sweeper attach {where}` from another terminal", flush=True)
+    with showing_progress() as notify:
+        try:
+            launched = start.launch(
+                planned, arguments.root, wait=True, notify=notify, tell=warn, **flags
+            )
+        except KeyboardInterrupt:
+            print(
+                f"sweeper: interrupted; what runs goes on, `sweeper launch {arguments.grid}"
+                f"{f' --root {arguments.root}' if arguments.root else ''}` takes up the rest",
+                file=sys.stderr,
+            )
+            return 130
+    return exit_code(launched.summary) if launched.summary else 4
+
+
+def _short(reference: str) -> str:
+    """A recipe's reference on a line of its own; a command may be long and have several."""
+    line = " ".join(reference.split())
+    return line if len(line) <= 60 else line[:57] + "..."
+
+
+def attach(arguments: Namespace) -> int:
+    """Become a tmux client that shows a sweep's windows."""
+    from sweeper.backends.tmux import TmuxServer, socket_name
+    from sweeper.registry import Registry
+
+    registry = Registry(arguments.root or default_root())
+    found = registry.sweep_records()
+    names = [s["sweep"] for s in sorted(found, key=lambda s: s["created"] or "")]
+    if not names:
+        raise NotFound(f"no sweep in {arguments.root or default_root()}")
+    name = arguments.sweep or names[-1]
+    sweep = registry.sweep(name)
+    server = TmuxServer()
+    server.check()
+    session = server.session(f"{sweep.root}/{sweep.name}")
+    if session is None:
+        raise NotFound(
+            f"{name!r} has no tmux session: its windows were closed, or it ran elsewhere"
+        )
+    if not sys.stdout.isatty():
+        raise UsageError("attach needs a terminal")
+    sys.stdout.flush()
+    environment = {k: v for k, v in os.environ.items() if k != "TMUX"}  # inside a tmux is fine
+    command = ["tmux", "-L", socket_name(), "attach", "-t", session]
+    os.execvpe(command[0], command, environment)
+
+
+def engine(arguments: Namespace) -> int:
+    """Serve, look for, or stop the local engine."""
+    from sweeper.engine.__main__ import main
+
+    return main(arguments.rest)

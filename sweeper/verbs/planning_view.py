@@ -1,0 +1,215 @@
+"""`sweeper plan`, and how it looks: text of our own, since what draws tables takes longer to load
+than a plan takes to make. As wide as the terminal, as wide as it needs to be elsewhere."""
+
+import argparse
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sweeper.grid.naming import canonical
+from sweeper.grid.overrides import flow
+from sweeper.launcher.planning import (
+    Survey,
+    command,
+    counts,
+    document,
+    environment,
+    log_path,
+    planned_by,
+    survey,
+)
+from sweeper.planner.plan import Plan
+from sweeper.store.files import Store, default_root, open_store
+from sweeper.terminal import print_json, warn
+
+__all__ = ["cut", "full", "plan", "short", "table"]
+
+_SHOWN = 40
+"""How many runs are listed unless all are asked for."""
+_LISTED = 12
+"""An axis with more numbers is shown as their range."""
+_GAP = "  "
+_LEAST = 8
+"""No column is cut below so many characters."""
+
+
+def plan(arguments: argparse.Namespace) -> int:
+    """Show what `launch` would start, and what is there already."""
+    planned = planned_by(arguments)
+    store = open_store(arguments.root or default_root())
+    found = survey(planned, store)
+    if arguments.json:
+        return print_json(document(found, store))
+    for warning in found.plan.warnings:
+        warn(f"warning: {warning}")
+    lines = full(found, store) if arguments.full else short(found)
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+    return 0
+
+
+def short(found: Survey) -> Iterator[str]:
+    """The axes, the counts, the first runs."""
+    plan, width = found.plan, terminal_width()
+    yield from _clipped(_head(plan), width)
+    axes = list(_axes(plan))
+    if axes:
+        yield ""
+        yield from table(("key", "values", ""), axes, width, gives=2)
+    yield ""
+    yield from _clipped(f"{_size(plan)}: {counts(found)}", width)
+    if found.retired:
+        yield from _clipped(
+            f"{found.retired} runs on record are not in this grid: launch leaves them there", width
+        )
+    yield ""
+    rows = [
+        (fate.run.name, fate.run.id, fate.state.state.value, _act(fate.attempt))
+        for fate in found.fates[:_SHOWN]
+    ]
+    yield from table(("run", "id", "state", "launch"), rows, width)
+    if len(found.fates) > _SHOWN:
+        yield f"... and {len(found.fates) - _SHOWN} more (--full shows all)"
+
+
+def full(found: Survey, store: Store) -> Iterator[str]:
+    """Everything that a launch would submit, every value as it will be given."""
+    plan, recipe = found.plan, found.plan.recipe
+    launch = plan.launch
+    yield _head(plan)
+    yield f"{_size(plan)}: {counts(found)}"
+    yield ""
+    what = {
+        "recipe": recipe.reference,
+        "class": recipe.config_class,
+        "python": recipe.python,
+        "cwd": recipe.cwd,
+        "log_path": log_path(plan.name, "<run id>", 0, store).removesuffix(".0") + ".<attempt>",
+        "environment": ", ".join(environment(plan)),
+        "secrets": ", ".join(plan.secrets) or None,
+        **{
+            key: value if isinstance(value, str) else flow(value)
+            for key, value in launch.document().items()
+            if key not in ("python", "cwd", "log_path_field") and value not in (None, {})
+        },
+    }
+    yield from (f"{key:<12}  {_one_line(str(v))}" for key, v in what.items() if v is not None)
+    for fate in found.fates:
+        run = fate.run
+        yield ""
+        yield f"{run.name}  {run.id}  {fate.state.state.value}  {_act(fate.attempt)}"
+        attempt = max(1, fate.attempt)
+        folder = log_path(plan.name, run.id, attempt, store)
+        argv = command(plan, run, attempt, folder)
+        if argv is not None:
+            yield f"  command: {_one_line(flow(argv))}"
+        for key, value in run.config.items():
+            yield f"  {key}: {_one_line(flow(value))}"
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal, None where the output is none."""
+    if not sys.stdout.isatty():
+        return None
+    try:
+        return int(os.environ.get("COLUMNS", "")) or 80
+    except ValueError:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
+
+
+def table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | None, gives: int = 0
+) -> Iterator[str]:
+    """The lines of a table. Where it is wider than `width`, column `gives` is cut."""
+    widths = [max(map(_columns, cells)) for cells in zip(columns, *rows, strict=True)]
+    if width is not None:
+        others = sum(widths) - widths[gives] + len(_GAP) * (len(columns) - 1)
+        widths[gives] = max(_LEAST, min(widths[gives], width - others))
+    for row in (columns, *rows):
+        cells = [cut(text, size) for text, size in zip(row, widths, strict=True)]
+        padded = (c + " " * (size - _columns(c)) for c, size in zip(cells, widths, strict=True))
+        yield _GAP.join(padded).rstrip()
+
+
+def cut(text: str, width: int) -> str:
+    """A text of at most `width` columns: of a longer one the beginning and the end, where a run's
+    name has its seed."""
+    if _columns(text) <= width:
+        return text
+    end = (width - 3) // 3
+    begin = width - 3 - end
+    while _columns(text[:begin]) + _columns(text[len(text) - end :]) + 3 > width:
+        begin, end = max(0, begin - 1), max(0, end - 1)
+    return f"{text[:begin]}...{text[len(text) - end :]}"
+
+
+def _clipped(text: str, width: int | None) -> Iterator[str]:
+    yield text if width is None else cut(text, width)
+
+
+def _columns(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    from unicodedata import combining, east_asian_width
+
+    return sum(0 if combining(c) else 1 + (east_asian_width(c) in "WF") for c in text)
+
+
+def _one_line(text: str) -> str:
+    """Without what would move a terminal's cursor or turn its text around."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def _act(attempt: int) -> str:
+    return {0: "leave", 1: "start"}.get(attempt, f"attempt {attempt}")
+
+
+def _head(plan: Plan) -> str:
+    recipe = " ".join(plan.recipe.reference.split())
+    recipe = recipe if len(recipe) <= 60 else f"{recipe[:57]}..."
+    most = f"at most {plan.launch.max_parallel} at once"
+    return (
+        f"{plan.name}: {_one_line(recipe)} on {plan.launch.backend}, service {plan.service}, {most}"
+    )
+
+
+def _size(plan: Plan) -> str:
+    cells = Counter(run.cell for run in plan.runs)
+    each = set(cells.values())
+    times = f" x {each.pop()} seeds" if len(each) == 1 and len(plan.runs) > len(cells) else ""
+    return f"{_many(len(cells), 'cell')}{times}, {_many(len(plan.runs), 'run')}"
+
+
+def _many(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _axes(plan: Plan) -> Iterator[tuple[str, str, str]]:
+    """Each key that varies: how many values it has, and which. From the runs themselves, so that
+    it holds for axes that are zipped, sampled, conditional or cut by `exclude` alike."""
+    seen: dict[str, dict[str, Any]] = {key: {} for key in plan.axes}
+    present: Counter[str] = Counter()
+    texts: dict[int, str] = {}
+    for run in plan.runs:
+        for key, value in run.config.items():
+            present[key] += 1
+            text = texts.get(id(value)) or texts.setdefault(id(value), canonical(value))
+            seen.setdefault(key, {})[text] = value
+    seed = plan.recipe.seed_field
+    for key, values in seen.items():
+        partly = present[key] < len(plan.runs)
+        if values and key != seed and (key in plan.axes or len(values) > 1 or partly):
+            where = f" (in {present[key]} of {len(plan.runs)} runs)" if partly else ""
+            yield key, str(len(values)), _listed(list(values.values())) + where
+    seeds = sorted({run.seed for run in plan.runs if run.seed is not None})
+    if len(seeds) > 1:
+        yield seed or "seed", str(len(seeds)), _listed(seeds)
+
+
+def _listed(values: Sequence[Any]) -> str:
+    if len(values) > _LISTED and all(type(value) in (int, float) for value in values):
+        return f"{flow(min(values))} to {flow(max(values))}"
+    return ", ".join(
+        _one_line(value if isinstance(value, str) and value else flow(value)) for value in values
+    )

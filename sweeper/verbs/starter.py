@@ -1,0 +1,321 @@
+"""`sweeper init`: a commented grid for a recipe, to start from. It plans as it stands, unless the
+recipe needs a value that nobody can guess; the fields with their types, defaults and docs are what
+the recipe's own interpreter says."""
+
+import argparse
+import os
+import re
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from sweeper.errors import UsageError
+from sweeper.grid.nodes import scalar
+from sweeper.grid.options import is_name
+from sweeper.grid.overrides import flow
+from sweeper.recipe.reference import Recipe, inspect
+
+__all__ = ["SCHEMA_PATH", "Field", "fields_of", "grid_text", "init"]
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+SCHEMA_PATH = os.path.join(_PACKAGE, "grid.schema.json")
+
+_WIDTH = 100
+_COLUMN = 34
+_METRICS = {
+    "recipes.sft": "{name: test/nll, goal: minimize, at: last}",
+    "recipes.rl": "{name: env/all/reward/total, goal: maximize, at: last}",
+}
+_PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./:-]*(?<!:)\Z")
+_CHOICES = re.compile(r"Literal\[(.*)\]")
+_PLACEHOLDERS: Mapping[str, Any] = {"str": "FILL ME IN", "int": 1, "float": 0.1, "bool": False}
+
+
+class Field(NamedTuple):
+    """A field of a recipe's config by its dotted key. `default` is YAML, None where there is no
+    plain one; `choices` are the values of a Literal."""
+
+    key: str
+    type: str
+    default: str | None
+    doc: str
+    required: bool
+    choices: tuple[Any, ...]
+    value: Any
+
+
+class Guess(NamedTuple):
+    """What a starter grid sets: an axis, and what the recipe needs; and `lacks`, sentences about
+    what it needs beside these."""
+
+    axis: tuple[str, list[Any]] | None
+    needed: dict[str, Any]
+    lacks: list[str]
+
+
+def init(arguments: argparse.Namespace) -> int:
+    """Write a starter grid, or print the names of recipes, or the JSON Schema of grids."""
+    from sweeper.terminal import warn
+
+    if arguments.schema:
+        with open(SCHEMA_PATH, encoding="utf-8") as file:
+            sys.stdout.write(file.read())
+        return 0
+    if arguments.list:
+        from importlib import metadata
+
+        for point in sorted(metadata.entry_points(group="sweeper.recipes")):
+            print(f"{point.name}  {point.value}")
+        return 0
+    reference = arguments.recipe or "sft"
+    name = _name(reference)
+    out = arguments.out or f"{name}.yaml"
+    if out != "-" and os.path.lexists(out):  # before the recipe is imported, which takes a while
+        raise UsageError(f"{out} is there already: choose another file with --out")
+    recipe, _ = inspect(reference, [], arguments.python, deep=True)
+    fields = list(fields_of(recipe.takes, _ours(recipe)))
+    guess = _guess(reference, fields, arguments.python)
+    text = grid_text(name, recipe, fields, guess, python=arguments.python, out=out)
+    for sentence in guess.lacks:
+        warn(f"warning: the grid does not plan yet: {sentence}")
+    if out == "-":
+        sys.stdout.write(text)
+        return 0
+    try:
+        with open(out, "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UsageError(f"{out} is there already: choose another file with --out") from None
+    except OSError as error:
+        raise UsageError(f"cannot write {out}: {error.strerror}") from error
+    print(f"wrote {out}; look at it with `sweeper plan {out}`")
+    return 0
+
+
+def fields_of(
+    takes: Mapping[str, Mapping[str, Any]],
+    ours: frozenset[str],
+    above: str = "",
+    needed: bool = True,
+) -> Iterator[Field]:
+    """The fields that a grid can give, those of nested configs by dotted keys; `ours` left out.
+    What a nested config needs is required where that config is (`needed`)."""
+    for name, about in takes.items():
+        key = f"{above}{name}"
+        if key in ours:
+            continue
+        required = needed and bool(about.get("required"))
+        if about.get("fields"):
+            yield from fields_of(about["fields"], ours, f"{key}.", required)
+            continue
+        default = flow(about["default"]) if "default" in about else None
+        value = about.get("default")
+        if isinstance(value, str):
+            default = _yaml(value)
+        choices = _choices(str(about["type"]))
+        doc = " ".join(str(about.get("doc", "")).split())
+        yield Field(key, str(about["type"]), default, doc, required, choices, value)
+
+
+def grid_text(
+    name: str, recipe: Recipe, fields: list[Field], guess: Guess, *, python: str | None, out: str
+) -> str:
+    """The grid as YAML, with comments."""
+    return "\n".join([*_lines(name, recipe, fields, guess, python, out), ""])
+
+
+def _lines(
+    name: str, recipe: Recipe, fields: list[Field], guess: Guess, python: str | None, out: str
+) -> Iterator[str]:
+    schema = _schema_below(out)
+    if schema:
+        yield f"# yaml-language-server: $schema={schema}"
+    shown = f"{name}.yaml" if out == "-" else out
+    yield f"# A sweep of {recipe.reference}."
+    yield "#"
+    width = len(shown) + len("sweeper launch ")
+    for verb, what, why in (
+        ("plan", shown, "what would run"),
+        ("launch", shown, "run it"),
+        ("analyze", name, "what won, and whether that can be believed"),
+    ):
+        yield f"#     {f'sweeper {verb} {what}':<{width}}    {why}"
+    yield ""
+    yield f"name: {_yaml(name)}"
+    yield f"recipe: {_yaml(recipe.reference)}"
+    known = {field.key for field in fields}
+    if {"base_url", "model_name"} & known:
+        yield "service: local  # an engine on this machine; tinker: the hosted service"
+    else:
+        yield "service: none   # or local, tinker: the recipe trains by the Tinker SDK"
+    yield ""
+    yield "# What all runs share. As comments: every other field, with its default."
+    yield "base:"
+    axis = guess.axis[0] if guess.axis else None
+    chosen = next((field for field in fields if field.key == axis), None)
+    for key, value in guess.needed.items():
+        yield f"  {key}: {_yaml(value)}  # needed, no default"
+    for field in fields:
+        if field.key not in guess.needed and field.key != axis and field.key != _seed(fields):
+            yield from _comment(field)
+    yield ""
+    yield "# What is compared: every combination is a cell."
+    if guess.axis is None or chosen is None:
+        yield "# grid:"
+        yield "#   some_field: [1, 2, 3]"
+    else:
+        yield "grid:"
+        yield from _comment(chosen)
+        yield f"  {guess.axis[0]}: [{', '.join(map(_yaml, guess.axis[1]))}]"
+    yield ""
+    yield from _ending(recipe, fields, python)
+
+
+def _ending(recipe: Recipe, fields: list[Field], python: str | None) -> Iterator[str]:
+    seed = _seed(fields)
+    if seed is None:
+        yield "# No seeds: the recipe has no field for one, so nothing tells how sure a result is."
+    else:
+        yield "# Replicates of each cell: they tell how much of a difference is noise."
+        doc = next(field.doc for field in fields if field.key == seed)
+        text = f"The recipe's field {seed}: {doc}" if doc else f"The recipe's field is {seed}."
+        yield from textwrap.wrap(text, initial_indent="# ", subsequent_indent="# ", width=_WIDTH)
+        yield "seeds: 3" if seed == "seed" else f"seeds: {{field: {seed}, values: 3}}"
+    yield ""
+    yield "# What decides: a key of the recipe's metrics.jsonl."
+    metric = _METRICS.get(recipe.module or "")
+    yield (
+        f"metric: {metric}"
+        if metric
+        else "# metric: {name: test/nll, goal: minimize, at: last}  # at: last | best"
+    )
+    yield ""
+    yield "launch:"
+    yield "  backend: tmux       # a window a run; or local: processes without one"
+    yield "  max_parallel: 4     # so many runs at once"
+    yield "  # retries: 1        # start a run that failed again, so many times"
+    yield "  # timeout: 2h       # stop a run that takes longer"
+    if python is not None:
+        yield f"  python: {_yaml(python)}"
+
+
+def _comment(field: Field) -> Iterator[str]:
+    """`# lora_rank: 16      # int: rank of the adapter`, folded where it is long."""
+    value = field.default
+    if value is None:
+        value = "..."
+    head = f"  # {field.key}: {value}"
+    about = f"{field.type}: {field.doc}" if field.doc else field.type
+    if field.default is None and not field.required:
+        about += " (its default is the recipe's to make)"
+    width = max(40, _WIDTH - max(len(head) + 2, _COLUMN) - 2)
+    first, *rest = textwrap.wrap(about, width, break_long_words=False) or [""]
+    yield f"{head:<{_COLUMN - 2}}  # {first}"
+    for line in rest:
+        yield f"  #{'':<{max(_COLUMN, len(head) + 2) - 3}}# {line}"
+
+
+def _guess(reference: str, fields: list[Field], python: str | None) -> Guess:
+    """What to set, as far as the recipe takes it: each value is tried."""
+    needed: dict[str, Any] = {}
+    for field in fields:
+        if field.required and field.key != _seed(fields):
+            value = field.choices[0] if field.choices else _PLACEHOLDERS.get(field.type)
+            if value is not None:
+                needed[field.key] = value
+    candidates = [(f.key, values) for f in _in_order(fields) if (values := _values(f))][:12]
+    tries = [(key, {**needed, key: value}) for key, values in candidates for value in values]
+    _, problems = inspect(reference, [needed, *(config for _, config in tries)], python)
+    bad = {tries[p.number - 1][0] for p in problems if p.number}
+    axis = next((found for found in candidates if found[0] not in bad), None)
+    if axis is not None:
+        needed.pop(axis[0], None)
+    return Guess(axis, needed, [p.message for p in problems if not p.number])
+
+
+def _in_order(fields: list[Field]) -> list[Field]:
+    """The fields by how likely they are to be swept."""
+
+    def rank(field: Field) -> tuple[int, int]:
+        last = field.key.rpartition(".")[2]
+        named = ("learning_rate", "lr")
+        order = 0 if last in named else 1 if last.endswith(named) else 2
+        kinds = ("float", "int")
+        kind = 3 if field.choices else 4 if field.type not in kinds else kinds.index(field.type)
+        return order, kind
+
+    seed = _seed(fields)
+    return sorted((field for field in fields if field.key != seed), key=rank)
+
+
+def _values(field: Field) -> list[Any]:
+    """Values worth comparing, the default among them; none for a field that has no such."""
+    value = field.value
+    if len(field.choices) > 1:
+        return list(field.choices)
+    if field.type == "bool":
+        return [False, True]
+    if type(value) is float and value > 0:
+        return [float(f"{value / 3:.1g}"), value, float(f"{value * 3:.1g}")]
+    if type(value) is int and value > 1:
+        return [value, 2 * value]
+    return []
+
+
+def _choices(annotation: str) -> tuple[Any, ...]:
+    """The values of `Literal['a', 'b']`, which are data; none for another type."""
+    from ast import literal_eval
+
+    match = _CHOICES.search(annotation)
+    if match is None:
+        return ()
+    try:
+        found = literal_eval(f"({match.group(1)},)")
+    except (ValueError, SyntaxError):
+        return ()
+    return tuple(found) if all(type(v) in (str, int, bool) for v in found) else ()
+
+
+def _seed(fields: list[Field]) -> str | None:
+    """The field that takes the seed."""
+    integers = [field.key for field in fields if field.type in ("int", "int | None")]
+    if "seed" in integers:
+        return "seed"
+    return next((key for key in integers if key.endswith("_seed")), None)
+
+
+def _ours(recipe: Recipe) -> frozenset[str]:
+    return frozenset({recipe.log_path_field or "log_path", "behavior_if_log_dir_exists"})
+
+
+def _name(reference: str) -> str:
+    """`pkg.train:Config` -> train, `path/to/toy.py` -> toy; `sweep` when that names no sweep."""
+    head = reference.partition(":")[0]
+    if head.endswith(".py") or "/" in head:
+        name = os.path.splitext(os.path.basename(head))[0]
+    else:
+        name = head.rpartition(".")[2]
+    return name if is_name(name) else "sweep"
+
+
+def _schema_below(out: str) -> str | None:
+    """The path of the JSON Schema from the grid, where an editor finds it on every machine that
+    has this folder: when both lie below the current one. No address on the network."""
+    here = os.path.realpath(".") + os.sep
+    grid = os.path.realpath(out)
+    schema = os.path.realpath(SCHEMA_PATH)
+    if out == "-" or not schema.startswith(here) or not grid.startswith(here):
+        return None
+    return os.path.relpath(schema, os.path.dirname(grid))
+
+
+def _yaml(value: Any) -> str:
+    """A value as YAML, strings without quotes where they need none."""
+    if isinstance(value, str) and _PLAIN.match(value) and scalar(value) == value:
+        return value
+    if isinstance(value, float) and 0 < abs(value) < 1e-2:
+        mantissa, _, exponent = f"{value:e}".partition("e")
+        short = f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+        return short if float(short) == value else flow(value)
+    return flow(value)

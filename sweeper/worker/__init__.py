@@ -1,0 +1,1 @@
+"""Inside the job: one attempt of a run."""

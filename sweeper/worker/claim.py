@@ -1,0 +1,58 @@
+"""Claiming an attempt: of all the workers that a backend may start for it, one trains."""
+
+import os
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from sweeper.errors import AlreadyExists, NotFound, StoreError
+from sweeper.states import Event
+from sweeper.store.documents import SCHEMA, encode, read_json, timestamp
+from sweeper.store.files import Store
+from sweeper.store.layout import Layout
+
+__all__ = ["claim", "newer_attempt", "patiently"]
+
+T = TypeVar("T")
+_PAUSES = (1.0, 2.0, 4.0, 8.0)
+"""Seconds between tries of what must not fail for a store that does not answer at once."""
+
+
+def patiently(action: Callable[[], T]) -> T:
+    """Do `action`; again, a few times, when the store does not answer. What it says (`NotFound`,
+    `AlreadyExists`) is an answer."""
+    for pause in _PAUSES:
+        try:
+            return action()
+        except (NotFound, AlreadyExists):
+            raise
+        except StoreError:
+            time.sleep(pause)
+    return action()
+
+
+def claim(store: Store, layout: Layout, run: str, attempt: int) -> bool:
+    """Whether the attempt is ours from now on. The nonce tells our own claim, when the reply to the
+    create was lost and it is tried again, from another worker's."""
+    nonce = os.urandom(8).hex()
+    path = layout.event(run, attempt, Event.CLAIMED)
+    body = {
+        "schema": SCHEMA,
+        "time": timestamp(),
+        "started": timestamp(),
+        "nonce": nonce,
+        "host": os.uname().nodename,
+        "pid": os.getpid(),
+    }
+    if patiently(lambda: newer_attempt(store, layout, run, attempt)):
+        return False
+    try:
+        patiently(lambda: store.create(path, encode(body)))
+    except AlreadyExists:
+        return patiently(lambda: read_json(store, path)).get("nonce") == nonce
+    return True
+
+
+def newer_attempt(store: Store, layout: Layout, run: str, attempt: int) -> bool:
+    """Whether the launcher has given this attempt up and opened the next."""
+    return store.exists(layout.event(run, attempt + 1, Event.INTENT))

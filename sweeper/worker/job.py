@@ -1,0 +1,128 @@
+"""From the job's description to what is executed: the folder, the command, its environment."""
+
+import json
+import os
+from typing import Any, NamedTuple
+
+from sweeper.command import BOOTSTRAP
+from sweeper.errors import EnvironmentFailure
+from sweeper.store.documents import SCHEMA, encode
+from sweeper.store.files import Store
+from sweeper.store.layout import Layout
+from sweeper.worker import seeding
+
+__all__ = ["Prepared", "prepare", "read_environment"]
+
+
+class Prepared(NamedTuple):
+    """What to execute. `log_path` is the recipe's own folder, which exists. It lies in `place`: the
+    store, or its spool on this machine where the store is elsewhere."""
+
+    command: list[str]
+    environment: dict[str, str]
+    cwd: str
+    log_path: str
+    place: Store
+
+
+def prepare(store: Store, layout: Layout, job: dict[str, Any]) -> Prepared:
+    """Make the recipe's folder, start it from what an earlier attempt left, and say what to run.
+    May be done again. Raises `StoreError`, `EnvironmentFailure` and what a command's template is
+    wrong with."""
+    run, attempt, recipe = job["run"], job["attempt"], job["recipe"]
+    environment = read_environment(job.get("env_file"))
+    place = _place(store, layout, job, environment)
+    log_path = place.local_path(layout.log_path(run, attempt))
+    if log_path is None:
+        raise EnvironmentFailure(f"{place.root}: a worker needs a local folder for its run")
+    os.makedirs(log_path, exist_ok=True)
+    if job["resume"] != "never":
+        seeding.seed(place, layout, run, attempt, job["resume"])
+    environment |= job["env"]
+    environment |= {
+        "SWEEPER_ROOT": store.root,
+        "SWEEPER_SWEEP": layout.sweep,
+        "SWEEPER_RUN": run,
+        "SWEEPER_RUN_DIR": log_path,
+        "SWEEPER_ATTEMPT": str(attempt),
+        "SWEEPER_SEED": "" if job["seed"] is None else str(job["seed"]),
+        "TINKER_TAGS": f"sweeper,sweep:{layout.sweep},run:{run}.{attempt}",
+        "PYTHONUNBUFFERED": "1",
+    }
+    missing = [name for name in job["secrets"] if name not in environment]
+    if missing:
+        raise EnvironmentFailure(f"the secret {missing[0]} is not in the launcher's environment")
+    cwd, copy = _code(store, job, environment)
+    if recipe["kind"] == "command":
+        command = _command(job, log_path)
+    else:
+        command = _bootstrap(place, layout, job, log_path, copy)
+    return Prepared(command, environment, cwd, log_path, place)
+
+
+def _place(store: Store, layout: Layout, job: dict[str, Any], environment: dict[str, str]) -> Store:
+    """Where the recipe writes."""
+    if store.local_path("") is not None:
+        return store
+    from sweeper.engine.home import home
+    from sweeper.worker import spool
+
+    run, attempt = job["run"], job["attempt"]
+    resume = job["resume"] != "never"
+    return spool.arrange(store, layout, run, attempt, home(environment), resume=resume)
+
+
+def _code(
+    store: Store, job: dict[str, Any], environment: dict[str, str]
+) -> tuple[str, dict[str, str] | None]:
+    """The folder to run in, and where the code is that was kept at launch (`root`, its `copy`);
+    None where the recipe runs as it lies."""
+    kept = job.get("snapshot")
+    if kept is None:
+        return job["cwd"], None
+    from sweeper.engine.home import home
+    from sweeper.provenance import snapshot
+
+    copy = snapshot.extract(store, kept, home(environment))
+    return os.path.join(copy, kept["cwd"]), {"root": kept["root"], "copy": copy}
+
+
+def _command(job: dict[str, Any], log_path: str) -> list[str]:
+    from sweeper.recipe.reference import render_command
+
+    values = job["config"] | {"log_path": log_path, "run": job["run"], "attempt": job["attempt"]}
+    if job["seed"] is not None:
+        values["seed"] = job["seed"]
+    return render_command(job["recipe"]["command"], values)
+
+
+def _bootstrap(
+    store: Store,
+    layout: Layout,
+    job: dict[str, Any],
+    log_path: str,
+    copy: dict[str, str] | None,
+) -> list[str]:
+    recipe = job["recipe"]
+    config = job["config"] | {recipe["log_path_field"]: log_path}
+    if recipe["behavior_field"]:
+        config["behavior_if_log_dir_exists"] = "resume"
+    child = f"{layout.attempt(job['run'], job['attempt'])}/child.json"
+    document = {"schema": SCHEMA, "recipe": recipe, "config": config, "snapshot": copy}
+    store.replace(child, encode(document), durable=False)
+    return [recipe["python"], BOOTSTRAP, "run", str(store.local_path(child))]
+
+
+def read_environment(path: str | None) -> dict[str, str]:
+    """The environment that `sweeper launch` ran in, kept in a private file: a backend hands on
+    its own at best, and secrets must not travel on a command line."""
+    if path is None:
+        return dict(os.environ)
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except (OSError, ValueError) as error:
+        # Never ours instead: it may hold another service's address and key.
+        raise EnvironmentFailure(
+            f"the environment kept for this run cannot be read: {error}"
+        ) from error

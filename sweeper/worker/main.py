@@ -1,0 +1,360 @@
+"""Inside the job: `python -m sweeper.worker.main [--env FILE] <sweep folder> <token>`.
+
+Claims the attempt, so that no second copy of the job trains; prepares its folder; runs the recipe
+in a process group of its own, which does not outlive it; keeps its output; beats; and records how
+it ended. Every run starts one of these, so it loads little: no third-party package, and of the
+standard library what it needs.
+
+Durable when: the claim before the recipe starts; the recipe's own files and the log before the
+outcome; the outcome before this process exits. Where the store is elsewhere, what is written lies
+in a spool on this machine first, and is in the store before the outcome.
+"""
+
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from sweeper.errors import AlreadyExists, StoreError, SweeperError
+from sweeper.provenance.redaction import Redactor, secret_values
+from sweeper.states import Event
+from sweeper.store.documents import SCHEMA, encode, read_json, timestamp
+from sweeper.store.files import open_store
+from sweeper.store.layout import Layout
+from sweeper.worker import seeding
+from sweeper.worker.child import Child, spawn
+from sweeper.worker.claim import claim, newer_attempt, patiently
+from sweeper.worker.guard import Guard
+from sweeper.worker.job import Prepared, prepare, read_environment
+from sweeper.worker.outcome import Ending, MemoryKills, failure, judge
+from sweeper.worker.output import Output, last_word, say, set_blocking
+from sweeper.worker.pauses import Pauses
+
+if TYPE_CHECKING:
+    from sweeper.store.files import Store
+    from sweeper.worker.syncing import Syncing
+
+__all__ = ["Worker", "main"]
+
+BEAT_SECONDS = 5.0
+
+
+class Worker:
+    """One execution of an attempt."""
+
+    def __init__(self, store: "Store", sweep: str, run: str, attempt: int) -> None:
+        self.store = store
+        self.layout = Layout(sweep)
+        self.run = run
+        self.attempt = attempt
+        self._child: Child | None = None
+        self._pauses: Pauses | None = None
+        self._syncing: Syncing | None = None  # with a store that is elsewhere
+        self._redactor = Redactor(())
+        # Its put may interrupt itself, which what `threading` has may not: a signal's handler runs
+        # in the middle of whatever the main thread does.
+        self._wake: SimpleQueue[None] = SimpleQueue()
+        self._beats = 0
+        self._returned = False
+        # Why and since when we stop it.
+        self._stopped_at = 0.0
+        self._stop: signal.Signals | None = None
+        self._superseded = False
+        self._cancelled = False
+        self._asked = False
+        self._timed_out = False
+        self._killed = False
+
+    def main(self) -> int:
+        """Do the whole job; the exit code is 0 when the run succeeded, or was not ours to do."""
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the terminal may go; the run goes on
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_stop)
+        set_blocking(False)
+        job = patiently(lambda: read_json(self.store, self.layout.job(self.run, self.attempt)))
+        if not claim(self.store, self.layout, self.run, self.attempt):
+            say(f"sweeper: attempt {self.attempt} of {job['name']} belongs to another worker")
+            return 0
+        started, begun = timestamp(), time.monotonic()
+        try:
+            outcome = self._execute(job)
+        except Exception as error:  # noqa: BLE001 - a claim without an outcome would be a lost run
+            self._signal(signal.SIGKILL)
+            outcome = failure("error", f"a bug of ours: {type(error).__name__}: {error}")
+        if outcome["detail"]:
+            outcome["detail"] = self._redactor.text(outcome["detail"])
+        event: Event = outcome.pop("event")
+        body = {
+            "schema": SCHEMA,
+            "time": timestamp(),
+            "started": started,
+            "ended": timestamp(),
+            "wall_s": round(time.monotonic() - begun, 3),
+            "paused_s": round(self._pauses.seconds(), 3) if self._pauses else 0.0,
+            "max_rss_bytes": None,
+            "host": os.uname().nodename,
+        } | outcome
+        self._record(event, body)
+        if self._syncing is not None:
+            self._syncing.forget(succeeded=event is Event.SUCCEEDED)
+        reason = f" ({outcome['reason']})" if outcome["reason"] else ""
+        detail = f": {outcome['detail']}" if outcome["detail"] else ""
+        say(f"sweeper: {event.value}{reason} after {body['wall_s']:.1f} s{detail}")
+        last_word(f"{event.value}{reason}")
+        return 0 if event is Event.SUCCEEDED else 1
+
+    def _execute(self, job: dict[str, Any]) -> dict[str, Any]:
+        """Run the recipe to its end, and say how it ended."""
+        self._look_for_requests()
+        if self._stopped_at:
+            return judge(self._ending(None))
+        try:
+            prepared = patiently(lambda: prepare(self.store, self.layout, job))
+            say(f"sweeper: {job['name']}, attempt {self.attempt}, in {prepared.log_path}")
+            self._redactor = Redactor(secret_values(prepared.environment, job["secrets"]))
+            kills = MemoryKills()
+            if self._stopped_at:
+                return judge(self._ending(None))
+            self._begin_syncing(job, prepared)
+            guard = Guard()
+            try:
+                self._child = spawn(prepared.command, prepared.cwd, prepared.environment, guard)
+            except SweeperError:
+                guard.dismiss()
+                raise
+        except (OSError, ValueError, SweeperError) as error:
+            return failure("start", str(error))
+        if self._stopped_at:
+            self._ask_to_stop()  # it came while there was no child to hand it to
+        if self._syncing is not None:
+            self._syncing.start()
+        output, code, memory = self._attend(job, prepared, guard)
+        final = seeding.has_final_checkpoint(prepared.log_path)
+        ending = self._ending(code)._replace(
+            final=final,
+            timeout_s=job["timeout_s"] if self._timed_out else None,
+            memory_kills=kills.count(),
+            tail=output.tail,
+        )
+        self._sync(prepared)
+        lost = {"log_lost_bytes": output.lost} if output.lost else {}
+        return judge(ending) | {"max_rss_bytes": memory} | lost
+
+    def _attend(
+        self, job: dict[str, Any], prepared: Prepared, guard: Guard
+    ) -> tuple[Output, int, int]:
+        """Be there for the recipe from its start to its end; gives what it printed last, its exit
+        code and its memory."""
+        child = self._child
+        assert child is not None  # noqa: S101 - it was just started
+        self._pauses = Pauses(os.path.join(prepared.log_path, "metrics.jsonl"))
+        log = self.layout.log(self.run, self.attempt)
+        output = Output(prepared.place, log, self._redactor, self._pauses)
+        copying = threading.Thread(target=output.copy, args=(child.output,), daemon=True)
+        copying.start()
+        ended = threading.Event()
+        threading.Thread(target=self._await, args=(child, ended), daemon=True).start()
+        self._watch(job, ended, self._pauses)
+        killed = self._killed
+        self._signal(signal.SIGKILL)  # whatever the recipe left behind in its group
+        self._killed = killed
+        guard.dismiss()
+        self._child = None  # from here on its group's id may become another's
+        code, memory = child.reap()
+        copying.join(timeout=5.0)
+        return output, code, memory
+
+    def _watch(self, job: dict[str, Any], ended: threading.Event, pauses: Pauses) -> None:
+        """Beat until the recipe has ended; stop it when asked, superseded or out of time."""
+        begun = time.monotonic()
+        self._beat(pauses)
+        next_beat = begun + BEAT_SECONDS
+        while True:
+            if ended.is_set():
+                return
+            now = time.monotonic()
+            if now >= next_beat:
+                self._beat(pauses)
+                now = time.monotonic()
+                next_beat = now + BEAT_SECONDS
+            timeout_at = math.inf
+            if job["timeout_s"] is not None and not self._stopped_at:
+                timeout_at = begun + job["timeout_s"] + pauses.seconds()
+                if now >= timeout_at:
+                    self._timed_out = True
+                    self._begin_stop()
+            kill_at = self._stopped_at + job["grace_s"] if self._stopped_at else math.inf
+            if now >= kill_at:
+                self._signal(signal.SIGKILL)
+                kill_at = now + 1.0  # again, for what was started meanwhile
+            with suppress(Empty):
+                self._wake.get(timeout=max(0.0, min(next_beat, timeout_at, kill_at) - now))
+
+    def _beat(self, pauses: Pauses) -> None:
+        """Say that we live, and look whether the launcher still thinks so. A store that does not
+        answer stops neither."""
+        self._beats += 1
+        pause = pauses.current()
+        body = {
+            "schema": SCHEMA,
+            "counter": self._beats,
+            "time": timestamp(),
+            "pid": os.getpid(),
+            "paused": None if pause is None else pause._asdict(),
+            "paused_s": round(pauses.seconds(), 3),
+        }
+        path = self.layout.heartbeat(self.run, self.attempt)
+        try:
+            self.store.replace(path, encode(body), durable=False)
+        except StoreError as error:  # a full disk, say: requests can be read all the same
+            say(f"sweeper: {error}")
+        self._look_for_requests()
+
+    def _look_for_requests(self) -> None:
+        """Stop when a newer attempt was opened or a user wants it; if the launcher took us for
+        lost, say that we live."""
+        lost = self.layout.event(self.run, self.attempt, Event.LOST)
+        try:
+            if newer_attempt(self.store, self.layout, self.run, self.attempt):
+                self._superseded = True
+                self._begin_stop()
+            elif self._cancel_asked():
+                self._cancelled = True
+                self._begin_stop()
+            elif not self._returned and self.store.exists(lost):
+                returned = self.layout.event(self.run, self.attempt, Event.RETURNED)
+                with suppress(AlreadyExists):
+                    self.store.create(returned, encode({"schema": SCHEMA, "time": timestamp()}))
+                self._returned = True
+        except StoreError as error:
+            say(f"sweeper: {error}")
+
+    def _cancel_asked(self) -> bool:
+        """A request to retry takes a request to cancel the same attempt back."""
+        cancel, retry = (
+            self.layout.event(self.run, self.attempt, event)
+            for event in (Event.CANCEL, Event.RETRY)
+        )
+        return self.store.exists(cancel) and not self.store.exists(retry)
+
+    def _ending(self, code: int | None) -> Ending:
+        """How it ended, as far as we had a part in it."""
+        if self._stopped_at and not self._cancelled:
+            with suppress(StoreError):  # the signal may be how a request was handed on
+                self._cancelled = self._cancel_asked()
+        return Ending(
+            code,
+            None,
+            superseded=self._superseded,
+            cancelled=self._cancelled,
+            stopped=self._stop,
+            killed_by_us=self._killed,
+        )
+
+    def _await(self, child: Child, ended: threading.Event) -> None:
+        child.await_end()
+        ended.set()
+        self._wake.put(None)
+
+    def _sync(self, prepared: Prepared) -> None:
+        """Have what the recipe left, and its log, on disk before the outcome says so. Its own
+        folder's files only, not those of iterations: they are many, and nothing resumes by them."""
+        attempt = prepared.place.local_path(self.layout.attempt(self.run, self.attempt))
+        for folder in filter(None, (prepared.log_path, attempt)):
+            with suppress(OSError):
+                sync_files(folder)
+        pauses = self._pauses
+        if self._syncing is not None and pauses is not None:
+            self._syncing.finish(lambda: self._beat(pauses), BEAT_SECONDS)
+
+    def _begin_syncing(self, job: dict[str, Any], prepared: Prepared) -> None:
+        """Where the store is elsewhere, say on this machine that there is something to sync."""
+        if prepared.place is self.store:
+            return
+        from sweeper.store.files import LocalStore
+        from sweeper.worker.spool import start_syncing
+
+        place = prepared.place
+        assert isinstance(place, LocalStore)  # noqa: S101 - a spool is
+        self._syncing = start_syncing(
+            self.store, place, self.layout, self.run, self.attempt, job["sync_s"], say
+        )
+
+    def _record(self, event: Event, body: dict[str, Any]) -> None:
+        """Write an event; waits out a store that does not answer, since an outcome that is not
+        written is a run that is lost."""
+        delay = 1.0
+        while True:
+            try:
+                self.store.create(self.layout.event(self.run, self.attempt, event), encode(body))
+            except AlreadyExists:
+                return
+            except StoreError as error:
+                say(f"sweeper: {error}; trying again in {delay:g} s")
+                time.sleep(delay)
+                delay = min(delay * 2, 60.0)
+            else:
+                return
+
+    def _on_stop(self, number: int, frame: object) -> None:
+        del frame
+        if self._stop is None:
+            self._stop = signal.Signals(number)
+        self._begin_stop()
+        self._wake.put(None)
+
+    def _begin_stop(self) -> None:
+        self._stopped_at = self._stopped_at or time.monotonic()
+        self._ask_to_stop()
+
+    def _ask_to_stop(self) -> None:
+        """Once: many a program takes the second SIGTERM for a wish to be quicker about it, and
+        leaves its checkpoint unfinished."""
+        if self._child is not None and not self._asked:
+            self._asked = True
+            self._signal(signal.SIGTERM)
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Signal the recipe's process group."""
+        if self._child is not None:
+            self._killed |= number is signal.SIGKILL
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._child.pid, number)
+
+
+def sync_files(folder: str) -> None:
+    """Have the files right in `folder`, and their names, on disk."""
+    with os.scandir(folder) as found:
+        paths = [entry.path for entry in found if entry.is_file(follow_symlinks=False)]
+    for path in [*paths, folder]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point: the sweep's folder and the job's token; before them where the environment lies
+    that it takes to reach the store."""
+    *options, folder, token = arguments
+    root, _, sweep = folder.rpartition("/")
+    run, _, attempt = token.rpartition("-a")
+    try:
+        if options:
+            os.environ.update(read_environment(options[-1]))
+        return Worker(open_store(root), sweep, run, int(attempt)).main()
+    except SweeperError as error:
+        say(f"sweeper: {error}")
+        return 1
+
+
+if __name__ == "__main__":
+    ended = main(sys.argv[1:])
+    set_blocking(True)
+    os._exit(ended)  # nothing of ours is buffered: what Python does at its end only takes time

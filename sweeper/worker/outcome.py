@@ -1,0 +1,154 @@
+"""How an attempt ended: its event, and the reason. Pure but for the counter of memory kills.
+
+Reasons of `failed`: `error` (the recipe's own exit code), `killed` (by a signal that was not ours),
+`oom` (by the kernel, for memory), `timeout`, `incomplete` (exit 0 without its final checkpoint),
+`start` (it could not be started), `quota` (it failed because the service refused it more). Of
+`preempted`: `terminated`, `superseded` by a newer attempt. Of `cancelled`: `cancelled` on request,
+`interrupted` at the keyboard.
+"""
+
+import os
+import signal
+from typing import Any, NamedTuple
+
+from sweeper.states import Event
+from sweeper.worker.pauses import is_quota_error
+
+__all__ = ["Ending", "MemoryKills", "failure", "judge"]
+
+_CGROUPS = "/sys/fs/cgroup"
+
+
+class Ending(NamedTuple):
+    """What is known when the recipe has ended. `code` is negative for a signal, as Python has it,
+    and None when it never started; `final` as `seeding.has_final_checkpoint` says; `tail` the last
+    that it printed. `killed_by_us`: we sent SIGKILL before it had ended."""
+
+    code: int | None
+    final: bool | None
+    superseded: bool = False
+    cancelled: bool = False
+    stopped: int | None = None
+    timeout_s: float | None = None
+    killed_by_us: bool = False
+    memory_kills: int = 0
+    tail: bytes = b""
+
+    @property
+    def asked(self) -> bool:
+        """Whether we stopped it."""
+        return (
+            self.superseded
+            or self.cancelled
+            or self.stopped is not None
+            or self.timeout_s is not None
+        )
+
+
+def judge(ending: Ending) -> dict[str, Any]:
+    """The outcome: `event`, `code`, `signal`, `reason`, `detail`."""
+    code = ending.code
+    # One that was asked to stop and says 0 is only done if its records say so too.
+    if code == 0 and (ending.final or (ending.final is None and not ending.asked)):
+        return _outcome(Event.SUCCEEDED, code, None)
+    return _stopped(ending) if ending.asked else _failed(ending)
+
+
+def _stopped(ending: Ending) -> dict[str, Any]:
+    if ending.superseded:
+        return _outcome(Event.PREEMPTED, ending.code, "superseded")
+    if ending.cancelled:
+        return _outcome(Event.CANCELLED, ending.code, "cancelled")
+    if ending.timeout_s is not None:
+        detail = f"longer than launch.timeout ({ending.timeout_s:g} s)"
+        return _outcome(Event.FAILED, ending.code, "timeout", detail)
+    if ending.stopped == signal.SIGINT:
+        return _outcome(Event.CANCELLED, ending.code, "interrupted")
+    return _outcome(Event.PREEMPTED, ending.code, "terminated")
+
+
+def _failed(ending: Ending) -> dict[str, Any]:
+    code = ending.code
+    if code == 0:
+        detail = "exit 0, but the last record in checkpoints.jsonl is not final"
+        return _outcome(Event.FAILED, code, "incomplete", detail)
+    if code == -signal.SIGKILL and ending.memory_kills and not ending.killed_by_us:
+        return _outcome(Event.FAILED, code, "oom", "killed by the kernel: out of memory")
+    if code is not None and code < 0:
+        return _outcome(Event.FAILED, code, "killed")
+    detail = None
+    if ending.memory_kills:  # a process of the recipe's perhaps, or another run's
+        detail = "meanwhile the kernel killed a process of this cgroup: out of memory"
+    return _outcome(Event.FAILED, code, "quota" if is_quota_error(ending.tail) else "error", detail)
+
+
+def _outcome(
+    event: Event, code: int | None, reason: str | None, detail: str | None = None
+) -> dict[str, Any]:
+    name = None
+    if code is not None and code < 0:
+        code, name = None, _signal_name(-code)
+    return {"event": event, "code": code, "signal": name, "reason": reason, "detail": detail}
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal has a number only
+        return f"signal {number}"
+
+
+def failure(reason: str, detail: str) -> dict[str, Any]:
+    """The outcome of an attempt that could not start, or that broke sweeper itself."""
+    return _outcome(Event.FAILED, None, reason, detail)
+
+
+class MemoryKills:
+    """How many processes of our control group the kernel has killed for memory since this was
+    made. Processes that share the group (all runs of a tmux server, mostly) share the count: it is
+    asked only about a recipe that was killed. 0 where the kernel does not say."""
+
+    def __init__(self, groups: str = _CGROUPS, membership: str = "/proc/self/cgroup") -> None:
+        self._path = _counter(groups, membership)
+        self._before = self._read()
+
+    def count(self) -> int:
+        """How many there were."""
+        return max(0, self._read() - self._before)
+
+    def _read(self) -> int:
+        if self._path is None:
+            return 0
+        try:
+            with open(self._path, encoding="ascii") as file:
+                for line in file:
+                    name, _, number = line.partition(" ")
+                    if name == "oom_kill":
+                        return int(number)
+        except (OSError, ValueError):
+            pass
+        return 0
+
+
+def _counter(groups: str, membership: str) -> str | None:
+    """The file that counts for our group: of version 2, or of version 1's memory controller."""
+    try:
+        with open(membership, encoding="utf-8") as file:
+            lines = [line.rstrip("\n").split(":", 2) for line in file]
+    except (OSError, ValueError):
+        return None
+    for fields in lines:
+        if len(fields) != 3:
+            continue
+        _, controllers, group = fields
+        if "memory" in controllers.split(","):
+            base, name = os.path.join(groups, "memory"), "memory.oom_control"
+        elif not controllers:
+            base, name = groups, "memory.events"
+        else:
+            continue
+        # A container may see its own group as the root of what is mounted.
+        for folder in (os.path.join(base, group.lstrip("/")), base):
+            if os.path.exists(path := os.path.join(folder, name)):
+                return path
+    return None

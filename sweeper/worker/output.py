@@ -1,0 +1,128 @@
+"""What the recipe prints: kept in the log, shown in the pane, looked through for pauses. One pass,
+in bounded memory, with secrets replaced before anything else sees them."""
+
+import os
+import sys
+from contextlib import suppress
+
+from sweeper.errors import StoreError
+from sweeper.provenance.redaction import Redactor
+from sweeper.store.files import Store
+from sweeper.worker.pauses import Pauses
+
+__all__ = ["Output", "last_word", "say", "set_blocking"]
+
+_CHUNK = 1 << 16
+_TAIL = 1 << 13
+_ANSWER = 1.0
+_PATIENCE = 0.1
+"""Seconds that a terminal gets to take what was printed, before the rest is left out."""
+
+
+class Output:
+    """Copies a recipe's output from a pipe to the log at `path` and to our own terminal.
+
+    Neither a full disk nor a terminal that nobody reads stops the recipe. `tail` is the last that
+    was printed. `lost` counts bytes that the log has not, because of `trouble`.
+    """
+
+    def __init__(self, store: Store, path: str, redactor: Redactor, pauses: Pauses) -> None:
+        self._store = store
+        self._path = path
+        self._redactor = redactor
+        self._pauses = pauses
+        self._patient = True
+        self._missing = 0
+        self.tail = b""
+        self.lost = 0
+        self.trouble: str | None = None
+
+    def copy(self, source: int) -> None:
+        """Until the end of the pipe."""
+        while chunk := os.read(source, _CHUNK):
+            self._take(self._redactor.feed(chunk))
+        self._take(self._redactor.end())
+
+    def _take(self, data: bytes) -> None:
+        if not data:
+            return
+        self._keep(data)
+        self._pauses.feed(data)
+        self.tail = (self.tail + data)[-_TAIL:]
+        self._patient = show(data, _PATIENCE if self._patient else 0.0)
+
+    def _keep(self, data: bytes) -> None:
+        try:
+            if self._missing:
+                gap = f"\n[sweeper: {self._missing} bytes are missing here: {self.trouble}]\n"
+                self._store.append(self._path, gap.encode())
+                self._missing = 0
+            self._store.append(self._path, data)
+        except StoreError as error:
+            if str(error) != self.trouble:  # once, not for every line that is lost
+                self.trouble = str(error)
+                say(f"sweeper: the log is not kept: {error}")
+            self._missing += len(data)
+            self.lost += len(data)
+
+
+def show(data: bytes, patience: float) -> bool:
+    """Write to our terminal, which must not block; False when not all of it went."""
+    view = memoryview(data)
+    try:
+        descriptor = sys.stdout.fileno()
+        while view:
+            try:
+                view = view[os.write(descriptor, view) :]
+            except BlockingIOError:
+                import select
+
+                if not select.select([], [descriptor], [], patience)[1]:
+                    return False
+    except (OSError, ValueError, AttributeError):  # the terminal has gone
+        return False
+    return True
+
+
+def say(line: str) -> None:
+    """A line for whoever watches the pane; the terminal may be gone."""
+    show(line.encode("utf-8", "replace") + b"\n", _PATIENCE)
+
+
+def last_word(word: str) -> None:
+    """Say how it ended in the title of the pane, where tmux shows it beside the run's name, and
+    wait until it has been seen: what a program prints last before it exits may get lost."""
+    try:
+        if not os.isatty(0) or not os.isatty(1) or os.tcgetpgrp(0) != os.getpgrp():
+            return
+    except OSError:
+        return
+    import termios
+
+    with suppress(OSError, termios.error):
+        before = termios.tcgetattr(0)
+        quiet = [*before]
+        quiet[3] &= ~(termios.ECHO | termios.ICANON)  # the answer is no input of a user's
+        termios.tcsetattr(0, termios.TCSANOW, quiet)
+        show(f"\x1b]2;sweeper: {word}\x1b\\\x1b[5n".encode(), _PATIENCE)
+        _await_answer(0)
+        termios.tcsetattr(0, termios.TCSANOW, before)
+
+
+def _await_answer(descriptor: int) -> None:
+    """Until the terminal has answered a request for its status."""
+    import select
+
+    answer = b""
+    while b"\x1b[0n" not in answer and select.select([descriptor], [], [], _ANSWER)[0]:
+        more = os.read(descriptor, 1024)
+        if not more:
+            return
+        answer = (answer + more)[-1024:]
+
+
+def set_blocking(blocking: bool) -> None:
+    """Whether a terminal that nobody reads makes us wait, or refuses what is written to it. It is
+    a property of the terminal, which others may use after us."""
+    with suppress(OSError, ValueError, AttributeError):
+        os.set_blocking(sys.stdout.fileno(), blocking)

@@ -1,0 +1,139 @@
+"""Telling from what a recipe prints that it waits for the service: a wait is no failure, and does
+not use up the run's time. Standard library only.
+
+Recognised are the tinker SDK's own warnings ("... is paused. Reason: ...", repeated every minute;
+for training after a quarter of an hour) and an HTTP client's report of a 429. Most of the SDK's
+retries are silent, and so are not seen.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from sweeper.store.documents import timestamp
+
+__all__ = ["Pause", "Pauses", "is_quota_error"]
+
+VOUCHED_SECONDS = 90.0
+"""How long a line vouches for a pause. The SDK repeats its own every 60 s."""
+_LONGEST_LINE = 4096
+
+
+class Pause(NamedTuple):
+    """Why a recipe waits (`rate_limit`, `capacity` or `quota`), and since when."""
+
+    reason: str
+    since: str
+
+
+class Pauses:
+    """The pauses of one recipe. `metrics` is the file whose growth tells that it goes on. Fed by
+    one thread and asked by another. `clock` gives monotonic seconds."""
+
+    def __init__(self, metrics: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._metrics = metrics
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._rest = b""
+        self._pause: Pause | None = None
+        self._begun = 0.0
+        self._until = 0.0
+        self._size = 0
+        self._before = 0.0
+
+    def feed(self, data: bytes) -> None:
+        """What the recipe has printed."""
+        text = self._rest + data
+        lines, _, rest = text.replace(b"\r", b"\n").rpartition(b"\n")
+        self._rest = rest[-_LONGEST_LINE:]
+        if b"paused" not in lines and b"429" not in lines:
+            return
+        for line in lines.split(b"\n"):
+            reason = _pause_reason(line)
+            if reason is not None:
+                self._saw(reason)
+
+    def _saw(self, reason: str) -> None:
+        with self._lock:
+            self._settle()
+            now = self._clock()
+            if self._pause is None or self._pause.reason != reason:
+                self._close(now)
+                self._pause, self._begun = Pause(reason, timestamp()), now
+            self._until = now + VOUCHED_SECONDS
+            self._size = _size(self._metrics)
+
+    def current(self) -> Pause | None:
+        """The pause that lasts, if one does."""
+        with self._lock:
+            self._settle()
+            return self._pause
+
+    def seconds(self) -> float:
+        """How long all pauses have lasted together; never less than before."""
+        with self._lock:
+            self._settle()
+            lasting = self._clock() - self._begun if self._pause else 0.0
+            return self._before + lasting
+
+    def _settle(self) -> None:
+        """End the pause when the recipe goes on, or when nobody has spoken of it for a while."""
+        if self._pause is None:
+            return
+        now = self._clock()
+        if now >= self._until:
+            self._close(self._until)
+        elif _size(self._metrics) > self._size:
+            self._close(now)
+
+    def _close(self, at: float) -> None:
+        if self._pause is not None:
+            self._before += at - self._begun
+            self._pause = None
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def _pause_reason(line: bytes) -> str | None:
+    """What a line says that the recipe waits for."""
+    text = line.lower()
+    if b"is paused due to billing" in text:
+        return "quota"
+    if b" paused" in text and b"reason:" in text:
+        return "capacity" if b"capacity" in text.rpartition(b"reason:")[2] else "rate_limit"
+    if b"429 too many requests" in text:
+        return "rate_limit"
+    return None
+
+
+def is_quota_error(tail: bytes) -> bool:
+    """Whether the last lines of a recipe that failed tell that the service refused it more: by rate
+    (429), by quota, or for want of payment (402)."""
+    text = b"\n".join(tail.lower().rstrip().splitlines()[-20:])
+    return any(phrase in text for phrase in _QUOTA)
+
+
+_QUOTA = (
+    b"ratelimiterror",
+    b"billingerror",
+    b"error code: 429",
+    b"status code 429",
+    b"status_code=429",
+    b"status code: 429",
+    b"http error 429",
+    b"429 client error",
+    b"429 too many requests",
+    b"too many requests",
+    b"insufficient_quota",
+    b"quota exceeded",
+    b"exceeded your current quota",
+    b"paused due to billing status",
+    b"rate limit exceeded",
+)

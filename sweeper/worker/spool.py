@@ -1,0 +1,206 @@
+"""The spool: where an attempt writes on this machine when the store is elsewhere.
+
+    <home>/spool/<hash of the root>/
+      root                            the store's address
+      <sweep>/runs/<run>.<attempt>/   as in the store; so is attempts/
+      <sweep>/unsynced/<run>.<attempt>  there until everything of that attempt is in the store;
+                                      its worker holds a lock on it while it lives
+
+What a dead worker left unsynced is brought into the store by the next attempt of the run on this
+machine, by the next launcher of the sweep here, or by `sweeper sync`.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+
+from sweeper.errors import EnvironmentFailure, NotFound, StoreError
+from sweeper.store.files import LocalStore, Store
+from sweeper.store.layout import Layout
+from sweeper.worker.seeding import read_records
+from sweeper.worker.syncing import Sync, Syncing, contiguous
+
+__all__ = ["arrange", "discard", "place", "recover", "spools", "start_syncing", "tidy"]
+
+_FETCHED = ("config.json", "metrics.jsonl", "checkpoints.jsonl")
+"""What an attempt may start from; see `seeding.py`."""
+_MARKS = "unsynced"
+
+
+def place(root: str, home: str) -> LocalStore:
+    """The spool of the store at `root`."""
+    name = hashlib.sha256(root.encode()).hexdigest()[:16]
+    return LocalStore(os.path.join(home, "spool", name))
+
+
+def arrange(
+    store: Store, layout: Layout, run: str, attempt: int, home: str, *, resume: bool
+) -> LocalStore:
+    """The spool, ready for an attempt: what earlier ones left unsynced here is in the store, and
+    with `resume` what one on another machine left is here. Raises `StoreError`,
+    `EnvironmentFailure`."""
+    spool = place(store.root, home)
+    try:
+        os.makedirs(spool.root, mode=0o700, exist_ok=True)
+        if not spool.exists("root"):
+            spool.replace("root", store.root.encode())
+        os.makedirs(_path(spool, layout, _MARKS), exist_ok=True)
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"cannot write to {spool.root}: {error.strerror}; set SWEEPER_HOME to another folder"
+        ) from error
+    recover(store, spool, layout, run)
+    if resume:
+        _fetch_earlier(store, spool, layout, run, attempt)
+    return spool
+
+
+def start_syncing(
+    store: Store,
+    spool: LocalStore,
+    layout: Layout,
+    run: str,
+    attempt: int,
+    seconds: float,
+    say: Callable[[str], None],
+) -> Syncing:
+    """What will sync the attempt that `arrange` made ready. Holds the attempt's lock."""
+    path = _path(spool, layout, f"{_MARKS}/{run}.{attempt}")
+    while True:
+        mark = os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
+        fcntl.flock(mark, fcntl.LOCK_EX)
+        with suppress(FileNotFoundError):  # who recovers may have found it, empty, before us
+            if os.stat(path).st_ino == os.fstat(mark).st_ino:
+                break
+        os.close(mark)
+    sync = Sync(store, spool, layout, run, attempt, fresh=True)
+    # The lock is held by the open file, for as long as this process lives.
+    return Syncing(
+        sync,
+        seconds,
+        say,
+        lambda succeeded: discard(spool, layout, run, attempt, all_of_it=succeeded),
+    )
+
+
+def discard(spool: LocalStore, layout: Layout, run: str, attempt: int, *, all_of_it: bool) -> None:
+    """An attempt is in the store: forget that it was not; with `all_of_it` the copies here of it
+    and of earlier attempts go as well, as far as they are in the store."""
+    with suppress(OSError):
+        os.unlink(_path(spool, layout, f"{_MARKS}/{run}.{attempt}"))
+    for number in range(1, attempt + 1) if all_of_it else ():
+        if not spool.exists(f"{layout.sweep}/{_MARKS}/{run}.{number}"):
+            for folder in (layout.log_path(run, number), layout.attempt(run, number)):
+                shutil.rmtree(_path_of(spool, folder), ignore_errors=True)
+
+
+def recover(store: Store, spool: LocalStore, layout: Layout, run: str | None = None) -> int:
+    """Sync what workers that are dead left, of one run or of all; gives how many attempts. Raises
+    `StoreError`."""
+    done = 0
+    with suppress(FileNotFoundError):
+        for mark in sorted(os.listdir(_path(spool, layout, _MARKS))):
+            owner, _, attempt = mark.rpartition(".")
+            if run in (None, owner) and attempt.isdecimal():
+                with _held(_path(spool, layout, f"{_MARKS}/{mark}")) as ours:
+                    if ours:
+                        Sync(store, spool, layout, owner, int(attempt), fresh=False).finish()
+                        discard(spool, layout, owner, int(attempt), all_of_it=False)
+                        done += 1
+    return done
+
+
+def tidy(spool: LocalStore, layout: Layout) -> None:
+    """Remove the copies of a sweep that is over, unless some are unsynced."""
+    with suppress(OSError):
+        if not os.listdir(_path(spool, layout, _MARKS)):
+            shutil.rmtree(_path_of(spool, layout.sweep), ignore_errors=True)
+
+
+def spools(home: str) -> Iterator[tuple[str, LocalStore, list[str]]]:
+    """Every spool of this user on this machine: the store's root, the spool, its sweeps."""
+    top = os.path.join(home, "spool")
+    with suppress(FileNotFoundError):
+        for name in sorted(os.listdir(top)):
+            spool = LocalStore(os.path.join(top, name))
+            with suppress(OSError):
+                with open(os.path.join(spool.root, "root"), encoding="utf-8") as file:
+                    root = file.read()
+                yield root, spool, sorted(spool.folders_with(_MARKS))
+
+
+@contextmanager
+def _held(path: str) -> Generator[bool]:
+    """Whether nobody else has the attempt; while the block lasts, nobody will."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        yield False
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        ours = os.path.exists(path)  # another may have brought it home meanwhile
+    except BlockingIOError:
+        ours = False
+    try:
+        yield ours
+    finally:
+        os.close(descriptor)
+
+
+def _fetch_earlier(store: Store, spool: LocalStore, layout: Layout, run: str, attempt: int) -> None:
+    """Bring what the attempt may start from, of those that ran elsewhere: the newest with a
+    checkpoint and what is newer."""
+    for earlier in range(attempt - 1, 0, -1):
+        folder = layout.log_path(run, earlier)
+        target = _path_of(spool, folder)
+        if not os.path.isdir(target):
+            _fetch(store, folder, target)
+        if read_records(os.path.join(target, "checkpoints.jsonl")):
+            return
+
+
+def _fetch(store: Store, folder: str, target: str) -> None:
+    for _ in range(5):
+        sizes = {entry.path: entry.size for entry in store.list(folder)}
+        with suppress(NotFound):  # parts may become one file while we read
+            files = {name: _read(store, f"{folder}/{name}", sizes) for name in _FETCHED}
+            break
+    else:
+        raise StoreError(f"{store.root}/{folder}: changes while it is read")
+    if not sizes:
+        return
+    temporary = f"{target}.tmp-{os.getpid()}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        os.makedirs(temporary)
+        for name, data in ((name, data) for name, data in files.items() if data is not None):
+            with open(os.path.join(temporary, name), "wb") as file:
+                file.write(data)
+        os.rename(temporary, target)
+    except OSError as error:
+        raise EnvironmentFailure(f"cannot write {target}: {error.strerror}") from error
+
+
+def _read(store: Store, path: str, sizes: dict[str, int]) -> bytes | None:
+    """A file or the parts of it; None without."""
+    if path in sizes:
+        return store.read(path)
+    data, end = b"", 0
+    for offset, part, size in contiguous(f"{path}.parts", sizes):
+        data += store.read_range(part, end - offset, size)
+        end = offset + size
+    return data or None
+
+
+def _path(spool: LocalStore, layout: Layout, inside: str) -> str:
+    return _path_of(spool, f"{layout.sweep}/{inside}")
+
+
+def _path_of(spool: LocalStore, path: str) -> str:
+    found = spool.local_path(path)
+    assert found is not None  # noqa: S101 - it is a local store
+    return found

@@ -1,0 +1,347 @@
+"""Bringing what an attempt writes on this machine into a store that is elsewhere.
+
+A file that grows (`.jsonl`, `.log` and their like, outside the folders of iterations) goes up in
+parts, each byte once: `<file>.parts/<offset>`, created exclusively, so that whoever syncs the same
+file cannot undo what another has brought. At the end it goes up once more as a whole, and the parts
+go. Any other file goes up once it has stopped changing, and again after a change, less and less
+often. So at most twice what was written goes up, and nothing comes down.
+
+`checkpoints.jsonl` is looked at first and sent last: what a checkpoint vouches for is there before
+it is.
+"""
+
+import os
+import stat
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from sweeper.errors import AlreadyExists, NotFound, StoreError
+from sweeper.store.files import Store
+from sweeper.store.layout import Layout
+
+__all__ = ["Sync", "Syncing", "contiguous"]
+
+_GROWING = (".jsonl", ".log", ".csv", ".txt", ".out", ".err")
+_ITERATION = "iteration_"
+_LAST = "checkpoints.jsonl"
+_PART = 16 << 20
+_SEEN = 256
+"""Bytes before the end of what was sent that tell whether the file is still the same."""
+_SMALL = 1 << 16
+_MANY_PARTS = 100.0
+_FIRST, _LONGEST = 1.0, 60.0
+"""Seconds until what failed is tried again, at first and at most."""
+_LONGEST_NAME = 800
+
+
+class _Stat(NamedTuple):
+    size: int
+    time: int
+    inode: int
+
+
+class _Growing:
+    """How far a growing file has been sent, and what stands just before that. `replaced`: it is no
+    continuation of what was sent, and goes up as a whole only."""
+
+    def __init__(self, offset: int | None, inode: int) -> None:
+        self.offset = offset
+        self.inode = inode
+        self.seen = 0
+        self.whole: _Stat | None = None
+        self.parts = offset is None
+        self.replaced = False
+
+
+class _Plain:
+    """A file that is sent when it has stopped changing."""
+
+    def __init__(self) -> None:
+        self.last: _Stat | None = None
+        self.sent: _Stat | None = None
+        self.count = 0
+        self.skip = 0
+
+
+class Sync:
+    """The files of one attempt, which lie in `spool`, a local store, under the same paths.
+
+    `fresh`: nothing of them is in the store yet; otherwise it is asked what is. One thread.
+    """
+
+    def __init__(
+        self, store: Store, spool: Store, layout: Layout, run: str, attempt: int, *, fresh: bool
+    ) -> None:
+        self._store = store
+        self._spool = spool
+        self._folders = (layout.log_path(run, attempt), layout.attempt(run, attempt))
+        self._fresh = fresh
+        self._known: dict[str, int] | None = {} if fresh else None
+        self._growing: dict[str, _Growing] = {}
+        self._plain: dict[str, _Plain] = {}
+        self.parts = 0
+        """How many parts there are."""
+        self.trouble: dict[str, str] = {}
+        """Files that cannot be read or named here, and why: they stay behind."""
+
+    def step(self) -> None:
+        """Send what is new. Raises `StoreError`; what has arrived by then is not sent again."""
+        for path, full, status in self._scan():
+            if _grows(path):
+                self._grow(path, full, status)
+            else:
+                self._send_when_stable(path, full, status)
+
+    def finish(self) -> None:
+        """Have everything in the store, whole. Nobody writes any more. Raises `StoreError`; may be
+        done again."""
+        for path, full, _ in self._scan():
+            self._finish_one(path, full)
+
+    def _finish_one(self, path: str, full: str) -> None:
+        self._ask()
+        file = self._growing.get(path)
+        plain = self._plain.setdefault(path, _Plain())
+        sent = plain.sent if file is None else file.whole
+        while (status := _stat(full)) is not None and status != sent:
+            if not (sent is None and self._is_there(path, status)) and not self._upload(path, full):
+                return
+            sent = status  # of before: what was added meanwhile is seen by the next look
+        plain.sent = sent
+        if file is not None:
+            file.whole = sent
+        if _grows(path) and (not self._fresh if file is None else file.parts):
+            parts = list(self._store.names(f"{path}.parts"))
+            self._store.remove(parts)
+            if file is not None:
+                file.parts = False
+
+    def _upload(self, path: str, full: str) -> bool:
+        try:
+            self._store.upload(path, full)
+        except NotFound:
+            return False  # removed since we looked
+        return True
+
+    def _is_there(self, path: str, status: _Stat) -> bool:
+        """Whether somebody before us has brought it. A small one goes up again rather than that two
+        of the same size are taken for the same."""
+        known = self._known or {}
+        return status.size > _SMALL and known.get(path) == status.size
+
+    def _ask(self) -> None:
+        if self._known is None:
+            found = (entry for folder in self._folders for entry in self._store.list(folder))
+            self._known = {entry.path: entry.size for entry in found}
+
+    def _scan(self) -> Iterator[tuple[str, str, _Stat]]:
+        """Path, place and state of each file; checkpoints are looked at first, and come last."""
+        found: list[tuple[str, str]] = []
+        for folder in self._folders:
+            top = self._spool.local_path(folder)
+            for inner, _, names in os.walk(top or ""):
+                relative = os.path.relpath(inner, top)
+                start = folder if relative == "." else f"{folder}/{relative}"
+                found += (
+                    (f"{start}/{name}", os.path.join(inner, name))
+                    for name in names
+                    if not name.startswith(".tmp-")
+                )
+        late = [(p, full, _stat(full)) for p, full in found if p.endswith(f"/{_LAST}")]
+        early = ((p, full, _stat(full)) for p, full in found if not p.endswith(f"/{_LAST}"))
+        for path, full, status in (*early, *late):
+            if status is not None and self._can(path, full):
+                yield path, full, status
+
+    def _can(self, path: str, full: str) -> bool:
+        """Whether the file has a name that stores take, and may be read."""
+        if path in self.trouble:
+            return False
+        try:
+            if len(path.encode()) > _LONGEST_NAME:
+                raise ValueError("its name is too long")
+            with open(full, "rb"):
+                return True
+        except FileNotFoundError:
+            return False
+        except (OSError, ValueError) as error:
+            self.trouble[path] = f"{path!a}: {error}"
+            return False
+
+    def _grow(self, path: str, full: str, status: _Stat) -> None:
+        file = self._growing.get(path)
+        if file is None:
+            self._ask()
+            fresh = not any(p == path or p.startswith(f"{path}.parts/") for p in self._known or {})
+            file = self._growing[path] = _Growing(0 if fresh else None, status.inode)
+        if file.replaced:
+            self._send_when_stable(path, full, status)
+            return
+        if file.offset is None:
+            file.offset = self._arrived(path)
+            file.seen = _check(full, file.offset)
+        while file.offset < status.size:
+            if status.inode != file.inode or _check(full, file.offset) != file.seen:
+                file.replaced = True
+                return
+            data = _read(full, file.offset, min(status.size - file.offset, _PART))
+            if path.endswith(".jsonl") and len(data) < _PART:
+                data = data[: data.rfind(b"\n") + 1]  # half a line is for the next time
+            if not data:
+                return
+            file.parts = True
+            file.offset = self._part(path, file.offset, data)
+            file.seen = _check(full, file.offset)
+        if file.offset > status.size:
+            file.replaced = True
+
+    def _part(self, path: str, offset: int, data: bytes) -> int:
+        """Send a part; gives how far the file has arrived."""
+        try:
+            self._store.create(f"{path}.parts/{offset}", data)
+        except AlreadyExists:
+            # Our own, whose reply was lost, or one of another who syncs the same file.
+            arrived = self._arrived(path)
+            if arrived <= offset:
+                raise StoreError(f"{path}.parts/{offset}: is there, and empty") from None
+            return arrived
+        self.parts += 1
+        return offset + len(data)
+
+    def _arrived(self, path: str) -> int:
+        folder = f"{path}.parts"
+        sizes = {entry.path: entry.size for entry in self._store.list(folder)}
+        pieces = contiguous(folder, sizes)
+        return pieces[-1][0] + pieces[-1][2] if pieces else 0
+
+    def _send_when_stable(self, path: str, full: str, status: _Stat) -> None:
+        file = self._plain.setdefault(path, _Plain())
+        stable, file.last = status == file.last, status
+        if status == file.sent or not stable:
+            return
+        if file.skip > 0:
+            file.skip -= 1
+        elif self._upload(path, full):
+            file.sent = status
+            file.count += 1
+            file.skip = 2**file.count if file.count < 10 else 1024
+            if path in self._growing:
+                self._growing[path].whole = status
+
+
+def contiguous(folder: str, sizes: Mapping[str, int]) -> list[tuple[int, str, int]]:
+    """The parts in `folder` from 0 on without a gap: offset, path, bytes."""
+    numbered = sorted(
+        (int(name), path, size)
+        for path, size in sizes.items()
+        if path.startswith(f"{folder}/") and (name := path[len(folder) + 1 :]).isdecimal()
+    )
+    pieces: list[tuple[int, str, int]] = []
+    end = 0
+    for offset, path, size in numbered:
+        if offset <= end < offset + size:
+            pieces.append((offset, path, size))
+            end = offset + size
+    return pieces
+
+
+class Syncing:
+    """A thread that syncs every `seconds`, less often once there are hundreds of parts, until it is
+    told to finish. `say` gets a line when the store stops answering."""
+
+    def __init__(
+        self,
+        sync: Sync,
+        seconds: float,
+        say: Callable[[str], None],
+        forget: Callable[[bool], object] = lambda _: None,
+    ) -> None:
+        self._sync = sync
+        self._seconds = seconds
+        self._say = say
+        self._forget = forget
+        self._ending = threading.Event()
+        self._finished = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin. Call it after the forks."""
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def finish(self, meanwhile: Callable[[], None], every: float) -> None:
+        """Return when everything is in the store, however long it does not answer; calls
+        `meanwhile` every so many seconds."""
+        if self._thread is None:
+            self.start()
+        self._ending.set()
+        while not self._finished.wait(every):
+            meanwhile()
+
+    def forget(self, *, succeeded: bool) -> None:
+        """The outcome is on record too: let go of the spool, if everything has arrived."""
+        if self._finished.is_set():
+            self._forget(succeeded)
+
+    def _run(self) -> None:
+        pause = 0.0
+        while not self._ending.wait(pause or self._interval()):
+            pause = self._try(self._sync.step, pause)
+        pause = self._try(self._sync.finish, 0.0)
+        while pause:
+            time.sleep(pause)
+            pause = self._try(self._sync.finish, pause)
+        for line in self._sync.trouble.values():
+            self._say(f"sweeper: not synced: {line}")
+        self._finished.set()
+
+    def _interval(self) -> float:
+        return self._seconds * max(1.0, self._sync.parts / _MANY_PARTS)
+
+    def _try(self, action: Callable[[], None], before: float) -> float:
+        """Do it; 0, or the seconds until it is to be tried again."""
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001 - a thread that dies would lose what is to come
+            if not before:
+                told = (
+                    error if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
+                )
+                self._say(f"sweeper: not synced yet: {told}")
+            return min(before * 2 or _FIRST, _LONGEST)
+        if before:
+            self._say("sweeper: synced again")
+        return 0.0
+
+
+def _grows(path: str) -> bool:
+    above, _, name = path.rpartition("/")
+    return name.endswith(_GROWING) and f"/{_ITERATION}" not in above
+
+
+def _stat(full: str) -> _Stat | None:
+    try:
+        status = os.stat(full)
+    except OSError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    return _Stat(status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+def _read(full: str, start: int, count: int) -> bytes:
+    try:
+        with open(full, "rb") as file:
+            file.seek(start)
+            return file.read(count)
+    except FileNotFoundError:
+        return b""
+
+
+def _check(full: str, offset: int) -> int:
+    """What stands just before `offset`, as a number."""
+    start = max(0, offset - _SEEN)
+    return zlib.crc32(_read(full, start, offset - start))
