@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from analysis import words
 from analysis.cells import Cell, Ranking
 from analysis.frames import RunData, SweepData
 from analysis.inference import pass_at_k
@@ -312,7 +313,7 @@ def _flags(cell: CellBehaviour, ranking: Ranking, of: Mapping[str, list[Rollout]
             found.append(Flag("length", cell.cell, text, {"first": first, "last": last}))
         found += _hollow(cell, ranking, of, after - before)
     if cell.repeated is not None and cell.repeated > 0.1:
-        text = f"{cell.repeated:.0%} of its last answers repeat themselves"
+        text = f"{words.percent(cell.repeated)} of its last answers repeat themselves"
         found.append(Flag("repetition", cell.cell, text, {"share": cell.repeated}))
     if cell.distinct is not None and cell.distinct <= 0.1 and cell.signal:
         right = cell.passes.get(1)
@@ -335,5 +336,8 @@ def _hollow(
     before, after = right[min(right)], right[max(right)]
     if after > before + 0.02 or after >= 0.9:
         return []
-    text = f"reward rose while the share of right answers went from {before:.0%} to {after:.0%}"
+    rewards = words.together(cell.reward[min(cell.reward)], cell.reward[max(cell.reward)])
+    shares = [words.percent(before), words.percent(after)]
+    how = f"stayed at {shares[0]}" if shares[0] == shares[1] else f"went from {' to '.join(shares)}"
+    text = f"the reward rose from {' to '.join(rewards)} while the share of right answers {how}"
     return [Flag("reward_without_success", cell.cell, text, {"first": before, "last": after})]

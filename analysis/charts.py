@@ -41,8 +41,9 @@ def axis_figure(axis: Axis, metric: str, *, log: bool) -> dict[str, Any]:
         found["xaxis"].update({"type": "log" if axis.log else "linear"})
         found["xaxis"].update({"tickvals": x, "ticktext": [plain(e.value) for e in axis.levels]})
     found["yaxis"]["type"] = "log" if log else "linear"
-    if not log:
-        found["yaxis"].pop("dtick", None)
+    found["yaxis"].pop("dtick", None)
+    if log and max(ends) > 3 * min(ends):  # of a narrower range plotly chooses the ticks well
+        found["yaxis"]["dtick"] = found["meta"]["dtick"]
     found["margin"] = {"l": 48, "r": 16, "t": 12, "b": 40}
     found["meta"]["log"] = False
     trace = {
@@ -110,7 +111,7 @@ def parallel(ranking: Ranking, metric: str, sign: float) -> dict[str, Any] | Non
             "showgrid": True,
         }
     )
-    found["yaxis"].update({"showticklabels": False, "showgrid": False, "range": [-0.08, 1.08]})
+    found["yaxis"].update({"showticklabels": False, "showgrid": False, "range": [-0.08, 1.16]})
     ends = [(key, text, place) for key in keys for text, place in _few(places[key])]
     found["annotations"] = [_label(keys.index(key), place, text) for key, text, place in ends] + [
         _label(len(keys), height, f"{sign * value * unit:.3g}")
@@ -132,8 +133,7 @@ def _label(x: float, y: float, text: str) -> dict[str, Any]:
         "y": round(y, 5),
         "text": plain(short),
         "showarrow": False,
-        "xanchor": "left",
-        "xshift": 7,
+        "yshift": 13,  # above the lines that meet here
         "font": {"size": 11},
     }
 

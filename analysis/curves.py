@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from analysis.series import Floats, Series
 
-__all__ = ["POINTS", "Band", "band", "thin"]
+__all__ = ["POINTS", "Band", "band", "thin", "thin_rows"]
 
 POINTS = 240
 """Points drawn a curve. A plot is some 900 pixels wide, and a bucket of steps keeps two."""
@@ -32,37 +32,55 @@ _NONE = np.empty(0)
 def band(runs: Sequence[Series]) -> Band:
     """The runs of one cell at the steps that all of them have a finite value for, so that a mean
     never changes because a run drops out. Empty when they share none."""
-    finite = [np.flatnonzero(np.isfinite(points.values)) for points in runs]
-    steps = [points.steps[own] for points, own in zip(runs, finite, strict=True)]
-    if not steps:
+    if not runs:
         return Band(_NONE, _NONE, _NONE, _NONE, ())
-    if all(np.array_equal(own, steps[0]) for own in steps[1:]):
-        shared = steps[0]
-    else:
+    found = _at_once(runs)
+    if found is None:
+        finite = [np.flatnonzero(np.isfinite(points.values)) for points in runs]
+        steps = [points.steps[own] for points, own in zip(runs, finite, strict=True)]
         shared = functools.reduce(np.intersect1d, steps)
-    at = tuple(
-        own[np.searchsorted(found, shared)] for own, found in zip(finite, steps, strict=True)
-    )
-    table = np.stack([points.values[own] for points, own in zip(runs, at, strict=True)])
+        at = tuple(
+            own[np.searchsorted(found, shared)] for own, found in zip(finite, steps, strict=True)
+        )
+        table = np.stack([points.values[own] for points, own in zip(runs, at, strict=True)])
+    else:
+        shared, table = runs[0].steps, found
+        at = (np.arange(len(shared)),) * len(runs)
     # Divided first: the sum of finite values need not be finite.
     mean = (table / len(table)).sum(axis=0)
     return Band(shared, mean, table.min(axis=0), table.max(axis=0), at)
+
+
+def _at_once(runs: Sequence[Series]) -> NDArray[np.float64] | None:
+    """A row a run, where all have the same steps (see `analysis.history`) and only finite values;
+    else None."""
+    if any(points.steps is not runs[0].steps for points in runs):
+        return None
+    table = np.stack([points.values for points in runs])
+    return table if np.isfinite(table).all() else None
 
 
 def thin(values: Floats, points: int = POINTS) -> NDArray[np.intp]:
     """Positions of at most `points` values to draw, ascending: the first, the last, and of each of
     equally long stretches between them where the value is lowest and where it is highest (the
     method known as MinMax; a spike survives, a mean over the stretch would hide it)."""
-    count = len(values)
+    return thin_rows(values[np.newaxis], points)[0]
+
+
+def thin_rows(table: NDArray[np.float64], points: int = POINTS) -> list[NDArray[np.intp]]:
+    """The same for each row of a table."""
+    rows, count = table.shape
     if count <= points:
-        return np.arange(count)
+        return [np.arange(count)] * rows
     stretches = max(1, (points - 2) // 2)
     size = -(-(count - 2) // stretches)
     starts = 1 + size * np.arange(stretches)
-    kept = [np.array([0, count - 1])]
+    kept = np.zeros((rows, count), dtype=bool)
+    kept[:, [0, -1]] = True
+    padded = np.empty((rows, stretches * size))
+    padded[:, : count - 2] = table[:, 1:-1]
     for worst, choose in ((np.inf, np.argmin), (-np.inf, np.argmax)):
-        padded = np.full(stretches * size, worst)
-        padded[: count - 2] = values[1:-1]
-        kept.append(starts + choose(padded.reshape(stretches, size), axis=1))
-    found = np.unique(np.concatenate(kept))
-    return found[found < count]
+        padded[:, count - 2 :] = worst
+        found = starts + choose(padded.reshape(rows, stretches, size), axis=2)
+        kept[np.arange(rows)[:, np.newaxis], np.minimum(found, count - 1)] = True
+    return [np.flatnonzero(row) for row in kept]

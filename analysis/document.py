@@ -156,6 +156,8 @@ def _run_row(run: RunData) -> dict[str, Any]:
         "tokens": dict(run.cost.tokens),
         "diverged": run.diverged,
         "counts": run.counts,
+        "wandb": run.link,
+        "alarms": [alarm.rule for alarm in run.alarms],
     }
 
 

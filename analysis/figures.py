@@ -9,13 +9,14 @@ instead of the step.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from analysis.cells import Cell, Ranking
-from analysis.curves import POINTS, Band, band, thin
+from analysis.curves import POINTS, Band, band, thin, thin_rows
 from analysis.findings import cell_text
 from analysis.frames import RunData
 from analysis.series import Floats, Series
@@ -29,6 +30,7 @@ from Paul Tol's muted set; told apart with the common colour-vision deficiencies
 MUTED = "#8a8f98"
 COLOURED = len(PALETTE)
 _DIGITS = 5
+_POWERS = 10.0 ** np.arange(309)
 _BUDGET = 40_000
 """Points of all thin lines of a figure together: with a thousand runs each is a hair."""
 _MEANS = 16_000
@@ -116,14 +118,15 @@ class _Pen:
         names = set(runs[0].clocks).intersection(*(run.clocks for run in runs))
         return {
             name: np.mean(
-                [
-                    run.clocks[name][run.curves[self.key].rows[own]]
-                    for run, own in zip(runs, at, strict=True)
-                ],
-                axis=0,
+                [self._clock(run, name, own) for run, own in zip(runs, at, strict=True)], axis=0
             )
             for name in sorted(names)
         }
+
+    def _clock(self, run: RunData, name: str, at: Any) -> Floats:
+        if name not in run.clocks:
+            return np.full(len(at), np.nan)
+        return run.clocks[name][run.curves[self.key].rows[at]]
 
     def _runs(
         self,
@@ -134,39 +137,45 @@ class _Pen:
         strong: bool,
         dotted: bool,
     ) -> list[dict[str, Any]]:
-        x: list[float | None] = []
-        y: list[float | None] = []
-        others: dict[str, list[float | None]] = {}
-        owners: list[list[Any]] = []
-        for run in runs:
-            at = _kept(run.curves[self.key], self.points)
-            if not len(at):
-                continue
-            points = run.curves[self.key]
-            clocks = self._clocks([run], [at])
-            for name in dict.fromkeys((*others, *clocks)):
-                values = _steps(clocks[name]) if name in clocks else [None] * len(at)
-                others.setdefault(name, [None] * len(x)).extend([*values, None])
-            x += [*_steps(points.steps[at]), None]
-            y += [*rounded(points.values[at]), None]
-            state = "" if run.state == "succeeded" else f" ({run.state})"
-            owners.append([plain(run.name) + state, len(at) + 1, run.id])
-        if not owners:
+        """Their lines as one trace: what a line or two more of numbers costs is little beside
+        what a trace costs."""
+        series = [run.curves[self.key] for run in runs]
+        kept = zip(runs, _kept(series, self.points), strict=True)
+        shown = [(run, at) for run, at in kept if len(at)]
+        if not shown:
             return []
+        own = [(run.curves[self.key], at) for run, at in shown]
+        names = {name for run, _ in shown for name in run.clocks} if self.clocks else set[str]()
+        clocks = {
+            name: _joined([self._clock(run, name, at) for run, at in shown]) for name in names
+        }
+        owners = [
+            [
+                plain(run.name) + ("" if run.state == "succeeded" else f" ({run.state})"),
+                len(at) + 1,
+                run.id,
+            ]
+            for run, at in shown
+        ]
         line: dict[str, Any] = {"width": 2 if strong else 1, "color": colour}
         if dotted:
             line["dash"] = "dot"
         return [
             {
                 "type": "scatter",
-                "mode": "lines+markers" if max(o[1] for o in owners) == 2 else "lines",
+                "mode": "lines+markers" if max(len(at) for _, at in shown) == 1 else "lines",
                 "name": owners[0][0] if len(owners) == 1 else "runs",
-                "x": x[:-1],
-                "y": y[:-1],
+                "x": _steps(_joined([points.steps[at] for points, at in own])),
+                "y": rounded(_joined([points.values[at] for points, at in own])),
                 "line": line,
                 "opacity": 0.95 if strong else 0.4,
                 "hovertemplate": "%{x}: %{y}",
-                "meta": {**meta, "role": "run", "runs": owners, "x": _cut(others)},
+                "meta": {
+                    **meta,
+                    "role": "run",
+                    "runs": owners,
+                    "x": {name: _steps(clocks[name]) for name in sorted(clocks)},
+                },
             }
         ]
 
@@ -195,13 +204,23 @@ class _Pen:
         }
 
 
-def _cut(others: Mapping[str, list[float | None]]) -> dict[str, list[float | None]]:
-    return {name: values[:-1] for name, values in others.items()}
+def _joined(parts: Sequence[Floats]) -> Floats:
+    """One after the other, with a gap between them."""
+    gap = np.array([np.nan])
+    return np.concatenate([piece for part in parts for piece in (gap, part)][1:])
 
 
-def _kept(points: Series, limit: int) -> Any:
-    """Positions to draw: all of a short curve, with the gaps where there is no number; of a long
-    one those of its finite values."""
+def _kept(series: Sequence[Series], limit: int) -> list[Any]:
+    """Positions to draw of each: all of a short curve, with the gaps where there is no number; of
+    a long one those of its finite values."""
+    if len({len(points.values) for points in series}) == 1:
+        table = np.stack([points.values for points in series])
+        if np.isfinite(table).all():
+            return thin_rows(table, limit)
+    return [_kept_of(points, limit) for points in series]
+
+
+def _kept_of(points: Series, limit: int) -> Any:
     finite = np.flatnonzero(np.isfinite(points.values))
     if not len(finite):
         return finite
@@ -214,20 +233,29 @@ def rounded(values: Floats | Sequence[float]) -> list[float | None]:
     infinity). A whole number over a power of ten is the float that is nearest to the decimal, and
     so is written with few digits."""
     own = np.asarray(values, dtype=float)
+    size = np.abs(own)
+    plain = (size > 0) & (size < np.inf)
+    places = _DIGITS - 1 - np.floor(np.log10(np.where(plain, size, 1.0))).astype(np.intp)
+    power = _POWERS[np.minimum(np.abs(places), 308)]
     with np.errstate(all="ignore"):
-        places = _DIGITS - 1 - np.floor(np.log10(np.abs(own)))
-        power = 10.0 ** np.abs(np.clip(places, -308, 308))
         found = np.where(places < 0, np.rint(own / power) * power, np.rint(own * power) / power)
-        found = np.where(own == 0, 0.0, np.where(np.isfinite(power), found, own))
-    if np.isfinite(found).all():
-        return found.tolist()
-    return [value if math.isfinite(value) else None for value in found.tolist()]
+    return _without(found, ~np.isfinite(found))
+
+
+def _without(values: NDArray[Any], gaps: NDArray[np.bool_]) -> list[Any]:
+    """As a list, with None in the gaps."""
+    found: list[Any] = values.tolist()
+    for at in np.flatnonzero(gaps).tolist():
+        found[at] = None
+    return found
 
 
 def _steps(values: Floats) -> list[float | None]:
-    whole = np.rint(values)
-    if (whole == values).all() and (np.abs(values) < 2**53).all():
-        return whole.astype(np.int64).tolist()
+    """As integers if they are all that, else rounded; None for NaN."""
+    gaps = np.isnan(values)
+    known = np.where(gaps, 0.0, values)
+    if (np.rint(known) == known).all() and (np.abs(known) < 2**53).all():
+        return _without(known.astype(np.int64), gaps)
     return rounded(values)
 
 
@@ -268,11 +296,14 @@ def _cross(run: RunData, key: str, colour: str, meta: dict[str, Any]) -> list[di
 
 
 def _extent(cells: Sequence[Cell], key: str) -> tuple[float, float]:
-    found = [r.curves[key].finite.values for c in cells for r in c.runs if key in r.curves]
-    found = [values for values in found if len(values)]
-    if not found:
-        return 0.0, 0.0
-    return float(min(v.min() for v in found)), float(max(v.max() for v in found))
+    low, high = math.inf, -math.inf
+    for cell in cells:
+        own = [run.curves[key].values for run in cell.runs if key in run.curves]
+        values = np.concatenate(own) if own else np.empty(0)
+        values = values[np.isfinite(values)]
+        if len(values):
+            low, high = min(low, float(values.min())), max(high, float(values.max()))
+    return (low, high) if low <= high else (0.0, 0.0)
 
 
 def layout(
@@ -285,6 +316,7 @@ def layout(
     dtick = "D2" if low > 0 and high / low < 1e3 else 1
     axis = {"automargin": True, "zeroline": False, "showline": False, "ticks": ""}
     y: dict[str, Any] = {**axis, **({"type": "log", "dtick": dtick} if log else {"type": "linear"})}
+    y |= {"exponentformat": "e", "minexponent": 5}  # a KL of 2e-9 is nobody's 2n
     if y_title:
         y["title"] = {"text": plain(y_title), "standoff": 8}
     return {

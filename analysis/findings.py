@@ -12,9 +12,9 @@ from analysis import words
 from analysis.cells import Cell, Ranking
 from analysis.edges import find_edges
 from analysis.frames import SweepData
-from analysis.statistics import SPAN, Scale
+from analysis.statistics import SPAN, Comparison, Scale
 
-__all__ = ["PENDING", "Finding", "cell_text", "find", "method", "short_name"]
+__all__ = ["PENDING", "Finding", "cell_text", "find", "method", "short_name", "worse_by"]
 
 _METHOD = (
     "Games-Howell comparison of all pairs of cells (1976) at the 5 % level, "
@@ -85,7 +85,7 @@ def _standing(data: SweepData, ranking: Ranking) -> list[Finding]:
         return [_alone(ranking, best)]
     found: list[Finding] = []
     if ranking.comparisons:
-        found.append(_compared(ranking, best))
+        found.append(_compared(ranking, best, data.metric.sign))
     if ranking.not_compared:
         found.append(_not_compared(ranking, best))
     return found
@@ -96,12 +96,14 @@ def _alone(ranking: Ranking, best: Cell) -> Finding:
     if diverged:
         other = "The other cell" if len(diverged) == 1 else f"The {len(diverged)} other cells"
         text = f"{other} with a result diverged: nothing is left to compare it with."
+    elif len(ranking.cells) == 1:
+        text = "It is the only cell of the sweep: there is nothing to compare it with."
     else:
         text = "No other cell has a value: there is nothing to compare it with."
     return Finding("alone", "note", text, (best.name,))
 
 
-def _compared(ranking: Ranking, best: Cell) -> Finding:
+def _compared(ranking: Ranking, best: Cell, sign: float) -> Finding:
     tied, apart = ranking.tied, ranking.apart
     names = tuple(cell.name for cell in (best, *tied))
     evidence: dict[str, Any] = {
@@ -117,22 +119,32 @@ def _compared(ranking: Ranking, best: Cell) -> Finding:
             text += f" {words.counted(len(apart), 'cell is', 'cells are')} worse beyond the noise."
         return Finding("tied", "warning", text, names, evidence)
     nearest = max(apart, key=lambda cell: ranking.comparisons[cell.name].p)
-    low, high = ranking.comparisons[nearest.name].interval()
+    compared = ranking.comparisons[nearest.name]
+    low, high = compared.interval()
     evidence["nearest"] = {"cell": nearest.name, "low": low, "high": high}
-    if ranking.scale == "log":
-        bounds = " to ".join(words.number(bound, 3) for bound in (low, high))
-        by = f"is {bounds} times the best (95 %, simultaneous)"
-    else:
-        bounds = " to ".join(words.difference(bound) for bound in (low, high))
-        by = f"differs by {bounds} (95 %, simultaneous)"
+    by = f"{worse_by(compared, sign)[1]}, 95 %"
     if len(apart) == 1:
-        text = f"{short_name(nearest)}, the only other cell compared, {by}: beyond the noise."
+        text = (
+            f"The only other cell compared, {short_name(nearest)}, is worse beyond the noise "
+            "between seeds."
+        )
     else:
         text = (
             "Every other cell compared is worse beyond the noise between seeds. The closest call, "
-            f"{short_name(nearest)}, {by}."
+            f"{short_name(nearest)}, is {by} for all pairs at once."
         )
     return Finding("separated", "good", text, names, evidence)
+
+
+def worse_by(found: Comparison, sign: float) -> tuple[str, str]:
+    """By how much a cell is worse than the best, in words, and the same for the bounds of that."""
+    low, high = found.interval()
+    if found.ratio is not None:
+        bounds = " to ".join(words.number(bound, 3) for bound in (low, high))
+        return f"{words.number(found.ratio, 3)} times the best", f"{bounds} times the best"
+    low, high = sorted((sign * low, sign * high))
+    bounds = " to ".join(words.number(bound, 3) for bound in (low, high))
+    return f"worse by {words.number(sign * found.difference, 3)}", f"worse by {bounds}"
 
 
 def _not_compared(ranking: Ranking, best: Cell) -> Finding:
@@ -160,7 +172,9 @@ def _nothing(data: SweepData, ranking: Ranking) -> Finding:
     evidence: dict[str, Any] = {"states": dict(sorted(states.items()))}
     recorded = words.listed(list(data.keys), 6)
     if not states["succeeded"]:
-        if states["failed"] == len(data.runs):
+        if not data.runs:
+            text = "The sweep has no runs."
+        elif states["failed"] == len(data.runs):
             text = f"Every run failed.{_last_words(data)}"
         elif any(states[state] for state in PENDING):
             text = "No run has succeeded yet."
@@ -208,7 +222,7 @@ def _diverged(data: SweepData, ranking: Ranking) -> list[Finding]:
     text = (
         f"{words.counted(len(runs), 'run')} of {words.counted(len(cells), 'cell')} diverged: the "
         f"last {data.metric.name} is NaN or infinite. They are left out of every mean, and their "
-        "cells cannot be named best."
+        f"{'cell' if len(cells) == 1 else 'cells'} cannot be named best."
     )
     ahead = ranking.passed_over
     if ahead:
@@ -274,9 +288,9 @@ def _records(data: SweepData) -> list[Finding]:
     if data.metric is not None and data.metric.name in data.keys:
         silent = [run for run in data.runs if run.state == "succeeded" and run.value is None]
         if silent:
-            text = f"{words.counted(len(silent), 'succeeded run')} recorded no {data.metric.name}."
             cells = tuple(dict.fromkeys(run.cell for run in silent))
             names = [run.name for run in silent]
+            text = f"{words.listed(names, 3)} succeeded, but recorded no {data.metric.name}."
             found.append(Finding("unmeasured", "warning", text, cells, {"runs": names}))
     if data.assumed:
         text = (

@@ -1,11 +1,10 @@
 """What the report needs of a sweep, read through the registry once and then left alone."""
 
 import functools
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,10 @@ from analysis.keys import candidates, choose, train_candidates
 from analysis.rollouts import BUDGET, Rollout, read_rollouts
 from analysis.series import Floats, Series, best, last, smoothed
 from analysis.sources import Placed, Source, find_sources
+from sweeper.alarms import Alarm, alarms
 from sweeper.errors import UsageError
-from sweeper.registry import Registry
+from sweeper.records.runs import SweepRun
+from sweeper.registry import RecordedRun, Registry
 
 __all__ = ["Metric", "RunData", "SweepData", "find_metric", "load", "read"]
 
@@ -46,8 +47,8 @@ class RunData:
     `value` and `step` are what it is judged by, None when the metric was never recorded; `last`,
     `best` and `smoothed` the three things that the metric's curve may be judged by. `curves` holds
     the keys that are drawn, `clocks` what may stand below them instead of the step ("tokens",
-    "time"): a value a row of the history. `digest` is the same for runs that recorded the same
-    curves to the last bit, None when they recorded none.
+    "time"): a value a row of the history. `link` is where W&B shows the run, `alarms` what was
+    found wrong with it while it ran.
     """
 
     id: str
@@ -70,12 +71,12 @@ class RunData:
     cost: Cost = field(default_factory=lambda: Cost(None, {}, None))
     curves: Mapping[str, Series] = field(default_factory=dict[str, Series])
     clocks: Mapping[str, Floats] = field(default_factory=dict[str, Floats])
-    digest: str | None = None
     log: tuple[str, ...] = ()
     checkpoints: tuple[Mapping[str, Any], ...] = ()
     rollouts: tuple[Rollout, ...] = ()
-    started: str | None = None
     sweep: str = ""
+    link: str | None = None
+    alarms: tuple[Alarm, ...] = ()
 
     @property
     def counts(self) -> bool:
@@ -153,8 +154,10 @@ def read(
         handles = [placed.run for placed in source.runs]
         histories = Histories(source.registry, handles, chosen.name if chosen is not None else None)
         keys.update(histories.keys)
+        raised = _alarms(source)
         for placed in source.runs:
             data = _read(placed, histories.of(placed.run.id), chosen, budget)
+            data = replace(data, alarms=tuple(raised.get(placed.run.id, ())))
             runs.append(_of_sweep(data, source.name) if several else data)
     axes: dict[str, list[Any]] = {"sweep": list(names)} if several else {}
     for source in found:
@@ -186,8 +189,6 @@ def _one_metric(sources: Sequence[Source], name: str | None, goal: str | None) -
 
 def _of_sweep(run: RunData, sweep: str) -> RunData:
     """A run beside those of other sweeps: which one it is of tells cells apart."""
-    from dataclasses import replace
-
     key = "sweep" if "sweep" not in run.config else "the sweep"
     return replace(
         run,
@@ -226,14 +227,27 @@ def _read(placed: Placed, history: History, metric: Metric | None, budget: int) 
         cost=_cost(history.steps, tokens, times["wall_s"]),
         curves={key: found for key, found in curves.items() if found},
         clocks=clocks,
-        digest=_digest(curves, name),
         log=() if succeeded else tuple(run.log_tail(LOG_LINES)),
         checkpoints=tuple(run.checkpoint_records()) if succeeded else (),
         rollouts=read_rollouts(run, budget) if budget and run.attempts else (),
-        started=times.get("started"),
         sweep=run.sweep,
+        link=_link(run),
         **judged,
     )
+
+
+def _link(run: RecordedRun) -> str | None:
+    """As recorded, if it is one for a browser to follow."""
+    found = run.wandb if isinstance(run, SweepRun) else None
+    return found if found is not None and found.startswith(("https://", "http://")) else None
+
+
+def _alarms(source: Source) -> dict[str, list[Alarm]]:
+    found: dict[str, list[Alarm]] = {}
+    if source.sweep is not None:
+        for alarm in alarms(source.sweep.store, source.sweep.name):
+            found.setdefault(alarm.run, []).append(alarm)
+    return found
 
 
 def _judged(curves: Mapping[str, Series], metric: Metric | None) -> dict[str, Any]:
@@ -266,18 +280,6 @@ def _cost(steps: Floats, tokens: Mapping[str, Floats], wall_s: float | None) -> 
     reached = steps[np.isfinite(steps)]
     counts = {kind: float(part.sum()) for kind, part in tokens.items()}
     return Cost(float(reached[-1]) if len(reached) else None, counts, wall_s)
-
-
-def _digest(curves: Mapping[str, Series], metric: str | None) -> str | None:
-    """Of the metric's curve and the training curves: what a run learned, not how long it took."""
-    found = hashlib.blake2b(digest_size=12)
-    points = 0
-    for key in sorted(curves):
-        if key == metric or key in train_candidates(metric):
-            found.update(repr(key).encode("utf-8", "surrogatepass"))
-            found.update(curves[key].steps.tobytes() + curves[key].values.tobytes())
-            points += len(curves[key].finite.steps)
-    return found.hexdigest() if points > 1 else None
 
 
 def _detail(outcome: Mapping[str, Any]) -> str | None:

@@ -68,7 +68,8 @@ def _tradeoffs(study: Study) -> Iterator[Panel]:
     metric = study.data.metric
     if metric is None:
         return
-    for found in study.tradeoffs[:_TRADES]:
+    shown = [one for one in study.tradeoffs if one.front is not None or len(one.cells) > 2]
+    for found in shown[:_TRADES]:
         figure = tradeoff_figure(found, study.ranking, metric.name)
         told = f"{metric.name} against {found.name}, a point a cell"
         yield Panel("trade", f"against {found.name}", figure, told)

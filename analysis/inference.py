@@ -14,6 +14,7 @@ __all__ = [
     "holm",
     "optimism",
     "paired",
+    "paired_with",
     "pass_at_k",
     "seeds_to_part",
     "wilson",
@@ -67,20 +68,35 @@ def _student(value: float, error: float, df: float) -> Estimate:
 def paired(own: Mapping[int, float], other: Mapping[int, float]) -> Estimate | None:
     """The mean of own less other over the seeds that both have, with the interval of a paired t
     test. None when they share none; no interval for one pair, or when all differ alike."""
-    shared = sorted(own.keys() & other.keys())
-    if not shared:
-        return None
-    differences = [own[seed] - other[seed] for seed in shared]
-    value = math.fsum(difference / len(shared) for difference in differences)
-    if len(shared) < 2 or min(differences) == max(differences):
-        return Estimate(value)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of values that differ in their last digit
-        test = _stats().ttest_rel([own[s] for s in shared], [other[s] for s in shared])
-        bounds = test.confidence_interval(CONFIDENCE)
-    error = float(np.std(differences, ddof=1)) / len(shared) ** 0.5
-    low, high = float(bounds.low), float(bounds.high)
-    return Estimate(value, error, float(test.df), low, high, float(test.pvalue))
+    return paired_with({"": own}, other).get("")
+
+
+def paired_with(
+    cells: Mapping[str, Mapping[int, float]], other: Mapping[int, float]
+) -> dict[str, Estimate]:
+    """The same for each of several cells that shares a seed with `other`."""
+    found: dict[str, Estimate] = {}
+    alike: dict[tuple[int, ...], list[str]] = {}
+    for name, own in cells.items():
+        shared = tuple(sorted(own.keys() & other.keys()))
+        differences = [own[seed] - other[seed] for seed in shared]
+        if shared:
+            found[name] = Estimate(math.fsum(each / len(shared) for each in differences))
+            if min(differences) != max(differences):  # so there are two or more
+                alike.setdefault(shared, []).append(name)
+    for shared, names in alike.items():
+        table = [[cells[name][seed] for seed in shared] for name in names]
+        with warnings.catch_warnings():
+            # Of values that differ in their last digit only.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            test = _stats().ttest_rel(table, [[other[seed] for seed in shared]], axis=1)
+            bounds = test.confidence_interval(CONFIDENCE)
+        errors = np.std(np.subtract(table, [other[seed] for seed in shared]), axis=1, ddof=1)
+        rows = (errors / len(shared) ** 0.5, bounds.low, bounds.high, test.pvalue)
+        for name, row in zip(names, np.transpose(rows).tolist(), strict=True):
+            error, low, high, p = row
+            found[name] = Estimate(found[name].value, error, len(shared) - 1.0, low, high, p)
+    return found
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:

@@ -4,8 +4,9 @@ By name, as tinker-cookbook and the recipes here name them; a sweep that names n
 has no such figure.
 """
 
+import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 __all__ = ["ROLES", "candidates", "choose", "train_candidates"]
 
@@ -34,6 +35,7 @@ _WORDS: Mapping[str, re.Pattern[str]] = {
 }
 
 
+@functools.lru_cache(maxsize=64)
 def train_candidates(metric: str | None) -> tuple[str, ...]:
     """Keys that may show the training itself, the likeliest first: the training counterpart of the
     metric (`test/nll`: `train/nll`, `train_mean_nll`), else the loss, else the reward."""
@@ -43,11 +45,11 @@ def train_candidates(metric: str | None) -> tuple[str, ...]:
     return tuple(key for key in dict.fromkeys(found) if key != metric)
 
 
-def candidates(keys: Iterable[str], metric: str | None) -> list[str]:
-    """Of the `keys` of one run those that may have a role."""
-    present = set(keys)
-    found = [key for role in ROLES for key in _ranked(role, present)[:2]]
-    return [key for key in dict.fromkeys(found) if key != metric]
+@functools.lru_cache(maxsize=64)
+def candidates(keys: frozenset[str], metric: str | None) -> tuple[str, ...]:
+    """Of the `keys` of one run those that may have a role. Most runs have the same."""
+    found = [key for role in ROLES for key in _ranked(role, keys)[:2]]
+    return tuple(key for key in dict.fromkeys(found) if key != metric)
 
 
 def choose(keys: Mapping[str, int], metric: str | None) -> dict[str, str]:
@@ -67,7 +69,7 @@ def choose(keys: Mapping[str, int], metric: str | None) -> dict[str, str]:
     return chosen
 
 
-def _ranked(role: str, keys: set[str]) -> list[str]:
+def _ranked(role: str, keys: Collection[str]) -> list[str]:
     exact = [key for key in _EXACT[role] if key in keys]
     worded = sorted((k for k in keys if _WORDS[role].search(k)), key=lambda k: (len(k), k))
     return list(dict.fromkeys((*exact, *worded)))

@@ -90,10 +90,7 @@ def _lines(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator[st
     yield "\n## What next\n"
     for position, step in enumerate(verdict.steps, start=1):
         yield f"{position}. {escape(step)}"
-    if verdict.checkpoint is not None:
-        expires = f" ({verdict.checkpoint.expires})" if verdict.checkpoint.expires else ""
-        yield f"\nCheckpoint of {escape(verdict.checkpoint.run)}{escape(expires)}:\n"
-        yield fenced(verdict.checkpoint.path)
+    yield from _checkpoint(study)
     yield from _complete(study)
     yield "\n## Results\n"
     yield from _results(study)
@@ -121,6 +118,16 @@ def _lines(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator[st
     yield from _reproduce(study)
 
 
+def _checkpoint(study: Study) -> Iterator[str]:
+    found, run = study.verdict.checkpoint, study.ranking.best_run
+    if found is not None:
+        expires = f" ({found.expires})" if found.expires else ""
+        yield f"\nCheckpoint of {escape(found.run)}{escape(expires)}:\n"
+        yield fenced(found.path)
+    if run is not None and run.link is not None:
+        yield f"\n[The best run in W&B](<{_address(run.link)}>)"
+
+
 def _complete(study: Study) -> Iterator[str]:
     states: dict[str, int] = {}
     for run in study.data.runs:
@@ -133,6 +140,18 @@ def _complete(study: Study) -> Iterator[str]:
         yield f"\n{escape(names)}: {escape(failure.why)}\n"
         if failure.runs[0].log:
             yield fenced("\n".join(failure.runs[0].log))
+    raised = [(run, alarm) for run in study.data.runs for alarm in run.alarms]
+    if raised:
+        yield "\nAlarms:\n"
+        yield from (
+            f"- {escape(run.name)}: {escape(alarm.message or alarm.rule)}"
+            for run, alarm in raised[:20]
+        )
+
+
+def _address(link: str) -> str:
+    """One that does not end before its end."""
+    return link.replace("<", "%3C").replace(">", "%3E").replace("\n", "%0A")
 
 
 def _results(study: Study) -> Iterator[str]:

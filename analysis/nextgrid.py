@@ -48,11 +48,24 @@ def propose(
     extended = [edge for edge in edges if edge.get("suggestion") is not None]
     if extended:
         return _extend(data, text, extended)
-    if "tied" in kinds and ranking.best is not None:
-        return _confirm(data, ranking, text, needed)
-    if "not_compared" in kinds and not ranking.comparisons:
-        return _seeds(data, ranking, text)
+    if ranking.best is None:
+        return None
+    if "tied" in kinds:
+        cells = (ranking.best, *ranking.tied)
+        of = "the best cell and those that could not be told apart"
+        return _confirm(data, cells, of, text, needed)
+    if "not_compared" in kinds and not ranking.comparisons and _seeded(data, ranking):
+        cells = (ranking.best, *ranking.others)
+        many = len(cells) > _CELLS  # three seeds of each would be many runs
+        return _confirm(data, cells, "", text, needed) if many else _seeds(data, ranking, text)
     return None
+
+
+def _seeded(data: SweepData, ranking: Ranking) -> bool:
+    """Whether other seeds are likely to give other results."""
+    recipe: Mapping[str, Any] = data.document.get("recipe") or {}
+    known = recipe.get("seed_field") or any(run.seed is not None for run in data.runs)
+    return bool(known) and not any(cell.summary.identical for cell in ranking.cells)
 
 
 def _parsed(text: str, *, comments: bool) -> Any:
@@ -157,11 +170,13 @@ def _inline(value: Any) -> Any:
     return made
 
 
-def _confirm(data: SweepData, ranking: Ranking, text: str, needed: int | None) -> NextGrid | None:
+def _confirm(
+    data: SweepData, top: Sequence[Cell], of: str, text: str, needed: int | None
+) -> NextGrid | None:
     grid = _parsed(text, comments=False)
-    if grid is None or ranking.best is None or "command" in grid:
+    if grid is None or "command" in grid:
         return None
-    cells: list[Cell] = [ranking.best, *ranking.tied][:_CELLS]
+    cells = top[:_CELLS]
     most = max(cell.summary.n for cell in cells)
     count = min(max(needed or 2 * most, _FEWEST, most + 1), _MOST)
     seeds = {"seeds": grid.get("seeds")}
@@ -172,22 +187,20 @@ def _confirm(data: SweepData, ranking: Ranking, text: str, needed: int | None) -
     after = {key: grid[key] for key in grid if key not in (*_AXES, "name", "seeds", *before)}
     name = f"{data.name}-confirm"
     made = {"name": name, **before, "include": include, **seeds, **after}
-    of = "the best cell and those" if len(cells) == len(ranking.tied) + 1 else "the first cells"
+    told = of if of and len(cells) == len(top) else f"the first {len(cells)} cells"
     why = (
         f"{words.counted(len(cells), 'cell')} at the top on {count} fresh seeds each, so that what "
         "they show is not what chose them."
     )
-    title = f"{of} that could not be told apart in {data.name}, on fresh seeds."
-    overrides = _kept(data, [*ranking.keys, *data.axes])
+    title = f"{told} of {data.name}, on fresh seeds."
+    overrides = _kept(data, [*(key for cell in cells for key in cell.settings), *data.axes])
     yaml = _written(made, title[:1].upper() + title[1:])
     return NextGrid("confirm", why, yaml, _command(overrides), len(cells) * count, len(cells))
 
 
 def _seeds(data: SweepData, ranking: Ranking, text: str) -> NextGrid | None:
     grid = _parsed(text, comments=True)
-    recipe: Mapping[str, Any] = data.document.get("recipe") or {}
-    seeded = recipe.get("seed_field") or any(run.seed is not None for run in data.runs)
-    if grid is None or not seeded or any(cell.summary.identical for cell in ranking.cells):
+    if grid is None:
         return None
     _set_seeds(grid, _FEWEST)
     _named(grid, data.name)

@@ -1,8 +1,9 @@
 """What can be said beyond who won: axes, stability, records, rollouts. Pure."""
 
+import hashlib
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from analysis.behaviour import Behaviour
 from analysis.cells import Ranking
 from analysis.findings import PENDING, Finding, short_name
 from analysis.frames import RunData, SweepData
+from analysis.keys import train_candidates
 from analysis.stability import Stability
 
 __all__ = ["Failure", "group_failures", "observe"]
@@ -31,6 +33,7 @@ def observe(
         *_holes(ranking),
         *_unstable(ranking, stability),
         *_same_curves(data, ranking),
+        *_alarms(data),
         *_judged_otherwise(data, ranking),
         *_undeclared(data, ranking),
         *_trends(trends),
@@ -86,11 +89,7 @@ def _unstable(ranking: Ranking, stability: Stability) -> list[Finding]:
 
 def _same_curves(data: SweepData, ranking: Ranking) -> list[Finding]:
     """Runs that recorded the same to the last bit, though they were told different things."""
-    same: dict[str, list[RunData]] = {}
-    for run in data.runs:
-        if run.digest is not None:
-            same.setdefault(run.digest, []).append(run)
-    across = [runs for runs in same.values() if len({run.cell for run in runs}) > 1]
+    across = _alike(data)
     if not across:
         return []
     by_name = {cell.name: cell for cell in ranking.cells}
@@ -109,6 +108,52 @@ def _same_curves(data: SweepData, ranking: Ranking) -> list[Finding]:
     )
     evidence = {"groups": [[run.name for run in runs] for runs in across], "keys": sorted(keys)}
     return [Finding("same_curves", "warning", text, cells, evidence)]
+
+
+def _alarms(data: SweepData) -> list[Finding]:
+    raised = [(run, alarm) for run in data.runs for alarm in run.alarms]
+    if not raised:
+        return []
+    rules = Counter(alarm.rule for _, alarm in raised)
+    runs = len({run.id for run, _ in raised})
+    told = words.listed([f"{rule} ({count})" for rule, count in rules.most_common()], 6)
+    text = (
+        f"{words.counted(len(raised), 'alarm')} went off in {words.counted(runs, 'run')}: {told}."
+    )
+    cells = tuple(dict.fromkeys(run.cell for run, _ in raised))
+    evidence = {"alarms": [{**alarm.document(), "run": run.name} for run, alarm in raised]}
+    return [Finding("alarms", "note", text, cells, evidence)]
+
+
+def _alike(data: SweepData) -> list[list[RunData]]:
+    """Groups of runs of more than one cell with the same curves."""
+    metric = None if data.metric is None else data.metric.name
+    keys = [key for key in (metric, *train_candidates(metric)) if key is not None]
+    # Few runs end alike: only theirs are compared number by number.
+    ends = _groups(data.runs, lambda run: repr((run.last, run.best, run.smoothed)))
+    return [found for group in ends for found in _groups(group, lambda run: _digest(run, keys))]
+
+
+def _groups(runs: Sequence[RunData], look: Callable[[RunData], str | None]) -> list[list[RunData]]:
+    found: dict[str, list[RunData]] = {}
+    for run in runs:
+        seen = look(run)
+        if seen is not None:
+            found.setdefault(seen, []).append(run)
+    return [group for group in found.values() if len({run.cell for run in group}) > 1]
+
+
+def _digest(run: RunData, keys: Sequence[str]) -> str | None:
+    """The same for runs that recorded the same under these keys (the metric's and the training's:
+    what a run learned, not how long it took); None for less than two numbers."""
+    found = hashlib.blake2b(digest_size=12)
+    points = 0
+    for key in keys:
+        if key in run.curves:
+            found.update(repr(key).encode("utf-8", "surrogatepass"))
+            found.update(run.curves[key].steps.tobytes() + run.curves[key].values.tobytes())
+            points += len(run.curves[key].finite.steps)
+    return found.hexdigest() if points > 1 else None
 
 
 def _judged_otherwise(data: SweepData, ranking: Ranking) -> list[Finding]:

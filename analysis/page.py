@@ -30,6 +30,7 @@ from analysis.tables import (
     RUNS,
     cell_table,
     details,
+    first_cells,
     heat,
     paired_rows,
     rate_rows,
@@ -43,6 +44,10 @@ DARK = ("#4ba6dd", "#ef8a4a", "#2fbf95", "#d68ad0", "#d9b340", "#9ad7ff", "#dd6f
 
 DARK_MUTED = "#737a85"
 _FAILURES = 12
+_ALARMS = 20
+_FIRST = 6
+"""Cells that the first screen shows."""
+
 _STATES = (
     *("succeeded", "running", "submitted", "planned", "lost", "preempted"),
     *("cancelled", "failed"),
@@ -86,8 +91,11 @@ def render(study: Study, panels: Sequence[Panel]) -> str:
         legend=_legend(ranking, panels),
         states=[(s, n) for s in _STATES if (n := sum(run.state == s for run in data.runs))],
         failures=study.failures[:_FAILURES],
+        alarms=[(run, alarm) for run in data.runs for alarm in run.alarms],
+        alarms_shown=_ALARMS,
         failed=sum(run.state == "failed" for run in data.runs),
         table=cell_table(ranking),
+        first=first_cells(ranking, _FIRST),
         cells_shown=CELLS,
         runs_shown=RUNS,
         rows=run_rows(study),

@@ -40,7 +40,6 @@ class Rollout(NamedTuple):
     iteration: int
     split: str
     group: int
-    member: int
     reward: float
     length: int
     ended: bool | None
@@ -115,7 +114,6 @@ def _parse(row: Mapping[str, Any], iteration: int, split: str) -> Rollout | None
         iteration=iteration,
         split=split,
         group=_int(row.get("group_idx")),
-        member=_int(row.get("traj_idx")),
         reward=reward,
         length=sum(_int(step.get("ac_len")) for step in steps),
         ended=_truth(metrics.get("format")),

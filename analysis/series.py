@@ -51,7 +51,7 @@ def floats(values: NDArray[Any], *, nan: bool = False) -> tuple[Floats, NDArray[
     column of objects booleans, texts and nested values are none, integers beyond any float are
     infinite."""
     if values.dtype != object:
-        found = values.astype(float)
+        found = values.astype(float, copy=False)
         return found, np.ones(len(found), dtype=bool) if nan else ~np.isnan(found)
     numbers = [as_float(value) for value in values]
     there = np.array([number is not None for number in numbers], dtype=bool)

@@ -20,7 +20,8 @@ __all__ = ["RULE", "Rate", "Stability", "Unstable", "assess"]
 RULE = (
     "Diverged: the last value of the metric is NaN or infinite. Unstable: it gave back more than "
     "half of its gain from the first value to the best, or ended worse than it began (by more than "
-    "a tenth of the largest gain of any run)."
+    "a tenth of the largest gain of any run). A rate takes each run for a trial of its own, though "
+    "seeds of one cell often go wrong together: then its interval is too narrow."
 )
 _POINTS = 3
 _SHARE = 0.1

@@ -13,7 +13,7 @@ import functools
 import importlib
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 __all__ = [
@@ -98,6 +98,12 @@ def _quantile(family: int, df: float) -> float:
     return float(_stats().studentized_range.ppf(CONFIDENCE, family, df))
 
 
+@functools.lru_cache(maxsize=1024)
+def _student(df: int) -> float:
+    """How many standard errors Student's interval reaches to either side."""
+    return float(_stats().t.ppf((1 + CONFIDENCE) / 2, df))
+
+
 def _stats() -> Any:
     """scipy.stats, which has no types and takes a while to load."""
     return importlib.import_module("scipy.stats")
@@ -172,8 +178,8 @@ def summarise(values: Sequence[float], scale: Scale = "linear") -> Summary:
     unit = _unit(own)
     data = np.asarray(own, dtype=float) / unit
     mean, sd = float(data.mean()), float(data.std(ddof=1))
-    low, high = _stats().t.interval(CONFIDENCE, n - 1, loc=mean, scale=sd / n**0.5)
-    found = [float(bound) * unit for bound in (mean, low, high)]
+    reach = _student(n - 1) * sd / n**0.5
+    found = [bound * unit for bound in (mean, mean - reach, mean + reach)]
     if scale == "log":
         found = [_exp(bound) for bound in found]
     return Summary(n, found[0], sd * unit, found[1], found[2], least, most)
@@ -194,11 +200,8 @@ def against_best(
     family = {cell: values for cell, values in scaled.items() if comparable(values)}
     if best not in family or len(family) < 2:
         return {}
-    found = {
-        cell: _compare(values, family[best], len(family), scale)
-        for cell, values in family.items()
-        if cell != best
-    }
+    others = {cell: values for cell, values in family.items() if cell != best}
+    found = _compare(others, family[best], len(family), scale)
     # The closest calls exactly, or all of few.
     near = sorted(found, key=lambda cell: abs(found[cell].difference) / found[cell].error)[:_FEW]
     return {
@@ -214,18 +217,39 @@ def _adjusted(found: Comparison) -> float:
 
 
 def _compare(
-    values: Sequence[float], best: Sequence[float], family: int, scale: Scale
-) -> Comparison:
+    others: Mapping[str, Sequence[float]], best: Sequence[float], family: int, scale: Scale
+) -> dict[str, Comparison]:
+    """Welch's test of each of the others; those with the same number of values in one call."""
+    found: dict[str, Comparison] = {}
+    for n in {len(values) for values in others.values()}:
+        cells = [cell for cell, values in others.items() if len(values) == n]
+        found.update(_compare_equal([others[cell] for cell in cells], best, cells, family, scale))
+    return {cell: found[cell] for cell in others}
+
+
+def _compare_equal(
+    values: Sequence[Sequence[float]],
+    best: Sequence[float],
+    cells: Sequence[str],
+    family: int,
+    scale: Scale,
+) -> Iterator[tuple[str, Comparison]]:
     import numpy as np
 
-    unit = _unit([*values, *best])
-    own, other = np.asarray(values) / unit, np.asarray(best) / unit
+    units = np.array([[_unit([*own, *best])] for own in values])
+    own, other = np.asarray(values) / units, np.asarray(best) / units
     with warnings.catch_warnings():
         # scipy warns when values differ in their last digits only; the figures stand.
         warnings.simplefilter("ignore", RuntimeWarning)
-        test = _stats().ttest_ind(own, other, equal_var=False)
-    difference = float(own.mean() - other.mean()) * unit
-    error = float(np.sqrt(own.var(ddof=1) / len(own) + other.var(ddof=1) / len(other))) * unit
+        test = _stats().ttest_ind(own, other, axis=1, equal_var=False)
+    differences = (own.mean(axis=1) - other.mean(axis=1)) * units[:, 0]
+    squares = own.var(axis=1, ddof=1) / own.shape[1] + other.var(axis=1, ddof=1) / other.shape[1]
+    errors = np.sqrt(squares) * units[:, 0]
     pairs = family * (family - 1) / 2
-    bound = min(1.0, pairs * float(test.pvalue))  # Bonferroni's
-    return Comparison(difference, error, float(test.df), family, bound, scale)
+    bounds = np.minimum(1.0, pairs * test.pvalue)  # Bonferroni's
+    columns = (differences, errors, np.broadcast_to(test.df, errors.shape), bounds)
+    for cell, row in zip(
+        cells, zip(*(part.tolist() for part in columns), strict=True), strict=True
+    ):
+        difference, error, df, p = row
+        yield cell, Comparison(difference, error, df, family, p, scale)

@@ -9,7 +9,7 @@ from analysis.behaviour import Behaviour, examine
 from analysis.cells import Cell, Ranking, rank
 from analysis.findings import Finding, find
 from analysis.frames import SweepData
-from analysis.inference import Estimate, optimism, paired, seeds_to_part
+from analysis.inference import Estimate, optimism, paired_with, seeds_to_part
 from analysis.nextgrid import NextGrid, propose
 from analysis.observations import Failure, group_failures, observe
 from analysis.stability import Stability, assess
@@ -88,13 +88,8 @@ def _paired(ranking: Ranking) -> dict[str, Estimate]:
     best = ranking.best
     if best is None:
         return {}
-    own = _on_scale(ranking, best)
-    found: dict[str, Estimate] = {}
-    for cell in ranking.others:
-        estimate = paired(_on_scale(ranking, cell), own)
-        if estimate is not None:
-            found[cell.name] = estimate
-    return found
+    others = {cell.name: _on_scale(ranking, cell) for cell in ranking.others}
+    return paired_with(others, _on_scale(ranking, best))
 
 
 def _on_scale(ranking: Ranking, cell: Cell) -> dict[int, float]:

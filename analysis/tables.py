@@ -14,10 +14,21 @@ from analysis.findings import short_name
 from analysis.frames import RunData
 from analysis.settings import flat
 from analysis.stability import Rate
+from analysis.statistics import Scale
 from analysis.study import Study
 from sweeper.metrics import as_float
 
-__all__ = ["CELLS", "RUNS", "cell_table", "details", "heat", "paired_rows", "rate_rows", "run_rows"]
+__all__ = [
+    "CELLS",
+    "RUNS",
+    "cell_table",
+    "details",
+    "first_cells",
+    "heat",
+    "paired_rows",
+    "rate_rows",
+    "run_rows",
+]
 
 CELLS = 1000
 """Rows of the table of cells, at most."""
@@ -32,10 +43,9 @@ _STRIP = 160.0
 
 def cell_table(ranking: Ranking) -> dict[str, Any]:
     """Rows of the results table, with texts and what to sort by."""
-    scale = _Scale(ranking)
+    scale = _Scale(ranking.measured, ranking.scale)
     colours = tones(ranking)
-    top = ranking.cells[0].summary if ranking.cells else None
-    places = None if top is None else words.decimals(top.mean, top.low, top.high)
+    places = _decimals(ranking)
     rows = [
         {
             "cell": cell,
@@ -53,6 +63,32 @@ def cell_table(ranking: Ranking) -> dict[str, Any]:
     ]
     best = None if ranking.best is None else scale.at(ranking.best.summary.mean)
     return {"axes": list(ranking.keys), "rows": rows, "scale": scale, "best": best}
+
+
+def first_cells(ranking: Ranking, count: int) -> dict[str, Any]:
+    """The first measured cells by themselves, on a scale of their own."""
+    cells = ranking.measured[:count]
+    scale = _Scale(cells, ranking.scale)
+    colours = tones(ranking)
+    places = _decimals(ranking)
+    rows = [
+        {
+            "tone": colours[cell.name] if colours[cell.name] >= 0 else len(PALETTE),
+            "name": short_name(cell),
+            "mean": words.fixed(cell.summary.mean, places),
+            "strip": scale.strip(cell),
+        }
+        for cell in cells
+    ]
+    best = None if ranking.best is None else scale.at(ranking.best.summary.mean)
+    intervals = any(cell.summary.low is not None for cell in cells)
+    return {"rows": rows, "best": best, "log": scale.log, "intervals": intervals}
+
+
+def _decimals(ranking: Ranking) -> int | None:
+    """As many as the first cell needs."""
+    top = ranking.cells[0].summary if ranking.cells else None
+    return None if top is None else words.decimals(top.mean, top.low, top.high)
 
 
 def _setting(cell: Cell, key: str) -> tuple[str, str]:
@@ -99,10 +135,10 @@ class _Scale:
     the cells are compared so, or where they are positive and span more than a factor of 30.
     Intervals that reach beyond are cut."""
 
-    def __init__(self, ranking: Ranking) -> None:
-        found = [value for cell in ranking.measured for value in cell.values]
+    def __init__(self, cells: Sequence[Cell], compared: Scale) -> None:
+        found = [value for cell in cells for value in cell.values]
         wide = bool(found) and min(found) > 0 and max(found) / min(found) > 30
-        self.log = wide or ranking.scale == "log"
+        self.log = wide or compared == "log"
         self._unit = max(map(abs, found), default=0.0) or 1.0
         points = [self._map(value) for value in found] or [0.0]
         margin = 0.12 * (max(points) - min(points)) or 1.0
@@ -163,6 +199,7 @@ def details(study: Study) -> dict[str, dict[str, Any]]:
         shown = examples(run, split, 2) if position < _TOLD else []
         found[run.id] = {
             "name": run.name or run.id,
+            "link": run.link,
             "facts": _facts(run),
             "config": [[key, words.setting(value)[:_TEXT]] for key, value in flat(run.config)],
             "log": list(run.log),
@@ -194,6 +231,7 @@ def _facts(run: RunData) -> list[list[str]]:
         ["smoothed", words.number(run.smoothed)],
         ["time", words.duration(run.wall_s)],
         ["tokens", words.amount(run.cost.total)],
+        ["alarms", "; ".join(alarm.message or alarm.rule for alarm in run.alarms)],
     ]
     paths = [
         str(r[k]) for r in run.checkpoints[-1:] for k in ("sampler_path", "state_path") if r.get(k)
@@ -229,8 +267,8 @@ def rate_rows(rates: Sequence[Rate]) -> list[dict[str, Any]]:
             "value": rate.value,
             "count": rate.count,
             "trials": rate.trials,
-            "share": f"{rate.count / rate.trials:.0%}",
-            "interval": f"{rate.low:.0%} to {rate.high:.0%}",
+            "share": words.percent(rate.count / rate.trials),
+            "interval": f"{words.percent(rate.low)} to {words.percent(rate.high)}",
             "from": round(100 * rate.low, 1),
             "to": round(100 * rate.high, 1),
             "at": round(100 * rate.count / rate.trials, 1),

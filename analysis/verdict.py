@@ -1,6 +1,5 @@
 """What won, can it be believed, what to do next: the top of the report, and the terminal's text."""
 
-import math
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,16 +8,16 @@ from typing import Any, NamedTuple
 
 from analysis import words
 from analysis.cells import Cell, Ranking
+from analysis.checkpoints import Checkpoint, choose_checkpoint
 from analysis.costs import dollars
 from analysis.edges import ordered
-from analysis.findings import PENDING, Finding, cell_text, short_name
-from analysis.frames import RunData, SweepData
+from analysis.findings import PENDING, Finding, cell_text, short_name, worse_by
+from analysis.frames import SweepData
 from analysis.inference import Estimate
 from analysis.nextgrid import NextGrid
 from analysis.statistics import Comparison
-from sweeper.metrics import as_float
 
-__all__ = ["Check", "Checkpoint", "Lead", "Verdict", "choose_checkpoint", "decide"]
+__all__ = ["Check", "Lead", "Verdict", "decide"]
 
 _LATER = ("retired", "unreadable", "undeclared", "trend", "interaction", "no_effect", "waiting")
 """Findings that have their place further down."""
@@ -43,19 +42,6 @@ class Check(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Checkpoint:
-    """Where the weights of the best run are. `path` is for sampling where the record has such a
-    path, else for training on. `expires` is what the record says of it, as a phrase."""
-
-    run: str
-    name: str
-    path: str
-    step: float | None
-    expires: str | None
-    note: str | None
-
-
-@dataclass(frozen=True)
 class Verdict:
     """`kind`: "clear", "ahead" (clear of what could be compared, but that is not all), "tied",
     "unproven", "alone" or "none"; `label` says it in a few words, `headline` names the best
@@ -74,6 +60,7 @@ class Verdict:
     checks: tuple[Check, ...] = ()
     effect: str | None = None
     cost: str | None = None
+    at_edge: bool = False
 
     def text(self, sweep: str, width: int = 88) -> str:
         """A short text for the terminal."""
@@ -112,7 +99,7 @@ def _for_terminal(line: str) -> str:
 _LABELS = {
     "clear": "clear winner",
     "ahead": "ahead of what was compared",
-    "tied": "leads, not alone",
+    "tied": "tied for best",
     "unproven": "leads, unproven",
     "alone": "nothing to compare",
     "none": "no winner",
@@ -135,21 +122,30 @@ def decide(
     if ranking.best_run is not None and data.metric is not None:
         checkpoint = choose_checkpoint(ranking.best_run, data.metric.at)
     number, spread = _number(ranking)
+    at_edge = any(finding.kind == "edge" for finding in findings)
     return Verdict(
         kind=kind,
-        label=_LABELS[kind],
+        label=_LABELS[kind] + (", at the edge of the grid" if at_edge else ""),
+        at_edge=at_edge,
         headline=_headline(best),
         measure=_measure(data),
         number=number,
         spread=spread,
-        believe=tuple(f for f in findings if f.kind not in _LATER),
+        believe=tuple(f for f in findings if f.kind not in _LATER and _concerns(f, ranking)),
         caution=_caution(ranking, flattery),
         steps=_steps(data, findings, ranking, checkpoint, following),
         checkpoint=checkpoint,
         checks=_checks(data, ranking, findings),
-        effect=_effect(ranking, lead),
+        effect=_effect(ranking, lead, data.metric.sign if data.metric is not None else 1.0),
         cost=_cost(best, prices or {}),
     )
+
+
+def _concerns(finding: Finding, ranking: Ranking) -> bool:
+    """What the models of a cell wrote, and alarms, are told here only of those at the top."""
+    top = {cell.name for cell in (ranking.best, *ranking.tied) if cell is not None}
+    elsewhere = finding.kind == "alarms" or finding.kind.startswith("rollouts_")
+    return not elsewhere or not top or bool(top & set(finding.cells))
 
 
 def _caution(ranking: Ranking, flattery: tuple[float, float] | None) -> str | None:
@@ -159,13 +155,13 @@ def _caution(ranking: Ranking, flattery: tuple[float, float] | None) -> str | No
     if flattery is None:
         return (
             f"The best of {cells} cells was chosen by the same runs that measure it, so its value "
-            "here is somewhat flattering; expect less from a fresh seed."
+            "here may flatter it: fresh seeds would tell."
         )
     fresh, chosen = words.together(*flattery)
     return (
-        f"The best of {cells} cells was chosen by the same runs that measure it. Chosen by all "
-        f"seeds but one, the best had a mean of {chosen} and reached {fresh} on the seed left out, "
-        "on average."
+        f"The best of {cells} cells was chosen by the same runs that measure it, which may flatter "
+        f"it. Chosen by all seeds but one, the best had a mean of {chosen}, and on the seed left "
+        f"out it reached {fresh}, on average."
     )
 
 
@@ -218,24 +214,18 @@ def _inside(ranking: Ranking, findings: Sequence[Finding]) -> Check:
     return Check("Inside the grid?", "yes", True)
 
 
-def _effect(ranking: Ranking, lead: Lead | None) -> str | None:
+def _effect(ranking: Ranking, lead: Lead | None, sign: float) -> str | None:
     if lead is None:
         return None
     name = short_name(lead.second)
-    compared = lead.comparison
-    if compared is None:
+    if lead.comparison is None:
         if ranking.best is None or ranking.best.summary.mean is None:
             return None
-        gap = (lead.second.summary.mean or 0.0) - ranking.best.summary.mean
-        return f"the next, {name}, is at {words.difference(gap)}, with no interval"
-    low, high = compared.interval()
-    if compared.ratio is not None:
-        bounds = f"{words.ratio(low)} to {words.ratio(high)}"
-        return f"the next, {name}, is at {words.ratio(compared.ratio)} (95 % interval {bounds})"
-    bounds = f"{words.difference(low)} to {words.difference(high)}"
-    return (
-        f"the next, {name}, is at {words.difference(compared.difference)} (95 % interval {bounds})"
-    )
+        gap = sign * ((lead.second.summary.mean or 0.0) - ranking.best.summary.mean)
+        return f"the next, {name}, is worse by {words.number(gap, 3)}, with no interval"
+    by, bounds = worse_by(lead.comparison, sign)
+    bounds = bounds.removeprefix("worse by ").removesuffix(" times the best")
+    return f"the next, {name}, is {by} (95 % interval {bounds})"
 
 
 def _cost(best: Cell | None, prices: Mapping[str, float]) -> str | None:
@@ -320,6 +310,9 @@ def _steps(
         steps.append(f"Find out why runs of {names} diverge: the others there beat the best.")
     edges = [finding.evidence for finding in findings if finding.kind == "edge"]
     steps += [_beyond(evidence) for evidence in edges if evidence is not None]
+    if following is not None and following.kind == "extend":
+        runs = words.counted(following.runs, "new run")
+        steps.append(f"next.yaml beside this report is that grid: {runs}.")
     if "tied" in by_kind:
         most = max(cell.summary.n for cell in ranking.measured)
         cells = words.counted(len(ranking.tied) + 1, "cell")
@@ -327,9 +320,10 @@ def _steps(
         if following is not None and following.kind == "confirm":
             count = words.counted(following.runs, "run")
             more = f"launch next.yaml ({count} of {following.cells} cells on fresh seeds)"
-        steps.append(f"To part the {cells} at the top, {more}; or take the cheapest.")
+        cheap = "cheaper" if len(ranking.tied) == 1 else "cheapest"
+        steps.append(f"To part the {cells} at the top, {more}; or take the {cheap}.")
     elif "not_compared" in by_kind:
-        steps.append("Run every cell with three seeds or more (seeds: 3 in the grid).")
+        steps.append(_more_seeds(following))
     if "metric_missing" in by_kind or "no_metric" in by_kind:
         steps.append("Name one of the recorded keys as the metric, in the grid or with --metric.")
     if "all_equal" in by_kind:
@@ -338,10 +332,20 @@ def _steps(
         steps.append("Try settings under which every seed stays finite.")
     if checkpoint is not None and not steps:
         steps.append("Use the checkpoint below.")
-    if following is not None and following.kind == "extend":
-        runs = words.counted(following.runs, "new run")
-        steps.append(f"next.yaml beside this report is that grid: {runs}.")
+        if ranking.best is not None and ranking.best.summary.n == 2:
+            steps.append("Add seeds if much hangs on it: two say little of the noise itself.")
     return tuple(steps)
+
+
+def _more_seeds(following: NextGrid | None) -> str:
+    if following is not None and following.kind == "confirm":
+        cells = words.counted(following.cells, "cell")
+        runs = words.counted(following.runs, "run")
+        return f"Launch next.yaml: the first {cells} on fresh seeds ({runs})."
+    if following is not None and following.kind == "seeds":
+        runs = words.counted(following.runs, "new run")
+        return f"Launch next.yaml: every cell with three seeds ({runs})."
+    return "Run every cell with three seeds or more (seeds: 3 in the grid)."
 
 
 def _beyond(evidence: Mapping[str, Any]) -> str:
@@ -352,47 +356,3 @@ def _beyond(evidence: Mapping[str, Any]) -> str:
         f"Extend {evidence['axis']} beyond {words.setting(evidence['value'])}, for example by "
         f"{suggestion}, and launch again: finished runs are kept."
     )
-
-
-def choose_checkpoint(run: RunData, at: str) -> Checkpoint | None:
-    """The checkpoint to take from a run: with `at` "best" the one saved at the best step if there
-    is one, else the final one, else the last. None when no record holds a path."""
-    usable = [record for record in run.checkpoints if _path(record) is not None]
-    if not usable:
-        return None
-    final = [record for record in usable if record.get("final")]
-    chosen = (final or usable)[-1]
-    note = None
-    if at == "best" and run.step is not None and chosen.get("batch") != run.step:
-        exact = [record for record in usable if record.get("batch") == run.step]
-        chosen = exact[-1] if exact else chosen
-        if not exact:
-            note = f"the best value was at step {run.step:g}, which has no checkpoint"
-    step = chosen.get("batch")
-    return Checkpoint(
-        run=run.name or run.id,
-        name=str(chosen.get("name", "")),
-        path=_path(chosen) or "",
-        step=step if isinstance(step, int | float) else None,
-        expires=_expires(chosen),
-        note=note,
-    )
-
-
-def _path(record: Mapping[str, Any]) -> str | None:
-    for key in ("sampler_path", "state_path", "path"):
-        if isinstance(record.get(key), str) and record[key]:
-            return record[key]
-    return None
-
-
-def _expires(record: Mapping[str, Any]) -> str | None:
-    for key in ("expires_at", "expires"):
-        if record.get(key):
-            return f"expires {record[key]}"
-    seconds = as_float(record.get("ttl_seconds"))
-    if seconds is not None and math.isfinite(seconds):
-        days = seconds / 86400
-        span = words.counted(round(days), "day") if days >= 1 else words.duration(seconds)
-        return f"kept for {span} after it was saved"
-    return None

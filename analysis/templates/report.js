@@ -80,6 +80,9 @@ const show = (run) => {
   );
   document.getElementById("run-name").textContent = run.name;
   pairs("run-facts", run.facts);
+  const link = document.getElementById("run-link");
+  link.hidden = !run.link;
+  if (run.link) link.href = run.link;
   pairs("run-config", run.config);
   document.getElementById("run-log").replaceChildren(...(run.log.length
     ? [element("h3", "The end of its log"), element("pre", run.log.join("\n"), { tabindex: "0" })] : []));

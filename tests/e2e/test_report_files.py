@@ -166,3 +166,36 @@ def test_a_report_of_many_runs_stays_small(tmp_path: Path, written: ModuleType):
     assert Path(report.html_path).stat().st_size < 4e6
     points = [len(trace["x"]) for figure in report.figures.values() for trace in figure["data"]]
     assert sum(points) < 300_000
+
+
+@pytest.mark.parametrize("app", ["https://wandb.ai", "javascript:alert(1)//"])
+def test_runs_lead_to_wandb_and_alarms_are_listed(tmp_path: Path, written: ModuleType, app: str):
+    section = {"project": "a b", "entity": "us", "mode": None, "app": app}
+    sweep = written.Written(tmp_path, axes={"lr": [1, 2]}, wandb=section)
+    for lr in (1, 2):
+        for seed in range(2):
+            run = sweep.run({"lr": lr}, seed, written.curve(lr + seed / 50))
+    alarm = {"name": "lr=2,seed=1", "time": "2026-11-21T01:05:00Z", "message": "<b>nll</b> is NaN"}
+    (sweep.folder / "alarms").mkdir(parents=True)
+    (sweep.folder / "alarms" / f"{run}.1.nan.json").write_text(json.dumps({"schema": 1, **alarm}))
+    sweep.save()
+    report = analysis.analyze(str(tmp_path), "demo")
+    text, markdown = Path(report.html_path).read_text(), Path(report.files["report.md"]).read_text()
+    links = re.findall(r'href="(https://wandb[^"]*)"', text)
+    if app.startswith("https"):
+        assert len(links) == 5  # each run's, and the best's once more
+        assert all(link.startswith("https://wandb.ai/us/a%20b/runs/") for link in links)
+        assert "[The best run in W&B](<https://wandb.ai/us/a%20b/runs/" in markdown
+    assert "javascript:" not in text + markdown
+    assert "&lt;b&gt;nll&lt;/b&gt; is NaN" in text and "&lt;b&gt;nll&lt;/b&gt; is NaN" in markdown
+    (found,) = [f for f in report.document["findings"] if f["kind"] == "alarms"]
+    assert found["text"] == "1 alarm went off in 1 run: nan (1)." and found["cells"] == ["lr=2"]
+    assert "1 alarm went off" not in report.verdict  # it is none of the best's
+
+
+def test_a_sweep_may_be_given_by_its_address(tmp_path: Path, written: ModuleType):
+    written.grid_of_means(tmp_path / "sweeps", {(1e-3, 8): 0.2, (1e-2, 8): 1.1})
+    address = f"file://{tmp_path}/sweeps/demo/"
+    said = sweeper("analyze", address, "--no-pictures", "--root", tmp_path / "elsewhere")
+    assert said.startswith("demo: learning_rate 1e-3  [clear winner]")
+    assert (tmp_path / "sweeps" / "demo" / "report" / "report.html").is_file()

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from analysis.cells import Ranking, rank
+from analysis.checkpoints import choose_checkpoint
 from analysis.findings import Finding, find
 from analysis.frames import load
-from analysis.verdict import Verdict, choose_checkpoint, decide
+from analysis.verdict import Verdict, decide
 from sweeper.registry import Registry
 
 NAN = math.nan
@@ -127,7 +128,7 @@ def test_proportional_noise_is_compared_as_ratios(judge: Any):
     assert ranking.best is not None
     assert ranking.best.summary.mean == pytest.approx((0.068 * 0.071 * 0.074) ** (1 / 3))
     assert found["separated"].evidence["nearest"]["low"] > 1
-    assert "times the best (95 %, simultaneous)" in found["separated"].text
+    assert "times the best, 95 % for all pairs at once" in found["separated"].text
     assert "log scale, because all values are positive" in found["separated"].evidence["method"]
     assert verdict.spread.startswith("geometric mean of 3 seeds")
     assert all(cell.summary.low > 0 for cell in ranking.cells)
@@ -140,6 +141,6 @@ def test_even_noise_is_compared_as_differences(judge: Any):
         ({"lr": 3}, [1.49, 1.50, 1.51]),
     )
     assert (ranking.scale, verdict.kind) == ("linear", "clear")
-    assert "differs by" in found["separated"].text
+    assert "worse by" in found["separated"].text
     assert "log" not in found["separated"].evidence["method"]
     assert verdict.spread.startswith("mean of 3 seeds")

@@ -1,4 +1,5 @@
-"""The other comparisons against independent figures: scipy's, statsmodels', brute force."""
+"""The other comparisons against independent figures: scipy's, brute force. Those of
+statsmodels are in tests/e2e/test_report_statistics.py."""
 
 import itertools
 import math
@@ -72,16 +73,6 @@ def test_wilsons_interval(count: int, trials: int):
     centre = (p + z * z / (2 * trials)) / (1 + z * z / trials)
     reach = z / (1 + z * z / trials) * math.sqrt(p * (1 - p) / trials + z * z / (4 * trials**2))
     assert wilson(count, trials) == pytest.approx((centre - reach, centre + reach), abs=1e-9)
-
-
-def test_statsmodels_agrees():
-    proportion = pytest.importorskip("statsmodels.stats.proportion", reason="no statsmodels here")
-    multitest = pytest.importorskip("statsmodels.stats.multitest")
-    for count, trials in ((0, 10), (3, 10), (17, 96)):
-        expected = proportion.proportion_confint(count, trials, method="wilson")
-        assert wilson(count, trials) == pytest.approx(expected, abs=1e-9)
-    values = [0.01, 0.04, 0.03, 0.2, 0.01]
-    assert holm(values) == pytest.approx(multitest.multipletests(values, method="holm")[1])
 
 
 def test_holm_adjusts_in_order():

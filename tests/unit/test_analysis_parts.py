@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from analysis import words
-from analysis.curves import band, thin
+from analysis.curves import band, thin, thin_rows
 from analysis.edges import find_edges
 from analysis.history import Histories
 from analysis.series import Series, best, last, smoothed
@@ -36,6 +36,22 @@ def test_thinning_keeps_to_its_limit_for_every_length(count: int):
     kept = thin(values).tolist()
     assert len(kept) <= 240 and kept[0] == 0 and kept[-1] == count - 1
     assert {int(values.argmin()), int(values.argmax())} <= set(kept)
+
+
+def test_rows_are_thinned_together_as_each_by_itself():
+    table = np.cos(np.arange(3 * 777).reshape(3, 777) ** 2)
+    together = thin_rows(table, 50)
+    assert [at.tolist() for at in together] == [thin(row, 50).tolist() for row in table]
+
+
+def test_a_band_is_the_same_whether_the_steps_are_shared_or_only_equal():
+    steps, rows = np.arange(4.0), np.arange(4)
+    values = ([1.0, 2.0, 3.0, 4.0], [2.0, 2.0, 9.0, 0.0])
+    shared = band([Series(steps, np.array(own), rows) for own in values])
+    equal = band([Series(steps.copy(), np.array(own), rows) for own in values])
+    for one, other in zip(shared[:4], equal[:4], strict=True):
+        assert np.array_equal(one, other)
+    assert [at.tolist() for at in shared.at] == [at.tolist() for at in equal.at]
 
 
 def test_short_curves_are_left_alone():

@@ -1,0 +1,352 @@
+"""Reports of sweeps with a known truth: each says exactly that, and nothing in it executes."""
+
+import base64
+import functools
+import gc
+import json
+import math
+import re
+import zlib
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import analysis
+from sweeper.errors import NotFound, StoreError, UsageError
+
+pytestmark = pytest.mark.e2e
+
+RATES = (1e-4, 1e-3, 1e-2)
+
+# The pictures of the Markdown take longer than all the rest: they have a test of their own.
+analyze = functools.partial(analysis.analyze, pictures=False)
+
+
+def kinds(report: Any) -> list[str]:
+    return [finding["kind"] for finding in report.document["findings"]]
+
+
+def page(report: Any) -> str:
+    """The page without what is packed into it."""
+    text = Path(report.html_path).read_text()
+    return re.sub(r'(<script type="text/plain"[^>]*>).*?</script>', r"\1</script>", text)
+
+
+def unpacked(report: Any, name: str) -> str:
+    """What the browser unpacks."""
+    text = Path(report.html_path).read_text()
+    found = re.search(rf'<script type="text/plain" id="{name}">(.*?)</script>', text)
+    assert found is not None
+    return zlib.decompress(base64.b64decode(found[1])).decode()
+
+
+def test_a_clear_winner_inside_the_grid(tmp_path: Path, written: ModuleType):
+    written.grid_of_means(tmp_path, {(1e-4, 8): 0.9, (1e-3, 8): 0.2, (1e-2, 8): 1.1})
+    report = analyze(str(tmp_path), "demo")
+    assert gc.isenabled()
+    verdict = report.document["verdict"]
+    assert (verdict["kind"], verdict["best"]) == ("clear", "lr=0.001,rank=8")
+    assert kinds(report) == ["separated"]
+    assert set(verdict["told_apart"]) == {"lr=0.0001,rank=8", "lr=0.01,rank=8"}
+    best = report.document["cells"][0]
+    assert best["n"] == 3 and best["low"] < best["mean"] < best["high"]
+    values = [run["value"] for run in report.document["runs"] if run["cell"] == verdict["best"]]
+    assert best["mean"] == pytest.approx(sum(values) / 3)
+    winner = min(
+        (run for run in report.document["runs"] if run["cell"] == verdict["best"]),
+        key=lambda run: run["value"],
+    )
+    assert verdict["checkpoint"]["run"] == winner["name"]
+    assert verdict["checkpoint"]["path"] in report.verdict
+    assert "clear winner" in report.verdict
+
+
+def test_two_equal_winners_and_a_worse_one(tmp_path: Path, written: ModuleType):
+    means = {(1e-4, 8): 2.0, (1e-3, 8): 0.30, (1e-2, 8): 0.301, (1e-1, 8): 3.0}
+    written.grid_of_means(tmp_path, means)
+    report = analyze(str(tmp_path), "demo")
+    verdict = report.document["verdict"]
+    equals = {"lr=0.001,rank=8", "lr=0.01,rank=8"}
+    assert verdict["kind"] == "tied"
+    assert {verdict["best"], *verdict["tied"]} == equals
+    assert set(verdict["told_apart"]) == {"lr=0.0001,rank=8", "lr=0.1,rank=8"}
+    assert "edge" not in kinds(report)
+    standing = re.findall(r'<td class="standing">([^<]*)', page(report))
+    assert standing == ["best", "not told apart", "worse", "worse"]
+    assert len(re.findall(r'<tr class="t\d apart">', page(report))) == 2
+
+
+def test_a_winner_at_the_edge_says_where_to_go_on(tmp_path: Path, written: ModuleType):
+    written.grid_of_means(tmp_path, {(1e-4, 8): 2.0, (1e-3, 8): 1.0, (1e-2, 8): 0.3})
+    report = analyze(str(tmp_path), "demo")
+    (edge,) = [f for f in report.document["findings"] if f["kind"] == "edge"]
+    assert edge["evidence"] == {
+        "axis": "learning_rate",
+        "value": 0.01,
+        "side": "largest",
+        "suggestion": 0.1,
+    }
+    assert any("0.1" in step for step in report.document["verdict"]["next"])
+
+
+def test_maximizing_turns_the_order(tmp_path: Path, written: ModuleType):
+    metric = {"name": "test/nll", "goal": "maximize", "at": "last"}
+    written.grid_of_means(tmp_path, {(1e-4, 8): 0.9, (1e-3, 8): 2.2, (1e-2, 8): 1.1}, metric=metric)
+    report = analyze(str(tmp_path), "demo")
+    assert report.document["verdict"]["best"] == "lr=0.001,rank=8"
+    other = analyze(str(tmp_path), "demo", goal="minimize", out=tmp_path / "o")
+    assert other.document["verdict"]["best"] == "lr=0.0001,rank=8"
+    assert "sweeper analyze demo\n" in page(report) or "sweeper analyze demo<" in page(report)
+    assert "sweeper analyze demo --goal minimize" in page(other)
+
+
+def test_the_best_value_and_its_own_checkpoint(tmp_path: Path, written: ModuleType):
+    metric = {"name": "reward", "goal": "maximize", "at": "best"}
+    sweep = written.Written(tmp_path, metric=metric)
+    rows = [{"step": s, "reward": v} for s, v in ((0, 0.0), (10, 0.9), (20, 0.4))]
+    records = [
+        {"name": "10", "batch": 10, "sampler_path": "tinker://ten", "ttl_seconds": 604800},
+        {"name": "final", "batch": 20, "final": True, "sampler_path": "tinker://final"},
+    ]
+    sweep.run({}, 0, rows, checkpoints=records)
+    sweep.save()
+    verdict = analyze(str(tmp_path), "demo").document["verdict"]
+    assert verdict["checkpoint"]["path"] == "tinker://ten"
+    assert verdict["checkpoint"]["expires"] == "kept for 7 days after it was saved"
+
+
+def test_a_cell_with_a_diverged_run_is_never_best(tmp_path: Path, written: ModuleType):
+    sweep = written.Written(tmp_path, axes={"lr": [1, 2, 3]})
+    for seed in range(3):
+        sweep.run({"lr": 1}, seed, [{"step": 1, "test/nll": 0.5 + seed / 100}])
+        lost = [{"step": 0, "test/nll": 0.1}, {"step": 1, "test/nll": math.nan}]
+        fine = [{"step": 1, "test/nll": 0.1 + seed / 100}]
+        sweep.run({"lr": 2}, seed, lost if seed == 0 else fine)
+    sweep.save()
+    report = analyze(str(tmp_path), "demo")
+    assert report.document["verdict"]["best"] == "lr=1"
+    (found,) = [f for f in report.document["findings"] if f["kind"] == "diverged"]
+    assert found["cells"] == ["lr=2"] and found["evidence"]["runs"] == ["lr=2,seed=0"]
+    cell = next(c for c in report.document["cells"] if c["cell"] == "lr=2")
+    assert (cell["n"], cell["diverged"]) == (2, 1)
+
+
+def test_an_unfinished_sweep_counts_what_succeeded_only(tmp_path: Path, written: ModuleType):
+    sweep = written.Written(tmp_path, axes={"lr": [1, 2]})
+    for seed in range(2):
+        sweep.run({"lr": 1}, seed, [{"step": 1, "test/nll": 0.5 + seed}])
+        sweep.run({"lr": 2}, seed, [{"step": 1, "test/nll": 0.01 * seed}], "running")
+    log = "".join(f"line {i}\n" for i in range(40)) + "ValueError: <b>no</b>\n"
+    sweep.run({"lr": 2}, 2, state="failed", reason="error", detail="why", log=log)
+    sweep.run({"lr": 2}, 3, state="planned")
+    sweep.run({"lr": 9}, 0, [{"step": 1, "test/nll": 0.0}], retired=True)
+    sweep.save()
+    report = analyze(str(tmp_path), "demo")
+    assert report.document["verdict"]["best"] == "lr=1"
+    states = {"succeeded": 2, "running": 2, "failed": 1, "planned": 1}
+    found = report.document["completeness"]
+    assert found == {"planned": 6, "retired": 1, "states": states}
+    assert {"alone", "incomplete", "retired"} <= set(kinds(report))
+    text = page(report)
+    assert "ValueError: &lt;b&gt;no&lt;/b&gt;" in text and "line 39" in text
+    assert "line 20" not in text and "error: why, exit code 1" in text
+
+
+def test_identical_replicates_get_no_interval(tmp_path: Path, written: ModuleType):
+    sweep = written.Written(tmp_path, axes={"lr": [1, 2]})
+    for seed in range(3):
+        sweep.run({"lr": 1}, seed, [{"step": 1, "test/nll": 0.5}])
+        sweep.run({"lr": 2}, seed, [{"step": 1, "test/nll": 0.9}])
+    sweep.save()
+    report = analyze(str(tmp_path), "demo")
+    assert report.document["verdict"]["kind"] == "unproven"
+    assert {"identical", "not_compared"} <= set(kinds(report))
+    assert all(cell["low"] is None for cell in report.document["cells"])
+
+
+@pytest.mark.parametrize(
+    ("rows", "state", "metric", "expected"),
+    [
+        ([], "failed", True, "nothing_done"),
+        ([], "planned", True, "nothing_done"),
+        ([{"step": 1, "test/nll": 0.3}], "running", True, "nothing_done"),
+        ([{"step": 1, "test/nll": math.nan}], "succeeded", True, "all_diverged"),
+        ([{"step": 1, "other": 1.0}], "succeeded", True, "metric_missing"),
+        ([], "succeeded", True, "metric_missing"),
+        ([{"step": 1, "other": 1.0}], "succeeded", False, "no_metric"),
+    ],
+)
+def test_a_sweep_without_a_winner_names_none(
+    tmp_path: Path, written: ModuleType, rows: Any, state: str, metric: bool, expected: str
+):
+    sweep = written.Written(tmp_path, axes={"lr": [1]}, metric=written.METRIC if metric else None)
+    sweep.run({"lr": 1}, 0, rows, state)
+    sweep.save()
+    report = analyze(str(tmp_path), "demo")
+    verdict = report.document["verdict"]
+    assert (verdict["kind"], verdict["best"], verdict["checkpoint"]) == ("none", None, None)
+    assert expected in kinds(report)
+    assert "None" not in page(report)
+    json.loads(Path(report.json_path).read_text(), parse_constant=pytest.fail)
+
+
+def test_a_single_run_reads_well(tmp_path: Path, written: ModuleType):
+    sweep = written.Written(tmp_path)
+    sweep.run({}, None, written.curve(0.3), cell="")
+    sweep.save()
+    report = analyze(str(tmp_path), "demo")
+    assert report.document["verdict"]["kind"] == "alone"
+    assert "one run, so no interval" in report.verdict
+    assert "None" not in page(report)
+
+
+def test_without_seeds_nothing_is_proven(tmp_path: Path, written: ModuleType):
+    sweep = written.Written(tmp_path, axes={"lr": [1, 2, 3]})
+    for lr in (1, 2, 3):
+        sweep.run({"lr": lr}, None, [{"step": 1, "test/nll": 0.1 * abs(lr - 2) + 0.1}])
+    sweep.save()
+    verdict = analyze(str(tmp_path), "demo").document["verdict"]
+    assert (verdict["kind"], verdict["best"]) == ("unproven", "lr=2")
+    assert verdict["not_compared"] == ["lr=1", "lr=3"]
+
+
+def test_another_metric_needs_its_goal(tmp_path: Path, written: ModuleType):
+    written.grid_of_means(tmp_path, dict.fromkeys([(1e-3, 8), (1e-2, 8)], 0.5), seeds=2)
+    with pytest.raises(UsageError, match="which way is better"):
+        analyze(str(tmp_path), "demo", metric="train/nll")
+    report = analyze(str(tmp_path), "demo", metric="train/nll", goal="minimize")
+    assert report.document["metric"]["name"] == "train/nll"
+    with pytest.raises(NotFound):
+        analyze(str(tmp_path), "nothing")
+
+
+def test_the_same_records_give_the_same_bytes_wherever_they_lie(
+    tmp_path: Path, written: ModuleType
+):
+    found: list[tuple[bytes, bytes]] = []
+    for place in ("one", "two"):
+        written.grid_of_means(tmp_path / place, {(1e-3, 8): 0.4, (1e-2, 8): 0.5})
+        for _ in range(2):  # the second time with a report already there
+            report = analyze(tmp_path / place, "demo")
+            html, text = Path(report.html_path), Path(report.json_path)
+            found.append((html.read_bytes(), text.read_bytes()))
+    assert len(set(found)) == 1
+    assert str(tmp_path).encode() not in found[0][0]
+
+
+@pytest.mark.parametrize("out", ["file", "file/below", "nul\0"])
+def test_a_folder_that_cannot_be_made_is_a_usage_error(
+    tmp_path: Path, written: ModuleType, out: str
+):
+    (tmp_path / "file").write_text("")
+    written.measured(tmp_path, [({"lr": 1}, [0.5])])
+    with pytest.raises(UsageError, match="cannot be made a folder"):
+        analyze(str(tmp_path), "demo", out=f"{tmp_path}/{out}")
+
+
+def test_a_report_that_cannot_be_written_is_an_error_of_the_store(
+    tmp_path: Path, written: ModuleType
+):
+    (tmp_path / "out" / "report.html").mkdir(parents=True)
+    written.measured(tmp_path, [({"lr": 1}, [0.5])])
+    with pytest.raises(StoreError, match="cannot be written"):
+        analyze(str(tmp_path), "demo", out=tmp_path / "out")
+
+
+def test_enormous_numbers_are_numbers(tmp_path: Path, written: ModuleType):
+    huge = 10**400
+    sweep = written.Written(tmp_path, axes={"lr": [1, huge, 3]})
+    for lr, end in ((1, 1.5e308), (huge, huge), (3, -1.5e308)):
+        for seed in range(2):
+            rows = [{"step": s, "test/nll": end, "loss": 1.7976931e308 - s} for s in range(2)]
+            rows.append({"step": huge, "loss": huge})
+            rows[1]["test/nll"] = end + seed * (end // 9)
+            sweep.run({"lr": lr}, seed, rows)
+    sweep.save()
+    report = analyze(str(tmp_path), "demo")  # warnings are errors here
+    verdict = report.document["verdict"]
+    assert (verdict["best"], verdict["told_apart"]) == ("lr=3", ["lr=1"])
+    assert report.document["cells"][0]["mean"] == pytest.approx(-1.5e308 / 18 * 19)
+    assert [cell["diverged"] for cell in report.document["cells"]] == [0, 0, 2]
+    json.loads(Path(report.json_path).read_text(), parse_constant=pytest.fail)
+    assert len(report.runs) == 6
+    assert not re.search(r'="-?(nan|inf)"', page(report))
+
+
+def test_null_is_shown_and_a_missing_setting_is_a_dash(tmp_path: Path, written: ModuleType):
+    cells = [({"cap": None}, [0.1]), ({"cap": 5, "warmup": 1}, [0.9])]
+    written.measured(tmp_path, cells, axes=["cap"])
+    text = page(analyze(str(tmp_path), "demo"))
+    assert re.search(r'class="axis">cap</span> <span class="value">null<', text)
+    assert re.findall(r'<td data-sort="[^"]*" class="set">([^<]*)<', text) == [
+        *("null", "\u2013", "5", "1"),
+    ]
+
+
+def test_ratios_are_shown_as_such(tmp_path: Path, written: ModuleType):
+    cells = [({"lr": 1}, [0.07, 0.08, 0.10]), ({"lr": 2}, [1.26, 1.54, 1.80])]
+    written.measured(tmp_path, cells)
+    report = analyze(str(tmp_path), "demo")
+    assert report.document["method"]["scale"] == "log"
+    row = report.document["cells"][1]
+    assert row["difference"] is None and row["ratio"] == pytest.approx(18.407, abs=0.001)
+    text = page(report)
+    assert "\u00d718.4, p" in text
+    assert "geometric<br>mean</button>" in text and "log scale, because" in text
+
+
+class Elements(HTMLParser):
+    """The elements of a page and the attributes they have, as a browser would see them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: Counter[str] = Counter()
+        self.attributes: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self.attributes.update(name for name, _ in attrs)
+
+
+def test_names_values_keys_and_logs_are_text(tmp_path: Path, written: ModuleType):
+    sweep = written.hostile(tmp_path)
+    report = analyze(str(tmp_path), sweep.name)
+    text = page(report)
+    found = Elements()
+    found.feed(text)
+    assert found.tags["script"] == 3  # the data, plotly's, and ours: none of theirs
+    assert not {"img", "b", "i", "u", "iframe"} & found.tags.keys()
+    assert not {name for name in found.attributes if name.startswith("on") or name == "src"}
+    assert "{{ 7*7 }}{% raw %}" in text
+    assert "\x1b" not in report.verdict
+    json.loads(unpacked(report, "data"))
+
+
+def test_the_policy_allows_the_pages_own_scripts_and_nothing_else(
+    tmp_path: Path, written: ModuleType
+):
+    written.grid_of_means(tmp_path, {(1e-3, 8): 0.4, (1e-2, 8): 0.5}, seeds=2)
+    text = Path(analyze(str(tmp_path), "demo").html_path).read_text()
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
+    assert policy is not None
+    assert policy[1].startswith("default-src &#39;none&#39;; script-src &#39;sha256-")
+    assert "unsafe" not in policy[1].split("style-src")[0]
+    assert not re.search(r"<(link|img|iframe|script)[^>]+(src|href)=", text)
+
+
+def test_a_report_serves_a_notebook(tmp_path: Path, written: ModuleType):
+    import plotly.graph_objects as go
+
+    written.grid_of_means(tmp_path, {(1e-3, 8): 0.4, (1e-2, 8): 0.5}, seeds=2)
+    report = analyze(str(tmp_path), "demo", out=tmp_path / "elsewhere")
+    assert Path(report.html_path).parent == tmp_path / "elsewhere"
+    assert not (tmp_path / "demo" / "report").exists()
+    assert list(report.cells["learning_rate"]) == [1e-3, 1e-2]
+    assert len(report.runs) == 4
+    assert list(report.figures) == ["test/nll", "train/nll", "learning_rate"]
+    for figure in report.figures.values():
+        go.Figure(figure)  # plotly checks every property

@@ -1,0 +1,329 @@
+"""Axes, stability, the next grid, trade-offs and rollouts of sweeps with a known truth."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from analysis.behaviour import Behaviour
+from analysis.costs import Cost, dollars, parse_prices
+from analysis.frames import load
+from analysis.keys import choose
+from analysis.nextgrid import NextGrid, propose
+from analysis.study import Study, study
+from analysis.tradeoffs import front
+from sweeper.errors import NotFound, UsageError
+from sweeper.grid import parse_grid
+from sweeper.registry import Registry
+
+pytestmark = pytest.mark.e2e
+
+
+def studied(root: Path, name: str = "demo", **prices: float) -> Study:
+    return study(load(Registry(str(root)), name, None, None), prices)
+
+
+def kinds(found: Study) -> dict[str, Any]:
+    return {finding.kind: finding for finding in found.findings}
+
+
+def test_a_sweep_with_a_known_truth_is_told_exactly(tmp_path: Path, written: ModuleType):
+    written.truth(tmp_path)
+    found = studied(tmp_path, "truth")
+    ranking, told = found.ranking, kinds(found)
+    assert ranking.best is not None
+    equal = {"learning_rate=0.001,lora_rank=64", "learning_rate=0.002,lora_rank=64"}
+    assert {ranking.best.name, *(cell.name for cell in ranking.tied)} == equal
+    assert len(ranking.apart) == 11
+    assert found.verdict.kind == "tied"
+    assert told["edge"].evidence["axis"] == "lora_rank"
+    assert told["edge"].evidence["side"] == "largest"
+    assert told["hole"].cells == ("learning_rate=0.004,lora_rank=16",)
+    assert told["diverged"].cells == ("learning_rate=0.008,lora_rank=64",)
+    assert told["incomplete"].evidence["states"] == {"failed": 4, "succeeded": 56}
+    assert told["trend"].evidence["axis"] == "lora_rank"
+    assert not {"all_equal", "same_curves", "unstable", "identical", "undeclared"} & told.keys()
+    answers = {check.name: check.good for check in found.verdict.checks}
+    assert answers == {
+        "Beyond the noise?": False,
+        "Seeds": True,
+        "Inside the grid?": False,
+        "Complete?": False,
+        "Stable?": False,
+    }
+    assert [failure.said for failure in found.failures] == ["RuntimeError: rank 16 does not fit"]
+    following = found.next
+    assert following is not None and following.kind == "extend" and following.runs == 20
+    assert "  lora_rank: [4, 16, 64, 256]" in following.yaml and "# compared" in following.yaml
+    assert parse_grid(following.yaml, "next.yaml").name == "truth"
+    assert following.command == "sweeper launch next.yaml"
+
+
+def test_ties_are_confirmed_on_fresh_seeds(tmp_path: Path, written: ModuleType):
+    means = {(1e-4, 8): 2.0, (1e-3, 8): 0.30, (1e-2, 8): 0.301, (1e-1, 8): 3.0}
+    grid = "recipe: sft\nbase: {max_steps: 5}\ngrid: {learning_rate: [1e-3, 1e-2]}\nseeds: 3\n"
+    overrides = ["max_steps=9", "learning_rate=[1,2]", "~warmup"]
+    written.grid_of_means(tmp_path, means, grid=grid, overrides=overrides)
+    found = studied(tmp_path).next
+    assert found is not None and found.kind == "confirm" and found.cells == 2
+    read = parse_grid(found.yaml, "next.yaml")
+    assert read.name == "demo-confirm"
+    assert "- {learning_rate: 0.001}" in found.yaml and "- {learning_rate: 0.01}" in found.yaml
+    assert "seeds: [3, 4, " in found.yaml
+    assert found.command == "sweeper launch next.yaml max_steps=9"
+
+
+def test_of_many_cells_with_one_run_the_first_get_more_seeds(tmp_path: Path, written: ModuleType):
+    means = {(10.0**-rate, 8): rate / 10 for rate in range(1, 11)}
+    grid = "recipe: sft\ngrid: {learning_rate: [1e-3, 1e-2]}\nseeds: 1\n"
+    written.grid_of_means(tmp_path, {**means, (2e-2, 8): 0.0}, seeds=1, grid=grid)
+    found = studied(tmp_path)
+    assert found.verdict.kind == "unproven"
+    assert found.next is not None
+    assert (found.next.kind, found.next.cells, found.next.runs) == ("confirm", 8, 24)
+    assert "seeds: [1, 2, 3]" in found.next.yaml and "{learning_rate: 0.02}" in found.next.yaml
+    assert "Launch next.yaml: the first 8 cells on fresh seeds (24 runs)." in found.verdict.steps
+
+
+def test_a_grid_that_cannot_be_read_has_no_next_one(tmp_path: Path, written: ModuleType):
+    cells = [({"lr": lr}, [1.0 / lr, 1.1 / lr]) for lr in (1, 2, 4)]
+    written.measured(tmp_path, cells)
+    found = studied(tmp_path)
+    assert "edge" in kinds(found)
+
+    def proposed(text: str | None) -> NextGrid | None:
+        data = replace(found.data, document={**found.data.document, "grid": text})
+        return propose(data, found.ranking, found.findings, None)
+
+    for text in ("a: [", "- 1", "", "extends: x.yaml\ngrid: {lr: [1, 2, 4]}", "a: &a [*a]", None):
+        assert proposed(text) is None
+    assert proposed("grid: {lr: [1, 2, 4]}") is not None
+
+
+def test_marginal_means_use_only_what_was_measured_at_every_value(
+    tmp_path: Path, written: ModuleType
+):
+    # x: 1 with y 1, 2; x: 2 with y 1 only. The hole at (2, 2) must not move the mean of x = 1.
+    cells = [
+        ({"x": 1, "y": 1}, [1.0, 1.2]),
+        ({"x": 1, "y": 2}, [9.0, 9.2]),
+        ({"x": 2, "y": 1}, [2.0, 2.2]),
+        ({"x": 2, "y": 2}, [None]),
+    ]
+    written.measured(tmp_path, cells, axes=("x", "y"))
+    axes = {axis.key: axis for axis in studied(tmp_path).axes}
+    assert [entry.mean for entry in axes["x"].levels] == pytest.approx([1.1, 2.1])
+    assert axes["x"].effect.value == pytest.approx(-1.0)
+    assert axes["x"].levels[0].low is not None and axes["x"].matched
+    assert [entry.mean for entry in axes["y"].levels] == pytest.approx([1.1, 9.1])
+
+
+def test_an_interaction_is_told(tmp_path: Path, written: ModuleType):
+    cells = [
+        ({"x": x, "y": y}, [abs(x - y) + 1.0, abs(x - y) + 1.1]) for x in (1, 2) for y in (1, 2)
+    ]
+    written.measured(tmp_path, cells, axes=("x", "y"))
+    found = studied(tmp_path)
+    assert "x depends on y" in kinds(found)["interaction"].text
+    assert set(kinds(found)["no_effect"].evidence) == {"x", "y"}
+
+
+def test_a_run_that_loses_what_it_learned_is_unstable(tmp_path: Path, written: ModuleType):
+    sweep = written.Written(tmp_path, axes={"lr": [1, 2]})
+    for lr in (1, 2):
+        for seed in range(2):
+            ends = [4.0, 2.0, 1.0, 3.5 if (lr, seed) == (2, 1) else 0.9 + seed / 50]
+            sweep.run({"lr": lr}, seed, [{"step": s, "test/nll": v} for s, v in enumerate(ends)])
+    sweep.save()
+    found = studied(tmp_path)
+    (one,) = found.stability.unstable
+    assert (one.run, one.first, one.best, one.last) == ("lr=2,seed=1", 4.0, 1.0, 3.5)
+    rates = {rate.value: (rate.count, rate.trials) for rate in found.stability.rates}
+    assert rates == {"1": (0, 2), "2": (1, 2)}
+    assert kinds(found)["unstable"].level == "note"
+
+
+def test_an_axis_that_does_not_reach_the_recipe(tmp_path: Path, written: ModuleType):
+    sweep = written.Written(tmp_path, axes={"lr": [1, 2], "dead": [1, 2]})
+    for lr in (1, 2):
+        for dead in (1, 2):
+            for seed in range(2):
+                rows = written.curve(lr + seed / 10)
+                sweep.run({"lr": lr, "dead": dead}, seed, rows)
+    sweep.save()
+    told = kinds(studied(tmp_path))["same_curves"]
+    assert told.evidence["keys"] == ["dead"] and "dead may not reach" in told.text
+
+
+def test_what_counts_may_decide_the_winner(tmp_path: Path, written: ModuleType):
+    sweep = written.Written(tmp_path, axes={"lr": [1, 2]})
+    for lr, values in ((1, [3.0, 2.0, 1.0]), (2, [3.0, 0.2, 1.5])):
+        for seed in range(2):
+            rows = [{"step": s, "test/nll": v + seed / 100} for s, v in enumerate(values)]
+            sweep.run({"lr": lr}, seed, rows)
+    sweep.save()
+    told = kinds(studied(tmp_path))["judged_otherwise"]
+    assert told.evidence["winners"] == {"last": "lr=1", "best": "lr=2", "smoothed": "lr=1"}
+
+
+def test_all_equal_names_nobody(tmp_path: Path, written: ModuleType):
+    written.measured(tmp_path, [({"lr": lr}, [0.5, 0.5]) for lr in (1, 2, 3)])
+    found = studied(tmp_path)
+    assert found.ranking.best is None and found.verdict.kind == "none"
+    assert "all_equal" in kinds(found) and "edge" not in kinds(found)
+
+
+def test_keys_that_no_axis_declares_are_told(tmp_path: Path, written: ModuleType):
+    cells = [({"lr": 1}, [0.1, 0.2]), ({"lr": 2, "warmup": 3}, [0.3, 0.4])]
+    written.measured(tmp_path, cells)
+    assert kinds(studied(tmp_path))["undeclared"].evidence == {"keys": ["warmup"]}
+
+
+def test_several_sweeps_are_one_with_an_axis_of_sweeps(tmp_path: Path, written: ModuleType):
+    written.measured(tmp_path, [({"lr": 1}, [0.5, 0.6])], name="one")
+    written.measured(tmp_path, [({"lr": 1}, [0.1, 0.2])], name="two")
+    data = load(Registry(str(tmp_path)), ["one", "two"], None, None)
+    found = study(data)
+    assert found.ranking.keys == ("sweep",)
+    assert found.ranking.best is not None and found.ranking.best.name == "two/lr=1"
+    assert len({run.id for run in data.runs}) == 4
+
+
+def test_the_pareto_front():
+    assert front([1, 2, 3, 2], [3, 2, 1, 4]) == [0, 1, 2]
+    assert front([1, 1, 2], [1, 1, 0.5]) == [0, 1, 2]
+    assert front([1, 2], [1, 1]) == [0]
+
+
+def test_prices():
+    prices = parse_prices("train=0.4, sample=2")
+    assert prices == {"train": 0.4, "sample": 2.0}
+    cost = Cost(10, {"train": 1e6, "sample": 5e5}, 1.0)
+    assert dollars(cost, prices) == pytest.approx(1.4)
+    assert dollars(cost, {"train": 1.0}) is None and dollars(cost, {}) is None
+    for wrong in ("train", "x=1", "train=-1", "train=x", "train=inf"):
+        with pytest.raises(UsageError, match="dollars per million"):
+            parse_prices(wrong)
+
+
+def test_roles_are_found_by_name():
+    keys = dict.fromkeys(("optim/entropy", "a/kl/b", "train/nll", "x", "env/all/reward/total"), 1)
+    assert choose(keys, "test/nll") == {
+        "train": "train/nll",
+        "reward": "env/all/reward/total",
+        "kl": "a/kl/b",
+        "entropy": "optim/entropy",
+    }
+
+
+@pytest.fixture
+def graded(tmp_path: Path, written: ModuleType) -> Any:
+    """Two cells with rollouts: the first rows of rewards at iteration 0, the others at the last."""
+
+    def made(first: Any, last: Any, **more: Any) -> Behaviour:
+        sweep = written.Written(
+            tmp_path, axes={"lr": [1, 2]}, metric={"name": "reward", "goal": "maximize"}
+        )
+        for lr in (1, 2):
+            for seed in range(2):
+                rows = [{"step": s, "reward": lr + seed / 9 + s} for s in range(2)]
+                run = sweep.run({"lr": lr}, seed, rows, config={"max_tokens": 8})
+                written.rollouts(sweep, run, 0, first)
+                written.rollouts(sweep, run, 7, last, **more)
+        sweep.save()
+        found = studied(tmp_path).behaviour
+        assert found is not None
+        return found
+
+    return made
+
+
+def test_rollouts_are_counted_by_question(graded: Any):
+    found = graded([[0, 1, 0, 0]], [[1, 1, 0, 0], [1, 1, 1, 1]])
+    cell = found.cells[0]
+    assert cell.signal == {0: 1.0, 7: 0.5}
+    assert cell.passes[1].mean == pytest.approx(0.75)
+    assert cell.passes[2].mean == pytest.approx((5 / 6 + 1) / 2)  # of 6 pairs one has no right one
+    assert cell.passes[4].mean == 1.0
+    assert sum(cell.histogram) == pytest.approx(1.0)
+    assert cell.truncated == 0.0  # as long as the limit, but ended
+    assert cell.rollouts == 2 * 12
+
+
+def test_answers_that_did_not_end_are_cut(graded: Any):
+    assert graded([[0, 1]], [[1, 0]], ended=False).cells[0].truncated == 1.0
+
+
+def test_a_blow_up_of_length_and_repeated_text_are_flagged(graded: Any):
+    found = graded([[0, 0]], [[1, 0.5]], lengths=(90,), texts=("so so " * 60,))
+    assert {flag.kind for flag in found.flags} >= {"length", "repetition"}
+
+
+def test_reward_without_success_is_flagged(graded: Any):
+    found = graded([[0.0, 0.1, 0.0, 0.1]], [[0.9, 0.8, 0.9, 0.7]])
+    assert [flag.kind for flag in found.flags if flag.kind != "collapse"] == [
+        "reward_without_success"
+    ] * 2
+
+
+def test_questions_are_joined_by_what_they_say(tmp_path: Path, written: ModuleType):
+    sweep = written.Written(
+        tmp_path, axes={"lr": [1, 2]}, metric={"name": "reward", "goal": "maximize"}
+    )
+    for lr, prompts in ((1, ("q a", "q b")), (2, ("q b", "q a"))):
+        run = sweep.run({"lr": lr}, 0, [{"step": 0, "reward": lr}])
+        written.rollouts(sweep, run, 0, [[1, 1], [0, 0]], prompts=prompts)
+    sweep.save()
+    found = studied(tmp_path).behaviour
+    assert found is not None
+    rewards = {one.prompt: one.rewards for one in found.disagreements}
+    assert rewards == {
+        "q a": {"lr=1": (1.0, 2), "lr=2": (0.0, 2)},
+        "q b": {"lr=1": (0.0, 2), "lr=2": (1.0, 2)},
+    }
+
+
+def test_of_two_attempts_the_later_counts(tmp_path: Path, written: ModuleType):
+    sweep = written.Written(tmp_path, metric={"name": "reward", "goal": "maximize"})
+    run = sweep.run({}, 0, [{"step": 0, "reward": 1.0}], "lost")
+    sweep.run({}, 0, [{"step": 0, "reward": 1.0}], attempt=2)
+    written.rollouts(sweep, run, 0, [[0, 0]])
+    written.rollouts(sweep, run, 0, [[1, 1]], attempt=2)
+    sweep.save()
+    rollouts = load(Registry(str(tmp_path)), "demo", None, None).runs[0].rollouts
+    assert [rollout.reward for rollout in rollouts] == [1.0, 1.0]
+
+
+def test_damaged_summaries_are_passed_over(tmp_path: Path, written: ModuleType):
+    sweep = written.Written(tmp_path, metric={"name": "reward", "goal": "maximize"})
+    run = sweep.run({}, 0, [{"step": 0, "reward": 1.0}])
+    written.rollouts(sweep, run, 0, [[1.0, math.nan]])
+    (file,) = (tmp_path / "demo").rglob("*_rollout_summaries.jsonl")
+    odd = ["[]", "{}", '{"total_reward": 1, "steps": 3}', '{"total_reward": 2, "steps": [5]}', "{"]
+    file.write_text(file.read_text() + "\n".join(odd))
+    sweep.save()
+    found = studied(tmp_path)
+    assert [r.reward for r in found.data.runs[0].rollouts][2:] == [1.0, 2.0]
+    assert found.behaviour is not None and found.behaviour.cells[0].rollouts == 4
+
+
+def test_a_folder_with_runs_of_anyones(tmp_path: Path):
+    for number, (rate, seed) in enumerate(((1, 0), (1, 1), (2, 0), (2, 1))):
+        folder = tmp_path / "logs" / f"run-{number}"
+        folder.mkdir(parents=True)
+        config = {"learning_rate": rate, "seed": seed, "log_path": str(folder)}
+        (folder / "config.json").write_text(json.dumps(config))
+        (folder / "metrics.jsonl").write_text(f'{{"step": 0, "loss": {rate + seed / 9}}}\n')
+    registry = Registry(str(tmp_path / "elsewhere"))
+    data = load(registry, str(tmp_path / "logs"), "loss", "minimize")
+    found = study(data)
+    assert found.ranking.best is not None
+    assert found.ranking.best.settings == {"learning_rate": 1}
+    assert [cell.summary.n for cell in found.ranking.cells] == [2, 2]
+    assert kinds(found)["assumed"].evidence == {"runs": 4}
+    with pytest.raises(NotFound):
+        load(registry, str(tmp_path / "nowhere"), "loss", "minimize")

@@ -1,0 +1,74 @@
+"""The report's statistics against statsmodels: slow to load, and no part of what users install."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from analysis.inference import contrast, holm, paired, wilson
+from analysis.statistics import against_best, summarise
+
+pytestmark = pytest.mark.e2e
+
+multicomp = pytest.importorskip("statsmodels.stats.multicomp")
+multitest = pytest.importorskip("statsmodels.stats.multitest")
+proportion = pytest.importorskip("statsmodels.stats.proportion")
+weightstats = pytest.importorskip("statsmodels.stats.weightstats")
+
+GROUPS = {
+    "a": [24.0, 28.5, 25.1],
+    "b": [27.9, 31.0, 33.2, 30.4],
+    "c": [24.1, 24.3, 24.9, 25.0],
+    "d": [29.0, 29.9, 30.7, 31.1, 28.2],
+}
+
+
+def close(expected: object) -> object:
+    return pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+def test_the_interval_of_a_cell():
+    for values in GROUPS.values():
+        found = summarise(values)
+        assert (found.low, found.high) == close(weightstats.DescrStatsW(values).tconfint_mean())
+
+
+def test_comparisons_with_the_best_are_games_howell():
+    values = np.concatenate(list(GROUPS.values()))
+    names = np.repeat(list(GROUPS), [len(own) for own in GROUPS.values()])
+    whole = multicomp.pairwise_tukeyhsd(values, names, use_var="unequal")
+    found = against_best(GROUPS, "a")
+    pairs = combinations(GROUPS, 2)  # in its order
+    for (first, second), p, bounds in zip(pairs, whole.pvalues, whole.confint, strict=True):
+        if first == "a":
+            assert found[second].p == close(p)
+            assert found[second].interval() == close(tuple(bounds))
+
+
+def test_differences():
+    means = weightstats.CompareMeans.from_data(GROUPS["a"], GROUPS["b"])
+    _, p, df = means.ttest_ind(usevar="unequal")
+    found = contrast([GROUPS["a"], GROUPS["b"]], [1, -1])
+    assert (found.p, found.df) == close((p, df))
+    assert (found.low, found.high) == close(means.tconfint_diff(usevar="unequal"))
+
+
+def test_paired_differences():
+    own, other = GROUPS["b"], GROUPS["c"]
+    described = weightstats.DescrStatsW(np.subtract(own, other))
+    _, p, df = described.ttest_mean(0)
+    found = paired(dict(enumerate(own)), dict(enumerate(other)))
+    assert found is not None
+    assert (found.p, found.df, found.error) == close((p, df, described.std_mean))
+    assert (found.low, found.high) == close(described.tconfint_mean())
+
+
+@pytest.mark.parametrize(("count", "trials"), [(0, 10), (3, 10), (10, 10), (1, 1), (17, 96)])
+def test_wilsons_interval(count: int, trials: int):
+    expected = proportion.proportion_confint(count, trials, method="wilson")
+    assert wilson(count, trials) == close(expected)
+
+
+def test_holms_procedure():
+    for values in ([0.01, 0.04, 0.03, 0.2, 0.01], [0.9, 0.8], [0.05]):
+        assert holm(values) == close(list(multitest.multipletests(values, method="holm")[1]))
