@@ -24,7 +24,6 @@ from sweeper.states import NoState, State
 from sweeper.store.files import Store, open_store
 from sweeper.store.sweeps import find_sweeps
 from sweeper.tables.keeping import Folder
-from sweeper.where import parse_where, select
 
 if TYPE_CHECKING:
     import pandas
@@ -67,11 +66,6 @@ class Registry:
         if self._cache is False:
             return None
         return Folder(store.root, self._cache if isinstance(self._cache, str) else None)
-
-    def _points(self, run: RecordedRun, key: str) -> list[Point]:
-        from sweeper.records.tabulating import Tabulator
-
-        return Tabulator(self._memories, []).points(run, key)
 
     def _tables(self) -> "Tabulator":
         from sweeper.records.tabulating import Tabulator
@@ -165,8 +159,16 @@ class Registry:
                 raise
             runs = []
         found = runs + bare
+        tables: list[Tabulator] = []
+
+        def value(run: RecordedRun, key: str, goal: str, at: str) -> Point | None:
+            from sweeper.records.tabulating import Tabulator
+
+            tables[:] = tables or [Tabulator(self._memories, [])]
+            return tables[0].value(run, key, goal, at)
+
         for run in found:
-            run.quick = self._points
+            run.quick = value
         return found if wanted is None else [run for run in found if run.state.value in wanted]
 
     def records(
@@ -184,6 +186,8 @@ class Registry:
         metrics. Raises `NotFound` for a name without a sweep, `UsageError` for a condition or a
         state that is none.
         """
+        from sweeper.where import parse_where, select  # not every command has a condition
+
         condition = None if where is None else parse_where(where)
         runs = self.handles(sweep, state)
         records = [run.record(values=values) for run in runs]

@@ -3,11 +3,14 @@
 - caches of roots that are gone, and cache files that nobody has used lately;
 - copies of code on this machine (`<home>/snapshots`) that no sweep of this root names;
 - temporary files of writers that are dead;
+- on a store that is elsewhere, parts of files that are there as a whole as well;
+- copies on this machine (`<home>/spool`) of what is in such a store; what is not in the store yet
+  is told, and stays;
 - asked for by `--attempts`: rollouts and transcripts of runs that succeeded, of iterations that a
   later attempt has written again, so that no reader looks at them any more.
 
-Nothing else: no plan, event, metric, checkpoint or log. What was used in the last `--days` stays,
-since whoever uses it may not be known here.
+Nothing else: no plan, event, metric, checkpoint or log. What was used on this machine in the last
+`--days` stays, since whoever uses it may not be known here.
 """
 
 import contextlib
@@ -17,8 +20,8 @@ import re
 import shutil
 import time
 from argparse import Namespace
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 from sweeper.engine.home import home
 from sweeper.errors import NotFound, StoreError
@@ -26,22 +29,27 @@ from sweeper.reading.choosing import chosen, open_registry
 from sweeper.records.runs import RecordedRun, SweepRun
 from sweeper.registry import Registry
 from sweeper.states import State
-from sweeper.store.files import open_store
+from sweeper.store.files import Store, open_store
 from sweeper.tables.keeping import cache_folder
 from sweeper.tables.rollouts import summary_files
-from sweeper.terminal import print_json, print_table
+from sweeper.terminal import print_json, print_table, warn
 
 __all__ = ["gc"]
 
+_HOUR = 3600.0
+_OVER = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 _TEMPORARY = re.compile(r"\.tmp-(\d+)-[0-9a-f]+")
 
 
 class Waste(NamedTuple):
-    """Something to remove: a file or folder, why, and its bytes."""
+    """Something to remove: a file or folder, why, and its bytes; `store`, and the path there, if
+    it is a file of a store that is elsewhere."""
 
     path: str
     why: str
     size: int
+    store: Store | None = None
+    inside: str = ""
 
 
 def gc(arguments: Namespace) -> int:
@@ -52,16 +60,25 @@ def gc(arguments: Namespace) -> int:
     found = [*_caches(before), *_snapshots(registry, before)]
     for root in registry.roots:
         found += _temporaries(root, before)
+    found += [waste for run in runs for waste in _left_parts(run)]
+    spooled, unsynced = _spooled(before)
+    found += spooled
     if arguments.attempts:
         found += [waste for run in runs for waste in _superseded(run)]
     if arguments.delete:
-        for waste in found:
-            _remove(waste.path)
+        _remove(found)
+    shown = [waste[:3] for waste in found]
     if arguments.json:
-        items = [waste._asdict() for waste in found]
-        return print_json({"schema": 1, "deleted": bool(arguments.delete), "items": items})
-    if found:
-        print_table(("path", "why", "bytes"), found)
+        items = [dict(zip(("path", "why", "size"), one, strict=True)) for one in shown]
+        told = {"deleted": bool(arguments.delete), "items": items, "unsynced": unsynced}
+        return print_json({"schema": 1, **told})
+    for one in unsynced:
+        warn(
+            f"{one['path']}: what {one['attempts']} dead workers left is not in {one['root']} yet, "
+            f"and stays: `sweeper sync {one['sweep']} --root {one['root']}` brings it there"
+        )
+    if shown:
+        print_table(("path", "why", "bytes"), shown)
     total = sum(waste.size for waste in found) / 1e6
     done = "removed" if arguments.delete else "would go; --delete removes them"
     print(f"{len(found)} items, {total:.1f} MB {done}" if found else "nothing to remove")
@@ -113,7 +130,7 @@ def _temporaries(root: str, before: float) -> Iterator[Waste]:
             with contextlib.suppress(OSError):
                 status = os.stat(path)
                 if status.st_mtime < before or (
-                    status.st_mtime < time.time() - 3600 and not _lives(int(matched[1]))
+                    status.st_mtime < time.time() - _HOUR and not _lives(int(matched[1]))
                 ):
                     yield Waste(path, "left by a writer that is dead", status.st_size)
 
@@ -133,9 +150,47 @@ def _superseded(run: RecordedRun) -> Iterator[Waste]:
             if file.path in read or (file.iteration, file.name) not in again:
                 continue
             for path in (file.path, file.transcript):
-                full = run.store.local_path(path)
-                if full is not None and os.path.exists(full):
-                    yield Waste(full, "a later attempt has it again", os.path.getsize(full))
+                source = run.files.source(path)
+                if source is not None:
+                    yield _in(run.store, path, "a later attempt has it again", source.stamp.size)
+
+
+def _left_parts(run: RecordedRun) -> Iterator[Waste]:
+    """Parts beside the whole file, which nobody reads: who removes them died before."""
+    if run.store.local_path("") is not None or run.state not in _OVER:
+        return
+    for folder in run.folders():
+        for inner in run.files.below(folder):
+            whole = inner.removesuffix(".parts")
+            if whole != inner and whole in run.files.entries():
+                for entry in run.files.inside(inner):
+                    yield _in(run.store, entry.path, "the whole file is there", entry.size)
+
+
+def _in(store: Store, path: str, why: str, size: int) -> Waste:
+    full = store.local_path(path)
+    if full is not None:
+        return Waste(full, why, size)
+    return Waste(f"{store.root.rstrip('/')}/{path}", why, size, store, path)
+
+
+def _spooled(before: float) -> tuple[list[Waste], list[dict[str, Any]]]:
+    """Of sweeps on stores that are elsewhere: copies here that nobody has used lately, and where
+    there is something that is not in the store yet."""
+    from sweeper.worker.spool import abandoned, spools
+
+    waste: list[Waste] = []
+    unsynced: list[dict[str, Any]] = []
+    for root, spool, sweeps in spools(home()):
+        for sweep in sweeps:
+            folder = os.path.join(spool.root, sweep)
+            living, dead = abandoned(spool, sweep)
+            if dead:
+                about = {"path": folder, "root": root, "sweep": sweep, "attempts": dead}
+                unsynced.append(about)
+            elif not living and _touched(folder) < min(before, time.time() - _HOUR):
+                waste.append(Waste(folder, "copies of what is in the store", _size(folder)))
+    return waste, unsynced
 
 
 def _folders(top: str, depth: int) -> list[str]:
@@ -166,9 +221,20 @@ def _newest(top: str) -> float:
     return max((max(s.st_mtime, s.st_atime, s.st_ctime) for s in _files(top)), default=0.0)
 
 
-def _remove(path: str) -> None:
-    if os.path.isdir(path):
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
+def _touched(folder: str) -> float:
+    """When a spooled sweep was last used: a worker that begins has made no file there yet."""
+    return max(_newest(folder), os.stat(os.path.join(folder, "unsynced")).st_mtime)
+
+
+def _remove(found: Iterable[Waste]) -> None:
+    elsewhere: dict[str, tuple[Store, list[str]]] = {}
+    for waste in found:
+        if waste.store is not None:
+            elsewhere.setdefault(waste.store.root, (waste.store, []))[1].append(waste.inside)
+        elif os.path.isdir(waste.path):
+            shutil.rmtree(waste.path, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                os.unlink(waste.path)
+    for store, paths in elsewhere.values():
+        store.remove(paths)

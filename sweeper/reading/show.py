@@ -24,6 +24,8 @@ def show(arguments: Namespace) -> int:
     print(f"{run.sweep}/{run.name}  {run.id}  {record['state']}", end="")
     print(f" ({record['reason']})" if record["reason"] else "")
     print(f"{run.path}")
+    if document["wandb"]:
+        print(document["wandb"])
     if record["metric"]:
         print(f"{record['metric']}: {number(record['value'])}")
     _section("configuration", ("key", "value"), _flat(run.config).items())
@@ -60,6 +62,7 @@ def _document(run: RecordedRun) -> dict[str, Any]:
     return {
         "run": run.record() | {"path": run.path},
         "provenance": run.provenance if isinstance(run, SweepRun) else {},
+        "wandb": run.wandb if isinstance(run, SweepRun) else None,
         "attempts": _attempts(run),
         "checkpoints": run.checkpoint_records(),
         "last_metrics": last_metrics(run),

@@ -1,8 +1,6 @@
 """Runs that no sweep of ours has launched: any folder, at any depth, with a `metrics.jsonl` or what
 else tinker-cookbook's recipes leave in their log directory."""
 
-import functools
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -12,6 +10,7 @@ from sweeper.errors import NotFound, StoreError
 from sweeper.records.runs import RecordedRun
 from sweeper.states import NoState, State
 from sweeper.store.files import Store
+from sweeper.store.layout import Layout
 from sweeper.tables.index import Index
 from sweeper.tables.keeping import Folder
 from sweeper.tables.sources import Files
@@ -82,17 +81,23 @@ class FolderRun(RecordedRun):
 
     def __init__(self, store: Store, folder: str, files: Files, index: Index) -> None:
         above, _, name = folder.rpartition("/")
-        super().__init__(store, above or ".", files, index)
+        import hashlib
+
+        super().__init__(store, Layout(above or "."), files, index)
         self._folder = folder
+        self._config: dict[str, Any] | None = None
         self.id = hashlib.sha256(folder.encode("utf-8", "surrogatepass")).hexdigest()[:12]
         self.name = self.cell = name or os.path.basename(store.root.rstrip("/")) or "."
         ended = self._recall("final", "checkpoints.jsonl", self._is_final)
         self.state = State.SUCCEEDED if ended else NoState.UNKNOWN
 
-    @functools.cached_property
+    @property
     def config(self) -> dict[str, Any]:
         """What `config.json` holds."""
-        return self._recall("config", "config.json", self._read_config) or {}
+        if self._config is None:
+            read: dict[str, Any] | None = self._recall("config", "config.json", self._read_config)
+            self._config = read or {}
+        return self._config
 
     def folders(self) -> list[str]:
         return [self._folder]

@@ -15,6 +15,8 @@ from sweeper.tables.sources import Files, Stamp
 
 __all__ = ["Follower", "News"]
 
+_TAIL = 65536
+
 
 class News(NamedTuple):
     """New rows of one run, as they were written: several of one step are not merged. `again`: its
@@ -61,10 +63,13 @@ class Follower:
 
     def __init__(self, runs: Sequence[RecordedRun]) -> None:
         self._places = [_Place(run) for run in runs]
-        self.poll()
+        self._see(parse_rows=False)
 
     def poll(self) -> list[News]:
         """What was recorded since the last time (the first: since this was made)."""
+        return self._see(parse_rows=True)
+
+    def _see(self, *, parse_rows: bool) -> list[News]:
         listings: dict[tuple[str, str], tuple[Files, set[str]]] = {}
         found: list[News] = []
         for place in self._places:
@@ -77,7 +82,7 @@ class Follower:
             begun = not place.is_folder and place.next() in folders
             while not place.is_folder and place.next() in folders:
                 place.open(place.attempt + 1)
-            news = _look(place, files, begun)
+            news = _look(place, files, begun, parse_rows)
             if news is not None:
                 found.append(news)
         return found
@@ -94,7 +99,7 @@ def _folders(files: Files) -> set[str]:
     return {path[start:].partition("/")[0] for path in files.entries()}
 
 
-def _look(place: _Place, files: Files, again: bool) -> News | None:
+def _look(place: _Place, files: Files, again: bool, parse_rows: bool) -> News | None:
     if place.full is not None and place.stamp is not None:
         try:
             status = os.stat(place.full)
@@ -110,11 +115,16 @@ def _look(place: _Place, files: Files, again: bool) -> News | None:
         source.stamp.size < place.offset or source.stamp.inode != known.inode
     ):
         place.offset, again = 0, True
+    # What was there before is not told: the last line's end tells where to go on.
+    start = place.offset if parse_rows else max(0, source.stamp.size - _TAIL)
     try:
-        stamp, data = source.read(place.offset)
+        stamp, data = source.read(start)
+        if start > place.offset and b"\n" not in data:
+            start = place.offset
+            stamp, data = source.read(start)
     except NotFound:
         return None
     place.stamp = stamp
     whole = data[: data.rfind(b"\n") + 1]
-    place.offset += len(whole)
-    return News(place.run, parse(whole).rows, again) if whole else None
+    place.offset = start + len(whole)
+    return News(place.run, parse(whole).rows, again) if whole and parse_rows else None

@@ -5,7 +5,6 @@ in no sweep. An `Index` remembers what need not be looked at again.
 """
 
 import functools
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,12 +20,12 @@ from sweeper.metrics import (
     parse,
     value_at,
 )
-from sweeper.states import Event, NoState, RunState, State, fold, parse_name
+from sweeper.states import Event, NoState, RunState, State, fold
 from sweeper.store.documents import read_json
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
-from sweeper.store.sweeps import Events, read_events, read_outcome, read_plan
-from sweeper.tables.index import Index, stamp_of
+from sweeper.store.sweeps import TELLING, look_at_events, read_outcome, read_plan
+from sweeper.tables.index import Index
 from sweeper.tables.keeping import Folder
 from sweeper.tables.sources import Files, Stamp
 
@@ -39,8 +38,8 @@ _PLANNED = RunState(State.PLANNED, 0, 0, None)
 
 class Sweep:
     """A launched grid: its plan and its runs. The plan and the states are read once, when the
-    object is made (one file, and one listing or what `memory` has of it); what runs recorded is
-    read when asked for.
+    object is made (one file, and one listing); what runs recorded is read when asked for, or
+    remembered in `memory`.
 
     Runs that have events but are not in the plan do not appear.
     Raises `NotFound` when there is no such sweep, `StoreError` when its plan is damaged.
@@ -54,56 +53,17 @@ class Sweep:
         self.document: dict[str, Any] = read_plan(store, name)
         self.index = Index(memory, f"sweep {name}")
         self.files = Files(store, self.layout.runs)
-        self._stamps: dict[str, Stamp | None] = {}
-        self.events: Events = read_events(store, name) if memory is None else self._recalled()
+        self.events, self._marks = look_at_events(store, name)
         folded: dict[int, RunState] = {}
         for events in self.events.values():
             if id(events) not in folded:
                 folded[id(events)] = fold(events)
         self._states = {run: folded[id(events)] for run, events in self.events.items()}
 
-    def _recalled(self) -> Events:
-        """The events of the planned runs: of each whose folder has changed a listing."""
-        top = self.store.local_path(self.layout.state)
-        if top is None:
-            return self._listed()
-        events: Events = {}
-        known: dict[tuple[str, ...], set[tuple[int, Event]]] = {}  # most runs have the same
-        for planned in self.document["runs"]:
-            run = planned["id"]
-            stamp = self._stamps[run] = stamp_of(f"{top}/{run}")
-            if stamp is not None:
-                names = self.index.recall(run, "events", [stamp], lambda run=run: self._names(run))
-                key = tuple(names)
-                if key not in known:
-                    known[key] = {event for name in names if (event := parse_name(name))}
-                if known[key]:
-                    events[run] = known[key]
-        return events
-
-    def _listed(self) -> Events:
-        """The events by one listing of a remote store; what has not changed there holds too."""
-        found: dict[str, list[tuple[str, int, int]]] = {}
-        for path, size, stamp in self.store.list(self.layout.state):
-            folder, _, name = path.rpartition("/")
-            found.setdefault(folder.rpartition("/")[2], []).append((name, size, stamp))
-        events: Events = {}
-        for run, files in found.items():
-            told = zlib.crc32(repr(sorted(files)).encode())
-            self._stamps[run] = Stamp(len(files), told, 0)
-            parsed = {event for name, *_ in files if (event := parse_name(name))}
-            if parsed:
-                events[run] = parsed
-        return events
-
-    def _names(self, run: str) -> list[str]:
-        found = self.store.names(f"{self.layout.state}/{run}")
-        return sorted(path.rpartition("/")[2] for path in found)
-
     def recall(self, run: str, what: str, find: Callable[[], Any]) -> Any:
         """Something that follows from a run's events: as remembered while there are no others."""
-        stamp = self._stamps.get(run)
-        return find() if stamp is None else self.index.recall(run, what, [stamp], find)
+        mark = self._marks.get(run)
+        return find() if mark is None else self.index.recall(run, what, [Stamp(0, mark, 0)], find)
 
     @property
     def metric(self) -> dict[str, str] | None:
@@ -151,17 +111,17 @@ class RecordedRun(ABC):
     attempts: int = 1
     retired: bool = False
 
-    def __init__(self, store: Store, sweep: str, files: Files, index: Index) -> None:
+    def __init__(self, store: Store, layout: Layout, files: Files, index: Index) -> None:
         self.store = store
         self.root = store.root
-        self.sweep = sweep
-        self.layout = Layout(sweep)
+        self.sweep = layout.sweep
+        self.layout = layout
         self.files = files
         self.index = index
         self.metric: Mapping[str, str] | None = None
-        self.quick: Callable[[RecordedRun, str], list[Point]] | None = None
+        self.quick: Callable[[RecordedRun, str, str, str], Point | None] | None = None
 
-    @functools.cached_property
+    @property
     def config(self) -> dict[str, Any]:
         """The configuration as far as it was given."""
         return {}
@@ -190,7 +150,12 @@ class RecordedRun(ABC):
         Empty while nothing is known."""
         return {}
 
-    @functools.cached_property
+    @property
+    def reason(self) -> str | None:
+        """Why the deciding attempt ended as it did; None if unknown, or for no reason."""
+        return self.outcome.get("reason")
+
+    @property
     def times(self) -> dict[str, Any]:
         """`started` of the first attempt and `ended` of the deciding one (UTC, ISO 8601), and
         `wall_s`, the seconds that the attempts with an outcome took together; None if unknown."""
@@ -212,7 +177,7 @@ class RecordedRun(ABC):
             "seed": self.seed,
             "state": self.state.value,
             "attempts": self.attempts,
-            "reason": self.outcome.get("reason"),
+            "reason": self.reason,
             "retired": self.retired,
             **self.times,
             "root": self.root,
@@ -231,10 +196,10 @@ class RecordedRun(ABC):
         at = metric.get("at", "last")
 
         def find() -> list[Any]:
-            large = self.quick is not None and sum(s.size for s in stamps if s) > _LARGE
-            quick = self.quick if large else None
-            points = quick(self, name) if quick else numbers(self.history.rows, name)
-            point = value_at(points, goal, at)
+            if self.quick is not None and sum(s.size for s in stamps if s) > _LARGE:
+                point = self.quick(self, name, goal, at)
+            else:
+                point = value_at(numbers(self.history.rows, name), goal, at)
             return [] if point is None else list(point)
 
         stamps: list[Stamp | None] = []
@@ -242,8 +207,7 @@ class RecordedRun(ABC):
         if "history" in self.__dict__:
             found = find()
         else:
-            sources = [self.files.source(path) for path in self.metrics_paths()]
-            stamps = [None if source is None else source.stamp for source in sources]
+            stamps = [self.files.stamp(path) for path in self.metrics_paths()]
             if not any(stamps):
                 return None
             found = self.index.recall(self.id, f"{goal} {at} {name}", stamps, find)
@@ -321,10 +285,11 @@ class SweepRun(RecordedRun):
     """A run of a sweep."""
 
     def __init__(self, sweep: Sweep, planned: Mapping[str, Any], state: RunState) -> None:
-        super().__init__(sweep.store, sweep.name, sweep.files, sweep.index)
+        super().__init__(sweep.store, sweep.layout, sweep.files, sweep.index)
         self._sweep = sweep
         self._state = state
         self._config: dict[str, Any] = dict(planned.get("config") or {})
+        self._ended: list[Any] | None = None
         self.id = planned["id"]
         self.name = planned["name"]
         self.cell = planned.get("cell", planned["name"])
@@ -334,7 +299,7 @@ class SweepRun(RecordedRun):
         self.retired = bool(planned.get("retired"))
         self.metric = sweep.metric
 
-    @functools.cached_property
+    @property
     def config(self) -> dict[str, Any]:
         return self._config
 
@@ -348,24 +313,36 @@ class SweepRun(RecordedRun):
 
     @functools.cached_property
     def outcome(self) -> dict[str, Any]:
-        return self._sweep.recall(self.id, "outcome", self._read_outcome) or {}
+        return read_outcome(self.store, self.sweep, self.id, self._state)
 
-    def _read_outcome(self) -> dict[str, Any] | None:
-        return read_outcome(self.store, self.sweep, self.id, self._state) or None
+    @property
+    def reason(self) -> str | None:
+        return self._ending()[0]
 
-    @functools.cached_property
+    @property
     def times(self) -> dict[str, Any]:
-        return self._sweep.recall(self.id, "times", self._read_times)
+        _, started, ended, wall = self._ending()
+        return {"started": started, "ended": ended, "wall_s": wall}
 
-    def _read_times(self) -> dict[str, Any]:
+    def _ending(self) -> list[Any]:
+        """Reason, start, end, seconds: what a table of runs shows, and so what is remembered."""
+        found = self._ended
+        if found is None:
+            read: list[Any] | None = self._sweep.recall(self.id, "ending", self._read_ending)
+            found = self._ended = read or [None] * 4
+        return found
+
+    def _read_ending(self) -> list[Any] | None:
         last = self.outcome
+        if not last and self._state.event in TELLING:
+            return None  # it cannot be read now
         started, wall = last.get("started"), last.get("wall_s")
         for attempt in range(self._state.attempt - 1, 0, -1):
             earlier = self.ended(attempt)
             started = earlier.get("started") or started
             if earlier.get("wall_s") is not None:
                 wall = (wall or 0.0) + earlier["wall_s"]
-        return {"started": started, "ended": last.get("ended"), "wall_s": wall}
+        return [last.get("reason"), started, last.get("ended"), wall]
 
     def ended(self, attempt: int) -> dict[str, Any]:
         """The body of the event that tells most of an attempt; empty without."""
@@ -381,6 +358,23 @@ class SweepRun(RecordedRun):
     def provenance(self) -> dict[str, Any]:
         """Where the code and its packages came from, as recorded at the launch."""
         return self._sweep.document.get("provenance") or {}
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a job of it may be at work, or a launcher would start one."""
+        from sweeper.states import OPEN, wants_attempt
+
+        retries: int = self._sweep.document["launch"].get("retries", 0)
+        events = self._sweep.events.get(self.id, set())
+        left = self._state.unacknowledged or wants_attempt(events, retries)
+        return self.state in OPEN or (left and not self.retired)
+
+    @property
+    def wandb(self) -> str | None:
+        """Where W&B shows the run, if it does and that is known."""
+        from sweeper.tracking import link
+
+        return link(self._sweep.document, self.id)
 
     @property
     def events(self) -> list[tuple[int, Event]]:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from sweeper.errors import NotFound, UsageError
 from sweeper.records.runs import RecordedRun
 from sweeper.states import State
-from sweeper.where import parse_where, select
 
 __all__ = ["pick"]
 
@@ -31,6 +30,8 @@ def pick(
     if states:
         chosen = [run for run in chosen if run.state.value in states]
     if where:
+        from sweeper.where import parse_where, select
+
         found = {run.id: run for run in chosen}
         kept = select(parse_where(where), [run.record() for run in chosen])
         chosen = [found[record["id"]] for record in kept]

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
+
 from sweeper.metrics import Point, as_float
 from sweeper.records.runs import RecordedRun
 from sweeper.tables.cache import Cache
@@ -12,11 +14,16 @@ from sweeper.tables.filling import helped, worth_it
 from sweeper.tables.frames import Part, numbers_table, plain_table
 from sweeper.tables.keeping import Folder
 from sweeper.tables.merging import merge_columns
+from sweeper.tables.packing import PackedReader
 from sweeper.tables.reading import Reader
 from sweeper.tables.rollouts import COLUMNS, LABELS, rollout_parts
 from sweeper.tables.sql import mentioned, mentions_all
 
 __all__ = ["Tabulator", "checkpoint_rows", "metric_column"]
+
+
+_MANY = 16
+"""Runs read at once from which on their small files are packed."""
 
 
 class Tabulator:
@@ -25,14 +32,22 @@ class Tabulator:
 
     def __init__(self, memories: Mapping[str, Folder | None], problems: list[str]) -> None:
         self._memories = memories
-        self._readers: dict[str, Reader] = {}
+        self._readers: dict[str, Reader | PackedReader] = {}
+        self._many = False
         self._problems = problems
 
-    def _reader(self, run: RecordedRun) -> Reader:
+    def _cache(self, run: RecordedRun) -> Cache | None:
+        memory = self._memories.get(run.root)
+        return None if memory is None else Cache(memory)
+
+    def _reader(self, run: RecordedRun) -> Reader | PackedReader:
         if run.root not in self._readers:
-            memory = self._memories.get(run.root)
-            self._readers[run.root] = Reader(None if memory is None else Cache(memory))
-        return self._readers[run.root]
+            cache = self._cache(run)
+            self._readers[run.root] = Reader(None) if cache is None else PackedReader(cache)
+        reader = self._readers[run.root]
+        if isinstance(reader, PackedReader):
+            reader.adding = self._many
+        return reader
 
     def _report(self, run: RecordedRun, name: str, malformed: int, torn: int) -> None:
         if malformed or torn:
@@ -43,8 +58,12 @@ class Tabulator:
 
     def metrics(self, runs: Sequence[RecordedRun], keys: Sequence[str] | None = None) -> list[Part]:
         """The merged history of each run, with these keys and the rows that have one of them."""
+        self._many = len(runs) >= _MANY
         with self._help(runs, keys):
-            return [self._metrics_of(run, keys) for run in runs]
+            parts = [self._metrics_of(run, keys) for run in runs]
+        for reader in self._readers.values():
+            reader.save()
+        return parts
 
     def _help(
         self, runs: Sequence[RecordedRun], keys: Sequence[str] | None
@@ -65,18 +84,25 @@ class Tabulator:
         self._report(run, "metrics.jsonl", merged.malformed, merged.torn)
         return Part({"run": run.id, "sweep": run.sweep}, merged.with_any(keys))
 
-    def points(self, run: RecordedRun, key: str) -> list[Point]:
-        """What `metrics.numbers` gives of a run's history."""
+    def value(self, run: RecordedRun, key: str, goal: str, at: str) -> Point | None:
+        """What `metrics.value_at` gives of the numbers in a run's history."""
         columns = self._metrics_of(run, [key]).columns
         steps, values = columns.column("step"), columns.column(key).copy()
         for row, value in columns.odd.get(key, {}).items():
             number = as_float(value)
             if number is not None:
                 values[row] = number
-        known = zip(steps.tolist(), present(steps).tolist(), strict=True)
-        there = present(values).tolist()
-        rows = zip(known, values.tolist(), there, strict=True)
-        return [Point(step if has else None, value) for (step, has), value, ok in rows if ok]
+        there = present(values)
+        stepped = there & present(steps)
+        [rows] = np.nonzero(stepped if stepped.any() else there)
+        if not len(rows):
+            return None
+        row = rows[-1]
+        finite = rows[np.isfinite(values[rows])]
+        if at == "best" and len(finite):
+            order = values[finite]
+            row = finite[order.argmax() if goal == "maximize" else order.argmin()]
+        return Point(float(steps[row]) if stepped[row] else None, float(values[row]))
 
     def rollouts(
         self,
@@ -88,8 +114,9 @@ class Tabulator:
         parts: list[Part] = []
         for run in runs:
             common = {"run": run.id, "sweep": run.sweep}
-            cache = self._reader(run).cache
-            found = rollout_parts(cache, run.files, run.folders(), common, iteration, keys)
+            found = rollout_parts(
+                self._cache(run), run.files, run.folders(), common, iteration, keys
+            )
             malformed = sum(part.columns.malformed for part in found)
             self._report(run, "rollout summaries", malformed, 0)
             parts += found
@@ -118,6 +145,7 @@ class Tabulator:
         if mentions_all(query, "metrics"):
             return None
         found: dict[str, None] = {}
+        self._many = len(runs) >= _MANY
         for run in runs:
             for path in run.metrics_paths():
                 found.update(dict.fromkeys(self._reader(run).keys(run.files, path)))

@@ -23,7 +23,9 @@ class Layout:
         self.launcher_log = f"{sweep}/launcher/log"
         self.observations = f"{sweep}/launcher/observations.json"
         self.service = f"{sweep}/launcher/service.json"
+        self.judged = f"{sweep}/launcher/judged.json"
         self.report = f"{sweep}/report"
+        self.alarms = f"{sweep}/alarms"
 
     def code(self, name: str) -> str:
         """A file with code as it was at a launch, named by its hash."""
@@ -32,6 +34,14 @@ class Layout:
     def event(self, run: str, attempt: int, event: Event) -> str:
         """The immutable record of something that happened to an attempt."""
         return f"{self.state}/{run}/{attempt}.{event.value}.json"
+
+    def alarm(self, run: str, attempt: int, rule: str) -> str:
+        """The immutable record of an alarm."""
+        return f"{self.alarms}/{run}.{attempt}.{rule}.json"
+
+    def action(self, run: str, attempt: int, rule: str) -> str:
+        """What was done about it: a record of `on_alarm`."""
+        return f"{self.alarms}/{run}.{attempt}.{rule}.action.json"
 
     def heartbeat(self, run: str, attempt: int) -> str:
         """Overwritten by the worker; holds a counter."""

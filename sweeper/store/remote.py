@@ -106,8 +106,10 @@ class RemoteStore:
             ) from error
         except Exception as error:
             raise StoreError(f"{self.root}: {_told(error)}") from error
+        self._whole: dict[str, Any] = {}
         if kind is _S3:
             self._fs.retries = 2
+            self._whole = {"max_concurrency": 1}  # else it asks for the size first, each time
         self._base: str = self._fs._strip_protocol(self.root)
         self._bucketed = scheme != "memory"
 
@@ -152,7 +154,7 @@ class RemoteStore:
 
     def read(self, path: str) -> bytes:
         full = self._full(path)
-        return self._do(path, lambda: self._fs.cat_file(full))
+        return self._do(path, lambda: self._fs.cat_file(full, **self._whole))
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
         full = self._full(path)

@@ -19,6 +19,7 @@ __all__ = ["Cache", "Kept"]
 _MAGIC = b"sweepcol"
 _PREFIX = struct.Struct("<8sIIQ")
 _GUESS = 1 << 13
+_AT_ONCE = 1 << 30
 
 
 class Kept(NamedTuple):
@@ -94,27 +95,43 @@ def _read(descriptor: int, name: str, keys: Iterable[str] | None) -> Kept | None
     if header["name"] != name:
         return None
     rows: int = header["rows"]
-    places = {key: place for place, key in enumerate(header["keys"])}
     if keys is None:
-        wanted = None if not header["whole"] else list(places)
+        wanted = None if not header["whole"] else list(header["keys"])
     else:
         wanted = list(keys)
-        if not header["whole"] and any(key not in places for key in wanted):
+        if not header["whole"] and not set(header["keys"]).issuperset(wanted):
             wanted = None
     if wanted is None:
         return None
+    found = _values(descriptor, _PREFIX.size + length, header, wanted)
+    if found is None:
+        return None
+    odd: dict[str, Odd] = {key: dict(header["odd"][key]) for key in wanted if key in header["odd"]}
+    columns = Columns(rows, found, odd, header["malformed"], header["torn"])
+    return Kept(header["about"], columns, header["whole"], header["keys"])
+
+
+def _values(
+    descriptor: int, begin: int, header: dict[str, Any], wanted: Sequence[str]
+) -> dict[str, Floats] | None:
+    """Columns of a cache file, which begin at `begin`; None when one is damaged."""
+    rows: int = header["rows"]
+    places = {key: place for place, key in enumerate(header["keys"])}
+    width = rows * 8
+    together = None  # in one go, when most are wanted
+    if len(wanted) > len(places) // 2 and width * len(places) <= _AT_ONCE:
+        together = os.pread(descriptor, width * len(places), begin)
     values: dict[str, Floats] = {}
-    odd: dict[str, Odd] = {}
     for key in wanted:
         place = places.get(key)
         if place is None:
             values[key] = absent(rows)
             continue
-        data = os.pread(descriptor, rows * 8, _PREFIX.size + length + place * rows * 8)
-        if zlib.crc32(data) != header["sums"][place]:
+        if together is None:
+            data = os.pread(descriptor, width, begin + place * width)
+        else:
+            data = memoryview(together)[place * width : (place + 1) * width]
+        if len(data) != width or zlib.crc32(data) != header["sums"][place]:
             return None
         values[key] = np.frombuffer(data, "<f8")
-        if key in header["odd"]:
-            odd[key] = dict(header["odd"][key])
-    columns = Columns(rows, values, odd, header["malformed"], header["torn"])
-    return Kept(header["about"], columns, header["whole"], header["keys"])
+    return values

@@ -8,7 +8,7 @@ of it counts. Pure: bytes in, arrays out.
 import functools
 import re
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
@@ -94,6 +94,8 @@ class Columns:
         mask = np.zeros(self.rows, bool)
         for key in keys:
             mask |= self.has(key)
+            if mask.all():
+                return self
         return self if mask.all() else self.where(mask)
 
     def where(self, mask: NDArray[np.bool_]) -> "Columns":
@@ -182,6 +184,15 @@ def line_end(data: bytes | memoryview) -> int:
     return bytes(data).rfind(b"\n") + 1
 
 
+def _where(mask: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """The places of the few that are true, in half the time of `flatnonzero`: eight at a look."""
+    whole = len(mask) // 8 * 8
+    eights = mask[:whole].reshape(-1, 8)
+    [some] = (eights.view(np.uint64)[:, 0] != 0).nonzero()
+    rows, columns = eights[some].nonzero()
+    return np.concatenate((some[rows] * 8 + columns, whole + np.flatnonzero(mask[whole:])))
+
+
 def _is_text(data: bytes | memoryview) -> bool:
     if not len(data) or np.frombuffer(data, np.uint8).max() < 128:
         return True
@@ -240,7 +251,7 @@ class _Reader:
         if not self._keys or len(data) < 3 or data[0] != _OPEN or data[-1] != _NEWLINE:
             return False
         letters = np.frombuffer(data, np.uint8)
-        ends = np.flatnonzero(letters == _NEWLINE)
+        ends = _where(letters == _NEWLINE)
         count = len(ends)
         if (letters[ends - 1] != _CLOSE).any() or (letters[ends[:-1] + 1] != _OPEN).any():
             return False
@@ -299,30 +310,28 @@ class _Reader:
         """What was read quickly becomes an array."""
         if not self._read:
             return
-        keys, count = tuple(self._keys), len(self._read)
-        as_tuple: Callable[[Any], tuple[float, ...]] = msgspec.structs.astuple
-        flat: Iterable[float] = chain.from_iterable(map(as_tuple, self._read))
-        matrix = np.fromiter(flat, np.float64, count * len(keys)).reshape(count, len(keys))
-        large = np.abs(matrix) >= _EXACT
-        if self._block is not None and large.any():
+        keys = tuple(self._keys)
+        block = _turned(self._read, len(keys))
+        large = np.abs(block) >= _EXACT
+        if large.any() and self._block is not None:
             self._lines = bytes(self._block).split(b"\n")
-        for row in np.flatnonzero(large.any(axis=1)).tolist() if large.any() else ():
+        for row in np.flatnonzero(large.any(axis=0)).tolist() if large.any() else ():
             # So large that an integer would not be exact: read again, slowly.
             found = parse(self._lines[row] + b"\n").rows[0]
             self._slow.append((self._places[row], self._chosen(found)))
-            matrix[row] = ABSENT
-        self._parts.append(_Part(keys, matrix, np.array(self._places)))
+            block[:, row] = ABSENT
+        self._parts.append(_Part(keys, block, np.array(self._places)))
         self._read, self._places, self._lines, self._block = [], [], [], None
 
     def columns(self) -> Columns:
         self._flush()
         if len(self._parts) == 1 and not self._slow:
             only = self._parts[0]
-            values = dict(zip(only.keys, np.ascontiguousarray(only.matrix.T), strict=True))
+            values = dict(zip(only.keys, only.block, strict=True))
             return Columns(self._rows, values, {}, self._malformed)
         values = {key: absent(self._rows) for key in self._keys}
         for part in self._parts:
-            for key, column in zip(part.keys, part.matrix.T, strict=True):
+            for key, column in zip(part.keys, part.block, strict=True):
                 values[key][part.places] = column
         odd = _put(self._slow, values, self._rows)
         return Columns(self._rows, values, odd, self._malformed)
@@ -353,11 +362,38 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> Columns:
 
 
 class _Part(NamedTuple):
-    """Rows that one decoder read, and their places in the file."""
+    """Rows that one decoder read (a row of `block` a key), and their places in the file."""
 
     keys: tuple[str, ...]
-    matrix: Floats
+    block: Floats
     places: NDArray[np.intp]
+
+
+_PACKER = msgspec.msgpack.Encoder()
+_AT_A_TIME = 500
+"""Fewer tuples than it takes for Python to look for garbage among all there is."""
+
+
+def _turned(read: Sequence[msgspec.Struct], width: int) -> Floats:
+    """The numbers of structs of floats, a row a field. MessagePack is the quickest way to have them
+    in memory one after the other: each is a byte that says so and eight that are the number, and
+    before those of a struct stands their count (before all of them the count of structs)."""
+    block = np.empty((width, len(read)))
+    for begin in range(0, len(read), _AT_A_TIME):
+        some = read[begin : begin + _AT_A_TIME]
+        raw = _PACKER.encode([*map(msgspec.structs.astuple, some)])
+        head, stride = _head(len(some)), _head(width) + 9 * width
+        if len(raw) != head + len(some) * stride:
+            raise RuntimeError("msgspec does not write floats as nine bytes")
+        start = head + _head(width) + 1
+        found = np.ndarray((width, len(some)), ">f8", raw, start, (9, stride))
+        block[:, begin : begin + len(some)] = found
+    return block
+
+
+def _head(count: int) -> int:
+    """The bytes that MessagePack takes to say how long an array is."""
+    return 1 if count < 16 else 3 if count < 1 << 16 else 5
 
 
 def _refuse(_: bytes) -> Any:

@@ -18,6 +18,7 @@ from sweeper.errors import SweeperError
 from sweeper.store.files import LocalStore
 from sweeper.tables.cache import Cache
 from sweeper.tables.keeping import Folder
+from sweeper.tables.packing import belongs
 from sweeper.tables.reading import Reader
 from sweeper.tables.sources import Files
 
@@ -35,7 +36,8 @@ def worth_it(cache: Cache, files: Files, paths: Sequence[str]) -> bool:
     for path in paths:
         if not cache.has(path):
             source = files.source(path)
-            unread += 0 if source is None else source.stamp.size
+            if source is not None and not belongs(source):
+                unread += source.stamp.size
         if unread >= _ENOUGH:
             return True
     return False
@@ -79,7 +81,9 @@ def fill(request: dict[str, Any]) -> None:
     files = Files(store, request["prefix"])
     for path in request["paths"]:
         with suppress(SweeperError):
-            reader.columns(files, path, request["keys"])
+            source = files.source(path)
+            if source is not None and not belongs(source):
+                reader.columns(files, path, request["keys"], source)
 
 
 if __name__ == "__main__":

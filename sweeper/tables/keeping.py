@@ -6,7 +6,6 @@ new one. A cache that cannot be written costs time, never an answer.
 """
 
 import contextlib
-import hashlib
 import json
 import os
 import time
@@ -16,7 +15,7 @@ from typing import Any
 
 __all__ = ["MOMENT", "Folder", "cache_folder", "is_fleeting"]
 
-_VERSION = "v1"
+_VERSION = "v2"
 MOMENT = 2_000_000_000
 """Nanoseconds after its last change for which a file's time says little: the kernel's clock for
 them is coarse, and a second change within one of its ticks would not show."""
@@ -54,8 +53,12 @@ class Folder:
         temporary = f"{path}.tmp-{os.getpid()}-{time.monotonic_ns()}"
         try:
             self._make()
-            with open(temporary, "xb") as file:
-                file.writelines(parts)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            file = os.open(temporary, flags, 0o600)
+            try:
+                _write(file, parts)
+            finally:
+                os.close(file)
             os.replace(temporary, path)
         except OSError:
             self._made = False
@@ -87,5 +90,20 @@ class Folder:
             return None
 
 
+def _write(file: int, parts: Iterable[bytes | memoryview]) -> None:
+    """In one call, if they are few."""
+    views = [memoryview(part).cast("B") for part in parts if len(part)]
+    if len(views) > 500:
+        views = [memoryview(b"".join(views))]
+    while views:
+        done = os.writev(file, views)
+        while views and done >= len(views[0]):
+            done -= len(views.pop(0))
+        if done:
+            views[0] = views[0][done:]
+
+
 def _hash(text: str) -> str:
+    import hashlib  # it takes a while: not for who has no cache
+
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()

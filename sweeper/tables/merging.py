@@ -1,5 +1,6 @@
 """Attempts of a run as one history, in columns: what `metrics.merge` does with rows."""
 
+import math
 from collections.abc import Sequence
 from itertools import chain
 
@@ -50,7 +51,11 @@ def _is_plain(columns: Columns) -> bool:
     if "step" not in columns.values or "step" in columns.odd:
         return False
     steps = columns.values["step"]
-    return bool(np.isfinite(steps).all() and (np.diff(steps) > 0).all())
+    if not len(steps):
+        return True
+    # What follows each other in order is no NaN; infinite could be only the ends.
+    ends = math.isfinite(steps[0]) and math.isfinite(steps[-1])
+    return ends and bool((steps[1:] > steps[:-1]).all())
 
 
 def _steps(columns: Columns) -> Floats:

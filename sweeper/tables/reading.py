@@ -16,7 +16,7 @@ from sweeper.tables.columns import Columns, line_end, parse_columns
 from sweeper.tables.keeping import is_fleeting
 from sweeper.tables.sources import Files, Source, Stamp
 
-__all__ = ["Reader"]
+__all__ = ["Reader", "chosen"]
 
 _EDGE = 4096
 
@@ -29,11 +29,17 @@ class Reader:
         self.bytes_read = 0
         self._hint: tuple[str, ...] = ()
 
-    def columns(self, files: Files, path: str, keys: Sequence[str] | None = None) -> Columns | None:
+    def columns(
+        self,
+        files: Files,
+        path: str,
+        keys: Sequence[str] | None = None,
+        source: Source | None = None,
+    ) -> Columns | None:
         """The rows of the file at `path`, with these keys and `step` (None: all keys); None when
-        there is no such file."""
+        there is no such file. `source`: what `files` has just said of it."""
         wanted = None if keys is None else list(dict.fromkeys(("step", *keys)))
-        source = files.source(path)
+        source = source or files.source(path)
         while source is not None:
             try:
                 return self._columns(source, wanted)
@@ -55,6 +61,9 @@ class Reader:
         columns = self.columns(files, path)
         return () if columns is None else tuple(columns.values)
 
+    def save(self) -> None:
+        """Each file is kept as it is read."""
+
     def _columns(self, source: Source, keys: list[str] | None) -> Columns:
         cache = self.cache
         kept = None if cache is None else cache.load(source.name, keys)
@@ -67,7 +76,7 @@ class Reader:
             kept = self._continued(source, known) or self._fresh(source, keys)
         if cache is not None and "size" in kept.about:
             cache.save(source.name, kept)
-        return kept.columns if keys is None else _chosen(kept.columns, keys)
+        return kept.columns if keys is None else chosen(kept.columns, keys)
 
     def _wanted(self, source: Source, keys: list[str] | None) -> list[str] | None:
         """The first time only what is asked for; when more of it is wanted, all at once."""
@@ -162,7 +171,8 @@ def _rows_after(data: memoryview, line: int) -> int:
     return parse_columns(tail).rows if tail.strip() else 0
 
 
-def _chosen(columns: Columns, keys: list[str]) -> Columns:
+def chosen(columns: Columns, keys: Sequence[str]) -> Columns:
+    """The rows with these keys only."""
     values = {key: columns.column(key) for key in keys}
     odd = {key: columns.odd[key] for key in keys if key in columns.odd}
     return Columns(columns.rows, values, odd, columns.malformed, columns.torn)

@@ -6,13 +6,14 @@ a file that grows may lie there in parts, `<path>.parts/<offset>`, until it is w
 
 import os
 import threading
+import time
 import zlib
 from typing import NamedTuple, Protocol
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.store.files import Entry, Store
 
-__all__ = ["Files", "Source", "Stamp"]
+__all__ = ["Files", "Source", "Stamp", "stamp_of"]
 
 
 class Stamp(NamedTuple):
@@ -24,11 +25,25 @@ class Stamp(NamedTuple):
     inode: int
 
 
+def stamp_of(path: str) -> Stamp | None:
+    """The stamp of a local file or folder; None without."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return Stamp(status.st_size, status.st_mtime_ns, status.st_ino)
+
+
 class Source(Protocol):
     """One file, or the parts of one."""
 
     name: str
     stamp: Stamp
+
+    @property
+    def settled(self) -> bool:
+        """Whether it has probably been written to its end."""
+        ...
 
     def read(self, start: int) -> tuple[Stamp, bytes]:
         """The bytes from `start` on, and the stamp of the file at that moment. `NotFound` when it
@@ -55,6 +70,8 @@ class _Room(threading.local):
 
 _ROOM = _Room()
 _LARGEST = 1 << 25
+_STILL = 600_000_000_000
+"""Nanoseconds without a change after which a local file will hardly grow."""
 
 
 class _Local:
@@ -62,27 +79,42 @@ class _Local:
         self.name, self.stamp = name, stamp
         self._path = path
 
+    @property
+    def settled(self) -> bool:
+        return time.time_ns() - self.stamp.time > _STILL
+
     def read(self, start: int) -> tuple[Stamp, bytes]:
         stamp, data = self.view(start)
         return stamp, bytes(data)
 
     def view(self, start: int) -> tuple[Stamp, memoryview]:
         try:
-            with open(self._path, "rb", buffering=0) as file:
-                status = os.fstat(file.fileno())
+            # Not `open`: to make its object takes longer than to read a small file.
+            file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                status = os.fstat(file)
                 stamp = Stamp(status.st_size, status.st_mtime_ns, status.st_ino)
-                if start:
-                    file.seek(start)
                 size = max(0, stamp.size - start)
                 room = _ROOM.get(size) if size <= _LARGEST else memoryview(bytearray(size))
                 filled = 0
-                while filled < size and (more := file.readinto(room[filled:])):
+                while filled < size and (more := _read(file, room[filled:], start + filled)):
                     filled += more
+            finally:
+                os.close(file)
         except FileNotFoundError as error:
             raise NotFound(f"{self._path}: no such file") from error
         except OSError as error:
             raise StoreError(f"{self._path}: {error.strerror or error}") from error
         return stamp, room[:filled]
+
+
+def _read(file: int, room: memoryview, start: int) -> int:
+    """Fill `room` from there on; gives how much there was. (macOS has no `preadv` before 11.)"""
+    if hasattr(os, "preadv"):
+        return os.preadv(file, [room], start)
+    data = os.pread(file, len(room), start)
+    room[: len(data)] = data
+    return len(data)
 
 
 class _Remote:
@@ -94,8 +126,12 @@ class _Remote:
         end = max(offset + entry.size for offset, entry in pieces)
         told = [(offset, entry.size, entry.stamp) for offset, entry in pieces]
         mixed = zlib.crc32(repr(told).encode())
-        time = pieces[0][1].stamp if len(pieces) == 1 else mixed
-        self.stamp = Stamp(end, time, 0)
+        changed = pieces[0][1].stamp if len(pieces) == 1 else mixed
+        self.stamp = Stamp(end, changed, 0)
+
+    @property
+    def settled(self) -> bool:
+        return self._pieces[0][1].path == self.name
 
     def read(self, start: int) -> tuple[Stamp, bytes]:
         data, at = b"", start
@@ -152,8 +188,20 @@ class Files:
             return _Remote(self.store, path, [(0, whole)])
         return self._parts(path, self.inside(f"{path}.parts"))
 
+    def stamp(self, path: str) -> Stamp | None:
+        """The stamp of `source`."""
+        if self.local is not None:
+            found = stamp_of(self._full(path))
+            if found is not None:
+                return found
+        source = self.source(path)
+        return None if source is None else source.stamp
+
+    def _full(self, path: str) -> str:
+        return f"{self.local}/{path[len(self.prefix) :].lstrip('/')}"
+
     def _local(self, path: str) -> Source | None:
-        full = f"{self.local}/{path[len(self.prefix) :].lstrip('/')}"
+        full = self._full(path)
         try:
             status = os.stat(full)
         except (FileNotFoundError, NotADirectoryError):

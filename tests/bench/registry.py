@@ -102,8 +102,9 @@ def run(python: str, side: str, folder: Path, cases: list[str]) -> dict[str, flo
 
 OURS = [
     ["one key, first"],
+    ["last values, cold", "last values, later"],
     ["all keys, first", "all keys, later", "one key, later", "one key, SQL, later",
-     "last values, first", "last values, later", "rollouts, first", "rollouts, later", "new lines"],
+     "last values, first", "rollouts, first", "rollouts, later", "new lines"],
     ["one key, without a cache"],
     ["all keys, without a cache"],
 ]  # fmt: skip
@@ -117,7 +118,8 @@ ROWS = [
     ("one key, later", "one key, later", "one key"),
     ("one key, later, against their live objects", "one key, later", "one key, same objects"),
     ("one key, minimum a run by SQL, later", "one key, SQL, later", "one key"),
-    ("last values and configuration, first", "last values, first", "last values"),
+    ("last values and configuration, nothing cached", "last values, cold", "last values"),
+    ("last values and configuration, first, metrics cached", "last values, first", "last values"),
     ("last values and configuration, later", "last values, later", "last values"),
     ("mean reward a run over all rollouts, first", "rollouts, first", "rollouts"),
     ("mean reward a run over all rollouts, later", "rollouts, later", "rollouts"),
@@ -128,8 +130,8 @@ ROWS = [
 def measure(folder: Path, cookbook: str | None, rounds: int) -> tuple[dict[str, float], ...]:
     sides: tuple[dict[str, list[float]], ...] = ({}, {})
     for _ in range(rounds):
-        for place, cases in enumerate(OURS):
-            if place != 3:
+        for cases in OURS:
+            if "without" not in cases[0]:
                 shutil.rmtree(folder / "home", ignore_errors=True)
             for name, value in run(sys.executable, "ours", folder, cases).items():
                 key = f"peak MB, {cases[0]}" if name == "peak MB" else name
@@ -176,7 +178,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             generate(Path(folder), count, steps, iterations)
             if not iterations:
-                OURS[1] = [case for case in OURS[1] if not case.startswith("rollouts")]
+                OURS[2] = [case for case in OURS[2] if not case.startswith("rollouts")]
                 THEIRS.remove("rollouts")
             ours, theirs = measure(Path(folder), cookbook, given.rounds)
         tell(f"{count} runs x {steps} steps x {len(KEYS)} keys", ours, theirs)

@@ -26,6 +26,7 @@ from sweeper.store.layout import Layout
 from sweeper.worker.syncing import Sync
 
 LAYOUT = Layout("s")
+EVENTS = ("intent", "submitted", "claimed", "succeeded")
 BUCKET = "bench"
 
 
@@ -155,36 +156,49 @@ def many_runs(server: Server, root: str, spool: LocalStore, runs: int) -> None:
     assert all(f"{LAYOUT.log_path(f'r{run}', 1)}/metrics.jsonl" in names for run in range(runs))
 
 
-def finding(server: Server, root: str, count: int) -> None:
-    """A sweep of so many runs, three events and one metrics file each."""
+def finding(server: Server, root: str, count: int, folder: str) -> None:
+    """A sweep of so many runs that have ended, four events and one metrics file each."""
     root = f"{root}/{count}"
     store = open_store(root)
     runs = [f"{number:012x}" for number in range(count)]
     planned = [{"id": run, "name": run, "cell": run, "seed": None, "config": {}} for run in runs]
-    store.replace("s/sweep.json", json.dumps({"schema": 1, "name": "s", "runs": planned}).encode())
+    plan = {"schema": 1, "name": "s", "metric": {"name": "x", "goal": "minimize"}, "runs": planned}
+    store.replace("s/sweep.json", json.dumps(plan).encode())
     paths = [
         path
         for run in runs
         for path in (
-            *(f"s/state/{run}/1.{word}.json" for word in ("intent", "submitted", "claimed")),
+            *(f"s/state/{run}/1.{word}.json" for word in EVENTS),
             f"s/runs/{run}.1/metrics.jsonl",
         )
     ]
     import concurrent.futures
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda path: store.replace(path, b"{}\n"), paths))
+        list(pool.map(lambda path: store.replace(path, b'{"step": 0, "x": 1.0}\n'), paths))
 
-    def look() -> None:
+    def listed() -> None:
         sweep = Registry(root, cache=False).sweep("s")
         assert len(sweep.runs) == count
         assert len(sweep.files.entries()) == count
 
-    requests, seconds = server.during(look)
-    print(
-        f"find and list {count} runs ({len(paths) + 1} keys): {sum(requests.values())} requests "
-        f"({_told(requests)}), {seconds:.2f} s"
-    )
+    def sweeps() -> None:
+        [found] = Registry(root, cache=folder).sweep_records()
+        assert found["states"] == {"succeeded": count}
+
+    def runs_() -> None:
+        records = Registry(root, cache=folder).records()
+        assert [record["value"] for record in records] == [1.0] * count
+
+    def metrics() -> None:
+        assert len(Registry(root, cache=folder).metrics(keys=["x"])) == count
+
+    print(f"{count} runs, {len(paths) + 1} keys:")
+    actions = {"find and list": listed, "sweeps": sweeps, "runs": runs_, "runs again": runs_}
+    for what, action in (actions | {"metrics": metrics, "metrics again": metrics}).items():
+        requests, seconds = server.during(action)
+        total = sum(requests.values())
+        print(f"  {what}: {total} requests ({_told(requests)}), {seconds:.2f} s")
 
 
 def _told(requests: Counter[str]) -> str:
@@ -203,7 +217,7 @@ def main() -> None:
             one_long_run(server, root, LocalStore(f"{folder}/{every}"), given.steps, every)
         many_runs(server, f"s3://{BUCKET}/many", spool, given.runs)
         for count in (10, 100, 1000):
-            finding(server, f"s3://{BUCKET}/finding", count)
+            finding(server, f"s3://{BUCKET}/finding", count, f"{folder}/cache")
 
 
 if __name__ == "__main__":

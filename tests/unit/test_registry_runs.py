@@ -1,8 +1,6 @@
 """The registry over sweeps that were written by hand."""
 
 import math
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -173,11 +171,19 @@ def test_several_roots_are_read_as_one(root: Path, tmp_path: Path, written: Modu
     assert len(registry.metrics(frame)) == 5
 
 
-def test_records_need_no_pandas(root: Path):
-    code = (
-        "import sys; from sweeper.registry import Registry\n"
-        "r = Registry(sys.argv[1]); assert len(r.records()) == 5; r.sweep_records()\n"
-        "assert 'value' not in r.records(values=False)[0]\n"
-        "assert not {'pandas', 'numpy', 'plotly', 'analysis'} & set(sys.modules)\n"
-    )
-    subprocess.run([sys.executable, "-c", code, str(root)], check=True)
+def test_an_outcome_that_cannot_be_read_now_is_asked_for_again(
+    tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+    sweep = written.Written(tmp_path / "root", "s")
+    run = sweep.run({"lr": 1}, 0, [{"step": 0}], "failed", reason="oom")
+    sweep.save()
+    event = tmp_path / "root" / "s" / "state" / run / "1.failed.json"
+    body = event.read_bytes()
+    event.write_bytes(b"")
+    registry = Registry(str(tmp_path / "root"))
+    assert [record["reason"] for record in registry.records()] == [None]
+    event.write_bytes(body)
+    assert [record["reason"] for record in registry.records()] == ["oom"]
+    event.write_bytes(b"")  # events never change: what was read once holds
+    assert [record["reason"] for record in registry.records()] == ["oom"]

@@ -1,0 +1,368 @@
+"""`sweeper logs`: what runs print, of one or of many at once, from whatever backend.
+
+The lines come from the store. Where a run has left none there, because its job waits or never came
+so far as to start it, the backend is asked for what it has kept itself.
+
+Following many runs costs one look at each log's stamp, twice a second on a disk; which runs there
+are and how they stand is asked less often, and never for more than a twentieth of the time.
+"""
+
+import itertools
+import json
+import re
+import sys
+import time
+from argparse import Namespace
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from sweeper.errors import NotFound, StoreError, SweeperError, UsageError
+from sweeper.reading.choosing import choose
+from sweeper.reading.colours import Colours
+from sweeper.records.logs import Line, Tail, files_of
+from sweeper.records.runs import RecordedRun, SweepRun
+from sweeper.registry import Registry
+from sweeper.states import ENDED, OPEN, Event, NoState, State
+from sweeper.store.files import default_root
+from sweeper.tables.sources import Files
+from sweeper.terminal import harmless, in_colour, warn
+
+if TYPE_CHECKING:
+    from sweeper.backends.base import Backend
+
+__all__ = ["logs", "text_of"]
+
+_POLL_SECONDS, _REMOTE_SECONDS = 0.4, 2.0
+_LOOK_SECONDS = 1.0
+_SHARE = 20
+"""A look at which runs there are takes at most one part in so many of the time."""
+
+_BATCH = 500
+_ROUNDS = 8
+_STANDS_SECONDS = 2.0
+"""How long a line without an end is waited for: a question, or a bar that has stopped."""
+
+_IDLE_SECONDS = 3.0
+"""How long nothing must be at work: a launcher hands over to the next one for a moment."""
+
+_OVER = ENDED | {Event.LOST}
+
+_Key = tuple[str, str, str]
+
+
+def logs(arguments: Namespace) -> int:
+    """What runs printed; with `--follow` what they print until all have ended."""
+    selectors: Sequence[str] = arguments.runs
+    if not selectors and not arguments.state and not arguments.where:
+        raise UsageError("which runs? Name a sweep or runs, or choose by --state or --where")
+    known = {state.value for state in (*State, *NoState)}
+    for state in arguments.state or ():
+        if state not in known:
+            raise UsageError(f"no state {state!r}: there is {', '.join(sorted(known))}")
+    pattern = None
+    if arguments.grep is not None:
+        try:
+            pattern = re.compile(arguments.grep)
+        except re.error as error:
+            raise UsageError(f"--grep {arguments.grep!r}: {error}") from error
+    if arguments.lines is not None and arguments.lines < 0:
+        raise UsageError("--lines takes a count, 0 or more")
+    shown = _Shown(pattern, arguments.json)
+    reader = _Reader(arguments, shown)
+    if arguments.follow:
+        reader.follow()
+    else:
+        reader.print_all()
+    return 0
+
+
+class _Shown:
+    """How lines are printed: with their run's name before them, in its colour, as soon as there is
+    more than one run; those that `pattern` is found in."""
+
+    def __init__(self, pattern: re.Pattern[str] | None, as_json: bool) -> None:
+        self._pattern = pattern
+        self._json = as_json
+        self._colours = Colours() if in_colour() and not as_json else None
+        self._names: dict[_Key, str] = {}
+        self._width = 0
+        self.count = 0
+
+    def know(self, runs: Iterable[RecordedRun]) -> None:
+        """These are the runs whose lines are shown."""
+        for run in runs:
+            self._names.setdefault(_key(run), run.name)
+        if len({sweep for _, sweep, _ in self._names}) > 1:
+            for root, sweep, identity in self._names:
+                name = self._names[root, sweep, identity]
+                if not name.startswith(f"{sweep}/"):
+                    self._names[root, sweep, identity] = f"{sweep}/{name}"
+        self._width = max(map(len, self._names.values()), default=0)
+
+    def wanted(self, lines: Iterable[Line]) -> Iterator[Line]:
+        """Those that are to be shown."""
+        pattern = self._pattern
+        return (line for line in lines if pattern is None or pattern.search(text_of(line.data)))
+
+    def show(self, lines: Iterable[Line]) -> None:
+        """Print lines that are wanted."""
+        found = iter(lines)
+        while texts := [self._form(line) for line in itertools.islice(found, _BATCH)]:
+            self.count += len(texts)
+            sys.stdout.write("".join(texts))
+
+    def _form(self, line: Line) -> str:
+        run = line.run
+        if self._json:
+            found = {"schema": 1, "sweep": run.sweep, "run": run.id, "name": run.name}
+            raw = line.data.decode("utf-8", "replace")
+            return json.dumps(found | {"attempt": line.attempt, "line": raw}) + "\n"
+        if len(self._names) < 2:
+            return text_of(line.data) + "\n"
+        name = f"{self._names[_key(run)]:<{self._width}} |"
+        if self._colours is not None:
+            name = self._colours.paint(name, run)
+        return f"{name} {text_of(line.data)}".rstrip() + "\n"
+
+
+def text_of(data: bytes) -> str:
+    """A line as it looks in the end on a terminal, where what follows a carriage return overwrites
+    what was before it."""
+    data = data.rstrip(b"\r")
+    return harmless(data[data.rfind(b"\r") + 1 :].decode("utf-8", "replace"))
+
+
+class _Reader:
+    """The runs that were chosen, and how far their logs have been read."""
+
+    def __init__(self, arguments: Namespace, shown: _Shown) -> None:
+        self._arguments = arguments
+        self._shown = shown
+        self._registry = Registry(arguments.root or default_root(), cache=False)
+        self._tails: dict[_Key, Tail] = {}
+        self._candidates: list[RecordedRun] = []
+        self._asked: set[tuple[_Key, int]] = set()
+        self._idle_since: float | None = None
+        self._backends = _Backends(self._registry)
+
+    def print_all(self) -> None:
+        """Run by run."""
+        self._look()
+        files = self._files()
+        for tail in self._tails.values():
+            lines = self._shown.wanted(self._whole(tail, files[files_of(tail.run)]))
+            if self._arguments.lines is not None:
+                lines = deque(lines, maxlen=self._arguments.lines)
+            self._shown.show(lines)
+        if not self._shown.count:
+            self._warn_of_silence()
+
+    def follow(self) -> None:
+        """Print what is added, until nothing more can be."""
+        self._look()
+        if self._arguments.lines is not None:
+            files = self._files()
+            for tail in self._tails.values():
+                self._start_back(tail, files[files_of(tail.run)])
+        looked, pause, trouble = time.monotonic(), _LOOK_SECONDS, ""
+        while True:
+            drained = True
+            try:
+                drained = self._print_new()
+                if drained and self._is_over():
+                    return
+                trouble = ""
+            except StoreError as error:
+                if str(error) != trouble:
+                    trouble = str(error)
+                    warn(f"{trouble}; trying again")
+            time.sleep(self._poll_seconds() if drained else 0.0)
+            if time.monotonic() - looked >= pause:
+                begun = time.monotonic()
+                self._look()
+                looked = time.monotonic()
+                pause = max(_LOOK_SECONDS, _SHARE * (looked - begun))
+
+    def _is_over(self) -> bool:
+        """Whether nothing more will be printed, as far as can be told."""
+        if not self._tails:
+            return not self._at_work()
+        if not any(_unfinished(run) for run in self._candidates):
+            return True
+        if self._at_work():
+            self._idle_since = None
+            return False
+        self._idle_since = self._idle_since or time.monotonic()
+        return time.monotonic() - self._idle_since >= _IDLE_SECONDS
+
+    def _poll_seconds(self) -> float:
+        remote = any(tail.run.store.local_path("") is None for tail in self._tails.values())
+        return _REMOTE_SECONDS if remote else _POLL_SECONDS
+
+    def _look(self) -> None:
+        """Which runs there are by now, and how they stand."""
+        wanted = self._arguments
+        first = not self._candidates
+        try:
+            self._candidates = choose(self._registry, wanted.runs, None, wanted.where)
+        except (NotFound, StoreError):
+            if first:
+                raise
+            return  # somebody is removing them, or the store does not answer: as it was
+        files: dict[tuple[str, str], Files] = {}
+        for run in self._candidates:
+            tail = self._tails.get(_key(run))
+            if tail is not None:
+                tail.run = run
+            elif not wanted.state or run.state.value in wanted.state:
+                place = files_of(run)
+                files.setdefault(place, Files(run.store, place[1]))
+                self._tails[_key(run)] = Tail(run, files[place])
+        self._shown.know(tail.run for tail in self._tails.values())
+
+    def _files(self) -> dict[tuple[str, str], Files]:
+        """A fresh look at the logs' folders: of a remote store it is one listing."""
+        runs = {files_of(tail.run): tail.run for tail in self._tails.values()}
+        return {place: Files(run.store, place[1]) for place, run in runs.items()}
+
+    def _print_new(self) -> bool:
+        """What was added to all logs since the last time; whether that was all."""
+        files = self._files()
+        busy = list(self._tails.values())
+        for _ in range(_ROUNDS):
+            busy = [tail for tail in busy if self._print_some(tail, files)]
+            sys.stdout.flush()
+        for tail in self._tails.values():
+            if tail in busy:
+                continue  # it prints faster than we do
+            # All of an attempt was printed before it was said to have ended.
+            if tail.attempt < tail.run.attempts:
+                self._print_end(tail)
+                tail.next()
+                busy.append(tail)
+            elif self._ends(tail):
+                self._print_end(tail)
+            elif tail.stands(_STANDS_SECONDS):
+                self._shown.show(self._shown.wanted(tail.finish()))
+        return not busy
+
+    def _print_some(self, tail: Tail, files: dict[tuple[str, str], Files]) -> bool:
+        """Whether there was anything to be read."""
+        before = tail.offset
+        self._shown.show(self._shown.wanted(tail.read(files[files_of(tail.run)])))
+        return tail.offset != before
+
+    def _ends(self, tail: Tail) -> bool:
+        """Whether its attempt is over, and there is more to be said of it."""
+        run, attempt = tail.run, tail.attempt
+        if not tail.pending and (not tail.silent or (_key(run), attempt) in self._asked):
+            return False
+        if not isinstance(run, SweepRun):
+            return True
+        return any(n == attempt and event in _OVER for n, event in run.events)
+
+    def _print_end(self, tail: Tail) -> None:
+        self._shown.show(self._shown.wanted([*tail.finish(), *self._kept(tail)]))
+
+    def _start_back(self, tail: Tail, files: Files) -> None:
+        """Print the last lines of what is there already, and stand behind them."""
+        count: int = self._arguments.lines
+        if self._arguments.grep is None:
+            tail.back(files, count)
+            return
+        lines: deque[Line] = deque(maxlen=count)
+        for found in _chunks(tail, files):
+            lines.extend(self._shown.wanted(found))
+        self._shown.show(lines)
+
+    def _whole(self, tail: Tail, files: Files) -> Iterator[Line]:
+        """Everything that the newest attempt with any output has printed, or as much of its end as
+        may be wanted."""
+        if self._arguments.lines is not None and self._arguments.grep is None:
+            tail.back(files, self._arguments.lines)
+        for found in _chunks(tail, files):
+            yield from found
+        yield from tail.finish()
+        yield from self._kept(tail)
+
+    def _kept(self, tail: Tail) -> Iterator[Line]:
+        """What the backend itself has kept of an attempt of which nothing is in the store. It is
+        asked once."""
+        run, asked = tail.run, (_key(tail.run), tail.attempt)
+        if not tail.silent or not run.attempts or asked in self._asked:
+            return
+        self._asked.add(asked)
+        if not isinstance(run, SweepRun):
+            return
+        lines = list(self._backends.logs(run, tail.attempt))
+        if not lines and tail.attempt == run.attempts and run.outcome.get("detail"):
+            lines = [f"sweeper: {run.state.value} ({run.reason}): {run.outcome['detail']}"]
+        for line in lines:
+            yield Line(run, tail.attempt, line.encode("utf-8", "replace"))
+
+    def _at_work(self) -> bool:
+        """Whether a job may be at work, or a launcher that may start one."""
+        from sweeper.store.lock import is_held
+
+        if any(run.state in OPEN for run in self._candidates):
+            return True
+        sweeps = {(run.root, run.sweep): run.store for run in self._candidates}
+        return any(is_held(store, sweep) for (_, sweep), store in sweeps.items())
+
+    def _warn_of_silence(self) -> None:
+        runs = [tail.run for tail in self._tails.values()]
+        if self._arguments.grep is not None and runs:
+            warn(f"nothing that fits {self._arguments.grep!r}")
+        elif len(runs) == 1:
+            warn(f"{runs[0].name} has printed nothing ({runs[0].state.value})")
+        else:
+            warn(f"{len(runs)} runs, and none has printed anything")
+
+
+class _Backends:
+    """The sweeps' backends, opened when they are needed; one that cannot be is told once."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._open: dict[tuple[str, str], Backend | None] = {}
+
+    def logs(self, run: SweepRun, attempt: int) -> Iterator[str]:
+        """Lines that the backend has kept of an attempt."""
+        from sweeper.backends import open_backend, options_of
+        from sweeper.store.layout import token
+        from sweeper.store.sweeps import read_plan
+
+        place = (run.root, run.sweep)
+        try:
+            if place not in self._open:
+                self._open[place] = None
+                launch = read_plan(run.store, run.sweep)["launch"]
+                folder = f"{run.root}/{run.sweep}"
+                found = open_backend(launch["backend"], run.sweep, folder, options_of(launch))
+                self._open[place] = found
+            backend = self._open[place]
+            if backend is not None:
+                lines = [line.rstrip("\n") for line in backend.logs(token(run.id, attempt))]
+                while lines and not lines[-1].strip():
+                    lines.pop()
+                yield from lines
+        except SweeperError as error:
+            self._open[place] = None
+            warn(f"{run.sweep}: what its backend has kept cannot be read: {error}")
+
+
+def _chunks(tail: Tail, files: Files) -> Iterator[list[Line]]:
+    """Everything that there is now."""
+    before = -1
+    while tail.offset != before:
+        before = tail.offset
+        yield list(tail.read(files))
+
+
+def _key(run: RecordedRun) -> _Key:
+    return run.root, run.sweep, run.id
+
+
+def _unfinished(run: RecordedRun) -> bool:
+    return isinstance(run, SweepRun) and run.unfinished

@@ -1,0 +1,85 @@
+"""What may be asked of a run, whoever asks: that it be stopped, that it be started again. Each
+request is an event, created once: asking twice is as good as once."""
+
+import getpass
+import os
+from contextlib import suppress
+from typing import NamedTuple
+
+from sweeper.errors import AlreadyExists
+from sweeper.states import OPEN, Event, State, cancel_asked, fold, retry_asked, wants_attempt
+from sweeper.store.documents import SCHEMA, encode, timestamp
+from sweeper.store.files import Store
+from sweeper.store.layout import Layout
+
+__all__ = ["Happened", "Requested", "request_cancel", "request_retry"]
+
+Happened = set[tuple[int, Event]]
+"""What has happened to a run: attempts and events."""
+
+
+class Requested(NamedTuple):
+    """What was asked of a run: `asked` is False where there was nothing to ask; `why` says why."""
+
+    run: str
+    asked: bool
+    why: str
+
+
+def request_cancel(
+    store: Store, sweep: str, run: str, happened: Happened, retries: int, by: str | None = None
+) -> Requested:
+    """Ask that a run be stopped and not started again, where there is anything to stop. `by` is
+    who asks (None: the user of this process)."""
+    state = fold(happened)
+    at_work = state.state in OPEN or state.unacknowledged
+    waits = state.state in (State.PLANNED, State.PREEMPTED, State.LOST)
+    waits = waits or wants_attempt(happened, retries)
+    if cancel_asked(happened) or not (at_work or waits):
+        word = "cancelled" if state.state is State.CANCELLED else f"{state.state.value} already"
+        return Requested(run, cancel_asked(happened), word)
+    attempt = max(state.opened, 1)
+    if at_work:
+        _request(store, sweep, run, attempt, Event.CANCEL, happened, by)
+    last = max((n for n, event in happened if event is Event.RETRY), default=0)
+    if last >= attempt or not at_work:
+        # A retry of the same attempt would take the request back: name the attempt after it.
+        _request(store, sweep, run, max(attempt, last + 1), Event.CANCEL, happened, by)
+    return Requested(run, True, "cancelled")
+
+
+def request_retry(store: Store, sweep: str, run: str, happened: Happened) -> Requested:
+    """Ask for another attempt of a run that has ended without success."""
+    state = fold(happened)
+    if state.state is State.SUCCEEDED:
+        return Requested(run, False, "succeeded already")
+    if state.state in OPEN or state.unacknowledged:
+        word = "being cancelled: retry them when they have ended"
+        return Requested(run, False, word if cancel_asked(happened) else "still at work")
+    if retry_asked(happened):
+        return Requested(run, True, "asked for already")
+    last = max((n for n, event in happened if event is Event.CANCEL), default=0)
+    _request(store, sweep, run, max(state.opened, last, 1), Event.RETRY, happened, None)
+    return Requested(run, True, "asked for")
+
+
+def _request(
+    store: Store,
+    sweep: str,
+    run: str,
+    attempt: int,
+    event: Event,
+    happened: Happened,
+    by: str | None,
+) -> None:
+    """Put a request on record; that it is there already is as good."""
+    if by is None:
+        try:
+            user = getpass.getuser()
+        except (KeyError, OSError):  # a container's user may have no name
+            user = str(os.getuid())
+        by = f"{user}@{os.uname().nodename}"
+    body = {"schema": SCHEMA, "time": timestamp(), "by": by}
+    with suppress(AlreadyExists):
+        store.create(Layout(sweep).event(run, attempt, event), encode(body))
+    happened.add((attempt, event))

@@ -1,0 +1,176 @@
+"""What runs print, of many at once: reading it, and how it is shown."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.reading.colours import BASIC, MANY, assign
+from sweeper.reading.logs import text_of
+from sweeper.records.logs import Tail, files_of
+from sweeper.records.runs import SweepRun
+from sweeper.registry import Registry
+from sweeper.states import Event
+from sweeper.store.files import LocalStore
+from sweeper.tables.sources import Files
+from sweeper.terminal import harmless, in_colour
+
+
+class Printing:
+    """A run of a sweep that was written straight into a store, and what it prints."""
+
+    def __init__(self, scene: Any) -> None:
+        self.scene, self.store, self.layout = scene, scene.store, scene.layout
+        self.id = scene.ids[0]
+
+    @property
+    def run(self) -> SweepRun:
+        found = Registry(self.store.root, cache=False).handles("s")[0]
+        assert isinstance(found, SweepRun)
+        return found
+
+    def log(self, text: str | bytes, attempt: int = 1) -> None:
+        data = text.encode() if isinstance(text, str) else text
+        self.store.append(self.layout.log(self.id, attempt), data)
+
+    def files(self) -> Files:
+        return Files(self.store, files_of(self.run)[1])
+
+    def tail(self) -> Tail:
+        return Tail(self.run, self.files())
+
+    def take(self, tail: Tail) -> list[str]:
+        return [line.data.decode() for line in tail.read(self.files())]
+
+
+@pytest.fixture
+def printing(make_scene: Callable[..., Any]) -> Printing:
+    found = Printing(make_scene(1))
+    found.scene.worker(found.id, 1, Event.CLAIMED)
+    return found
+
+
+def test_new_lines_and_nothing_else(printing: Printing) -> None:
+    tail = printing.tail()
+    assert tail.silent
+    assert printing.take(tail) == []
+    printing.log("a\nb\nhal")
+    assert printing.take(tail) == ["a", "b"]
+    assert printing.take(tail) == []
+    printing.log("f\n\nc\n")
+    assert printing.take(tail) == ["half", "", "c"]
+    printing.log("no end")
+    assert printing.take(tail) == []
+    assert [line.data for line in tail.finish()] == [b"no end"]
+    assert list(tail.finish()) == []
+
+
+def test_attempt_after_attempt(printing: Printing) -> None:
+    printing.log("first\n")
+    printing.scene.worker(printing.id, 2, Event.CLAIMED)
+    tail = printing.tail()  # the second has printed nothing yet
+    assert (tail.attempt, printing.take(tail)) == (1, ["first"])
+    tail.next()
+    printing.log("second\n", 2)
+    assert printing.take(tail) == ["second"]
+    assert printing.tail().attempt == 2
+
+
+@pytest.mark.parametrize("text", ["a\nb\nc\n", "a\nb\nc", "x" * 40_000 + "\na\nb\nc\n"])
+def test_the_last_lines(printing: Printing, text: str) -> None:
+    printing.log(text)
+    for count, wanted in ((0, []), (1, ["c"]), (2, ["b", "c"])):
+        tail = printing.tail()
+        tail.back(printing.files(), count)
+        assert [*printing.take(tail), *(line.data.decode() for line in tail.finish())] == wanted
+    tail = printing.tail()
+    tail.back(printing.files(), 100)
+    assert tail.offset == 0
+
+
+def test_a_line_without_an_end_takes_no_memory(printing: Printing) -> None:
+    printing.log("x" * 100_000)
+    assert [len(text) for text in printing.take(printing.tail())] == [100_000]
+
+
+def test_a_log_that_was_cut_is_read_again(printing: Printing) -> None:
+    printing.log("a long first line\n")
+    tail = printing.tail()
+    assert printing.take(tail) == ["a long first line"]
+    os.truncate(printing.store.local_path(printing.layout.log(printing.id, 1)) or "", 0)
+    printing.log("new\n")
+    assert printing.take(tail) == ["new"]
+
+
+def test_parts_and_then_the_whole(printing: Printing) -> None:
+    """As a run's log looks in a store that is elsewhere."""
+    log = printing.layout.log(printing.id, 1)
+    printing.store.replace(f"{log}.parts/0", b"a\nb")
+    tail = printing.tail()
+    assert printing.take(tail) == ["a"]
+    printing.store.replace(f"{log}.parts/3", b"b\n")
+    assert printing.take(tail) == ["bb"]
+    printing.store.replace(log, b"a\nbb\nc\n")
+    assert printing.take(tail) == ["c"]
+
+
+def test_a_folder_of_tinker_cookbook_s(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 0}\n')
+    (tmp_path / "run" / "logs.log").write_text("said\n")
+    (run,) = Registry(str(tmp_path), cache=False).handles()
+    files = Files(LocalStore(str(tmp_path)), files_of(run)[1])
+    assert [line.data for line in Tail(run, files).read(files)] == [b"said"]
+
+
+@pytest.mark.parametrize(
+    ("printed", "shown"),
+    [
+        ("plain \u00e9 \u672c\ttab", "plain \u00e9 \u672c\ttab"),
+        ("\x1b[1;31mred\x1b[0m", "red"),
+        ("\x1b]0;title\x07a\x1b]8;;http://x\x1b\\link", "alink"),
+        ("\x1b[2J\x1b[H\x1b(B\x1bcgone", "gone"),
+        ("\x1bPq payload\x1b\\after", "after"),
+        ("bell\x07 back\x08 nul\x00", r"bell\x07 back\x08 nul\x00"),
+        ("c1 \x9b31m", r"c1 \x9b31m"),
+        ("turned \u202etxt", r"turned \u202etxt"),
+        ("cut \x1b", r"cut \x1b"),
+        ("cut \x1b]0;never ends", r"cut 0;never ends"),
+    ],
+)
+def test_what_is_shown_can_do_no_harm(printed: str, shown: str) -> None:
+    assert harmless(printed) == shown
+
+
+def test_a_line_looks_as_it_did_in_the_end() -> None:
+    assert text_of(b" 10%\r 50%\r100%\r") == "100%"
+    assert text_of(b"windows\r") == "windows"
+    assert text_of(b"\xff\xfe") == "\ufffd\ufffd"
+
+
+def test_a_run_s_colour_does_not_depend_on_the_others_shown() -> None:
+    ids = [f"{n * 7919:012x}" for n in range(30)]
+    all_of_them = assign(ids, MANY)
+    assert len(set(all_of_them.values())) == 30
+    assert assign(ids, MANY) == all_of_them
+    assert {assign([*ids, "f" * 12], MANY)[run] == all_of_them[run] for run in ids} == {True}
+    assert set(assign(ids, BASIC).values()) == set(BASIC)
+
+
+def test_colours_only_where_they_are_welcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal:
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stdout", Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert in_colour()
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not in_colour()
+    monkeypatch.setenv("NO_COLOR", "")
+    assert in_colour()
+    monkeypatch.setenv("TERM", "dumb")
+    assert not in_colour()

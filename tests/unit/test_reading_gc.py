@@ -1,0 +1,107 @@
+"""`sweeper gc` where the store is elsewhere, and of what this machine keeps for it."""
+
+import fcntl
+import json
+import os
+import time
+import uuid
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from sweeper.cli import main
+from sweeper.engine.home import home
+from sweeper.store.files import LocalStore, Store, open_store
+from sweeper.worker.spool import place
+
+SUMMARIES = "train_rollout_summaries.jsonl"
+
+
+@pytest.fixture
+def store(tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store that is not on this disk: a run whose second attempt has succeeded, one at work."""
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+    sweep = written.Written(tmp_path / "written", "s", {"lr": [1, 2]})
+    sweep.run({"lr": 1}, 0, [{"step": 0}], "preempted")
+    done = sweep.run({"lr": 1}, 0, [{"step": 0}], attempt=2)
+    open_ = sweep.run({"lr": 2}, 0, [{"step": 0}], "claimed")
+    sweep.save()
+    found = open_store(f"memory://{uuid.uuid4().hex}")
+    local = LocalStore(str(tmp_path / "written"))
+    for path in local.names(""):
+        found.replace(path, local.read(path))
+    for attempt, iteration in ((1, 0), (1, 1), (2, 1)):
+        inner = f"s/runs/{done}.{attempt}/iteration_{iteration:06}"
+        for name in (SUMMARIES, "train_logtree.json"):
+            found.replace(f"{inner}/{name}", b"{}\n")
+    for run in (f"{done}.2", f"{open_}.1"):
+        found.replace(f"s/runs/{run}/metrics.jsonl.parts/0", b"{}\n")
+    monkeypatch.setenv("SWEEPER_ROOT", found.root)
+    return found
+
+
+def spooled(
+    root: str, sweep: str, name: str, mark: str | None = None, age: float = 0
+) -> LocalStore:
+    """A copy of something in the spool of this machine."""
+    spool = place(root, home())
+    spool.replace("root", root.encode())
+    spool.replace(f"{sweep}/runs/{name}/metrics.jsonl", b"x" * 100)
+    Path(spool.root, sweep, "unsynced").mkdir(exist_ok=True)
+    if mark is not None:
+        spool.replace(f"{sweep}/unsynced/{mark}", b"")
+    for path in Path(spool.root, sweep).rglob("*"):
+        os.utime(path, (time.time() - age,) * 2)
+    return spool
+
+
+def ask(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    capsys.readouterr()
+    assert main([*words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_it_removes_from_a_store_that_is_elsewhere(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = set(store.names(""))
+    parts = {path for path in before if "metrics.jsonl.parts" in path}
+    [dead] = [path for path in parts if ".2/" in path]
+    again = {path for path in before if ".1/iteration_000001/" in path}
+    assert [item["path"] for item in ask(capsys, "gc")["items"]] == [f"{store.root}/{dead}"]
+    found = ask(capsys, "gc", "--attempts")["items"]
+    assert {item["path"] for item in found} == {f"{store.root}/{path}" for path in {dead, *again}}
+    assert {item["size"] for item in found} == {3}
+    assert set(store.names("")) == before
+    assert main(["gc", "--attempts", "--delete"]) == 0
+    assert set(store.names("")) == before - again - {dead}
+    assert ask(capsys, "gc", "--attempts")["items"] == []
+
+
+def test_copies_go_and_what_is_in_no_store_yet_stays(
+    store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "sweeper.reading.gc._touched",
+        lambda folder: os.stat(next(Path(folder).rglob("metrics.jsonl"))).st_mtime,
+    )  # ctime cannot be set
+    day = 86400.0
+    old = spooled("s3://gone/x", "old", "a.1", age=90 * day)
+    spooled("s3://gone/x", "young", "a.1", age=60)
+    spooled("s3://gone/x", "living", "a.1", "a.1", age=90 * day)
+    spooled("s3://gone/x", "dead", "a.1", "a.1", age=90 * day)
+    held = os.open(Path(old.root, "living", "unsynced", "a.1"), os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    answer = ask(capsys, "gc", "--days", "0")
+    folder = str(Path(old.root, "old"))
+    assert folder in [item["path"] for item in answer["items"]]
+    assert not any(old.root in item["path"] for item in answer["items"] if item["path"] != folder)
+    told = {"path": str(Path(old.root, "dead")), "root": "s3://gone/x", "sweep": "dead"}
+    assert answer["unsynced"] == [told | {"attempts": 1}]
+    assert main(["gc", "--delete", "--days", "0"]) == 0
+    os.close(held)
+    assert "`sweeper sync dead --root s3://gone/x` brings it there" in capsys.readouterr().err
+    left = {path.name for path in Path(old.root).iterdir() if path.is_dir()}
+    assert left == {"young", "living", "dead"}
