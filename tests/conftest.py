@@ -1,5 +1,6 @@
 """Fixtures that more than one kind of test uses."""
 
+import gc
 import importlib.util
 import os
 import re
@@ -11,10 +12,17 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from sweeper.engine import lifecycle
+
+
+def pytest_collection_finish() -> None:
+    """What is there by now stays: that Python looks through it for garbage takes a tenth of all."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -88,6 +96,35 @@ def ceph_root(monkeypatch: pytest.MonkeyPatch) -> str:
     return _use_s3(monkeypatch, address, "testing", "testing-secret")
 
 
+@pytest.fixture(scope="session")
+def slurm_support() -> ModuleType:
+    """`tests/support/slurm.py`: `Cluster(nodes, cpus)`. Tests skip loudly without Slurm."""
+    path = Path(__file__).parent / "support" / "slurm.py"
+    spec = importlib.util.spec_from_file_location("slurm_support", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    missing = module.missing()
+    if missing:
+        pytest.skip(f"no Slurm here ({', '.join(missing)}): `make slurm` gets it")
+    return module
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster(slurm_support: ModuleType) -> Iterator[Any]:
+    """A real Slurm with four nodes of eight CPUs on loopback, for the whole session."""
+    with slurm_support.Cluster(nodes=4, cpus=8) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def slurm(slurm_cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """The same, found by this process and what it starts, and nobody's configuration file."""
+    monkeypatch.setenv("SLURM_CONF", str(slurm_cluster.config))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return slurm_cluster
+
+
 @pytest.fixture
 def tmux_socket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A tmux server of the test's own, gone afterwards. Its tests skip loudly without tmux."""
@@ -110,3 +147,41 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[lifecycle.Engin
             yield lifecycle.wait(home, timeout=60)
         finally:
             process.terminate()
+
+
+@pytest.fixture(scope="session")
+def batch_support() -> ModuleType:
+    """`tests/support/batch.py`: `Batch(folder)`, AWS Batch emulated by moto and real processes."""
+    path = Path(__file__).parent / "support" / "batch.py"
+    spec = importlib.util.spec_from_file_location("batch_support", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def batch_emulation(
+    batch_support: ModuleType, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
+    """One for the whole session."""
+    with batch_support.Batch(tmp_path_factory.mktemp("batch")) as batch:
+        yield batch
+
+
+@pytest.fixture
+def batch(batch_emulation: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    """The same, found by this process and what it starts; as it is at first. `.root` is an S3
+    root in a bucket of the test's own."""
+    keys = batch_emulation.environment
+    batch_emulation.root = _use_s3(
+        monkeypatch,
+        batch_emulation.url,
+        keys["AWS_ACCESS_KEY_ID"],
+        keys["AWS_SECRET_ACCESS_KEY"],
+    )
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    batch_emulation.requests.clear()
+    yield batch_emulation
+    batch_emulation.throttle = batch_emulation.lose_replies = 0
+    batch_emulation.release()

@@ -7,9 +7,9 @@ process table, a tmux server, a scheduler's queue).
 
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
-__all__ = ["Backend", "JobSpec", "JobState", "JobStatus"]
+__all__ = ["Backend", "Display", "JobSpec", "JobState", "JobStatus"]
 
 
 class JobSpec(NamedTuple):
@@ -36,11 +36,13 @@ class JobState(Enum):
 
 
 class JobStatus(NamedTuple):
-    """`code` and `reason` only where the backend itself knows them (never so for tmux)."""
+    """`code` and `reason` only where the backend itself knows them (never so for tmux).
+    `preempted`: it ended because its machine was taken away or failed, not because of the run."""
 
     state: JobState
     code: int | None = None
     reason: str | None = None
+    preempted: bool = False
 
 
 class Backend(Protocol):
@@ -71,4 +73,14 @@ class Backend(Protocol):
 
     def logs(self, token: str) -> Iterator[str]:
         """Lines that the backend itself kept of a job; none where it keeps nothing."""
+        ...
+
+
+@runtime_checkable
+class Display(Protocol):
+    """What a backend may have besides, where its jobs can be looked at."""
+
+    def show(self, status: str, words: Mapping[str, str]) -> None:
+        """Show a line on how the sweep stands, and beside jobs (by token) a word on how they do:
+        a state, `stale`, `paused: <why>`. Called when something has changed, with that alone."""
         ...

@@ -10,7 +10,8 @@ import hashlib
 import os
 import re
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from sweeper.backends.base import JobSpec, JobState, JobStatus
 from sweeper.backends.tmux_server import (
@@ -23,11 +24,15 @@ from sweeper.backends.tmux_server import (
 )
 from sweeper.command import self_command
 
-__all__ = ["TmuxBackend", "TmuxServer", "open_backend", "socket_name"]
+__all__ = ["TmuxBackend", "TmuxServer", "ensure_view", "open_backend", "socket_name"]
 
 MOST_PANES = 12
 """Panes of a group's window; the next ones get another. 12 are 50 x 16 characters each in a
 window of 200 x 50, and still fit a terminal of 80 x 24."""
+
+_LEAST_WIDTH, _LEAST_HEIGHT = 26, 5
+"""What a pane needs, its border included, to be worth a look: in a window of 40 x 12 there are two
+of them, and the others in the next."""
 
 _TOKEN = re.compile(r"(?:^|\s)([0-9a-f]+-a[0-9]+)$")
 
@@ -37,6 +42,13 @@ def open_backend(sweep: str, folder: str) -> "TmuxBackend":
     server = TmuxServer()
     server.check()
     return TmuxBackend(server, sweep, folder)
+
+
+def ensure_view(server: TmuxServer, sweep: str, folder: str) -> str:
+    """See that a window shows the sweep; the first one, when it is made before the others. Gives
+    the session's id."""
+    command = self_command("watch", sweep, "--root", os.path.dirname(folder), "--until-ended")
+    return server.ensure_window(sweep, folder, "sweep", command)
 
 
 class TmuxBackend:
@@ -52,9 +64,7 @@ class TmuxBackend:
     def submit(self, jobs: Sequence[JobSpec]) -> None:
         if not jobs:
             return
-        root = os.path.dirname(self._folder)
-        watch = self_command("status", self._sweep, "--root", root, "--follow")
-        session = self._server.ensure_window(self._sweep, self._folder, "sweep", watch)
+        session = ensure_view(self._server, self._sweep, self._folder)
         lines = [_own_window(session, job) for job in jobs if job.window is None]
         grouped = [job for job in jobs if job.window is not None]
         if grouped:
@@ -85,6 +95,20 @@ class TmuxBackend:
     def logs(self, token: str) -> Iterator[str]:
         pane = self._panes([token]).get(token)
         return iter(self._server.capture(pane.id) if pane else ())
+
+    def show(self, status: str, words: Mapping[str, str]) -> None:
+        """See `sweeper.backends.base.Display`. Kept as options of the session and of panes, which
+        tmux's own status line and borders show: nothing has to ask for it."""
+        session = self._server.session(self._folder)
+        if session is None:
+            return
+        name = argument(session + ":")
+        lines = [f"set-option -t {name} @sweeper_status {argument(as_shown(status))}"]
+        for job, pane in self._panes(list(words)).items():
+            word = argument(as_shown(words[job]))
+            lines.append(f"set-option -p -t {pane.id} @sweeper_state {word}")
+        with suppress(Refusal):  # somebody has closed a pane meanwhile; the others are set
+            self._server.source(lines)
 
     def _panes(self, tokens: Sequence[str]) -> dict[str, Pane]:
         session = self._server.session(self._folder) if tokens else None
@@ -125,21 +149,31 @@ def _grouped(session: str, jobs: Sequence[JobSpec], panes: Sequence[Pane]) -> li
     for label, members in groups.items():
         mark = hashlib.sha256(label.encode("utf-8", "surrogatepass")).hexdigest()[:16]
         used: dict[str, int] = {}
+        room: dict[str, int] = {}
         for pane in panes:
             if pane.group == mark:
                 used[pane.window] = used.get(pane.window, 0) + 1
+                room[pane.window] = panes_in(pane.width, pane.height)
         left = list(members)
         for window, count in used.items():
-            for job in left[: max(0, MOST_PANES - count)]:
+            free = max(0, room[window] - count)
+            for job in left[:free]:
                 lines += _split(window, job)
-            left = left[max(0, MOST_PANES - count) :]
+            left = left[free:]
+        # A new window is as large as those that are there.
+        most = panes_in(panes[0].width, panes[0].height) if panes else MOST_PANES
         number = len(used)
         while left:
             number += 1
-            name = label if number == 1 else f"{label} ({number})"
-            lines += _new_group(session, mark, name, left[:MOST_PANES])
-            left = left[MOST_PANES:]
+            name = label if number == 1 else f"{label}-{number}"
+            lines += _new_group(session, mark, name, left[:most])
+            left = left[most:]
     return lines
+
+
+def panes_in(width: int, height: int) -> int:
+    """How many panes a window of so many characters is to have at most."""
+    return max(1, min(MOST_PANES, (width // _LEAST_WIDTH) * (height // _LEAST_HEIGHT)))
 
 
 def _new_group(session: str, mark: str, name: str, jobs: Sequence[JobSpec]) -> list[str]:
@@ -158,10 +192,12 @@ def _new_group(session: str, mark: str, name: str, jobs: Sequence[JobSpec]) -> l
 
 
 def _split(target: str, job: JobSpec) -> list[str]:
-    """Another pane for a window. It becomes the active one, which is how it gets its title."""
+    """Another pane for a window. It becomes the active one, which is how it gets its title; on one
+    line, of which nothing is done any more once there was no room for it."""
     window = argument(target)
-    return [
+    steps = [
         f"split-window -t {window} {_program(job)}",
         f"set-option -p -t {window} @sweeper_title {argument(as_shown(job.title))}",
         f"select-layout -t {window} tiled",
     ]
+    return [" ; ".join(steps)]

@@ -43,7 +43,8 @@ def socket_name() -> str:
 class Pane(NamedTuple):
     """A pane of a session: tmux's ids of it and its window, whether its program has ended, the pid
     it had, the group of jobs that its window shows (or empty), the mark of a window of sweeper's
-    own (or empty), and the end of the command that it was opened with."""
+    own (or empty), how wide and high that window is, and the end of the command that it was opened
+    with."""
 
     id: str
     window: str
@@ -51,13 +52,16 @@ class Pane(NamedTuple):
     pid: int
     group: str
     own: str
+    width: int
+    height: int
     command: str
 
 
 _PANE = "\t".join(
     (
         *("#{pane_id}", "#{window_id}", "#{pane_dead}", "#{pane_pid}"),
-        *("#{@sweeper_group}", "#{@sweeper_token}", "#{=-32:pane_start_command}"),
+        *("#{@sweeper_group}", "#{@sweeper_token}", "#{window_width}", "#{window_height}"),
+        "#{=-32:pane_start_command}",
     )
 )
 
@@ -132,6 +136,14 @@ class TmuxServer:
         """Raise `EnvironmentFailure` when there is no tmux."""
         self._run("-V")
 
+    def is_around_us(self) -> bool:
+        """Whether this process runs in a window of this server."""
+        socket = os.environ.get("TMUX", "").partition(",")[0]
+        if not socket:
+            return False
+        found = self._run("display-message", "-p", "#{socket_path}")
+        return bool(found) and os.path.realpath(found[0]) == os.path.realpath(socket)
+
     def session(self, folder: str) -> str | None:
         """The id of the session that belongs to the sweep at `folder`; None without one."""
         for line in self._listing("list-sessions", "-F", "#{session_id} #{@sweeper_folder}"):
@@ -183,10 +195,13 @@ class TmuxServer:
         """Every pane of a session, by window and place in it."""
         found: list[Pane] = []
         for line in self._listing("list-panes", "-s", "-t", session, "-F", _PANE):
-            fields = line.split("\t", 6)
-            if len(fields) == 7:
-                pane, window, dead, pid, group, own, command = fields
-                found.append(Pane(pane, window, dead == "1", int(pid or 0), group, own, command))
+            fields = line.split("\t", 8)
+            if len(fields) == 9:
+                pane, window, dead, pid, group, own, width, height, command = fields
+                size = int(width or 0), int(height or 0)
+                found.append(
+                    Pane(pane, window, dead == "1", int(pid or 0), group, own, *size, command)
+                )
         return found
 
     def source(self, commands: Sequence[str]) -> None:

@@ -64,6 +64,13 @@ def spawn(command: Sequence[str], cwd: str, environment: Mapping[str, str], guar
     return Child(pid, output)
 
 
+_DEFAULT = (
+    *(signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT),
+    *(signal.SIGPIPE, signal.SIGXFSZ),
+)
+"""What Python, the worker, or a shell that put us into the background may have changed."""
+
+
 def _become(
     command: Sequence[str],
     cwd: str,
@@ -76,9 +83,8 @@ def _become(
     try:
         os.setsid()
         guard.watch(os.getpid())
-        for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGPIPE):
+        for number in _DEFAULT:
             signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         os.chdir(cwd)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)

@@ -38,7 +38,7 @@ def prepare(store: Store, layout: Layout, job: dict[str, Any]) -> Prepared:
     os.makedirs(log_path, exist_ok=True)
     if job["resume"] != "never":
         seeding.seed(place, layout, run, attempt, job["resume"])
-    environment |= job["env"]
+    environment = _with_the_backends(environment) | job["env"]
     environment |= {
         "SWEEPER_ROOT": store.root,
         "SWEEPER_SWEEP": layout.sweep,
@@ -49,6 +49,8 @@ def prepare(store: Store, layout: Layout, job: dict[str, Any]) -> Prepared:
         "TINKER_TAGS": f"sweeper,sweep:{layout.sweep},run:{run}.{attempt}",
         "PYTHONUNBUFFERED": "1",
     }
+    if job.get("wandb"):
+        environment |= job["wandb"] | {"WANDB_DIR": log_path}
     missing = [name for name in job["secrets"] if name not in environment]
     if missing:
         raise EnvironmentFailure(f"the secret {missing[0]} is not in the launcher's environment")
@@ -58,6 +60,17 @@ def prepare(store: Store, layout: Layout, job: dict[str, Any]) -> Prepared:
     else:
         command = _bootstrap(place, layout, job, log_path, copy)
     return Prepared(command, environment, cwd, log_path, place)
+
+
+def _with_the_backends(environment: dict[str, str]) -> dict[str, str]:
+    """The same, and over it what the backend gives the jobs themselves: SWEEPER_KEEP has the names,
+    a line each, of what a recipe should have of our own environment."""
+    names = os.environ.get("SWEEPER_KEEP")
+    if not names:
+        return environment
+    kept = {name: os.environ[name] for name in names.split("\n") if name in os.environ}
+    # `launch` may have been typed inside another job of the same cluster.
+    return {n: v for n, v in environment.items() if not n.startswith("SLURM_")} | kept
 
 
 def _place(store: Store, layout: Layout, job: dict[str, Any], environment: dict[str, str]) -> Store:
@@ -84,7 +97,10 @@ def _code(
     from sweeper.provenance import snapshot
 
     copy = snapshot.extract(store, kept, home(environment))
-    return os.path.join(copy, kept["cwd"]), {"root": kept["root"], "copy": copy}
+    cwd = os.path.join(copy, kept["cwd"])
+    # It lay outside of the checkout, on the machine that launched.
+    cwd = copy if os.path.isabs(kept["cwd"]) and not os.path.isdir(cwd) else cwd
+    return cwd, {"root": kept["root"], "copy": copy}
 
 
 def _command(job: dict[str, Any], log_path: str) -> list[str]:
@@ -104,7 +120,7 @@ def _bootstrap(
     copy: dict[str, str] | None,
 ) -> list[str]:
     recipe = job["recipe"]
-    config = job["config"] | {recipe["log_path_field"]: log_path}
+    config = job.get("fields", {}) | job["config"] | {recipe["log_path_field"]: log_path}
     if recipe["behavior_field"]:
         config["behavior_if_log_dir_exists"] = "resume"
     child = f"{layout.attempt(job['run'], job['attempt'])}/child.json"

@@ -1,4 +1,4 @@
-"""Inside the job: `python -m sweeper.worker.main [--env FILE] <sweep folder> <token>`.
+"""Inside the job: `python -m sweeper.worker.main [--env FILE] [--restarts NAME] <folder> <token>`.
 
 Claims the attempt, so that no second copy of the job trains; prepares its folder; runs the recipe
 in a process group of its own, which does not outlive it; keeps its output; beats; and records how
@@ -26,7 +26,7 @@ from sweeper.states import Event
 from sweeper.store.documents import SCHEMA, encode, read_json, timestamp
 from sweeper.store.files import open_store
 from sweeper.store.layout import Layout
-from sweeper.worker import seeding
+from sweeper.worker import machine, seeding
 from sweeper.worker.child import Child, spawn
 from sweeper.worker.claim import claim, newer_attempt, patiently
 from sweeper.worker.guard import Guard
@@ -34,6 +34,7 @@ from sweeper.worker.job import Prepared, prepare, read_environment
 from sweeper.worker.outcome import Ending, MemoryKills, failure, judge
 from sweeper.worker.output import Output, last_word, say, set_blocking
 from sweeper.worker.pauses import Pauses
+from sweeper.worker.restarting import reopen, restarts
 
 if TYPE_CHECKING:
     from sweeper.store.files import Store
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["Worker", "main"]
 
 BEAT_SECONDS = 5.0
+SIGNAL_SECONDS = 1.0
 
 
 class Worker:
@@ -60,6 +62,7 @@ class Worker:
         # in the middle of whatever the main thread does.
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._beats = 0
+        self._folder = ""  # of the recipe, once it has one
         self._returned = False
         # Why and since when we stop it.
         self._stopped_at = 0.0
@@ -71,7 +74,8 @@ class Worker:
         self._killed = False
 
     def main(self) -> int:
-        """Do the whole job; the exit code is 0 when the run succeeded, or was not ours to do."""
+        """Do the whole job; the exit code is 0 when the run succeeded, or was not ours to do, and
+        75 when it was told to stop and can be resumed."""
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the terminal may go; the run goes on
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_stop)
@@ -106,6 +110,8 @@ class Worker:
         detail = f": {outcome['detail']}" if outcome["detail"] else ""
         say(f"sweeper: {event.value}{reason} after {body['wall_s']:.1f} s{detail}")
         last_word(f"{event.value}{reason}")
+        if event is Event.PREEMPTED and outcome["reason"] == "terminated":
+            return os.EX_TEMPFAIL  # a backend that can may start the job again
         return 0 if event is Event.SUCCEEDED else 1
 
     def _execute(self, job: dict[str, Any]) -> dict[str, Any]:
@@ -116,6 +122,7 @@ class Worker:
         try:
             prepared = patiently(lambda: prepare(self.store, self.layout, job))
             say(f"sweeper: {job['name']}, attempt {self.attempt}, in {prepared.log_path}")
+            self._folder = prepared.log_path
             self._redactor = Redactor(secret_values(prepared.environment, job["secrets"]))
             kills = MemoryKills()
             if self._stopped_at:
@@ -134,6 +141,7 @@ class Worker:
         if self._syncing is not None:
             self._syncing.start()
         output, code, memory = self._attend(job, prepared, guard)
+        self._await_signal(code)
         final = seeding.has_final_checkpoint(prepared.log_path)
         ending = self._ending(code)._replace(
             final=final,
@@ -207,6 +215,8 @@ class Worker:
             "pid": os.getpid(),
             "paused": None if pause is None else pause._asdict(),
             "paused_s": round(pauses.seconds(), 3),
+            "host": os.uname().nodename,
+            "machine": machine.facts(self._folder),
         }
         path = self.layout.heartbeat(self.run, self.attempt)
         try:
@@ -260,6 +270,16 @@ class Worker:
         child.await_end()
         ended.set()
         self._wake.put(None)
+
+    def _await_signal(self, code: int) -> None:
+        """A scheduler that ends a job signals every process of it, the recipe perhaps before us:
+        then it has not failed, it was stopped. Our own signal is on its way."""
+        everybody = "SLURM_JOB_ID" in os.environ
+        if code and not self._stopped_at and (everybody or code == -signal.SIGTERM):
+            deadline = time.monotonic() + SIGNAL_SECONDS
+            while not self._stopped_at and (left := deadline - time.monotonic()) > 0:
+                with suppress(Empty):
+                    self._wake.get(timeout=left)
 
     def _sync(self, prepared: Prepared) -> None:
         """Have what the recipe left, and its log, on disk before the outcome says so. Its own
@@ -341,14 +361,21 @@ def sync_files(folder: str) -> None:
 
 def main(arguments: list[str]) -> int:
     """Entry point: the sweep's folder and the job's token; before them where the environment lies
-    that it takes to reach the store."""
+    that it takes to reach the store, and the variable in which the backend counts restarts."""
     *options, folder, token = arguments
+    given = dict(zip(options[::2], options[1::2], strict=True))
     root, _, sweep = folder.rpartition("/")
-    run, _, attempt = token.rpartition("-a")
+    run, _, submitted = token.rpartition("-a")
     try:
-        if options:
-            os.environ.update(read_environment(options[-1]))
-        return Worker(open_store(root), sweep, run, int(attempt)).main()
+        attempt = int(submitted) + restarts(given.get("--restarts"))
+        if "--env" in given:
+            os.environ.update(read_environment(given["--env"]))
+        store = open_store(root)
+        again = attempt > int(submitted)
+        if again and not reopen(store, Layout(sweep), run, int(submitted), attempt):
+            say(f"sweeper: {run} has ended, or is to be stopped: nothing to go on with")
+            return 0
+        return Worker(store, sweep, run, attempt).main()
     except SweeperError as error:
         say(f"sweeper: {error}")
         return 1

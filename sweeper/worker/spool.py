@@ -23,7 +23,7 @@ from sweeper.store.layout import Layout
 from sweeper.worker.seeding import read_records
 from sweeper.worker.syncing import Sync, Syncing, contiguous
 
-__all__ = ["arrange", "discard", "place", "recover", "spools", "start_syncing", "tidy"]
+__all__ = ["abandoned", "arrange", "discard", "place", "recover", "spools", "start_syncing", "tidy"]
 
 _FETCHED = ("config.json", "metrics.jsonl", "checkpoints.jsonl")
 """What an attempt may start from; see `seeding.py`."""
@@ -130,6 +130,18 @@ def spools(home: str) -> Iterator[tuple[str, LocalStore, list[str]]]:
                 with open(os.path.join(spool.root, "root"), encoding="utf-8") as file:
                     root = file.read()
                 yield root, spool, sorted(spool.folders_with(_MARKS))
+
+
+def abandoned(spool: LocalStore, sweep: str) -> tuple[int, int]:
+    """How many attempts of a sweep are not in the store yet: of workers that live, of dead ones."""
+    layout = Layout(sweep)
+    living = dead = 0
+    with suppress(OSError):
+        for mark in os.listdir(_path(spool, layout, _MARKS)):
+            with _held(_path(spool, layout, f"{_MARKS}/{mark}")) as ours:
+                dead += ours
+                living += not ours
+    return living, dead
 
 
 @contextmanager

@@ -43,12 +43,17 @@ HOSTILE = [
 ]
 
 
-@pytest.fixture(params=["local", "tmux", "faulty"])
+@pytest.fixture(params=["local", "tmux", "slurm", "aws-batch", "faulty"])
 def opened(
     request: pytest.FixtureRequest, tmp_path: Path, tmux_socket: str
 ) -> Iterator[Callable[[str], Backend]]:
     """Opens the backend anew, as another launcher would, for a sweep by its name."""
     folders: list[Path] = []
+    if request.param == "slurm":
+        request.getfixturevalue("slurm")
+    options: dict[str, object] = {}
+    if request.param == "aws-batch":
+        options = request.getfixturevalue("batch").options()
 
     def open_again(sweep: str = "sweep") -> Backend:
         folder = tmp_path / "root" / sweep
@@ -56,8 +61,9 @@ def opened(
         folders.append(folder)
         if request.param == "faulty":
             return FaultyBackend(open_backend("local", sweep, str(folder)), Faults())
-        return open_backend(request.param, sweep, str(folder))
+        return open_backend(request.param, sweep, str(folder), options)
 
+    open_again.options = options  # type: ignore[attr-defined]
     yield open_again
     for folder in folders:
         for started in folder.glob("*.started"):
@@ -93,7 +99,7 @@ def test_a_job_from_start_to_end(opened: Callable[..., Backend], tmp_path: Path)
     started.with_suffix(".end").touch()
     _until(lambda: backend.poll([token])[token].state is JobState.ENDED)
     # Only a backend that waits for its jobs itself knows how they ended.
-    assert backend.poll([token])[token].code == (3 if backend.name == "local" else None)
+    assert backend.poll([token])[token].code == (None if backend.name == "tmux" else 3)
 
 
 def test_tokens_it_does_not_know_are_absent(opened: Callable[..., Backend]) -> None:
@@ -168,11 +174,13 @@ def test_jobs_outlive_the_launcher(
         "import json, os, sys\n"
         "from sweeper.backends import open_backend\n"
         "from sweeper.backends.base import JobSpec\n"
-        "name, folder, job = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])\n"
-        "open_backend(name, 'sweep', folder).submit([JobSpec(*job)])\n"
+        "name, folder = sys.argv[1:3]\n"
+        "job, options = map(json.loads, sys.argv[3:])\n"
+        "open_backend(name, 'sweep', folder, options).submit([JobSpec(*job)])\n"
         "os.kill(os.getpid(), 9)\n"
     )
-    command = [sys.executable, "-c", script, backend.name, job.cwd, json.dumps(job)]
+    options = json.dumps(opened.options)  # type: ignore[attr-defined]
+    command = [sys.executable, "-c", script, backend.name, job.cwd, json.dumps(job), options]
     assert subprocess.run(command, check=False).returncode == -9
     _started(tmp_path, token)
     assert set(backend.find([token])) == {token}

@@ -1,6 +1,7 @@
 """What only tmux does: windows of sweeper's own, panes in groups, servers that come and go."""
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -12,7 +13,7 @@ import psutil
 import pytest
 
 from sweeper.backends.base import JobSpec, JobState
-from sweeper.backends.tmux import MOST_PANES, TmuxBackend, TmuxServer, open_backend
+from sweeper.backends.tmux import MOST_PANES, TmuxBackend, TmuxServer, open_backend, panes_in
 from sweeper.errors import Unreachable
 
 
@@ -113,10 +114,10 @@ def test_groups_fill_windows_one_after_the_other(tmux: Tmux) -> None:
     tokens = _tokens(3 * MOST_PANES)
     first, rest = tokens[: MOST_PANES + 3], tokens[MOST_PANES + 3 :]
     tmux.backend.submit([tmux.job(t, f"seed={n}", group="a.b:c") for n, t in enumerate(first)])
-    assert tmux.windows() == ["sweep", "a.b:c", "a.b:c (2)"]
+    assert tmux.windows() == ["sweep", "a.b:c", "a.b:c-2"]
     tmux.backend.submit([tmux.job(t, "later", group="a.b:c") for t in rest])
     tmux.backend.submit([tmux.job("dddddddddddd-a1", "other", group="#S")])
-    assert tmux.windows() == ["sweep", "a.b:c", "a.b:c (2)", "a.b:c (3)", "#S"]
+    assert tmux.windows() == ["sweep", "a.b:c", "a.b:c-2", "a.b:c-3", "#S"]
     shown = tmux.run("list-panes", "-s", "-t", "s", "-F", "#{window_name} #{@sweeper_title}")
     assert Counter(line.rpartition(" ")[0] for line in shown)["a.b:c"] == MOST_PANES
     assert shown[1:4] == ["a.b:c seed=0", "a.b:c seed=1", "a.b:c seed=2"]
@@ -129,7 +130,55 @@ def test_a_window_without_room_costs_no_job(tmux: Tmux) -> None:
     tmux.run("resize-window", "-t", "s:g", "-x", "20", "-y", "4")
     tmux.backend.submit([tmux.job(token, "more", group="g") for token in tokens[1:]])
     assert tmux.states(tokens) == {JobState.RUNNING: len(tokens)}
-    assert "more" in tmux.windows()  # beside the group, where there is room
+    assert tmux.windows() == ["sweep", "g", "g-2"]
+
+
+def test_a_window_too_small_after_all_costs_no_job_and_no_title(tmux: Tmux) -> None:
+    tokens = _tokens(8)
+    tmux.backend.submit([tmux.job(tokens[0], "0", group="g")])
+    tmux.run("split-window", "-t", "s:g", "sleep 600")  # of which the backend knows nothing
+    for _ in range(3):
+        tmux.run("resize-window", "-t", "s:g", "-x", "60", "-y", "6")
+    tmux.backend.submit([tmux.job(token, str(n), group="g") for n, token in enumerate(tokens) if n])
+    assert tmux.states(tokens) == {JobState.RUNNING: len(tokens)}
+    form = "#{=-32:pane_start_command} #{@sweeper_title}"
+    found = tmux.run("list-panes", "-s", "-t", "s", "-F", form)
+    for n, token in enumerate(tokens):
+        (line,) = (line for line in found if token in line)
+        if line.rpartition(" ")[2]:  # a window of its own bears the name itself
+            assert line.rpartition(" ")[2] == str(n)
+
+
+def test_small_windows_get_few_panes() -> None:
+    assert panes_in(200, 50) == panes_in(80, 23) == MOST_PANES
+    assert panes_in(40, 12) == 2
+    assert panes_in(10, 3) == 1
+
+
+def test_a_small_terminal_gets_more_windows(tmux: Tmux) -> None:
+    tokens = _tokens(7)
+    tmux.backend.submit([tmux.job("eeeeeeeeeeee-a1", "alone")])
+    for window in ("sweep", "alone"):
+        tmux.run("resize-window", "-t", f"s:{window}", "-x", "40", "-y", "17")
+    tmux.backend.submit([tmux.job(token, token[:12], group="g") for token in tokens])
+    assert tmux.windows() == ["sweep", "alone", "g", "g-2", "g-3"]
+    assert tmux.states(tokens) == {JobState.RUNNING: len(tokens)}
+
+
+def test_what_is_shown_of_jobs_and_the_sweep(tmux: Tmux) -> None:
+    tokens = _tokens(3)
+    tmux.backend.show("nobody is there", {tokens[0]: "running"})  # no session: nothing to do
+    tmux.backend.submit([tmux.job(token, f"y={n}", group="g") for n, token in enumerate(tokens)])
+    words = ["running", "paused: 429 #{pid}", "failed"]
+    status = "12:00:00  1/3 succeeded #[fg=red]"
+    tmux.backend.show(status, dict(zip([*tokens, "f" * 12 + "-a1"], [*words, "gone"], strict=True)))
+    (shown,) = tmux.run("display-message", "-p", "-t", "s", "#{@sweeper_status}")
+    assert shown == status.replace("#", "##")  # which is how a status line shows one #
+    borders = tmux.run("list-panes", "-t", "s:g", "-F", "#{T:pane-border-format}")
+    plain = [re.sub(r"#\[[^]]*\]", "", border).strip() for border in borders]
+    assert plain == [". y=0 (running)", "- y=1 (paused: 429 ##{pid})", "! y=2 (failed)"]
+    windows = tmux.run("list-windows", "-t", "s", "-F", "#{T:window-status-format}")
+    assert windows[-1].strip() == "g [.-!]"
 
 
 def test_what_a_user_closes_is_absent_and_the_rest_is_not(tmux: Tmux) -> None:
@@ -168,7 +217,9 @@ def test_ended_jobs_stay_with_their_last_screen_and_word(
     pane = tmux.backend.find([token])[token]
     for form in ("pane-border-format", "window-status-format"):
         (shown,) = tmux.run("display-message", "-p", "-t", pane, f"#{{T:{form}}}")
-        assert shown.strip() == ("x##1" if "border" in form else "g") + f" ({word})"
+        sign = "!" if word.startswith("failed") else "-"
+        plain = re.sub(r"#\[[a-z=]*\]", "", shown).strip()
+        assert plain == (f"{sign} x##1 ({word})" if "border" in form else f"g [{sign}]")
 
 
 def test_many_jobs_that_end_at_once_are_all_found(tmux: Tmux) -> None:

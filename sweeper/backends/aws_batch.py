@@ -1,0 +1,184 @@
+"""Jobs at AWS Batch: see docs/aws-batch.md.
+
+A job is known by its name (`aws_batch_names.py`), so what was accepted is found again whatever
+became of the reply, by one listing. Many that are submitted at once are one array job. What
+Batch starts again by itself, after a machine was taken away, is an attempt of its own: the worker
+counts it (`sweeper/worker/restarting.py`), and a token whose attempt nobody has submitted is that
+of the run's last job as long as that lives.
+
+Batch forgets a job some 7 days after its end; of an open run whose job it has forgotten the backend
+says ABSENT.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sweeper.backends.aws_batch_client import Aws, part
+from sweeper.backends.aws_batch_definition import definition, overrides, retry_strategy, timeout
+from sweeper.backends.aws_batch_jobs import Jobs
+from sweeper.backends.aws_batch_names import Names, as_tag
+from sweeper.backends.aws_batch_options import Options, read_options, terms
+from sweeper.backends.base import JobSpec, JobStatus
+from sweeper.errors import EnvironmentFailure
+from sweeper.store.files import open_store
+
+__all__ = ["AwsBatchBackend", "open_backend", "terms"]
+
+MOST_CHILDREN = 10_000
+"""Of an array job: Batch's own limit."""
+_LOG_GROUP = "/aws/batch/job"
+_REASON = "cancelled by sweeper"
+
+
+def open_backend(
+    sweep: str, folder: str, options: Mapping[str, Any] | None = None
+) -> "AwsBatchBackend":
+    """The backend for one sweep. Raises `EnvironmentFailure` when the queue does not take jobs or
+    AWS does not answer, `UsageError` for options that lack something."""
+    given = read_options(options or {})
+    backend = AwsBatchBackend(Aws(given.region, given.profile), given, sweep, folder)
+    backend.check()
+    return backend
+
+
+class AwsBatchBackend:
+    """See `sweeper.backends.base.Backend`."""
+
+    name = "aws-batch"
+
+    def __init__(self, aws: Aws, options: Options, sweep: str, folder: str) -> None:
+        self.aws = aws
+        self._options = options
+        self._sweep, self._folder = sweep, folder
+        root = os.path.dirname(folder)
+        self._root = root
+        self._names = Names(open_store(root), sweep, folder)
+        self._jobs = Jobs(aws, self._names, options.queue)
+        self._definition: str | None = None
+
+    def check(self) -> None:
+        """Raise `EnvironmentFailure` unless the queue takes jobs."""
+        queue = self._options.queue
+        found = self.aws.call("batch", "describe_job_queues", jobQueues=[queue])["jobQueues"]
+        if not found:
+            raise EnvironmentFailure(
+                f"aws-batch: there is no job queue {queue} in {self.aws.region}: "
+                "see launch.aws_batch.queue and region"
+            )
+        state, status = found[0].get("state"), found[0].get("status")
+        if state != "ENABLED" or status != "VALID":
+            raise EnvironmentFailure(f"aws-batch: the job queue {queue} is {state}, {status}")
+
+    def preflight(self, asked: Sequence[Mapping[str, Any]]) -> None:
+        """See that a job definition that is named is there, with the secrets that runs need,
+        before anything is on record. Raises `UsageError`."""
+        del asked
+        if self._options.job_definition is not None:
+            self._definition = definition(self.aws, self._options)
+
+    def submit(self, jobs: Sequence[JobSpec]) -> None:
+        if not jobs:
+            return
+        if self._definition is None:
+            self._definition = definition(self.aws, self._options)
+        arrays: dict[tuple[str, ...], list[JobSpec]] = {}
+        for job in jobs:
+            arrays.setdefault(tuple(job.argv[:-1]), []).append(job)
+        least = max(2, self._options.array)
+        for argv, alike in arrays.items():
+            for start in range(0, len(alike), MOST_CHILDREN):
+                some = alike[start : start + MOST_CHILDREN]
+                # What finds out which job it is needs an interpreter that has sweeper.
+                python = os.path.basename(argv[0] if argv else "").startswith("python")
+                if self._options.array and len(some) >= least and python:
+                    self._submit_array(some)
+                else:
+                    for job in some:
+                        self._submit_one(job)
+
+    def find(self, tokens: Sequence[str]) -> dict[str, str]:
+        if self._jobs.unknown(tokens):
+            self._jobs.refresh()
+        return self._jobs.ids(tokens)
+
+    def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
+        self._jobs.refresh_for(tokens)
+        return self._jobs.statuses(tokens)
+
+    def cancel(self, tokens: Sequence[str]) -> None:
+        # TerminateJob ends a job in any state. CancelJob would pass over one that is just starting.
+        if self._jobs.unknown(tokens):
+            self._jobs.refresh()
+        for job in self._jobs.to_terminate(tokens):
+            self.aws.call("batch", "terminate_job", jobId=job, reason=_REASON)
+
+    def logs(self, token: str) -> Iterator[str]:
+        """What every attempt of the job printed, from CloudWatch, as it is now: read page by page
+        while it is iterated over."""
+        if self._jobs.unknown([token]):
+            self._jobs.refresh()
+        for job in self._jobs.described([token]):
+            container = part(job, "container")
+            about = part(part(container, "logConfiguration"), "options")
+            group = str(about.get("awslogs-group") or _LOG_GROUP)
+            attempts: list[dict[str, Any]] = job.get("attempts") or []
+            ended = [part(one, "container") for one in attempts]
+            streams: list[str | None] = [one.get("logStreamName") for one in [*ended, container]]
+            for stream in dict.fromkeys(filter(None, streams)):
+                yield from self._stream(group, stream)
+
+    def _stream(self, group: str, stream: str) -> Iterator[str]:
+        """The lines of a log stream. A page that gives its own token is the last for now."""
+        token: dict[str, str] = {}
+        while True:
+            answer = self.aws.call(
+                "logs",
+                "get_log_events",
+                logGroupName=group,
+                logStreamName=stream,
+                startFromHead=True,
+                **token,
+            )
+            for event in answer["events"]:
+                yield event["message"]
+            following = answer.get("nextForwardToken")
+            if following is None or following == token.get("nextToken"):
+                return
+            token = {"nextToken": following}
+
+    def _submit_one(self, job: JobSpec) -> None:
+        tags = {"sweeper:token": job.token, "sweeper:run": as_tag(job.title)}
+        answer = self._send(self._names.single(job.token), list(job.argv), tags)
+        self._jobs.add(answer["jobId"], [job.token], array=False)
+
+    def _submit_array(self, jobs: Sequence[JobSpec]) -> None:
+        tokens = [job.token for job in jobs]
+        name, table = self._names.array(tokens)
+        common = list(jobs[0].argv[:-1])
+        shim = [common[0], "-P", "-m", "sweeper.worker.array", self._root, table]
+        size = {"arrayProperties": {"size": len(jobs)}}
+        answer = self._send(name, [*shim, *common], {"sweeper:jobs": str(len(jobs))}, size)
+        self._jobs.add(answer["jobId"], tokens, array=True)
+
+    def _send(
+        self,
+        name: str,
+        command: list[str],
+        tags: Mapping[str, str],
+        more: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        options = self._options
+        return self.aws.submit(
+            "batch",
+            "submit_job",
+            jobName=name,
+            jobQueue=options.queue,
+            jobDefinition=self._definition,
+            containerOverrides=overrides(options, command, self.aws.region),
+            retryStrategy=retry_strategy(options),
+            propagateTags=True,
+            tags={**options.tags, "sweeper:sweep": as_tag(self._sweep), **tags},
+            **timeout(options),
+            **(more or {}),
+        )

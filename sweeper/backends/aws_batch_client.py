@@ -1,0 +1,180 @@
+"""AWS by botocore, which s3fs brings along: what is asked of it, and what is made of its errors.
+
+Calls are written `call(<service>, <operation>, ...)`, so that a test can hold the permissions in
+docs/aws-batch-policy.json against them.
+"""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from typing import Any, cast
+
+from sweeper.errors import Unreachable
+
+__all__ = ["Aws", "Refused", "Throttled", "part"]
+
+_TRIES = 4
+"""Of what may be done again; the launcher asks again after these. What AWS throttles is sent at a
+lower rate from then on, too ("adaptive")."""
+_THROTTLED_TRIES = 8
+_MOST_SECONDS = 20.0
+_EXPIRED = {
+    *("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"),
+    *("UnrecognizedClientException", "InvalidClientTokenId", "InvalidSignatureException"),
+    *("SignatureDoesNotMatch", "InvalidAccessKeyId", "AuthFailure"),
+}
+_DENIED = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"}
+_THROTTLED = {
+    *("TooManyRequestsException", "Throttling", "ThrottlingException", "RequestLimitExceeded"),
+    *("ThrottledException", "RequestThrottled", "SlowDown", "PriorRequestNotComplete"),
+}
+_NO_CREDENTIALS = {
+    *("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"),
+    *("SSOTokenLoadError", "UnauthorizedSSOTokenError", "TokenRetrievalError", "SSOError"),
+    *("RefreshWithMFAUnsupportedError", "MetadataRetrievalError"),
+}
+
+
+def part(answer: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """A mapping in an answer; empty where AWS left it out."""
+    found: Any = answer.get(key)
+    return found or {}
+
+
+class Throttled(Unreachable):
+    """AWS took too many requests; this one it did not do."""
+
+
+class Refused(Unreachable):
+    """AWS answered, and will not do it as it stands. `code` is AWS's word for why."""
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Aws:
+    """Clients of one region and profile, made when first used. `calls` counts what was asked by
+    operation. `sleep` waits; tests pass their own."""
+
+    def __init__(
+        self,
+        region: str | None = None,
+        profile: str | None = None,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._region, self._profile = region, profile
+        self._sleep = sleep
+        self._session: Any = None
+        self._clients: dict[tuple[str, bool], Any] = {}
+        self.calls: Counter[str] = Counter()
+
+    @property
+    def region(self) -> str:
+        """The region in use. Raises `Unreachable` where none is said."""
+        return str(self._client("batch", True).meta.region_name)
+
+    def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
+        """The answer to one request; sent again by botocore when it fails for a reason that may
+        pass. Raises `Unreachable`, or what of it is known better."""
+        return self._send(service, operation, True, parameters)
+
+    def submit(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
+        """The same for a request that must not be done twice: it is sent again only when AWS said
+        that it was too much, and so was not done."""
+        for attempt in range(_THROTTLED_TRIES):
+            try:
+                return self._send(service, operation, False, parameters)
+            except Throttled:
+                if attempt == _THROTTLED_TRIES - 1:
+                    raise
+                most = min(_MOST_SECONDS, 0.5 * 2**attempt)
+                self._sleep(random.uniform(most / 2, most))  # noqa: S311 - spreads launchers out
+        raise AssertionError  # the last try returned or raised
+
+    def pages(
+        self, service: str, operation: str, field: str, **parameters: Any
+    ) -> Iterator[dict[str, Any]]:
+        """The items in the list `field` of every page of a listing."""
+        token: str | None = None
+        while True:
+            more = {} if token is None else {"nextToken": token}
+            answer = self.call(service, operation, **parameters, **more)
+            yield from answer.get(field, ())
+            token = answer.get("nextToken")
+            if not token:
+                return
+
+    def _send(
+        self, service: str, operation: str, again: bool, parameters: dict[str, Any]
+    ) -> dict[str, Any]:
+        client = self._client(service, again)
+        self.calls[operation] += 1
+        try:
+            return getattr(client, operation)(**parameters)
+        except Exception as error:
+            raise _told(error, service, operation) from error
+
+    def _client(self, service: str, again: bool) -> Any:
+        found = self._clients.get((service, again))
+        if found is not None:
+            return found
+        try:
+            if self._session is None:
+                botocore: Any = import_module("botocore.session")  # has no types
+                self._session = botocore.Session(profile=self._profile)
+            retries: dict[str, Any] = {"mode": "adaptive", "total_max_attempts": _TRIES}
+            if not again:
+                retries = {"mode": "standard", "total_max_attempts": 1}
+            options = {"connect_timeout": 5, "read_timeout": 30, "retries": retries}
+            config: Any = import_module("botocore.config").Config(**options)
+            found = self._session.create_client(service, region_name=self._region, config=config)
+        except Exception as error:
+            raise _told(error, service, "") from error
+        self._clients[service, again] = found
+        return found
+
+
+def _told(error: Exception, service: str, operation: str) -> Unreachable:
+    """What a user is told, in one line. Errors are botocore's, which is loaded late: known by
+    name."""
+    kind, where = type(error).__name__, f"AWS {service.title()}"
+    response: Any = getattr(error, "response", None)
+    if isinstance(response, dict):
+        return _refused(cast("dict[str, Any]", response), where, operation)
+    here = {
+        "ProfileNotFound": f"AWS: {error}: see launch.aws_batch.profile, AWS_PROFILE",
+        "NoRegionError": "AWS: no region: set launch.aws_batch.region, or AWS_DEFAULT_REGION",
+        "ParamValidationError": f"{where}: {_line(error)}",
+    }
+    if kind in here or kind in _NO_CREDENTIALS:
+        no_credentials = f"AWS: no credentials that can be used ({_line(error)})"
+        return Refused(here.get(kind, no_credentials), kind)
+    return Unreachable(f"{where} does not answer: {_line(error)}")
+
+
+def _refused(answer: dict[str, Any], where: str, operation: str) -> Unreachable:
+    """The same of an answer that is an error."""
+    about = part(answer, "Error")
+    code, message = str(about.get("Code", "error")), _line(about.get("Message", ""))
+    status = int(part(answer, "ResponseMetadata").get("HTTPStatusCode", 0))
+    if code in _THROTTLED or status == 429:
+        return Throttled(f"{where}: too many requests ({operation}): waits, and goes on")
+    if status >= 500:
+        return Unreachable(f"{where}: {code} at {operation}: {message}")
+    told = f"{where}: {operation}: {message}"
+    if code in _EXPIRED:
+        told = (
+            "AWS: the credentials have expired or are not valid: renew them (`aws sso login`, or "
+            f"a profile that renews itself); the jobs go on ({code})"
+        )
+    elif code in _DENIED:
+        told = f"AWS: not allowed: {message} (docs/aws-batch.md has the permissions)"
+    return Refused(told, code)
+
+
+def _line(what: object) -> str:
+    return " ".join(str(what).split())[:300]

@@ -1,0 +1,129 @@
+"""The job definition that jobs run by: the one that is named, or one made from an image, called by
+a hash of what it says, so that every launch of the same finds it."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from sweeper.backends.aws_batch_client import Aws, part
+from sweeper.backends.aws_batch_options import Options
+from sweeper.errors import UsageError
+
+__all__ = [
+    "INTERRUPTIONS",
+    "definition",
+    "find_definition",
+    "overrides",
+    "retry_strategy",
+    "timeout",
+]
+
+INTERRUPTIONS = ("Host EC2*", "Your Spot Task was interrupted*")
+"""What Batch says of a job whose machine was taken away or failed: instances, and Fargate."""
+_VCPUS, _MEMORY = 1.0, 2048
+_LEAST_TIMEOUT = 60
+
+
+def definition(aws: Aws, options: Options) -> str:
+    """The name of the job definition, which there is when this returns. Raises `Unreachable`, and
+    `UsageError` for a named one that lacks a secret that runs need."""
+    found = find_definition(aws, options)
+    if found is not None:
+        return f"{found['jobDefinitionName']}:{found['revision']}"
+    if options.job_definition is not None:
+        raise UsageError(f"aws-batch: there is no active job definition {options.job_definition}")
+    made = aws.call(
+        "batch",
+        "register_job_definition",
+        jobDefinitionName=_name(options),
+        type="container",
+        containerProperties=_container(options),
+        propagateTags=True,
+        tags={"sweeper": "job definition"},
+    )
+    return f"{made['jobDefinitionName']}:{made['revision']}"
+
+
+def find_definition(aws: Aws, options: Options) -> dict[str, Any] | None:
+    """The newest active revision of the definition, None where there is none."""
+    named = options.job_definition
+    if named is None:
+        asked: dict[str, Any] = {"jobDefinitionName": _name(options), "status": "ACTIVE"}
+    elif ":" in named:  # an ARN, or a name and a revision
+        asked = {"jobDefinitions": [named]}
+    else:
+        asked = {"jobDefinitionName": named, "status": "ACTIVE"}
+    found = aws.pages("batch", "describe_job_definitions", "jobDefinitions", **asked)
+    active = [one for one in found if one.get("status", "ACTIVE") == "ACTIVE"]
+    newest = max(active, key=lambda one: one["revision"], default=None)
+    if newest is not None and named is not None:
+        secrets: list[dict[str, str]] = part(newest, "containerProperties").get("secrets") or []
+        has = {secret["name"] for secret in secrets}
+        for name in sorted(options.secrets.keys() - has):
+            raise UsageError(
+                f"aws-batch: the job definition {named} has no secret {name}: a job cannot be given"
+                " one that its definition has not; add it there, or give an image instead"
+            )
+    return newest
+
+
+def _name(options: Options) -> str:
+    text = json.dumps(_container(options), sort_keys=True)
+    return f"sweeper-{hashlib.sha256(text.encode()).hexdigest()[:20]}"
+
+
+def _container(options: Options) -> dict[str, Any]:
+    """A definition's container: what all jobs by it have in common, and no secret's value."""
+    container: dict[str, Any] = {
+        "image": options.image,
+        "resourceRequirements": _resources(
+            options.vcpus or _VCPUS, options.memory or _MEMORY, options.gpus
+        ),
+    }
+    if options.role is not None:
+        container["jobRoleArn"] = options.role
+    if options.execution_role is not None:
+        container["executionRoleArn"] = options.execution_role
+    if options.secrets:
+        secrets = sorted(options.secrets.items())
+        container["secrets"] = [{"name": name, "valueFrom": arn} for name, arn in secrets]
+    return container
+
+
+def _resources(vcpus: float | None, memory: int | None, gpus: int | None) -> list[dict[str, str]]:
+    given = (("VCPU", vcpus), ("MEMORY", memory), ("GPU", gpus))
+    return [{"type": kind, "value": f"{value:g}"} for kind, value in given if value is not None]
+
+
+def overrides(options: Options, command: list[str], region: str) -> dict[str, Any]:
+    """What a job has of its own: its command and region; what else there is to a definition that
+    was named."""
+    found: dict[str, Any] = {
+        "command": command,
+        "environment": [{"name": "AWS_DEFAULT_REGION", "value": region}],
+    }
+    resources = _resources(options.vcpus, options.memory, options.gpus)
+    if resources:
+        found["resourceRequirements"] = resources
+    return found
+
+
+def retry_strategy(options: Options) -> dict[str, Any]:
+    """A job starts again by itself only when its machine was taken from it; what counts the
+    attempts is the variable that the worker reads. What matches nothing would be retried."""
+    if not options.retries_on_interruption:
+        return {"attempts": 1}
+    again = [{"onStatusReason": text, "action": "RETRY"} for text in INTERRUPTIONS]
+    return {
+        "attempts": 1 + options.retries_on_interruption,
+        "evaluateOnExit": [*again, {"onReason": "*", "action": "EXIT"}],
+    }
+
+
+def timeout(options: Options) -> Mapping[str, Any]:
+    """The most time that Batch gives an attempt: of a job's own, as `submit_job` takes it."""
+    if options.timeout_s is None:
+        return {}
+    seconds = max(_LEAST_TIMEOUT, round(options.timeout_s))
+    return {"timeout": {"attemptDurationSeconds": seconds}}

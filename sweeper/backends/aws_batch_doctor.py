@@ -1,0 +1,176 @@
+"""Looks at an AWS account before the first job: the identity, the queue and its machines, the job
+definition, the image, the roles, the secrets, the quota. Only reads; what may not be asked is told
+as that, and stops nothing where it is only a hint."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import unquote
+
+from sweeper.backends.aws_batch_client import Aws, Refused, part
+from sweeper.backends.aws_batch_definition import find_definition
+from sweeper.backends.aws_batch_options import Options
+
+__all__ = ["Look", "looks"]
+
+Look = tuple[str, bool, Callable[[], str]]
+"""What is looked at, whether a launch needs it, and a function that says what was found, or raises
+`SweeperError` or `LookupError` with what is wrong."""
+
+_ECR = re.compile(
+    r"(\d{12})\.dkr\.ecr\.[a-z0-9-]+\.amazonaws\.com(?:\.cn)?/([^:@]+)(?::([^@]+))?(?:@(.+))?\Z"
+)
+_QUOTAS = {
+    "EC2": ("ec2", "L-1216C47A", "vCPUs of standard instances"),
+    "SPOT": ("ec2", "L-34B43A08", "vCPUs of standard spot instances"),
+    "FARGATE": ("fargate", "L-3032A538", "vCPUs"),
+    "FARGATE_SPOT": ("fargate", "L-36FBB829", "vCPUs of Fargate Spot"),
+}
+_TASKS = "ecs-tasks.amazonaws.com"
+
+
+def looks(options: Options, aws: Aws | None = None) -> list[Look]:
+    """What `sweeper doctor --backend aws-batch` looks at."""
+    aws = aws or Aws(options.region, options.profile)
+    found: list[Look] = [
+        ("AWS identity", True, lambda: _identity(aws)),
+        ("job queue", True, lambda: _queue(aws, options)),
+        ("compute environments", True, lambda: _environments(aws, options)),
+        ("job definition", True, lambda: _definition(aws, options)),
+    ]
+    if options.image is not None:
+        found.append(("image", True, lambda: _image(aws, options.image or "")))
+    for what, role in (("job role", options.role), ("execution role", options.execution_role)):
+        if role is not None:
+            found.append((what, True, lambda role=role: _role(aws, role)))
+    for name, arn in options.secrets.items():
+        found.append((f"secret {name}", True, lambda arn=arn: _secret(aws, arn)))
+    found.append(("quota", False, lambda: _quota(aws, options)))
+    return found
+
+
+def _identity(aws: Aws) -> str:
+    found = aws.call("sts", "get_caller_identity")
+    return f"{found['Arn']} in {aws.region}"
+
+
+def _queue(aws: Aws, options: Options) -> str:
+    found = _described_queue(aws, options)
+    if found.get("state") != "ENABLED" or found.get("status") != "VALID":
+        raise LookupError(f"{options.queue} is {found.get('state')}, {found.get('status')}")
+    return f"{found['jobQueueName']}, enabled"
+
+
+def _described_queue(aws: Aws, options: Options) -> dict[str, Any]:
+    found = aws.call("batch", "describe_job_queues", jobQueues=[options.queue])["jobQueues"]
+    if not found:
+        raise LookupError(f"there is no queue {options.queue} in {aws.region}")
+    return found[0]
+
+
+def _described_environments(aws: Aws, options: Options) -> list[dict[str, Any]]:
+    order: list[dict[str, Any]] = _described_queue(aws, options)["computeEnvironmentOrder"]
+    names: list[str] = [one["computeEnvironment"] for one in order]
+    asked = aws.call("batch", "describe_compute_environments", computeEnvironments=names)
+    found: list[dict[str, Any]] = asked["computeEnvironments"]
+    return found
+
+
+def _environments(aws: Aws, options: Options) -> str:
+    told: list[str] = []
+    usable = False
+    for one in _described_environments(aws, options):
+        resources = part(one, "computeResources")
+        usable |= one.get("state") == "ENABLED" and one.get("status") == "VALID"
+        kind = resources.get("type") or one.get("type")
+        most = resources.get("maxvCpus")
+        size = f", up to {most} vCPUs" if most is not None else ""
+        told.append(
+            f"{one['computeEnvironmentName']} ({kind}{size}, {one.get('state')}, "
+            f"{one.get('status')})"
+        )
+        if most is not None and (options.vcpus or 1) > most:
+            raise LookupError(f"a job asks for {options.vcpus:g} vCPUs: {told[-1]}")
+    if not usable:
+        raise LookupError(f"none is enabled and valid: {', '.join(told) or 'there is none'}")
+    return ", ".join(told)
+
+
+def _definition(aws: Aws, options: Options) -> str:
+    found = find_definition(aws, options)
+    if found is not None:
+        return f"{found['jobDefinitionName']}:{found['revision']}"
+    if options.job_definition is not None:
+        raise LookupError(f"there is no active job definition {options.job_definition}")
+    return "made from the image at the first launch"
+
+
+def _image(aws: Aws, image: str) -> str:
+    match = _ECR.match(image)
+    if match is None:
+        return f"{image}: not in ECR, not looked at"
+    registry, repository, tag, digest = match.groups()
+    wanted = {"imageDigest": digest} if digest else {"imageTag": tag or "latest"}
+    try:
+        found = aws.call(
+            "ecr",
+            "describe_images",
+            registryId=registry,
+            repositoryName=repository,
+            imageIds=[wanted],
+        )["imageDetails"]
+    except Refused as error:
+        if error.code in ("RepositoryNotFoundException", "ImageNotFoundException"):
+            raise LookupError(f"{image}: there is no such image") from error
+        raise
+    return f"{repository}, pushed {found[0].get('imagePushedAt', 'at some time')}"
+
+
+def _role(aws: Aws, role: str) -> str:
+    name = role.rpartition("/")[2]
+    try:
+        found = aws.call("iam", "get_role", RoleName=name)["Role"]
+    except Refused as error:
+        if error.code == "NoSuchEntity":
+            raise LookupError(f"there is no role {name}") from error
+        raise
+    trusted = found.get("AssumeRolePolicyDocument")
+    if _TASKS not in unquote(str(trusted)):
+        raise LookupError(f"{name} does not trust {_TASKS}: jobs cannot take it on")
+    return str(found["Arn"])
+
+
+def _secret(aws: Aws, arn: str) -> str:
+    """That there is such a secret; its value is not asked for."""
+    service = arn.split(":")[2]
+    try:
+        if service == "secretsmanager":
+            # A key of a JSON secret may follow the ARN itself, and stages: `:key:stage:version`.
+            whole = ":".join(arn.split(":")[:7])
+            return str(aws.call("secretsmanager", "describe_secret", SecretId=whole)["Name"])
+        name = arn.partition(":parameter")[2]
+        wanted = [{"Key": "Name", "Values": [name]}]
+        found = aws.call("ssm", "describe_parameters", ParameterFilters=wanted)["Parameters"]
+    except Refused as error:
+        if error.code == "ResourceNotFoundException":
+            raise LookupError(f"there is no {arn}") from error
+        raise
+    if not found:
+        raise LookupError(f"there is no parameter {name}")
+    return str(found[0]["Name"])
+
+
+def _quota(aws: Aws, options: Options) -> str:
+    kinds = [
+        str(part(one, "computeResources").get("type"))
+        for one in _described_environments(aws, options)
+    ]
+    told: list[str] = []
+    for kind in dict.fromkeys(kinds):
+        if kind in _QUOTAS:
+            service, code, what = _QUOTAS[kind]
+            found = aws.call(
+                "service-quotas", "get_service_quota", ServiceCode=service, QuotaCode=code
+            )
+            told.append(f"{found['Quota']['Value']:g} {what}")
+    return ", ".join(told) or "of machines that are your own: nothing to ask"

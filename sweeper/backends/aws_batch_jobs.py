@@ -1,0 +1,252 @@
+"""What is known of a sweep's jobs at AWS Batch, and asking for the rest in few calls.
+
+A call describes 100 jobs. An array of whose children the parent counts all in one state, or the
+same in each as at the last look, takes none besides the parent's; otherwise its children that have
+not ended are described again. At most 20 such calls are made for one poll: the jobs whose turn has
+not come are answered as they were seen last, which can be late and never wrong, since what is
+remembered of them is only that they had not ended.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from sweeper.backends.aws_batch_client import Aws, part
+from sweeper.backends.aws_batch_definition import INTERRUPTIONS
+from sweeper.backends.aws_batch_names import Names, attempt_of
+from sweeper.backends.base import JobState, JobStatus
+
+__all__ = ["Jobs", "status_of"]
+
+A_CALL = 100
+MOST_CALLS = 20
+_LIST_SECONDS = 10.0
+"""How often a listing is made again for tokens that it did not have, while they are polled."""
+_WAITING = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING")
+_RANK = {JobState.RUNNING: 0, JobState.PENDING: 1, JobState.ENDED: 2}
+_PENDING = JobStatus(JobState.PENDING)
+_RUNNING = JobStatus(JobState.RUNNING)
+
+
+def status_of(job: dict[str, Any]) -> JobStatus:
+    """The status of a job as Batch describes it."""
+    word = job["status"]
+    if word in _WAITING:
+        # Why it does not come to run, where Batch knows: "MISCONFIGURATION:COMPUTE_ENVIRONMENT..."
+        return _PENDING._replace(reason=_line(job.get("statusReason")))
+    if word == "RUNNING":
+        return _RUNNING
+    container = part(job, "container")
+    code: int | None = container.get("exitCode")
+    if word == "SUCCEEDED":
+        return JobStatus(JobState.ENDED, 0 if code is None else code)
+    said, inside = str(job.get("statusReason") or ""), str(container.get("reason") or "")
+    # "Essential container in task exited" says nothing that the code does not.
+    told = _line(inside or ("" if said.startswith("Essential container") else said))
+    preempted = any(fnmatchcase(said, text) for text in INTERRUPTIONS)
+    if preempted:
+        told = said.rstrip(".")
+    elif inside.startswith("OutOfMemoryError"):
+        told = "oom"
+    elif "duration exceeded timeout" in said:
+        told = "timeout"
+    return JobStatus(JobState.ENDED, code, told, preempted)
+
+
+def _line(text: object) -> str | None:
+    return " ".join(str(text or "").split())[:200] or None
+
+
+class Jobs:
+    """The jobs of one sweep. An id is Batch's; that of an array's child is `<parent>:<index>`.
+    `clock` gives monotonic seconds."""
+
+    def __init__(
+        self, aws: Aws, names: Names, queue: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._aws, self._names, self._queue, self._clock = aws, names, queue, clock
+        self._listed = -_LIST_SECONDS
+        self._ids: dict[str, list[str]] = {}  # by token, the newest first
+        self._newest: dict[str, list[int]] = {}  # by run: the attempts that have a job
+        self._sizes: dict[str, int] = {}  # of arrays
+        self._seen: dict[str, JobStatus] = {}
+        self._restarts: dict[str, int] = {}
+        self._counts: dict[str, dict[str, int]] = {}  # of arrays, at the last look
+        self._due: dict[str, None] = {}  # ids to describe, in order
+
+    def add(self, job: str, tokens: Sequence[str], *, array: bool) -> None:
+        """A job that there is: of one token, or an array's, in the order of their index."""
+        if array:
+            self._sizes[job] = len(tokens)
+        for index, token in enumerate(tokens):
+            found = f"{job}:{index}" if array else job
+            known = self._ids.setdefault(token, [])
+            if found not in known:
+                known.append(found)
+                run, attempt = attempt_of(token)
+                if attempt not in self._newest.setdefault(run, []):
+                    self._newest[run].append(attempt)
+
+    def unknown(self, tokens: Iterable[str]) -> bool:
+        """Whether there is a token of which no job is known."""
+        return any(token not in self._ids for token in tokens)
+
+    def refresh(self) -> None:
+        """List the sweep's jobs, in every state, a hundred a call."""
+        listed = self._aws.pages(
+            "batch",
+            "list_jobs",
+            "jobSummaryList",
+            jobQueue=self._queue,
+            filters=[{"name": "JOB_NAME", "values": [f"{self._names.prefix}*"]}],
+            maxResults=A_CALL,
+        )
+        for summary in listed:
+            array = part(summary, "arrayProperties").get("size") is not None
+            array |= summary["jobName"].startswith(f"{self._names.prefix}array-")
+            try:
+                self.add(summary["jobId"], self._names.tokens(summary["jobName"]), array=array)
+            except ValueError:  # a name like ours that is not
+                continue
+        self._listed = self._clock()
+
+    def refresh_for(self, tokens: Sequence[str]) -> None:
+        """The same if there is a token that no listing has had, unless one was just made."""
+        if self.unknown(tokens) and self._clock() - self._listed >= _LIST_SECONDS:
+            self.refresh()
+
+    def ids(self, tokens: Sequence[str]) -> dict[str, str]:
+        """Token -> id, for those that have a job, or stand for a restart of one that lives."""
+        older = {token: self._older(token) for token in tokens if token not in self._ids}
+        self._look([job for jobs in older.values() for job in jobs])
+        found = {token: self._ids[token][0] for token in tokens if token in self._ids}
+        for token, jobs in older.items():
+            live = [job for job in jobs if not _ended(self._seen.get(job))]
+            found |= {token: live[0]} if live else {}
+        return found
+
+    def statuses(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
+        """The status of each token."""
+        wanted = {token: [*self._ids.get(token, ()), *self._older(token)] for token in tokens}
+        self._look([job for jobs in wanted.values() for job in jobs])
+        return {token: self._merged(token, jobs) for token, jobs in wanted.items()}
+
+    def to_terminate(self, tokens: Sequence[str]) -> list[str]:
+        """The jobs of these tokens that have not been seen to end: an array's own id where all of
+        its children that go on are among them."""
+        asked = [job for t in tokens for job in (*self._ids.get(t, ()), *self._older(t))]
+        chosen = dict.fromkeys(job for job in asked if not _ended(self._seen.get(job)))
+        for array, size in self._sizes.items():
+            children = [f"{array}:{index}" for index in range(size)]
+            going = [job for job in children if not _ended(self._seen.get(job))]
+            if len(going) > 1 and all(job in chosen for job in going):
+                for job in going:
+                    del chosen[job]
+                chosen[array] = None
+        return list(chosen)
+
+    def described(self, tokens: Sequence[str]) -> list[dict[str, Any]]:
+        """What Batch says of the jobs of these tokens, oldest first; of one that has none what it
+        says of the job of which it may be a restart."""
+        asked = [job for t in tokens for job in self._ids.get(t) or self._older(t)]
+        return self._describe(list(dict.fromkeys(reversed(asked))))
+
+    def _older(self, token: str) -> list[str]:
+        """The jobs of the run's last attempt before this one that has some: the token may stand for
+        a restart of one of them."""
+        run, attempt = attempt_of(token)
+        before = [number for number in self._newest.get(run, ()) if number < attempt]
+        return self._ids[f"{run}-a{max(before)}"] if before else []
+
+    def _merged(self, token: str, jobs: Sequence[str]) -> JobStatus:
+        """Of several jobs of a token the one that goes on counts: the others were copies of it."""
+        own = set(self._ids.get(token, ()))
+        found: list[JobStatus] = []
+        for job in jobs:
+            status = self._seen.get(job)
+            if status is None or status.state is JobState.ABSENT:
+                continue
+            # One of an attempt before, that has ended, stands for this one only if it came so far.
+            if job not in own and status.state is JobState.ENDED:
+                _, attempt = attempt_of(token)
+                numbers = self._newest[attempt_of(token)[0]]
+                submitted = max(number for number in numbers if number < attempt)
+                if self._restarts.get(job, 0) < attempt - submitted:
+                    continue
+            found.append(status)
+        return min(
+            found, key=lambda status: _RANK[status.state], default=JobStatus(JobState.ABSENT)
+        )
+
+    def _look(self, jobs: Sequence[str]) -> None:
+        """Ask about jobs that have not ended, as far as it is worth it."""
+        asked = [job for job in dict.fromkeys(jobs) if not _ended(self._seen.get(job))]
+        children: dict[str, list[str]] = {}
+        for job in asked:
+            array, colon, _ = job.partition(":")
+            if colon:
+                children.setdefault(array, []).append(job)
+            else:
+                self._due.setdefault(job)
+        parents = {parent["jobId"]: parent for parent in self._describe(list(children))}
+        for array, members in children.items():
+            parent = parents.get(array)
+            if parent is None:  # forgotten, and its children with it
+                self._seen |= dict.fromkeys(members, JobStatus(JobState.ABSENT))
+            else:
+                self._look_at_array(array, members, parent)
+        first = [job for job in asked if job not in self._seen and job in self._due]
+        later = [job for job in self._due if job in self._seen]
+        turn = [*first, *later[: max(0, MOST_CALLS * A_CALL - len(first))]]
+        answers = {job["jobId"]: job for job in self._describe(turn)}
+        for job in turn:
+            self._due.pop(job, None)
+            self._note(job, answers.get(job), parents.get(job.partition(":")[0]))
+
+    def _look_at_array(self, array: str, members: list[str], parent: dict[str, Any]) -> None:
+        summary = part(part(parent, "arrayProperties"), "statusSummary")
+        counts: dict[str, int] = {word: count for word, count in summary.items() if count}
+        waiting = sum(counts.get(word, 0) for word in _WAITING)
+        size = self._sizes[array]
+        same: JobStatus | None = None
+        if parent["status"] == "SUCCEEDED":
+            same = JobStatus(JobState.ENDED, 0)
+        elif parent["status"] != "FAILED" and waiting == size:
+            same = _PENDING
+        elif counts.get("RUNNING") == size:
+            same = _RUNNING
+        if same is not None:
+            self._seen |= dict.fromkeys(members, same)
+            for job in members:
+                self._due.pop(job, None)
+        else:
+            changed = counts != self._counts.get(array) or parent["status"] == "FAILED"
+            everyone = (f"{array}:{index}" for index in range(size))
+            watched = [job for job in everyone if job in self._seen] if changed else []
+            for job in [*members, *watched]:
+                # Those that were asked for at another time, too: the next look compares with now.
+                if job not in self._seen or (changed and not _ended(self._seen[job])):
+                    self._due.setdefault(job)
+        self._counts[array] = counts
+
+    def _note(self, job: str, answer: dict[str, Any] | None, parent: dict[str, Any] | None) -> None:
+        if answer is not None:
+            self._seen[job] = status_of(answer)
+            self._restarts[job] = max(0, len(answer.get("attempts") or ()) - 1)
+        elif parent is None:
+            self._seen[job] = JobStatus(JobState.ABSENT)
+        else:
+            # A child is made some time after its array, and never if that ended before.
+            self._seen[job] = status_of(parent)
+
+    def _describe(self, jobs: Sequence[str]) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        for start in range(0, len(jobs), A_CALL):
+            some = list(jobs[start : start + A_CALL])
+            found += self._aws.call("batch", "describe_jobs", jobs=some)["jobs"]
+        return found
+
+
+def _ended(status: JobStatus | None) -> bool:
+    return status is not None and status.state is JobState.ENDED

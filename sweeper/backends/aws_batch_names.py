@@ -1,0 +1,76 @@
+"""How jobs are called at AWS Batch, and found again by it.
+
+A job's name is `sweeper-<mark of the sweep's folder>-<token>`; that of an array job ends in
+`array-<digest>` instead, and the tokens of its children, in the order of their index, lie in the
+sweep's own folder under that digest, from before the array is submitted. So one listing, of jobs
+whose name begins with the mark, tells all: also what was accepted while the reply was lost.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+
+from sweeper.errors import NotFound, StoreError
+from sweeper.store.documents import SCHEMA, encode, read_json
+from sweeper.store.files import Store
+from sweeper.store.layout import Layout
+
+__all__ = ["Names", "as_tag", "attempt_of"]
+
+_NOT_IN_A_TAG = re.compile(r"[^A-Za-z0-9 +\-=._:/@]")
+
+
+def attempt_of(token: str) -> tuple[str, int]:
+    """A token's run and attempt."""
+    run, _, attempt = token.rpartition("-a")
+    return run, int(attempt)
+
+
+def as_tag(text: str) -> str:
+    """A text as a tag's value may be."""
+    return _NOT_IN_A_TAG.sub("_", text)[:256]
+
+
+class Names:
+    """The names of a sweep's jobs. `folder` is the sweep's; `store` that in which it lies."""
+
+    def __init__(self, store: Store, sweep: str, folder: str) -> None:
+        mark = hashlib.sha256(folder.encode()).hexdigest()[:12]
+        self.prefix = f"sweeper-{mark}-"
+        self._store, self._layout = store, Layout(sweep)
+        self._tables: dict[str, list[str]] = {}
+
+    def single(self, token: str) -> str:
+        """The name of a job that stands alone."""
+        return self.prefix + token
+
+    def array(self, tokens: Sequence[str]) -> tuple[str, str]:
+        """The name of an array job for `tokens`, and the path of their table, which is in the store
+        when this returns. Raises `StoreError`."""
+        digest = hashlib.sha256(json.dumps(list(tokens)).encode()).hexdigest()[:24]
+        path = self._path(digest)
+        self._store.replace(path, encode({"schema": SCHEMA, "tokens": list(tokens)}))
+        self._tables[digest] = list(tokens)
+        return f"{self.prefix}array-{digest}", path
+
+    def tokens(self, name: str) -> list[str]:
+        """The tokens of the job called `name`: of an array's children by their index. Empty for a
+        name that is not ours, or whose table is gone. Raises `StoreError`."""
+        if not name.startswith(self.prefix):
+            return []
+        rest = name.removeprefix(self.prefix)
+        kind, _, digest = rest.partition("-")
+        if kind != "array":
+            return [rest]
+        if digest not in self._tables:
+            try:
+                self._tables[digest] = [*read_json(self._store, self._path(digest))["tokens"]]
+            except NotFound:
+                return []
+            except (KeyError, TypeError) as error:
+                raise StoreError(f"{self._path(digest)}: is damaged") from error
+        return self._tables[digest]
+
+    def _path(self, digest: str) -> str:
+        return f"{self._layout.sweep}/arrays/{digest}.json"

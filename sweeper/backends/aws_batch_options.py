@@ -1,0 +1,62 @@
+"""What a plan says of AWS Batch (`launch.aws_batch`), read back from `sweep.json`."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from sweeper.backends.terms import Terms
+from sweeper.errors import UsageError
+
+__all__ = ["RESTARTS", "Options", "read_options", "terms"]
+
+RESTARTS = "AWS_BATCH_JOB_ATTEMPT"
+
+
+class Options(NamedTuple):
+    """Where and how jobs run. `memory` is in MiB, `timeout_s` in seconds. A job definition is
+    named, or made from `image`, which then takes what else there is: `role` is that of the job,
+    `execution_role` the one with which its image, its logs and its secrets are fetched. `secrets`
+    maps a variable to the ARN of a secret or parameter. `array`: so many jobs or more, submitted at
+    once, become an array job; 0: none does. `python`: the interpreter in the image that has
+    sweeper."""
+
+    queue: str
+    job_definition: str | None = None
+    image: str | None = None
+    role: str | None = None
+    execution_role: str | None = None
+    vcpus: float | None = None
+    memory: int | None = None
+    gpus: int | None = None
+    timeout_s: float | None = None
+    region: str | None = None
+    profile: str | None = None
+    secrets: Mapping[str, str] = MappingProxyType({})
+    tags: Mapping[str, str] = MappingProxyType({})
+    array: int = 10
+    retries_on_interruption: int = 3
+    python: str = "python"
+
+
+def read_options(given: Mapping[str, Any]) -> Options:
+    """The options; what is not given is as a job definition, or AWS, has it. Raises `UsageError`
+    for lack of a queue or of a job definition."""
+    known = {k: v for k, v in given.items() if k in Options._fields and v is not None}
+    if "queue" not in known:
+        raise UsageError(
+            "aws-batch: there is no queue: write `launch: {aws_batch: {queue: NAME, image: IMAGE}}`"
+            ' in the grid, or queue = "NAME" below [aws_batch] in sweeper\'s config.toml'
+        )
+    options = Options(**known)
+    if (options.job_definition is None) == (options.image is None):
+        raise UsageError(
+            "aws-batch: launch.aws_batch takes a job_definition or an image, and one of them"
+        )
+    return options
+
+
+def terms(given: Mapping[str, Any]) -> Terms:
+    """Jobs run on other machines, and have nothing of this one."""
+    options = read_options(given)
+    secrets = frozenset(options.secrets)
+    return Terms(here=False, files=False, python=options.python, secrets=secrets, restarts=RESTARTS)

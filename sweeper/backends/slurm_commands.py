@@ -1,0 +1,275 @@
+"""Slurm's commands: how they are called, what their answers and their refusals mean.
+
+Text with fields of our own choosing is parsed, not `--json`, whose shapes change from one release
+to the next.
+"""
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from sweeper.backends.base import JobState, JobStatus
+from sweeper.errors import EnvironmentFailure, Unreachable
+
+__all__ = ["Job", "Slurm", "queue_of", "status_of"]
+
+SECONDS = 60.0
+"""How long a command may take before it counts as not answered."""
+
+_FIELDS = "ArrayJobID,ArrayTaskID,JobID,State,exit_code,RestartCnt,Reason,Comment"
+_FORMAT = ",".join(f"{field}:|" for field in _FIELDS.split(","))
+_ACCOUNTED = "JobID,State,ExitCode,Comment"
+_COMMENT = re.compile(r"sweeper:([0-9a-f]{16}):([0-9a-f]{12}):([0-9a-f]+-a[0-9]+|array)")
+_KEPT = ("SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS", "SBATCH_RESERVATION")
+"""Defaults of a user's that do no harm; others change what a command does, or how it answers."""
+
+_PASSING = re.compile(
+    r"unable to contact|connect failure|connection|timed? ?out|temporar|socket|slurmdbd|try again"
+    r"|submit ?limit|submitted job|maximum|resource busy|communication|not respond|zero bytes"
+    r"|munge|authenticat|in standby|draining"
+    # A controller that was just started says this of any job until its nodes have reported.
+    r"|configuration is not available",
+    re.IGNORECASE,
+)
+"""Refusals that may be over later."""
+
+_WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
+_WORKING = {
+    *("RUNNING", "CONFIGURING", "COMPLETING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"),
+    "RESIZING",
+}
+_REASONS = {
+    "OUT_OF_MEMORY": "oom",
+    "TIMEOUT": "timeout",
+    "DEADLINE": "timeout",
+    "NODE_FAIL": "node_fail",
+    "BOOT_FAIL": "node_fail",
+    "PREEMPTED": "preempted",
+    "REVOKED": "node_fail",
+    "CANCELLED": "cancelled",
+}
+
+
+class Job(NamedTuple):
+    """A job of ours as Slurm tells it: its id as `scancel` takes it, the task of its array (0 for
+    one that is alone), the state, wait status as code and signal, how often it was started again,
+    why it waits; the table that lists its tasks, and its first token where it is alone."""
+
+    id: str
+    task: int
+    state: str
+    code: int | None
+    restarts: int
+    reason: str
+    table: str
+    token: str | None
+
+
+def status_of(job: Job) -> JobStatus:
+    """What a job's state means to a launcher."""
+    if job.state in _WAITING:
+        return JobStatus(JobState.PENDING, None, _why(job.reason))
+    if job.state in _WORKING:
+        return JobStatus(JobState.RUNNING)
+    reason = _REASONS.get(job.state)
+    return JobStatus(JobState.ENDED, job.code, reason, reason in ("node_fail", "preempted"))
+
+
+def _why(reason: str) -> str | None:
+    """`JobArrayTaskLimit`: what a job waits for, where Slurm says so."""
+    return None if reason in ("", "None", "(null)") else reason[:80]
+
+
+def _code(text: str) -> int | None:
+    """An exit code, negative for a signal, from `3:0` or from a wait status (Slurm before 23)."""
+    first, _, second = text.partition(":")
+    if not first.isdecimal() or (second and not second.isdecimal()):
+        return None
+    if second:
+        return -int(second) if int(second) else int(first)
+    status = int(first)
+    return -(status & 127) if status & 127 else status >> 8
+
+
+def queue_of(text: str, mark: str) -> list[Job]:
+    """The jobs of the sweep with this mark in an answer of squeue's."""
+    jobs: list[Job] = []
+    for line in text.splitlines():
+        if mark not in line:
+            continue
+        fields = line.split("|")
+        match = _COMMENT.match(fields[7]) if len(fields) > 7 else None
+        if match and match[1] == mark:
+            array, index, alone, state, code, restarts, reason = fields[:7]
+            several = index.isdecimal()
+            jobs.append(
+                Job(
+                    f"{array}_{index}" if several else alone,
+                    int(index) if several else 0,
+                    state,
+                    _code(code),
+                    int(restarts) if restarts.isdecimal() else 0,
+                    reason,
+                    match[2],
+                    None if match[3] == "array" else match[3],
+                )
+            )
+    return jobs
+
+
+def accounted_of(text: str, mark: str) -> list[Job]:
+    """The same, of what sacct says with a line for each time that a job was started, in order."""
+    jobs: dict[str, Job] = {}
+    for line in text.splitlines():
+        fields = line.split("|", 3)
+        match = _COMMENT.match(fields[3]) if len(fields) > 3 else None
+        if match and match[1] == mark:
+            name, state, code = fields[:3]
+            task = name.partition("_")[2]
+            if task and not task.isdecimal():
+                continue  # tasks that have not begun: squeue has them
+            jobs[name] = Job(
+                name,
+                int(task or 0),
+                state.split(" ")[0],  # CANCELLED by 1000
+                _code(code),
+                jobs[name].restarts + 1 if name in jobs else 0,
+                "",
+                match[2],
+                None if match[3] == "array" else match[3],
+            )
+    return list(jobs.values())
+
+
+class Slurm:
+    """The commands. Every method raises `Unreachable` where Slurm does not answer, and
+    `EnvironmentFailure` where it refuses for good or is not installed."""
+
+    def __init__(self, seconds: float = SECONDS) -> None:
+        self._seconds = seconds
+        self._configuration: Mapping[str, str] | None = None
+
+    def call(self, *argv: str, text: str | None = None) -> str:
+        """What a command prints. `text` is its standard input."""
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if name in _KEPT or not name.startswith(("SBATCH_", "SQUEUE_", "SCANCEL_", "SACCT_"))
+        }
+        try:
+            done = subprocess.run(
+                argv,
+                input=text or "",
+                env=environment | {"LC_ALL": "C.UTF-8"},
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=self._seconds,
+                check=False,
+            )
+        except FileNotFoundError as error:
+            raise EnvironmentFailure(
+                f"there is no {argv[0]} on this machine: launch where Slurm's commands are "
+                "(a login node), or use another backend"
+            ) from error
+        except subprocess.TimeoutExpired as error:
+            raise Unreachable(f"slurm: {argv[0]}: no answer in {self._seconds:g} s") from error
+        except OSError as error:
+            raise Unreachable(f"slurm: {argv[0]}: {error.strerror}") from error
+        if done.returncode:
+            message = _message(done.stderr) or f"exit code {done.returncode}"
+            if argv[0] in ("sbatch", "sacct") and not _PASSING.search(message):
+                raise EnvironmentFailure(f"slurm: {argv[0]}: {message}")
+            raise Unreachable(f"slurm: {argv[0]}: {message}")
+        return done.stdout
+
+    def configuration(self) -> Mapping[str, str]:
+        """What `scontrol show config` says, asked for once."""
+        if self._configuration is None:
+            lines = self.call("scontrol", "show", "config").splitlines()
+            pairs = (line.partition("=") for line in lines)
+            self._configuration = {key.strip(): value.strip() for key, _, value in pairs}
+        return self._configuration
+
+    def largest_array(self) -> int:
+        """How many tasks an array may have: an index is less than MaxArraySize. 1 where there are
+        no arrays."""
+        found = self.configuration().get("MaxArraySize", "")
+        return max(1, int(found)) if found.isdecimal() else 1
+
+    def submit(self, options: Sequence[str], script: str) -> str:
+        """Hand a batch script in; the job's id."""
+        answer = self.call("sbatch", "--parsable", *options, text=script).strip()
+        return answer.splitlines()[-1].partition(";")[0] if answer else ""
+
+    def queue(self, mark: str) -> list[Job]:
+        """Every job of the sweep that slurmctld knows, those that ended lately too: one call."""
+        options = ("--me", "-h", "-r", "-t", "all", "-O", _FORMAT)
+        return queue_of(self.call("squeue", *options), mark)
+
+    def accounted(self, mark: str, days: int) -> list[Job]:
+        """What the accounting database knows of the sweep's jobs of the last `days`; nothing where
+        there is none, or it does not answer: it is asked for what is over, and only adds to what
+        slurmctld says."""
+        if self.configuration().get("AccountingStorageType", "").endswith(("none", "(null)")):
+            return []
+        options = ("-X", "-n", "-P", "-D", "-S", f"now-{days}days", "-o", _ACCOUNTED)
+        try:
+            found = accounted_of(self.call("sacct", *options), mark)
+        except EnvironmentFailure:
+            return []
+        # One that it takes to be at work, and slurmctld does not know, ended without its hearing.
+        return [job for job in found if status_of(job).state is JobState.ENDED]
+
+    def cancel(self, jobs: Sequence[Job]) -> None:
+        """Take back the jobs that wait; send SIGTERM to what runs, and to nothing below it: its
+        children are its own to tell."""
+        for states, options in ((_WAITING, ("--state=PENDING",)), (_WORKING, ("-b", "-s", "TERM"))):
+            ids = _compact([job.id for job in jobs if job.state in states])
+            for start in range(0, len(ids), 100):
+                self._cancel(options, ids[start : start + 100])
+
+    def _cancel(self, options: Sequence[str], ids: Sequence[str]) -> None:
+        try:
+            self.call("scancel", *options, *ids)
+        except Unreachable as error:
+            if "Invalid job id" not in str(error) and "already complet" not in str(error):
+                raise  # else they ended by themselves
+
+
+def _message(errors: str) -> str:
+    """The one line that says why, of all that a command complains of."""
+    lines = [line.strip() for line in errors.splitlines() if line.strip()]
+    for line in reversed(lines):
+        if "rror:" in line:
+            return line.partition("rror:")[2].strip()[:300]
+    return lines[-1][:300] if lines else ""
+
+
+def _compact(ids: Sequence[str]) -> list[str]:
+    """`7_0 7_1 7_5` as `7_[0-1,5]`: one request for an array, not one for each of its tasks."""
+    arrays: dict[str, list[int]] = {}
+    found: list[str] = []
+    for name in ids:
+        array, _, index = name.partition("_")
+        if index:
+            arrays.setdefault(array, []).append(int(index))
+        else:
+            found.append(name)
+    for array, indices in arrays.items():
+        found += [f"{array}_[{part}]" for part in _ranges(sorted(indices))]
+    return found
+
+
+def _ranges(indices: Sequence[int]) -> list[str]:
+    """Runs of consecutive numbers, joined by commas into texts of some length each."""
+    runs: list[list[int]] = []
+    for number in indices:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    texts = [f"{first}-{last}" if last > first else str(first) for first, last in runs]
+    return [",".join(texts[start : start + 200]) for start in range(0, len(texts), 200)]

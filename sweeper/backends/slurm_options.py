@@ -1,0 +1,95 @@
+"""What a sweep asks Slurm for: from `launch.slurm`, and the defaults in the user's configuration
+file, to the options of sbatch and a batch script.
+
+Every value is one argument of sbatch's, `--name=value`: no shell reads it, and none can become an
+option of its own. The script holds the lines of `setup`, which are the user's own shell, and paths
+of ours, quoted.
+"""
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sweeper.backends.terms import Terms
+from sweeper.errors import EnvironmentFailure
+
+__all__ = ["configured", "options", "requeues", "script", "terms"]
+
+SIGNAL_SECONDS = 120.0
+"""How long before its time limit a job is told to stop, unless `signal` says otherwise. Slurm looks
+every half a minute, and may be up to a minute early."""
+
+_PLAIN = ("partition", "account", "qos", "mem", "gres", "constraint")
+_JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "slurm_job.py")
+
+
+def terms(asked: Mapping[str, Any]) -> Terms:
+    """Where the jobs run: elsewhere, with the file system of this machine."""
+    del asked
+    return Terms(here=False, restarts="SLURM_RESTART_COUNT")
+
+
+def configured() -> dict[str, Any]:
+    """The table `[slurm]` of the user's configuration file, read as `launch.slurm` is; empty
+    without. Raises `EnvironmentFailure` for one that cannot be used."""
+    from sweeper.grid.nodes import Problems
+    from sweeper.grid.slurm import read_defaults
+
+    path = os.path.join(
+        os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"),
+        "sweeper",
+        "config.toml",
+    )
+    try:
+        with open(path, "rb") as file:
+            import tomllib
+
+            document = tomllib.load(file)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise EnvironmentFailure(f"{path}: {error}") from error
+    problems = Problems()
+    found = read_defaults(document.get("slurm") or {}, problems)
+    if problems:
+        lines = problems.error().problems
+        raise EnvironmentFailure("\n".join(f"{path}: {line}" for line in lines))
+    return found
+
+
+def options(asked: Mapping[str, Any]) -> list[str]:
+    """The options of sbatch that say what a job gets."""
+    given = [f"--{name}={asked[name]}" for name in _PLAIN if asked.get(name) is not None]
+    if asked.get("cpus") is not None:
+        given.append(f"--cpus-per-task={asked['cpus']}")
+    before = asked.get("signal_s") or SIGNAL_SECONDS
+    limit = asked.get("time_s")
+    if limit is not None:
+        given.append(f"--time={_clock(limit)}")
+        if not asked.get("signal_s"):
+            before = min(before, limit / 4)
+    given.append(f"--signal=B:TERM@{max(1, round(before))}")
+    given.append("--requeue" if requeues(asked) else "--no-requeue")
+    return [*given, *asked.get("extra", ())]
+
+
+def requeues(asked: Mapping[str, Any]) -> bool:
+    """Whether a job is started again that was preempted, lost its node or ran out of time."""
+    return asked.get("requeue") is not False
+
+
+def _clock(seconds: float) -> str:
+    whole = max(1, round(seconds))
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+def script(setup: Sequence[str], table: str) -> str:
+    """The batch script of a job, or of every task of an array."""
+    program = " ".join(shlex.quote(part) for part in (sys.executable, "-E", "-s", _JOB, table))
+    before: list[str] = []
+    if setup:
+        # What the lines change is for the recipe too: what was there before tells which it is.
+        before = ['export SWEEPER_BEFORE="$(base64 -w0 < "/proc/$$/environ")"', *setup, ""]
+    return "\n".join(("#!/bin/bash", *before, f"exec {program}", ""))

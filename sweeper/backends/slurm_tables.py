@@ -1,0 +1,101 @@
+"""What was submitted, task by task: a file for each submission, on storage that the nodes share.
+
+    <sweep>/slurm/<table>.json       written before the submission; tokens, argvs, folders
+    <sweep>/slurm/<table>.out        what the job printed; `.<index>.out` for a task of an array
+
+A job's comment names its table and the sweep, so a job is found by what Slurm itself knows of it,
+whoever got, or did not get, the answer to its submission.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+
+from sweeper.backends.base import JobSpec
+from sweeper.backends.slurm_commands import Job
+from sweeper.errors import EnvironmentFailure, Unreachable
+
+__all__ = ["Tables"]
+
+
+class Tables:
+    """The tables of the sweep at `folder`. Where that is elsewhere (S3) they lie below the user's
+    SWEEPER_HOME, which the nodes have to share then."""
+
+    def __init__(self, folder: str) -> None:
+        self.mark = hashlib.sha256(folder.encode()).hexdigest()[:16]
+        self.place = os.path.join(folder, "slurm")
+        if "://" in folder:
+            from sweeper.engine.home import home
+
+            self.place = os.path.join(home(), "slurm", self.mark)
+        self._known: dict[str, list[str]] = {}
+
+    def write(self, jobs: Sequence[JobSpec], *, requeue: bool) -> str:
+        """Put the jobs of one submission on record, durably; the table's name."""
+        name = os.urandom(6).hex()
+        tasks = [{"token": job.token, "argv": list(job.argv), "cwd": job.cwd} for job in jobs]
+        document = {"schema": 1, "requeue": requeue, "tasks": tasks}
+        path = self.path(name)
+        try:
+            os.makedirs(self.place, exist_ok=True)
+            with open(f"{path}.tmp", "w", encoding="utf-8") as file:
+                json.dump(document, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(f"{path}.tmp", path)
+            descriptor = os.open(self.place, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise EnvironmentFailure(f"cannot write {path}: {error.strerror}") from error
+        self._known[name] = [job.token for job in jobs]
+        return name
+
+    def discard(self, name: str) -> None:
+        """A table whose submission was refused."""
+        os.unlink(self.path(name))
+
+    def path(self, name: str) -> str:
+        """Where a table lies."""
+        return os.path.join(self.place, f"{name}.json")
+
+    def comment(self, name: str, jobs: Sequence[JobSpec]) -> str:
+        """What the job is known by."""
+        return f"sweeper:{self.mark}:{name}:{jobs[0].token if len(jobs) == 1 else 'array'}"
+
+    def output(self, name: str, jobs: Sequence[JobSpec]) -> str:
+        """Where the job is to print to, as sbatch takes it."""
+        index = ".%a" if len(jobs) > 1 else ""
+        return f"{os.path.join(self.place, name).replace('%', '%%')}{index}.out"
+
+    def token(self, job: Job) -> str | None:
+        """The token that a job was submitted for. Raises `Unreachable` when its table cannot be
+        read: then nobody knows."""
+        if job.token is not None:
+            return job.token
+        if job.table not in self._known:
+            try:
+                with open(self.path(job.table), encoding="utf-8") as file:
+                    tasks = json.load(file)["tasks"]
+                self._known[job.table] = [str(task["token"]) for task in tasks]
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise Unreachable(
+                    f"slurm: which runs the array {job.id} has is not known without "
+                    f"{self.path(job.table)}: {error}"
+                ) from error
+        tokens = self._known[job.table]
+        return tokens[job.task] if job.task < len(tokens) else None
+
+    def printed(self, job: Job) -> Iterator[str]:
+        """The lines that a job printed, as far as they are here."""
+        index = f".{job.task}" if job.token is None else ""
+        path = os.path.join(self.place, f"{job.table}{index}.out")
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                yield from (line.rstrip("\n") for line in file)
+        except OSError:
+            return

@@ -1,0 +1,162 @@
+"""What a launch does differently where its jobs do not run on this machine (`Terms`): what it
+refuses, how jobs reach the engine, and what stands in a job's description and on its command line.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from sweeper.backends import Terms, options_of, terms_of
+from sweeper.backends.base import Backend
+from sweeper.command import worker_command
+from sweeper.engine.lifecycle import TOKEN
+from sweeper.errors import UsageError
+from sweeper.provenance.snapshot import Made
+from sweeper.store.files import Store
+
+__all__ = [
+    "ENGINE_URL",
+    "admit",
+    "asked_by",
+    "described",
+    "engine_url",
+    "has_code",
+    "kept_here",
+    "shared_environment",
+    "try_out",
+    "worker_argv",
+]
+
+ENGINE_URL = "SWEEPER_ENGINE_URL"
+"""Says at which address jobs reach the engine, where that is not one on their own machine."""
+_SERVICE_KEY = "TINKER_API_KEY"
+_TRIALS = 20
+
+
+def admit(
+    launch: Mapping[str, Any], store: Store, service: str, secrets: Sequence[str], *, live: bool
+) -> Terms:
+    """See that jobs of the backend of `launch` (as `sweep.json` has it) can do what they are to.
+    `secrets`: the names of those that runs need. Raises `UsageError`."""
+    backend = str(launch["backend"])
+    terms = terms_of(backend, options_of(launch))
+    if not terms.here and service == "local":
+        engine_url(terms)
+    if terms.files:
+        return terms
+    if store.local_path("") is not None:
+        raise UsageError(
+            f"{backend}: its jobs do not see the folder {store.root}: launch with "
+            "`--root s3://bucket/prefix`, or set SWEEPER_ROOT to such an address"
+        )
+    if live:
+        raise UsageError(f"{backend}: --live has no meaning where the checkout is out of reach")
+    needed = [*secrets, *([_SERVICE_KEY] if service == "local" else [])]
+    for name in needed:
+        if name not in terms.secrets:
+            raise UsageError(
+                f"{backend}: no secret's value travels with a job: say where the job finds "
+                f"{name} (`launch.{backend.replace('-', '_')}.secrets: {{{name}: <its ARN>}}`)"
+            )
+    return terms
+
+
+def engine_url(terms: Terms) -> str | None:
+    """Where jobs reach the engine that somebody has started for them; None where they run on this
+    machine and one is found or started here. Raises `UsageError` when nobody has said."""
+    if terms.here:
+        return None
+    url, token = os.environ.get(ENGINE_URL, ""), os.environ.get(TOKEN, "")
+    if not url.startswith(("http://", "https://")) or not token:
+        raise UsageError(
+            "service: local needs an engine that the jobs reach: start one with `sweeper engine "
+            f"start --host ADDRESS`, set {ENGINE_URL} to http://ADDRESS:PORT and {TOKEN} to "
+            "its token; or use `service: tinker`"
+        )
+    return url.rstrip("/")
+
+
+def kept_here(terms: Terms, secrets: Sequence[str]) -> list[str]:
+    """Those of the secrets that come from this process's environment."""
+    return [name for name in secrets if name not in terms.secrets]
+
+
+def has_code(
+    terms: Terms, kind: str, file: str | None, made: Made, tell: Callable[[str], None]
+) -> None:
+    """See that the recipe reaches jobs that do not see this machine's folders, and tell what does
+    not. `kind` and `file` are the recipe's. Raises `UsageError`."""
+    if terms.files:
+        return
+    if made.document is None:
+        if kind == "file":
+            raise UsageError(
+                f"{file}: jobs elsewhere get the code by a copy of its git checkout, and there is "
+                f"none ({made.why}): `git init` there, or put the recipe into the image"
+            )
+        tell(f"no code travels with the jobs ({made.why}): what they run must be in their image")
+    if made.linked:
+        more = f" and {len(made.linked) - 3} more" if len(made.linked) > 3 else ""
+        tell(f"not in the copy of the code that jobs get: {', '.join(made.linked[:3])}{more}")
+
+
+def asked_by(launch: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the job of a run with this configuration asks its backend for; `launch` is the plan's
+    section of that name."""
+    options = options_of(launch)
+    if not options.get("overrides"):
+        return options
+    from sweeper.grid.slurm import asked_by as chosen
+
+    return chosen(options, config)
+
+
+def try_out(
+    backend: Backend, launch: Mapping[str, Any], configs: Iterable[Mapping[str, Any]]
+) -> None:
+    """Ask a backend that can be asked (it has a `preflight`) whether it would take such jobs,
+    before anything is on record. Raises `EnvironmentFailure` where it never will."""
+    preflight: Callable[[Iterable[Mapping[str, Any]]], None] | None = getattr(
+        backend, "preflight", None
+    )
+    if preflight is not None:
+        asked = {repr(found): found for found in (asked_by(launch, c) for c in configs)}
+        preflight(list(asked.values())[:_TRIALS])
+
+
+def shared_environment(terms: Terms, store: Store, sweep: str) -> str | None:
+    """Where the runs' environment is kept, where that is not this machine's private place for it:
+    beside the sweep, for jobs on other machines that see its folder."""
+    if terms.here or not terms.files:
+        return None
+    return store.local_path(f"{sweep}/launcher/environment.json")
+
+
+def described(terms: Terms, job: dict[str, Any], engine: str | None) -> dict[str, Any]:
+    """A job's description (as `sweep.json`'s folder keeps it) for a job on these terms. `engine` is
+    the address of the engine, where runs use one."""
+    recipe = job["recipe"]
+    if terms.python is not None:
+        recipe = recipe | {"python": terms.python}
+    if terms.files:
+        return job | {"recipe": recipe}
+    given = {"TINKER_BASE_URL": engine} if engine is not None else {}
+    return job | {
+        "recipe": recipe,
+        "env": job["env"] | given,
+        "env_file": None,
+        # Without a copy of the code: where the image has its programs start.
+        "cwd": job["cwd"] if job["snapshot"] is not None else ".",
+    }
+
+
+def worker_argv(terms: Terms, store: Store, sweep: str, token: str, env_file: str) -> list[str]:
+    """The command line of a job. `env_file` is where this machine keeps the runs' environment,
+    without which a store that is elsewhere may be out of reach."""
+    return worker_command(
+        f"{store.root}/{sweep}",
+        token,
+        env_file if store.local_path("") is None and terms.files else None,
+        python=terms.python,
+        restarts=terms.restarts,
+    )

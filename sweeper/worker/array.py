@@ -1,0 +1,38 @@
+"""A child of an array job becomes the job that it stands for:
+
+    python -m sweeper.worker.array <root> <table> ARGUMENT...
+
+The arguments, and after them the token that `table` (a file below `root`, which may be a store
+elsewhere) has under this child's index, are the command that it executes.
+"""
+
+import os
+import sys
+
+from sweeper.errors import SweeperError, UsageError
+from sweeper.store.documents import read_json
+from sweeper.store.files import open_store
+from sweeper.worker.claim import patiently
+
+__all__ = ["main"]
+
+_INDEX = "AWS_BATCH_JOB_ARRAY_INDEX"
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point. Does not return unless something is wrong."""
+    root, table, *command = arguments
+    try:
+        store = open_store(root)
+        tokens: list[str] = patiently(lambda: read_json(store, table))["tokens"]
+        index = os.environ.get(_INDEX, "")
+        if not index.isdecimal() or int(index) >= len(tokens):
+            raise UsageError(f"{_INDEX} is {index!r}, of {len(tokens)} jobs")
+        os.execvp(command[0], [*command, tokens[int(index)]])
+    except (SweeperError, OSError) as error:
+        print(f"sweeper: {error}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,90 @@
+"""A job that its backend has started again by itself: after a machine failed, or was taken away.
+
+Its token still names the attempt that was submitted. The attempt that a restarted job executes is
+that one, and one more for each restart, and is opened here: with the same description, and with a
+word on the one before, which nobody else will say. The launcher may have opened the same attempt
+for reasons of its own, and then of the two jobs one claims it, as always.
+"""
+
+import os
+from collections.abc import Mapping
+
+from sweeper.errors import AlreadyExists, NotFound
+from sweeper.states import ENDED, Event, State, fold, parse_name, wants_attempt
+from sweeper.store.documents import SCHEMA, encode, read_json, timestamp
+from sweeper.store.files import Store
+from sweeper.store.layout import Layout
+from sweeper.worker.claim import patiently
+
+__all__ = ["reopen", "restarts"]
+
+_FIRST = {"AWS_BATCH_JOB_ATTEMPT": 1}
+"""What a variable says the first time, where that is not 0."""
+_GO_ON = (State.PLANNED, State.SUBMITTED, State.RUNNING, State.LOST, State.PREEMPTED)
+
+
+def restarts(variable: str | None, environ: Mapping[str, str] = os.environ) -> int:
+    """How often the backend has started this job again: `variable` is where it says so."""
+    text = environ.get(variable, "") if variable else ""
+    if not text.isdecimal():
+        return 0
+    return max(0, int(text) - _FIRST.get(variable or "", 0))
+
+
+def reopen(store: Store, layout: Layout, run: str, submitted: int, attempt: int) -> bool:
+    """Open `attempt` for a job that was submitted for the attempt `submitted`, unless it is open;
+    False when there is nothing to go on with: the run has ended, or is to be stopped. May be done
+    again."""
+    events = patiently(lambda: _events(store, layout, run))
+    if (attempt, Event.INTENT) not in events:
+        # Who opened more than that has given this one up; the claim will find out.
+        state = fold(events)
+        preempted = events | {(state.opened, Event.PREEMPTED)}
+        if state.state not in _GO_ON or not wants_attempt(preempted, 0):
+            return False  # or it was started again often enough
+        # Those between as well, of which no worker came to be: one that was thought dead, and is
+        # not, looks for the attempt after its own.
+        opened = {number for number, event in events if event is Event.INTENT}
+        for number in range(submitted + 1, attempt + 1):
+            if number not in opened:
+                _open(store, layout, run, submitted, number)
+    earlier = {event for number, event in events if number == attempt - 1}
+    if Event.CLAIMED in earlier and not earlier & {*ENDED, Event.LOST}:
+        # It died without a word. If it lives after all, its own word outweighs this one or says
+        # the same: it finds a newer attempt, and stops.
+        body = {"schema": SCHEMA, "time": timestamp(), "reason": "restarted"}
+        body |= {"detail": "the backend started the job again", "code": None, "signal": None}
+        body |= dict.fromkeys(("started", "ended", "wall_s", "max_rss_bytes", "host"))
+        patiently(lambda: _create(store, layout.event(run, attempt - 1, Event.PREEMPTED), body))
+    return True
+
+
+def _open(store: Store, layout: Layout, run: str, submitted: int, attempt: int) -> None:
+    patiently(lambda: _describe(store, layout, run, submitted, attempt))
+    body = {"schema": SCHEMA, "time": timestamp(), "by": "the backend, which started it again"}
+    patiently(lambda: _create(store, layout.event(run, attempt, Event.INTENT), body))
+
+
+def _events(store: Store, layout: Layout, run: str) -> set[tuple[int, Event]]:
+    folder = f"{layout.state}/{run}"
+    names = (parse_name(path.rpartition("/")[2]) for path in store.names(folder))
+    return {found for found in names if found is not None}
+
+
+def _describe(store: Store, layout: Layout, run: str, submitted: int, attempt: int) -> None:
+    """What the attempt is to do: what the one that was submitted was."""
+    job = read_json(store, layout.job(run, submitted))
+    store.replace(layout.job(run, attempt), encode(job | {"attempt": attempt}))
+    path = f"{layout.log_path(run, submitted)}/code.diff"
+    try:
+        diff = store.read(path)
+    except NotFound:
+        return  # the code was that of its commit
+    store.replace(f"{layout.log_path(run, attempt)}/code.diff", diff, durable=False)
+
+
+def _create(store: Store, path: str, body: Mapping[str, object]) -> None:
+    try:
+        store.create(path, encode({**body}))
+    except AlreadyExists:
+        return  # ours, whose reply was lost, or somebody's who knew better

@@ -1,0 +1,101 @@
+"""What it takes to submit jobs to AWS Batch and to poll them: requests and seconds, against moto
+over HTTP on this machine, whose jobs are held and never start. Amazon's own answers take longer;
+the number of requests is the same.
+
+    python tests/bench/batch_submit.py [--jobs 1000] [--many 10000]
+"""
+
+import argparse
+import importlib.util
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sweeper.backends.aws_batch import AwsBatchBackend, open_backend
+from sweeper.backends.base import JobSpec
+from sweeper.terminal import print_table
+
+Row = tuple[str, int, str, str]
+
+
+def emulation() -> Any:
+    path = Path(__file__).parents[1] / "support" / "batch.py"
+    spec = importlib.util.spec_from_file_location("batch_support", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def jobs(folder: str, count: int) -> list[JobSpec]:
+    argv = ["python", "-P", "-m", "sweeper.worker.main", folder]
+    tokens = [f"{number:012x}-a1" for number in range(count)]
+    return [JobSpec(token, token, [*argv, token], "/", {}) for token in tokens]
+
+
+def measured(what: str, backend: AwsBatchBackend, count: int, act: Callable[[], object]) -> Row:
+    before = sum(backend.aws.calls.values())
+    begun = time.perf_counter()
+    act()
+    seconds = time.perf_counter() - begun
+    calls = sum(backend.aws.calls.values()) - before
+    return what, count, str(calls), f"{seconds:.2f}"
+
+
+def submitted(batch: Any, root: str, sweep: str, count: int, array: int) -> tuple[Any, list[Row]]:
+    """A sweep of `count` jobs, as one array or one by one, and what that took."""
+    folder = f"{root}/{sweep}"
+    backend = open_backend(sweep, folder, batch.options(array=array))
+    how = "an array" if array else "one by one"
+    specs = jobs(folder, count)
+    tokens = [job.token for job in specs]
+    rows = [measured(f"submit, {how}", backend, count, lambda: backend.submit(specs))]
+    # Another launcher, that knows nothing.
+    other = open_backend(sweep, folder, batch.options(array=array))
+    rows.append(measured(f"find again, {how}", other, count, lambda: other.find(tokens)))
+    rows.append(measured(f"poll, all waiting, {how}", other, count, lambda: other.poll(tokens)))
+    return (other, tokens), rows
+
+
+def moved(batch: Any, name: str, states: dict[str, int]) -> None:
+    """Have the first children of the newest array be in these states."""
+    children = iter([job for job in batch.jobs() if job._child_jobs][-1]._child_jobs)
+    for state, count in states.items():
+        for _ in range(count):
+            next(children).status = state
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--jobs", type=int, default=1000)
+    parser.add_argument("--many", type=int, default=10_000)
+    arguments = parser.parse_args()
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as folder, emulation().Batch(Path(folder)) as batch:
+        os.environ |= batch.environment
+        batch.held = True
+        root = str(Path(folder) / "root")
+        _, found = submitted(batch, root, "single", arguments.jobs, 0)
+        rows += found
+        _, found = submitted(batch, root, "array", arguments.jobs, 2)
+        rows += found
+        (backend, tokens), found = submitted(batch, root, "many", arguments.many, 2)
+        rows += found
+        count = arguments.many
+        moved(batch, "many", {"RUNNING": count // 10, "SUCCEEDED": count // 100})
+        for what in ("some have started", "the same, the next poll", "until nothing is new"):
+            rows.append(measured(f"poll, {what}", backend, count, lambda: backend.poll(tokens)))
+        for _ in range(10):
+            backend.poll(tokens)
+        rows.append(measured("poll, as before", backend, count, lambda: backend.poll(tokens)))
+        rows.append(measured("cancel all", backend, count, lambda: backend.cancel(tokens)))
+    print_table(("what", "jobs", "requests", "seconds"), rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,345 @@
+"""Sweeps on a real Slurm of four nodes: to their end, and through what a cluster does to them. A
+ledger outside the program says what was really done."""
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+pytestmark = pytest.mark.e2e
+
+CHAOS = Path(__file__).parents[1] / "chaos" / "harness"
+TOY = CHAOS / "toy.py"
+
+
+def _load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"slurm_{name}", CHAOS / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+ledger = _load("ledger")
+
+
+class Sweep:
+    """A grid of the chaos tests' toy in a folder of its own, and `sweeper` with it."""
+
+    def __init__(self, folder: Path, cluster: Any) -> None:
+        self.folder, self.cluster = folder, cluster
+        self.rows = folder / "ledger"
+        self.steps = 0
+        self.environment = {**os.environ, "SWEEPER_HOME": str(folder / "home")}
+        self.environment["SWEEPER_ROOT"] = str(folder / "sweeps")
+
+    def write(
+        self, runs: int, steps: int, seconds: float, mode: str = "plain", **launch: Any
+    ) -> None:
+        self.steps = steps
+        command = [sys.executable, str(TOY), str(self.rows), str(steps), str(seconds)]
+        grid = {
+            "name": "toys",
+            "command": [*command, mode, "{log_path}"],
+            "service": "none",
+            "base": {"a": 1},
+            "seeds": runs,
+            "launch": {"backend": "slurm", "max_parallel": runs, **launch},
+        }
+        (self.folder / "grid.yaml").write_text(yaml.safe_dump(grid))
+
+    def start(self, *arguments: str, path: str | None = None) -> subprocess.Popen[str]:
+        environment = self.environment
+        if path is not None:
+            environment = {**environment, "PATH": f"{path}:{environment['PATH']}"}
+        return subprocess.Popen(
+            [str(Path(sys.executable).parent / "sweeper"), *arguments],
+            cwd=self.folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, *arguments: str, code: int = 0, path: str | None = None) -> str:
+        return self.end(self.start(*arguments, path=path), code)
+
+    @staticmethod
+    def end(process: subprocess.Popen[str], code: int = 0) -> str:
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == code, output
+        return output
+
+    def done(self) -> list[tuple[str, int, int]]:
+        return ledger.read_ledger(self.rows)
+
+    def judge(self, **options: Any) -> None:
+        """Nothing lost, doubled or wrong, by the ledger."""
+        from sweeper.store.files import LocalStore
+
+        store = LocalStore(str(self.folder / "sweeps"))
+        verdict = ledger.judge(store, "toys", self.done(), self.steps, **options)
+        assert verdict.good, verdict
+
+    def states(self) -> dict[str, dict[str, Any]]:
+        found = json.loads(self.end_any(self.start("status", "toys", "--json")))
+        return {run["id"]: run for run in found["runs"]}
+
+    @staticmethod
+    def end_any(process: subprocess.Popen[str]) -> str:
+        return process.communicate(timeout=60)[0]
+
+    def queue(self, *fields: str) -> list[str]:
+        lines = self.cluster.run("squeue", "-h", "-r", "-o", " ".join(fields))
+        return lines.splitlines()
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, slurm: Any) -> Iterator[Sweep]:
+    yield Sweep(tmp_path, slurm)
+    slurm.run("scancel", "--me")
+
+
+def _until(condition: Callable[[], object], what: str = "waited in vain") -> None:
+    deadline = time.monotonic() + 90
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+
+
+def test_a_sweep_on_four_nodes_to_its_end(sweep: Sweep) -> None:
+    sweep.environment["CANARY_TOKEN"] = "canary-value-of-a-secret"
+    sweep.write(8, 3, 0.3, slurm={"throttle": 6, "time": "10m", "cpus": 1})
+    grid = yaml.safe_load((sweep.folder / "grid.yaml").read_text()) | {"secrets": ["CANARY_TOKEN"]}
+    (sweep.folder / "grid.yaml").write_text(yaml.safe_dump(grid))
+    sweep.run("launch", "grid.yaml", "--wait")
+    sweep.judge(once=True)
+    hosts = {path.read_text().split()[2] for path in sweep.folder.glob("sweeps/toys/slurm/*.out")}
+    assert hosts <= {f"n{number}" for number in range(4)} and len(hosts) > 0
+    # It is not on any disk any more, in no job script and in no state of Slurm's.
+    for place in (sweep.folder / "sweeps", sweep.folder / "home", sweep.cluster.top):
+        found = subprocess.run(
+            ["grep", "-rl", "canary-value-of-a-secret", place], capture_output=True, check=False
+        )
+        assert found.stdout == b"", found.stdout
+
+
+def _wrapper(folder: Path, name: str, text: str) -> str:
+    """A folder for PATH with a program that stands in the way of Slurm's own."""
+    real = shutil.which(name)
+    place = folder / "bin"
+    place.mkdir(exist_ok=True)
+    (place / name).write_text(f"#!/bin/sh\nreal={real}\nonce={folder}/{name}.once\n{text}")
+    (place / name).chmod(0o755)
+    return str(place)
+
+
+def test_a_cluster_that_would_never_take_the_jobs(sweep: Sweep) -> None:
+    sweep.write(1, 1, 0.1, slurm={"partition": "nowhere"})
+    output = sweep.run("launch", "grid.yaml", "--wait", code=6)
+    assert "invalid partition specified: nowhere" in output
+    assert not (sweep.folder / "sweeps" / "toys" / "sweep.json").exists()
+
+
+def test_a_configuration_file_with_a_mistake(sweep: Sweep) -> None:
+    file = Path(os.environ["XDG_CONFIG_HOME"]) / "sweeper" / "config.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text('[slurm]\npartitoin = "main"\nextra = ["--wrap=x"]\n')
+    sweep.write(1, 1, 0.1)
+    output = sweep.run("launch", "grid.yaml", "--wait", code=6)
+    assert "config.toml: slurm.partitoin: unknown key 'partitoin'" in output
+    assert "--wrap is sweeper's to say" in output
+    file.write_text('[slurm]\npartition = "urgent"\n')
+    sweep.run("launch", "grid.yaml", "--wait")
+    assert "urgent" in sweep.cluster.run("squeue", "-h", "-t", "all", "--me", "-o", "%P")
+
+
+def test_the_engine_is_not_here(sweep: Sweep) -> None:
+    sweep.write(1, 1, 0.1)
+    text = (sweep.folder / "grid.yaml").read_text().replace("service: none", "service: local")
+    (sweep.folder / "grid.yaml").write_text(text)
+    assert "SWEEPER_ENGINE_URL" in sweep.run("launch", "grid.yaml", "--wait", code=2)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_launcher_killed_while_it_submits(sweep: Sweep, when: str) -> None:
+    sweep.write(6, 2, 0.2)
+    kill = "kill -9 $PPID"
+    first, last = (kill, "") if when == "before" else ("", kill)
+    path = _wrapper(
+        sweep.folder,
+        "sbatch",
+        f'case "$*" in *--test-only*) exec $real "$@";; esac\n{first}\n$real "$@"\n{last}\n',
+    )
+    sweep.run("launch", "grid.yaml", "--wait", code=-signal.SIGKILL, path=path)
+    sweep.run("launch", "grid.yaml", "--wait")
+    sweep.judge(once=True)
+    # Before: the array was never handed in. After: it was, and found.
+    everything = sweep.cluster.run("squeue", "-h", "-t", "all", "--me", "-o", "%j")
+    assert len({line for line in everything.splitlines() if line.startswith("toys.")}) >= 1
+
+
+def test_a_submission_that_was_accepted_and_timed_out(sweep: Sweep) -> None:
+    sweep.write(6, 2, 0.2)
+    path = _wrapper(
+        sweep.folder,
+        "sbatch",
+        'case "$*" in *--test-only*) exec $real "$@";; esac\n'
+        'if [ -e $once ]; then echo "$*" >> $once; exec $real "$@"; fi\n'
+        'touch $once; $real "$@" >/dev/null\n'
+        'echo "sbatch: error: Batch job submission failed: Socket timed out on send/recv" >&2\n'
+        "exit 1\n",
+    )
+    sweep.run("launch", "grid.yaml", "--wait", path=path)
+    sweep.judge(once=True)
+    assert (sweep.folder / "sbatch.once").read_text() == ""  # it was not handed in again
+
+
+def test_squeue_down_for_a_while(sweep: Sweep) -> None:
+    sweep.write(4, 5, 4.0, lease="15s")
+    message = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+    path = _wrapper(
+        sweep.folder, "squeue", f'[ -e $once ] && echo "{message}" >&2 && exit 1\nexec $real "$@"\n'
+    )
+    launcher = sweep.start("launch", "grid.yaml", "--wait", path=path)
+    _until(lambda: len(sweep.done()) >= 4)
+    (sweep.folder / "squeue.once").touch()
+    published = sweep.folder / "sweeps" / "toys" / "launcher" / "observations.json"
+    _until(lambda: "Unable to contact" in str(json.loads(published.read_text())["unreachable"]))
+    assert {run["state"] for run in sweep.states().values()} <= {"running", "succeeded"}
+    _until(lambda: len(sweep.done()) == 20)
+    (sweep.folder / "squeue.once").unlink()
+    sweep.end(launcher)
+    sweep.judge(once=True)
+
+
+def test_the_controller_restarted(sweep: Sweep) -> None:
+    sweep.write(12, 4, 3.0, slurm={"throttle": 6})
+    launcher = sweep.start("launch", "grid.yaml", "--wait")
+    _until(lambda: len(sweep.done()) >= 4)
+    sweep.cluster.kill("slurmctld", signal.SIGTERM)
+    time.sleep(1.5)
+    sweep.cluster.start_controller()
+    sweep.end(launcher)
+    sweep.judge(once=True)
+
+
+def _node_of(sweep: Sweep, run: str) -> int:
+    """The number of the node that a run's first attempt is on."""
+    token = f"{run}-a1"
+    for path in sweep.folder.glob("sweeps/toys/slurm/*.out"):
+        for line in path.read_text().splitlines():
+            if line.startswith(f"{token} on n"):
+                return int(line.rpartition("n")[2])
+    raise LookupError(run)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_node_that_dies(sweep: Sweep, alone: bool) -> None:
+    """With all that runs there, or its slurmd alone: then its jobs go on, Slurm starts them again
+    elsewhere, and there are two writers."""
+    sweep.write(6, 32, 16.0 if alone else 8.0, "resume")
+    launcher = sweep.start("launch", "grid.yaml", "--wait")
+    _until(lambda: len(sweep.done()) >= 12)
+    node = _node_of(sweep, sweep.done()[0][0])
+    if alone:
+        sweep.cluster.kill(f"n{node}")
+    else:
+        sweep.cluster.kill_node(node)
+    # What Slurm finds out by itself after a while; then, too, it takes the jobs from the node.
+    where = f"nodename=n{node}"
+    sweep.cluster.run("scontrol", "update", where, "state=down", "reason=silent")
+    try:
+        sweep.end(launcher)
+    finally:
+        sweep.cluster.end_jobs(f"n{node}")
+        sweep.cluster.start_node(node)
+        sweep.cluster.run("scontrol", "update", where, "state=resume", check=False)
+        sweep.cluster.until_idle()
+    sweep.judge(resumes=True)
+    rows = sweep.done()
+    again = {run for run, attempt, _ in rows if attempt == 2}
+    assert again and max(attempt for _, attempt, _ in rows) == 2
+    if alone:  # both trained for a while; the first was told by the newer attempt, and stopped
+        for run in again:
+            begun = rows.index(next(row for row in rows if row[:2] == (run, 2)))
+            assert any(row[:2] == (run, 1) for row in rows[begun:])
+            assert sum(row[:2] == (run, 1) for row in rows) < 32
+
+
+def _submissions(sweep: Sweep) -> int:
+    return len(list(sweep.folder.glob("sweeps/toys/slurm/*.json")))
+
+
+def test_told_to_stop_requeued_and_resumed(sweep: Sweep) -> None:
+    """By an operator, and by the signal that Slurm sends before the time limit, each for one task
+    of an array: the last has the array's own number. And one that somebody cancels by Slurm's own
+    means: that job does not come back, a launcher submits the next attempt."""
+    sweep.write(4, 10, 6.0, "resume", grace="5s")
+    launcher = sweep.start("launch", "grid.yaml", "--wait")
+    _until(lambda: len({run for run, _, _ in sweep.done()}) == 4)
+    tasks = sorted(set(sweep.queue("%i")))
+    assert len(tasks) == 4
+    sweep.cluster.run("scontrol", "requeue", tasks[1])
+    sweep.cluster.run("scancel", "-b", "-s", "TERM", tasks[3])
+    sweep.cluster.run("scancel", tasks[0])
+    sweep.end(launcher)
+    sweep.judge(resumes=True)
+    attempts = {run: max(a for r, a, _ in sweep.done() if r == run) for run, _, _ in sweep.done()}
+    assert sorted(attempts.values()) == [1, 2, 2, 2]
+    assert len(sweep.done()) <= 4 * 10 + 3  # each went on where it was
+    assert _submissions(sweep) == 2
+
+
+def test_preempted_and_resumed(sweep: Sweep) -> None:
+    """By a job of a partition that goes first."""
+    sweep.write(3, 20, 10.0, "resume", grace="5s")
+    launcher = sweep.start("launch", "grid.yaml", "--wait")
+    _until(lambda: len({run for run, _, _ in sweep.done()}) == 3)
+    urgent = ["-p", "urgent", "-N4", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1"]
+    sweep.cluster.run("sbatch", *urgent)
+    sweep.end(launcher)
+    sweep.judge(resumes=True)
+    assert {max(a for r, a, _ in sweep.done() if r == run) for run, _, _ in sweep.done()} == {2}
+    assert len(sweep.done()) <= 3 * 20 + 3
+    assert _submissions(sweep) == 1
+
+
+def test_what_a_user_cancels(sweep: Sweep) -> None:
+    sweep.write(6, 40, 20.0, slurm={"throttle": 2})
+    launcher = sweep.start("launch", "grid.yaml", "--wait")
+    _until(lambda: len(sweep.done()) >= 3)
+    sweep.run("cancel", "toys")
+    sweep.end(launcher, code=3)
+    assert {run["state"] for run in sweep.states().values()} == {"cancelled"}
+    _until(lambda: sweep.queue("%i") == [])
+
+
+def test_the_quickstart_with_the_engine_over_loopback_and_its_report(
+    sweep: Sweep, engine: Any
+) -> None:
+    """The nodes are this machine's, so they reach the engine where it is."""
+    sweep.environment |= {
+        "SWEEPER_HOME": engine.home,
+        "SWEEPER_ENGINE_URL": engine.url,
+        "SWEEPER_ENGINE_TOKEN": "tml-what-this-engine-does-not-ask",
+    }
+    grid = str(Path(__file__).parents[2] / "grids" / "quickstart.yaml")
+    few = ["max_steps=4", "seeds=1", "lora_rank=4", "learning_rate=[2e-3, 8e-3]"]
+    few += ["launch.slurm={partition: main, throttle: 4}"]
+    sweep.run("launch", grid, "--backend", "slurm", "--wait", "--live", *few)
+    sweep.run("analyze", "quickstart")
+    (report,) = (sweep.folder / "sweeps" / "quickstart").rglob("report.json")
+    assert json.loads(report.read_text())["schema"] >= 1

@@ -1,0 +1,363 @@
+"""AWS Batch, emulated: moto's control plane over HTTP, and jobs that really run, as processes of
+this machine. Not Docker, not Amazon: what AWS answers beyond moto is written here from its
+documentation: pages of 100, at most 100 jobs a description, listings of running jobs unless asked
+otherwise, the variables of a job, retries by `evaluateOnExit`, SIGTERM before SIGKILL.
+
+    with Batch(folder) as batch:      # batch.url; batch.options() for `launch.aws_batch`
+        batch.interrupt(job_id)       # the machine is taken away
+        batch.throttle = 3            # the next 3 requests are too many
+        batch.held = True             # nothing starts
+"""
+
+import contextlib
+import fnmatch
+import json
+import logging
+import os
+import signal
+import subprocess
+import threading
+import time
+import uuid
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from moto.batch import models
+from moto.batch.responses import BatchResponse
+from moto.core.exceptions import JsonRESTError
+from moto.server import ThreadedMotoServer
+
+PASSED = ("PATH", "LANG", "LC_ALL", "TZ", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
+LOG_GROUP = "/aws/batch/job"
+HOST_GONE = "Host EC2 (instance i-0123456789abcdef0) terminated."
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": "testing",
+    "AWS_SECRET_ACCESS_KEY": "testing-secret",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+
+
+class TooManyRequests(JsonRESTError):
+    code = 429
+
+
+class Broken(JsonRESTError):
+    code = 500
+
+
+class Batch:
+    """The emulation. One at a time in a process: it changes moto's own classes."""
+
+    def __init__(self, folder: Path, grace: float = 5.0) -> None:
+        self.folder, self.grace = folder, grace
+        self.throttle = 0
+        self.lose_replies = 0
+        self.held = False
+        self.requests: list[str] = []
+        self.secrets: dict[str, str] = {}  # what AWS would look up, by ARN
+        self._waiting: list[Any] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._asked = threading.local()
+        self._saved: list[tuple[Any, str, Any]] = []
+
+    def __enter__(self) -> "Batch":
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for every request
+        self.server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        self.server.start()
+        host, port = self.server.get_host_and_port()
+        self.url = f"http://{host}:{port}"
+        self.environment = CREDENTIALS | {"AWS_ENDPOINT_URL": self.url}
+        self._patch()
+        self._queue()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            if process.poll() is None:
+                _kill(process)
+                process.wait()
+        for owner, name, value in reversed(self._saved):
+            setattr(owner, name, value)
+        self.server.stop()
+
+    def client(self, service: str) -> Any:
+        """A client of it, for the test's own questions."""
+        import botocore.session
+
+        keys = {
+            "aws_access_key_id": CREDENTIALS["AWS_ACCESS_KEY_ID"],
+            "aws_secret_access_key": CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
+        }
+        return botocore.session.Session().create_client(
+            service, region_name="us-east-1", endpoint_url=self.url, **keys
+        )
+
+    def options(self, **more: Any) -> dict[str, Any]:
+        """Options of the backend that lead here."""
+        import sys
+
+        return {"queue": self.queue, "image": "sweeper", "python": sys.executable} | more
+
+    def jobs(self) -> list[Any]:
+        """Everything that was submitted, arrays' children too, oldest first."""
+        return list(self._backend()._jobs.values())
+
+    def interrupt(self, job: str) -> None:
+        """Take the machine of a running job away."""
+        self._backend()._jobs[job].host_gone = True
+
+    def release(self) -> None:
+        """Start what was held."""
+        self.held, waiting = False, self._waiting
+        self._waiting = []
+        for job in waiting:
+            threading.Thread.start(job)
+
+    def _backend(self) -> Any:
+        return models.batch_backends["123456789012"]["us-east-1"]
+
+    def _queue(self) -> None:
+        batch = self.client("batch")
+        role = self.client("iam").create_role(
+            RoleName=f"r-{uuid.uuid4().hex[:8]}", AssumeRolePolicyDocument="{}"
+        )
+        made = batch.create_compute_environment(
+            computeEnvironmentName=f"ce-{uuid.uuid4().hex[:8]}",
+            type="UNMANAGED",
+            state="ENABLED",
+            serviceRole=role["Role"]["Arn"],
+        )
+        order = [{"order": 1, "computeEnvironment": made["computeEnvironmentArn"]}]
+        self.queue = f"queue-{uuid.uuid4().hex[:8]}"
+        batch.create_job_queue(
+            jobQueueName=self.queue, state="ENABLED", priority=1, computeEnvironmentOrder=order
+        )
+
+    def _set(self, owner: Any, name: str, value: Any) -> None:
+        self._saved.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, value)
+
+    def _patch(self) -> None:
+        batch = self
+        describe, start = models.Job.describe, models.Job.start
+
+        def run(job: Any) -> None:
+            _Execution(batch, job).run()
+
+        def started(job: Any) -> None:
+            job.retry = getattr(batch._asked, "retry", None) or {}
+            job.host_gone, job.reason = False, None
+            if batch.held:
+                batch._waiting.append(job)
+            else:
+                start(job)
+
+        def described(job: Any) -> dict[str, Any]:
+            return _completed(job, describe(job))
+
+        found = models.Job._get_container_property
+
+        def property_of(job: Any, name: str, default: Any) -> Any:
+            if name != "environment":
+                return found(job, name, default)
+            # moto adds to the list that it shares between jobs, at each look.
+            return [*(job.container_overrides or {}).get("environment", ())]
+
+        self._set(models.Job, "_get_container_property", property_of)
+        self._set(models.Job, "run", run)
+        self._set(models.Job, "start", started)
+        self._set(models.Job, "describe", described)
+        short = models.Job.describe_short
+        self._set(models.Job, "describe_short", lambda job: _shortened(job, short(job)))
+        for name in ("submitjob", "listjobs", "describejobs", "terminatejob"):
+            self._set(BatchResponse, name, self._answering(name, getattr(BatchResponse, name)))
+
+    def _answering(self, name: str, answer: Any) -> Any:
+        batch = self
+
+        def answered(response: Any) -> str:
+            batch.requests.append(name)
+            if batch.throttle > 0:
+                batch.throttle -= 1
+                raise TooManyRequests("TooManyRequestsException", "slow down")
+            if name == "submitjob":
+                batch._asked.retry = response._get_param("retryStrategy")
+                said = answer(response)
+                if batch.lose_replies > 0:
+                    batch.lose_replies -= 1
+                    raise Broken("ServerException", "the reply was lost")
+                return str(said)
+            if name == "describejobs":
+                return batch._describe(response)
+            if name == "listjobs":
+                return batch._list(response, json.loads(answer(response))["jobSummaryList"])
+            return str(answer(response))
+
+        return answered
+
+    def _describe(self, response: Any) -> str:
+        asked = response._get_param("jobs") or []
+        if len(asked) > 100:
+            raise JsonRESTError("ClientException", "at most 100 jobs")
+        known = self._backend()._jobs
+        return json.dumps({"jobs": [known[job].describe() for job in asked if job in known]})
+
+    def _list(self, response: Any, found: list[dict[str, Any]]) -> str:
+        if response._get_param("filters") is None:
+            wanted = response._get_param("jobStatus") or "RUNNING"
+            found = [job for job in found if job["status"] == wanted]
+        else:  # a filter does not apply to children
+            found = [job for job in found if ":" not in job["jobId"]]
+        found.sort(key=lambda job: -job["createdAt"])
+        start = int(response._get_param("nextToken") or 0)
+        most = min(100, int(response._get_param("maxResults") or 100))
+        more = {"nextToken": str(start + most)} if start + most < len(found) else {}
+        return json.dumps({"jobSummaryList": found[start : start + most], **more})
+
+
+def _shortened(job: Any, said: dict[str, Any]) -> dict[str, Any]:
+    if job._child_jobs:
+        said["arrayProperties"] = {"size": len(job._child_jobs)}
+        said["status"] = _of_array(job)
+    return said
+
+
+def _of_array(job: Any) -> str:
+    states = {child.status for child in job._child_jobs}
+    if states <= {"SUCCEEDED", "FAILED"}:
+        return "FAILED" if "FAILED" in states else "SUCCEEDED"
+    return "PENDING"
+
+
+def _completed(job: Any, said: dict[str, Any]) -> dict[str, Any]:
+    """What moto leaves out of a description."""
+    container = said.setdefault("container", {})
+    if job.exit_code is not None:
+        container["exitCode"] = job.exit_code
+    if getattr(job, "reason", None):
+        said["statusReason"] = job.reason
+    if "index" in job.array_properties:
+        said["arrayProperties"] = {"index": job.array_properties["index"]}
+    if job._child_jobs:
+        said["status"] = _of_array(job)
+    return said
+
+
+class _Execution:
+    """A job as its machine sees it."""
+
+    def __init__(self, batch: Batch, job: Any) -> None:
+        self.batch, self.job = batch, job
+
+    def run(self) -> None:
+        job, number = self.job, 0
+        try:
+            while True:
+                number += 1
+                job.status = "RUNNABLE"
+                if job.stop:
+                    return self._end(None, job.job_stopped_reason)
+                job.status = "STARTING"
+                code, reason = self._attempt(number)
+                if job.stop or not self._again(number, code, reason):
+                    return self._end(code, job.job_stopped_reason if job.stop else reason)
+        except Exception as error:  # noqa: BLE001  (a thread of moto's: nobody would hear of it)
+            return self._end(None, f"the emulation: {error!r}")
+
+    def _end(self, code: int | None, reason: str | None) -> None:
+        job = self.job
+        job.exit_code, job.reason = code, reason
+        job._mark_stopped(success=code == 0 and not job.stop)
+
+    def _again(self, number: int, code: int, reason: str | None) -> bool:
+        """As `evaluateOnExit` says, of which the first that matches counts."""
+        if code == 0 or number >= self.job.retry.get("attempts", 1):
+            return False
+        for rule in self.job.retry.get("evaluateOnExit", ()):
+            pairs = (("onStatusReason", reason or ""), ("onReason", ""), ("onExitCode", str(code)))
+            if all(fnmatch.fnmatchcase(text, rule[key]) for key, text in pairs if key in rule):
+                return bool(rule["action"] == "RETRY")
+        return True
+
+    def _attempt(self, number: int) -> tuple[int, str | None]:
+        batch, job = self.batch, self.job
+        folder = batch.folder / "containers" / f"{job.job_id.replace(':', '-')}-{number}"
+        (folder / "home").mkdir(parents=True)
+        stream = f"{job.job_definition.name}/default/{job.job_id}-{number}"
+        try:
+            process = subprocess.Popen(
+                job._get_container_property("command", []),
+                cwd=folder,
+                env=self._environment(number, folder),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return 127, f"CannotStartContainerError: {error}"
+        batch._processes.append(process)
+        job.job_started_at = datetime.now()
+        job.host_gone = False
+        job.log_stream_name = stream
+        job._log_backend.ensure_log_group(LOG_GROUP)
+        job._log_backend.ensure_log_stream(LOG_GROUP, stream)
+        pump = threading.Thread(target=self._ship, args=(process, stream), daemon=True)
+        pump.start()
+        job.status = "RUNNING"
+        code, reason = self._attend(process)
+        pump.join(5)
+        container = {"exitCode": code, "logStreamName": stream}
+        job.attempts.append({"container": container, "statusReason": reason})
+        return code, reason
+
+    def _environment(self, number: int, folder: Path) -> dict[str, str]:
+        job = self.job
+        found = {key: os.environ[key] for key in PASSED if key in os.environ}
+        found |= CREDENTIALS | {"HOME": str(folder / "home"), "AWS_ENDPOINT_URL": self.batch.url}
+        properties = job.job_definition.container_properties
+        for secret in properties.get("secrets") or ():
+            found[secret["name"]] = self.batch.secrets[secret["valueFrom"]]
+        overridden = (job.container_overrides or {}).get("environment") or []
+        found |= {one["name"]: one["value"] for one in overridden}
+        found["AWS_BATCH_JOB_ID"] = job.job_id
+        found["AWS_BATCH_JOB_ATTEMPT"] = str(number)
+        if "index" in job.array_properties:
+            found["AWS_BATCH_JOB_ARRAY_INDEX"] = str(job.array_properties["index"])
+        return found
+
+    def _attend(self, process: subprocess.Popen[bytes]) -> tuple[int, str | None]:
+        job = self.job
+        most = (job.timeout or {}).get("attemptDurationSeconds")
+        begun, stopped = time.monotonic(), 0.0
+        reason = "Essential container in task exited"
+        while process.poll() is None:
+            now = time.monotonic()
+            if job.host_gone:
+                reason = HOST_GONE
+                _kill(process)
+            over = most is not None and now > begun + most
+            if (job.stop or over) and not stopped:
+                reason = "Job attempt duration exceeded timeout" if over else reason
+                stopped = now
+                process.send_signal(signal.SIGTERM)
+            if stopped and now > stopped + self.batch.grace:
+                _kill(process)
+            time.sleep(0.02)
+        code = process.returncode
+        return (code if code >= 0 else 128 - code), reason if code else None
+
+    def _ship(self, process: subprocess.Popen[bytes], stream: str) -> None:
+        assert process.stdout is not None
+        with process.stdout:
+            for line in process.stdout:
+                stamp = int(time.time() * 1000)
+                event = {"timestamp": stamp, "message": line.decode(errors="replace").rstrip("\n")}
+                self.job._log_backend.put_log_events(LOG_GROUP, stream, [event])
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

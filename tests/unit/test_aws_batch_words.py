@@ -1,0 +1,134 @@
+"""What is made of AWS Batch's words, without a request; and the permissions in docs/, held against
+the calls in the code."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import botocore.session
+import pytest
+from botocore import xform_name
+
+from sweeper.backends.aws_batch_client import Aws, Refused
+from sweeper.backends.aws_batch_jobs import status_of
+from sweeper.backends.aws_batch_names import as_tag
+from sweeper.backends.base import JobState, JobStatus
+
+ROOT = Path(__file__).parents[2]
+ENDED = JobState.ENDED
+STATUSES = [
+    ({"status": "SUBMITTED"}, JobStatus(JobState.PENDING)),
+    ({"status": "STARTING"}, JobStatus(JobState.PENDING)),
+    (
+        {"status": "RUNNABLE", "statusReason": "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - x"},
+        JobStatus(JobState.PENDING, None, "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - x"),
+    ),
+    ({"status": "RUNNING"}, JobStatus(JobState.RUNNING)),
+    ({"status": "SUCCEEDED", "container": {"exitCode": 0}}, JobStatus(ENDED, 0)),
+    (
+        {
+            "status": "FAILED",
+            "statusReason": "Essential container in task exited",
+            "container": {"exitCode": 1},
+        },
+        JobStatus(ENDED, 1),
+    ),
+    (
+        {
+            "status": "FAILED",
+            "statusReason": "Essential container in task exited",
+            "container": {
+                "exitCode": 137,
+                "reason": "OutOfMemoryError: Container killed due to memory usage",
+            },
+        },
+        JobStatus(ENDED, 137, "oom"),
+    ),
+    (
+        {"status": "FAILED", "statusReason": "Job attempt duration exceeded timeout"},
+        JobStatus(ENDED, None, "timeout"),
+    ),
+    (
+        {"status": "FAILED", "statusReason": "Host EC2 (instance i-0a) terminated."},
+        JobStatus(ENDED, None, "Host EC2 (instance i-0a) terminated", preempted=True),
+    ),
+    (
+        {
+            "status": "FAILED",
+            "statusReason": "Task failed to start",
+            "container": {"reason": "CannotPullContainerError: no\n such image"},
+        },
+        JobStatus(ENDED, None, "CannotPullContainerError: no such image"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("job", "status"), STATUSES)
+def test_what_a_job_has_come_to(job: dict[str, Any], status: JobStatus) -> None:
+    assert status_of(job) == status
+
+
+@pytest.mark.parametrize(
+    ("profile", "region", "said"),
+    [("nobody", "eu-central-1", r"nobody.*profile"), (None, None, "no region")],
+)
+def test_what_is_missing_here(
+    profile: str | None, region: str | None, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_DEFAULT_REGION", "AWS_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, "/dev/null")
+    with pytest.raises(Refused, match=said):
+        Aws(region, profile).call("batch", "describe_jobs", jobs=["1"])
+
+
+def test_a_title_as_a_tag() -> None:
+    assert as_tag("lr=1e-4,x='a b' 本") == "lr=1e-4_x=_a b_ _"
+    assert len(as_tag("x" * 1000)) == 256
+
+
+_CALL = re.compile(r"\.(?:call|submit|pages)\(\s*\"([\w-]+)\",\s*\"(\w+)\"")
+_PREFIX = {"service-quotas": "servicequotas"}
+# Asked for along with others, or by the store.
+_BESIDES = {
+    *("batch:TagResource", "iam:PassRole", "s3:ListBucket", "s3:AbortMultipartUpload"),
+    *("s3:GetObject", "s3:PutObject", "s3:DeleteObject"),
+}
+
+
+def _actions(path: Path) -> set[str]:
+    document = json.loads(path.read_text())
+    assert document["Version"] == "2012-10-17"
+    found: set[str] = set()
+    for statement in document["Statement"]:
+        assert statement["Effect"] == "Allow"
+        assert statement["Resource"]
+        actions = statement["Action"]
+        found |= {actions} if isinstance(actions, str) else set(actions)
+    return found
+
+
+def test_the_policy_allows_what_the_code_calls_and_nothing_else() -> None:
+    session: Any = botocore.session.Session()
+    called: set[str] = set()
+    for path in (ROOT / "sweeper" / "backends").glob("aws_batch*.py"):
+        for service, operation in _CALL.findall(path.read_text()):
+            names = session.get_service_model(service).operation_names
+            action = {xform_name(name): name for name in names}[operation]
+            called.add(f"{_PREFIX.get(service, service)}:{action}")
+    called.remove("sts:GetCallerIdentity")  # is allowed to everybody
+    assert {"batch:SubmitJob", "logs:GetLogEvents", "ecr:DescribeImages"} <= called
+    assert _actions(ROOT / "docs" / "aws-batch-policy.json") == called | _BESIDES
+    store = {action for action in _BESIDES if action.startswith("s3:")}
+    assert _actions(ROOT / "docs" / "aws-batch-job-policy.json") == store
+
+
+def test_what_it_takes_is_loaded_when_it_is_used() -> None:
+    code = "import sweeper.backends.aws_batch, sys; print('botocore' in sys.modules)"
+    command = [sys.executable, "-P", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

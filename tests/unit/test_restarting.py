@@ -1,0 +1,183 @@
+"""A job that its backend has started again by itself, and what a launch refuses where jobs run
+elsewhere."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.backends import Terms, backend_names, terms_of
+from sweeper.errors import UsageError
+from sweeper.launcher import placing
+from sweeper.provenance.snapshot import Made
+from sweeper.states import Event, State, fold
+from sweeper.store.documents import encode, read_json
+from sweeper.store.files import LocalStore
+from sweeper.store.layout import Layout
+from sweeper.store.sweeps import read_events
+from sweeper.worker.restarting import reopen, restarts
+
+RUN = "aaaaaaaaaaaa"
+LAYOUT = Layout("s")
+ELSEWHERE = Terms(here=False, files=False, python="python", secrets=frozenset({"KEY"}))
+BATCH = "AWS_BATCH_JOB_ATTEMPT"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "count"),
+    [
+        (BATCH, "1", 0),
+        (BATCH, "3", 2),
+        (BATCH, None, 0),
+        (BATCH, "x", 0),
+        ("SLURM_RESTART_COUNT", "2", 2),
+        ("SLURM_RESTART_COUNT", None, 0),
+        (None, "7", 0),
+    ],
+)
+def test_restarts_are_counted(variable: str | None, value: str | None, count: int) -> None:
+    environ = {} if value is None else {variable or BATCH: value}
+    assert restarts(variable, environ) == count
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    store = LocalStore(str(tmp_path))
+    job = {"run": RUN, "attempt": 1, "config": {"lr": 1}}
+    store.replace(LAYOUT.job(RUN, 1), encode(job))
+    store.replace(f"{LAYOUT.log_path(RUN, 1)}/code.diff", b"diff")
+    return store
+
+
+def _happened(store: LocalStore, *events: tuple[int, Event]) -> None:
+    for attempt, event in events:
+        store.create(LAYOUT.event(RUN, attempt, event), encode({}))
+
+
+def _events(store: LocalStore) -> set[tuple[int, Event]]:
+    return read_events(store, "s")[RUN]
+
+
+def test_the_next_attempt_is_opened(store: LocalStore) -> None:
+    before = {(1, Event.INTENT), (1, Event.SUBMITTED), (1, Event.CLAIMED)}
+    _happened(store, *before)
+    for _ in range(2):  # killed in between, it does it again
+        assert reopen(store, LAYOUT, RUN, 1, 2)
+    assert _events(store) == before | {(1, Event.PREEMPTED), (2, Event.INTENT)}
+    job = read_json(store, LAYOUT.job(RUN, 2))
+    assert (job["attempt"], job["config"]) == (2, {"lr": 1})
+    assert store.read(f"{LAYOUT.log_path(RUN, 2)}/code.diff") == b"diff"
+    assert fold(_events(store)).state is State.PREEMPTED  # until it is claimed
+
+
+def test_an_attempt_in_between_that_never_began(store: LocalStore) -> None:
+    _happened(store, (1, Event.INTENT), (1, Event.SUBMITTED))
+    assert reopen(store, LAYOUT, RUN, 1, 3)
+    intents = {(number, Event.INTENT) for number in (1, 2, 3)}
+    assert _events(store) == intents | {(1, Event.SUBMITTED)}
+
+
+def test_what_a_worker_said_stands(store: LocalStore) -> None:
+    _happened(store, (1, Event.CLAIMED), (1, Event.PREEMPTED))
+    assert reopen(store, LAYOUT, RUN, 1, 2)
+    assert _events(store) == {(1, Event.CLAIMED), (1, Event.PREEMPTED), (2, Event.INTENT)}
+
+
+def test_the_launcher_was_quicker(store: LocalStore) -> None:
+    """Two jobs for one attempt: of them one will claim it."""
+    _happened(store, (1, Event.CLAIMED), (1, Event.LOST), (2, Event.INTENT))
+    store.replace(LAYOUT.job(RUN, 2), encode({"its": "own"}))
+    assert reopen(store, LAYOUT, RUN, 1, 2)
+    assert read_json(store, LAYOUT.job(RUN, 2)) == {"its": "own"}
+    assert (1, Event.PREEMPTED) not in _events(store)
+
+
+@pytest.mark.parametrize(
+    "ended", [(Event.SUCCEEDED,), (Event.FAILED,), (Event.CANCELLED,), (Event.CANCEL,)]
+)
+def test_nothing_to_go_on_with(store: LocalStore, ended: tuple[Event, ...]) -> None:
+    _happened(store, (1, Event.CLAIMED), *((1, event) for event in ended))
+    before = _events(store)
+    assert not reopen(store, LAYOUT, RUN, 1, 2)
+    assert _events(store) == before
+
+
+def test_terms_of_backends() -> None:
+    assert terms_of("local") == terms_of("tmux") == terms_of("unheard-of") == Terms()
+    found = terms_of("aws-batch", {"queue": "q", "image": "i", "secrets": {"KEY": "arn"}})
+    assert found == ELSEWHERE._replace(restarts=BATCH)
+    assert "aws-batch" in backend_names()
+
+
+class _S3:
+    """As far as it is looked at: it has no folder here."""
+
+    root = "s3://bucket/x"
+
+    def local_path(self, path: str) -> None:
+        return None
+
+
+def _admit(store: Any, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Terms:
+    monkeypatch.setattr(placing, "terms_of", lambda *_: ELSEWHERE)
+    given: dict[str, Any] = {"service": "none", "secrets": [], "live": False} | more
+    service, secrets = given.pop("service"), given.pop("secrets")
+    return placing.admit({"backend": "aws-batch"}, store, service, secrets, **given)
+
+
+def test_what_jobs_elsewhere_cannot_reach(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SWEEPER_ENGINE_URL", "SWEEPER_ENGINE_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    assert _admit(_S3(), monkeypatch, secrets=["KEY"]) == ELSEWHERE
+    with pytest.raises(UsageError, match="do not see the folder"):
+        _admit(store, monkeypatch)
+    with pytest.raises(UsageError, match="--live"):
+        _admit(_S3(), monkeypatch, live=True)
+    with pytest.raises(UsageError, match=r"launch\.aws_batch\.secrets: \{OTHER: <its ARN>\}"):
+        _admit(_S3(), monkeypatch, secrets=["KEY", "OTHER"])
+    with pytest.raises(UsageError, match="SWEEPER_ENGINE_URL"):
+        _admit(_S3(), monkeypatch, service="local")
+    monkeypatch.setenv("SWEEPER_ENGINE_URL", "http://10.0.0.1:8000/")
+    with pytest.raises(UsageError, match="SWEEPER_ENGINE_TOKEN to its token"):
+        _admit(_S3(), monkeypatch, service="local")
+    monkeypatch.setenv("SWEEPER_ENGINE_TOKEN", "tml-x")
+    with pytest.raises(UsageError, match="TINKER_API_KEY"):
+        _admit(_S3(), monkeypatch, service="local")
+    assert placing.engine_url(ELSEWHERE) == "http://10.0.0.1:8000"
+    assert placing.engine_url(Terms()) is None
+
+
+def test_what_a_job_elsewhere_is_told() -> None:
+    job: dict[str, Any] = {
+        "recipe": {"python": "/here/.venv/bin/python", "cwd": "/here"},
+        "env": {"A": "1"},
+        "env_file": "/here/secret.json",
+        "cwd": "/here",
+        "snapshot": None,
+    }
+    told = placing.described(ELSEWHERE, job, "http://10.0.0.1:8000")
+    assert told["recipe"]["python"] == "python"
+    assert told["env"] == {"A": "1", "TINKER_BASE_URL": "http://10.0.0.1:8000"}
+    assert (told["env_file"], told["cwd"]) == (None, ".")
+    assert placing.described(Terms(), job, None) == job
+    terms = ELSEWHERE._replace(restarts=BATCH)
+    argv = placing.worker_argv(terms, _S3(), "s", "t-a1", "/here/secret.json")  # type: ignore[arg-type]
+    assert argv[0] == "python"
+    assert argv[-4:] == ["--restarts", BATCH, "s3://bucket/x/s", "t-a1"]
+    assert "/here/secret.json" not in argv
+
+
+def test_code_that_cannot_travel() -> None:
+    told: list[str] = []
+    without = Made(None, "not in a git checkout")
+    with pytest.raises(UsageError, match=r"toy\.py: .*git init"):
+        placing.has_code(ELSEWHERE, "file", "/here/toy.py", without, told.append)
+    placing.has_code(ELSEWHERE, "module", None, without, told.append)
+    assert "must be in their image" in told[-1]
+    kept = Made({"hash": "x"}, None, ("a", "b", "c", "data.bin"))
+    placing.has_code(ELSEWHERE, "file", "/here/toy.py", kept, told.append)
+    assert told[-1].endswith("a, b, c and 1 more")
+    placing.has_code(Terms(), "file", "/here/toy.py", without, told.append)
+    assert len(told) == 2
