@@ -125,13 +125,15 @@ def summaries(groups: Sequence[Group], split: str, step: int, tag: str) -> str:
 
 
 def _turn(problem: Problem, rollout: Rollout) -> dict[str, Any]:
+    # As tinker-cookbook says why a turn has ended: a key of its own where it was cut off.
+    cut = {} if rollout.ended else {"stop/max_tokens": 1.0}
     return {
         "step_idx": 0,
         "ob_len": len(problem.prompt),
         "ac_len": len(rollout.tokens),
         "reward": rollout.reward,
         "episode_done": True,
-        "metrics": {"format": float(rollout.ended), "correct": float(rollout.correct)},
+        "metrics": {"format": float(rollout.ended), "correct": float(rollout.correct), **cut},
         "logs": {
             "question": problem.messages[-1]["content"],
             "response": rollout.text,

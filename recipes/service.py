@@ -1,5 +1,6 @@
 """What recipes share around the Tinker SDK: connecting, errors in one line, polite stopping."""
 
+import logging
 import os
 import signal
 import sys
@@ -23,6 +24,7 @@ T = TypeVar("T")
 CONNECT_SECONDS = 5.0
 KNOCK_SECONDS = 5.0
 PATIENCE_SECONDS = 30.0
+TELL_SECONDS = 10.0
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 
@@ -118,8 +120,36 @@ def connect(base_url: str | None, metadata: dict[str, str]) -> Service:
         key = "tml-local"  # an engine here asks for none; the SDK insists on one
     if url and (silence := _silence(url)):
         raise RecipeError(f"no service answers at {url} ({silence})")
+    tell_of_waits()
     client = tinker.ServiceClient(base_url=url or None, api_key=key, user_metadata=metadata)
     return Service(client, url)
+
+
+class _Waits(logging.Handler):
+    """Says now and then that the service turns requests away."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self._said: float | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "429 Too Many Requests" not in record.getMessage():
+            return
+        now = time.monotonic()
+        if self._said is None or now - self._said >= TELL_SECONDS:
+            self._said = now
+            print("waiting: the service answers 429 Too Many Requests", flush=True)
+
+
+def tell_of_waits() -> None:
+    """Have it said when the service turns requests away (429): the SDK tries again for minutes
+    without a word, and whoever watches could take that for a hang."""
+    logger = logging.getLogger("httpx")
+    if not any(isinstance(handler, _Waits) for handler in logger.handlers):
+        logger.addHandler(_Waits())
+    if not logger.isEnabledFor(logging.INFO):
+        logger.setLevel(logging.INFO)
+        logger.propagate = False  # nobody asked for the other lines
 
 
 def tokenizer_of(training: "tinker.TrainingClient") -> Any:

@@ -1,0 +1,49 @@
+"""Which of the keys that a run records is what: its loss, its reward, its entropy. By name, as
+tinker-cookbook and the recipes here name them, and as is usual elsewhere. Pure.
+"""
+
+import re
+from collections.abc import Iterable
+
+__all__ = ["ROLES", "role_of"]
+
+ROLES: dict[str, tuple[tuple[str, ...], str]] = {
+    "loss": (
+        ("train_mean_nll", "train/loss", "train_loss", "train/nll", "dpo_loss", "loss"),
+        r"(?:^|/)(?:train[/_])?(?:mean_|total_)?(?:loss|nll)(?::mean)?$",
+    ),
+    "reward": (
+        ("env/all/reward/total", "reward", "train/reward"),
+        r"(?:^|[/_])(?:total_|mean_)?rewards?(?:/mean)?$",
+    ),
+    "entropy": (("optim/entropy", "entropy"), r"(?:^|[/_])entropy(?:[/_]mean)?$"),
+    "kl": (
+        ("optim/kl_sample_train_v2", "optim/kl_sample_train_v1", "kl_policy_base", "kl"),
+        r"(?:^|[/_])kl(?:$|[/_])",
+    ),
+    "mixed": (("env/all/by_group/frac_mixed",), r"(?:^|/)frac_mixed$"),
+    "same": ((), r"(?:^|/)frac_reward_zero_std$"),
+    "good": (("env/all/by_group/frac_all_good",), r"(?:^|/)frac_all_good$"),
+    "length": (
+        ("env/all/ac_tokens_per_turn", "ac_tokens_per_turn", "response_length"),
+        r"(?:response|completion)s?[/_](?:mean_)?length(?:[/_]mean)?$",
+    ),
+    "truncated": ((), r"truncat\w*[/_](?:ratio|rate|frac\w*|share)$|(?:length|s)/clip\w*_ratio$"),
+}
+"""Role -> keys, the likeliest first, and what else a key of that role may look like. `mixed` is the
+share of groups whose rewards differ, `same` that of the others, `good` that of those which are all
+right; `truncated` the share of answers that were cut off."""
+
+_NOT_TRAINING = re.compile(r"(?:^|[/_])(?:test|eval|val|valid|validation|dev)(?:[/_]|$)")
+_WORDS = {role: re.compile(words) for role, (_, words) in ROLES.items()}
+
+
+def role_of(role: str, keys: Iterable[str]) -> str | None:
+    """The likeliest of `keys` to have that role; keys of an evaluation never do."""
+    present = list(keys)
+    for key in ROLES[role][0]:
+        if key in present:
+            return key
+    words = _WORDS[role]
+    found = [key for key in present if words.search(key) and not _NOT_TRAINING.search(key)]
+    return min(found, key=lambda key: (len(key), key), default=None)

@@ -1,0 +1,71 @@
+"""What a step's rollout summaries tell: do groups differ, are answers cut off, how long are they?
+
+Read where the metrics themselves do not say so. The shape is tinker-cookbook's
+(`iteration_000012/train_rollout_summaries.jsonl`, a line a trajectory); a truncated one has
+`stop/max_tokens` (or `max_tokens_reached`) among the metrics of a turn. Pure.
+"""
+
+from typing import Any, cast
+
+from sweeper.metrics import as_float, parse
+
+__all__ = ["path_of", "summarise"]
+
+_CUT = ("stop/max_tokens", "max_tokens_reached")
+_GOOD = 0.5
+"""From which reward on a group counts as all right: tinker-cookbook's `frac_all_good`."""
+
+
+def path_of(folder: str, step: float) -> str:
+    """Where the rollouts of a step lie, in the recipe's folder."""
+    return f"{folder}/iteration_{int(step):06d}/train_rollout_summaries.jsonl"
+
+
+def summarise(data: bytes) -> dict[str, float]:
+    """Role -> share or mean, of the trajectories in the whole lines of `data`. Of groups the last
+    is left out where the data may have been cut in the middle of it (no newline at the end)."""
+    whole = data[: data.rfind(b"\n") + 1]
+    groups: dict[Any, list[float]] = {}
+    cut = known = 0
+    lengths: list[float] = []
+    for row in parse(whole).rows:
+        reward = as_float(row.get("total_reward"))
+        if reward is not None:
+            groups.setdefault(str(row.get("group_idx")), []).append(reward)
+        turns = _turns(row)
+        known += bool(turns)
+        cut += any(_was_cut(turn) for turn in turns)
+        length = [n for turn in turns if (n := as_float(turn.get("ac_len"))) is not None]
+        if length:
+            lengths.append(sum(length) / len(length))
+    if len(whole) < len(data) and len(groups) > 1:
+        groups.popitem()
+    found: dict[str, float] = {}
+    rewards = [reward for group in groups.values() for reward in group]
+    several = [group for group in groups.values() if len(group) > 1]
+    if rewards:
+        found["reward"] = sum(rewards) / len(rewards)
+    if several:
+        same = [group for group in several if len(set(group)) == 1]
+        found["mixed"] = 1 - len(same) / len(several)
+        found["good"] = sum(group[0] >= _GOOD for group in same) / len(several)
+    if known:
+        found["truncated"] = cut / known
+    if lengths:
+        found["length"] = sum(lengths) / len(lengths)
+    return found
+
+
+def _turns(row: dict[str, Any]) -> list[dict[str, Any]]:
+    turns: Any = row.get("steps")
+    if not isinstance(turns, list):
+        return []
+    return [turn for turn in cast(list[Any], turns) if isinstance(turn, dict)]
+
+
+def _was_cut(turn: dict[str, Any]) -> bool:
+    metrics: Any = turn.get("metrics")
+    if not isinstance(metrics, dict):
+        return False
+    found = cast(dict[str, Any], metrics)
+    return any((as_float(found.get(key)) or 0.0) > 0 for key in _CUT)

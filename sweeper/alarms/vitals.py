@@ -1,0 +1,127 @@
+"""The rules over how a run does by the clock: its steps, its worker's heartbeat, its machine. Pure:
+the time is in the vitals."""
+
+import re
+from collections.abc import Callable, Mapping
+
+from sweeper.alarms.history import Evidence, History, Vitals
+
+__all__ = ["VITALS", "judge_vitals"]
+
+_GB = 1e9
+_NOBODY = re.compile(
+    r"service at \S+ is gone|connection (?:error|refused|reset|aborted|timed out)"
+    r"|connect(?:ion)?error|connecttimeout|name or service not known|name resolution"
+    r"|no route to host"
+    r"|\b50[234] (?:bad gateway|service (?:temporarily )?unavailable|gateway time-?out)",
+    re.IGNORECASE,
+)
+
+
+def judge_vitals(
+    history: History,
+    limits: Mapping[str, Mapping[str, float]],
+    failed: Callable[[str, Exception], object],
+) -> dict[str, Evidence]:
+    """What the rules that are on find at this moment: rule -> evidence. `failed` hears of rules
+    that raise."""
+    found: dict[str, Evidence] = {}
+    for name, find in VITALS.items():
+        thresholds = limits.get(name)
+        try:
+            evidence = None if thresholds is None else find(history, thresholds)
+        except Exception as error:  # noqa: BLE001 - one rule must not silence the others
+            failed(name, error)
+            continue
+        if evidence is not None:
+            found[name] = evidence
+    return found
+
+
+def _stalled(history: History, thresholds: Mapping[str, float]) -> Evidence | None:
+    """Never of a run that waits for the service, nor of one whose worker is silent: that is
+    another matter."""
+    vitals = history.vitals
+    if vitals.paused is not None or vitals.beat_quiet > max(vitals.lease, 30.0):
+        return None
+    bound = _patience(vitals, thresholds)
+    if bound is None or vitals.quiet <= bound:
+        return None
+    pace = vitals.longest if vitals.longest is not None else vitals.others
+    known = "" if pace is None else f"; the longest so far took {_words(pace)}"
+    text = f"no step for {_words(vitals.quiet)}{known}"
+    return Evidence(None, _step(history), vitals.quiet, bound, text)
+
+
+def _patience(vitals: Vitals, thresholds: Mapping[str, float]) -> float | None:
+    """How long it may take for a step; None if nobody can tell."""
+    if vitals.longest is not None:
+        return max(thresholds["after"], thresholds["factor"] * vitals.longest)
+    if vitals.others is not None:
+        return max(thresholds["after"], thresholds["factor"] * vitals.others)
+    return None if vitals.is_command else thresholds["first"]
+
+
+def _paused(history: History, thresholds: Mapping[str, float]) -> Evidence | None:
+    vitals = history.vitals
+    if vitals.paused is None or vitals.paused_s <= thresholds["after"]:
+        return None
+    text = f"the service has held it back for {_words(vitals.paused_s)}: {vitals.paused}"
+    return Evidence(None, _step(history), vitals.paused_s, thresholds["after"], text)
+
+
+def _heartbeat(history: History, thresholds: Mapping[str, float]) -> Evidence | None:
+    vitals = history.vitals
+    bound = max(thresholds["after"], vitals.lease)
+    if vitals.beat_quiet <= bound:
+        return None
+    text = f"no heartbeat for {_words(vitals.beat_quiet)}"
+    return Evidence(None, _step(history), vitals.beat_quiet, bound, text)
+
+
+def _service(history: History, _: Mapping[str, float]) -> Evidence | None:
+    """By the last line that a run printed which has failed."""
+    line = history.vitals.failed
+    if line is None or not _NOBODY.search(line):
+        return None
+    return Evidence(None, _step(history), None, None, f"it has failed: {line}")
+
+
+def _disk(history: History, thresholds: Mapping[str, float]) -> Evidence | None:
+    free, bound = history.vitals.disk_free, thresholds["below"] * _GB
+    if free is None or free >= bound:
+        return None
+    text = f"{free / _GB:.2g} GB are free on the disk of {history.vitals.host or 'its machine'}"
+    return Evidence("disk_free_bytes", _step(history), free, bound, text)
+
+
+def _memory(history: History, thresholds: Mapping[str, float]) -> Evidence | None:
+    free, total = history.vitals.memory_free, history.vitals.memory_total
+    if free is None or not total or free >= (bound := thresholds["below"] * total):
+        return None
+    text = (
+        f"{free / _GB:.2g} of {total / _GB:.3g} GB of memory are free on "
+        f"{history.vitals.host or 'its machine'}"
+    )
+    return Evidence("memory_free_bytes", _step(history), free, bound, text)
+
+
+def _step(history: History) -> float | None:
+    step = history.row.get("step")
+    return step if type(step) in (int, float) else None
+
+
+def _words(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+VITALS: dict[str, Callable[[History, Mapping[str, float]], Evidence | None]] = {
+    "stalled": _stalled,
+    "paused": _paused,
+    "heartbeat": _heartbeat,
+    "service": _service,
+    "disk": _disk,
+    "memory": _memory,
+}

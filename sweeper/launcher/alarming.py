@@ -1,0 +1,213 @@
+"""Alarms in the launcher's loop: a look now and then at what runs, and each alarm put on record
+once.
+
+Nothing in here stops the loop: a store that does not answer is asked again the next time, and what
+else goes wrong is told, once. What a look may cost is bounded (see `sweeper.alarms.watcher`).
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sweeper.alarms.records import Alarm, names, put, read
+from sweeper.alarms.rules import ADVICE
+from sweeper.alarms.watcher import Found, Seen, Watcher
+from sweeper.errors import NotFound, StoreError
+from sweeper.launcher.board import Board
+from sweeper.launcher.ends import Ends
+from sweeper.launcher.heartbeats import Heartbeats
+from sweeper.launcher.reacting import Reactions
+from sweeper.states import OPEN, State
+from sweeper.store.documents import SCHEMA, encode, read_json, timestamp
+from sweeper.store.files import Store
+from sweeper.store.layout import Layout
+from sweeper.thresholds import resolve
+
+__all__ = ["Alarming"]
+
+LOOK_SECONDS = 2.0
+REMOTE_LOOK_SECONDS = 20.0
+_JUDGED_SECONDS = 10.0
+_MOST_ENDED = 100
+_MOST_LINES = 200
+_LONGEST = 500
+_LAST_LOOKS = 30
+_LAST_SECONDS = 20.0
+_OF_A_MACHINE = ("disk", "memory")
+
+
+class Alarming:
+    """The alarms of one sweep. `lines` has what is to be told, a line each: alarms, and what went
+    wrong with `on_alarm`; the newest only, where they are many."""
+
+    def __init__(
+        self,
+        store: Store,
+        sweep: str,
+        plan: dict[str, Any],
+        board: Board,
+        beats: Heartbeats,
+        ends: Ends,
+        clock: Callable[[], float] = time.monotonic,
+        env_file: str | None = None,
+    ) -> None:
+        self._store = store
+        self._layout = Layout(sweep)
+        self._board = board
+        self._beats = beats
+        self._ends = ends
+        self._clock = clock
+        launch: dict[str, Any] = plan["launch"]
+        remote = store.local_path("") is None
+        sync_s = float(launch.get("sync_s", 20.0)) if remote else 0.0
+        self._every = max(REMOTE_LOOK_SECONDS, sync_s) if remote else LOOK_SECONDS
+        self.lines: tuple[str, ...] = ()
+        self._said: set[tuple[str, int, str]] = set()
+        self._machines: set[tuple[str, str]] = set()
+        self._pending: list[Found] = []
+        self._before: set[tuple[str, int]] = set()  # attempts at the look before
+        self._judged: set[tuple[str, int]] = set()
+        self._watcher = Watcher(
+            store,
+            self._layout,
+            resolve(plan.get("alarms")),
+            self._said,
+            clock=clock,
+            tell=self._tell,
+            lease=float(launch["lease_s"]),
+            is_command=plan["recipe"].get("kind") == "command",
+            sync_s=sync_s,
+        )
+        self._reactions = Reactions(
+            store, sweep, plan, board, clock=clock, tell=self._tell, env_file=env_file
+        )
+        self._begun = False
+        self._next = -1.0
+        self._kept: tuple[int, float] = (0, clock())
+
+    def look(self) -> tuple[str, ...]:
+        """Look, if it is time; gives `lines`."""
+        if self._clock() >= self._next:
+            self._next = self._clock() + self._every
+            self._look()
+        return self.lines
+
+    def finish(self) -> tuple[str, ...]:
+        """The last look, when nothing runs any more: at what was written since the one before."""
+        deadline = self._clock() + _LAST_SECONDS
+        for _ in range(_LAST_LOOKS):
+            if self._look() or self._clock() > deadline:
+                break
+        try:
+            self._keep(last=True)
+            self._reactions.finish()
+        except Exception as error:  # noqa: BLE001 - an alarm must not stop the launcher
+            self._tell(f"alarms: {type(error).__name__}: {error}")
+        return self.lines
+
+    def _look(self) -> bool:
+        """Whether all that has ended is read to its end."""
+        try:
+            self._begin()
+            attempts = self._attempts()
+            found, over = self._watcher.look(attempts)
+            self._pending += found
+            while self._pending:
+                self._say(self._pending[0])
+                del self._pending[0]
+            self._judged |= over
+            self._keep()
+            self._reactions.look()
+            return all(seen.running or (seen.run, seen.attempt) in over for seen in attempts)
+        except StoreError:
+            return False  # the loop says so itself; what is pending is put on record later
+        except Exception as error:  # noqa: BLE001 - an alarm must not stop the launcher
+            self._tell(f"alarms: {type(error).__name__}: {error}")
+            return True
+
+    def _begin(self) -> None:
+        """Once: what earlier launchers have said, judged, and not finished doing about it."""
+        if self._begun:
+            return
+        for name in names(self._store, self._layout):
+            self._said.add((name.run, name.attempt, name.rule))
+        try:
+            judged: Any = read_json(self._store, self._layout.judged).get("attempts")
+            self._judged |= {(str(run), int(attempt)) for run, attempt in judged}
+        except (NotFound, StoreError, TypeError, ValueError):
+            self._judged = set()  # then they are judged again, and said all the same but once
+        self._reactions.recover(read(self._store, self._layout) if self._said else [])
+        self._begun = True
+
+    def _attempts(self) -> list[Seen]:
+        """What is at work, and what has ended and was not read to its end."""
+        running: list[Seen] = []
+        ended: list[Seen] = []
+        for run, view in self._board.views.items():
+            state = view.state
+            if state.state is State.RUNNING and not state.unacknowledged:
+                quiet, body = self._beats.of(run, state.attempt)
+                running.append(Seen(run, state.attempt, True, quiet, body, view.cancel))
+                continue
+            over = state.attempt and state.state not in OPEN
+            if over and (run, state.attempt) not in self._judged and len(ended) < _MOST_ENDED:
+                failed = self._last_words(run) if state.state is State.FAILED else None
+                ended.append(Seen(run, state.attempt, False, failed=failed))
+        # An attempt may be followed by the next before its last rows were read.
+        now = {(seen.run, seen.attempt) for seen in (*running, *ended)}
+        ended += [Seen(run, attempt, False) for run, attempt in self._before - now]
+        ended = [seen for seen in ended if (seen.run, seen.attempt) not in self._judged]
+        chosen = running + ended[:_MOST_ENDED]
+        self._before = {(seen.run, seen.attempt) for seen in chosen}
+        return chosen
+
+    def _last_words(self, run: str) -> str | None:
+        """The last line that a run printed which has failed."""
+        return None if self._ends.end(run) is None else self._ends.failure(run).line
+
+    def _say(self, found: Found) -> None:
+        """Put an alarm on record, tell it, and set about what it sets off. Where it is on record
+        already it is ours, whose reply was lost: we hold the sweep, and know what was there."""
+        machine = None
+        if found.rule in _OF_A_MACHINE and found.host is not None:
+            machine = (found.rule, found.host)
+            if machine in self._machines:
+                return  # it was said of another run there
+        evidence, planned = found.evidence, self._board.runs[found.run]
+        alarm = Alarm(
+            run=found.run,
+            name=planned["name"],
+            attempt=found.attempt,
+            rule=found.rule,
+            time=timestamp(),
+            key=None if evidence.key is None else _plain(evidence.key),
+            step=evidence.step,
+            value=evidence.value,
+            bound=evidence.bound,
+            message=_plain(evidence.message),
+            advice=ADVICE[found.rule],
+            actions=self._reactions.wanted(found.rule),
+        )
+        put(self._store, self._layout, alarm)
+        if machine is not None:
+            self._machines.add(machine)
+        self._tell(f"alarm: {alarm.name}: {alarm.rule}: {alarm.message}")
+        self._reactions.add(alarm)
+
+    def _keep(self, *, last: bool = False) -> None:
+        """Now and then: what need not be read again by the launcher after us."""
+        size, at = self._kept
+        now = self._clock()
+        if len(self._judged) > size and (last or now - at >= _JUDGED_SECONDS):
+            self._kept = (len(self._judged), now)
+            document = {"schema": SCHEMA, "attempts": sorted(self._judged)}
+            self._store.replace(self._layout.judged, encode(document), durable=False)
+
+    def _tell(self, text: str) -> None:
+        if text not in self.lines:
+            self.lines = (*self.lines, text)[-_MOST_LINES:]
+
+
+def _plain(text: str) -> str:
+    """As a terminal can show it: a recipe may call its metrics anything."""
+    return "".join(c if c.isprintable() else "?" for c in text[:_LONGEST])

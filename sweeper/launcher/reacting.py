@@ -1,0 +1,254 @@
+"""`on_alarm`: what a grid wants done about an alarm, done once.
+
+The alarm on record names its actions; what was done is a record beside it, created exclusively. A
+launcher that is killed between the two leaves an alarm without one, which the next takes up.
+Stopping is a request that may be made again; the command is started after its record was created,
+and so at most once.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import uuid
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import IO, Any, NamedTuple
+
+from sweeper.alarms.records import Alarm
+from sweeper.errors import AlreadyExists, SweeperError
+from sweeper.launcher.board import Board
+from sweeper.recipe.reference import render_command
+from sweeper.states import OPEN
+from sweeper.store.documents import SCHEMA, encode, read_json, timestamp
+from sweeper.store.files import Store
+from sweeper.store.layout import Layout
+from sweeper.store.requests import request_cancel
+from sweeper.worker.job import read_environment
+
+__all__ = ["Reactions"]
+
+_AT_ONCE = 4
+_COMMAND_SECONDS = 60.0
+_STOPS_AT_ONCE = 50
+_ALARMS_AT_ONCE = 20
+_LAST_SECONDS = 65.0
+
+
+class _Command(NamedTuple):
+    """A command at work: since when, and what it prints."""
+
+    alarm: Alarm
+    argv: list[str]
+    process: subprocess.Popen[bytes]
+    output: IO[bytes]
+    begun: float
+
+
+class Reactions:
+    """What `on_alarm` of a plan asks for. `tell` hears what went wrong."""
+
+    def __init__(
+        self,
+        store: Store,
+        sweep: str,
+        plan: dict[str, Any],
+        board: Board,
+        *,
+        clock: Callable[[], float],
+        tell: Callable[[str], None],
+        env_file: str | None = None,
+    ) -> None:
+        self._env_file = env_file
+        self._own = uuid.uuid4().hex
+        self._store = store
+        self._sweep = sweep
+        self._layout = Layout(sweep)
+        self._board = board
+        self._clock = clock
+        self._tell = tell
+        asked: dict[str, Any] = plan.get("on_alarm") or {}
+        self._command: list[str] | None = asked.get("run")
+        self._stop: str | None = asked.get("stop")
+        self._rules: list[str] | None = asked.get("rules")
+        self._retries: int = plan["launch"]["retries"]
+        self._cwd: str = plan["recipe"]["cwd"]
+        self._due: deque[Alarm] = deque()
+        self._stopping: deque[str] | None = None
+        self._commands: list[_Command] = []
+
+    def wanted(self, rule: str) -> tuple[str, ...]:
+        """What an alarm of that rule is to set off."""
+        if self._rules is not None and rule not in self._rules:
+            return ()
+        found = [] if self._stop is None else [f"stop {self._stop}"]
+        return (*found, *(["run"] if self._command else []))
+
+    def add(self, alarm: Alarm) -> None:
+        """See to what an alarm sets off, from the next look on."""
+        if alarm.actions:
+            self._due.append(alarm)
+
+    def recover(self, alarms: Sequence[Alarm]) -> None:
+        """Take up what an earlier launcher has not finished."""
+        for alarm in alarms:
+            path = self._layout.action(alarm.run, alarm.attempt, alarm.rule)
+            if alarm.actions and not self._store.exists(path):
+                self._due.append(alarm)
+
+    def look(self) -> None:
+        """Go on with it, a little at a time. Raises `StoreError`."""
+        self._see_to_commands()
+        for _ in range(_ALARMS_AT_ONCE):
+            if not self._due or len(self._commands) >= _AT_ONCE or not self._stopped(self._due[0]):
+                return
+            self._record(self._due[0])
+            self._due.popleft()
+
+    def finish(self) -> None:
+        """Wait for the commands, as long as they may take. Raises `StoreError`."""
+        deadline = self._clock() + _LAST_SECONDS
+        self.look()
+        while (self._commands or self._due) and self._clock() < deadline:
+            for command in self._commands:
+                with suppress(subprocess.TimeoutExpired):
+                    command.process.wait(0.2)
+            self.look()
+
+    def _stopped(self, alarm: Alarm) -> bool:
+        """Ask for what is to be stopped; False while there is more to ask."""
+        if "stop run" not in alarm.actions and "stop sweep" not in alarm.actions:
+            return True
+        if self._stopping is None:
+            runs = list(self._board.runs) if "stop sweep" in alarm.actions else [alarm.run]
+            self._stopping = deque(runs)
+        for _ in range(_STOPS_AT_ONCE):
+            if not self._stopping:
+                self._stopping = None
+                return True
+            self._cancel(self._stopping[0], alarm)
+            self._stopping.popleft()
+        return False
+
+    def _cancel(self, run: str, alarm: Alarm) -> None:
+        """As `sweeper cancel` does it; not where the alarm is of an attempt that is over."""
+        view = self._board.views.get(run)
+        if view is None or (run in self._board.retired and view.state.state not in OPEN):
+            return
+        if run == alarm.run and view.state.opened > alarm.attempt:
+            return  # it was started again since: that attempt has done nothing wrong yet
+        happened = set(self._board.events(run))
+        by = f"the launcher, because of the alarm {alarm.rule}"
+        request_cancel(self._store, self._sweep, run, happened, self._retries, by)
+
+    def _record(self, alarm: Alarm) -> None:
+        """Say what is done, and if nobody has done it yet start the command."""
+        argv = self._argv(alarm) if "run" in alarm.actions else None
+        document = self._document(alarm, argv, None)
+        path = self._layout.action(alarm.run, alarm.attempt, alarm.rule)
+        try:
+            self._store.create(path, encode(document))
+        except AlreadyExists:
+            if read_json(self._store, path).get("by") != self._own:
+                return  # else it was created by us, and only the reply was lost
+        if argv is not None:
+            self._start(alarm, argv)
+
+    def _argv(self, alarm: Alarm) -> list[str] | None:
+        if self._command is None:
+            return None
+        values = {
+            "run": alarm.run,
+            "name": alarm.name,
+            "rule": alarm.rule,
+            "sweep": self._sweep,
+            "attempt": alarm.attempt,
+            "message": alarm.message,
+        }
+        try:
+            return render_command(self._command, values)
+        except SweeperError as error:
+            self._tell(f"on_alarm: {error}")
+            return None
+
+    def _start(self, alarm: Alarm, argv: list[str]) -> None:
+        more = {
+            "SWEEPER_ROOT": self._store.root,
+            "SWEEPER_SWEEP": self._sweep,
+            "SWEEPER_RUN": alarm.run,
+            "SWEEPER_ATTEMPT": str(alarm.attempt),
+            "SWEEPER_RULE": alarm.rule,
+            "SWEEPER_ALARM": json.dumps(alarm.document()),
+        }
+        output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the command ends
+        try:
+            process = subprocess.Popen(
+                argv,
+                cwd=self._cwd,
+                env=self._environment() | more,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            output.close()
+            self._ended(alarm, argv, f"did not start: {error}")
+            return
+        self._commands.append(_Command(alarm, argv, process, output, self._clock()))
+
+    def _environment(self) -> dict[str, str]:
+        """The environment in which the sweep was launched: ours may be a tmux server's."""
+        try:
+            return read_environment(self._env_file)
+        except SweeperError:
+            return dict(os.environ)
+
+    def _see_to_commands(self) -> None:
+        for command in list(self._commands):
+            code = command.process.poll()
+            late = self._clock() - command.begun > _COMMAND_SECONDS
+            if code is None and not late:
+                continue
+            if code is None:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(command.process.pid, signal.SIGKILL)
+                command.process.wait()
+            self._commands.remove(command)
+            said = _last_line(command.output)
+            command.output.close()
+            ended = f"took more than {_COMMAND_SECONDS:g} s" if late and code is None else None
+            ended = ended or ("" if code == 0 else f"ended with {code}")
+            self._ended(
+                command.alarm, command.argv, ended + (f": {said}" if ended and said else "")
+            )
+
+    def _ended(self, alarm: Alarm, argv: list[str], problem: str) -> None:
+        """Put on record how the command ended; `problem` is empty where it went well."""
+        if problem:
+            self._tell(f"on_alarm: {argv[0]} for {alarm.name} ({alarm.rule}) {problem}")
+        document = self._document(alarm, argv, problem or "done")
+        path = self._layout.action(alarm.run, alarm.attempt, alarm.rule)
+        with suppress(SweeperError):  # what was done is done; the record says that it was begun
+            self._store.replace(path, encode(document), durable=False)
+
+    def _document(
+        self, alarm: Alarm, argv: list[str] | None, outcome: str | None
+    ) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "time": timestamp(),
+            "by": self._own,
+            "actions": list(alarm.actions),
+            "command": argv,
+            "outcome": outcome,
+        }
+
+
+def _last_line(output: IO[bytes]) -> str:
+    size = output.seek(0, os.SEEK_END)
+    output.seek(max(0, size - 2000))
+    lines = output.read().decode("utf-8", "replace").strip().splitlines()
+    return lines[-1][:300] if lines else ""

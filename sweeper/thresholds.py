@@ -1,0 +1,138 @@
+"""What alarms watch for, and from which value on: the table that the grid, the rules and the
+documentation share. Pure, and no imports of ours: the grid reads it, and so does the launcher.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+__all__ = ["RULES", "Limits", "Rule", "Threshold", "resolve"]
+
+Limits = dict[str, dict[str, float]]
+"""Rule -> threshold -> value, for the rules that are on. Durations are in seconds."""
+
+
+class Threshold(NamedTuple):
+    """One number that a grid may change: its default, what it may be, what it means. `kind` says
+    how it is written: a number, a count of steps, a duration (`90s`, `1h30m`; kept in seconds)."""
+
+    default: float
+    least: float
+    most: float
+    meaning: str
+    kind: Literal["number", "count", "duration"] = "number"
+
+
+class Rule(NamedTuple):
+    """What a rule says is wrong, and its thresholds."""
+
+    meaning: str
+    thresholds: Mapping[str, Threshold]
+
+
+def _steps(default: int) -> Threshold:
+    return Threshold(default, 1, 50, "steps that it is judged over", "count")
+
+
+def _after(default: float, least: float, meaning: str) -> Threshold:
+    return Threshold(default, least, 1e9, meaning, "duration")
+
+
+RULES: dict[str, Rule] = {
+    "nan": Rule("a metric is NaN or infinite", {}),
+    "divergence": Rule(
+        "the loss goes up, and stays up",
+        {
+            "above": Threshold(2.0, 1.0, 1e6, "times the loss at the start"),
+            "lost": Threshold(0.5, 0.01, 1.0, "share of what the loss had fallen by, given back"),
+            "steps": _steps(5),
+        },
+    ),
+    "spike": Rule(
+        "the loss leaps in one step",
+        {
+            "above": Threshold(10.0, 1.0, 1e6, "deviations of its change in the last 20 steps"),
+            "lost": Threshold(0.5, 0.0, 1e6, "share of the loss at the start that it leaps by"),
+        },
+    ),
+    "collapse": Rule(
+        "the reward falls, and stays down",
+        {
+            "lost": Threshold(0.7, 0.01, 1.0, "share of the best reward that is gone"),
+            "steps": _steps(10),
+        },
+    ),
+    "entropy": Rule(
+        "the model samples always the same, before it is right",
+        {
+            "below": Threshold(0.02, 0.0, 100.0, "nats a token"),
+            "steps": _steps(8),
+        },
+    ),
+    "kl": Rule(
+        "the model that trains is far from the one that samples, or from its base",
+        {
+            "above": Threshold(0.5, 0.0, 1e6, "nats a token"),
+            "steps": _steps(3),
+        },
+    ),
+    "no_signal": Rule(
+        "all answers of a group earn the same: nothing to learn from",
+        {
+            "below": Threshold(0.01, 0.0, 1.0, "share of groups whose rewards differ, on average"),
+            "steps": _steps(8),
+        },
+    ),
+    "length": Rule(
+        "answers grow long, and no better",
+        {
+            "above": Threshold(3.0, 1.0, 1e6, "times the shortest of the last 60 steps"),
+            "steps": _steps(5),
+        },
+    ),
+    "truncation": Rule(
+        "answers are cut off at max_tokens",
+        {
+            "above": Threshold(0.6, 0.0, 1.0, "share of answers, on average"),
+            "steps": _steps(8),
+        },
+    ),
+    "stalled": Rule(
+        "no step for long, although the worker beats and nothing holds it back",
+        {
+            "after": _after(30.0, 1.0, "at least so long"),
+            "factor": Threshold(10.0, 1.0, 1e6, "times the longest of the last 50 steps"),
+            "first": _after(1800.0, 1.0, "without a first step (recipes; commands may write none)"),
+        },
+    ),
+    "paused": Rule(
+        "the service has held it back for long",
+        {"after": _after(3600.0, 1.0, "so long")},
+    ),
+    "heartbeat": Rule(
+        "its worker does not beat, and the backend says that it runs",
+        {"after": _after(180.0, 15.0, "so long, and no less than launch.lease")},
+    ),
+    "service": Rule("it has failed since the service did not answer", {}),
+    "disk": Rule(
+        "the disk that it writes to is nearly full",
+        {"below": Threshold(1.0, 0.0, 1e6, "GB free")},
+    ),
+    "memory": Rule(
+        "its machine, or its container, is nearly out of memory",
+        {"below": Threshold(0.03, 0.0, 1.0, "share of all memory that is free")},
+    ),
+}
+"""By name, in the order in which they are told."""
+
+
+def resolve(given: Mapping[str, Any] | None = None) -> Limits:
+    """The thresholds in force: the defaults, changed by what a grid has `given` (as `sweep.json`
+    has it: rule -> thresholds, or None for one that is off). What is not known here is passed
+    over: a newer version's."""
+    found: Limits = {}
+    for name, rule in RULES.items():
+        changed: Any = (given or {}).get(name, {})
+        if changed is not None:
+            own = {key: float(changed.get(key, t.default)) for key, t in rule.thresholds.items()}
+            found[name] = own
+    return found

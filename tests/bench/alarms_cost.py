@@ -1,0 +1,71 @@
+"""What a look of the alarms costs, in milliseconds of CPU.
+
+python tests/bench/alarms_cost.py [--runs 1000]
+"""
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable
+
+from sweeper.alarms.watcher import Seen, Watcher
+from sweeper.store.files import LocalStore
+from sweeper.store.layout import Layout
+from sweeper.thresholds import resolve
+
+LAYOUT = Layout("s")
+ROW = {f"some/key_{n}": 0.1 * n for n in range(17)} | {
+    "train_mean_nll": 1.0,
+    "optim/entropy": 1.0,
+    "env/all/reward/total": 0.3,
+}
+
+
+def write(root: str, run: str, steps: range) -> None:
+    folder = f"{root}/{LAYOUT.log_path(run, 1)}"
+    os.makedirs(folder, exist_ok=True)
+    with open(f"{folder}/metrics.jsonl", "a", encoding="utf-8") as file:
+        file.writelines(json.dumps({"step": step} | ROW) + "\n" for step in steps)
+
+
+def cost(act: Callable[[], object]) -> float:
+    begun = time.process_time()
+    act()
+    return 1000 * (time.process_time() - begun)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=1000)
+    count = parser.parse_args().runs
+    with tempfile.TemporaryDirectory() as root:
+        ids = [f"{n:012x}" for n in range(count)]
+        for run in ids:
+            write(root, run, range(3))
+        watcher = Watcher(
+            LocalStore(root),
+            LAYOUT,
+            resolve(),
+            set(),
+            clock=time.monotonic,
+            tell=print,
+            lease=60.0,
+            is_command=False,
+        )
+        seen = [Seen(run, 1, True, 1.0, {"paused": None}) for run in ids]
+        for _ in range(5):
+            watcher.look(seen)
+        idle = min(cost(lambda: watcher.look(seen)) for _ in range(5))
+        print(f"{count} runs, none with a new row: {idle:.1f} ms")
+        for run in ids[:10]:
+            write(root, run, range(3, 4))
+        print(f"{count} runs, 10 with a new row: {cost(lambda: watcher.look(seen)):.1f} ms")
+        write(root, ids[0], range(3, 20_000))
+        most = max(cost(lambda: watcher.look(seen[:1])) for _ in range(3))
+        print(f"one run with 20,000 new rows, of which a look takes a part: {most:.1f} ms")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,334 @@
+"""How good the alarms are: healthy runs and misconfigured ones, of our recipes on our engine.
+
+    python tests/bench/alarms_judged.py tune      the half that the defaults were chosen by
+    python tests/bench/alarms_judged.py judge     the other: other seeds
+    python tests/bench/alarms_judged.py replay tune     the rules as they are now, over what was run
+
+Each kind of run is a sweep, launched as a user does it; what counts is what its launcher put on
+record. A run of a kind that is wrong counts as caught when one of the rules that its kind is known
+by has said so; a healthy run is a false alarm when any has. Runs, and what there was to be seen of
+them, stay below --out.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sweeper.alarms import alarms
+from sweeper.alarms.watcher import Seen, Watcher
+from sweeper.engine import lifecycle
+from sweeper.engine.lifecycle import Settings
+from sweeper.engine.limits import Limits
+from sweeper.registry import Registry
+from sweeper.store.files import open_store
+from sweeper.store.layout import Layout
+from sweeper.thresholds import resolve
+
+WARM = {"task": "sorting", "length": 3, "letters": 4, "test_size": 16, "max_steps": 25}
+SFT = {"max_steps": 60, "batch_size": 16, "eval_every": 20, "test_size": 16}
+RL: dict[str, Any] = {
+    **{"task": "sorting", "length": 3, "letters": 4, "test_size": 16, "num_groups_to_log": 0},
+    **{"groups_per_batch": 8, "group_size": 16, "max_tokens": 6, "max_steps": 25},
+    **{"learning_rate": 1e-3, "eval_every": 0, "reward": "dense"},
+}
+ANY = ("nan", "divergence", "spike", "collapse", "entropy", "no_signal", "truncation", "length")
+
+
+class Kind(NamedTuple):
+    """A kind of run: its recipe, its configurations, the rules that know it (none: it is
+    healthy), what its engine is like, what happens to that, and sections of the grid."""
+
+    recipe: str
+    configs: list[dict[str, Any]]
+    rules: tuple[str, ...] = ()
+    limits: Limits = Limits()
+    accident: signal.Signals | None = None
+    never: tuple[str, ...] = ()
+    sections: dict[str, Any] = {}  # noqa: RUF012 - never changed
+    warm: bool = False
+
+
+KINDS = {
+    "healthy SFT": Kind(
+        "sft",
+        [
+            SFT | {"task": "sorting", "length": 3, "letters": 4},
+            SFT | {"task": "sorting", "length": 5, "letters": 8, "learning_rate": 2e-3},
+            SFT | {"task": "reversal", "length": 4, "letters": 6, "lora_rank": 4},
+            SFT | {"task": "addition", "digits": 1, "learning_rate": 4e-3},
+            SFT | {"task": "sorting", "length": 4, "letters": 4, "wrong_share": 0.2},
+        ],
+    ),
+    "healthy RL": Kind(
+        "rl",
+        [RL, RL | {"learning_rate": 2e-3}, RL | {"reward": "sparse"}, RL | {"loss_fn": "ppo"}],
+        warm=True,
+    ),
+    "SFT, learning rate too high": Kind(
+        "sft",
+        [
+            SFT | {"task": "sorting", "length": 3, "letters": 4, "learning_rate": r}
+            for r in (0.2, 0.5, 1.0, 5.0)
+        ],
+        ("divergence", "spike", "nan"),
+    ),
+    "RL, learning rate too high": Kind(
+        "rl", [RL | {"learning_rate": rate} for rate in (0.05, 0.2, 1.0)], ANY, warm=True
+    ),
+    "a reward without signal": Kind(
+        "rl",
+        # From random weights no answer is ever right.
+        [
+            RL | {"reward": "sparse", "length": n, "letters": 12, "max_tokens": n + 2}
+            for n in (5, 6)
+        ],
+        ("no_signal",),
+    ),
+    "max_tokens too short": Kind(
+        "rl",
+        [
+            RL | {"max_tokens": n, "reward": reward}
+            for n in (2, 3)
+            for reward in ("dense", "sparse")
+        ],
+        ("truncation",),
+        warm=True,
+    ),
+    "the engine is killed": Kind(
+        "sft",
+        [SFT | {"task": "sorting", "length": 3, "letters": 4, "max_steps": 20000}],
+        ("stalled", "service"),
+        accident=signal.SIGKILL,
+    ),
+    "the engine hangs": Kind(
+        "sft",
+        [SFT | {"task": "sorting", "length": 3, "letters": 4, "max_steps": 20000}],
+        ("stalled",),
+        accident=signal.SIGSTOP,
+    ),
+    "a rate limit": Kind(
+        "sft",
+        [SFT | {"task": "sorting", "length": 3, "letters": 4, "max_steps": 2000}],
+        ("paused",),
+        limits=Limits(rate_limit=0.1),
+        never=("stalled", "heartbeat"),
+        sections={"alarms": {"paused": {"after": "10s"}}},
+    ),
+}
+
+
+def seeds(half: str, kind: str, count: int) -> list[int]:
+    """Other ones in each half."""
+    return [2 * n + (half == "judge") + 1000 * (len(kind) % 7) for n in range(count)]
+
+
+class Bench:
+    """One half: its engines, its sweeps."""
+
+    def __init__(self, out: Path, half: str, healthy: int, wrong: int, parallel: int) -> None:
+        self.out, self.half, self.parallel = out / half, half, parallel
+        self.kinds = KINDS
+        self.counts = {True: healthy, False: wrong}
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.warm = str(self.out / "warm")
+
+    def run(self) -> None:
+        """Everything, one kind after the other."""
+        os.nice(10)
+        with self.engine("plain", Limits()) as (home, info):
+            command = [sys.executable, "-m", "recipes.sft", f"log_path={self.warm}"]
+            given = WARM | {"base_url": info.url, "eval_every": 0, "batch_size": 16, "seed": 77}
+            subprocess.run(
+                [*command, *(f"{k}={v}" for k, v in given.items())],
+                check=True,
+                stdout=subprocess.DEVNULL,
+            )
+            for name, kind in self.kinds.items():
+                if kind.accident is None and kind.limits == Limits():
+                    self.sweep(name, kind, home)
+        for name, kind in self.kinds.items():
+            if kind.accident is not None or kind.limits != Limits():
+                with self.engine(slug(name), kind.limits) as (home, info):
+                    self.sweep(name, kind, home, info)
+
+    def engine(self, name: str, limits: Limits) -> "Engine":
+        return Engine(str(self.out / f"home-{name}"), limits)
+
+    def sweep(
+        self, name: str, kind: Kind, home: str, info: lifecycle.EngineInfo | None = None
+    ) -> None:
+        """Launch the runs of a kind and wait; each configuration gets its share of the seeds."""
+        total = self.counts[not kind.rules]
+        total = (
+            total * 3 // 5 if name.endswith("SFT") else total * 2 // 5 if not kind.rules else total
+        )
+        drawn = seeds(self.half, name, total)
+        random.Random(name).shuffle(drawn)
+        warm = {"load_checkpoint_path": self.warm} if kind.warm else {}
+        given = [
+            kind.configs[n % len(kind.configs)] | warm | {"seed": seed}
+            for n, seed in enumerate(drawn)
+        ]
+        at_once = total if kind.accident or kind.limits != Limits() else self.parallel
+        grid = {
+            "name": slug(name),
+            "recipe": kind.recipe,
+            "service": "local",
+            "include": given,
+            "launch": {"backend": "local", "max_parallel": at_once, "grace": "3s"},
+            **kind.sections,
+        }
+        path = self.out / f"{slug(name)}.yaml"
+        path.write_text(json.dumps(grid))
+        command = [sys.executable, "-m", "sweeper", "launch", str(path), "--wait", "--live"]
+        environment = os.environ | {"SWEEPER_HOME": home, "SWEEPER_ROOT": str(self.out / "sweeps")}
+        begun = time.monotonic()
+        with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as launcher:
+            if kind.accident is not None and info is not None:
+                self._wait_for_steps(slug(name), total)
+                os.kill(info.pid, kind.accident)
+            if at_once == total:
+                self._wait_for_alarms(name, kind)
+                cancel = [sys.executable, "-m", "sweeper", "cancel", slug(name)]
+                subprocess.run(cancel, env=environment, stdout=subprocess.DEVNULL, check=False)
+            launcher.wait()
+        print(f"{name}: {total} runs, {time.monotonic() - begun:.0f} s", flush=True)
+
+    def _wait_for_alarms(self, name: str, kind: Kind) -> None:
+        """Until every run has been caught, or it has been long enough."""
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            time.sleep(1)
+            if (self.out / "sweeps" / slug(name) / "sweep.json").exists():
+                found = recorded(self.out, name)
+                if all(set(said) & set(kind.rules) for said in found.values()):
+                    return
+
+    def _wait_for_steps(self, sweep: str, runs: int) -> None:
+        """Until every run has trained some steps."""
+        folder = self.out / "sweeps" / sweep / "runs"
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            sizes = [path.stat().st_size for path in folder.glob("*/metrics.jsonl")]
+            if len(sizes) == runs and min(sizes) > 5000:
+                return
+            time.sleep(0.5)
+        raise SystemExit(f"{sweep}: its runs do not train")
+
+
+class Engine:
+    """An engine with a home of its own, gone afterwards."""
+
+    def __init__(self, home: str, limits: Limits) -> None:
+        self._home, self._limits = home, limits
+
+    def __enter__(self) -> tuple[str, lifecycle.EngineInfo]:
+        self._info = lifecycle.start(home=self._home, settings=Settings(limits=self._limits))
+        return self._home, self._info
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            os.kill(self._info.pid, signal.SIGCONT)
+        except ProcessLookupError:
+            return  # it was killed
+        lifecycle.stop(self._home)
+
+
+def slug(name: str) -> str:
+    return "-".join("".join(c if c.isalnum() else " " for c in name).lower().split())
+
+
+def recorded(out: Path, name: str) -> dict[str, dict[str, Any]]:
+    """Run -> rule -> the alarm, as the launcher has put it on record."""
+    store = open_store(str(out / "sweeps"))
+    sweep = Registry(store.root).sweep(slug(name))
+    found: dict[str, dict[str, Any]] = {run.id: {} for run in sweep.runs}
+    for alarm in alarms(store, slug(name)):
+        found[alarm.run][alarm.rule] = alarm
+    return found
+
+
+def replayed(out: Path, name: str) -> dict[str, dict[str, Any]]:
+    """The same by the rules over metrics and rollouts as they are now."""
+    store, layout = open_store(str(out / "sweeps")), Layout(slug(name))
+    found: dict[str, dict[str, Any]] = {}
+    for run in Registry(store.root).sweep(slug(name)).runs:
+        said: dict[str, Any] = {}
+        watcher = Watcher(
+            store, layout, resolve(), set(), clock=lambda: 0.0, tell=print, lease=60.0,
+            is_command=False,
+        )  # fmt: skip
+        over: set[tuple[str, int]] = set()
+        while not over:
+            seen, over = watcher.look([Seen(run.id, 1, False)])
+            said |= {one.rule: one.evidence for one in seen}
+        found[run.id] = said
+    return found
+
+
+def lines(
+    out: Path, read: Callable[[Path, str], dict[str, dict[str, Any]]], *, details: bool
+) -> Iterator[str]:
+    """The table, in Markdown."""
+    yield "| runs | number | caught | which rules said so | step, median |"
+    yield "|---|---|---|---|---|"
+    for name, kind in KINDS.items():
+        by_clock = kind.accident is not None or kind.limits != Limits()
+        if not (out / "sweeps" / slug(name)).exists() or (by_clock and read is replayed):
+            continue
+        found = read(out, name)
+        if kind.rules:
+            right = [said for said in found.values() if set(said) & set(kind.rules)]
+            right = [said for said in right if not set(said) & set(kind.never)]
+            told = f"{len(right)} ({len(right) / len(found):.0%})"
+        else:
+            told = f"false alarms: {sum(bool(said) for said in found.values())}"
+        rules = Counter(rule for said in found.values() for rule in said)
+        shown = ", ".join(f"{rule} {count}" for rule, count in rules.most_common())
+        steps = [min((a.step for a in said.values() if a.step is not None), default=None)
+                 for said in found.values() if said]  # fmt: skip
+        known = sorted(step for step in steps if step is not None)
+        middle = f"{known[len(known) // 2]:g}" if known else ""
+        yield f"| {name} | {len(found)} | {told} | {shown} | {middle} |"
+        if details:
+            for run, said in found.items():
+                if bool(said) != bool(kind.rules) or (
+                    kind.rules and not set(said) & set(kind.rules)
+                ):
+                    yield f"    {run}: " + ("; ".join(f"{r}: {a.message}" for r, a in said.items()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("half", choices=("tune", "judge", "replay"))
+    parser.add_argument("of", nargs="?", choices=("tune", "judge"), default="tune")
+    parser.add_argument("--out", type=Path, default=Path("build/alarms"), help="where runs stay")
+    parser.add_argument("--healthy", type=int, default=100, help="healthy runs")
+    parser.add_argument("--wrong", type=int, default=12, help="runs of each kind that is wrong")
+    parser.add_argument("--parallel", type=int, default=2)
+    parser.add_argument("--only", action="append", choices=KINDS, help="this kind; repeatable")
+    parser.add_argument("--table", action="store_true", help="only the table, of what was run")
+    given = parser.parse_args()
+    half = given.of if given.half == "replay" else given.half
+    out = given.out.resolve()
+    if given.half != "replay" and not given.table:
+        bench = Bench(out, half, given.healthy, given.wrong, given.parallel)
+        bench.kinds = {name: KINDS[name] for name in given.only} if given.only else KINDS
+        bench.run()
+    read = replayed if given.half == "replay" else recorded
+    print("\n".join(lines(out / half, read, details=given.half == "replay")))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""Alarms end to end: real runs, a real launcher that is killed, `on_alarm`, a service that holds
+runs back."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.alarms import alarms, names
+from sweeper.engine import lifecycle
+from sweeper.engine.lifecycle import Settings
+from sweeper.engine.limits import Limits
+from sweeper.store.documents import read_json
+from sweeper.store.files import open_store
+from sweeper.store.layout import Layout
+
+pytestmark = pytest.mark.e2e
+
+SECONDS = 120
+
+TOY = """
+import json, os, sys, time
+kind, folder = sys.argv[1:]
+values = {
+    "diverge": [2.0 ** n for n in range(10)],
+    "broken": [3.0, 2.0, float("nan")],
+    "stall": [3.0, 2.5, 2.0],
+    "fine": [3.0 - 0.1 * n for n in range(20)],
+}[kind]
+with open(os.path.join(folder, "metrics.jsonl"), "a") as file:
+    for step, loss in enumerate(values):
+        file.write(json.dumps({"step": step, "loss": loss}) + "\\n")
+        file.flush()
+        time.sleep(0.1)
+if kind != "fine":
+    time.sleep(600)
+"""
+NOTIFY = """
+import json, os, sys
+alarm = json.loads(os.environ["SWEEPER_ALARM"])
+line = json.dumps([sys.argv[2:], alarm["rule"], os.environ["SWEEPER_RULE"], alarm["message"]])
+descriptor = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+os.write(descriptor, line.encode() + b"\\n")
+print("nobody listens")
+sys.exit(3)
+"""
+
+
+class Scene:
+    """A folder with a store, and `sweeper` as a user has it."""
+
+    def __init__(self, folder: Path, home: str) -> None:
+        self.folder = folder
+        self.store = open_store(str(folder / "sweeps"))
+        self.env = os.environ | {"SWEEPER_HOME": home, "SWEEPER_ROOT": self.store.root}
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "sweeper", *arguments]
+
+    def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            self.command(*arguments),
+            cwd=self.folder,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def launching(self, grid: dict[str, Any]) -> "subprocess.Popen[str]":
+        (self.folder / "grid.yaml").write_text(json.dumps(grid))
+        return subprocess.Popen(
+            self.command("launch", "grid.yaml", "--wait", "--live"),
+            cwd=self.folder,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def until(self, condition: Callable[[], Any]) -> Any:
+        deadline = time.monotonic() + SECONDS
+        while not (found := condition()):
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        return found
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path, str(tmp_path / "home"))
+
+
+def toys(scene: Scene) -> dict[str, Any]:
+    (scene.folder / "toy.py").write_text(TOY)
+    (scene.folder / "notify.py").write_text(NOTIFY)
+    ledger = str(scene.folder / "ledger")
+    notify = [sys.executable, "notify.py", ledger, "{name}; touch {rule}", "{sweep}"]
+    return {
+        "name": "toys",
+        "command": [sys.executable, "toy.py", "{kind}", "{log_path}"],
+        "grid": {"kind": ["diverge", "broken", "stall", "fine"]},
+        "alarms": {"stalled": {"after": "10s", "factor": 1, "first": "12s"}},
+        "on_alarm": {"run": notify, "stop": "run", "rules": ["divergence", "nan", "stalled"]},
+        "launch": {"backend": "local", "max_parallel": 4, "grace": "2s"},
+    }
+
+
+def test_each_is_said_and_acted_on_once_though_its_launcher_is_killed(scene: Scene) -> None:
+    grid, layout = toys(scene), Layout("toys")
+    with scene.launching(grid) as first:
+
+        def acted() -> bool:
+            paths = scene.store.names(layout.alarms)
+            done = (path for path in paths if path.endswith(".action.json"))
+            return any(read_json(scene.store, path)["outcome"] for path in done)
+
+        scene.until(acted)
+        os.kill(first.pid, signal.SIGKILL)
+    with scene.launching(grid) as second:
+        _, told = second.communicate(timeout=SECONDS)
+    assert second.returncode == 3
+    found = {alarm.name: alarm for alarm in alarms(scene.store, "toys")}
+    assert {name: alarm.rule for name, alarm in found.items()} == {
+        "kind=diverge": "divergence",
+        "kind=broken": "nan",
+        "kind=stall": "stalled",
+    }
+    assert found["kind=broken"][5:7] == ("loss", 2)
+    assert found["kind=stall"].step == 2
+    acts = [json.loads(line) for line in (scene.folder / "ledger").read_text().splitlines()]
+    expected = [
+        [[f"{name}; touch {a.rule}", "toys"], a.rule, a.rule, a.message]
+        for name, a in found.items()
+    ]
+    assert sorted(acts) == sorted(expected)
+    assert "alarm: kind=stall: stalled: no step for " in told
+    assert "ended with 3: nobody listens" in told
+    states = json.loads(scene.run("status", "toys", "--json").stdout)["runs"]
+    assert {run["name"]: run["state"] for run in states} == {
+        "kind=diverge": "cancelled",
+        "kind=broken": "cancelled",
+        "kind=stall": "cancelled",
+        "kind=fine": "succeeded",
+    }
+
+
+def test_the_verb(scene: Scene) -> None:
+    grid = toys(scene) | {"grid": {"kind": ["broken", "fine"]}}
+    assert scene.run("alarms", "toys").returncode == 5
+    with scene.launching(grid) as launcher:
+        launcher.communicate(timeout=SECONDS)
+    shown = scene.run("alarms", "toys")
+    assert shown.returncode == 0
+    assert "loss is NaN at step 2 (on_alarm: stop run, run: ended with 3" in shown.stdout
+    assert "nan: look at the step before" in shown.stdout
+    document = json.loads(scene.run("alarms", "toys", "kind=broken", "--json").stdout)
+    [alarm] = document["alarms"]
+    assert (alarm["rule"], alarm["key"], alarm["step"], alarm["value"]) == ("nan", "loss", 2, "NaN")
+    assert alarm["current"]
+    assert scene.run("alarms", "toys", "kind=fine").stdout == "toys: no alarms\n"
+
+
+@pytest.fixture
+def limited(tmp_path: Path) -> Iterator[str]:
+    """The home of an engine that takes a request in 20 seconds."""
+    pytest.importorskip("tinker")
+    home = str(tmp_path / "home")
+    settings = Settings(limits=Limits(rate_limit=0.05))
+    null = subprocess.DEVNULL
+    with subprocess.Popen(
+        lifecycle.command(home, settings=settings), stdin=null, stderr=null
+    ) as engine:
+        try:
+            lifecycle.wait(home, timeout=60)
+            yield home
+        finally:
+            engine.terminate()
+
+
+def test_a_run_that_the_service_holds_back_waits_and_is_not_stalled(
+    tmp_path: Path, limited: str
+) -> None:
+    scene, layout = Scene(tmp_path, limited), Layout("limited")
+    # Were it not seen to be paused it would be stalled well before it has been paused for long.
+    grid = {
+        "name": "limited",
+        "recipe": "sft",
+        "service": "local",
+        "base": {"max_steps": 5, "length": 2, "letters": 2, "test_size": 1},
+        "alarms": {"stalled": {"first": "35s"}, "paused": {"after": "40s"}},
+        "launch": {"backend": "local", "grace": "1s"},
+    }
+    with scene.launching(grid) as launcher:
+        scene.until(lambda: scene.store.exists(layout.alarms) and names(scene.store, layout))
+        [run] = json.loads(scene.run("status", "limited", "--json").stdout)["runs"]
+        assert run["state"] == "running"
+        assert run["observed"].startswith("paused: rate limit since ")
+        [alarm] = alarms(scene.store, "limited")
+        assert alarm.rule == "paused"
+        assert "rate_limit since " in alarm.message
+        assert scene.run("cancel", "limited").returncode == 0
+        launcher.communicate(timeout=SECONDS)

@@ -1,0 +1,311 @@
+"""Each rule of the alarms, both ways: what it must say, and where it must be silent."""
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.alarms.history import Evidence, History, Vitals, deviation, median
+from sweeper.alarms.keys import role_of
+from sweeper.alarms.rollouts import summarise
+from sweeper.alarms.rules import ADVICE, ROW_RULES, judge
+from sweeper.alarms.vitals import VITALS, judge_vitals
+from sweeper.thresholds import RULES, resolve
+
+LOSS, REWARD, LENGTH = "train_mean_nll", "env/all/reward/total", "env/all/ac_tokens_per_turn"
+MIXED, GOOD = "env/all/by_group/frac_mixed", "env/all/by_group/frac_all_good"
+FALLING = [7.0, 4.6, 2.7, 2.0, 1.6, 1.1, 1.1, 1.2, 1.1, 0.8, 1.0, 0.7, 0.7, 0.5, 0.5, 0.4, 0.3, 0.2]
+
+
+def no_failure(rule: str, error: Exception) -> None:
+    raise AssertionError(rule) from error
+
+
+def run(
+    rows: Iterable[Mapping[str, Any]],
+    extra: Mapping[str, list[float]] | None = None,
+    given: Mapping[str, Any] | None = None,
+) -> dict[str, Evidence]:
+    """What the rules find in these rows: the first evidence of each."""
+    history, limits, found = History(), resolve(given), dict[str, Evidence]()
+    for step, row in enumerate(rows):
+        more = {role: values[step] for role, values in (extra or {}).items()}
+        history.add({"step": step, **row}, more)
+        for rule, evidence in judge(history, limits, no_failure).items():
+            found.setdefault(rule, evidence)
+    return found
+
+
+def of(key: str, values: Iterable[float], **others: Iterable[float]) -> list[dict[str, float]]:
+    return [{key: value} for value in values]
+
+
+def both(**columns: list[float]) -> list[dict[str, float]]:
+    names = {"reward": REWARD, "length": LENGTH, "mixed": MIXED, "good": GOOD}
+    count = len(next(iter(columns.values())))
+    return [{names.get(k, k): v[n] for k, v in columns.items()} for n in range(count)]
+
+
+def test_a_run_that_learns_is_left_alone() -> None:
+    rewards = [0.1, 0.15, 0.1, 0.3, 0.25, 0.4, 0.35, 0.5, 0.45, 0.6, 0.55, 0.7, 0.6, 0.8, 0.9, 0.9]
+    size = len(rewards)
+    rows = both(
+        reward=rewards,
+        mixed=[0.6] * size,
+        good=[0.1] * size,
+        length=[4.0, 4.2] * (size // 2),
+        entropy=[1.0 - n / 20 for n in range(size)],
+        kl=[1e-3] * size,
+    )
+    assert run(rows) == {}
+    assert run(of(LOSS, [*FALLING, 0.21, 0.16, 0.05, 0.15, 0.04])) == {}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_nan(value: float) -> None:
+    found = run([{LOSS: 1.0, "any/key": 2.0}, {LOSS: 0.9, "any/key": value}])
+    assert found["nan"][:2] == ("any/key", 1)
+    assert found["nan"].value == pytest.approx(value, nan_ok=True)
+    assert (
+        run([{"text": "NaN", "n": 10**400, "flag": True, "none": None, "list": [math.nan]}]) == {}
+    )
+
+
+def test_divergence() -> None:
+    found = run(of(LOSS, [7.11, 4.21, 170, 27.4, 54.8, 163, 40.3]))["divergence"]
+    assert found.step == 5
+    assert found.value == 54.8
+    assert found.bound == pytest.approx(2 * 7.11)
+    assert "7.11 at the start" in found.message
+    given_back = run(of(LOSS, [*FALLING, *([4.5] * 6)]))["divergence"]
+    assert given_back.bound is not None
+    assert given_back.bound < 4.5
+    assert "divergence" not in run(of(LOSS, [*FALLING, 4.5, 4.5, 0.3, 0.2, 0.2, 0.2]))
+    assert run(of(LOSS, [1.0, 1.3, 0.8, 1.2, 0.9, 1.3, 1.2, 0.8, 1.3, 1.25, 1.2, 1.3])) == {}
+
+
+def test_a_loss_below_zero_does_not_diverge_by_its_ratio() -> None:
+    assert run(of("loss", [-0.01, 0.02, -0.03, 0.05, 0.04, -0.05, 0.06, 0.05, 0.06])) == {}
+
+
+def test_spike() -> None:
+    found = run(of(LOSS, [*FALLING, 9.0, 0.2, 0.2]))
+    assert set(found) == {"spike"}
+    assert found["spike"].step == len(FALLING)
+    assert run(of(LOSS, [*FALLING, 0.9, 0.2, 0.2])) == {}  # large beside 0.2, small beside 7
+    assert run(of(LOSS, [7.0, 5.0, 60.0, 4.0, 3.0, 2.0])) == {}  # too early to tell
+    assert run(of(LOSS, [*FALLING, 9.0]), given={"spike": {"lost": 2.0}}) == {}
+
+
+def test_collapse() -> None:
+    found = run(of(REWARD, [0.3, 0.4, 0.5, 0.6, 0.6, 0.6, 0.6, *([0.02] * 10)]))["collapse"]
+    assert found.bound == pytest.approx(0.3 * 0.6)
+    assert found.step is not None
+    assert found.step <= 16
+    noisy = [0.0, 0.3, 0.1, 0.0, 0.2, 0.3, 0.0, 0.1, 0.3, 0.2] * 3
+    assert run(of(REWARD, noisy)) == {}
+    assert run(of(REWARD, [0.0] * 30)) == {}
+    worse = run(of("reward", [-5.0, -4.0, -3.0, -2.0, -1.0, -1.0, -1.0, *([-5.0] * 10)]))
+    assert set(worse) == {"collapse"}
+    assert run(of("reward", [-5.0, -4.0, -3.0, -2.0, -1.0, -1.0, -1.0] * 2)) == {}
+
+
+def test_entropy() -> None:
+    low = [2.0, 1.0, 0.5, *([0.001] * 8)]
+    assert set(run(both(entropy=low, reward=[0.2] * 11))) == {"entropy"}
+    assert run(both(entropy=low, reward=[0.97] * 11)) == {}  # it is sure, and right
+    assert run(both(entropy=low, good=[0.8] * 11, mixed=[0.2] * 11)) == {}
+    assert run(both(entropy=[1.0, 0.1, 0.05, *([0.03] * 8)])) == {}
+    raised = {"entropy": {"below": 0.05}}
+    assert set(run(both(entropy=[1.0, 0.1, 0.05, *([0.03] * 8)]), given=raised)) == {"entropy"}
+
+
+def test_kl() -> None:
+    key = "optim/kl_sample_train_v2"
+    assert set(run(of(key, [0.001, 0.7, 0.8, 0.9]))) == {"kl"}
+    assert run(of(key, [0.6, 0.07, 0.05, 0.02])) == {}
+    assert set(run(of(key, [0.1] * 3), given={"kl": {"above": 0.05}})) == {"kl"}
+    assert run(of(key, [5.0] * 5), given={"kl": None}) == {}
+
+
+def test_no_signal() -> None:
+    found = run(both(mixed=[0.0] * 8, good=[0.0] * 8))["no_signal"]
+    assert (found.key, found.step, found.value) == (MIXED, 7, 0.0)
+    assert run(both(mixed=[0.0] * 7, good=[0.0] * 7)) == {}
+    assert run(both(mixed=[0.0] * 12, good=[1.0] * 12)) == {}  # it can do them all
+    assert run(both(mixed=[0.0, 0.125] * 6, good=[0.0] * 12)) == {}
+    inverted = of("frac_reward_zero_std", [1.0] * 8)
+    assert set(run(inverted)) == {"no_signal"}
+    assert run(of("frac_reward_zero_std", [0.5] * 12)) == {}
+
+
+def test_length() -> None:
+    grown = [4.0] * 10 + [6.0, 9.0, 12.0, 14.0, 16.0, 18.0, 20.0]
+    found = run(both(length=grown, reward=[0.3] * 17))["length"]
+    assert found.bound == 12
+    assert run(both(length=grown, reward=[0.1 + n / 20 for n in range(17)])) == {}  # and better
+    assert run(both(length=[4.0, 6.0, 5.0, 8.0, 6.0] * 4)) == {}
+    assert set(run(both(length=grown))) == {"length"}
+
+
+def test_truncation() -> None:
+    rows = [{REWARD: 0.3}] * 12
+    assert set(run(rows, {"truncated": [0.9] * 12})) == {"truncation"}
+    assert run(rows, {"truncated": [0.9, 0.5, 0.3, 0.2] + [0.1] * 8}) == {}
+    assert set(run(of("completions/clipped_ratio", [0.8] * 8))) == {"truncation"}
+
+
+def test_rollouts_tell_what_metrics_do_not() -> None:
+    def line(group: int, reward: float, **metrics: float) -> bytes:
+        turn = {"ac_len": 6, "metrics": metrics}
+        row = {"group_idx": group, "total_reward": reward, "steps": [turn]}
+        return json.dumps(row).encode() + b"\n"
+
+    cut = {"stop/max_tokens": 1.0}
+    data = line(0, 1.0) + line(0, 1.0) + line(1, 0.0, **cut) + line(1, 0.5)
+    found = summarise(data)
+    assert found == {"reward": 0.625, "mixed": 0.5, "good": 0.5, "truncated": 0.25, "length": 6}
+    # A group that may have been cut in two says nothing of its answers.
+    assert summarise(data + line(2, 0.0) + b'{"group_idx": 2, "total_rew')["mixed"] == 0.5
+    assert summarise(b"") == {}
+    assert summarise(
+        b'{"steps": 3}\n{"steps": [{"metrics": []}, 4], "group_idx": null}\n[1]\n'
+    ) == {"truncated": 0.0}
+    rows = [{"other": 1.0}] * 8
+    assert set(run(rows, {"mixed": [0.0] * 8, "good": [0.0] * 8})) == {"no_signal"}
+
+
+VITAL = Vitals(quiet=1.0, longest=2.0, lease=60.0, is_command=False)
+
+
+def vital(given: Mapping[str, Any] | None = None, **changes: Any) -> dict[str, Evidence]:
+    history = History()
+    history.add({"step": 7})
+    history.vitals = VITAL._replace(**changes)
+    return judge_vitals(history, resolve(given), no_failure)
+
+
+def test_stalled() -> None:
+    assert vital() == {}
+    found = vital(quiet=31.0)["stalled"]
+    assert (found.step, found.value, found.bound) == (7, 31.0, 30.0)
+    assert vital(quiet=31.0, longest=20.0) == {}  # it is slow by nature
+    assert set(vital(quiet=201.0, longest=20.0)) == {"stalled"}
+    assert vital(quiet=500.0, paused="rate_limit since 12:00") == {}
+    assert vital(quiet=150.0, beat_quiet=100.0) == {}  # its worker is silent: not this rule's
+
+
+def test_stalled_before_the_first_step() -> None:
+    assert vital(quiet=100.0, longest=None, others=4.0) != {}
+    assert vital(quiet=100.0, longest=None, others=60.0) == {}
+    assert vital(quiet=1799.0, longest=None) == {}
+    assert set(vital(quiet=1801.0, longest=None)) == {"stalled"}
+    assert vital(quiet=1e6, longest=None, is_command=True) == {}  # it may write no metrics
+
+
+def test_paused() -> None:
+    assert vital(paused="capacity since 12:00", paused_s=3599.0) == {}
+    assert set(vital(paused="capacity since 12:00", paused_s=3601.0)) == {"paused"}
+    assert vital(given={"paused": None}, paused="quota", paused_s=1e6) == {}
+
+
+def test_heartbeat() -> None:
+    assert vital(beat_quiet=179.0) == {}
+    assert set(vital(beat_quiet=181.0)) == {"heartbeat"}
+    assert vital(beat_quiet=181.0, lease=600.0) == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("error: the service at http://127.0.0.1:1 is gone ([Errno 111] Connection refused)", True),
+        ("tinker.APIConnectionError: Connection error.", True),
+        ("httpx.ConnectError: [Errno -3] Temporary failure in name resolution", True),
+        ("tinker.InternalServerError: 503 Service Unavailable", True),
+        ("RuntimeError: the toy was told to fail", False),
+        ("step 503 is bad", False),
+        ("", False),
+    ],
+)
+def test_service(line: str, said: bool) -> None:
+    assert set(vital(failed=line)) == ({"service"} if said else set())
+
+
+def test_disk_and_memory() -> None:
+    assert vital(disk_free=2e9, memory_free=2e9, memory_total=16e9) == {}
+    assert set(vital(disk_free=0.5e9)) == {"disk"}
+    assert set(vital(memory_free=0.4e9, memory_total=16e9)) == {"memory"}
+    assert vital(memory_free=0.0, memory_total=0.0) == {}
+    assert set(vital(given={"disk": {"below": 5}}, disk_free=4e9)) == {"disk"}
+
+
+def test_a_rule_that_fails_does_not_silence_the_others() -> None:
+    history, failed = History(), list[str]()
+    history.add({"step": 0, LOSS: 1.0, "x": math.nan})
+    limits = resolve() | {"divergence": {}}
+    for _ in range(8):
+        history.add({"step": 1, LOSS: 1.0, "x": math.nan})
+        found = judge(history, limits, lambda rule, _: failed.append(rule))
+    assert "nan" in found
+    assert set(failed) == {"divergence"}
+
+
+def test_rules_thresholds_and_advice_belong_together() -> None:
+    assert {rule.name for rule in ROW_RULES} | set(VITALS) == set(RULES) == set(ADVICE)
+    for rule in RULES.values():
+        for threshold in rule.thresholds.values():
+            assert threshold.least <= threshold.default <= threshold.most
+
+
+def test_thresholds_in_force() -> None:
+    found = resolve({"kl": {"above": 2, "newer": 3}, "spike": None, "newer": {"x": 1}})
+    assert found["kl"] == {"above": 2.0, "steps": 3.0}
+    assert "spike" not in found
+    assert "newer" not in found
+    assert set(resolve()) == set(RULES)
+
+
+def test_keys_are_known_by_name() -> None:
+    assert role_of("loss", ["lr", "train/loss", "test/loss"]) == "train/loss"
+    assert role_of("loss", ["test/nll", "eval_loss"]) is None
+    assert role_of("loss", ["actor/total_loss"]) == "actor/total_loss"
+    assert role_of("kl", ["optim/kl_sample_train_v1", "optim/kl_sample_train_v2"]) == (
+        "optim/kl_sample_train_v2"
+    )
+    assert role_of("reward", ["test/reward", "train/mean_reward"]) == "train/mean_reward"
+    assert role_of("entropy", ["actor/entropy", "entropy_coef"]) == "actor/entropy"
+    assert role_of("length", ["completions/mean_length"]) == "completions/mean_length"
+
+
+def test_history_stays_small() -> None:
+    history = History()
+    for step in range(500):
+        history.add({"step": step, LOSS: 1.0})
+    assert len(history.series["loss"].values) == 60
+    assert history.series["loss"].count == 500
+
+
+def test_statistics() -> None:
+    assert median([3, 1, 2]) == 2
+    assert median([4, 1, 2, 3]) == 2.5
+    assert math.isnan(median([]))
+    assert deviation([1, 1, 1, 100]) == 0
+    assert deviation([1, 2, 3, 4, 5]) == pytest.approx(1.4826)
+
+
+def test_the_documentation_has_every_rule_and_default() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "alarms.md").read_text()
+    for name, rule in RULES.items():
+        row = next(line for line in text.splitlines() if line.startswith(f"| `{name}` |"))
+        for key, threshold in rule.thresholds.items():
+            value = threshold.default
+            shown = f"{value:g}"
+            if threshold.kind == "duration":
+                unit = 3600 if value >= 3600 else 60 if value >= 60 else 1
+                shown = f"{value / unit:g} " + {3600: "h", 60: "min", 1: "s"}[unit]
+            assert re.search(rf"\*{key}\* \(?{re.escape(shown)}\b", row), (name, key)
+        assert text.count(f"| `{name}` |") == 2  # and what to do

@@ -1,0 +1,56 @@
+"""The sections `alarms` and `on_alarm` of a grid: what they come to, and what is wrong where."""
+
+import pytest
+
+from sweeper.errors import GridError
+from sweeper.grid import parse_grid
+from sweeper.grid.alarms import OnAlarm
+from sweeper.planner.plan import plan
+
+
+def test_what_they_come_to() -> None:
+    grid = parse_grid(
+        "recipe: r\nalarms: {spike: off, nan: on, kl: {above: 1}, stalled: {after: 2m}}\n"
+        "on_alarm: {run: [notify, '{name}', 3], stop: sweep, rules: [nan, kl, nan]}",
+        "g.yaml",
+    )
+    assert grid.alarms == {"spike": None, "kl": {"above": 1.0}, "stalled": {"after": 120.0}}
+    assert grid.on_alarm == OnAlarm(("notify", "{name}", "3"), "sweep", ("nan", "kl"))
+    empty = parse_grid("recipe: r", "g.yaml")
+    assert (empty.alarms, empty.on_alarm) == (None, None)
+
+
+def test_they_are_in_the_plan_and_change_no_id() -> None:
+    grid = {"name": "v", "recipe": "sft", "base": {"lora_rank": 8}}
+    more = {"alarms": {"kl": "off"}, "on_alarm": {"stop": "run"}}
+    bare, changed = (plan(g, validate=False) for g in (grid, grid | more))
+    assert bare.runs[0].id == changed.runs[0].id
+    assert (bare.document()["alarms"], bare.document()["on_alarm"]) == ({}, None)
+    assert changed.document()["alarms"] == {"kl": None}
+    assert changed.document()["on_alarm"] == {"run": None, "stop": "run", "rules": None}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("alarms: {klt: off}", "2:10: unknown key 'klt' in alarms (did you mean 'kl'?)"),
+        ("alarms: {kl: 1}", "2:14: alarms.kl is an integer; it takes off, or a mapping of above, "),
+        ("alarms: {nan: 1}", "2:15: alarms.nan is an integer; it takes on or off"),
+        ("alarms: {kl: {abov: 1}}", "2:15: unknown key 'abov' in alarms.kl (did you mean 'above'?"),
+        ("alarms: {kl: {above: no}}", "2:22: alarms.kl.above takes a number from 0 to 1e+06"),
+        ("alarms: {kl: {steps: 0}}", "2:22: alarms.kl.steps takes an integer from 1 to 50"),
+        ("alarms: {paused: {after: x}}", "2:26: alarms.paused.after takes a duration such as"),
+        ("alarms: {heartbeat: {after: 1s}}", "2:29: alarms.heartbeat.after is at least 15s"),
+        ("on_alarm: {rules: [nan]}", "2:11: on_alarm needs run (a command) or stop"),
+        ("on_alarm: {stop: runs}", "2:18: on_alarm.stop: 'runs' is not one of run, sweep"),
+        ("on_alarm: {stop: run, rules: [klt]}", "2:31: on_alarm.rules: 'klt' is not a rule (did"),
+        ("on_alarm: {run: [a, '{nme}']}", "2:21: on_alarm.run: no value for {nme} (did you mean"),
+        ("on_alarm: {run: [a, '}']}", "2:21: on_alarm.run: a stray brace"),
+        ("on_alarm: {run: a b}", "2:17: on_alarm.run is a string; it takes a list such as"),
+    ],
+)
+def test_a_mistake_is_told_with_its_place(text: str, told: str) -> None:
+    with pytest.raises(GridError) as caught:
+        parse_grid(f"recipe: r\n{text}", "g.yaml")
+    [problem] = caught.value.problems
+    assert problem.startswith(f"g.yaml:{told}")
