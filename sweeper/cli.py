@@ -100,6 +100,13 @@ def _json(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--json", action="store_true", help="print one JSON object")
 
 
+def _doctor(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--backend", help="look at what this backend needs, too (aws-batch, slurm)")
+    verb.add_argument(
+        "--grid", metavar="FILE", help="a grid, whose `launch` says how (default: config.toml)"
+    )
+
+
 def _grid(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("grid", help="the grid, a YAML file")
     verb.add_argument(
@@ -128,6 +135,7 @@ def _launch(verb: argparse.ArgumentParser) -> None:
 
 def _wait(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--wait", action="store_true", help="be the launcher until all runs ended")
+    verb.add_argument("--plain", action="store_true", help="with --wait: lines, not the live view")
 
 
 def _runs(verb: argparse.ArgumentParser) -> None:
@@ -150,10 +158,22 @@ def _status(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--follow", action="store_true", help="again and again until it has ended")
 
 
+def _watch(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("sweep", nargs="?", help="a sweep (default: the newest)")
+    verb.add_argument("--plain", action="store_true", help="lines, as without a terminal")
+    verb.add_argument(
+        "--until-ended",
+        action="store_true",
+        help="leave ten minutes after the sweep has ended and the last key",
+    )
+    # By `launch --wait`, which shows this view and may end before it: its process.
+    verb.add_argument("--guest", type=int, help=argparse.SUPPRESS)
+
+
 def _logs(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("run", help="sweep/name, the beginning of one, or an id")
-    verb.add_argument("-f", "--follow", action="store_true", help="go on until the run has ended")
-    verb.add_argument("-n", "--lines", type=int, help="only the last LINES lines")
+    verb.add_argument("-f", "--follow", action="store_true", help="go on until all have ended")
+    verb.add_argument("-n", "--lines", type=int, help="only the last LINES lines of each")
+    verb.add_argument("--grep", metavar="PATTERN", help="only lines that this is found in")
 
 
 def _attach(verb: argparse.ArgumentParser) -> None:
@@ -217,6 +237,7 @@ VERBS = {
     "status": _Verb(
         "verbs.watching", "where sweeps, or the runs of one, stand", _root, _json, _select, _status
     ),
+    "watch": _Verb("watch.opening", "a sweep on the whole screen, live", _root, _watch),
     "ls": _Verb("reading.ls", "runs and what they reached", *_CHOICE, flags.ls),
     "show": _Verb("reading.show", "everything about one run", _root, _json, flags.show),
     "diff": _Verb("reading.diff", "how runs differ", *_CHOICE, flags.diff),
@@ -233,8 +254,9 @@ VERBS = {
         "reading.export", "to CSV, Parquet or W&B", _root, _select, flags.several, flags.export
     ),
     "gc": _Verb("reading.gc", "remove what nobody needs", *_CHOICE, flags.gc),
-    "logs": _Verb("verbs.watching", "what a run printed", _root, _logs),
+    "logs": _Verb("reading.logs", "what runs print", *_CHOICE, _logs),
     "attach": _Verb("verbs.launching", "look at a sweep's tmux windows", _root, _attach),
+    "alarms": _Verb("verbs.alarms", "what is wrong with runs", _root, _json, _select, _runs),
     "cancel": _Verb(
         "verbs.steering",
         "stop runs, and start them no more",
@@ -260,7 +282,7 @@ VERBS = {
         _json,
         _sync,
     ),
-    "doctor": _Verb("verbs.doctor", "is what a sweep needs there?", _root, _json),
+    "doctor": _Verb("verbs.doctor", "is what a sweep needs there?", _root, _json, _doctor),
     "init": _Verb("verbs.starter", "write a commented grid for a recipe, to start from", _init),
 }
 

@@ -15,9 +15,19 @@ def self_command(*arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", "sweeper", *arguments]
 
 
-def worker_command(folder: str, token: str, env_file: str | None = None) -> list[str]:
+def worker_command(
+    folder: str,
+    token: str,
+    env_file: str | None = None,
+    *,
+    python: str | None = None,
+    restarts: str | None = None,
+) -> list[str]:
     """The argv of the worker for one attempt of a run of the sweep at `folder`. Backends find
     their jobs by its last two elements. `env_file`: where the environment lies without which the
-    store cannot be reached."""
+    store cannot be reached; `python`: the interpreter, where it is not this one; `restarts`: the
+    variable in which the backend counts how often it has started the job again."""
     options = [] if env_file is None else ["--env", env_file]
-    return [sys.executable, "-P", "-m", "sweeper.worker.main", *options, folder, token]
+    options += [] if restarts is None else ["--restarts", restarts]
+    module = ["-P", "-m", "sweeper.worker.main"]
+    return [python or sys.executable, *module, *options, folder, token]

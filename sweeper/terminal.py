@@ -1,10 +1,19 @@
 """What is shown on a terminal: values as people read them, tables that fit, JSON, warnings."""
 
+import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-__all__ = ["duration", "number", "print_json", "print_table", "warn"]
+__all__ = ["duration", "harmless", "in_colour", "number", "print_json", "print_table", "warn"]
+
+# What a terminal takes for an order: CSI, OSC and the like to their end, then shorter ones.
+_ORDER = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[ -/]*[0-~]"
+)
+# Other controls, those that change the direction of writing, and what ends lines elsewhere.
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -75,6 +84,20 @@ def number(value: Any) -> str:
     return str(value)
 
 
+def in_colour() -> bool:
+    """Whether standard output is a terminal on which colours are welcome."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return not plain and sys.stdout.isatty()
+
+
+def harmless(text: str) -> str:
+    """A line that anybody's program has printed, without what it tells terminals to do: colours and
+    other orders are left out, what else is no character of a text is written out."""
+    if "\x1b" in text:
+        text = _ORDER.sub("", text)
+    return _CONTROL.sub(lambda found: repr(found.group())[1:-1], text)
+
+
 def duration(seconds: float | None) -> str:
     """`47s`, `3m20s`, `2h05m`; a dash for None."""
     if seconds is None:
@@ -96,6 +119,17 @@ def print_json(document: dict[str, Any]) -> int:
     json.dump(strict(document), sys.stdout, indent=1, allow_nan=False)
     print()
     return 0
+
+
+def is_screen() -> bool:
+    """Whether a person sits at a terminal on which any place can be written to."""
+    import os
+
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    # A stream may be None, or closed: then it is no terminal.
+    if any(stream is None or stream.closed or not stream.isatty() for stream in streams):  # pyright: ignore[reportUnnecessaryComparison]
+        return False
+    return os.environ.get("TERM", "") not in ("", "dumb", "unknown")
 
 
 def warn(sentence: str) -> None:

@@ -8,7 +8,6 @@ A key is a column of ours, a key of the run's configuration (`config.<key>` wher
 in double quotes when it is not a plain word. Text is data: nothing is evaluated.
 """
 
-import difflib
 import operator
 import re
 from collections.abc import Callable, Mapping
@@ -85,6 +84,8 @@ def select(
     known = {key for view in views for key in view}
     for comparison in comparisons:
         if records and comparison.key not in known:
+            import difflib  # few conditions are wrong
+
             near = difflib.get_close_matches(comparison.key, sorted(known), n=1)
             hint = (
                 f"; did you mean {near[0]!r}?" if near else f"; there is {', '.join(sorted(known))}"

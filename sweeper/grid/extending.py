@@ -146,6 +146,12 @@ def _merge(under: Node, over: Node) -> Node:
     return Node(merged, over.place)
 
 
+_SECTIONS = (
+    *(("random", "axes"), ("launch", "env"), ("launch", "slurm"), ("launch", "aws_batch")),
+)
+"""Mappings that are sections of their own, in others."""
+
+
 def _merge_section(under: Node, over: Node, section: str) -> Node:
     """Two mappings: key by key, and once more in those mappings that are sections of their own."""
     merged: Entries = dict(under.entries or {})
@@ -156,7 +162,7 @@ def _merge_section(under: Node, over: Node, section: str) -> Node:
             if below is None:  # nothing to take away: told like any other null
                 merged[key] = (place, node)
         elif (
-            (section, key) in (("random", "axes"), ("launch", "env"))
+            (section, key) in _SECTIONS
             and node.entries is not None
             and below is not None
             and below[1].entries is not None

@@ -78,10 +78,13 @@ class Launch(NamedTuple):
     log_path_field: str | None = None
     window: str | None = None
     sync_s: float = 20.0
+    slurm: Mapping[str, Any] = MappingProxyType({})
+    aws_batch: Mapping[str, Any] = MappingProxyType({})
 
     def document(self) -> dict[str, Any]:
         """As `sweep.json` has it."""
-        return {**self._asdict(), "env": dict(self.env)}
+        mappings = {name: dict(getattr(self, name)) for name in ("env", "slurm", "aws_batch")}
+        return {**self._asdict(), **mappings}
 
 
 def is_name(text: str) -> bool:
@@ -198,6 +201,9 @@ class Section:
 
 def read_launch(node: Node, problems: Problems) -> Launch:
     """The `launch` section."""
+    from sweeper.grid.aws_batch import read_aws_batch
+    from sweeper.grid.slurm import read_slurm
+
     keys = [name.removesuffix("_s") for name in Launch._fields]
     section = Section(node, "launch", keys, problems)
     given: dict[str, Any] = {
@@ -214,7 +220,10 @@ def read_launch(node: Node, problems: Problems) -> Launch:
         "log_path_field": section.string("log_path_field"),
         "window": section.string("window"),
         "sync_s": section.duration("sync", MIN_SYNC_SECONDS),
+        "slurm": read_slurm(section.node("slurm"), problems),
     }
+    on_batch = given["backend"] == "aws-batch"
+    given["aws_batch"] = read_aws_batch(section.node("aws_batch"), problems, used=on_batch)
     if given["backend"] and not _BACKEND.match(given["backend"]):
         problems.add(section.entries["backend"][1].place, "launch.backend: not a backend's name")
     field = given["log_path_field"]

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
+from sweeper.grid.alarms import Alarms, OnAlarm, read_alarms, read_on_alarm
 from sweeper.grid.applying import apply
 from sweeper.grid.blocks import (
     Block,
@@ -39,6 +40,7 @@ from sweeper.grid.options import (
 )
 from sweeper.grid.overrides import Override, flow, override_texts, read_overrides
 from sweeper.grid.sampling import MAX_DRAWN, Random, draw, read_random
+from sweeper.grid.wandb import Wandb, check_env, read_wandb
 
 __all__ = [
     "MAX_AXES",
@@ -52,7 +54,8 @@ __all__ = [
 
 KEYS = (
     *("name", "extends", "recipe", "command", "service", "base", "grid", "zip", "random", "when"),
-    *("exclude", "include", "seeds", "metric", "secrets", "launch"),
+    *("exclude", "include", "seeds", "metric", "secrets", "launch", "wandb"),
+    *("alarms", "on_alarm"),
 )
 _SERVICES = ("local", "tinker", "none")
 
@@ -95,6 +98,9 @@ class Grid(NamedTuple):
     places: dict[str, Place]
     extends: tuple[Source, ...] = ()
     notes: tuple[str, ...] = ()
+    wandb: Wandb | None = None
+    alarms: Alarms | None = None
+    on_alarm: OnAlarm | None = None
 
 
 def load_grid(path: str, overrides: Overrides = ()) -> Grid:
@@ -199,6 +205,9 @@ class _Builder:
             metric=self._section("metric", read_metric, None),
             secrets=self._secrets(service, launch),
             launch=launch,
+            wandb=self._section("wandb", read_wandb, None),
+            alarms=self._section("alarms", read_alarms, None),
+            on_alarm=self._section("on_alarm", read_on_alarm, None),
             text="",
             path="",
             overrides=texts,
@@ -206,6 +215,7 @@ class _Builder:
         )
         for change in changes:
             grid = apply(grid, change, problems)
+        check_env(grid.wandb, launch, grid.places["launch"], problems)
         grid = _drawn(grid, problems)
         check_overlap(grid.blocks, problems)
         check_whens(grid.whens, grid.blocks, problems)
@@ -231,7 +241,7 @@ class _Builder:
                         change.place, f"there is no launch.{key} to drop{nearest(key, entries)}"
                     )
             else:
-                entries[key] = (change.place, change.node)
+                _put(entries, key, change)
         if len(others) < len(changes) and (node is None or node.entries is not None):
             place = node.place if node else self.root.place
             self.root.entries["launch"] = (place, Node(entries, place))
@@ -306,6 +316,17 @@ class _Builder:
                 place = self.root.entries["launch"][1].place
                 self.problems.add(place, f"{name} is one of the secrets, and in launch.env")
         return secrets
+
+
+def _put(entries: dict[str, tuple[Place, Node]], key: str, change: Override) -> None:
+    """`launch.slurm.mem=8G` sets one key of a section within the section."""
+    first, _, rest = key.partition(".")
+    if rest and first in ("env", "slurm", "aws_batch"):
+        below = entries[first][1] if first in entries else Node(None, change.place)
+        inside = {**(below.entries or {}), rest: (change.place, change.node)}
+        entries[first] = (change.place, Node(inside, below.place))
+    else:
+        entries[key] = (change.place, change.node)
 
 
 def _drawn(grid: Grid, problems: Problems) -> Grid:

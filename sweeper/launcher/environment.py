@@ -22,6 +22,8 @@ __all__ = ["env_file", "forget", "kept", "require", "service_environment", "writ
 _NOT_OURS = ("TMUX", "TMUX_PANE", "SWEEPER_RUN", "SWEEPER_RUN_DIR", "SWEEPER_ATTEMPT")
 _OWNER = "SWEEPER_FOLDER"
 """Says, in the file, which sweep's it is."""
+_PLACE = "SWEEPER_KEPT_AT"
+"""Says, in a file that holds no environment, where the sweep's is."""
 _YOUNG_SECONDS = 3600.0
 _NOTHING: Mapping[str, str] = {}
 
@@ -41,25 +43,37 @@ def require(secrets: Sequence[str]) -> None:
         )
 
 
-def write(folder: str, extra: Mapping[str, str]) -> str:
+def write(folder: str, extra: Mapping[str, str], place: str | None = None) -> str:
     """Keep this process's environment, with `extra` over it, for the workers of a sweep; gives
-    the file's path."""
+    the file's path, which is `place` where there is one. Then what is kept here is only where that
+    is, so that it is found again when nobody needs it any more."""
     environment = {k: v for k, v in os.environ.items() if k not in _NOT_OURS}
     environment |= {**extra, _OWNER: folder}
     path = env_file(folder)
-    temporary = f"{path}.{os.getpid()}"
     try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(environment, file)
-        os.replace(temporary, path)
+        if place is None:
+            _keep(path, environment)
+        else:
+            _keep(path, {_OWNER: folder, _PLACE: place})
+            path = place
+            _keep(path, environment)
     except OSError as error:
         raise EnvironmentFailure(
             f"cannot keep the runs' environment in {path}: {error.strerror}; "
             "set SWEEPER_HOME to a folder that can be written"
         ) from error
     return path
+
+
+def _keep(path: str, environment: Mapping[str, str]) -> None:
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    temporary = f"{path}.{os.getpid()}"
+    with suppress(FileNotFoundError):
+        os.unlink(temporary)  # or it keeps the mode that it has
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump(environment, file)
+    os.replace(temporary, path)
 
 
 def forget(path: str) -> None:
@@ -80,7 +94,11 @@ def kept() -> Iterator[tuple[str, str]]:
             if time.time() - entry.stat().st_mtime < _YOUNG_SECONDS:
                 continue
             with open(entry.path, encoding="utf-8") as file:
-                folder = str(json.load(file).get(_OWNER, ""))
+                document = json.load(file)
+            folder, place = str(document.get(_OWNER, "")), document.get(_PLACE)
+            if isinstance(place, str) and os.path.exists(place):
+                yield place, folder  # and the note of it the next time
+                continue
         except FileNotFoundError:
             continue
         except (OSError, ValueError, AttributeError):

@@ -17,7 +17,7 @@ _WORDS = {"rate_limit": "rate limit", "capacity": "capacity", "quota": "quota"}
 class _Beat(NamedTuple):
     stamp: int
     seen: float
-    paused: str | None
+    body: dict[str, Any]
 
 
 class Heartbeats:
@@ -43,8 +43,8 @@ class Heartbeats:
             stamp = stamps.get(f"{run}.{attempt}", 0)
             before = self._beats.get((run, attempt))
             if before is None or before.stamp != stamp:
-                paused = self._paused(run, attempt) if stamp else None
-                before = _Beat(stamp, now, paused)
+                body = self._read(run, attempt) if stamp else {}
+                before = _Beat(stamp, now, body)
             beats[run, attempt] = before
         self._beats = beats
 
@@ -52,19 +52,25 @@ class Heartbeats:
         """Seconds since the heartbeat was last seen to change."""
         return self._clock() - self._beats[run, attempt].seen
 
+    def of(self, run: str, attempt: int) -> tuple[float, dict[str, Any]]:
+        """`quiet`, and what the heartbeat says (`paused`, `machine`, `host`): nothing while there
+        is none."""
+        beat = self._beats.get((run, attempt))
+        return (0.0, {}) if beat is None else (self._clock() - beat.seen, beat.body)
+
     def paused(self, run: str, attempt: int) -> str | None:
         """`rate limit since 12:01:03Z`, when the service holds the run back."""
-        return self._beats[run, attempt].paused
-
-    def _paused(self, run: str, attempt: int) -> str | None:
-        """What the heartbeat itself says. One that cannot be read is a heartbeat all the same."""
-        try:
-            found: Any = read_json(self._store, self._layout.heartbeat(run, attempt)).get("paused")
-        except (NotFound, StoreError):
-            return None
+        found: Any = self._beats[run, attempt].body.get("paused")
         if not isinstance(found, dict):
             return None
         told = cast(dict[str, Any], found)
         reason, since = str(told.get("reason")), str(told.get("since") or "")
         word = _WORDS.get(reason, reason)
         return f"{word} since {since.partition('T')[2] or since}" if since else word
+
+    def _read(self, run: str, attempt: int) -> dict[str, Any]:
+        """One that cannot be read is a heartbeat all the same."""
+        try:
+            return read_json(self._store, self._layout.heartbeat(run, attempt))
+        except (NotFound, StoreError):
+            return {}

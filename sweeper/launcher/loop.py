@@ -20,20 +20,24 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from sweeper.backends import options_of, terms_of
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
-from sweeper.command import worker_command
 from sweeper.errors import NotFound, StoreError, Unreachable
+from sweeper.launcher.alarming import Alarming
 from sweeper.launcher.board import Board
 from sweeper.launcher.ends import Ends
 from sweeper.launcher.heartbeats import Heartbeats
 from sweeper.launcher.judge import Judge
 from sweeper.launcher.pacing import Pace
+from sweeper.launcher.placing import asked_by, described, worker_argv
+from sweeper.launcher.showing import Showing
 from sweeper.recipe.reference import render_window
 from sweeper.states import OPEN, Event, State
 from sweeper.store.documents import SCHEMA, encode, read_json, timestamp
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout, token
 from sweeper.store.sweeps import read_plan
+from sweeper.tracking import fields, variables
 
 __all__ = ["Launcher", "Summary"]
 
@@ -48,8 +52,10 @@ says that the worker died: a second copy of the job may have ended while the fir
 class Summary(NamedTuple):
     """How a sweep stands: runs by state, and how many of them the launcher will still start.
 
-    `unreachable` says what does not answer; `held` why nothing new is started any more; `limit` how
-    many jobs there may be at once, where that is less than `max_parallel`.
+    `unreachable` says what does not answer; `held` why nothing new is started any more, and
+    `held_back` how many runs that leaves to be started by another launch; `limit` how many jobs
+    there may be at once, where that is less than `max_parallel`; `alarms` is what is to be told of
+    alarms, a line each.
     """
 
     counts: Counter[State]
@@ -57,6 +63,8 @@ class Summary(NamedTuple):
     unreachable: str | None
     held: str | None = None
     limit: int | None = None
+    held_back: int = 0
+    alarms: tuple[str, ...] = ()
 
     @property
     def open(self) -> int:
@@ -99,18 +107,25 @@ class Launcher:
         self._sweep = sweep
         self._layout = Layout(sweep)
         self._backend = backend
+        self._showing = Showing(backend, clock)
         self._clock = clock
         self._sleep = sleep
         self._notify = notify
         self._plan = read_plan(store, sweep)
         self._board = Board(store, sweep, self._plan)
-        self._env_file: str | None = read_json(store, self._layout.service)["env_file"]
+        launch = self._plan["launch"]
+        self._terms = terms_of(str(launch.get("backend")), options_of(launch))
+        service = read_json(store, self._layout.service)
+        self._env_file: str = service["env_file"]
+        self._engine: str | None = service.get("engine")
         self._diff: bytes | None = None
         self._starting = starting
         self._beats = Heartbeats(store, self._layout, clock)
         self._ends = Ends(store, sweep, clock, wall)
         self._pace = Pace(self._plan["launch"]["max_parallel"])
         self._judge = Judge(self._board, self._ends, smoke=smoke and starting)
+        who = self._board, self._beats, self._ends, clock, self._env_file
+        self._alarming = Alarming(store, sweep, self._plan, *who) if starting else None
         self._stopping: set[str] = set()
         # Attempts that were opened and are at work nowhere: the backend has been asked.
         self._nowhere: set[str] = set()
@@ -124,10 +139,13 @@ class Launcher:
             try:
                 self._check()
                 summary = self.step()
+                if summary.finished and self._alarming is not None:
+                    summary = summary._replace(alarms=self._alarming.finish())
             except StoreError as error:
                 if self._told is None:
                     raise  # it never worked: say so at once
                 summary = self._told._replace(unreachable=str(error))
+            self._showing.show(summary, self._board.views, self._observed)
             if summary != self._told:
                 self._notify(summary)
                 self._told = summary
@@ -153,15 +171,22 @@ class Launcher:
         self._publish(unreachable, limit)
         states = [(run, view.state) for run, view in self._board.views.items()]
         shown = [s.state for run, s in states if run not in self._board.retired or s.state in OPEN]
-        return Summary(Counter(shown), self._left(), unreachable, self._judge.held, limit)
+        held = self._judge.held
+        back = 0 if held is None else self._wanting()
+        told = () if self._alarming is None else self._alarming.look()
+        return Summary(Counter(shown), self._left(), unreachable, held, limit, back, told)
 
     def _left(self) -> int:
         """How many runs are still to be started, or may have been."""
         unknown = self._board.unacknowledged().keys()
         if self._judge.held is not None or not self._starting:
             return len(unknown - self._nowhere)
+        return self._wanting()
+
+    def _wanting(self) -> int:
+        """Runs that are not over, nor at work."""
         wanting = sum(view.wants for view in self._board.views.values())
-        return wanting + len(unknown - self._board.retired)
+        return wanting + len(self._board.unacknowledged().keys() - self._board.retired)
 
     def _free(self) -> int:
         """How many more jobs there may be at work."""
@@ -228,7 +253,10 @@ class Launcher:
         elif status.state is JobState.ENDED and quiet > SETTLE_SECONDS:
             detail = "the worker ended without recording an outcome"
             reason = status.reason or "killed"
-            self._board.end(run, attempt, Event.FAILED, reason, detail, status.code)
+            event = Event.PREEMPTED if status.preempted else Event.FAILED
+            self._board.end(run, attempt, event, reason, detail, status.code)
+        elif status.state is JobState.PENDING and not view.cancel:
+            self._observed[run] = f"queued: {status.reason}" if status.reason else "queued"
         elif quiet > self._plan["launch"]["lease_s"]:
             if status.state is JobState.ABSENT:
                 self._board.add(run, attempt, Event.LOST)
@@ -296,10 +324,13 @@ class Launcher:
             "grace_s": launch["grace_s"],
             "resume": launch["resume"],
             "sync_s": launch.get("sync_s", 20.0),
+            "wandb": variables(self._plan, planned),
+            "fields": fields(self._plan, planned),
         }
         if self._code_diff():
             path = f"{self._layout.log_path(run, attempt)}/code.diff"
             self._store.replace(path, self._code_diff(), durable=False)
+        job = described(self._terms, job, self._engine)
         self._store.replace(self._layout.job(run, attempt), encode(job))
         self._board.add(run, attempt, Event.INTENT)
 
@@ -318,19 +349,17 @@ class Launcher:
         if not runs:
             return
         attempts = {run: self._board.views[run].state.opened for run in runs}
-        folder = f"{self._store.root}/{self._sweep}"
         window: str | None = self._plan["launch"].get("window")
-        # A backend's own environment may lack what it takes to reach a store that is elsewhere.
-        options = (self._env_file,) if self._remote else ()
+        place = self._terms, self._store, self._sweep
         self._check()
         self._backend.submit(
             [
                 JobSpec(
                     token(run, attempt),
                     self._board.runs[run]["name"],
-                    worker_command(folder, token(run, attempt), *options),
+                    worker_argv(*place, token(run, attempt), self._env_file),
                     self._store.local_path(self._sweep) or "/",
-                    {},
+                    asked_by(self._plan["launch"], self._board.runs[run]["config"]),
                     render_window(window, self._sweep, self._board.runs[run], attempt),
                 )
                 for run, attempt in attempts.items()

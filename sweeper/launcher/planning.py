@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from sweeper.command import worker_command
+from sweeper.backends import options_of, terms_of
 from sweeper.errors import NotFound
 from sweeper.launcher.environment import env_file
+from sweeper.launcher.placing import asked_by, worker_argv
 from sweeper.planner.plan import Plan, Run, repeats_by_default
 from sweeper.planner.plan import plan as make_plan
 from sweeper.recipe.reference import render_command
@@ -16,6 +17,7 @@ from sweeper.states import ENDED, RunState, State, fold, wants_attempt
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout, token
 from sweeper.store.sweeps import read_events, read_outcome, read_plan
+from sweeper.tracking import NAMES, SECTION
 
 __all__ = ["GIVEN", "Fate", "Survey", "document", "planned_by", "survey"]
 
@@ -123,6 +125,8 @@ def document(found: Survey, store: Store) -> dict[str, Any]:
 def environment(planned: Plan) -> list[str]:
     """Names of the variables that a run finds set by sweeper or the grid."""
     given = {*GIVEN, *_SERVICE[planned.service], *planned.launch.env, *planned.secrets}
+    if planned.wandb is not None:
+        given |= {*NAMES, *(n for n, key in SECTION.items() if getattr(planned.wandb, key))}
     return sorted(given)
 
 
@@ -144,21 +148,18 @@ def job(found: Survey, fate: Fate, store: Store) -> dict[str, Any]:
     name, run = found.plan.name, fate.run
     known = token(run.id, fate.attempt)
     folder = log_path(name, run.id, fate.attempt, store)
+    launch = found.plan.launch.document()
+    terms = terms_of(launch["backend"], options_of(launch))
     return {
         "attempt": fate.attempt,
         "token": known,
         "title": run.name,
-        "argv": worker_command(f"{store.root}/{name}", known, *_env_option(store, name)),
+        "argv": worker_argv(terms, store, name, known, env_file(f"{store.root}/{name}")),
         "cwd": store.local_path(name) or "/",
+        "resources": dict(asked_by(launch, run.config)),
         "log_path": folder,
         "command": command(found.plan, run, fate.attempt, folder),
     }
-
-
-def _env_option(store: Store, name: str) -> tuple[str, ...]:
-    """What a worker is told besides, where the store is elsewhere."""
-    remote = store.local_path("") is None
-    return (env_file(f"{store.root}/{name}"),) if remote else ()
 
 
 def command(planned: Plan, run: Run, attempt: int, folder: str) -> list[str] | None:

@@ -22,21 +22,22 @@ def line(summary: Summary) -> str:
 
 
 def exit_code(summary: Summary) -> int:
-    """0 when all runs succeeded, 4 when some are still to end, 3 otherwise."""
-    if not summary.finished:
+    """0 when all runs succeeded, 4 when some are still to end or, held back, to begin; 3 otherwise,
+    which is to say when all is over and some have failed. `sweeper status` says the same."""
+    if not summary.finished or summary.held_back:
         return 4
     return 0 if summary.counts[State.SUCCEEDED] == summary.counts.total() else 3
 
 
 def printer(stream: TextIO) -> Callable[[Summary], None]:
-    """A function that prints a line for a summary, and once why nothing more is started."""
-    said: set[str | None] = {None}
+    """A function that prints a line for a summary, and once why nothing more is started, and each
+    alarm."""
+    said: set[str] = set()
 
     def tell(summary: Summary) -> None:
         print(line(summary), file=stream, flush=True)
-        if summary.held not in said:
-            said.add(summary.held)
-            print(f"held: {summary.held}", file=stream, flush=True)
+        for text in _news(summary, said):
+            print(text, file=stream, flush=True)
 
     return tell
 
@@ -53,7 +54,7 @@ def showing_progress() -> Generator[Callable[[Summary], None]]:
     columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("starting")
-        said: set[str | None] = {None}
+        said: set[str] = set()
 
         def show(summary: Summary) -> None:
             bar.update(
@@ -62,11 +63,18 @@ def showing_progress() -> Generator[Callable[[Summary], None]]:
                 completed=sum(summary.counts[state] for state in _OVER),
                 description=_sentence(summary),
             )
-            if summary.held not in said:
-                said.add(summary.held)
-                bar.console.print(f"held: {summary.held}", markup=False, highlight=False)
+            for text in _news(summary, said):
+                bar.console.print(text, markup=False, highlight=False)
 
         yield show
+
+
+def _news(summary: Summary, said: set[str]) -> list[str]:
+    """What is to be told once, and was not."""
+    lines = [*([f"held: {summary.held}"] if summary.held is not None else []), *summary.alarms]
+    fresh = [text for text in dict.fromkeys(lines) if text not in said]
+    said.update(fresh)
+    return fresh
 
 
 def _sentence(summary: Summary) -> str:

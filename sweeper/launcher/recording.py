@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from sweeper import tracking
+from sweeper.backends import Terms, options_of, terms_of
 from sweeper.errors import NotFound, UsageError
-from sweeper.launcher import environment
+from sweeper.launcher import environment, placing
 from sweeper.planner.plan import repeats_by_default
 from sweeper.provenance import facts as provenance
 from sweeper.provenance import redaction, snapshot
@@ -35,12 +37,14 @@ def record(
     names = secret_names(plan.secrets, plan.service)
     document = plan.document()
     _refuse_secrets(document, names)
-    write_environment(store, plan.name, plan.service, url, plan.launch.env)
+    terms = terms_of(plan.launch.backend, options_of(plan.launch.document()))
+    write_environment(store, plan.name, plan.service, url, plan.launch.env, terms)
     made = snapshot.Made(None, "--live")
     if not live:
         recipe = plan.recipe
         values = hidden_values(names)
         made = snapshot.make(store, plan.name, recipe.cwd, recipe.file, secrets=values)
+    placing.has_code(terms, plan.recipe.kind, plan.recipe.file, made, tell)
     kept = made.document
     code = {
         "code": kept["hash"] if kept else None,
@@ -51,6 +55,11 @@ def record(
         store, plan.name, cwd=plan.recipe.cwd, python=plan.recipe.python, secrets=names, code=code
     )
     document |= {"created": timestamp(), "provenance": came, "snapshot": kept}
+    if document["wandb"] is not None:
+        theirs = {**os.environ, **plan.launch.env}
+        document["wandb"] = tracking.recorded(document["wandb"], theirs)
+        if (missing := tracking.keyless(document["wandb"], theirs)) is not None:
+            tell(missing)
     with suppress(NotFound):  # which is the case at the first launch
         before = read_plan(store, plan.name)
         document = merge(before, document)
@@ -63,11 +72,17 @@ def record(
 
 
 def write_environment(
-    store: Store, sweep: str, service: str, url: str | None, env: Mapping[str, str]
+    store: Store,
+    sweep: str,
+    service: str,
+    url: str | None,
+    env: Mapping[str, str],
+    terms: Terms,
 ) -> None:
     """Keep this process's environment for the workers of a sweep, and say where."""
     extra = environment.service_environment(service, url, env)
-    path = environment.write(f"{store.root}/{sweep}", extra)
+    shared = placing.shared_environment(terms, store, sweep)
+    path = environment.write(f"{store.root}/{sweep}", extra, shared)
     store.replace(Layout(sweep).service, encode({"schema": 1, "env_file": path, "engine": url}))
 
 
@@ -150,6 +165,8 @@ def changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
         if before.get(key) != value
     ]
     lines = [f"launch options have changed ({', '.join(changed)})"] if changed else []
+    if old.get("wandb") != new.get("wandb"):
+        lines.append("what the grid says of W&B has changed")
     codes: list[dict[str, str] | None] = [document.get("snapshot") for document in (old, new)]
     if codes[0] and codes[1] and codes[0]["hash"] != codes[1]["hash"]:
         lines.append("the code has changed: attempts from now on run it as it is now")

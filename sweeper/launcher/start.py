@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sweeper.backends import open_backend
+from sweeper.backends import Terms, open_backend, options_of
 from sweeper.errors import NotFound, StoreError, SweeperError
-from sweeper.launcher import elsewhere, environment
+from sweeper.launcher import elsewhere, environment, placing
 from sweeper.launcher.loop import Launcher, Summary
 from sweeper.launcher.recording import record, secret_names, write_environment
 from sweeper.states import OPEN
@@ -75,9 +75,15 @@ def launch(
     store = open_store(root or default_root())
     if store.local_path("") is None:
         elsewhere.check(store, planned.name)
-    open_backend(planned.launch.backend, planned.name, f"{store.root}/{planned.name}")
-    environment.require(secret_names(planned.secrets, planned.service))
-    url = _engine(planned, tell) if planned.service == "local" else None
+    launched = planned.launch.document()
+    names = secret_names(planned.secrets, planned.service)
+    terms = placing.admit(launched, store, planned.service, names, live=live)
+    opened = open_backend(
+        planned.launch.backend, planned.name, f"{store.root}/{planned.name}", options_of(launched)
+    )
+    placing.try_out(opened, launched, (run.config for run in planned.runs))
+    environment.require(placing.kept_here(terms, names))
+    url = _engine(planned, terms, tell) if planned.service == "local" else None
     _tidy(f"{store.root}/{planned.name}")
     with lock.holding_sweep(store, planned.name) as check:
         record(store, planned, url, live=live, tell=tell)
@@ -93,11 +99,15 @@ def go_on(store: Store, sweep: str, *, wait: bool, notify: Callable[[Summary], N
     Raises as `launch` does, `AnotherLauncher` when one is at work on it already."""
     document = read_plan(store, sweep)
     launched: dict[str, Any] = document["launch"]
-    open_backend(launched["backend"], sweep, f"{store.root}/{sweep}")
-    environment.require(secret_names(document["secrets"], document["service"]))
-    url = _ensure_engine(launched["backend"]).url if document["service"] == "local" else None
+    names = secret_names(document["secrets"], document["service"])
+    terms = placing.admit(launched, store, document["service"], names, live=False)
+    open_backend(launched["backend"], sweep, f"{store.root}/{sweep}", options_of(launched))
+    environment.require(placing.kept_here(terms, names))
+    url = None
+    if document["service"] == "local":
+        url = placing.engine_url(terms) or _ensure_engine(launched["backend"]).url
     with lock.holding_sweep(store, sweep) as check:
-        write_environment(store, sweep, document["service"], url, launched["env"])
+        write_environment(store, sweep, document["service"], url, launched["env"], terms)
         if wait:
             return Launched(sweep, store.root, _drive(store, sweep, notify, check=check))
     _detach(store, sweep, launched["backend"])
@@ -127,14 +137,16 @@ def _drive(
     check: Callable[[], None] = lambda: None,
 ) -> Summary:
     folder = f"{store.root}/{sweep}"
-    backend = open_backend(read_plan(store, sweep)["launch"]["backend"], sweep, folder)
+    launched = read_plan(store, sweep)["launch"]
+    backend = open_backend(launched["backend"], sweep, folder, options_of(launched))
     remote = store.local_path("") is None
     if remote:
         elsewhere.recover(store, sweep, over=False)
     summary = Launcher(store, sweep, backend, notify=notify, smoke=smoke, check=check).run()
     if remote:
         elsewhere.recover(store, sweep, over=True)
-    environment.forget(read_json(store, Layout(sweep).service)["env_file"])
+    for path in (read_json(store, Layout(sweep).service)["env_file"], environment.env_file(folder)):
+        environment.forget(path)
     return summary
 
 
@@ -157,8 +169,11 @@ def _in_use(store: Store, sweep: str) -> bool:
     return at_work or lock.is_held(store, sweep)
 
 
-def _engine(plan: "Plan", tell: Callable[[str], None]) -> str:
+def _engine(plan: "Plan", terms: Terms, tell: Callable[[str], None]) -> str:
     """The engine's address. Tells which models it has another in place of, or none."""
+    url = placing.engine_url(terms)
+    if url is not None:
+        return url
     info = _ensure_engine(plan.launch.backend)
     given = {item for run in plan.runs for item in run.config.items() if isinstance(item[1], str)}
     for key, about in plan.recipe.takes.items():
@@ -206,10 +221,11 @@ def _detach(store: Store, sweep: str, backend: str, smoke: bool = False) -> None
     if backend == "tmux":
         from functools import partial
 
-        from sweeper.backends.tmux import TmuxServer
+        from sweeper.backends.tmux import TmuxServer, ensure_view
 
-        window = (sweep, f"{store.root}/{sweep}", "launcher", command)
-        see_to_it = partial(TmuxServer().ensure_window, *window)
+        server, folder = TmuxServer(), f"{store.root}/{sweep}"
+        ensure_view(server, sweep, folder)
+        see_to_it = partial(server.ensure_window, sweep, folder, "launcher", command)
         see_to_it()
         where = f"its window: `sweeper attach {sweep}`"
     else:

@@ -136,7 +136,7 @@ class Expansion:
                 point = self._resolved(config, rows)
                 if not exclusion.takes(point.config):
                     yield point
-                if self._told and self._count > _ENOUGH:
+                if (self._told or self._rivals_told) and self._count > _ENOUGH:
                     self.cut_short = True
                     return
             yield from self._included()

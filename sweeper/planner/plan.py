@@ -12,10 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from sweeper.grid import Grid, read_grid
+from sweeper.grid.alarms import Alarms, OnAlarm
 from sweeper.grid.blocks import Block, Setting
 from sweeper.grid.naming import canonical
 from sweeper.grid.nodes import Place, Problems
 from sweeper.grid.options import Launch, Metric, Seeds
+from sweeper.grid.slurm import unmatched
+from sweeper.grid.wandb import Wandb
 from sweeper.planner.cells import Run, axis_values, make_runs
 from sweeper.planner.expansion import MAX_RUNS, Expansion, Point, count_points, place_of
 from sweeper.recipe.reference import RUN_KEYS, Problem, Recipe, RecipeError, inspect, placeholders
@@ -54,6 +57,9 @@ class Plan(NamedTuple):
     overrides: tuple[str, ...]
     warnings: tuple[str, ...]
     extends: tuple[tuple[str, str], ...] = ()
+    wandb: Wandb | None = None
+    alarms: Alarms | None = None
+    on_alarm: OnAlarm | None = None
 
     def document(self) -> dict[str, Any]:
         """As `sweep.json` has it, without what only a launch knows (`created`, `provenance`)."""
@@ -69,6 +75,9 @@ class Plan(NamedTuple):
             "metric": None if self.metric is None else self.metric._asdict(),
             "secrets": list(self.secrets),
             "launch": self.launch.document(),
+            "wandb": None if self.wandb is None else self.wandb.document(),
+            "alarms": self.alarms or {},
+            "on_alarm": None if self.on_alarm is None else self.on_alarm.document(),
             "axes": self.axes,
             "runs": [run._asdict() for run in self.runs],
         }
@@ -113,6 +122,8 @@ class _Planner:
         self._check_repeats(points, runs)
         recipe = self._check_recipe(points, runs, validate)
         self._check_templates(runs)
+        for unused in unmatched(grid.launch.slurm, [run.config for run in runs]):
+            self.warnings.append(f"{grid.places['launch.slurm']}: {unused}")
         if recipe is None or self.problems:
             raise self.problems.error()
         return Plan(
@@ -133,6 +144,9 @@ class _Planner:
             overrides=grid.overrides,
             warnings=tuple(dict.fromkeys(self.warnings)),
             extends=tuple((source.path, source.text) for source in grid.extends),
+            wandb=grid.wandb,
+            alarms=grid.alarms,
+            on_alarm=grid.on_alarm,
         )
 
     def check_what_is_left(self) -> None:

@@ -1,6 +1,6 @@
 """A clock that a test moves, and a backend that executes nothing."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from sweeper.backends.base import JobSpec, JobState, JobStatus
 from sweeper.errors import Unreachable
@@ -27,8 +27,9 @@ class FakeBackend:
     forget them with `lose`.
 
     `submitted` lists the tokens of every submission it has accepted, in order, twice where a job
-    was submitted twice. With `reachable = False` every call raises `Unreachable`; with
-    `lose_reply = True` the next submission is accepted and then raises it.
+    was submitted twice; `shown` what it was to show, call by call. With `reachable = False` every
+    call raises `Unreachable`; with `lose_reply = True` the next submission is accepted and then
+    raises it.
     """
 
     name = "fake"
@@ -37,6 +38,7 @@ class FakeBackend:
         self.submitted: list[str] = []
         self.cancelled: list[str] = []
         self.jobs: dict[str, JobStatus] = {}
+        self.shown: list[tuple[str, dict[str, str]]] = []
         self.reachable = True
         self.lose_reply = False
 
@@ -72,6 +74,10 @@ class FakeBackend:
     def logs(self, token: str) -> Iterator[str]:
         self._answer()
         return iter((f"fake log of {token}",) if token in self.jobs else ())
+
+    def show(self, status: str, words: Mapping[str, str]) -> None:
+        self._answer()
+        self.shown.append((status, dict(words)))
 
     def _answer(self) -> None:
         if not self.reachable:

@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from sweeper.errors import EnvironmentFailure
-from sweeper.store.files import default_root
+from sweeper.store.files import default_root, open_store
 from sweeper.terminal import print_json
 
 if TYPE_CHECKING:
@@ -62,11 +62,13 @@ def _named(root: str | None, given: list[str]) -> tuple["Registry", list[str]]:
     roots: list[str] = []
     names: list[str] = []
     for name in given:
-        folder = os.path.abspath(name)
-        if os.path.isfile(os.path.join(folder, "sweep.json")):
-            roots.append(os.path.dirname(folder))
-            names.append(os.path.basename(folder))
-        else:  # a name, or the path of a folder with runs of anyone's
-            roots.append(root or default_root())
-            names.append(name)
+        folder = name.rstrip("/") if "://" in name else os.path.abspath(name)
+        above, _, last = folder.rpartition("/")
+        if "://" in name:
+            found = open_store(above).exists(f"{last}/sweep.json")
+        else:
+            found = os.path.isfile(os.path.join(folder, "sweep.json"))
+        # Else a name, or the path of a folder with runs of anyone's.
+        roots.append((above or "/") if found else root or default_root())
+        names.append(last if found else name)
     return Registry(*dict.fromkeys(roots)), names

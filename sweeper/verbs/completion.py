@@ -84,6 +84,17 @@ def _runs(prefix: str, given: Any) -> Iterable[str]:
     return (f"{sweep}/{run['name']}" for run in read_plan(store, sweep)["runs"])
 
 
+def _names(prefix: str, given: Any) -> Iterable[str]:
+    """The same; where a sweep was typed before them, the names alone."""
+    from sweeper.store.sweeps import read_plan
+
+    sweep: str | None = getattr(given, "sweep", None)
+    if sweep is None:
+        return _runs(prefix, given)
+    store = open_store(given.root or default_root())
+    return (run["name"] for run in read_plan(store, sweep)["runs"])
+
+
 def _recipes(prefix: str, given: Any) -> Iterable[str]:
     from importlib import metadata
 
@@ -125,6 +136,7 @@ _OFFERS: dict[str, Callable[[str, Any], Iterable[str]]] = {
     "recipe": _recipes,
     "root": _folders,
     "run": _runs,
+    "runs": _names,
     "state": _states,
     "sweep": _sweeps,
     "sweeps": _sweeps,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import NamedTuple
 
-from sweeper.errors import AlreadyExists, SweeperError
+from sweeper.errors import AlreadyExists, SweeperError, UsageError
 from sweeper.store.files import default_root, open_store
 from sweeper.terminal import print_json, print_table
 
@@ -26,8 +26,10 @@ class Check(NamedTuple):
     found: str
 
 
-def examine(root: str) -> list[Check]:
-    """Look at everything that the local and tmux backends need, and the store at `root`."""
+def examine(root: str, backend: str | None = None, grid: str | None = None) -> list[Check]:
+    """Look at everything that the local and tmux backends need, and the store at `root`; and at
+    what `backend` needs, with the options of the grid at `grid`, else of the configuration file.
+    Raises `UsageError` for a backend that nothing is known of."""
     looks: list[tuple[str, bool, Callable[[], str]]] = [
         ("python", True, _python),
         ("tinker SDK", True, lambda: f"tinker {version('tinker')}, chz {version('chz')}"),
@@ -37,7 +39,39 @@ def examine(root: str) -> list[Check]:
         ("engine", False, _engine),
         ("Tinker API key", False, _key),
     ]
+    if backend is not None:
+        looks += _of(backend, grid)
     return [_check(name, needed, look) for name, needed, look in looks]
+
+
+def _of(backend: str, grid: str | None) -> list[tuple[str, bool, Callable[[], str]]]:
+    """What there is to look at for a backend. The local ones need nothing more."""
+    from sweeper.backends import backend_names
+
+    if backend not in backend_names():
+        raise UsageError(f"no backend {backend!r}: there is {', '.join(backend_names())}")
+    if backend == "slurm":
+        from sweeper.backends import slurm_doctor
+        from sweeper.grid import load_grid
+
+        chosen = [f"launch.backend={backend}"]
+        return slurm_doctor.looks(load_grid(grid, chosen).launch.slurm if grid else None)
+    if backend != "aws-batch":
+        return []
+    from sweeper.backends.aws_batch_doctor import looks
+    from sweeper.backends.aws_batch_options import read_options
+    from sweeper.grid import load_grid
+    from sweeper.grid.aws_batch import read_aws_batch
+    from sweeper.grid.nodes import Problems
+
+    problems = Problems()
+    if grid is not None:
+        given = load_grid(grid, [f"launch.backend={backend}"]).launch.aws_batch
+    else:
+        given = read_aws_batch(None, problems, used=True)
+    if problems:
+        raise problems.error()
+    return looks(read_options(given))
 
 
 def _check(name: str, needed: bool, look: Callable[[], str]) -> Check:
@@ -108,7 +142,7 @@ def _output(*command: str) -> str:
 
 def doctor(arguments: Namespace) -> int:
     """Say whether what a sweep needs is there."""
-    checks = examine(arguments.root or default_root())
+    checks = examine(arguments.root or default_root(), arguments.backend, arguments.grid)
     if arguments.json:
         print_json({"schema": 1, "checks": [check._asdict() for check in checks]})
     else:

@@ -19,7 +19,8 @@ def launch(arguments: Namespace) -> int:
     """Start a grid, or go on with it."""
     from sweeper.launcher import start
     from sweeper.launcher.planning import planned_by
-    from sweeper.launcher.progress import exit_code, showing_progress
+    from sweeper.launcher.progress import exit_code
+    from sweeper.verbs.viewing import showing
 
     planned = planned_by(arguments)
     for warning in planned.warnings:
@@ -29,12 +30,13 @@ def launch(arguments: Namespace) -> int:
     where = f"{planned.name} --root {arguments.root}" if arguments.root else planned.name
     if not arguments.wait:
         start.launch(planned, arguments.root, wait=False, tell=warn, **flags)
-        print(f"launched; watch it with `sweeper status {where} --follow`", end="")
+        print(f"launched; watch it with `sweeper watch {where}`", end="")
         print(f" or `sweeper attach {where}`" if planned.launch.backend == "tmux" else "")
         return 0
     if planned.launch.backend == "tmux":
         print(f"watch it with `sweeper attach {where}` from another terminal", flush=True)
-    with showing_progress() as notify:
+    root = arguments.root or default_root()
+    with showing(planned.name, root, plain=arguments.plain) as notify:
         try:
             launched = start.launch(
                 planned, arguments.root, wait=True, notify=notify, tell=warn, **flags
@@ -77,8 +79,15 @@ def attach(arguments: Namespace) -> int:
     if not sys.stdout.isatty():
         raise UsageError("attach needs a terminal")
     sys.stdout.flush()
-    environment = {k: v for k, v in os.environ.items() if k != "TMUX"}  # inside a tmux is fine
-    command = ["tmux", "-L", socket_name(), "attach", "-t", session]
+    command = ["tmux", "-L", socket_name()]
+    environment = dict(os.environ)
+    if server.is_around_us():  # in a window of the same server: this client goes there
+        command += ["switch-client", "-t", session]
+    else:
+        command += ["attach", "-t", session]
+        if environment.pop("TMUX", None):  # it would refuse to run in another tmux, which is fine
+            said = "in another tmux: type the prefix twice to reach this one (C-b C-b d leaves it)"
+            command += [";", "display-message", "-d", "4000", said]
     os.execvpe(command[0], command, environment)
 
 

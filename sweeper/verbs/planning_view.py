@@ -88,6 +88,7 @@ def full(found: Survey, store: Store) -> Iterator[str]:
         "log_path": log_path(plan.name, "<run id>", 0, store).removesuffix(".0") + ".<attempt>",
         "environment": ", ".join(environment(plan)),
         "secrets": ", ".join(plan.secrets) or None,
+        "wandb": None if plan.wandb is None else flow(plan.wandb.document()),
         **{
             key: value if isinstance(value, str) else flow(value)
             for key, value in launch.document().items()

@@ -5,48 +5,36 @@ launcher that is at work on the sweep, else by one of their own. A request is a 
 once, so a verb that was killed is simply typed again.
 """
 
-import getpass
-import os
 import time
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from sweeper.errors import (
-    AlreadyExists,
     AnotherLauncher,
     EnvironmentFailure,
     NotFound,
     UsageError,
 )
-from sweeper.states import OPEN, Event, State, cancel_asked, fold, retry_asked, wants_attempt
-from sweeper.store.documents import SCHEMA, encode, timestamp
+from sweeper.states import OPEN, State, fold, wants_attempt
+from sweeper.store.documents import SCHEMA
 from sweeper.store.files import Store, default_root
 from sweeper.store.layout import Layout
+from sweeper.store.requests import Happened, Requested, request_cancel, request_retry
 from sweeper.store.sweeps import read_events, read_plan
 from sweeper.terminal import print_json, warn
 
 if TYPE_CHECKING:
     from sweeper.records.runs import RecordedRun, Sweep
 
-__all__ = ["cancel", "cancel_runs", "request_cancel", "request_retry", "retry"]
+__all__ = ["cancel", "cancel_runs", "request_cancel", "request_retry", "retry", "retry_runs"]
 
 _POLL_SECONDS = 0.5
 _STOP_SECONDS = 45.0
 """What a launcher takes to notice, and a worker beyond its grace, at most."""
 _TAKE_OVER_SECONDS = 3.0
-
-Happened = set[tuple[int, Event]]
-
-
-class Requested(NamedTuple):
-    """What was asked of a run: `asked` is False where there was nothing to ask; `why` says why."""
-
-    run: str
-    asked: bool
-    why: str
 
 
 def cancel(arguments: Namespace) -> int:
@@ -117,11 +105,12 @@ def _stop(
     tell: Callable[[str], None],
 ) -> None:
     """Be the launcher that stops runs and starts none."""
-    from sweeper.backends import open_backend
+    from sweeper.backends import open_backend, options_of
     from sweeper.launcher.loop import Launcher
 
     folder = f"{store.root}/{sweep}"
-    backend = open_backend(read_plan(store, sweep)["launch"]["backend"], sweep, folder)
+    launch = read_plan(store, sweep)["launch"]
+    backend = open_backend(launch["backend"], sweep, folder, options_of(launch))
     launcher = Launcher(store, sweep, backend, starting=False)
     said: str | None = None
     while time.monotonic() < deadline:
@@ -176,31 +165,11 @@ def _outcome(request: Requested, happened: Happened) -> Requested:
     return request._replace(why=f"{state.value} before they could be stopped")
 
 
-def request_cancel(
-    store: Store, sweep: str, run: str, happened: Happened, retries: int
-) -> Requested:
-    """Ask that a run be stopped and not started again, where there is anything to stop."""
-    state = fold(happened)
-    at_work = state.state in OPEN or state.unacknowledged
-    waits = state.state in (State.PLANNED, State.PREEMPTED, State.LOST)
-    waits = waits or wants_attempt(happened, retries)
-    if cancel_asked(happened) or not (at_work or waits):
-        word = "cancelled" if state.state is State.CANCELLED else f"{state.state.value} already"
-        return Requested(run, cancel_asked(happened), word)
-    attempt = max(state.opened, 1)
-    if at_work:
-        _request(store, sweep, run, attempt, Event.CANCEL, happened)
-    last = max((n for n, event in happened if event is Event.RETRY), default=0)
-    if last >= attempt or not at_work:
-        # A retry of the same attempt would take the request back: name the attempt after it.
-        _request(store, sweep, run, max(attempt, last + 1), Event.CANCEL, happened)
-    return Requested(run, True, "cancelled")
-
-
 def retry(arguments: Namespace) -> int:
     """Start runs again."""
-    from sweeper.launcher.progress import exit_code, showing_progress
+    from sweeper.launcher.progress import exit_code
     from sweeper.launcher.start import go_on
+    from sweeper.verbs.viewing import showing
 
     sweep, runs = _chosen(arguments)
     if not (arguments.runs or arguments.state) or arguments.failed:
@@ -217,18 +186,18 @@ def retry(arguments: Namespace) -> int:
         if not runs:
             warn("none has failed; what was cancelled is named, or chosen by --state cancelled")
         return 0
-    _tell_code(sweep)
+    _tell_code(sweep, warn)
     if _taken_up(sweep.store, sweep.name):
         print("the launcher at work on the sweep takes them up")
         return 0
-    with showing_progress() as notify:
+    with showing(sweep.name, sweep.root, plain=arguments.plain) as notify:
         try:
             launched = go_on(sweep.store, sweep.name, wait=arguments.wait, notify=notify)
         except KeyboardInterrupt:
             warn("interrupted; what runs goes on")
             return 130
     if launched.summary is None:
-        print(f"launched; watch it with `sweeper status {sweep.name} --follow`")
+        print(f"launched; watch it with `sweeper watch {sweep.name}`")
         return 0
     return exit_code(launched.summary)
 
@@ -243,7 +212,23 @@ def _refuse(sweep: "Sweep", runs: "Sequence[RecordedRun]", named: Sequence[str])
         )
 
 
-def _tell_code(sweep: "Sweep") -> None:
+def retry_runs(
+    sweep: "Sweep", runs: Sequence[str], *, tell: Callable[[str], None] = lambda _: None
+) -> list[Requested]:
+    """Ask for another attempt of these runs (ids), and see that a launcher takes them up: the one
+    at work, else one that is started and left to itself. Raises as `launch` does."""
+    from sweeper.launcher.start import go_on
+
+    events = read_events(sweep.store, sweep.name)
+    done = [request_retry(sweep.store, sweep.name, run, events.get(run, set())) for run in runs]
+    if any(request.asked for request in done):
+        _tell_code(sweep, tell)
+        if not _taken_up(sweep.store, sweep.name):
+            go_on(sweep.store, sweep.name, wait=False, notify=lambda _: None)
+    return done
+
+
+def _tell_code(sweep: "Sweep", tell: Callable[[str], None]) -> None:
     """What is retried runs the code of the launch, which may not be what the user has in mind."""
     from sweeper.launcher.recording import hidden_values, secret_names
     from sweeper.provenance import snapshot
@@ -254,7 +239,7 @@ def _tell_code(sweep: "Sweep") -> None:
         return
     values = hidden_values(secret_names(document["secrets"], document["service"]))
     if snapshot.changed(sweep.store, kept, secrets=values):
-        warn(
+        tell(
             "the code has changed since the launch, and what is retried runs it as it was then; "
             "`sweeper launch` of the grid takes the new"
         )
@@ -275,38 +260,9 @@ def _taken_up(store: Store, sweep: str) -> bool:
     return True
 
 
-def request_retry(store: Store, sweep: str, run: str, happened: Happened) -> Requested:
-    """Ask for another attempt of a run that has ended without success."""
-    state = fold(happened)
-    if state.state is State.SUCCEEDED:
-        return Requested(run, False, "succeeded already")
-    if state.state in OPEN or state.unacknowledged:
-        word = "being cancelled: retry them when they have ended"
-        return Requested(run, False, word if cancel_asked(happened) else "still at work")
-    if retry_asked(happened):
-        return Requested(run, True, "asked for already")
-    last = max((n for n, event in happened if event is Event.CANCEL), default=0)
-    _request(store, sweep, run, max(state.opened, last, 1), Event.RETRY, happened)
-    return Requested(run, True, "asked for")
-
-
 def _chosen(arguments: Namespace) -> "tuple[Sweep, list[RecordedRun]]":
     from sweeper.records.selecting import pick
     from sweeper.registry import Registry
 
     sweep = Registry(arguments.root or default_root()).sweep(arguments.sweep)
     return sweep, pick(sweep.runs, arguments.runs, arguments.state, arguments.where)
-
-
-def _request(
-    store: Store, sweep: str, run: str, attempt: int, event: Event, happened: Happened
-) -> None:
-    """Put a request on record; that it is there already is as good."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        user = str(os.getuid())
-    body = {"schema": SCHEMA, "time": timestamp(), "by": f"{user}@{os.uname().nodename}"}
-    with suppress(AlreadyExists):
-        store.create(Layout(sweep).event(run, attempt, event), encode(body))
-    happened.add((attempt, event))

@@ -1,0 +1,52 @@
+"""What a launcher tells a backend that people look at (`base.Display`): how the sweep stands, and a
+word for each job. Only what has changed, and never to the sweep's cost."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from sweeper.backends.base import Backend, Display
+from sweeper.errors import SweeperError
+from sweeper.store.layout import token
+
+if TYPE_CHECKING:
+    from sweeper.launcher.board import View
+    from sweeper.launcher.loop import Summary
+
+__all__ = ["Showing"]
+
+_SECONDS = 1.0
+"""Between two times that something is shown: what runs change in a hundred steps is one change."""
+
+
+class Showing:
+    """Passes on what is new; to a backend that shows nothing, nothing."""
+
+    def __init__(self, backend: Backend, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._next = clock()
+        self._display = backend if isinstance(backend, Display) else None
+        self._words: dict[str, str] = {}
+        self._summary: Summary | None = None
+
+    def show(
+        self, summary: "Summary", views: Mapping[str, "View"], observed: Mapping[str, str]
+    ) -> None:
+        """How the sweep and its runs stand. What cannot be shown now is tried again next time."""
+        if self._display is None or (self._clock() < self._next and not summary.finished):
+            return
+        words = {
+            token(run, view.state.attempt): observed.get(run) or view.state.state.value
+            for run, view in views.items()
+            if view.state.attempt
+        }
+        news = {job: word for job, word in words.items() if self._words.get(job) != word}
+        if not news and summary == self._summary:
+            return
+        from sweeper.launcher.progress import line
+
+        self._next = self._clock() + _SECONDS
+        try:
+            self._display.show(line(summary), news)
+        except SweeperError:
+            return  # nothing depends on it, and what does not answer is told elsewhere
+        self._words, self._summary = words, summary

@@ -1,0 +1,239 @@
+"""`sweeper status --follow`: until nothing is at work on the sweep any more.
+
+On a terminal the table, drawn again; elsewhere a line for each thing that happens; with `--json` an
+object a line: the first has everything, a later one only the runs and alarms that are new in it.
+"""
+
+import io
+import json
+import shutil
+import sys
+import time
+from argparse import Namespace
+from collections import Counter
+from contextlib import redirect_stdout
+from typing import TYPE_CHECKING, Any
+
+from sweeper.errors import StoreError
+from sweeper.records.selecting import pick
+from sweeper.registry import Registry
+from sweeper.store.documents import strict, timestamp
+from sweeper.store.files import default_root
+from sweeper.terminal import warn
+from sweeper.verbs.watching import (
+    active,
+    alarm_line,
+    counted,
+    exit_code,
+    observations,
+    print_status,
+    progress,
+    read_alarms,
+)
+
+if TYPE_CHECKING:
+    from sweeper.alarms import Alarm
+    from sweeper.records.runs import RecordedRun, Sweep
+
+__all__ = ["Change", "changes", "follow", "words_of"]
+
+_SECONDS, _REMOTE_SECONDS = 1.0, 3.0
+_SHARE = 20
+"""A look takes at most one part in so many of the time."""
+
+_BELOW = 8
+"""Lines of a terminal that are kept for what stands below the table."""
+
+Said = dict[str, Any]
+"""What is said of a run: its state, attempts, reason, and what the launcher observes."""
+
+
+class _Screen(io.StringIO):
+    """Holds what goes to the terminal, to be written all at once: nothing flickers."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def follow(arguments: Namespace) -> int:
+    """Show how a sweep goes on, until it does not any more."""
+    registry = Registry(arguments.root or default_root(), cache=False)
+    drawn = sys.stdout.isatty() and not arguments.json
+    told: _Told | None = None
+    trouble, least, began = "", _SECONDS, False
+    while True:
+        begun = time.monotonic()
+        try:
+            sweep = registry.sweep(arguments.sweep)
+            at_work, finished = progress(sweep)
+            if drawn:
+                _draw(sweep, arguments)
+            else:
+                told = told or _Told(arguments)
+                told.tell(sweep, at_work)
+        except StoreError as error:
+            if not began:
+                raise  # it never worked: say so at once
+            if str(error) != trouble:
+                trouble = str(error)
+                warn(f"{trouble}; trying again")
+        else:
+            trouble, began = "", True
+            if not at_work:
+                return exit_code(sweep, finished)
+            least = _REMOTE_SECONDS if sweep.store.local_path("") is None else _SECONDS
+        sys.stdout.flush()
+        time.sleep(max(least, _SHARE * (time.monotonic() - begun)))
+
+
+def _draw(sweep: "Sweep", arguments: Namespace) -> None:
+    screen = _Screen()
+    rows = shutil.get_terminal_size().lines - _BELOW
+    with redirect_stdout(screen):
+        print_status(sweep, arguments, max(3, min(50, rows)))
+    sys.stdout.write(f"\x1b[H\x1b[2J\x1b[3J{screen.getvalue()}")
+
+
+class Change:
+    """What is different from the look before: runs with what was said of them then (None: they are
+    new), and sentences about the sweep."""
+
+    def __init__(self) -> None:
+        self.runs: list[tuple[str, Said | None, Said]] = []
+        self.sentences: list[str] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.runs or self.sentences)
+
+
+def changes(
+    before: dict[str, Said], after: dict[str, Said], seen: dict[str, Any], now: dict[str, Any]
+) -> Change:
+    """From what was said of runs and what the launcher had published, to the same now."""
+    found = Change()
+    for run, said in after.items():
+        if before.get(run) != said:
+            found.runs.append((run, before.get(run), said))
+    sentences = {
+        "unreachable": ("the launcher waits: {}", "the launcher goes on"),
+        "limit": ("at most {} at once: the service holds runs back", "as many at once as before"),
+        "held": ("held: {}", "held no more"),
+    }
+    for key, (begins, ends) in sentences.items():
+        if seen.get(key) != now.get(key):
+            value = now.get(key)
+            found.sentences.append(ends if value is None else begins.format(value))
+    if seen and seen["launcher"] != now["launcher"]:
+        gone = "no launcher is at work: nothing more is started"
+        found.sentences.append("a launcher is at work" if now["launcher"] else gone)
+    return found
+
+
+class _Told:
+    """What has been told so far."""
+
+    def __init__(self, arguments: Namespace) -> None:
+        self._arguments = arguments
+        self._said: dict[str, Said] = {}
+        self._seen: dict[str, Any] = {}
+        self._alarms: set[tuple[str, int, str]] = set()
+        self._began = False
+        self._counts: Counter[str] = Counter()
+
+    def tell(self, sweep: "Sweep", at_work: bool) -> None:
+        """Tell what is new."""
+        runs = active(sweep)
+        seen = observations(sweep)
+        wanted = self._wanted(runs)
+        said = {run.id: _say(run, seen["observed"]) for run in wanted}
+        change = changes(self._said, said, self._seen, seen)
+        alarms = [
+            alarm
+            for alarm in read_alarms(sweep, wanted)
+            if (alarm.run, alarm.attempt, alarm.rule) not in self._alarms
+        ]
+        self._alarms |= {(alarm.run, alarm.attempt, alarm.rule) for alarm in alarms}
+        counts = Counter(run.state.value for run in runs)
+        if self._arguments.json:
+            if change or alarms or not self._began or not at_work:
+                self._write_object(sweep, wanted, seen, change, alarms, at_work)
+        else:
+            self._write_lines(sweep, wanted, change, alarms, at_work)
+            if not self._began or (not at_work and counts != self._counts):
+                _line(f"{sweep.name}: {counted(counts)}")
+                self._counts = counts
+        self._began, self._said, self._seen = True, said, seen
+
+    def _wanted(self, runs: list["RecordedRun"]) -> list["RecordedRun"]:
+        """The runs that are asked for. One that was in a state that is asked for stays."""
+        states = self._arguments.state
+        chosen = pick(runs, (), None, self._arguments.where)
+        if not states:
+            return chosen
+        now = {run.id for run in pick(chosen, (), states)}
+        return [run for run in chosen if run.id in now or run.id in self._said]
+
+    def _write_lines(
+        self,
+        sweep: "Sweep",
+        runs: list["RecordedRun"],
+        change: Change,
+        alarms: list["Alarm"],
+        at_work: bool,
+    ) -> None:
+        names = {run.id: run.name for run in runs}
+        if self._began:
+            for run, before, said in change.runs:
+                _line(f"{names[run]}  {words_of(before, said)}")
+            for sentence in change.sentences if at_work else ():
+                _line(f"{sweep.name}: {sentence}")
+        for alarm in alarms:
+            _line(alarm_line(alarm))
+
+    def _write_object(
+        self,
+        sweep: "Sweep",
+        runs: list["RecordedRun"],
+        seen: dict[str, Any],
+        change: Change,
+        alarms: list["Alarm"],
+        at_work: bool,
+    ) -> None:
+        changed = {run for run, _, _ in change.runs}
+        observed: dict[str, str] = seen["observed"]
+        records = [
+            run.record() | {"observed": observed.get(run.id)}
+            for run in runs
+            if run.id in changed or not self._began
+        ]
+        states = Counter(run.state.value for run in active(sweep))
+        document = {"schema": 1, "time": timestamp(), "sweep": sweep.name, "at_work": at_work}
+        document |= {**seen, "states": dict(states), "runs": records}
+        document["alarms"] = [alarm.document() for alarm in alarms]
+        print(json.dumps(strict(document), allow_nan=False))
+
+
+def _say(run: "RecordedRun", observed: dict[str, str]) -> Said:
+    ended = run.state.value in ("failed", "cancelled", "preempted", "lost")
+    return {
+        "state": run.state.value,
+        "attempts": run.attempts,
+        "reason": run.outcome.get("reason") if ended else None,
+        "observed": observed.get(run.id),
+    }
+
+
+def words_of(before: Said | None, said: Said) -> str:
+    """`running (attempt 2)`, `failed (oom)`, `running: paused: rate limit`."""
+    text = str(said["state"])
+    about: list[str] = []
+    if said["reason"]:
+        about.append(str(said["reason"]))
+    if said["attempts"] > 1 and (before is None or before["attempts"] != said["attempts"]):
+        about.append(f"attempt {said['attempts']}")
+    text += f" ({', '.join(about)})" if about else ""
+    return f"{text}: {said['observed']}" if said["observed"] else text
+
+
+def _line(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')}  {text}", flush=True)

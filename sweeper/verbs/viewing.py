@@ -1,0 +1,116 @@
+"""What `launch --wait` and `retry --wait` show meanwhile: on a terminal the live view, else lines.
+
+The view is a process of its own (`sweeper watch`) and reads the store like any other: whatever it
+does, the loop that starts runs is not held up, and when it is closed or breaks the launcher goes
+on, with a bar in its place. Ctrl-C in it interrupts the launcher, as it does without it.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager, suppress
+
+from sweeper.command import self_command
+from sweeper.launcher.loop import Summary
+from sweeper.launcher.progress import line, showing_progress
+from sweeper.terminal import is_screen
+
+__all__ = ["showing"]
+
+_INTERRUPTED = 130
+_LEAVE_SECONDS = 5.0
+_RESTORE = "\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[?1003l\x1b[?1006l\x1b[?1015l\x1b[?2004l\x1b[0m"
+"""Back from the other screen, the cursor shown, no reports of mouse and pastes."""
+
+
+@contextmanager
+def showing(sweep: str, root: str, *, plain: bool) -> Generator[Callable[[Summary], None]]:
+    """A function that shows a summary of the sweep at `root`, from its first call on."""
+    if plain or not is_screen():
+        with showing_progress() as notify:
+            yield notify
+        return
+    view = _View(sweep, root)
+    try:
+        yield view.notify
+    finally:
+        view.close()
+
+
+class _View:
+    """The view's process, and the bar that takes its place when it is closed."""
+
+    def __init__(self, sweep: str, root: str) -> None:
+        guest = ("--guest", str(os.getpid()))
+        self._command = self_command("watch", sweep, "--root", root, *guest)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._waiting: threading.Thread | None = None
+        self._last: Summary | None = None
+        self._closing = False
+        self._bar = ExitStack()
+        self._plain: Callable[[Summary], None] | None = None
+        self._modes = termios.tcgetattr(sys.stdin)
+
+    def notify(self, summary: Summary) -> None:
+        """Show how it stands: the view sees it by itself."""
+        self._last = summary
+        if self._process is None:
+            if summary.finished:
+                return  # there is nothing to watch
+            sys.stdout.flush()
+            self._process = subprocess.Popen(self._command)
+            self._waiting = threading.Thread(target=self._wait, daemon=True)
+            self._waiting.start()
+        elif self._process.poll() is not None:
+            if self._plain is None:
+                self._plain = self._bar.enter_context(showing_progress())
+            self._plain(summary)
+
+    def _wait(self) -> None:
+        """Wait until the view is closed, and say what that means."""
+        assert self._process is not None  # noqa: S101 - it has just been started
+        code = self._process.wait()
+        if self._closing:
+            return
+        if code == _INTERRUPTED:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            return
+        if code:
+            self._restore()
+        why = f"the view ended ({code})" if code else "the view is closed"
+        print(f"{why}; the sweep goes on here, Ctrl-C leaves it to itself", file=sys.stderr)
+        if self._last is not None:
+            print(line(self._last), file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """End the view, and say how things stand."""
+        self._closing = True
+        self._bar.close()
+        process, last = self._process, self._last
+        shown = process is None or process.poll() is None
+        if process is not None and shown:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(_LEAVE_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            if process.returncode:  # it had no time to do that itself
+                self._restore()
+        if last is None:
+            return
+        if shown or (process is not None and process.returncode == _INTERRUPTED):
+            print(line(last), file=sys.stderr)
+        if last.held:
+            print(f"held: {last.held}", file=sys.stderr)
+
+    def _restore(self) -> None:
+        """The terminal as it was, after a view that could not see to that itself."""
+        with suppress(termios.error, OSError):
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._modes)
+        sys.stderr.write(_RESTORE)
+        sys.stderr.flush()

@@ -1,0 +1,1 @@
+"""`sweeper watch`: a sweep on the whole screen, live, with keys to steer it."""

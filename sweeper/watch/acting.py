@@ -1,0 +1,75 @@
+"""What keys do to a sweep: cancel, retry, go to a run's tmux pane. Each gives a sentence to show,
+and raises what the verb of its name raises."""
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+# At the top: libtmux looks at standard output when it is loaded, which Textual replaces.
+from sweeper.backends.tmux import TmuxServer, socket_name
+from sweeper.errors import NotFound
+from sweeper.records.runs import Sweep
+from sweeper.store.layout import token
+from sweeper.verbs.steering import Requested, cancel_runs, retry_runs
+
+__all__ = ["Pane", "cancel", "go_there", "pane_of", "retry"]
+
+
+def cancel(sweep: Sweep, runs: Sequence[str]) -> str:
+    """Stop runs for good, and wait until they have ended."""
+    return f"{_counted(cancel_runs(sweep.store, sweep.name, runs))}"
+
+
+def retry(sweep: Sweep, runs: Sequence[str]) -> str:
+    """Start runs again."""
+    told: list[str] = []
+    done = retry_runs(sweep, runs, tell=told.append)
+    asked = sum(request.asked for request in done)
+    said = [f"{asked} to start again"] if asked else []
+    refused = [request for request in done if not request.asked]
+    return "; ".join([*said, *([_counted(refused)] if refused else []), *told])
+
+
+def _counted(done: Sequence[Requested]) -> str:
+    counts = Counter(request.why for request in done)
+    return ", ".join(f"{number} {why}" for why, number in counts.items())
+
+
+class Pane(NamedTuple):
+    """A run's pane: tmux's ids of its session, window and itself, and the socket of its server."""
+
+    session: str
+    window: str
+    id: str
+    socket: str
+
+
+def pane_of(sweep: Sweep, run: str, attempt: int) -> Pane:
+    """The pane of a run's newest attempt, on this machine. Raises `NotFound`."""
+    launch: dict[str, Any] = sweep.document.get("launch") or {}
+    backend = launch.get("backend")
+    if backend != "tmux":
+        raise NotFound(f"the backend is {backend}: there are no panes; enter shows the run's log")
+    server = TmuxServer()
+    session = server.session(f"{sweep.root}/{sweep.name}")
+    job = token(run, attempt)
+    for pane in server.panes(session) if session is not None else ():
+        if pane.command.endswith(job):
+            return Pane(session or "", pane.window, pane.id, socket_name())
+    raise NotFound("no pane of this run on this machine: it was closed, or has not started")
+
+
+def go_there(pane: Pane) -> list[str] | None:
+    """Bring the pane to the front of its session. None when the user is there now; else the command
+    that shows it, for who is in no tmux; empty for who is in another."""
+    server = TmuxServer()
+    server.source([f"select-window -t {pane.window}", f"select-pane -t {pane.id}"])
+    socket, _, rest = os.environ.get("TMUX", "").partition(",")
+    if not socket:
+        return ["tmux", "-L", pane.socket, "attach-session", "-t", pane.session]
+    if os.path.basename(socket) != pane.socket:
+        return []
+    if f"${rest.rpartition(',')[2]}" != pane.session:
+        server.source([f"switch-client -t {pane.session}"])
+    return None

@@ -1,0 +1,171 @@
+"""Which lines the list of runs has: filtered, sorted, grouped, folded. Pure."""
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sweeper.errors import UsageError
+from sweeper.watch.view import RunView, SweepView
+from sweeper.where import parse_where, select
+
+__all__ = ["SORTS", "Group", "Item", "arranged", "groupings", "matching"]
+
+SORTS = ("plan", "state", "metric", "progress", "time left", "heartbeat", "alarms", "name")
+
+_INTEREST = (
+    *("stalled", "waiting", "running", "submitted", "failed", "lost", "preempted"),
+    *("planned", "cancelled", "succeeded"),
+)
+
+
+class Group(NamedTuple):
+    """Runs under one heading. `key` tells it from the others, `mean` is that of their finite
+    values, of which there are `measured`; `rank` its place among the groups."""
+
+    key: str
+    title: str
+    runs: tuple[RunView, ...]
+    folded: bool = False
+    mean: float | None = None
+    measured: int = 0
+    rank: int | None = None
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How many runs are in each state, as shown."""
+        return Counter(run.shown_state for run in self.runs)
+
+
+Item = Group | RunView
+"""A line of the list."""
+
+
+def groupings(view: SweepView) -> list[str]:
+    """What runs can be grouped by, the usual first: by cell where cells have several runs."""
+    cells = {run.cell for run in view.runs}
+    by_cell = len(cells) < len(view.runs)
+    axes = [axis for axis in view.axes if len({_setting(run, axis) for run in view.runs}) > 1]
+    return [*(["cell"] * by_cell), "none", *(["cell"] * (not by_cell)), *axes, "state"]
+
+
+def arranged(
+    view: SweepView,
+    *,
+    sort: str = "plan",
+    backwards: bool = False,
+    by: str = "none",
+    folded: Collection[str] = (),
+    wanted: str = "",
+) -> tuple[list[Item], str]:
+    """The lines, and why the filter `wanted` was not applied as it stands (empty: it was)."""
+    runs, problem = matching(view.runs, wanted)
+    key = _keys(view.goal)[sort]
+    if by == "none":
+        lines: list[Item] = [*sorted(runs, key=key, reverse=backwards)]
+        return lines, problem
+    groups = _groups(runs, by, view.goal, folded)
+    if sort == "metric":
+        groups.sort(key=lambda group: (group.rank is None, group.rank or 0), reverse=backwards)
+    elif sort != "plan" or backwards:
+        edge = max if backwards else min
+        groups.sort(key=lambda group: edge(map(key, group.runs)), reverse=backwards)
+    lines = []
+    for group in groups:
+        lines.append(group)
+        if not group.folded:
+            lines += sorted(group.runs, key=key, reverse=backwards)
+    return lines, problem
+
+
+def _groups(runs: Sequence[RunView], by: str, goal: str, folded: Collection[str]) -> list[Group]:
+    members: dict[str, list[RunView]] = {}
+    for run in runs:
+        members.setdefault(_heading(run, by), []).append(run)
+    means: dict[str, tuple[float, int]] = {}
+    for title, inner in members.items():
+        finite = [r.value for r in inner if r.value is not None and math.isfinite(r.value)]
+        if finite:
+            means[title] = (statistics.fmean(finite), len(finite))
+    sign = -1.0 if goal == "maximize" else 1.0
+    order = sorted(means, key=lambda title: sign * means[title][0])
+    place = {title: number for number, title in enumerate(order, start=1)}
+    return [
+        Group(
+            f"{by}:{title}",
+            title,
+            tuple(inner),
+            f"{by}:{title}" in folded,
+            *means.get(title, (None, 0)),
+            place.get(title),
+        )
+        for title, inner in members.items()
+    ]
+
+
+def _heading(run: RunView, by: str) -> str:
+    if by == "cell":
+        return run.cell
+    if by == "state":
+        return run.shown_state
+    return f"{by}={_setting(run, by)}"
+
+
+def _setting(run: RunView, axis: str) -> str:
+    """The value that a run has on an axis, as text; dotted keys reach into nested settings."""
+    found: Any = run.config.get(axis)
+    if found is None and axis not in run.config:
+        found = run.config
+        for part in axis.split("."):
+            found = found.get(part) if isinstance(found, Mapping) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    return "-" if found is None else str(found)  # pyright: ignore[reportUnknownArgumentType]
+
+
+def matching(runs: Sequence[RunView], wanted: str) -> tuple[list[RunView], str]:
+    """The runs that a filter means, and what is wrong with it. Words, all of which stand in the
+    run's name, state, remark or alarms; or a condition, `learning_rate < 1e-3 and state = failed`.
+    """
+    if not wanted.strip():
+        return list(runs), ""
+    if any(sign in wanted for sign in "<>") or " = " in wanted or "!=" in wanted:
+        try:
+            kept = select(parse_where(wanted), [_record(run) for run in runs])
+        except UsageError as error:
+            return list(runs), str(error)
+        ids = {record["id"] for record in kept}
+        return [run for run in runs if run.id in ids], ""
+    words = wanted.lower().split()
+    return [run for run in runs if all(word in _told(run) for word in words)], ""
+
+
+def _record(run: RunView) -> dict[str, Any]:
+    known = {"id": run.id, "name": run.name, "cell": run.cell, "seed": run.seed}
+    now = {"state": run.shown_state, "attempts": run.attempt, "reason": run.reason or None}
+    reached = {"value": run.value, "rank": run.rank, "step": run.step, "alarms": len(run.alarms)}
+    return {**known, **now, **reached, "config": dict(run.config)}
+
+
+def _told(run: RunView) -> str:
+    rules = " ".join(f"alarm {alarm.rule}" for alarm in run.alarms)
+    return f"{run.name} {run.id} {run.state} {run.shown_state} {run.remark} {rules}".lower()
+
+
+def _keys(goal: str) -> dict[str, Callable[[RunView], Any]]:
+    """What lines are sorted by: what is unknown comes last."""
+    sign = -1.0 if goal == "maximize" else 1.0
+
+    def number(found: float | None, direction: float = 1.0) -> tuple[bool, float]:
+        known = found is not None and math.isfinite(found)
+        return not known, direction * found if known and found is not None else 0.0
+
+    return {
+        "plan": lambda _: 0,
+        "state": lambda run: _INTEREST.index(run.shown_state),
+        "metric": lambda run: number(run.value, sign),
+        "progress": lambda run: number(run.fraction if run.fraction is not None else run.step, -1),
+        "time left": lambda run: number(run.eta),
+        "heartbeat": lambda run: number(run.beat, -1),
+        "alarms": lambda run: -len(run.alarms),
+        "name": lambda run: run.name,
+    }

@@ -1,0 +1,334 @@
+"""The list of runs as lines of styled text, for any width. Pure.
+
+A line is a list of (text, style); styles are words, of which `app.py` knows how they look: so all
+of it can be read without colour, since no state is told by colour alone.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from rich.cells import cell_len
+
+from sweeper.watch.arranging import Group, Item
+from sweeper.watch.shapes import (
+    ASCII,
+    Glyphs,
+    age,
+    bar,
+    fit,
+    fit_middle,
+    harmless,
+    short,
+    sparkline,
+    value,
+)
+from sweeper.watch.view import RunView, SweepView
+
+__all__ = [
+    "STATE_STYLES",
+    "Line",
+    "Span",
+    "Table",
+    "counted",
+    "head_lines",
+    "heading",
+    "item_line",
+    "joined",
+    "own_name",
+    "table",
+    "trimmed",
+]
+
+Span = tuple[str, str]
+Line = list[Span]
+
+STATE_STYLES = {
+    "running": "info",
+    "waiting": "warn",
+    "stalled": "bad",
+    "failed": "bad",
+    "lost": "bad",
+    "preempted": "warn",
+    "succeeded": "good",
+    "submitted": "info",
+    "planned": "dim",
+    "cancelled": "dim",
+}
+_ORDER = tuple(STATE_STYLES)
+_BAD = ("stalled", "failed", "lost", "preempted", "waiting")
+_URGENT = (*_BAD, *(state for state in _ORDER if state not in _BAD))
+"""Where there is room for few: what is wrong first."""
+_STATES = ("state", "try", "step")
+"""Columns at the left in which a group tells of its runs' states together."""
+
+
+class Column(NamedTuple):
+    """One column: its title, width, side, and what a run and a group have in it."""
+
+    title: str
+    width: int
+    right: bool
+    run: Callable[[RunView, int, Glyphs], Span]
+    group: Callable[[Group, int, Glyphs], Span]
+
+
+class Table(NamedTuple):
+    """The columns after the name, and how many cells the name has."""
+
+    columns: tuple[Column, ...]
+    room: int
+
+
+def counted(counts: Counter[str], order: Sequence[str] = _ORDER) -> Line:
+    """`4 running, 1 failed`."""
+    line: Line = []
+    for state in order:
+        if counts[state]:
+            line += [(", ", "")] if line else []
+            line.append((f"{counts[state]} {state}", STATE_STYLES[state]))
+    return line
+
+
+def joined(line: Line) -> str:
+    """The text of a line."""
+    return "".join(text for text, _ in line)
+
+
+def head_lines(view: SweepView, glyphs: Glyphs) -> list[Line]:
+    """Two lines about the whole sweep: how many runs stand where and when it will be over; then
+    what holds it up."""
+    counts = view.counts
+    first: Line = [(f"{harmless(view.name)} ", "bold"), (f"{len(view.runs)} runs: ", "")]
+    first += counted(counts) or [("none", "")]
+    if view.eta is not None:
+        first.append((f"  ETA {short(view.eta)}", "bold"))
+    if view.loading:
+        first.append((f"  reading {view.loading} runs", "dim"))
+    alarmed = sum(bool(run.alarms) for run in view.runs)
+    parts: list[Span] = []
+    if view.problem:
+        parts.append((f"not the newest: {harmless(view.problem)}", "bad"))
+    if alarmed:
+        parts.append((f"{alarmed} with alarms", "bad"))
+    if view.held:
+        parts.append((f"held: {harmless(view.held)}", "bad"))
+    if view.unreachable:
+        parts.append((f"the launcher waits: {harmless(view.unreachable)}", "warn"))
+    if counts["waiting"]:
+        reasons = Counter(run.waits.partition(" since ")[0] for run in view.runs if run.waits)
+        told = ", ".join(f"{number} by {harmless(why)}" for why, number in reasons.items())
+        parts.append((f"paused: {told}", "warn"))
+    if view.limit is not None:
+        parts.append((f"{view.limit} at once, not {view.parallel}", "warn"))
+    if view.launcher:
+        parts.append(("launcher at work", "dim"))
+    elif view.ended:
+        parts.append(("ended" if not counts["planned"] else "no launcher at work", "dim"))
+    else:
+        parts.append(("no launcher at work: nothing new is started", "warn"))
+    second: Line = []
+    for part in parts:
+        second += [(" · " if glyphs.dots else " | ", "dim")] if second else []
+        second.append(part)
+    return [first, second]
+
+
+def trimmed(line: Line, width: int, glyphs: Glyphs) -> Line:
+    """A line that is no wider than the screen."""
+    kept: Line = []
+    for text, style in line:
+        length = len(text) if text.isascii() else cell_len(text)
+        if length > width:
+            return [*kept, (fit(text, width, cut=glyphs.cut), style)]
+        kept.append((text, style))
+        width -= length
+    return kept
+
+
+def table(view: SweepView, width: int, need: int) -> Table:
+    """The columns for a screen of this width, where names take `need` columns. What a name does not
+    need is left to the remark; where there is not enough for it, what can be spared goes."""
+    found = [
+        Column("state", 10, False, _state, _nothing),
+        Column("try", 3, True, _attempt, _nothing),
+        Column("step", _longest_step(view), True, _steps, _nothing),
+        Column("done", 12, False, _done, _group_done),
+        Column("left", 5, True, _left, _nothing),
+    ]
+    if view.metric is not None:
+        found += [
+            Column(_last(view.metric, 9), 9, True, _value, _mean),
+            Column("curve", 24 if width >= 160 else 8, False, _curve, _nothing),
+            Column("rank", 4, True, _rank, _group_rank),
+        ]
+    found.append(Column("beat", 4, True, _beat, _nothing))
+    if width >= 130:
+        found.append(Column("remark", 30, False, _remark, _group_remark))
+    for spared in (*_SPARED, *_LAST_SPARED):
+        if _room(found, width) >= (need if spared in _SPARED else _LEAST_NAME):
+            break
+        found = [column for column in found if column.title != spared]
+    room = max(8, _room(found, width))
+    if found[-1].title == "remark":
+        spare = max(0, room - max(20, need))
+        found[-1] = found[-1]._replace(width=found[-1].width + spare)
+        room -= spare
+    return Table(tuple(found), room)
+
+
+_SPARED = ("done", "try", "curve")
+_LAST_SPARED = ("beat", "left", "rank", "step", "state")
+_LEAST_NAME = 14
+
+
+def _room(columns: Sequence[Column], width: int) -> int:
+    return width - sum(column.width + 1 for column in columns)
+
+
+def _longest_step(view: SweepView) -> int:
+    return min(13, max((len(_steps(run, 0, ASCII)[0]) for run in view.runs), default=0) + 1)
+
+
+def _last(name: str, width: int) -> str:
+    """A metric's name in a column: its last part, if it must be."""
+    shown = harmless(name)
+    return shown if len(shown) <= width else shown.rpartition("/")[2]
+
+
+def heading(view: SweepView, shown: Table, sort: str, glyphs: Glyphs) -> Line:
+    """The titles of the columns."""
+    line: Line = [(fit("   run", shown.room, cut=glyphs.cut), "head")]
+    sorted_by = {"state": "state", "progress": "step", "time left": "left", "heartbeat": "beat"}
+    metric = "" if view.metric is None else _last(view.metric, 9)
+    mark = metric if sort == "metric" else sorted_by.get(sort)
+    for column in shown.columns:
+        style = "head sorted" if column.title == mark else "head"
+        text = fit(column.title, column.width, right=column.right, cut=glyphs.cut)
+        line += [(" ", "head"), (text, style)]
+    return line
+
+
+def item_line(item: Item, shown: Table, *, inside: str, cursor: bool, glyphs: Glyphs) -> Line:
+    """A line of the list. `inside` is the heading that the run stands under, which its name need
+    not repeat; the line with the cursor is told by a mark too, not by its colour alone."""
+    columns = shown.columns
+    alarmed = any(run.alarms for run in item.runs) if isinstance(item, Group) else item.alarms
+    mark = ">" if cursor else "!" if alarmed else " "
+    style = "bold" if isinstance(item, Group) else ""
+    if isinstance(item, Group):
+        name = f"{mark}{glyphs.closed if item.folded else glyphs.opened} {harmless(item.title)}"
+    else:
+        name = f"{mark}{'  ' if inside else ''} {harmless(own_name(item, inside))}"
+    if cursor and alarmed:
+        name = f"{name} !"
+    name = fit_middle(name, shown.room, cut=glyphs.cut)
+    line: Line = [(name, f"{style} bad".strip() if alarmed else style)]
+    if isinstance(item, Group):
+        states = [column for column in columns if column.title in _STATES]
+        line += _group_states(item, states, glyphs)
+        columns = columns[len(states) :]
+    for column in columns:
+        if isinstance(item, Group):
+            text, look = column.group(item, column.width, glyphs)
+        else:
+            text, look = column.run(item, column.width, glyphs)
+        line += [(" ", ""), (fit(text, column.width, right=column.right, cut=glyphs.cut), look)]
+    return [(text, f"{look} cursor".strip()) for text, look in line] if cursor else line
+
+
+def _group_states(group: Group, columns: Sequence[Column], glyphs: Glyphs) -> Line:
+    """How many of the group stand where, over the first columns."""
+    room = sum(column.width + 1 for column in columns) - 1
+    line = trimmed(counted(group.counts, _URGENT), room, glyphs)
+    return [(" ", ""), *line, (" " * (room - len(joined(line))), "")]
+
+
+def own_name(run: RunView, inside: str) -> str:
+    """A run's name without its heading: `seed=0` below `lr=1e-4`."""
+    if inside and run.name.startswith(f"{inside},"):
+        return run.name[len(inside) + 1 :]
+    return run.name
+
+
+def _state(run: RunView, width: int, glyphs: Glyphs) -> Span:
+    del width, glyphs
+    return run.shown_state, STATE_STYLES[run.shown_state]
+
+
+def _attempt(run: RunView, width: int, glyphs: Glyphs) -> Span:
+    del width, glyphs
+    return str(run.attempt or ""), "dim"
+
+
+def _left(run: RunView, width: int, glyphs: Glyphs) -> Span:
+    del width, glyphs
+    return ("" if run.eta is None else short(run.eta)), ""
+
+
+def _nothing(group: Group, width: int, glyphs: Glyphs) -> Span:
+    del group, width, glyphs
+    return "", ""
+
+
+def _steps(run: RunView, width: int, glyphs: Glyphs) -> Span:
+    del width, glyphs
+    if run.step is None:
+        return "", ""
+    over = run.total is None or run.state == "succeeded"
+    return (value(run.step) if over else f"{value(run.step)}/{run.total}"), ""
+
+
+def _done(run: RunView, width: int, glyphs: Glyphs) -> Span:
+    if run.fraction is None:
+        return "", ""
+    share = f"{int(run.fraction * 100):>3}%"
+    return f"{bar(run.fraction, width - 5, glyphs)} {share}", "dim"
+
+
+def _group_done(group: Group, width: int, glyphs: Glyphs) -> Span:
+    known = [run.fraction or 0.0 for run in group.runs]
+    share = sum(known) / len(known)
+    return f"{bar(share, width - 5, glyphs)} {int(share * 100):>3}%", "dim"
+
+
+def _value(run: RunView, width: int, glyphs: Glyphs) -> Span:
+    del width, glyphs
+    return ("" if run.value is None else value(run.value)), "bold" if run.rank == 1 else ""
+
+
+def _mean(group: Group, width: int, glyphs: Glyphs) -> Span:
+    del width, glyphs
+    return ("" if group.mean is None else value(group.mean)), "bold" if group.rank == 1 else "dim"
+
+
+def _curve(run: RunView, width: int, glyphs: Glyphs) -> Span:
+    return sparkline(run.curve, width, glyphs), "info"
+
+
+def _rank(run: RunView, width: int, glyphs: Glyphs) -> Span:
+    del width, glyphs
+    return ("" if run.rank is None else str(run.rank)), "bold" if run.rank == 1 else ""
+
+
+def _group_rank(group: Group, width: int, glyphs: Glyphs) -> Span:
+    del width, glyphs
+    return ("" if group.rank is None else f"#{group.rank}"), "bold" if group.rank == 1 else "dim"
+
+
+def _beat(run: RunView, width: int, glyphs: Glyphs) -> Span:
+    del width, glyphs
+    return ("" if run.beat is None else age(run.beat)), "bad" if run.stale else "dim"
+
+
+def _remark(run: RunView, width: int, glyphs: Glyphs) -> Span:
+    del width, glyphs
+    if run.alarms:
+        return harmless(f"{run.alarms[0].rule}: {run.alarms[0].text}"), "bad"
+    return harmless(run.remark), "warn" if run.waits else "dim"
+
+
+def _group_remark(group: Group, width: int, glyphs: Glyphs) -> Span:
+    del width, glyphs
+    measured = f"mean of {group.measured}" if group.measured > 1 else ""
+    return measured, "dim"

@@ -1,0 +1,227 @@
+"""Texts as a screen of characters takes them: cut to a width, drawn from numbers, and harmless.
+Pure.
+
+What a run, a log or a model wrote is data: nothing in it steers the terminal.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rich.cells import cell_len, set_cell_size
+
+__all__ = [
+    "ASCII",
+    "UNICODE",
+    "Glyphs",
+    "age",
+    "bar",
+    "fit",
+    "fit_middle",
+    "harmless",
+    "plot",
+    "short",
+    "sparkline",
+    "value",
+    "wrap",
+]
+
+
+class Glyphs(NamedTuple):
+    """The characters that things are drawn with. `levels` from low to high; `dots`: whether a plot
+    may use braille, which has eight points a character."""
+
+    levels: str
+    full: str
+    empty: str
+    opened: str
+    closed: str
+    line: str
+    cut: str
+    dots: bool
+
+
+UNICODE = Glyphs("▁▂▃▄▅▆▇█", "█", "·", "▾", "▸", "─", "…", True)
+ASCII = Glyphs("_.-=+*#@", "#", ".", "-", "+", "-", "~", False)
+
+
+def harmless(text: str) -> str:
+    """A text on one line, with nothing in it that steers a terminal: a control character becomes
+    its picture (`␛`), what else cannot be printed U+FFFD."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else _picture(one) for one in text)
+
+
+def _picture(one: str) -> str:
+    code = ord(one)
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return "\u2421" if code == 0x7F else "\ufffd"
+
+
+def fit(text: str, width: int, *, right: bool = False, cut: str = "…") -> str:
+    """The text in exactly `width` columns; one that is longer ends with `cut`."""
+    if width <= 0:
+        return ""
+    length = len(text) if text.isascii() else cell_len(text)
+    if length > width:
+        return set_cell_size(text, width - 1) + cut
+    blank = " " * (width - length)
+    return blank + text if right else text + blank
+
+
+def fit_middle(text: str, width: int, *, cut: str = "…") -> str:
+    """The same, but what is cut is cut in the middle: names often differ at their end."""
+    length = cell_len(text)
+    if length <= width or width < 8:
+        return fit(text, width, cut=cut)
+    back = (width - 1) // 2
+    end = text
+    while cell_len(end) > back:
+        end = end[1:]
+    return set_cell_size(text, width - 1 - cell_len(end)) + cut + end
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """A line cut into lines of at most `width` columns, between words where that is possible."""
+    lines: list[str] = []
+    rest = text
+    while cell_len(rest) > width > 0:
+        head = set_cell_size(rest, width).rstrip()
+        space = head.rfind(" ")
+        if space > width // 2:
+            head = head[:space]
+        lines.append(head)
+        rest = rest[len(head) :].lstrip()
+        if not head:  # a character wider than the line
+            return lines
+    return [*lines, rest]
+
+
+def value(number: float | None) -> str:
+    """A number with four digits that matter."""
+    if number is None:
+        return "-"
+    if math.isfinite(number) and number == int(number) and abs(number) < 1e5:
+        return str(int(number))
+    return f"{number:.4g}"
+
+
+def short(seconds: float | None) -> str:
+    """A time to wait, no finer than is known: `45s`, `12m`, `2h05m`, `3d`."""
+    if seconds is None:
+        return "-"
+    if seconds < 60:
+        return f"{max(5, 5 * round(seconds / 5))}s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes}m"
+    if minutes < 48 * 60:
+        return f"{minutes // 60}h{minutes % 60 // 5 * 5:02}m"
+    return f"{minutes // 1440}d"
+
+
+def age(seconds: float | None) -> str:
+    """How long ago, in steps: a screen on which nothing happens does not change every second."""
+    if seconds is None:
+        return "-"
+    if seconds < 15:
+        return "now"
+    if seconds < 60:
+        return f"{int(seconds) // 15 * 15}s"
+    if seconds < 3600:
+        return f"{int(seconds) // 60}m"
+    return f"{int(seconds) // 3600}h" if seconds < 48 * 3600 else f"{int(seconds) // 86400}d"
+
+
+def bar(fraction: float | None, width: int, glyphs: Glyphs) -> str:
+    """How much of something is done."""
+    if fraction is None:
+        return " " * width
+    filled = min(width, int(fraction * width + 1e-9))
+    return glyphs.full * filled + glyphs.empty * (width - filled)
+
+
+def sparkline(numbers: Sequence[float], width: int, glyphs: Glyphs) -> str:
+    """A curve in one line: the mean of each stretch between the least and the greatest of all,
+    gaps where nothing is finite."""
+    if width <= 0 or not numbers:
+        return " " * max(width, 0)
+    cells = _stretches(numbers, min(width, len(numbers)))
+    known = [one for one in cells if one is not None]
+    if not known:
+        return " " * width
+    low, high = min(known), max(known)
+    scale = (len(glyphs.levels) - 1) / (high - low) if high > low else 0.0
+    middle = 0 if scale else len(glyphs.levels) // 3
+    drawn = (
+        " " if one is None else glyphs.levels[middle + round((one - low) * scale)] for one in cells
+    )
+    return "".join(drawn).ljust(width)
+
+
+def _stretches(numbers: Sequence[float], count: int) -> list[float | None]:
+    found: list[float | None] = []
+    for place in range(count):
+        start, end = place * len(numbers) // count, (place + 1) * len(numbers) // count
+        finite = [one for one in numbers[start:end] if math.isfinite(one)]
+        found.append(sum(finite) / len(finite) if finite else None)
+    return found
+
+
+def plot(
+    points: Sequence[tuple[float, float]], width: int, height: int, glyphs: Glyphs
+) -> list[str]:
+    """A curve of (x, y) in `height` lines of `width` columns, with the range of y at the left and
+    of x below. What is not finite is left out; a single line says so when nothing is left."""
+    finite = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
+    if not finite or height < 3 or width < 16:
+        return ["nothing finite to draw" if points else "nothing recorded yet"]
+    left, right = min(x for x, _ in finite), max(x for x, _ in finite)
+    low, high = min(y for _, y in finite), max(y for _, y in finite)
+    labels = [value(high), value(low)]
+    margin = max(map(len, labels)) + 1
+    rows, columns = height - 1, width - margin
+    across, down = (2, 4) if glyphs.dots else (1, 1)
+    wide, tall = columns * across - 1, rows * down - 1
+    grid = [bytearray(columns) for _ in range(rows)]
+
+    def place(x: float, y: float) -> tuple[int, int]:
+        column = round((x - left) / (right - left) * wide) if right > left else 0
+        line = round((high - y) / (high - low) * tall) if high > low else tall // 2
+        return column, line
+
+    before: tuple[int, int] | None = None
+    for x, y in finite:
+        spot = place(x, y)
+        for column, line in _between(before or spot, spot):
+            grid[line // down][column // across] |= _DOTS[line % down][column % across]
+        before = spot
+    drawn = ["".join(_character(one, glyphs) for one in line) for line in grid]
+    heads = [labels[0], *[""] * (rows - 2), labels[1]] if rows > 1 else labels[:1]
+    lines = [f"{head:>{margin - 1}} {body}" for head, body in zip(heads, drawn, strict=True)]
+    start, end = value(left), value(right)
+    return [*lines, " " * margin + start + end.rjust(max(0, columns - len(start)))]
+
+
+_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+"""Bits of a braille character, by line and column."""
+
+
+def _character(bits: int, glyphs: Glyphs) -> str:
+    if not bits:
+        return " "
+    return chr(0x2800 + bits) if glyphs.dots else "*"
+
+
+def _between(start: tuple[int, int], end: tuple[int, int]) -> list[tuple[int, int]]:
+    """The points of a straight line from one to the other."""
+    steps = max(abs(end[0] - start[0]), abs(end[1] - start[1]), 1)
+    return [
+        (
+            round(start[0] + (end[0] - start[0]) * step / steps),
+            round(start[1] + (end[1] - start[1]) * step / steps),
+        )
+        for step in range(steps + 1)
+    ]

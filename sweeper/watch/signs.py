@@ -1,0 +1,152 @@
+"""Signs of life, by the cheapest look that tells: runs' states from the stamps of their folders,
+heartbeats from theirs. What has not changed is not read again."""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple, cast
+
+from sweeper.errors import NotFound, StoreError
+from sweeper.states import Event, RunState, fold, parse_name
+from sweeper.store.documents import read_json
+from sweeper.store.files import Store
+from sweeper.store.layout import Layout
+from sweeper.store.sweeps import read_events
+
+__all__ = ["Beat", "Beats", "States"]
+
+_SETTLED = 2
+"""Looks after which a folder's time is believed: two changes within a tick of the kernel's clock
+leave the same one."""
+_READS = 16
+"""Most heartbeats of a remote store that are read in one look."""
+_REASONS = {"rate_limit": "rate limit", "capacity": "capacity", "quota": "quota"}
+
+
+class States:
+    """The states of a sweep's runs."""
+
+    def __init__(self, store: Store, layout: Layout) -> None:
+        self._store, self._layout = store, layout
+        self._top = store.local_path(layout.state)
+        self._stamps: dict[str, tuple[int, int]] = {}
+        self._folded: dict[frozenset[tuple[int, Event]], RunState] = {}
+        self.events: dict[str, frozenset[tuple[int, Event]]] = {}
+        self.known: dict[str, RunState] = {}
+
+    def look(self, runs: Iterable[str]) -> list[str]:
+        """Which of `runs` have had events since the last look."""
+        if self._top is None:
+            found = read_events(self._store, self._layout.sweep)
+            return [run for run in runs if self._see(run, found.get(run, ()))]
+        return [run for run in runs if self._changed(run)]
+
+    def _changed(self, run: str) -> bool:
+        folder = f"{self._top}/{run}"
+        try:
+            stamp = os.stat(folder).st_mtime_ns
+        except (FileNotFoundError, NotADirectoryError):
+            return self._see(run, ())
+        except OSError as error:
+            raise StoreError(f"{folder}: {error.strerror}") from error
+        before, looks = self._stamps.get(run, (-1, 0))
+        if before == stamp and looks >= _SETTLED:
+            return False
+        self._stamps[run] = (stamp, looks + 1 if before == stamp else 0)
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            return False
+        return self._see(run, filter(None, map(parse_name, names)))
+
+    def _see(self, run: str, happened: Iterable[tuple[int, Event]]) -> bool:
+        events = frozenset(happened)
+        if self.events.get(run, frozenset()) == events:
+            return False
+        if events not in self._folded:
+            self._folded[events] = fold(events)
+        self.events[run], self.known[run] = events, self._folded[events]
+        return True
+
+
+class Beat(NamedTuple):
+    """A heartbeat: its stamp, when it was seen to change (by our monotonic clock), and why the
+    service holds the run back, if it does."""
+
+    stamp: int
+    seen: float
+    paused: str = ""
+
+
+class Beats:
+    """The heartbeats of attempts that may be at work. When one is first seen its own time counts;
+    from then on only our clock, since a worker's may differ by hours."""
+
+    def __init__(
+        self,
+        store: Store,
+        layout: Layout,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
+        self._store, self._layout = store, layout
+        self._clock, self._wall = clock, wall
+        self._top = store.local_path(layout.heartbeats)
+        self.known: dict[tuple[str, int], Beat] = {}
+
+    def look(self, attempts: Iterable[tuple[str, int]]) -> None:
+        """Look at those of these (run, attempt), and forget the others."""
+        stamps = None if self._top is not None else self._listed()
+        reads = _READS
+        kept: dict[tuple[str, int], Beat] = {}
+        for run, attempt in attempts:
+            place = (run, attempt)
+            path = self._layout.heartbeat(run, attempt)
+            stamp = self._stamp(run, attempt) if stamps is None else stamps.get(path, 0)
+            known = self.known.get(place)
+            if stamp and (known is None or known.stamp != stamp):
+                now = self._clock()
+                if stamps is None or reads:
+                    reads -= 1
+                    document = self._read(path)
+                    seen = now if known else now - self._since(document)
+                    known = Beat(stamp, seen, _paused(document))
+                elif known is not None:
+                    known = Beat(stamp, now, known.paused)
+            if known is not None:
+                kept[place] = known
+        self.known = kept
+
+    def _listed(self) -> dict[str, int]:
+        return {entry.path: entry.stamp for entry in self._store.list(self._layout.heartbeats)}
+
+    def _stamp(self, run: str, attempt: int) -> int:
+        try:
+            status = os.stat(f"{self._top}/{run}.{attempt}")
+        except OSError:
+            return 0
+        return status.st_mtime_ns ^ status.st_ino
+
+    def _read(self, path: str) -> Mapping[str, Any]:
+        try:
+            return read_json(self._store, path)
+        except (NotFound, StoreError):
+            return {}
+
+    def _since(self, document: Mapping[str, Any]) -> float:
+        try:
+            written = datetime.fromisoformat(str(document.get("time"))).timestamp()
+        except ValueError:
+            return 0.0
+        return max(0.0, self._wall() - written)
+
+
+def _paused(document: Mapping[str, Any]) -> str:
+    found: Any = document.get("paused")
+    if not isinstance(found, dict):
+        return ""
+    told = cast(dict[str, Any], found)
+    reason, since = str(told.get("reason")), str(told.get("since") or "")
+    clock = since.partition("T")[2].removesuffix("Z")[:5]
+    word = _REASONS.get(reason, reason)
+    return f"{word} since {clock}" if clock else word

@@ -1,0 +1,201 @@
+"""What is shown of a sweep and its runs, as plain values, and what follows from them: ranks, times
+to the end. Pure: no clock, no store, no terminal."""
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+__all__ = [
+    "Alarm",
+    "RunView",
+    "SweepView",
+    "best_run",
+    "coarse",
+    "nearly",
+    "ranks",
+    "remaining",
+    "sweep_remaining",
+    "total_steps",
+]
+
+
+class Alarm(NamedTuple):
+    """Something is wrong with a run: the rule that says so, and a sentence. `run` is its id, empty
+    for the whole sweep."""
+
+    run: str
+    rule: str
+    text: str
+
+
+class RunView(NamedTuple):
+    """A run as the screen shows it.
+
+    `state` is a state's word; `waits` why the service holds the run back (then it is shown as
+    waiting), `observed` what else its launcher sees of it. `step` is the last one recorded, `total`
+    how many there are to be, `fraction` how much is done, `eta` the seconds to its end, `beat`
+    those since its heartbeat changed; each None when unknown. `curve` is the sweep's metric over
+    time, thinned out; `value` what the run is judged by, `rank` its place among all runs.
+    """
+
+    id: str
+    name: str
+    cell: str
+    seed: int | None
+    config: Mapping[str, Any]
+    state: str
+    attempt: int = 0
+    waits: str = ""
+    observed: str = ""
+    reason: str = ""
+    step: float | None = None
+    total: int | None = None
+    fraction: float | None = None
+    eta: float | None = None
+    curve: tuple[float, ...] = ()
+    value: float | None = None
+    rank: int | None = None
+    beat: float | None = None
+    stale: bool = False
+    alarms: tuple[Alarm, ...] = ()
+
+    @property
+    def shown_state(self) -> str:
+        """The state, or that the run waits: for the service, or to be started again."""
+        if self.state == "running" and self.waits:
+            return "waiting"
+        return "stalled" if self.state == "running" and self.stale else self.state
+
+    @property
+    def remark(self) -> str:
+        """What else there is to say, in a few words."""
+        return self.waits or self.observed or self.reason
+
+
+class SweepView(NamedTuple):
+    """A sweep as the screen shows it. `launcher`: whether one is at work; `held` why it starts
+    nothing, `unreachable` what does not answer it, `limit` how many jobs it allows at once where
+    that is fewer than `parallel`. `problem`: why this is not the newest there is. `loading`: how
+    many runs' metrics are still to be read."""
+
+    name: str
+    runs: tuple[RunView, ...]
+    metric: str | None = None
+    goal: str = "minimize"
+    axes: tuple[str, ...] = ()
+    launcher: bool = False
+    parallel: int = 1
+    limit: int | None = None
+    held: str = ""
+    unreachable: str = ""
+    eta: float | None = None
+    alarms: tuple[Alarm, ...] = ()
+    problem: str = ""
+    loading: int = 0
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How many runs are in each state, as shown."""
+        return Counter(run.shown_state for run in self.runs)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing runs and no launcher is at work that would start something."""
+        return not self.launcher and not any(
+            run.state in ("running", "submitted") for run in self.runs
+        )
+
+
+_TOTALS = (
+    *("max_steps", "num_steps", "total_steps", "n_steps", "steps", "max_iterations"),
+    *("num_iterations", "n_iterations", "iterations", "num_batches", "n_batches", "max_batches"),
+)
+
+
+def total_steps(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> int | None:
+    """How many steps a run is to take, where its configuration or its recipe's defaults say so
+    under one of the usual names."""
+    for known in (config, defaults):
+        for key in _TOTALS:
+            found = known.get(key)
+            if isinstance(found, int | float) and not isinstance(found, bool) and found >= 1:
+                return int(found) if math.isfinite(found) else None
+    return None
+
+
+def remaining(
+    fraction: float | None,
+    seen: tuple[float, float] | None,
+    since: float | None,
+    now: float,
+) -> float | None:
+    """Seconds until a run is done, of which `fraction` is. `seen` is a moment and what was done
+    then, both seen by us; else `since` is the moment at which the run began with nothing done.
+    None while nothing tells its speed."""
+    if fraction is None or not 0.0 < fraction < 1.0:
+        return None if fraction is None or fraction <= 0.0 else 0.0
+    if seen is not None and fraction > seen[1] and now - seen[0] >= 5.0:
+        return (1.0 - fraction) * (now - seen[0]) / (fraction - seen[1])
+    if since is not None and now > since:
+        return (1.0 - fraction) * (now - since) / fraction
+    return None
+
+
+def sweep_remaining(
+    at_work: Sequence[float | None], waiting: int, typical: float | None, slots: int
+) -> float | None:
+    """Seconds until a sweep is done: `at_work` has the seconds that each run at work still takes,
+    `waiting` runs of `typical` seconds follow, each in the first of `slots` that is free. None when
+    that much is not known."""
+    known = [one for one in at_work if one is not None]
+    if at_work and not known and typical is None:
+        return None
+    usual = typical if typical is not None else max(known, default=None)
+    if usual is None:
+        return None if waiting else 0.0
+    free = [usual if one is None else one for one in at_work]
+    free += [0.0] * max(0, slots - len(free))
+    heapq.heapify(free)
+    if len(at_work) > slots:  # fewer are allowed by now: the first to end are not followed
+        free = sorted(free)[len(at_work) - max(slots, 1) :]
+        heapq.heapify(free)
+    for _ in range(waiting):
+        heapq.heapreplace(free, free[0] + usual)
+    return max(free, default=0.0)
+
+
+def ranks(values: Mapping[str, float | None], goal: str) -> dict[str, int]:
+    """Run -> its place, from 1, among those with a finite value; equal values share a place."""
+    sign = -1.0 if goal == "maximize" else 1.0
+    finite = [
+        (sign * one, run) for run, one in values.items() if one is not None and math.isfinite(one)
+    ]
+    found: dict[str, int] = {}
+    before: tuple[float, int] | None = None
+    for place, (number, run) in enumerate(sorted(finite), start=1):
+        before = before if before is not None and before[0] == number else (number, place)
+        found[run] = before[1]
+    return found
+
+
+def best_run(runs: Iterable[RunView], other_than: str = "") -> RunView | None:
+    """The run of the first place that is not `other_than`; None without values."""
+    ranked = [run for run in runs if run.rank is not None and run.id != other_than]
+    return min(ranked, key=lambda run: run.rank or 0, default=None)
+
+
+def coarse(seconds: float | None) -> float | None:
+    """No finer than is shown: a view that looks the same is the same."""
+    if seconds is None:
+        return None
+    grain = 5.0 if seconds < 60 else 60.0 if seconds < 3600 else 300.0
+    return seconds // grain * grain
+
+
+def nearly(seconds: float | None) -> float | None:
+    """The same for times that are guesses: to the nearest."""
+    if seconds is None:
+        return None
+    return coarse(seconds + (2.5 if seconds < 60 else 30.0 if seconds < 3600 else 150.0))

@@ -1,0 +1,257 @@
+"""`sweeper logs` over many runs, on the backends of this machine, and `status --follow`."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+GRID = """
+name: many
+command: [sh, -c, "{program}"]
+base: {{seconds: 1}}
+grid: {{x: [{xs}]}}
+service: none
+launch: {{backend: {backend}, max_parallel: {parallel}, retries: 0}}
+"""
+SPEAKING = (
+    "echo begin {x}; printf '\\\\033[31mred\\\\033[0m\\\\033]0;title\\\\007\\\\n';"
+    " sleep {seconds}; echo one {x}; sleep {seconds}; printf 'end {x}'"
+)
+RUNS = 50
+
+
+class Sweeper:
+    """`sweeper` as typed in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = {**os.environ, "SWEEPER_HOME": str(folder / "home")}
+        self.environment |= {"TERM": "xterm-256color"}
+        self.environment.pop("NO_COLOR", None)
+        self.started: list[subprocess.Popen[str]] = []
+
+    def grid(self, program: str, backend: str, runs: int = RUNS) -> None:
+        xs = ", ".join(map(str, range(1, runs + 1)))
+        text = GRID.format(program=program, backend=backend, parallel=runs, xs=xs)
+        (self.folder / "grid.yaml").write_text(text)
+
+    def command(self, *arguments: str) -> list[str]:
+        return [str(Path(sys.executable).parent / "sweeper"), *arguments]
+
+    def start(self, *arguments: str, into: IO[str] | None = None) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            self.command(*arguments),
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=into or subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.started.append(process)
+        return process
+
+    def run(self, *arguments: str, code: int = 0) -> str:
+        process = self.start(*arguments)
+        output, _ = process.communicate(timeout=120)
+        assert process.returncode == code, output
+        return output
+
+    def on_terminal(self, *arguments: str) -> str:
+        """What it writes on a terminal."""
+        process, terminal = pty.fork()
+        if process == 0:
+            os.chdir(self.folder)
+            command = self.command(*arguments)
+            os.execve(command[0], command, self.environment)
+        found = b""
+        while True:
+            try:
+                data = os.read(terminal, 1 << 16)
+            except OSError:  # Linux's way of saying that the other end is closed
+                break
+            if not data:
+                break
+            found += data
+        os.close(terminal)
+        os.waitpid(process, 0)
+        return found.decode().replace("\r\n", "\n")
+
+
+@pytest.fixture
+def sweeper(tmp_path: Path, tmux_socket: str) -> Iterator[Sweeper]:
+    made = Sweeper(tmp_path)
+    yield made
+    for process in made.started:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def _until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "waited 60 s in vain"
+        time.sleep(0.05)
+
+
+def _until_lines(process: subprocess.Popen[str], text: str) -> list[str]:
+    assert process.stdout is not None
+    found: list[str] = []
+    for line in process.stdout:
+        found.append(line)
+        if text in line:
+            return found
+    raise AssertionError(f"ended without {text!r}: {found}")
+
+
+@pytest.mark.parametrize("backend", ["local", "tmux"])
+def test_following_fifty_runs(sweeper: Sweeper, backend: str) -> None:
+    sweeper.grid(SPEAKING, backend)
+    sweeper.run("launch", "grid.yaml", "seconds=2")
+    filtered = sweeper.start("logs", "many", "--follow", "--grep", "^end [0-9]+$", "--json")
+    printed = sweeper.folder / "printed"
+    with printed.open("w") as file:
+        following = sweeper.start("logs", "-f", "many", into=file)
+    _until(lambda: "begin" in printed.read_text())
+    assert psutil.Process(following.pid).children(recursive=True) == []  # it reads by itself
+    assert following.wait(120) == 0
+    output = printed.read_text()
+    lines: dict[str, list[str]] = defaultdict(list)
+    for line in output.splitlines():
+        name, _, said = line.partition(" |")
+        lines[name.strip()].append(said.strip())
+    for x in range(1, RUNS + 1):
+        assert lines[f"x={x}"] == [f"begin {x}", "red", f"one {x}", f"end {x}"]
+    assert set(lines) == {f"x={x}" for x in range(1, RUNS + 1)}
+    assert "\x1b" not in output
+    output, _ = filtered.communicate(timeout=120)
+    assert filtered.returncode == 0, output
+    objects = [json.loads(line) for line in output.splitlines()]
+    assert Counter(found["line"] for found in objects) == Counter(
+        f"end {x}" for x in range(1, RUNS + 1)
+    )
+    assert {(found["schema"], found["sweep"], found["attempt"]) for found in objects} == {
+        (1, "many", 1)
+    }
+    # Afterwards, each run in one piece.
+    whole = sweeper.run("logs", "many").splitlines()
+    assert len(whole) == 4 * RUNS
+    assert [line.split() for line in whole[:4]] == [
+        ["x=1", "|", *words] for words in (["begin", "1"], ["red"], ["one", "1"], ["end", "1"])
+    ]
+    last = sweeper.run("logs", "many/x=7", "many/x=8", "-n", "1", "--grep", "one")
+    assert last.splitlines() == ["x=7 | one 7", "x=8 | one 8"]
+    assert sweeper.run("logs", "many/x=9", "--lines", "2") == "one 9\nend 9\n"
+
+
+def test_names_have_colours_of_their_own(sweeper: Sweeper) -> None:
+    sweeper.grid("echo said", "local", 6)
+    sweeper.run("launch", "grid.yaml", "--wait")
+    form = re.compile(r"^\x1b\[([0-9;]+)m(x=\d) \|\x1b\[0m said$", re.MULTILINE)
+    colours = {name: colour for colour, name in form.findall(sweeper.on_terminal("logs", "many"))}
+    assert len(colours) == len(set(colours.values())) == 6
+    again = sweeper.on_terminal("logs", "many/x=2", "many/x=5")
+    assert {name: colour for colour, name in form.findall(again)} == {
+        name: colours[name] for name in ("x=2", "x=5")
+    }
+    sweeper.environment["NO_COLOR"] = "1"
+    assert "\x1b" not in sweeper.on_terminal("logs", "many")
+    del sweeper.environment["NO_COLOR"]
+    assert sweeper.on_terminal("logs", "many/x=2") == "said\n"
+
+
+def test_new_attempts_and_new_runs_are_followed(sweeper: Sweeper) -> None:
+    program = (
+        "echo attempt {attempt} of {x}; sleep {seconds}; [ {attempt} = 2 ] || [ {x} = 2 ] || exit 1"
+    )
+    sweeper.grid(program, "local", 1)
+    launcher = sweeper.start("launch", "grid.yaml", "seconds=3", "launch.retries=1", "--wait")
+    _until_lines(launcher, "1 running")
+    following = sweeper.start("logs", "-f", "many")
+    launcher.send_signal(signal.SIGKILL)
+    launcher.wait()
+    sweeper.run("launch", "grid.yaml", "x=[1,2]", "seconds=3", "launch.retries=1")
+    output, _ = following.communicate(timeout=120)
+    assert following.returncode == 0, output
+    said = sorted(line.rpartition("|")[2].strip() for line in output.splitlines())
+    assert said == ["attempt 1 of 1", "attempt 1 of 2", "attempt 2 of 1"]
+
+
+@pytest.mark.parametrize("backend", ["local", "tmux"])
+def test_a_run_that_never_began_has_what_its_backend_kept(sweeper: Sweeper, backend: str) -> None:
+    sweeper.grid("echo never", backend, 2)
+    text = (sweeper.folder / "grid.yaml").read_text().replace("[sh,", "[/no/such/program,")
+    (sweeper.folder / "grid.yaml").write_text(text)
+    sweeper.run("launch", "grid.yaml", "--wait", code=3)
+    for follow in ((), ("-f",)):
+        said = sweeper.run("logs", "many", *follow)
+        assert said.count("cannot start the recipe: /no/such/program") == 2, said
+        assert "Pane is dead" not in said
+
+
+def test_mistakes(sweeper: Sweeper) -> None:
+    sweeper.grid("true", "local", 1)
+    sweeper.run("launch", "grid.yaml", "--wait")
+    assert "which runs?" in sweeper.run("logs", code=2)
+    assert "no run 'x=9'" in sweeper.run("logs", "x=9", code=5)
+    assert "--grep '('" in sweeper.run("logs", "many", "--grep", "(", code=2)
+    assert "no state 'gone'" in sweeper.run("logs", "many", "--state", "gone", code=2)
+    assert "has printed nothing (succeeded)" in sweeper.run("logs", "many")
+    assert sweeper.run("logs", "many", "--state", "failed", "-f") == ""
+
+
+def test_status_is_followed_line_by_line(sweeper: Sweeper) -> None:
+    sweeper.grid("sleep {seconds}; test {x} != 2", "local", 4)
+    sweeper.run("launch", "grid.yaml", "seconds=3", "launch.max_parallel=2")
+    lines = sweeper.start("status", "many", "--follow")
+    stream = sweeper.start("status", "many", "--follow", "--json")
+    output, _ = lines.communicate(timeout=120)
+    assert lines.returncode == 3, output
+    told = [line.split("  ", 1)[1] for line in output.splitlines()]
+    assert all(re.match(r"\d\d:\d\d:\d\d  ", line) for line in output.splitlines())
+    assert told[0].startswith("many: 2 planned, 2 ")
+    assert told[-1] == "many: 1 failed, 3 succeeded"
+    assert {"x=1  succeeded", "x=2  failed (error)", "x=3  succeeded"} <= set(told)
+    assert max(Counter(told).values()) == 1  # nothing is told twice
+    output, _ = stream.communicate(timeout=120)
+    assert stream.returncode == 3, output
+    objects = [json.loads(line) for line in output.splitlines()]
+    assert [len(found["runs"]) for found in objects[:1]] == [4]
+    assert [found["at_work"] for found in objects] == [True] * (len(objects) - 1) + [False]
+    assert objects[-1]["states"] == {"failed": 1, "succeeded": 3}
+    states: dict[str, str] = {}
+    for found in objects:
+        states |= {run["name"]: run["state"] for run in found["runs"]}
+    assert states == {f"x={x}": "failed" if x == 2 else "succeeded" for x in range(1, 5)}
+
+
+def test_status_is_drawn_on_a_terminal(sweeper: Sweeper) -> None:
+    sweeper.grid("sleep {seconds}", "local", 3)
+    sweeper.run("launch", "grid.yaml", "seconds=2")
+    screens = sweeper.on_terminal("status", "many", "--follow").split("\x1b[H\x1b[2J\x1b[3J")
+    assert len(screens) > 2
+    assert "many: 3 succeeded" in screens[-1]
+    assert all(screen.count("many: ") == 1 for screen in screens[1:])
+
+
+def test_a_sweep_that_is_held_ends_alike_for_both(sweeper: Sweeper) -> None:
+    sweeper.grid("echo no such data; exit 1", "local", 6)
+    said = sweeper.run("launch", "grid.yaml", "launch.max_parallel=1", "--wait", code=4)
+    assert "failed alike" in said
+    assert "held: " in sweeper.run("status", "many", code=4)

@@ -1,0 +1,145 @@
+"""`wandb:` in a grid, W&B offline, read back by W&B's own program."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.registry import Registry
+from sweeper.store.documents import read_json
+from sweeper.store.files import LocalStore
+from sweeper.tracking import run_id
+
+pytestmark = pytest.mark.e2e
+
+Records = Callable[[Path], list[dict[str, Any]]]
+
+BARE = "wandb.init()"
+"""A program that knows nothing of where it is logged to."""
+LIKE_COOKBOOK = (
+    "wandb.init(project=config.wandb_project, name=config.wandb_name, dir=config.log_path,"
+    " config={'lr': config.lr, 'log_path': config.log_path}) if config.wandb_project else 0"
+)
+TOY = """
+import os
+import chz, wandb
+
+@chz.chz
+class Config:
+    log_path: str
+    lr: float = 0.1
+    seed: int = 0
+    wandb_project: str | None = None
+    wandb_name: str | None = None
+
+def main(config: Config) -> None:
+    run = {init}
+    attempt = int(os.environ["SWEEPER_ATTEMPT"])
+    for step in range(3 * attempt - 3, 3 * attempt):
+        run.log({{"loss": 1 / (1 + step)}}, step=step, commit=True)
+    run.finish()
+    if attempt == 1:
+        raise RuntimeError("the first attempt always fails")
+
+if __name__ == "__main__":
+    chz.nested_entrypoint(main)
+"""
+GRID = """
+name: tracked
+recipe: toy.py
+grid: {lr: [0.1, 0.3]}
+seeds: 1
+secrets: [WANDB_API_KEY]
+launch: {backend: local, max_parallel: 2}
+wandb: {project: demo, entity: us, tags: [tiny, two words], mode: offline}
+"""
+KEY = "k" * 40
+
+
+def _sweeper(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    ours = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
+    return subprocess.run(
+        [Path(sys.executable).parent / "sweeper", *arguments],
+        cwd=folder,
+        env=ours | {"SWEEPER_HOME": str(folder / "home"), "WANDB_API_KEY": KEY},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def _told(found: list[dict[str, Any]]) -> dict[str, Any]:
+    (run,) = (record["run"] for record in found if record["type"] == "run")
+    return run
+
+
+def _steps(found: list[dict[str, Any]]) -> dict[int, float]:
+    rows = [record["history"]["item"] for record in found if record["type"] == "history"]
+    return {row["_step"]: row["loss"] for row in rows}
+
+
+@pytest.mark.parametrize("init", [BARE, LIKE_COOKBOOK], ids=["bare", "cookbook"])
+def test_both_attempts_of_a_run_are_one_run_there(
+    init: str, tmp_path: Path, wandb_records: Records
+) -> None:
+    (tmp_path / "toy.py").write_text(TOY.format(init=init))
+    (tmp_path / "grid.yaml").write_text(GRID)
+    done = _sweeper(tmp_path, "launch", "grid.yaml", "--wait")
+    assert done.returncode == 3, done.stdout + done.stderr
+    done = _sweeper(tmp_path, "retry", "tracked", "--wait")
+    assert done.returncode == 0, done.stdout + done.stderr
+    document = read_json(LocalStore(str(tmp_path / "sweeps")), "tracked/sweep.json")
+    runs = Registry(str(tmp_path / "sweeps")).handles("tracked")
+    assert len(runs) == 2
+    for run in runs:
+        for attempt in (1, 2):
+            folder = tmp_path / "sweeps" / "tracked" / "runs" / f"{run.id}.{attempt}"
+            (kept,) = (folder / "wandb").glob("offline-run-*")
+            found = wandb_records(kept)
+            told = _told(found)
+            assert (told["entity"], told["project"], told["run_group"]) == ("us", "demo", "tracked")
+            assert (told["run_id"], told["resume"]) == (run_id(document, run.id), True)
+            assert (told["display_name"], told["tags"]) == (run.name, ["tiny", "two words"])
+            config = told["config"]["update"]
+            assert config["lr"] == run.config["lr"]
+            ours = {"sweep": "tracked", "run": run.id, "cell": run.cell, "seed": 0}
+            assert config["sweeper"] == ours
+            assert sorted(_steps(found)) == [3 * attempt - 3, 3 * attempt - 2, 3 * attempt - 1]
+    # What is recorded offline has no address yet, and the key is on record nowhere.
+    shown = json.loads(_sweeper(tmp_path, "show", f"tracked/{runs[0].name}", "--json").stdout)
+    assert shown["wandb"] is None
+    text = b"".join(p.read_bytes() for p in (tmp_path / "sweeps").rglob("*") if p.is_file())
+    assert KEY.encode() not in text
+    assert not [p for p in (tmp_path / "sweeps").rglob("*") if p.is_symlink() and p.is_dir()]
+
+
+def test_a_launch_without_the_key_is_refused_and_one_without_a_name_for_it_is_told(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "toy.py").write_text(TOY.format(init=BARE))
+    (tmp_path / "grid.yaml").write_text(GRID)
+    ours = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
+    ours |= {"SWEEPER_HOME": str(tmp_path / "home"), "HOME": str(tmp_path)}
+    command = [str(Path(sys.executable).parent / "sweeper"), "launch", "grid.yaml", "--wait"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=ours, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 6
+    assert "the secret WANDB_API_KEY is not set" in done.stderr
+    grid = "command: [sh, -c, 'exit 0']\nlaunch: {backend: local}\nwandb: {project: p, entity: us}"
+    (tmp_path / "grid.yaml").write_text(grid)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=ours, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "W&B has no key here for api.wandb.ai" in done.stderr
+    (run,) = Registry(str(tmp_path / "sweeps")).handles("grid")
+    shown = _sweeper(tmp_path, "show", f"grid/{run.name}")
+    document = read_json(LocalStore(str(tmp_path / "sweeps")), "grid/sweep.json")
+    assert f"https://wandb.ai/us/p/runs/{run_id(document, run.id)}" in shown.stdout, shown.stderr

@@ -1,0 +1,319 @@
+"""`sweeper watch` in a real terminal, by its keys and its screen."""
+
+import asyncio
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.states import Event, RunState, State, fold, retry_asked
+from sweeper.store.files import LocalStore
+from sweeper.store.sweeps import read_events, read_plan
+
+pytestmark = pytest.mark.e2e
+TIME = 60.0
+
+
+@pytest.fixture(scope="module")
+def support() -> Any:
+    """`tests/support/screen.py`."""
+    path = Path(__file__).parents[1] / "support" / "screen.py"
+    spec = importlib.util.spec_from_file_location("screen", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def open_terminal(
+    support: Any, tmp_path: Path, tmux_socket: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Any]]:
+    """A function from a size to a terminal in the test's folder, where `demo.yaml` lies."""
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SWEEPER_TMUX_SOCKET", tmux_socket)
+    support.write_grid(tmp_path, seconds=1.5)
+    opened: list[Any] = []
+
+    def open_one(width: int = 80, height: int = 24, **environment: str) -> Any:
+        opened.append(support.Terminal(tmp_path, width, height, environment))
+        return opened[-1]
+
+    yield open_one
+    for terminal in opened:
+        terminal.close()
+
+
+class Sweep:
+    """What is on record of the sweep."""
+
+    def __init__(self, folder: Path, name: str = "demo") -> None:
+        self.store, self.name = LocalStore(str(folder / "sweeps")), name
+
+    def events(self, run: str) -> set[tuple[int, Event]]:
+        runs = read_plan(self.store, self.name)["runs"]
+        (identity,) = [planned["id"] for planned in runs if planned["name"] == run]
+        return read_events(self.store, self.name)[identity]
+
+    def __getitem__(self, run: str) -> RunState:
+        return fold(self.events(run))
+
+
+def sweeper(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-m", "sweeper", *arguments]
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=TIME,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50)])
+def test_filter_open_cancel_retry_and_jump(
+    open_terminal: Any, support: Any, tmp_path: Path, tmux_socket: str, width: int, height: int
+) -> None:
+    done = sweeper(tmp_path, "launch", "demo.yaml")
+    assert done.returncode == 0 and "sweeper watch demo" in done.stdout, done.stderr
+    terminal, sweep = open_terminal(width, height), Sweep(tmp_path)
+    terminal.type("sweeper watch demo")
+    screen = terminal.wait("running", "failed", "waiting", "by rate limit", seconds=TIME)
+    assert "stalled" not in screen  # a quota is a wait
+    terminal.press("/")
+    terminal.tmux("send-keys", "-l", "lr=0.03 fails seed=1")
+    terminal.press("Enter")
+    screen = terminal.wait("[lr=0.03 fails seed=1]", gone="waits")
+    failed = "lr=0.03,kind=fails,seed=1"
+    assert sum("seed=" in line for line in screen.splitlines()[3:-2]) == 1
+    terminal.press("Down", "Enter")
+    terminal.wait("curves", "configuration", "rollouts", failed)
+    terminal.press("3")
+    terminal.wait("Traceback: no tokenizer there")
+    terminal.press("Escape")
+    terminal.wait("/ filter")
+    terminal.press("r")
+    terminal.wait(f"start again {failed}?")
+    terminal.press("y")
+    terminal.wait("1 to start again")
+    assert retry_asked(sweep.events(failed)) or sweep[failed].opened == 2
+    trains = "lr=0.01,kind=trains,seed=0"
+    terminal.press("/")
+    terminal.tmux("send-keys", "-l", "lr=0.01 trains seed=0")
+    terminal.press("Enter", "Down")
+    terminal.wait("[lr=0.01 trains seed=0]", gone="fails")
+    terminal.press("Enter", "3")
+    terminal.wait("[bold]loss[/bold]", "\u241b[31mred")  # a log is data
+    terminal.press("Escape")
+    terminal.wait("/ filter")
+    terminal.press("c")
+    terminal.wait(f"cancel {trains}?")
+    terminal.press("x")
+    terminal.wait("not done")
+    terminal.press("c", "y")
+    support.wait_until(lambda: sweep[trains].state is State.CANCELLED, terminal.screen, TIME)
+    terminal.wait("1 cancelled")
+    terminal.press("t")  # in no tmux: becomes a client that shows the pane
+    terminal.wait("sweeper: cancelled", gone="/ filter")
+    terminal.press("C-b", "d")
+    terminal.wait("/ filter", "1 cancelled")
+    terminal.press("q")
+    terminal.wait("$", gone="/ filter")
+    terminal.type("echo left $?")
+    terminal.wait("left 0")
+
+
+def test_it_is_the_first_window_and_jumps_from_there(open_terminal: Any, tmp_path: Path) -> None:
+    assert sweeper(tmp_path, "launch", "demo.yaml").returncode == 0
+    terminal = open_terminal(100, 30)
+    terminal.type("sweeper attach demo")
+    terminal.wait("demo 16 runs", "/ filter", "launcher", seconds=TIME)
+    terminal.press("/")
+    terminal.tmux("send-keys", "-l", "0.01 waits seed=1")
+    terminal.press("Enter")
+    terminal.wait("1 waiting", seconds=TIME)
+    terminal.press("Down", "t")
+    terminal.wait("Sampling for 1 is paused", gone="/ filter")
+    terminal.press("C-b", "0")
+    terminal.wait("/ filter")
+
+
+def test_launch_wait_shows_the_view_until_the_sweep_has_ended(
+    open_terminal: Any, support: Any, tmp_path: Path
+) -> None:
+    support.write_grid(tmp_path, "short", seconds=0.1, backend="local")
+    terminal = open_terminal()
+    terminal.type("sweeper launch short.yaml --wait 'kind=[trains,fails]'; echo code $?")
+    terminal.wait("code 3", gone="/ filter", seconds=TIME)
+    terminal.type("clear; sweeper retry short --wait; echo code $?")
+    terminal.wait("short 8 runs", "/ filter")
+    screen = terminal.wait("code 0", gone="/ filter", seconds=TIME)
+    assert "8/8 succeeded" in screen
+    terminal.type("stty -a | grep -c ' echo '")  # the terminal is as it was
+    terminal.wait("\n1\n")
+
+
+def test_closing_the_view_leaves_the_launcher_and_ctrl_c_interrupts_it(
+    open_terminal: Any, tmp_path: Path
+) -> None:
+    terminal, sweep = open_terminal(), Sweep(tmp_path)
+    launch = "sweeper launch demo.yaml --wait kind=trains --backend local; echo code $?"
+    terminal.type(launch)
+    terminal.wait("q close the view", "4 running", seconds=TIME)
+    terminal.press("q")
+    terminal.wait("the view is closed; the sweep goes on here", gone="/ filter")
+    terminal.press("C-c")
+    terminal.wait("interrupted; what runs goes on", "code 130")
+    terminal.type(
+        "clear; sweeper launch demo.yaml --wait kind=trains --backend local; echo code $?"
+    )
+    terminal.wait("/ filter", "4 running", seconds=TIME)
+    terminal.press("C-c")
+    terminal.wait("interrupted; what runs goes on", "code 130")
+    assert sweep["lr=0.01,seed=0"].state is State.RUNNING
+    assert sweeper(tmp_path, "cancel", "demo").returncode == 0
+
+
+def test_a_view_that_is_killed_costs_nothing(
+    open_terminal: Any, support: Any, tmp_path: Path
+) -> None:
+    support.write_grid(tmp_path, "short", seconds=0.2, backend="local")
+    terminal = open_terminal()
+    terminal.type("sweeper launch short.yaml --wait kind=trains; echo code $?")
+    terminal.wait("/ filter", "4 running", seconds=TIME)
+    import psutil
+
+    (view,) = [
+        process
+        for process in psutil.process_iter(["cmdline", "cwd"])
+        if "--guest" in (process.info["cmdline"] or []) and process.info["cwd"] == str(tmp_path)
+    ]
+    view.kill()
+    terminal.wait("the view ended", "code 0", gone="/ filter", seconds=TIME)
+    terminal.type("stty -a | grep -c ' echo '")
+    terminal.wait("\n1\n")
+
+
+@pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {}])
+def test_lines_where_there_is_no_screen(
+    open_terminal: Any, support: Any, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    support.write_grid(tmp_path, "short", seconds=0.02, backend="local")
+    if not environment:
+        done = sweeper(tmp_path, "launch", "short.yaml", "--wait", "kind=trains")
+        assert done.returncode == 0 and "\x1b" not in done.stdout + done.stderr
+        done = sweeper(tmp_path, "watch", "short")
+        assert done.returncode == 0 and "4 succeeded" in done.stdout
+        assert "\x1b" not in done.stdout
+        assert sweeper(tmp_path, "watch", "nothing").returncode == 5
+        return
+    terminal = open_terminal(**environment)
+    terminal.type("sweeper launch short.yaml --wait kind=trains; echo code $?")
+    terminal.wait("4/4 succeeded", "code 0", seconds=TIME)
+    terminal.type("clear; sweeper watch; echo code $?")
+    terminal.wait("short: 4 succeeded", "code 0")
+
+
+def test_without_colour(open_terminal: Any, support: Any, tmp_path: Path) -> None:
+    support.write_grid(tmp_path, "short", seconds=0.02, backend="local")
+    assert sweeper(tmp_path, "launch", "short.yaml", "--wait", "kind=trains").returncode == 0
+    for environment, coloured in (({}, True), ({"NO_COLOR": "1"}, False)):
+        terminal = open_terminal(**environment)
+        terminal.type("sweeper watch short")
+        terminal.wait("4 succeeded", "/ filter")
+        shown = terminal.screen(escapes=True)
+        assert ("\x1b[32m" in shown or "\x1b[1;32m" in shown or "[32" in shown) == coloured
+        assert not any(f"\x1b[38;{kind}" in shown for kind in "25")
+        terminal.press("q")
+
+
+def test_only_what_has_changed_is_drawn(written: Any, tmp_path: Path) -> None:
+    """By Textual's own pilot; the names and the log would be markup."""
+    from sweeper.store.files import open_store
+    from sweeper.watch.app import WatchApp
+    from sweeper.watch.looking import Looker
+
+    sweep = written.Written(tmp_path, "[red]s[bold]")
+    rows = [{"step": step, "test/nll": 1.0 / (1 + step)} for step in range(9)]
+    for x in range(30):
+        sweep.run({"x": f"[bold]{x}"}, rows=rows, log="[/nonsense] \x1b[31m\n")
+    sweep.save()
+    looker = Looker(open_store(str(tmp_path)), "[red]s[bold]")
+    app = WatchApp(looker, looker.look(), every=0.05)
+
+    async def shown() -> None:
+        async with app.run_test(size=(80, 24)) as pilot:
+            await pilot.pause(0.5)
+            drawn = app.canvas.drawn
+            assert drawn >= 24
+            await pilot.pause(0.5)
+            assert app.canvas.drawn == drawn  # nothing happens, nothing is drawn
+            await pilot.press("down")
+            assert app.canvas.drawn <= drawn + 4
+            strips = [app.canvas.render_line(y).text for y in range(24)]
+            assert strips[0].startswith("[red]s[bold] 30 runs: 30 succeeded")
+            assert ">   x=[bold]1" in strips[4] or "> x=[bold]1" in strips[4]
+            await pilot.resize_terminal(120, 40)
+            await pilot.press("enter")
+            await pilot.press("3")
+            await pilot.pause(0.3)
+            strips = [app.canvas.render_line(y).text for y in range(40)]
+            assert any(line.startswith("[/nonsense] \u241b[31m") for line in strips)
+            await pilot.press("escape", "q")
+        assert app.return_value == 0
+
+    asyncio.run(shown())
+
+
+def test_from_another_machine_by_the_store_alone(s3_root: str, tmp_path: Path) -> None:
+    """What a view on S3 shows of a run, from its claim to its end, through two launches."""
+    from sweeper.store.documents import encode
+    from sweeper.store.files import open_store
+    from sweeper.store.layout import Layout
+    from sweeper.watch.looking import Looker
+
+    store, layout, now = open_store(s3_root), Layout("far"), [100.0]
+    ids = ["0" * 12, "1" * 12]
+    runs = [
+        {"id": run, "name": f"x={n}", "cell": f"x={n}", "seed": None, "config": {"max_steps": 4}}
+        for n, run in enumerate(ids)
+    ]
+    launch = {"backend": "local", "max_parallel": 2, "retries": 0, "lease_s": 60.0}
+    metric = {"name": "loss", "goal": "minimize", "at": "last"}
+    plan = {"schema": 1, "name": "far", "recipe": {}, "launch": launch, "axes": {}}
+    store.create(layout.plan, encode(plan | {"metric": metric, "runs": runs}))
+    looker = Looker(store, "far", clock=lambda: now[0])
+    assert [run.state for run in looker.look().runs] == ["planned"] * 2
+
+    def rows(*steps: int) -> bytes:
+        return b"".join(b'{"step": %d, "loss": %d}\n' % (step, 9 - step) for step in steps)
+
+    path = f"{layout.log_path(ids[0], 1)}/metrics.jsonl"
+    store.create(layout.event(ids[0], 1, Event.CLAIMED), encode({"schema": 1}))
+    paused = {"reason": "capacity", "since": "2026-11-21T12:01:03Z"}
+    store.replace(layout.heartbeat(ids[0], 1), encode({"schema": 1, "paused": paused}))
+    store.create(f"{path}.parts/0", rows(0, 1))
+    run = looker.look().runs[0]
+    assert (run.shown_state, run.waits) == ("waiting", "capacity since 12:01")
+    assert (run.step, run.curve, run.fraction) == (1.0, (9.0, 8.0), 0.5)
+    store.create(f"{path}.parts/{len(rows(0, 1))}", rows(2))
+    store.replace(layout.heartbeat(ids[0], 1), encode({"schema": 1, "counter": 2}))
+    run = looker.look().runs[0]
+    assert (run.shown_state, run.curve) == ("running", (9.0, 8.0, 7.0))
+    store.create(path, rows(0, 1, 2, 3))
+    store.create(layout.event(ids[0], 1, Event.SUCCEEDED), encode({"schema": 1, "wall_s": 3.0}))
+    run = looker.look().runs[0]
+    assert (run.state, run.curve, run.rank) == ("succeeded", (9.0, 8.0, 7.0, 6.0), 1)
+    view = looker.look()
+    assert looker.look() is view
+    # Another launcher with another plan: told by what it publishes.
+    store.replace(layout.plan, encode(plan | {"metric": metric, "runs": runs[:1]}))
+    store.replace(layout.observations, encode({"schema": 1, "observed": {}, "pid": 7}))
+    assert len(looker.look().runs) == 1

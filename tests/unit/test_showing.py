@@ -1,0 +1,96 @@
+"""What people are shown of a sweep while it goes on: in its backend's windows, line by line."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sweeper.states import Event
+from sweeper.store.layout import token
+from sweeper.verbs.following import changes, words_of
+
+
+@pytest.fixture
+def running(make_scene: Callable[..., Any]) -> Any:
+    """Three runs, two at once, which `run` of the launcher drives until a step is asked to stop."""
+    scene = make_scene(3)
+
+    def step(count: int = 3) -> None:
+        left = [count]
+
+        def sleep(seconds: float) -> None:
+            scene.clock.sleep(seconds)
+            left[0] -= 1
+            if left[0] <= 0:
+                raise InterruptedError
+
+        scene.launcher._sleep = sleep
+        with pytest.raises(InterruptedError):
+            scene.launcher.run()
+
+    scene.run_steps = step
+    return scene
+
+
+def test_a_backend_that_shows_something_hears_what_has_changed(running: Any) -> None:
+    scene, first = running, token(running.ids[0], 1)
+    scene.run_steps()
+    ((status, words),) = scene.backend.shown
+    assert status.endswith("0/3 succeeded, 2 submitted, 1 to start")
+    assert words == {first: "submitted", token(scene.ids[1], 1): "submitted"}
+    scene.run_steps(6)
+    assert len(scene.backend.shown) == 1  # nothing new
+    scene.worker(scene.ids[0], 1, Event.CLAIMED)
+    scene.beat(scene.ids[0])
+    scene.run_steps()
+    assert scene.backend.shown[-1][1] == {first: "running"}
+    scene.beat(scene.ids[0], paused={"reason": "rate limit", "since": "now"})
+    scene.run_steps()
+    assert scene.backend.shown[-1][1][first].startswith("paused: ")
+    scene.finish(scene.ids[1])
+    scene.run_steps()
+    assert scene.backend.shown[-1][1] == {token(scene.ids[1], 1): "succeeded"}
+
+
+def test_what_could_not_be_shown_is_shown_later(running: Any) -> None:
+    scene = running
+    scene.run_steps()
+    scene.backend.shown.clear()
+    scene.worker(scene.ids[0], 1, Event.CLAIMED)
+    scene.backend.reachable = False
+    scene.run_steps(2)
+    assert scene.backend.shown == []
+    scene.backend.reachable = True
+    scene.run_steps()
+    assert scene.backend.shown[-1][1] == {token(scene.ids[0], 1): "running"}
+
+
+def _said(state: str, attempts: int = 1, reason: str | None = None, observed: str | None = None):
+    return {"state": state, "attempts": attempts, "reason": reason, "observed": observed}
+
+
+def test_only_what_changed_is_told() -> None:
+    seen = {"launcher": True, "held": None, "limit": None, "unreachable": None}
+    before = {"a": _said("running"), "b": _said("running")}
+    assert not changes(before, dict(before), seen, seen)
+    after = {"a": _said("running"), "b": _said("failed", reason="oom"), "c": _said("planned", 0)}
+    found = changes(before, after, seen, seen | {"held": "all fail alike", "limit": 2})
+    assert [run for run, _, _ in found.runs] == ["b", "c"]
+    assert found.sentences == [
+        "at most 2 at once: the service holds runs back",
+        "held: all fail alike",
+    ]
+    assert changes(before, before, seen | {"limit": 2}, seen).sentences == [
+        "as many at once as before"
+    ]
+    assert changes(before, before, seen, seen | {"launcher": False}).sentences == [
+        "no launcher is at work: nothing more is started"
+    ]
+
+
+def test_words() -> None:
+    assert words_of(None, _said("running")) == "running"
+    assert words_of(_said("failed"), _said("running", 2)) == "running (attempt 2)"
+    assert words_of(_said("running"), _said("failed", reason="oom")) == "failed (oom)"
+    paused = _said("running", 2, observed="paused: 429")
+    assert words_of(_said("running", 2), paused) == "running: paused: 429"

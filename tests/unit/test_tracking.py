@@ -1,0 +1,120 @@
+"""`wandb:` in a grid: what a run is told of it, and where W&B shows it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sweeper.errors import GridError
+from sweeper.grid import parse_grid
+from sweeper.grid.wandb import Wandb
+from sweeper.planner.plan import plan
+from sweeper.tracking import fields, keyless, link, recorded, run_id, variables
+
+RUN = {"id": "0123456789ab", "name": "lr=1,seed=0", "cell": "lr=1", "seed": 0, "config": {"lr": 1}}
+SECTION = {"project": "p q", "entity": None, "group": None, "tags": ["a", "b c"], "mode": None}
+
+
+def document(**section: object) -> dict[str, object]:
+    found = recorded(SECTION | section, {"WANDB_ENTITY": "us"})
+    return {"name": "s", "created": "2026-01-01T00:00:00Z", "recipe": {}, "wandb": found}
+
+
+def test_what_a_run_is_told() -> None:
+    found = variables(document(), RUN)
+    assert (found["WANDB_PROJECT"], found["WANDB_ENTITY"]) == ("p q", "us")
+    assert (found["WANDB_RUN_GROUP"], found["WANDB_NAME"]) == ("s", "lr=1,seed=0")
+    assert (found["WANDB_TAGS"], found["WANDB_RESUME"]) == ("a,b c", "allow")
+    assert "WANDB_MODE" not in found
+    assert json.loads(found["WANDB_CONFIG"]) == {
+        "lr": 1,
+        "sweeper": {"sweep": "s", "run": RUN["id"], "cell": "lr=1", "seed": 0},
+    }
+    assert variables(document(group="g", mode="offline"), RUN).items() >= {
+        ("WANDB_RUN_GROUP", "g"),
+        ("WANDB_MODE", "offline"),
+    }
+    assert variables({"name": "s", "wandb": None}, RUN) == {} == fields({"name": "s"}, RUN)
+
+
+def test_a_configuration_that_no_variable_can_hold_is_left_out() -> None:
+    found = variables(document(), RUN | {"config": {"text": "x" * 200_000}})
+    assert "WANDB_CONFIG" not in found
+    assert found["WANDB_PROJECT"] == "p q"
+
+
+def test_an_id_is_of_a_run_and_a_sweep() -> None:
+    """Of the sweep, not of its name: one that was removed and launched anew is another."""
+    ids = {run_id(document() | more, run) for run in ("a", "b") for more in (
+        {}, {"name": "t"}, {"created": "2027-01-01T00:00:00Z"})}  # fmt: skip
+    assert len(ids) == 6
+    again = document(project="other", entity="them", mode="offline")
+    assert run_id(again, "a") == run_id(document(), "a")
+    assert variables(document(), RUN)["WANDB_RUN_ID"] == run_id(document(), RUN["id"])
+
+
+def test_links() -> None:
+    there = f"https://wandb.ai/us/p%20q/runs/{run_id(document(), 'a')}"
+    assert link(document(), "a") == there
+    assert link(document(entity="them"), "a") == there.replace("/us/", "/them/")
+    assert link(document(mode="offline"), "a") is None
+    assert link({"name": "s", "wandb": None}, "a") is None
+    unknown = recorded(SECTION, {})
+    assert link(document() | {"wandb": unknown}, "a") is None
+    own = recorded(SECTION | {"entity": "e"}, {"WANDB_BASE_URL": "https://wb.example/"})
+    assert (link(document() | {"wandb": own}, "a") or "").startswith("https://wb.example/e/p%20q/")
+
+
+def test_the_fields_of_recipes_that_have_them() -> None:
+    takes = {"wandb_project": {"type": "str | None"}, "wandb_name": {"type": "Optional[str]"}}
+    found = document() | {"recipe": {"takes": takes}}
+    assert fields(found, RUN) == {"wandb_project": "p q", "wandb_name": "lr=1,seed=0"}
+    assert fields(found, RUN | {"config": {"wandb_name": "mine"}}) == {"wandb_project": "p q"}
+    assert fields(document() | {"recipe": {"takes": {"wandb_name": {"type": "int"}}}}, RUN) == {}
+    assert fields(document() | {"recipe": {"takes": None}}, RUN) == {}
+
+
+def test_a_key_that_nobody_has_is_told(tmp_path: Path) -> None:
+    home = {"HOME": str(tmp_path)}
+    assert "WANDB_API_KEY" in (keyless(SECTION, home) or "")
+    assert keyless(SECTION, home | {"WANDB_API_KEY": "k"}) is None
+    assert keyless(SECTION | {"mode": "offline"}, home) is None
+    (tmp_path / ".netrc").write_text("machine api.wandb.ai login user password secret\n")
+    assert keyless(SECTION, home) is None
+    assert keyless(SECTION, home | {"WANDB_BASE_URL": "https://wb.example"}) is not None
+
+
+def test_the_section() -> None:
+    text = "recipe: r\nwandb: {project: p, tags: [a, a, b]}"
+    assert parse_grid(text, "g.yaml").wandb == Wandb("p", tags=("a", "b"))
+    assert parse_grid("recipe: r", "g.yaml").wandb is None
+
+
+def test_every_mistake_has_its_place() -> None:
+    text = (
+        "recipe: r\nlaunch: {env: {WANDB_MODE: offline, WANDB_RUN_ID: x, WANDB_SILENT: 'true'}}\n"
+        "wandb:\n  projct: p\n  tags: ['', 'a,b', 3]\n  mode: on\n"
+    )
+    with pytest.raises(GridError) as caught:
+        parse_grid(text, "g.yaml")
+    assert list(caught.value.problems) == [
+        "g.yaml:4:3: unknown key 'projct' in wandb (did you mean 'project'?)",
+        "g.yaml:4:3: wandb needs a project",
+        "g.yaml:5:10: wandb.tags: 1 to 64 characters each, no comma",
+        "g.yaml:5:14: wandb.tags: 1 to 64 characters each, no comma",
+        "g.yaml:5:21: wandb.tags: an integer in the list; quote it to make it a string",
+        "g.yaml:6:9: wandb.mode: 'on' is not one of online, offline, disabled",
+    ]
+    with pytest.raises(GridError) as caught:
+        parse_grid(text.partition("wandb:")[0] + "wandb: {project: p}", "g.yaml")
+    assert list(caught.value.problems) == [
+        "g.yaml:2:9: launch.env: WANDB_MODE is wandb.mode here",
+        "g.yaml:2:9: launch.env: WANDB_RUN_ID is set by sweeper, because of wandb",
+    ]
+
+
+def test_ids_of_runs_do_not_know_of_it(tmp_path: Path) -> None:
+    grid = {"name": "s", "command": ["echo", "{x}"], "grid": {"x": [1, 2]}}
+    tracked = plan(grid | {"wandb": {"project": "p"}}, validate=False)
+    assert [run.id for run in tracked.runs] == [run.id for run in plan(grid, validate=False).runs]
+    assert tracked.document()["wandb"]["project"] == "p"

@@ -1,0 +1,218 @@
+"""`sweeper watch` without its terminal: keys in, lines out."""
+
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+
+from sweeper.watch.desk import Desk
+from sweeper.watch.drawing import joined
+from sweeper.watch.page import PageData, Rollout
+from sweeper.watch.shapes import ASCII, UNICODE
+from sweeper.watch.view import Alarm, RunView, SweepView
+
+
+def run(lr: str, seed: int, state: str = "succeeded", **known: Any) -> RunView:
+    cell = f"lr={lr}"
+    config = {"learning_rate": float(lr), "seed": seed}
+    return RunView(f"{lr}-{seed}", f"{cell},seed={seed}", cell, seed, config, state, 1, **known)
+
+
+RUNS = (
+    run("1e-3", 0, value=0.5, rank=3, curve=(3.0, 2.0, 0.5), step=9.0, total=10, fraction=1.0),
+    run("1e-3", 1, value=0.4, rank=2, curve=(3.0, 2.0, 0.4), step=9.0, total=10, fraction=1.0),
+    run("3e-3", 0, "running", value=0.3, rank=1, step=4.0, total=10, eta=90.0, beat=0.0),
+    run("3e-3", 1, "failed", reason="oom"),
+    run("9e-3", 0, "running", waits="rate limit since 12:01", beat=5.0),
+    run("9e-3", 1, "planned"),
+)
+VIEW = SweepView("demo", RUNS, metric="test/nll", axes=("learning_rate",), launcher=True)
+
+
+def shown(desk: Desk) -> list[str]:
+    return [joined(line).rstrip() for line in desk.screen()]
+
+
+def press(desk: Desk, *keys: str) -> Any:
+    deed = None
+    for key in keys:
+        deed = desk.press(key, key if len(key) == 1 else None)
+    return deed
+
+
+def names(desk: Desk) -> list[str]:
+    """The first word of each line of the list."""
+    return [line[2:].split()[0] for line in shown(desk)[3:-2] if line.strip()]
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50), (40, 10), (30, 6), (12, 3)])
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
+@pytest.mark.parametrize("keys", [[], ["down", "enter"], ["?"], ["slash", "x"], ["down", "c"]])
+def test_every_line_fits_the_screen(width: int, height: int, glyphs: Any, keys: list[str]) -> None:
+    desk = Desk(VIEW, width, height, glyphs=glyphs)
+    press(desk, *("question_mark" if key == "?" else key for key in keys))
+    desk.data = None if desk.page is None else PageData("1e-3-0", curves={"a": ((0.0, 1.0),)})
+    lines = desk.screen()
+    assert len(lines) <= height
+    assert max(cell_len(joined(line)) for line in lines) <= width
+    if glyphs is ASCII:
+        assert all(joined(line).isascii() for line in lines)
+
+
+def test_the_list_tells_states_steps_values_and_ranks() -> None:
+    lines = shown(Desk(VIEW, 100, 20))
+    assert lines[0].startswith("demo 6 runs: 1 running, 1 waiting, 1 failed, 2 succeeded, 1 plan")
+    assert lines[1] == "paused: 1 by rate limit · launcher at work"
+    assert lines[3].startswith(">▾ lr=1e-3") and "2 succeeded" in lines[3] and "0.45" in lines[3]
+    running = next(line for line in lines if "4/10" in line)
+    assert running.split()[:3] == ["seed=0", "running", "1"]
+    assert "2m" in running and "0.3" in running and running.endswith("1  now")
+    assert any("waiting" in line and "seed=0" in line for line in lines)
+
+
+def test_sort_group_and_fold() -> None:
+    desk = Desk(VIEW, 100, 20)
+    assert names(desk)[:3] == ["lr=1e-3", "seed=0", "seed=1"]
+    press(desk, "s", "s")
+    assert names(desk)[:2] == ["lr=3e-3", "seed=0"]
+    press(desk, "g")
+    assert names(desk)[:3] == ["lr=3e-3,seed=0", "lr=1e-3,seed=1", "lr=1e-3,seed=0"]
+    press(desk, "S")
+    assert names(desk)[-1] == "lr=3e-3,seed=0"
+    press(desk, "g")
+    assert "learning_rate=0.001" in names(desk)
+    press(desk, "z")
+    assert len(names(desk)) == 3
+    press(desk, "home", "enter")
+    assert len(names(desk)) == 5
+
+
+def test_the_cursor_stays_on_its_run() -> None:
+    desk = Desk(VIEW, 100, 20)
+    press(desk, "down", "down")
+    assert shown(desk)[5].startswith(">   seed=1")
+    desk.see(VIEW._replace(runs=RUNS[2:] + RUNS[:2]))
+    (line,) = [line for line in shown(desk) if line.startswith(">")]
+    assert line.split()[1] == "seed=1" and "0.4" in line
+
+
+@pytest.mark.parametrize(
+    ("typed", "left"),
+    [
+        ("failed", ["lr=3e-3,seed=1"]),
+        ("oom", ["lr=3e-3,seed=1"]),
+        ("WAITING rate", ["lr=9e-3,seed=0"]),
+        ("lr=1e-3 seed=0", ["lr=1e-3,seed=0"]),
+        ("learning_rate < 3e-3 and rank = 2", ["lr=1e-3,seed=1"]),
+        ("nothing at all", []),
+    ],
+)
+def test_the_filter(typed: str, left: list[str]) -> None:
+    desk = Desk(VIEW, 120, 20)
+    press(desk, "g", "slash", *typed, "enter")
+    assert [n for n in names(desk) if n.startswith("lr")] == left
+    press(desk, "escape")
+    assert len(names(desk)) == 6
+
+
+def test_a_filter_that_is_wrong_says_why_and_hides_nothing() -> None:
+    desk = Desk(VIEW, 120, 20)
+    press(desk, "g", "slash", *"learning_rte < 1")
+    assert "did you mean 'learning_rate'" in shown(desk)[-2]
+    assert len(names(desk)) == 6
+    press(desk, "escape")
+    assert "did you mean" not in shown(desk)[-2]
+
+
+def test_cancel_and_retry_ask_first() -> None:
+    desk = Desk(VIEW, 100, 20)
+    assert press(desk, "c") is None
+    assert "nothing to cancel" in shown(desk)[-2]
+    press(desk, *["down"] * 4)
+    assert press(desk, "c") is None
+    assert shown(desk)[-2].startswith("cancel lr=3e-3,seed=0?")
+    assert press(desk, "n") is None and "not done" in shown(desk)[-2]
+    assert press(desk, "c", "y") == ("cancel", ("3e-3-0",))
+    assert press(desk, "down", "r", "y") == ("retry", ("3e-3-1",))
+    press(desk, "g")
+    assert press(desk, "t") == ("jump", ("3e-3-1",))
+
+
+def test_all_of_a_group() -> None:
+    desk = Desk(VIEW, 100, 20)
+    press(desk, *["down"] * 6)
+    assert press(desk, "c", "y") == ("cancel", ("9e-3-0", "9e-3-1"))
+    assert press(desk, "t") is None and "choose a run" in shown(desk)[-2]
+
+
+def test_a_page_shows_its_panels() -> None:
+    desk = Desk(VIEW, 80, 24)
+    assert press(desk, "down", "enter") == ("open", ("1e-3-0",))
+    points = tuple((float(x), 1.0 / (1 + x)) for x in range(50))
+    said = (("user", "2+2?"), ("assistant", "5 [/bold]"))
+    desk.data = PageData(
+        "1e-3-0",
+        "/somewhere",
+        {"test/nll": points, "lr": points},
+        tuple(f"line {n}" for n in range(100)),
+        (Rollout("reward 0", said),),
+    )
+    text = "\n".join(shown(desk))
+    assert "test/nll  0.02 at step 49   1 of 2" in text and "⠈" in text
+    press(desk, "right")
+    assert "lr  0.02" in "\n".join(shown(desk))
+    press(desk, "2")
+    assert any("learning_rate: 0.003, here 0.001" in line for line in shown(desk))
+    press(desk, "3")
+    assert shown(desk)[-3] == "line 99"
+    press(desk, "up", "up")
+    assert shown(desk)[-3] == "line 97"
+    press(desk, "tab")
+    assert "assistant: 5 [/bold]" in shown(desk)
+    assert press(desk, "n") == ("open", ("1e-3-1",))
+    assert press(desk, "c") is None and "nothing to cancel" in shown(desk)[-2]
+    assert press(desk, "escape") == ("close", ())
+
+
+def test_all_panels_at_once_on_a_large_screen() -> None:
+    desk = Desk(VIEW, 200, 50)
+    press(desk, "down", "enter")
+    desk.data = PageData("1e-3-0", curves={"test/nll": ((0.0, 1.0), (1.0, 2.0))}, log=("hello",))
+    text = "\n".join(shown(desk))
+    assert all(f"{n} {name}" in text for n, name in
+               enumerate(("curves", "configuration", "log", "rollouts"), start=1))  # fmt: skip
+    assert "hello" in text and "learning_rate: 0.003, here 0.001" in text
+
+
+def test_alarms_are_marked_and_told() -> None:
+    alarm = Alarm("3e-3-0", "nan", "loss is NaN at step 4; lower the learning rate")
+    runs = (*RUNS[:2], RUNS[2]._replace(alarms=(alarm,)), *RUNS[3:])
+    desk = Desk(VIEW._replace(runs=runs), 80, 24)
+    lines = shown(desk)
+    assert "1 with alarms" in lines[1]
+    marked = [line.split()[:2] for line in lines if line.startswith("!")]
+    assert marked == [["!▾", "lr=3e-3"], ["!", "seed=0"]]
+    press(desk, *["down"] * 4)
+    assert "nan: loss is NaN at step 4" in shown(desk)[-2]
+    press(desk, "slash", *"alarm nan", "enter")
+    assert names(desk) == ["lr=3e-3", "seed=0"]
+
+
+def test_hostile_names_are_data() -> None:
+    name = "[bold red]x[/] \x1b[2J\x07\u202e\n日本"
+    bad = RUNS[0]._replace(name=name, cell=name, reason=name, config={name: name})
+    desk = Desk(VIEW._replace(name=name, runs=(bad,), metric=name), 90, 24)
+    for keys in ([], ["c"], ["enter"], ["2"]):
+        press(desk, *keys)
+        for line in desk.screen():
+            assert joined(line).isprintable()
+            assert cell_len(joined(line)) <= 90
+    assert any("[bold red]x[/] ␛[2J␇" in line for line in shown(desk))
+
+
+def test_nothing_to_show() -> None:
+    desk = Desk(SweepView("empty", ()), 80, 24)
+    for key in ("down", "enter", "c", "r", "t", "g", "s", "z", "left", "space", "pagedown"):
+        assert press(desk, key) is None
+    assert "no runs" in shown(desk)
+    assert press(desk, "q") == ("quit", ()) and press(desk, "ctrl+c") == ("interrupt", ())
