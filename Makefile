@@ -9,7 +9,7 @@ PEERS := .venv-peers
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types unit e2e kills chaos cookbook peers fuzz ceph bench dev tmux chromium clean
+.PHONY: help install demo test lint types unit e2e kills chaos cookbook peers fuzz ceph alarms bench dev tmux chromium slurm sacct screens clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -39,6 +39,17 @@ tmux: ## make sure of tmux: install it where that is possible, else say how
 
 chromium: ## what the tests that look at the report in a browser need
 	@command -v chromium >/dev/null || sh .ci/apt-install chromium
+
+SLURM := slurmctld slurmd slurm-client munge slurm-wlm-basic-plugins
+
+slurm: ## what the tests on a real Slurm need (Debian's packages, 20 MB); they skip without it
+	@test -x /usr/sbin/slurmctld || sh .ci/apt-install $(SLURM) || \
+	  echo "no Slurm here: its tests skip (Debian: apt-get install $(SLURM))"
+
+sacct: dev slurm ## the tests of Slurm's accounting, with slurmdbd and MariaDB (Debian's packages)
+	@test -x /usr/sbin/slurmdbd -a -x /usr/sbin/mariadbd || \
+	  sh .ci/apt-install slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core
+	@$(BIN)/pytest -q tests/e2e/test_slurm_accounting.py
 
 demo: install tmux ## a real sweep on this machine, and its report
 	@$(BIN)/sweeper launch grids/quickstart.yaml --wait
@@ -105,18 +116,32 @@ CASES ?= 10000
 fuzz: dev ## hostile grids through `sweeper plan`, some minutes: CASES=10000 SEED=1
 	@$(BIN)/python tests/fuzz/run.py --cases $(CASES) --seed $(SEED)
 
+ALARMS ?= build/alarms
+
+alarms: dev ## how good the alarms are, on healthy and misconfigured runs, an hour: docs/alarms.md
+	@$(BIN)/python tests/bench/alarms_judged.py tune --out $(ALARMS) --healthy 40 --wrong 6
+	@$(BIN)/python tests/bench/alarms_judged.py judge --out $(ALARMS)
+
 bench: dev ## the measurements of docs/: slow, and better on a quiet machine
 	@$(BIN)/python tests/bench/engine_arrays.py
 	@$(BIN)/python tests/bench/engine_calls.py
 	@$(BIN)/python tests/bench/worker_start.py
 	@$(BIN)/python tests/bench/tmux_submit.py
+	@$(BIN)/python tests/bench/batch_submit.py
+	@$(BIN)/python tests/bench/slurm_submit.py
 	@$(BIN)/python tests/bench/status.py
+	@$(BIN)/python tests/bench/watch_refresh.py
+	@$(BIN)/python tests/bench/logs.py
 	@$(BIN)/python tests/bench/startup.py
 	@$(BIN)/python tests/bench/grid_points.py
 	@$(BIN)/python tests/bench/sync.py
 	@$(BIN)/python tests/bench/report.py
 	@$(BIN)/python tests/bench/statistics_coverage.py
 	@$(BIN)/python tests/bench/registry.py
+	@$(BIN)/python tests/bench/alarms_cost.py
+
+screens: dev tmux ## take the screens of docs/watch.md again, from a real sweep
+	@$(BIN)/python tests/support/screens.py
 
 clean: ## remove .venv, .venv-cookbook and .venv-peers (sweeps stay)
 	rm -rf $(VENV) $(COOKBOOK) $(PEERS)

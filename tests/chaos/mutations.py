@@ -31,6 +31,20 @@ TWICE = "tests/chaos/test_launchers.py::test_submissions_that_go_wrong[twice]"
 WORKERS = "tests/chaos/test_workers.py::"
 WAKES = "tests/chaos/test_tmux.py::test_a_stopped_worker_wakes_up_beside_a_newer_attempt"
 
+LINKED = """\
+                # link() fails when the name is taken, and never shows half a file.
+                os.link(temporary, full)
+            except OSError as error:
+                if error.errno in _NO_LINKS:
+                    raise StoreError(
+                        f"{full}: there are no hard links on this disk, by which sweeper creates a "
+                        "file that nobody else has: choose a folder on another (--root)"
+                    ) from error
+                raise
+            finally:
+                os.unlink(temporary)
+"""
+
 MUTATIONS = [
     Mutation(
         "no claim",
@@ -49,9 +63,8 @@ MUTATIONS = [
     Mutation(
         "a create that is not exclusive",
         "sweeper/store/files.py",
-        "                os.link(temporary, full)\n            finally:\n"
-        "                os.unlink(temporary)\n",
-        "                os.replace(temporary, full)\n            finally:\n                pass\n",
+        "                os.link(temporary, full)\n",
+        '                __import__("shutil").copyfile(temporary, full)\n',
         TWICE,
     ),
     Mutation(
@@ -64,12 +77,8 @@ MUTATIONS = [
     Mutation(
         "the folder is synced before the file is named",
         "sweeper/store/files.py",
-        "                # link() fails when the name is taken, and never shows half a file.\n"
-        "                os.link(temporary, full)\n            finally:\n"
-        "                os.unlink(temporary)\n            _sync_folder(os.path.dirname(full))\n",
-        "                _sync_folder(os.path.dirname(full))\n"
-        "                os.link(temporary, full)\n            finally:\n"
-        "                os.unlink(temporary)\n",
+        LINKED + "            _sync_folder(os.path.dirname(full))\n",
+        "                _sync_folder(os.path.dirname(full))\n" + LINKED,
         DISK,
     ),
     Mutation(

@@ -181,6 +181,8 @@ def test_a_store_that_vanishes_and_comes_back(sweep: Sweeps) -> None:
     one.root.rename(away)
     one.root.mkdir()
     until(lambda: "waiting" in one.log.read_text() or launching.poll() is not None)
+    rows = len(one.rows())
+    until(lambda: len(one.rows()) >= rows + 2)  # the recipes go on, and their workers beat
     put = [entry.path for entry in os.scandir(one.root)]
     assert not put, f"written where the disk was: {put}"
     one.root.rmdir()

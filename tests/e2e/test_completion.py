@@ -24,6 +24,8 @@ done
 
 TYPED = {
     "sweeper st": {"status"},
+    "sweeper w": {"watch"},
+    "sweeper watch a": {"alpha"},
     "sweeper --completion ": {"bash", "zsh", "fish"},
     "sweeper plan ": {"mine.yaml", "sweeps/", "elsewhere/"},
     "sweeper plan --j": {"--json"},
@@ -38,6 +40,8 @@ TYPED = {
     "sweeper ls --state su": {"submitted", "succeeded"},
     "sweeper logs a": {"alpha/"},
     "sweeper logs alpha/": {"alpha/lr=1,seed=0", "alpha/lr=2,seed=0"},
+    "sweeper logs -f --gr": {"--grep"},
+    "sweeper cancel alpha ": {"lr=1,seed=0", "lr=2,seed=0"},
     "sweeper engine sto": {"stop"},
     "sweeper init s": {"sft", "sweeps/"},
 }

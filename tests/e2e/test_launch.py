@@ -42,7 +42,7 @@ def test_a_sweep_from_start_to_end(shell: Shell) -> None:
 
 
 def test_failures_are_told(shell: Shell) -> None:
-    said = shell.run("launch", "grid.yaml", "fail=true", "--wait", code=3)
+    said = shell.run("launch", "grid.yaml", "fail=true", "--wait", code=4)  # some never began
     assert "all failed alike (error: RuntimeError: the toy was told to fail)" in said
     assert shell.states()["planned"] > 0
     assert "held: the first runs to end" in shell.run("status", "toys", code=4)
@@ -82,7 +82,7 @@ def test_one_launcher_at_a_time(shell: Shell) -> None:
 
 
 def test_without_waiting_the_launcher_goes_on_by_itself(shell: Shell) -> None:
-    assert "sweeper status toys" in shell.run("launch", "grid.yaml")
+    assert "sweeper watch toys" in shell.run("launch", "grid.yaml")
     shell.until(lambda: shell.states() == {"succeeded": 6})
     assert set(shell.executed().values()) == {1}
     followed = shell.run("status", "toys", "--follow")

@@ -2,12 +2,15 @@
 
 import gzip
 import json
+import shutil
 import signal
 import threading
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+
+from sweeper.tracking import run_id, variables
 
 pytestmark = pytest.mark.e2e
 
@@ -25,6 +28,8 @@ class Service(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.lines: dict[str, list[str]] = {}
         self.exit_codes: dict[str, list[int]] = {}
+        self.configs: dict[str, dict] = {}
+        self.projects: dict[str, tuple[str, str]] = {}
 
     def history(self, run):
         """Metrics by step, without what W&B adds. Raises where a step came twice."""
@@ -64,6 +69,12 @@ class Service(ThreadingHTTPServer):
         if "RunResumeStatus" in text:
             return {"model": PROJECT | {"bucket": self.status(values["name"])}}
         if "UpsertBucket" in text:
+            if values.get("config"):
+                self.configs.setdefault(values["name"], {}).update(json.loads(values["config"]))
+            if values.get("project"):
+                # What is asked first: later it is what we answered.
+                asked = (values.get("entity"), values["project"])
+                self.projects.setdefault(values["name"], asked)
             return {"upsertBucket": {"bucket": self.bucket(values["name"]), "inserted": True}}
         if "CreateRunFiles" in text:
             files = [{"name": name, "uploadUrl": self.url} for name in values["files"]]
@@ -164,3 +175,35 @@ def test_a_project_given_late_gets_the_steps_before(recipes, service, env, tmp_p
     assert recipes.stopped_after("sft", tmp_path, 9, signal.SIGTERM, **settings)[0] == 143
     assert recipes.run("sft", tmp_path, env=env, **settings).returncode == 0
     assert service.history(recorded(recipes, tmp_path)) == lines(recipes, tmp_path)
+
+
+def test_attempts_of_a_sweep_s_run_are_one_run_there(recipes, service, env, tmp_path):
+    """With the variables that a worker sets where the grid has `wandb:`; each attempt has a folder
+    of its own, and the second goes on from the first one's checkpoint."""
+    section = {"project": "from the grid", "entity": "us", "group": None, "tags": [], "mode": None}
+    document = {"name": "s", "created": "now", "wandb": section}
+    run = {
+        "id": "0123456789ab",
+        "name": "lr=1",
+        "cell": "lr=1",
+        "seed": 0,
+        "config": {"max_steps": 30},
+    }
+    told = variables(document, run)
+    settings = SETTINGS | {"max_steps": 30}
+    first, second = tmp_path / "1", tmp_path / "2"
+    there = env | told | {"WANDB_DIR": str(first)}
+    first.mkdir()
+    assert recipes.stopped_after("sft", first, 9, signal.SIGTERM, env=there, **settings)[0] == 143
+    second.mkdir()
+    for name in ("metrics.jsonl", "checkpoints.jsonl", "config.json"):
+        shutil.copy(first / name, second)
+    done = recipes.run("sft", second, env=there | {"WANDB_DIR": str(second)}, **settings)
+    assert done.returncode == 0
+    assert "W&B: " not in done.stderr
+    known = run_id(document, run["id"])
+    assert list(service.lines) == [known]
+    assert list(service.history(known)) == list(lines(recipes, second))
+    assert service.configs[known]["max_steps"]["value"] == 30
+    assert service.configs[known]["sweeper"]["value"]["cell"] == "lr=1"
+    assert service.projects[known] == ("us", "from the grid")

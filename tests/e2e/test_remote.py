@@ -155,6 +155,15 @@ def local(shells: Shells, tmp_path: Path, s3_root: str, monkeypatch: pytest.Monk
     return _shell(shells, tmp_path, "local", s3_root, monkeypatch)
 
 
+def test_output_is_followed_while_it_comes_in_parts(local: Any) -> None:
+    local.run("launch", "grid.yaml", "seconds=6", "launch.sync=1s")
+    said = local.run("logs", "-f", "toys").splitlines()
+    for rate in ("0.1", "0.3"):
+        mine = [line.partition(" | ")[2] for line in said if line.startswith(f"lr={rate} ")]
+        assert mine == [f"step {step}" for step in range(20)]
+    assert len(said) == 40
+
+
 @pytest.fixture
 def killed(local: Any, s3_root: str) -> Any:
     """The sweep, halfway, its launcher and workers killed."""

@@ -54,7 +54,7 @@ def test_cancel(shell: Shell, killed: bool) -> None:
 
 
 def test_retry_what_was_cancelled_and_what_failed(shell: Shell) -> None:
-    shell.run("launch", "grid.yaml", f"flag={shell.folder}/flag", "--wait", code=3)
+    shell.run("launch", "grid.yaml", f"flag={shell.folder}/flag", "--wait", code=4)
     assert shell.states()["failed"] >= 3
     (shell.folder / "flag").write_text("mended")
     said = shell.run("retry", "toys", "--wait")
@@ -78,15 +78,15 @@ def test_a_retry_is_taken_up_by_the_launcher_at_work(shell: Shell) -> None:
 
 
 def test_without_waiting_a_retry_goes_on_by_itself(shell: Shell) -> None:
-    shell.run("launch", "grid.yaml", f"flag={shell.folder}/flag", "--wait", code=3)
+    shell.run("launch", "grid.yaml", f"flag={shell.folder}/flag", "--wait", code=4)
     (shell.folder / "flag").write_text("mended")
-    assert "sweeper status toys --follow" in shell.run("retry", "toys", "--failed")
+    assert "sweeper watch toys" in shell.run("retry", "toys", "--failed")
     shell.until(lambda: shell.states() == {"succeeded": 6})
 
 
 def test_smoke(shells: Any, tmp_path: Path, tmux_socket: str) -> None:
     shell = shells.Shell(tmp_path, "local")
-    said = shell.run("launch", "grid.yaml", "fail=true", "--smoke", "--wait", code=3)
+    said = shell.run("launch", "grid.yaml", "fail=true", "--smoke", "--wait", code=4)
     assert "the first run, lr=0.1,seed=0, is failed" in said
     assert len({run for run, _, _ in shell.executed()}) == 1
     shell.run("launch", "grid.yaml", "--smoke", "--wait")
@@ -132,7 +132,7 @@ def test_a_retry_tells_that_the_code_has_changed(
     shell = shells.Shell(tmp_path, "local")
     _git(tmp_path, "init", "-q")
     (tmp_path / ".gitignore").write_text("home\nsweeps\nledger\nflag\n")
-    shell.run("launch", "grid.yaml", f"flag={tmp_path}/flag", "--wait", code=3)
+    shell.run("launch", "grid.yaml", f"flag={tmp_path}/flag", "--wait", code=4)
     (tmp_path / "flag").write_text("mended")
     assert "has changed" not in shell.run("retry", "toys", "lr=0.1,seed=0", "--wait", code=3)
     (tmp_path / "toy.py").write_text("raise SystemExit('changed')\n")

@@ -1,6 +1,7 @@
 """A sweep in tmux, as its user sees it and meddles with it."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -53,7 +54,7 @@ class Shell:
         """A run's name -> its window and how tmux shows it; the others' by window alone."""
         form = "#{@sweeper_title}\t#{window_name}#{T:pane-border-format}"
         listed = self.tmux("list-panes", "-s", "-t", "s", "-F", form)
-        return dict(line.split("\t") for line in listed)
+        return dict(re.sub(r"#\[[a-z=]*\]", "", line).split("\t") for line in listed)
 
     def executed(self) -> list[str]:
         ledger = self.folder / "ledger"
@@ -87,8 +88,8 @@ def test_grouped_runs_with_their_names_and_ends(shell: Shell) -> None:
     _until(lambda: sum("(" in shown for shown in shell.panes().values()) >= 6)
     panes = shell.panes()
     for y in (1, 2, 3):
-        assert panes[f"x=0,y={y}"] == f"x=0 x=0,y={y} (succeeded) "
-        assert panes[f"x=3,y={y}"] == f"x=3 x=3,y={y} (failed (error)) "
+        assert panes[f"x=0,y={y}"] == f"x=0 + x=0,y={y} (succeeded) "
+        assert panes[f"x=3,y={y}"] == f"x=3 ! x=3,y={y} (failed (error)) "
 
 
 def test_panes_that_a_user_closes_cost_no_run(shell: Shell) -> None:
@@ -124,3 +125,84 @@ def test_a_launch_while_the_launcher_before_is_still_leaving(shell: Shell) -> No
     said, _ = launch.communicate(timeout=60)
     assert launch.returncode == 0, said
     _until((shell.folder / "ledger").exists)
+
+
+class Terminal:
+    """A terminal of so many characters that somebody types into: a window of another tmux."""
+
+    def __init__(self, shell: Shell, width: int, height: int, *command: str) -> None:
+        self.socket = f"{shell.socket}-outer"
+        self.tmux = ["tmux", "-L", self.socket, "-f", "/dev/null"]
+        environment = {k: v for k, v in shell.environment.items() if k != "TMUX"}
+        size = ["-x", str(width), "-y", str(height)]
+        subprocess.run(
+            [*self.tmux, "new-session", "-d", *size, *command],
+            cwd=shell.folder,
+            env=environment,
+            check=True,
+        )
+
+    def run(self, *arguments: str) -> str:
+        command = [*self.tmux, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    def screen(self) -> str:
+        return self.run("capture-pane", "-p")
+
+    def close(self) -> None:
+        subprocess.run([*self.tmux, "kill-server"], capture_output=True, check=False)
+
+
+SWEEPER = str(Path(sys.executable).parent / "sweeper")
+
+
+def test_a_terminal_shows_states_counts_and_last_screens(shell: Shell) -> None:
+    grid = (shell.folder / "grid.yaml").read_text()
+    waits = grid.replace("sleep {seconds};", f"until [ -e {shell.folder}/go ]; do sleep 0.1; done;")
+    (shell.folder / "grid.yaml").write_text(waits.replace("base: {seconds: 0}\n", ""))
+    launcher = shell.start("launch", "grid.yaml", "--wait")
+    _until(lambda: len(shell.executed()) == 6)
+    terminal = Terminal(shell, 80, 24, SWEEPER, "attach", "s")  # so inside another tmux
+    try:
+        _until(lambda: "type the prefix twice" in terminal.screen())
+        shell.tmux("select-window", "-t", "s:=x=3")
+        _until(lambda: ". x=3,y=2 (running)" in terminal.screen())
+        _until(lambda: "6 running" in terminal.screen().splitlines()[-1])
+        (shell.folder / "go").touch()
+        output, _ = launcher.communicate(timeout=120)
+        assert launcher.returncode == 3, output
+        _until(lambda: "3/6 succeeded, 3 failed" in terminal.screen().splitlines()[-1])
+        _until(lambda: terminal.screen().count("! x=3,y=") == 3)
+        screen = terminal.screen()
+        assert screen.count("(failed (error))") == 3
+        assert screen.count("sweeper: failed (error) after") == 3  # the last that was printed
+        assert "Pane is dead" not in screen
+        windows = shell.tmux("list-windows", "-t", "s", "-F", "#{T:window-status-format}")
+        assert [line.strip() for line in windows][-2:] == ["x=0 [+++]", "x=3 [!!!]"]
+        terminal.run("resize-window", "-x", "30", "-y", "9")  # nothing breaks, nothing is lost
+        _until(lambda: "! x=3,y=1" in terminal.screen())
+        terminal.run("resize-window", "-x", "120", "-y", "40")
+        _until(lambda: terminal.screen().count("sweeper: failed (error) after") == 3)
+    finally:
+        terminal.close()
+
+
+def test_attach_from_a_window_of_the_same_server(shell: Shell) -> None:
+    launcher = shell.start("launch", "grid.yaml", "x=0", "seconds=1", "--wait")
+    assert launcher.wait(60) == 0
+    launcher.communicate()
+    environment = {k: v for k, v in shell.environment.items() if k != "TMUX"}
+    command = ["tmux", "-L", shell.socket, "new-session", "-d", "-s", "mine", "sh"]
+    subprocess.run(command, cwd=shell.folder, env=environment, check=True)
+    attach = ["env", "-u", "TMUX", "tmux", "-L", shell.socket, "attach", "-t", "mine"]
+    terminal = Terminal(shell, 100, 30, *attach)
+    # The server has only what programs need of anybody's environment.
+    typed = f"SWEEPER_HOME={shell.environment['SWEEPER_HOME']} {SWEEPER} attach s"
+    try:
+        clients = ["list-clients", "-F", "#{client_session}"]
+        _until(lambda: shell.tmux(*clients) == ["mine"])
+        shell.tmux("send-keys", "-t", "mine", f"cd {shell.folder}; TMUX=$TMUX {typed}", "Enter")
+        _until(lambda: shell.tmux(*clients) == ["s"])
+        assert len(shell.tmux("list-clients")) == 1  # not one inside the other
+    finally:
+        terminal.close()

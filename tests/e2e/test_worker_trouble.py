@@ -7,7 +7,7 @@ import re
 import signal
 import time
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -57,15 +57,26 @@ def test_a_retry_takes_a_cancel_back(bench: Bench) -> None:
     assert bench.run("pass")["state"] is State.SUCCEEDED
 
 
+def _read(pipe: Path) -> IO[str]:
+    """The end to write into of a pipe that somebody waits at; without a reader there is none."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            return open(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK), "w")
+        except OSError:
+            assert time.monotonic() < deadline, f"nobody reads {pipe}"
+            time.sleep(0.01)
+
+
 def test_a_signal_that_comes_before_the_recipe_starts(bench: Bench, tmp_path: Path) -> None:
     """The environment's file is a pipe here: the worker waits at it, and has started nothing."""
     private = tmp_path / "env"
     os.mkfifo(private)
     bench.prepare("import sys; open(sys.argv[1] + '/trained', 'w')", env_file=str(private))
     worker = bench.start()
-    bench.wait_for(bench.path())  # made just before
-    worker.terminate()
-    private.write_text(json.dumps(dict(os.environ)))
+    with _read(private) as pipe:
+        worker.terminate()
+        pipe.write(json.dumps(dict(os.environ)))
     bench.finish(worker)
     outcome = bench.outcome()
     assert (outcome["state"], outcome["reason"]) == (State.PREEMPTED, "terminated")
@@ -95,6 +106,30 @@ def test_a_recipe_is_asked_to_stop_once(bench: Bench) -> None:
         time.sleep(0.1)
     bench.finish(worker)
     assert bench.outcome()["code"] == 101
+
+
+DIES = """
+import os, pathlib, signal, sys, time
+code = {code}
+if code:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(code))
+pathlib.Path(sys.argv[1], "pid").write_text(str(os.getpid()))
+pathlib.Path(sys.argv[1], "ready").touch()
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_a_recipe_that_a_scheduler_signals_before_its_worker(bench: Bench, code: int) -> None:
+    bench.prepare(DIES.format(code=code))
+    worker = bench.start(env={**os.environ, "SLURM_JOB_ID": "1"})
+    bench.wait_for(bench.path() / "ready")
+    os.kill(int((bench.path() / "pid").read_text()), signal.SIGTERM)
+    time.sleep(0.3)
+    worker.terminate()
+    assert bench.finish(worker)[0] == os.EX_TEMPFAIL
+    outcome = bench.outcome()
+    assert (outcome["state"], outcome["reason"]) == (State.PREEMPTED, "terminated")
 
 
 def test_a_terminal_that_nobody_reads_stops_nothing(bench: Bench) -> None:

@@ -3,7 +3,6 @@
 import http.server
 import json
 import os
-import subprocess
 import sys
 import threading
 
@@ -18,19 +17,6 @@ def test_home_comes_from_the_environment():
     assert home.home({"XDG_DATA_HOME": "/d"}) == "/d/sweeper"
     assert home.home({}) == os.path.expanduser("~/.local/share/sweeper")
     assert home.checkpoints("/h") == "/h/engine/checkpoints"
-
-
-def test_it_loads_the_standard_library_only():
-    code = "import sys; import sweeper.engine.lifecycle; print(*sys.modules)"
-    output = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, check=True)
-    bare = subprocess.run(
-        [sys.executable, "-P", "-c", "import sys; print(*sys.modules)"],
-        capture_output=True,
-        check=True,
-    )
-    loaded = {name.split(".")[0] for name in output.stdout.decode().split()}
-    known = {name.split(".")[0] for name in bare.stdout.decode().split()}
-    assert loaded - known - {"sweeper"} <= sys.stdlib_module_names
 
 
 def test_the_command_names_the_home(tmp_path):

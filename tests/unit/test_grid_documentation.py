@@ -18,7 +18,7 @@ EXAMPLES = re.findall(r"```yaml\n(.*?)```\n\n```console\n(.*?)```", TEXT, re.DOT
 
 
 def test_every_example_has_its_cells():
-    assert len(EXAMPLES) == TEXT.count("```yaml") == TEXT.count("```console") == 7
+    assert len(EXAMPLES) == TEXT.count("```yaml") == TEXT.count("```console") == 8
 
 
 @pytest.mark.parametrize(("text", "listed"), EXAMPLES)

@@ -64,6 +64,8 @@ def test_a_grid_with_everything():
         "log_path_field": "out",
         "window": "{rank}",
         "sync_s": 10.0,
+        "slurm": {},
+        "aws_batch": {},
     }
     assert str(grid.base["opt.wd"].place) == "grids/w.yaml:4:40"
 

@@ -8,8 +8,19 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from sweeper import thresholds
 from sweeper.errors import GridError
-from sweeper.grid import conditions, nodes, options, parse_grid, reading, sampling
+from sweeper.grid import (
+    alarms,
+    conditions,
+    nodes,
+    options,
+    parse_grid,
+    reading,
+    sampling,
+    slurm,
+    wandb,
+)
 from sweeper.verbs.starter import SCHEMA_PATH
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +46,18 @@ RIGHT = [
     "recipe: r\nlaunch: {backend: local, max_parallel: 1, retries: 0, timeout: 1h30m, python: p,"
     " cwd: ., env: {A: '1', B: 2}, resume: never, lease: 15, grace: 1.5s, log_path_field: out.dir,"
     " window: '{a}', sync: 30s}",
-    "recipe: r\nsecrets: [A_KEY, B]",
+    "recipe: r\nlaunch: {slurm: {partition: p, account: 7, qos: q, time: 2h, cpus: 4, mem: 32G,"
+    " gres: 'gpu:1', constraint: a&b, extra: [--exclusive, --nice=3], setup: ['module load x'],"
+    " requeue: false, signal: 3m, throttle: 16, array: 500,"
+    " overrides: [{if: {a: [1, 2], b: x}, mem: 64G, time: 1d}]}}",
+    "recipe: r\nlaunch: {slurm: {partition: null, overrides: []}}\nsecrets: [A_KEY, B]",
+    "recipe: r\nwandb: {project: p, entity: us, group: g, tags: [a, b c], mode: offline}",
+    "recipe: r\nwandb:",
+    "recipe: r\nalarms: {spike: off, nan: on, kl: {above: 1}, stalled: {after: 5m, first: 1h},"
+    " no_signal: {steps: 3, below: 0.1}, entropy: null, collapse: {lost: null}, paused: false}",
+    "recipe: r\nalarms:\non_alarm:",
+    "recipe: r\non_alarm: {stop: sweep, rules: [nan, divergence]}",
+    "recipe: r\non_alarm: {run: [notify, '{name}: {message}', 3, '{{}}'], stop: run}",
 ]
 
 WRONG = [
@@ -108,6 +130,49 @@ WRONG = [
     "recipe: r\nlaunch: {env: {SWEEPER_RUN: x}}",
     "recipe: r\nlaunch: {log_path_field: a b}",
     "recipe: r\nlaunch: [tmux]",
+    "recipe: r\nlaunch: {slurm: gpu}",
+    "recipe: r\nlaunch: {slurm: {partitoin: p}}",
+    "recipe: r\nlaunch: {slurm: {partition: a b}}",
+    "recipe: r\nlaunch: {slurm: {mem: [4]}}",
+    "recipe: r\nlaunch: {slurm: {cpus: 0}}",
+    "recipe: r\nlaunch: {slurm: {requeue: 1}}",
+    "recipe: r\nlaunch: {slurm: {extra: --exclusive}}",
+    "recipe: r\nlaunch: {slurm: {extra: [-J x]}}",
+    'recipe: r\nlaunch: {slurm: {extra: ["--nice=3\\n--wrap=x"]}}',
+    'recipe: r\nlaunch: {slurm: {setup: ["a\\nb"]}}',
+    "recipe: r\nlaunch: {slurm: {overrides: {if: {a: 1}, mem: 4}}}",
+    "recipe: r\nlaunch: {slurm: {overrides: [{mem: 4}]}}",
+    "recipe: r\nlaunch: {slurm: {overrides: [{if: {a: 1}}]}}",
+    "recipe: r\nlaunch: {slurm: {overrides: [{if: {a: 1}, overrides: []}]}}",
+    "recipe: r\nwandb: p",
+    "recipe: r\nwandb: {entity: us}",
+    "recipe: r\nwandb: {project: a/b}",
+    "recipe: r\nwandb: {project: p, entity: a b}",
+    "recipe: r\nwandb: {project: p, tags: a}",
+    "recipe: r\nwandb: {project: p, tags: ['a,b']}",
+    "recipe: r\nwandb: {project: p, tags: [1]}",
+    "recipe: r\nwandb: {project: p, mode: of}",
+    "recipe: r\nwandb: {projekt: p}",
+    "recipe: r\nalarms: off",
+    "recipe: r\nalarms: {klt: off}",
+    "recipe: r\nalarms: {kl: 0.5}",
+    "recipe: r\nalarms: {nan: {above: 1}}",
+    "recipe: r\nalarms: {kl: {over: 1}}",
+    "recipe: r\nalarms: {kl: {above: -1}}",
+    "recipe: r\nalarms: {kl: {above: '1'}}",
+    "recipe: r\nalarms: {kl: {steps: 2.5}}",
+    "recipe: r\nalarms: {kl: {steps: 51}}",
+    "recipe: r\nalarms: {stalled: {after: soon}}",
+    "recipe: r\non_alarm: {}",
+    "recipe: r\non_alarm: {rules: [kl]}",
+    "recipe: r\non_alarm: {stop: all}",
+    "recipe: r\non_alarm: {stop: run, rules: []}",
+    "recipe: r\non_alarm: {stop: run, rules: [klt]}",
+    "recipe: r\non_alarm: {run: notify}",
+    "recipe: r\non_alarm: {run: []}",
+    "recipe: r\non_alarm: {run: [notify, 0.5]}",
+    "recipe: r\non_alarm: {run: [notify, '{who}']}",
+    "recipe: r\non_alarm: {run: [notify, '{']}",
     "recipe: r\nextends: 3",
 ]
 
@@ -160,11 +225,15 @@ def test_the_keys_are_those_of_the_loader() -> None:
     of = SCHEMA["properties"]
     assert list(of) == list(reading.KEYS)
     assert _keys(DEFS["launch"]) == {n.removesuffix("_s") for n in options.Launch._fields}
+    assert _keys(DEFS["slurm"]) == set(slurm.KEYS)
     assert _keys(of["metric"]) == set(options.Metric._fields)
     assert _keys(DEFS["when"]) == set(conditions._KEYS)
     assert _keys(DEFS["drawn"]) == set(sampling._KINDS)
     assert _keys(of["seeds"]["anyOf"][1]) == {"field", "values"}
     assert _keys(DEFS["random"]) == {"samples", "seed", "axes"}
+    assert _keys(of["wandb"]) == set(wandb.Wandb._fields)
+    assert list(of["alarms"]["properties"]) == list(thresholds.RULES)
+    assert _keys(of["on_alarm"]) == set(alarms.OnAlarm._fields)
 
 
 def _whole(pattern: re.Pattern[str]) -> str:
@@ -184,6 +253,22 @@ def test_the_choices_and_limits_are_those_of_the_loader() -> None:
     assert (counts[0]["maximum"], counts[1]["maxItems"]) == (options.MAX_SEEDS, options.MAX_SEEDS)
     assert DEFS["random"]["properties"]["samples"]["maximum"] == sampling.MAX_SAMPLES
     assert of["when"]["maxItems"] == conditions.MAX_WHENS
+    for name, rule in thresholds.RULES.items():
+        given = of["alarms"]["properties"][name]["anyOf"][1]["properties"]
+        assert list(given) == list(rule.thresholds)
+        for key, threshold in rule.thresholds.items():
+            if threshold.kind == "duration":
+                assert given[key]["default"] == f"{threshold.default:g}s"
+            else:
+                found = [given[key][word] for word in ("default", "minimum", "maximum")]
+                assert found == [threshold.default, threshold.least, threshold.most]
+    assert of["on_alarm"]["properties"]["rules"]["items"]["enum"] == list(thresholds.RULES)
+    given = of["wandb"]["properties"]
+    assert given["project"]["pattern"] == _whole(wandb.PROJECT)
+    assert given["entity"]["pattern"] == _whole(wandb.ENTITY)
+    assert given["tags"]["items"]["pattern"] == _whole(wandb.TAG)
+    assert given["tags"]["maxItems"] == wandb.MAX_TAGS
+    assert given["mode"]["enum"] == [*wandb.MODES, None]
     fresh = options.Launch()
     assert launch["max_parallel"]["default"] == fresh.max_parallel
     assert launch["retries"]["default"] == fresh.retries

@@ -337,7 +337,7 @@ def test_never_more_than_max_parallel(make_scene: Any, seed: int) -> None:
     rng = random.Random(seed)
     most = rng.randint(1, 3)
     scene = make_scene(7, max_parallel=most, retries=2)
-    for _ in range(150):
+    for _ in range(60):
         scene.backend.lose_reply = rng.random() < 0.1
         scene.backend.reachable = rng.random() > 0.05
         if rng.random() < 0.2:

@@ -186,7 +186,7 @@ def test_the_document_is_json_and_has_all_that_a_launch_needs():
     assert set(document) == {
         *("schema", "name", "grid", "grid_path", "extends", "overrides", "recipe", "service"),
         "metric",
-        *("secrets", "launch", "axes", "runs"),
+        *("secrets", "launch", "axes", "runs", "wandb", "alarms", "on_alarm"),
     }
     assert document["runs"][1] == {
         "id": found.runs[1].id,

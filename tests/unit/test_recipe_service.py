@@ -1,4 +1,5 @@
 import http.server
+import logging
 import socket
 import threading
 from concurrent.futures import Future
@@ -58,7 +59,7 @@ def test_waiting_ends_when_the_service_is_gone(nobody, request_under_way):
 
 def test_waiting_goes_on_while_the_service_answers(somebody, request_under_way):
     request, future = request_under_way
-    threading.Timer(0.3, future.set_result, ["late"]).start()
+    threading.Timer(0.15, future.set_result, ["late"]).start()
     assert service.Service(None, somebody).wait(request) == "late"
 
 
@@ -104,3 +105,22 @@ def test_a_failure_of_the_service_is_one_line(capsys):
 def test_a_bug_keeps_its_traceback():
     with pytest.raises(ZeroDivisionError), service.errors_in_one_line():
         print(1 / 0)
+
+
+def test_being_turned_away_is_told_now_and_then(monkeypatch, capsys):
+    logger, now = logging.getLogger("httpx"), [0.0]
+    monkeypatch.setattr(logger, "handlers", [])
+    monkeypatch.setattr(logger, "level", logging.WARNING)
+    monkeypatch.setattr(logger, "propagate", True)
+    logger.manager._clear_cache()
+    monkeypatch.setattr(service.time, "monotonic", lambda: now[0])
+    service.tell_of_waits()
+    service.tell_of_waits()
+    for seconds, status in ((1, "200 OK"), (1, "429 Too Many Requests")) * 2 + ((9, "429"),):
+        now[0] += seconds
+        logger.info('HTTP Request: %s "HTTP/1.1 %s"', "POST http://service/", status)
+    now[0] += 1
+    logger.info('HTTP Request: "HTTP/1.1 429 Too Many Requests"')
+    waiting = "waiting: the service answers 429 Too Many Requests\n"
+    assert capsys.readouterr().out == waiting * 2
+    logger.manager._clear_cache()

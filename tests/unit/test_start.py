@@ -1,7 +1,6 @@
 """The pieces of a launch: the merged plan, the lock, the environment that runs get."""
 
 import json
-import multiprocessing
 import os
 import stat
 from collections import Counter
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sweeper.errors import AnotherLauncher, EnvironmentFailure, UsageError
+from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.launcher import environment, start
 from sweeper.launcher.loop import Summary
 from sweeper.launcher.progress import exit_code, line
@@ -52,29 +51,6 @@ def test_a_run_that_comes_back_is_retired_no_more() -> None:
         ("a", False),
         ("b", True),
     ]
-
-
-def _hold(root: str, held: Any, release: Any) -> None:
-    with lock.holding_sweep(LocalStore(root), "s"):
-        held.set()
-        release.wait(30)
-        os.kill(os.getpid(), 9)  # whoever holds the lock may die holding it
-
-
-def test_one_launcher_a_sweep(tmp_path: Path) -> None:
-    store = LocalStore(str(tmp_path))
-    context = multiprocessing.get_context("spawn")
-    held, release = context.Event(), context.Event()
-    holder = context.Process(target=_hold, args=(store.root, held, release))
-    holder.start()
-    assert held.wait(30)
-    assert lock.is_held(store, "s")
-    assert not lock.is_held(store, "other")
-    with pytest.raises(AnotherLauncher, match="another launcher is at work on 's'"):
-        lock.holding_sweep(store, "s").__enter__()
-    release.set()
-    holder.join(30)
-    assert not lock.is_held(store, "s")
 
 
 def test_the_environment_of_runs_is_private(
@@ -169,6 +145,8 @@ def test_progress_in_a_line() -> None:
         (_summary(succeeded=1, cancelled=1), 3),
         (_summary(succeeded=1, running=1, failed=1), 4),
         (_summary(1, succeeded=1, failed=1), 4),
+        (_summary(failed=3, planned=2)._replace(held="why", held_back=2), 4),
+        (_summary(failed=3)._replace(held="why"), 3),
     ],
 )
 def test_exit_codes(summary: Summary, code: int) -> None:

@@ -98,7 +98,7 @@ def _prepare_launcher(spec: Spec) -> None:
     _set("backoff", lambda *about: scale * true_backoff(*about))
     told = json.dumps(spec.get("worker", {}))
 
-    def worker_command(folder: str, token: str) -> list[str]:
+    def worker_command(folder: str, token: str, *_: object, **__: object) -> list[str]:
         return [sys.executable, "-P", str(HERE / "entry.py"), "worker", told, folder, token]
 
     _set("worker_command", worker_command)

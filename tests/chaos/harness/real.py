@@ -184,8 +184,8 @@ class Sweep:
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 words = process.cmdline() or ["tmux"]
-                # tmux itself, and the window that watches, are no jobs.
-                if words[0] != "tmux" and "status" not in words:
+                # tmux itself, and the windows that watch, are no jobs.
+                if words[0] != "tmux" and not {"status", "watch"} & {*words}:
                     found += [process] * any(str(self.folder) in word for word in words)
         ours = {os.getpid(), *(launching.pid for launching in self.launched)}
         return [process for process in found if process.pid not in ours]

@@ -4,6 +4,8 @@ import pytest
 from recipes import chat
 from recipes.service import RecipeError
 
+pytestmark = pytest.mark.e2e
+
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"

@@ -16,6 +16,8 @@ from sweeper.provenance.redaction import Redactor
 from sweeper.recipe import bootstrap
 from sweeper.store.files import LocalStore
 
+pytestmark = pytest.mark.e2e
+
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

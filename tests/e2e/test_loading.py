@@ -1,0 +1,83 @@
+"""What an interpreter loads for what it is asked: looked at in interpreters of their own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import sweeper
+
+pytestmark = pytest.mark.e2e
+
+HEAVY = {"tinker", "wandb", "pandas", "plotly", "numpy", "scipy", "transformers", "starlette"}
+
+
+def _run(code: str, *arguments: str, **environment: str) -> list[str]:
+    """The words that a program prints."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, *arguments],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.split()
+
+
+def _loaded_by(statement: str) -> set[str]:
+    """The packages that are there after a statement."""
+    words = _run(f"{statement}; import sys; print(' '.join(sys.modules))")
+    return {name.split(".")[0] for name in words}
+
+
+def test_the_command_line_starts_light() -> None:
+    loaded = _loaded_by("import sweeper.cli as c; c.parser()")
+    assert "argparse" in loaded
+    slow = {"libtmux", "rich", "textual", "chz", "ruamel"}
+    assert not loaded & (HEAVY | slow | {"recipes", "analysis"})
+
+
+@pytest.mark.parametrize("module", ["sweeper.worker.main", "sweeper.engine.lifecycle"])
+def test_what_is_started_often_loads_no_third_party_package(module: str) -> None:
+    extra = _loaded_by(f"import {module}") - _loaded_by("pass")
+    assert "sweeper" in extra
+    assert extra - {"sweeper"} <= sys.stdlib_module_names
+
+
+def test_what_a_remote_store_takes_is_not_loaded_for_a_local_one() -> None:
+    statement = "import sweeper.cli, sweeper.registry as r; r.Registry('/nowhere').sweeps()"
+    assert not _loaded_by(statement) & {"s3fs", "botocore", "aiobotocore", "gcsfs", "adlfs"}
+    assert "fsspec" not in _loaded_by("import sweeper.launcher.start")
+
+
+def test_importing_a_recipe_imports_no_heavy_package() -> None:
+    heavy = {"tinker", "numpy", "transformers", "torch", "httpx", "wandb", "sweeper"}
+    assert not _loaded_by("import recipes.sft") & heavy
+
+
+def test_importing_analysis_is_light() -> None:
+    loaded = _loaded_by("import analysis; assert analysis.__all__")
+    assert not loaded & {"pandas", "plotly", "scipy", "numpy", "jinja2"}
+
+
+def test_records_need_no_pandas(tmp_path: Path, written: ModuleType) -> None:
+    sweep = written.Written(tmp_path, "alpha")
+    sweep.run({"lr": 1}, 0, [{"step": 0, "test/nll": 1.0}])
+    sweep.save()
+    code = (
+        "import sys; from sweeper.registry import Registry\n"
+        "r = Registry(sys.argv[1]); assert len(r.records()) == 1; r.sweep_records()\n"
+        "assert 'value' not in r.records(values=False)[0]\n"
+        "print(*{'pandas', 'numpy', 'plotly', 'analysis'} & set(sys.modules))\n"
+    )
+    assert _run(code, str(tmp_path)) == []
+
+
+def test_ids_are_the_same_in_another_process_with_another_hash_seed() -> None:
+    grid = {"name": "v", "command": ["x"], "grid": {"b": ["x", 2], "a": [1e-4]}, "seeds": 2}
+    code = f"import sweeper\nprint(*[run.id for run in sweeper.plan({grid!r}).runs])"
+    expected = [run.id for run in sweeper.plan(grid).runs]
+    assert _run(code, PYTHONHASHSEED="7") == expected

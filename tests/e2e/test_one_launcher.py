@@ -1,0 +1,37 @@
+"""A sweep has one launcher, which may die at any time."""
+
+import multiprocessing
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.errors import AnotherLauncher
+from sweeper.store import lock
+from sweeper.store.files import LocalStore
+
+pytestmark = pytest.mark.e2e
+
+
+def _hold(root: str, held: Any, release: Any) -> None:
+    with lock.holding_sweep(LocalStore(root), "s"):
+        held.set()
+        release.wait(30)
+        os.kill(os.getpid(), 9)  # whoever holds the lock may die holding it
+
+
+def test_one_launcher_a_sweep(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    context = multiprocessing.get_context("spawn")
+    held, release = context.Event(), context.Event()
+    holder = context.Process(target=_hold, args=(store.root, held, release))
+    holder.start()
+    assert held.wait(30)
+    assert lock.is_held(store, "s")
+    assert not lock.is_held(store, "other")
+    with pytest.raises(AnotherLauncher, match="another launcher is at work on 's'"):
+        lock.holding_sweep(store, "s").__enter__()
+    release.set()
+    holder.join(30)
+    assert not lock.is_held(store, "s")
