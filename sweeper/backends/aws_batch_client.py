@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, cast
 
-from sweeper.errors import Unreachable
+from sweeper.errors import EnvironmentFailure, Unreachable
 
 __all__ = ["Aws", "Refused", "Throttled", "part"]
 
@@ -25,6 +25,8 @@ _EXPIRED = {
     *("UnrecognizedClientException", "InvalidClientTokenId", "InvalidSignatureException"),
     *("SignatureDoesNotMatch", "InvalidAccessKeyId", "AuthFailure"),
 }
+_FOR_GOOD = {"ClientException", "ParamValidationError"}
+"""Of a submission: what is asked for is not to be had, however often it is sent."""
 _DENIED = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"}
 _THROTTLED = {
     *("TooManyRequestsException", "Throttling", "ThrottlingException", "RequestLimitExceeded"),
@@ -84,7 +86,8 @@ class Aws:
 
     def submit(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
         """The same for a request that must not be done twice: it is sent again only when AWS said
-        that it was too much, and so was not done."""
+        that it was too much, and so was not done. Raises `EnvironmentFailure` for one that it
+        will never take."""
         for attempt in range(_THROTTLED_TRIES):
             try:
                 return self._send(service, operation, False, parameters)
@@ -93,6 +96,10 @@ class Aws:
                     raise
                 most = min(_MOST_SECONDS, 0.5 * 2**attempt)
                 self._sleep(random.uniform(most / 2, most))  # noqa: S311 - spreads launchers out
+            except Refused as error:
+                if error.code not in _FOR_GOOD:
+                    raise
+                raise EnvironmentFailure(str(error)) from error
         raise AssertionError  # the last try returned or raised
 
     def pages(

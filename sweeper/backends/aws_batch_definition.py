@@ -93,7 +93,11 @@ def _container(options: Options) -> dict[str, Any]:
 
 def _resources(vcpus: float | None, memory: int | None, gpus: int | None) -> list[dict[str, str]]:
     given = (("VCPU", vcpus), ("MEMORY", memory), ("GPU", gpus))
-    return [{"type": kind, "value": f"{value:g}"} for kind, value in given if value is not None]
+    return [
+        {"type": kind, "value": str(value) if isinstance(value, int) else f"{value:g}"}
+        for kind, value in given
+        if value is not None
+    ]
 
 
 def overrides(options: Options, command: list[str], region: str) -> dict[str, Any]:

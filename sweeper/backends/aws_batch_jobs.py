@@ -2,9 +2,10 @@
 
 A call describes 100 jobs. An array of whose children the parent counts all in one state, or the
 same in each as at the last look, takes none besides the parent's; otherwise its children that have
-not ended are described again. At most 20 such calls are made for one poll: the jobs whose turn has
-not come are answered as they were seen last, which can be late and never wrong, since what is
-remembered of them is only that they had not ended.
+not ended are described again. At most 20 such calls are made for one poll, besides those for arrays
+and for jobs that were never looked at: the jobs whose turn has not come are answered as they were
+seen last, which can be late and never wrong, since what is remembered of them is only that they had
+not ended.
 """
 
 import time
@@ -23,6 +24,8 @@ A_CALL = 100
 MOST_CALLS = 20
 _LIST_SECONDS = 10.0
 """How often a listing is made again for tokens that it did not have, while they are polled."""
+_RESTART_SECONDS = 120.0
+"""The same where each of them may be a restart of a job that goes on, which has no name."""
 _WAITING = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING")
 _RANK = {JobState.RUNNING: 0, JobState.PENDING: 1, JobState.ENDED: 2}
 _PENDING = JobStatus(JobState.PENDING)
@@ -66,7 +69,7 @@ class Jobs:
         self, aws: Aws, names: Names, queue: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._aws, self._names, self._queue, self._clock = aws, names, queue, clock
-        self._listed = -_LIST_SECONDS
+        self._listed = -_RESTART_SECONDS
         self._ids: dict[str, list[str]] = {}  # by token, the newest first
         self._newest: dict[str, list[int]] = {}  # by run: the attempts that have a job
         self._sizes: dict[str, int] = {}  # of arrays
@@ -113,8 +116,14 @@ class Jobs:
 
     def refresh_for(self, tokens: Sequence[str]) -> None:
         """The same if there is a token that no listing has had, unless one was just made."""
-        if self.unknown(tokens) and self._clock() - self._listed >= _LIST_SECONDS:
+        missing = [token for token in tokens if token not in self._ids]
+        restarts = all(map(self._restarted, missing))
+        wait = _RESTART_SECONDS if restarts else _LIST_SECONDS
+        if missing and self._clock() - self._listed >= wait:
             self.refresh()
+
+    def _restarted(self, token: str) -> bool:
+        return any(not _ended(self._seen.get(job)) for job in self._older(token))
 
     def ids(self, tokens: Sequence[str]) -> dict[str, str]:
         """Token -> id, for those that have a job, or stand for a restart of one that lives."""

@@ -29,6 +29,7 @@ _AGAIN_SECONDS = 60.0
 _DAYS = 30
 _HOPELESS = re.compile(
     "nvalid|not permitted|configuration is not available|unrecogni|ambiguous|[Uu]nable to parse"
+    "|there is no "
 )
 """Refusals of a trial that are for good: a partition that is down may be up tomorrow."""
 

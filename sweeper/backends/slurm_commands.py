@@ -18,17 +18,22 @@ __all__ = ["Job", "Slurm", "queue_of", "status_of"]
 SECONDS = 60.0
 """How long a command may take before it counts as not answered."""
 
-_FIELDS = "ArrayJobID,ArrayTaskID,JobID,State,exit_code,RestartCnt,Reason,Comment"
+# The reason last: it may hold anything.
+_FIELDS = "ArrayJobID,ArrayTaskID,JobID,State,exit_code,RestartCnt,Comment,Reason"
 _FORMAT = ",".join(f"{field}:|" for field in _FIELDS.split(","))
 _ACCOUNTED = "JobID,State,ExitCode,Comment"
 _COMMENT = re.compile(r"sweeper:([0-9a-f]{16}):([0-9a-f]{12}):([0-9a-f]+-a[0-9]+|array)")
 _KEPT = ("SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS", "SBATCH_RESERVATION")
 """Defaults of a user's that do no harm; others change what a command does, or how it answers."""
+_REACHING = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
+"""What says which cluster; the rest is of the job that a launcher may run in, and would be handed
+on to its jobs."""
+_DROPPED = ("SLURM_", "SBATCH_", "SQUEUE_", "SCANCEL_", "SACCT_")
 
 _PASSING = re.compile(
     r"unable to contact|connect failure|connection|timed? ?out|temporar|socket|slurmdbd|try again"
     r"|submit ?limit|submitted job|maximum|resource busy|communication|not respond|zero bytes"
-    r"|munge|authenticat|in standby|draining"
+    r"|munge|authenticat|in standby|draining|failed to fetch config|configuration source"
     # A controller that was just started says this of any job until its nodes have reported.
     r"|configuration is not available",
     re.IGNORECASE,
@@ -36,10 +41,7 @@ _PASSING = re.compile(
 """Refusals that may be over later."""
 
 _WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
-_WORKING = {
-    *("RUNNING", "CONFIGURING", "COMPLETING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"),
-    "RESIZING",
-}
+_HALTED = {"STOPPED", "SUSPENDED"}
 _REASONS = {
     "OUT_OF_MEMORY": "oom",
     "TIMEOUT": "timeout",
@@ -50,6 +52,7 @@ _REASONS = {
     "REVOKED": "node_fail",
     "CANCELLED": "cancelled",
 }
+_ENDED = {"COMPLETED", "FAILED", *_REASONS}
 
 
 class Job(NamedTuple):
@@ -68,10 +71,10 @@ class Job(NamedTuple):
 
 
 def status_of(job: Job) -> JobStatus:
-    """What a job's state means to a launcher."""
+    """What a job's state means to a launcher. A word that is not known says nothing of an end."""
     if job.state in _WAITING:
         return JobStatus(JobState.PENDING, None, _why(job.reason))
-    if job.state in _WORKING:
+    if job.state not in _ENDED:
         return JobStatus(JobState.RUNNING)
     reason = _REASONS.get(job.state)
     return JobStatus(JobState.ENDED, job.code, reason, reason in ("node_fail", "preempted"))
@@ -94,15 +97,18 @@ def _code(text: str) -> int | None:
 
 
 def queue_of(text: str, mark: str) -> list[Job]:
-    """The jobs of the sweep with this mark in an answer of squeue's."""
+    """The jobs of the sweep with this mark in an answer of squeue's. Raises `Unreachable` for one
+    that cannot be read: it must not be taken to be absent."""
     jobs: list[Job] = []
     for line in text.splitlines():
         if mark not in line:
             continue
-        fields = line.split("|")
-        match = _COMMENT.match(fields[7]) if len(fields) > 7 else None
+        fields = line.split("|", 7)
+        match = _COMMENT.fullmatch(fields[6]) if len(fields) > 7 else None
+        if match is None and (len(fields) < 8 or fields[6].startswith(f"sweeper:{mark}")):
+            raise Unreachable(f"slurm: squeue: cannot be read: {line[:200]}")
         if match and match[1] == mark:
-            array, index, alone, state, code, restarts, reason = fields[:7]
+            array, index, alone, state, code, restarts = fields[:6]
             several = index.isdecimal()
             jobs.append(
                 Job(
@@ -111,7 +117,7 @@ def queue_of(text: str, mark: str) -> list[Job]:
                     state,
                     _code(code),
                     int(restarts) if restarts.isdecimal() else 0,
-                    reason,
+                    fields[7].removesuffix("|"),
                     match[2],
                     None if match[3] == "array" else match[3],
                 )
@@ -156,7 +162,7 @@ class Slurm:
         environment = {
             name: value
             for name, value in os.environ.items()
-            if name in _KEPT or not name.startswith(("SBATCH_", "SQUEUE_", "SCANCEL_", "SACCT_"))
+            if name in (*_KEPT, *_REACHING) or not name.startswith(_DROPPED)
         }
         try:
             done = subprocess.run(
@@ -179,8 +185,12 @@ class Slurm:
         except OSError as error:
             raise Unreachable(f"slurm: {argv[0]}: {error.strerror}") from error
         if done.returncode:
-            message = _message(done.stderr) or f"exit code {done.returncode}"
-            if argv[0] in ("sbatch", "sacct") and not _PASSING.search(message):
+            message = (
+                _message(done.stderr).removeprefix(f"{argv[0]}: ") or f"exit code {done.returncode}"
+            )
+            # One that was killed, or says nothing, has refused nothing.
+            refused = done.returncode > 0 and done.stderr.strip()
+            if refused and argv[0] in ("sbatch", "sacct") and not _PASSING.search(message):
                 raise EnvironmentFailure(f"slurm: {argv[0]}: {message}")
             raise Unreachable(f"slurm: {argv[0]}: {message}")
         return done.stdout
@@ -206,7 +216,7 @@ class Slurm:
 
     def queue(self, mark: str) -> list[Job]:
         """Every job of the sweep that slurmctld knows, those that ended lately too: one call."""
-        options = ("--me", "-h", "-r", "-t", "all", "-O", _FORMAT)
+        options = ("-a", "--me", "-h", "-r", "-t", "all", "-O", _FORMAT)
         return queue_of(self.call("squeue", *options), mark)
 
     def accounted(self, mark: str, days: int) -> list[Job]:
@@ -225,9 +235,12 @@ class Slurm:
 
     def cancel(self, jobs: Sequence[Job]) -> None:
         """Take back the jobs that wait; send SIGTERM to what runs, and to nothing below it: its
-        children are its own to tell."""
-        for states, options in ((_WAITING, ("--state=PENDING",)), (_WORKING, ("-b", "-s", "TERM"))):
-            ids = _compact([job.id for job in jobs if job.state in states])
+        children are its own to tell. One that is suspended is left out: scancel would wait for it;
+        its worker looks for the request when it goes on."""
+        awake = [job for job in jobs if job.state not in _HALTED]
+        waiting, working = ("--state=PENDING",), ("-b", "-s", "TERM")
+        for state, options in ((JobState.PENDING, waiting), (JobState.RUNNING, working)):
+            ids = _compact([job.id for job in awake if status_of(job).state is state])
             for start in range(0, len(ids), 100):
                 self._cancel(options, ids[start : start + 100])
 
@@ -242,6 +255,7 @@ class Slurm:
 def _message(errors: str) -> str:
     """The one line that says why, of all that a command complains of."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith('Try "')] or lines  # sbatch --help
     for line in reversed(lines):
         if "rror:" in line:
             return line.partition("rror:")[2].strip()[:300]

@@ -49,7 +49,7 @@ def configured() -> dict[str, Any]:
             document = tomllib.load(file)
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise EnvironmentFailure(f"{path}: {error}") from error
     problems = Problems()
     found = read_defaults(document.get("slurm") or {}, problems)
@@ -68,8 +68,8 @@ def options(asked: Mapping[str, Any]) -> list[str]:
     limit = asked.get("time_s")
     if limit is not None:
         given.append(f"--time={_clock(limit)}")
-        if not asked.get("signal_s"):
-            before = min(before, limit / 4)
+        # They may come from different places, of which none sees the other.
+        before = min(before, limit / (2 if asked.get("signal_s") else 4))
     given.append(f"--signal=B:TERM@{max(1, round(before))}")
     given.append("--requeue" if requeues(asked) else "--no-requeue")
     return [*given, *asked.get("extra", ())]

@@ -7,13 +7,15 @@ A job's comment names its table and the sweep, so a job is found by what Slurm i
 whoever got, or did not get, the answer to its submission.
 """
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
 
-from sweeper.backends.base import JobSpec
-from sweeper.backends.slurm_commands import Job
+from sweeper.backends.base import JobSpec, JobState
+from sweeper.backends.slurm_commands import Job, status_of
 from sweeper.errors import EnvironmentFailure, Unreachable
 
 __all__ = ["Tables"]
@@ -33,7 +35,8 @@ class Tables:
         self._known: dict[str, list[str]] = {}
 
     def write(self, jobs: Sequence[JobSpec], *, requeue: bool) -> str:
-        """Put the jobs of one submission on record, durably; the table's name."""
+        """Put the jobs of one submission on record, durably; the table's name. Raises
+        `Unreachable` where there is no room, which there may be later."""
         name = os.urandom(6).hex()
         tasks = [{"token": job.token, "argv": list(job.argv), "cwd": job.cwd} for job in jobs]
         document = {"schema": 1, "requeue": requeue, "tasks": tasks}
@@ -51,7 +54,11 @@ class Tables:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            raise EnvironmentFailure(f"cannot write {path}: {error.strerror}") from error
+            with contextlib.suppress(OSError):
+                os.unlink(f"{path}.tmp")
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            failure = Unreachable if full else EnvironmentFailure
+            raise failure(f"cannot write {path}: {error.strerror}") from error
         self._known[name] = [job.token for job in jobs]
         return name
 
@@ -74,7 +81,7 @@ class Tables:
 
     def token(self, job: Job) -> str | None:
         """The token that a job was submitted for. Raises `Unreachable` when its table cannot be
-        read: then nobody knows."""
+        read: then nobody knows. None for one that has ended and whose table is gone."""
         if job.token is not None:
             return job.token
         if job.table not in self._known:
@@ -83,6 +90,9 @@ class Tables:
                     tasks = json.load(file)["tasks"]
                 self._known[job.table] = [str(task["token"]) for task in tasks]
             except (OSError, ValueError, KeyError, TypeError) as error:
+                gone = isinstance(error, FileNotFoundError)
+                if gone and status_of(job).state is JobState.ENDED:
+                    return None
                 raise Unreachable(
                     f"slurm: which runs the array {job.id} has is not known without "
                     f"{self.path(job.table)}: {error}"

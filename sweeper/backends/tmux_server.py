@@ -90,7 +90,7 @@ class TmuxServer:
                 "there is no tmux on this machine: install it (Debian: `apt-get install tmux`, "
                 "macOS: `brew install tmux`) or use `--backend local`"
             ) from error
-        except LibTmuxException as error:
+        except (LibTmuxException, OSError) as error:  # no process to be had, say
             raise Unreachable(f"tmux: {error}") from error
         if result.returncode:
             message = " ".join(result.stderr) or f"exit code {result.returncode}"
@@ -207,10 +207,13 @@ class TmuxServer:
     def source(self, commands: Sequence[str]) -> None:
         """Run many tmux commands at once, however many. Each is run whatever the others do; raises
         `Refusal` when one has failed."""
-        with tempfile.NamedTemporaryFile("w", suffix=".tmux", encoding="utf-8") as file:
-            file.writelines(f"{command}\n" for command in commands)
-            file.flush()
-            self._run("source-file", file.name)
+        try:
+            with tempfile.NamedTemporaryFile("w", suffix=".tmux", encoding="utf-8") as file:
+                file.writelines(f"{command}\n" for command in commands)
+                file.flush()
+                self._run("source-file", file.name)
+        except OSError as error:  # the disk with the temporary files is full
+            raise Unreachable(f"tmux: {error}") from error
 
     def capture(self, pane: str) -> list[str]:
         """What a pane shows, and its history, as plain lines."""

@@ -70,7 +70,7 @@ def _defaults(problems: Problems) -> dict[str, Any]:
             document = tomllib.load(file)
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         problems.add(Place(path), f"cannot be read: {error}")
         return {}
     table = document.get("aws_batch")

@@ -8,7 +8,7 @@ from typing import Any
 
 import botocore.session
 import pytest
-from botocore.exceptions import EndpointConnectionError
+from botocore.exceptions import EndpointConnectionError, ParamValidationError
 from botocore.stub import ANY, Stubber
 
 from sweeper.backends import aws_batch_jobs as jobs_module
@@ -241,6 +241,26 @@ def test_what_is_throttled_is_sent_again_and_what_may_have_been_done_is_not(scen
     # It had been accepted: who looks for it finds it.
     scene.listed(backend, ("5", TOKEN))
     assert backend.find([TOKEN]) == {TOKEN: "5"}
+
+
+def test_what_will_never_be_taken_is_told_and_not_waited_for(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.refuse("submit_job", "ClientException", "no such definition")
+    with pytest.raises(EnvironmentFailure, match="submit_job: no such definition") as caught:
+        scene.aws.submit("batch", "submit_job", jobName="n", jobQueue="q", jobDefinition="d")
+    assert not isinstance(caught.value, Unreachable)
+    scene.refuse("submit_job", "ExpiredTokenException")
+    with pytest.raises(Unreachable):
+        scene.aws.submit("batch", "submit_job", jobName="n", jobQueue="q", jobDefinition="d")
+
+    def wrong(**_: object) -> None:
+        raise ParamValidationError(report="Invalid length")
+
+    monkeypatch.setattr(scene.aws._clients["batch", False], "submit_job", wrong)
+    with pytest.raises(EnvironmentFailure, match="Invalid length") as caught:
+        scene.aws.submit("batch", "submit_job", jobName="n" * 200)
+    assert not isinstance(caught.value, Unreachable)
 
 
 def test_it_does_not_wait_for_ever(scene: Scene) -> None:

@@ -6,15 +6,17 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import botocore.session
 import pytest
 from botocore import xform_name
 
 from sweeper.backends.aws_batch_client import Aws, Refused
-from sweeper.backends.aws_batch_jobs import status_of
+from sweeper.backends.aws_batch_definition import overrides
+from sweeper.backends.aws_batch_jobs import Jobs, status_of
 from sweeper.backends.aws_batch_names import as_tag
+from sweeper.backends.aws_batch_options import Options
 from sweeper.backends.base import JobState, JobStatus
 
 ROOT = Path(__file__).parents[2]
@@ -84,6 +86,35 @@ def test_what_is_missing_here(
         monkeypatch.setenv(name, "/dev/null")
     with pytest.raises(Refused, match=said):
         Aws(region, profile).call("batch", "describe_jobs", jobs=["1"])
+
+
+def test_numbers_are_written_out() -> None:
+    found = overrides(Options("q", vcpus=0.25, memory=1_000_000), [], "r")
+    assert [one["value"] for one in found["resourceRequirements"]] == ["0.25", "1000000"]
+
+
+def test_a_restart_is_no_reason_to_list_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, listings = [0.0], [0]
+    jobs: Any = Jobs(Aws("eu-central-1"), cast("Any", None), "q", clock=lambda: now[0])
+
+    def refresh() -> None:
+        listings[0] += 1
+        jobs._listed = now[0]
+
+    def rounds(tokens: list[str]) -> int:
+        listings[0] = 0
+        for _ in range(120):  # two minutes
+            now[0] += 1
+            jobs.refresh_for(tokens)
+        return listings[0]
+
+    monkeypatch.setattr(jobs, "refresh", refresh)
+    jobs.add("1", ["aaaaaaaaaaaa-a1"], array=False)
+    assert rounds(["aaaaaaaaaaaa-a1"]) == 0
+    assert rounds(["aaaaaaaaaaaa-a1", "aaaaaaaaaaaa-a2"]) == 1
+    assert rounds(["aaaaaaaaaaaa-a2", "bbbbbbbbbbbb-a1"]) == 12
+    jobs._seen["1"] = JobStatus(ENDED, 0)
+    assert rounds(["aaaaaaaaaaaa-a2"]) == 12
 
 
 def test_a_title_as_a_tag() -> None:

@@ -1,7 +1,9 @@
 """What Slurm's answers mean, and what it is asked for."""
 
+import errno
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ from sweeper.backends.slurm import SlurmBackend
 from sweeper.backends.slurm_tables import Tables
 from sweeper.errors import EnvironmentFailure, GridError, Unreachable
 from sweeper.grid import parse_grid
+from sweeper.grid.aws_batch import read_aws_batch
+from sweeper.grid.nodes import Problems
 from sweeper.grid.slurm import asked_by, unmatched
 from sweeper.launcher import environment
 
@@ -23,7 +27,7 @@ def _line(
     job: str, state: str, code: str = "0", restarts: int = 0, task: str = "N/A", why: str = "None",
     known: str = "cccccccccccc-a1", mark: str = MARK,
 ) -> str:  # fmt: skip
-    return f"{job}|{task}|{job}|{state}|{code}|{restarts}|{why}|sweeper:{mark}:{TABLE}:{known}|"
+    return f"{job}|{task}|{job}|{state}|{code}|{restarts}|sweeper:{mark}:{TABLE}:{known}|{why}|"
 
 
 @pytest.mark.parametrize(
@@ -43,7 +47,7 @@ def _line(
         ("NODE_FAIL", "1", (JobState.ENDED, -1, "node_fail", True)),
         ("PREEMPTED", "0:15", (JobState.ENDED, -15, "preempted", True)),
         ("CANCELLED", "0", (JobState.ENDED, 0, "cancelled", False)),
-        ("NEW_STATE", "?", (JobState.ENDED, None, None, False)),
+        ("NEW_STATE", "?", (JobState.RUNNING, None, None, False)),
     ],
 )
 def test_what_a_state_means(state: str, code: str, expected: object) -> None:
@@ -55,8 +59,8 @@ def test_only_the_sweeps_own_jobs_are_seen() -> None:
     lines = [
         _line("1", "RUNNING"),
         _line("2", "RUNNING", mark="f" * 16),
-        f"3|N/A|3|RUNNING|0|0|None|a comment that quotes {MARK}|",
-        "4|N/A|4|RUNNING|0|0|None|(null)|",
+        f"3|N/A|3|RUNNING|0|0|a comment that quotes {MARK}|None|",
+        "4|N/A|4|RUNNING|0|0|(null)|None|",
         "",
         _line("5", "PENDING", task="17", known="array", restarts=2),
     ]
@@ -65,6 +69,14 @@ def test_only_the_sweeps_own_jobs_are_seen() -> None:
         ("1", 0, 0, "cccccccccccc-a1"),
         ("5_17", 17, 2, None),
     ]
+
+
+def test_a_line_of_ours_that_cannot_be_read_is_no_absence() -> None:
+    (job,) = slurm_commands.queue_of(_line("7", "PENDING", why="a|b"), MARK)
+    assert job.reason == "a|b"
+    for line in (_line("7", "RUNNING", known="cccc"), _line("7", "RUNNING").rpartition("|None")[0]):
+        with pytest.raises(Unreachable, match="cannot be read"):
+            slurm_commands.queue_of(line, MARK)
 
 
 def test_what_accounting_says() -> None:
@@ -179,6 +191,107 @@ def test_cancelling_asks_once_for_an_array(tmp_path: Path) -> None:
     assert running == ("scancel", "-b", "-s", "TERM", "7_[0,3,6,9]")
 
 
+def test_what_is_suspended_is_not_signalled(tmp_path: Path) -> None:
+    tables = Tables(str(tmp_path))
+    states = ["SUSPENDED", "STOPPED", "RUNNING", "NEW_STATE", "REQUEUE_HOLD", "COMPLETED"]
+    lines = [
+        _line(str(number), state, mark=tables.mark, known=token)
+        for number, (state, token) in enumerate(zip(states, _tokens(6), strict=True))
+    ]
+    slurm = FakeSlurm("\n".join(lines))
+    SlurmBackend(slurm, "sweep", str(tmp_path)).cancel(_tokens(6))
+    waiting, running = slurm.sent("scancel")
+    assert waiting == ("scancel", "--state=PENDING", "4")
+    assert running == ("scancel", "-b", "-s", "TERM", "2", "3")
+    assert "-a" in slurm.sent("squeue")[0]  # hidden partitions, too
+
+
+def test_an_array_that_has_ended_needs_no_table(tmp_path: Path) -> None:
+    answer = _line("7", "FAILED", task="0", known="array", mark=Tables(str(tmp_path)).mark)
+    (status,) = SlurmBackend(FakeSlurm(answer), "s", str(tmp_path)).poll(_tokens(1)).values()
+    assert status.state is JobState.ABSENT
+
+
+@pytest.mark.parametrize(("number", "passes"), [(errno.ENOSPC, True), (errno.EACCES, False)])
+def test_a_full_disk_may_have_room_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, passes: bool
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(number, "no")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(EnvironmentFailure, match="cannot write") as caught:
+        Tables(str(tmp_path)).write([_job("a" * 12 + "-a1")], requeue=True)
+    assert isinstance(caught.value, Unreachable) is passes
+    assert list(tmp_path.glob("slurm/*")) == []
+
+
+_HELP = 'Try "sbatch --help" for more information\n'
+
+
+@pytest.mark.parametrize(
+    ("code", "errors", "for_good"),
+    [
+        (1, "sbatch: error: Batch job submission failed: Invalid account", True),
+        (255, f"sbatch: unrecognized option '--frob'\n{_HELP}", True),
+        (-9, "sbatch: warning: something", False),
+        (1, "", False),
+        (1, "sbatch: error: resolve_ctls: Could not establish a configuration source", False),
+        (1, "sbatch: fatal: failed to fetch config", False),
+    ],
+)
+def test_what_refuses_for_good(
+    monkeypatch: pytest.MonkeyPatch, code: int, errors: str, for_good: bool
+) -> None:
+    def run(argv: list[str], **_: object) -> object:
+        return subprocess.CompletedProcess(argv, code, "", errors)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    with pytest.raises(EnvironmentFailure) as caught:
+        slurm_commands.Slurm().submit([], "")
+    assert isinstance(caught.value, Unreachable) is not for_good
+    assert "--help" not in str(caught.value)
+
+
+def test_what_commands_get_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, str] = {}
+
+    def run(argv: list[str], env: dict[str, str], **_: object) -> object:
+        seen.update(env)
+        return subprocess.CompletedProcess(argv, 0, "", "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    kept = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SBATCH_ACCOUNT")
+    for name in (*kept, "SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SBATCH_WAIT", "SQUEUE_FORMAT"):
+        monkeypatch.setenv(name, "1")
+    slurm_commands.Slurm().call("squeue")
+    assert {name for name in seen if name.startswith(("SLURM_", "SBATCH_", "SQUEUE_"))} == {*kept}
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["slurm: sbatch: unrecognized option '--frob'", "there is no sbatch on this machine: launch"],
+)
+def test_what_preflight_passes_on(tmp_path: Path, message: str) -> None:
+    slurm = FakeSlurm()
+    slurm.refusal = message
+    with pytest.raises(EnvironmentFailure, match=message):
+        SlurmBackend(slurm, "sweep", str(tmp_path)).preflight([{}])
+
+
+def test_a_configuration_that_is_nested_too_deep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "sweeper").mkdir()
+    (tmp_path / "sweeper" / "config.toml").write_text(f"a = {'[' * 5000}{']' * 5000}")
+    with pytest.raises(EnvironmentFailure, match=r"config\.toml: .*recursion"):
+        slurm_options.configured()
+    problems = Problems()
+    assert read_aws_batch(None, problems, used=True) == {}
+    assert "recursion" in str(problems.error())
+
+
 def test_options() -> None:
     asked = {"partition": "gpu", "cpus": 4, "time_s": 5400.0, "extra": ["--nice=3"]}
     assert slurm_options.options(asked) == [
@@ -188,6 +301,8 @@ def test_options() -> None:
     short = slurm_options.options({"time_s": 60.0, "requeue": False})
     assert short == ["--time=0:01:00", "--signal=B:TERM@15", "--no-requeue"]
     assert "--signal=B:TERM@30" in slurm_options.options({"signal_s": 30.0})
+    # A signal of the configuration file's, with a time of the grid's.
+    assert "--signal=B:TERM@60" in slurm_options.options({"time_s": 120.0, "signal_s": 600.0})
 
 
 def test_the_script_holds_nothing_of_a_grids_but_setup() -> None:
