@@ -18,8 +18,11 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Print a table: as wide as the terminal, as wide as it needs to be elsewhere. Numbers stand
-    to the right, None is a dash."""
-    shown = [list(row) for row in rows]
+    to the right, None is a dash. What texts and titles tell a terminal to do is left out."""
+    columns = [harmless(column) for column in columns]
+    shown = [
+        [harmless(value) if isinstance(value, str) else value for value in row] for row in rows
+    ]
     numeric = [
         all(isinstance(r[i], int | float | None) for r in shown) for i in range(len(columns))
     ]

@@ -67,9 +67,11 @@ class Series:
         self.first: list[float] = []
         self.values: deque[float] = deque(maxlen=WINDOW)
         self.step: float | None = None
-        # The lowest and the highest that the median of five in a row has been.
+        # The lowest that the median of five in a row has been.
         self.low = math.inf
-        self.high = -math.inf
+        # The highest mean over a longer stretch, and the spread then: of use to `collapse` alone.
+        self.best_mean = -math.inf
+        self.best_spread = 0.0
         self.least = math.inf
 
     def add(self, step: float | None, value: float) -> None:
@@ -81,8 +83,7 @@ class Series:
         if len(self.first) < _FIRST:
             self.first.append(value)
         if len(self.values) >= _SMOOTH:
-            smooth = median(self.last(_SMOOTH))
-            self.low, self.high = min(self.low, smooth), max(self.high, smooth)
+            self.low = min(self.low, median(self.last(_SMOOTH)))
 
     @property
     def start(self) -> float:

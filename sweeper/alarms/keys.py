@@ -35,15 +35,23 @@ share of groups whose rewards differ, `same` that of the others, `good` that of 
 right; `truncated` the share of answers that were cut off."""
 
 _NOT_TRAINING = re.compile(r"(?:^|[/_])(?:test|eval|val|valid|validation|dev)(?:[/_]|$)")
+_SETTING = re.compile(
+    r"(?:^|[/_])(?:coef\w*|targets?|ctl|beta|weights?|penalty|penalties)(?:[/_]|$)"
+)
 _WORDS = {role: re.compile(words) for role, (_, words) in ROLES.items()}
 
 
 def role_of(role: str, keys: Iterable[str]) -> str | None:
-    """The likeliest of `keys` to have that role; keys of an evaluation never do."""
+    """The likeliest of `keys` to have that role; keys of an evaluation never do, nor those
+    of a setting (`kl_coef`)."""
     present = list(keys)
     for key in ROLES[role][0]:
         if key in present:
             return key
     words = _WORDS[role]
-    found = [key for key in present if words.search(key) and not _NOT_TRAINING.search(key)]
+    found = [
+        key
+        for key in present
+        if words.search(key) and not _NOT_TRAINING.search(key) and not _SETTING.search(key)
+    ]
     return min(found, key=lambda key: (len(key), key), default=None)

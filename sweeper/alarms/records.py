@@ -15,6 +15,7 @@ from sweeper.metrics import as_float
 from sweeper.store.documents import SCHEMA, encode, read_json, strict
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
+from sweeper.terminal import harmless
 
 __all__ = ["Alarm", "Name", "alarms", "names", "put", "read"]
 
@@ -125,6 +126,6 @@ def _load(store: Store, path: str, name: Name) -> Alarm | None:
         value=number("value"),
         bound=number("bound"),
         message=str(document.get("message") or name.rule),
-        advice=str(document.get("advice") or ""),
+        advice=harmless(str(document.get("advice") or "")),
         actions=tuple(map(str, actions)) if isinstance(actions, list) else (),  # pyright: ignore[reportUnknownArgumentType]
     )

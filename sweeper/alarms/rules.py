@@ -5,15 +5,18 @@ or None. How the defaults were chosen, and how well they do, is in docs/alarms.m
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
-from sweeper.alarms.history import Evidence, History, deviation, median
+from sweeper.alarms.history import WINDOW, Evidence, History, deviation, median
 
 __all__ = ["ADVICE", "ROW_RULES", "RowRule", "Thresholds", "judge"]
 
 Thresholds = Mapping[str, float]
+
+_NEAR_ZERO = 0.1
+"""A loss below this share of its start has come near zero."""
 
 
 class RowRule(NamedTuple):
@@ -59,12 +62,19 @@ def _divergence(history: History, thresholds: Thresholds) -> Evidence | None:
     if values is None or loss.count <= thresholds["steps"]:
         return None
     now, start = median(values), loss.start
-    if start > 0 and now > (bound := thresholds["above"] * start):
+    recent = loss.last(20)
+    rough = 3 * deviation(after - before for before, after in pairwise(recent))
+    # Of a loss that comes near zero, or has been as high, its ratio to the start says little: it
+    # has to be above by more than it leaps from step to step.
+    earlier = list(loss.values)[: -len(values)]
+    is_new = now > max(earlier, default=now) and loss.least >= _NEAR_ZERO * start
+    bound = thresholds["above"] * start
+    if start > 0 and now > bound and (is_new or now - start > rough):
         text = f"{loss.key} is {now:.4g}{_at(loss.step)}, and was {start:.4g} at the start"
         return Evidence(loss.key, loss.step, now, bound, text)
     lost = thresholds["lost"] * (start - loss.low)
     # What has hardly fallen has hardly anything to give back but noise.
-    noise = 3 * deviation(loss.last(20)) + 0.25 * abs(loss.low)
+    noise = max(3 * deviation(recent), rough) + 0.25 * abs(loss.low)
     bound = loss.low + max(lost, noise)
     if math.isfinite(bound) and start > loss.low and now > bound:
         text = (
@@ -99,10 +109,17 @@ def _collapse(history: History, thresholds: Thresholds) -> Evidence | None:
     if values is None or reward.count <= thresholds["steps"]:
         return None
     floor = min(reward.start, reward.least) if reward.least < 0 else 0.0
-    best = max(reward.high, reward.start)
+    # Means, and no medians: of a sparse reward those are 0 or 1 whatever the model does.
+    long = reward.last(2 * int(thresholds["steps"]))
+    plain = _plain_deviation(reward.values)
+    if (mean := sum(long) / len(long)) > reward.best_mean:
+        reward.best_mean, reward.best_spread = mean, plain
+    best = reward.best_mean
     now = sum(values) / len(values)
     bound = floor + (1 - thresholds["lost"]) * (best - floor)
-    noise = 3 * deviation(reward.values) / math.sqrt(len(values))
+    # The robust deviation is 0 where most rewards are the same, the plain one where all are.
+    spread = max(deviation(reward.values), plain, 0.6 * reward.best_spread)
+    noise = 4 * spread * math.sqrt(1 / len(values) + 1 / len(long))
     if best <= floor or now >= bound or best - now <= noise:
         return None
     text = f"{reward.key} is {now:.4g} on average{_at(reward.step)}, and has been {best:.4g}"
@@ -146,7 +163,7 @@ def _no_signal(history: History, thresholds: Thresholds) -> Evidence | None:
 
 def _length(history: History, thresholds: Thresholds) -> Evidence | None:
     length, reward = history.series["length"], history.series.get("reward")
-    steps = int(thresholds["steps"])
+    steps = min(int(thresholds["steps"]), WINDOW // 2)  # no more are remembered twice
     values = list(length.values)
     if len(values) < 2 * steps:
         return None
@@ -174,6 +191,12 @@ def _truncation(history: History, thresholds: Thresholds) -> Evidence | None:
         return None
     text = f"{now:.0%} of the answers were cut off in the last {len(values)} steps{_at(cut.step)}"
     return Evidence(cut.key, cut.step, now, thresholds["above"], text)
+
+
+def _plain_deviation(values: Collection[float]) -> float:
+    # As `statistics.pstdev`, which takes a hundred times as long, and that for each row.
+    mean = sum(values) / len(values)
+    return math.dist(tuple(values), (mean,) * len(values)) / math.sqrt(len(values))
 
 
 def _step(history: History) -> float | None:

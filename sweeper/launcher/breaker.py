@@ -61,12 +61,15 @@ def normalised(line: str) -> str:
 
 
 def last_line(data: bytes) -> str:
-    """The last line of a log's end that says anything, for people."""
+    """The last line of a log's end that says anything, for people; what W&B says when a program
+    ends only where there is nothing else."""
+    other = ""
     for line in reversed(data.decode("utf-8", "replace").splitlines()):
         text = "".join(char for char in line if char.isprintable()).strip()
-        if text:
+        if text and not text.startswith("wandb:"):
             return text[:_SHOWN]
-    return ""
+        other = other or text
+    return other[:_SHOWN]
 
 
 def failure_of(outcome: dict[str, Any], line: str) -> Failure:

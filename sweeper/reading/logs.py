@@ -142,6 +142,7 @@ class _Reader:
         self._registry = Registry(arguments.root or default_root(), cache=False)
         self._tails: dict[_Key, Tail] = {}
         self._candidates: list[RecordedRun] = []
+        self._removed: set[tuple[str, str]] = set()
         self._asked: set[tuple[_Key, int]] = set()
         self._idle_since: float | None = None
         self._backends = _Backends(self._registry)
@@ -155,7 +156,7 @@ class _Reader:
             if self._arguments.lines is not None:
                 lines = deque(lines, maxlen=self._arguments.lines)
             self._shown.show(lines)
-        if not self._shown.count:
+        if not self._shown.count and self._arguments.lines != 0:
             self._warn_of_silence()
 
     def follow(self) -> None:
@@ -205,11 +206,19 @@ class _Reader:
         wanted = self._arguments
         first = not self._candidates
         try:
-            self._candidates = choose(self._registry, wanted.runs, None, wanted.where)
+            if not first:
+                self._forget_removed()
+            known = {_key(run) for run in self._candidates}
+            # What names no sweep any more would name others that begin alike.
+            names = sorted({sweep for _, sweep, _ in known}) if self._removed else wanted.runs
+            found = choose(self._registry, names, None, wanted.where)
         except (NotFound, StoreError):
-            if first:
+            if first or not self._candidates:
                 raise
             return  # somebody is removing them, or the store does not answer: as it was
+        if self._removed:
+            found = [run for run in found if _key(run) in known]
+        self._candidates = found
         files: dict[tuple[str, str], Files] = {}
         for run in self._candidates:
             tail = self._tails.get(_key(run))
@@ -220,6 +229,23 @@ class _Reader:
                 files.setdefault(place, Files(run.store, place[1]))
                 self._tails[_key(run)] = Tail(run, files[place])
         self._shown.know(tail.run for tail in self._tails.values())
+
+    def _forget_removed(self) -> None:
+        """Follow no sweep whose plan is no more. Raises `NotFound` when none is left."""
+        sweeps = {(run.root, run.sweep): run for run in self._candidates}
+        gone = {
+            place
+            for place, run in sweeps.items()
+            if isinstance(run, SweepRun) and not run.store.exists(f"{run.sweep}/sweep.json")
+        }
+        if not gone:
+            return
+        self._removed |= gone
+        self._candidates = [run for run in self._candidates if (run.root, run.sweep) not in gone]
+        self._tails = {key: tail for key, tail in self._tails.items() if key[:2] not in gone}
+        if not self._candidates:
+            names = ", ".join(sorted(sweep for _, sweep in gone))
+            raise NotFound(f"{names}: removed meanwhile")
 
     def _files(self) -> dict[tuple[str, str], Files]:
         """A fresh look at the logs' folders: of a remote store it is one listing."""

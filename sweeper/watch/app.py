@@ -187,7 +187,18 @@ class WatchApp(App[int]):
         return self._reader.read()
 
     def _seen(self, view: SweepView | None, data: PageData | None, problem: str) -> None:
+        """What a look has found; whatever that does to us, there is a next one."""
         self._looking = False
+        try:
+            self._take(view, data, problem)
+        except Exception as error:
+            if _DEBUG:
+                raise
+            self.canvas.show(self.desk.broken(_said(error)))
+        finally:
+            self._go_on()
+
+    def _take(self, view: SweepView | None, data: PageData | None, problem: str) -> None:
         desk = self.desk
         if problem:
             desk.see(desk.view._replace(problem=problem))
@@ -196,6 +207,10 @@ class WatchApp(App[int]):
         if data is not None and desk.page is not None and data.run == desk.page.run:
             desk.data = data
         self._draw()
+
+    def _go_on(self) -> None:
+        """Leave, or look again in a while."""
+        desk = self.desk
         if self._is_left():
             self.exit(0)
             return
@@ -216,7 +231,13 @@ class WatchApp(App[int]):
         return self._leaves and self.desk.view.ended and idle > LINGER_SECONDS
 
     def _draw(self) -> None:
-        self.canvas.show(self.desk.screen())
+        try:
+            lines = self.desk.screen()
+        except Exception as error:
+            if _DEBUG:
+                raise
+            lines = self.desk.broken(_said(error))
+        self.canvas.show(lines)
 
     # The user
 

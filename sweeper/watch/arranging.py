@@ -1,12 +1,12 @@
 """Which lines the list of runs has: filtered, sorted, grouped, folded. Pure."""
 
 import math
-import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sweeper.errors import UsageError
+from sweeper.watch.shapes import mean
 from sweeper.watch.view import RunView, SweepView
 from sweeper.where import parse_where, select
 
@@ -87,7 +87,7 @@ def _groups(runs: Sequence[RunView], by: str, goal: str, folded: Collection[str]
     for title, inner in members.items():
         finite = [r.value for r in inner if r.value is not None and math.isfinite(r.value)]
         if finite:
-            means[title] = (statistics.fmean(finite), len(finite))
+            means[title] = (mean(finite), len(finite))
     sign = -1.0 if goal == "maximize" else 1.0
     order = sorted(means, key=lambda title: sign * means[title][0])
     place = {title: number for number, title in enumerate(order, start=1)}

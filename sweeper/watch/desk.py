@@ -297,6 +297,14 @@ class Desk:
 
     # How it looks
 
+    def broken(self, said: str) -> list[Line]:
+        """The screen that takes the place of one that could not be drawn: it says why."""
+        self._question = self._typed = None
+        self.tell(said, "bad")
+        blank: list[Line] = [[] for _ in range(max(0, self.height - 2))]
+        lines = [*blank, self._prompt(), self._keys()]
+        return [trimmed(line, self.width, self._glyphs) for line in lines][: max(1, self.height)]
+
     def screen(self) -> list[Line]:
         """Every line of the screen."""
         if self.height < 6 or self.width < 30:

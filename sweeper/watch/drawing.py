@@ -187,7 +187,8 @@ def _room(columns: Sequence[Column], width: int) -> int:
 
 
 def _longest_step(view: SweepView) -> int:
-    return min(13, max((len(_steps(run, 0, ASCII)[0]) for run in view.runs), default=0) + 1)
+    longest = max((len(_steps(run, 0, ASCII)[0]) for run in view.runs), default=0)
+    return max(len("step"), min(13, longest + 1))
 
 
 def _last(name: str, width: int) -> str:

@@ -7,7 +7,7 @@ The list
   up down pgup pgdn home end   move (or j k)
   enter         open a run's page, fold a group; space folds too, z all
   /             filter: words that a run's name, state and alarms hold, all of
-                them; or a condition: lr < 1e-3 and state = failed. esc ends it
+                them; or learning_rate < 1e-3 and state = failed. esc ends it
   s, S          sort by the next column; backwards
   g             group by the next: cell, nothing, an axis, the state
 

@@ -66,7 +66,7 @@ class Looker:
 
     def _open(self) -> None:
         """Read the plan, which a launch may have changed, and begin anew."""
-        self._plan_stamp = self._stamp(f"{self._name}/sweep.json")
+        stamp = self._stamp(f"{self._name}/sweep.json")
         self.sweep = Sweep(self._store, self._name, self._memory)
         document = self.sweep.document
         self._layout = self.sweep.layout
@@ -92,6 +92,7 @@ class Looker:
         self._ranked: tuple[int, dict[str, int]] = (-1, {})
         self._made: dict[str, tuple[tuple[Any, ...], RunView]] = {}
         self._observed: tuple[object, Mapping[str, Any]] = (None, _NO_OBSERVATIONS)
+        self._plan_stamp = stamp  # now that all of it was read
 
     def _stamp(self, path: str) -> object:
         """What changes with a file of a local store; None on a remote one."""
@@ -154,8 +155,10 @@ class Looker:
     def _replanned(self, launcher: object) -> bool:
         """Whether the plan of a remote store was read again: there its stamp is not cheap, but each
         launch has a launcher of its own."""
-        known, self._plan_stamp = self._plan_stamp, launcher
-        if known == launcher or self._view is None:
+        if self._plan_stamp == launcher:
+            return False
+        if self._view is None:
+            self._plan_stamp = launcher
             return False
         self._open()
         self._plan_stamp = launcher

@@ -5,6 +5,7 @@ What a run, a log or a model wrote is data: nothing in it steers the terminal.
 """
 
 import math
+import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ __all__ = [
     "fit",
     "fit_middle",
     "harmless",
+    "mean",
     "plot",
     "short",
     "sparkline",
@@ -86,17 +88,27 @@ def fit_middle(text: str, width: int, *, cut: str = "…") -> str:
 def wrap(text: str, width: int) -> list[str]:
     """A line cut into lines of at most `width` columns, between words where that is possible."""
     lines: list[str] = []
-    rest = text
-    while cell_len(rest) > width > 0:
-        head = set_cell_size(rest, width).rstrip()
+    at = 0
+    while cell_len(piece := _start_of(text, at, width)) > width > 0:
+        head = set_cell_size(piece, width).rstrip()
         space = head.rfind(" ")
         if space > width // 2:
             head = head[:space]
         lines.append(head)
-        rest = rest[len(head) :].lstrip()
+        at += len(head)
+        while at < len(text) and text[at].isspace():
+            at += 1
         if not head:  # a character wider than the line
             return lines
-    return [*lines, rest]
+    return [*lines, text[at:]]
+
+
+def _start_of(text: str, at: int, width: int) -> str:
+    """What follows there, as much as is wider than a line: all the rest if nothing is."""
+    size = 2 * max(width, 8)
+    while at + size < len(text) and cell_len(text[at : at + size]) <= width:
+        size *= 2  # characters without a width
+    return text[at : at + size]
 
 
 def value(number: float | None) -> str:
@@ -153,12 +165,28 @@ def sparkline(numbers: Sequence[float], width: int, glyphs: Glyphs) -> str:
     if not known:
         return " " * width
     low, high = min(known), max(known)
-    scale = (len(glyphs.levels) - 1) / (high - low) if high > low else 0.0
-    middle = 0 if scale else len(glyphs.levels) // 3
-    drawn = (
-        " " if one is None else glyphs.levels[middle + round((one - low) * scale)] for one in cells
-    )
+    top, middle = len(glyphs.levels) - 1, len(glyphs.levels) // 3
+
+    def level(one: float) -> int:
+        return round(_share(one, low, high) * top) if high > low else middle
+
+    drawn = (" " if one is None else glyphs.levels[level(one)] for one in cells)
     return "".join(drawn).ljust(width)
+
+
+def mean(numbers: Sequence[float]) -> float:
+    """Of finite numbers, be they so large that their sum is not."""
+    try:
+        return statistics.fmean(numbers)
+    except OverflowError:
+        return math.fsum(number / len(numbers) for number in numbers)
+
+
+def _share(one: float, low: float, high: float) -> float:
+    """How far from `low` to `high` it is, which may be as far apart as finite numbers can be."""
+    if math.isfinite(high - low):
+        return (one - low) / (high - low)
+    return (one / 2 - low / 2) / (high / 2 - low / 2)
 
 
 def _stretches(numbers: Sequence[float], count: int) -> list[float | None]:
@@ -166,7 +194,7 @@ def _stretches(numbers: Sequence[float], count: int) -> list[float | None]:
     for place in range(count):
         start, end = place * len(numbers) // count, (place + 1) * len(numbers) // count
         finite = [one for one in numbers[start:end] if math.isfinite(one)]
-        found.append(sum(finite) / len(finite) if finite else None)
+        found.append(mean(finite) if finite else None)
     return found
 
 
@@ -188,8 +216,8 @@ def plot(
     grid = [bytearray(columns) for _ in range(rows)]
 
     def place(x: float, y: float) -> tuple[int, int]:
-        column = round((x - left) / (right - left) * wide) if right > left else 0
-        line = round((high - y) / (high - low) * tall) if high > low else tall // 2
+        column = round(_share(x, left, right) * wide) if right > left else 0
+        line = round(_share(y, high, low) * tall) if high > low else tall // 2
         return column, line
 
     before: tuple[int, int] | None = None

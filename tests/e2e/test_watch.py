@@ -6,9 +6,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from sweeper.states import Event, RunState, State, fold, retry_asked
@@ -47,6 +49,11 @@ def open_terminal(
     yield open_one
     for terminal in opened:
         terminal.close()
+    subprocess.run(["tmux", "-L", tmux_socket, "kill-server"], capture_output=True, check=False)
+    for process in psutil.process_iter():  # workers outlive it, and some recipes here wait long
+        with suppress(psutil.Error):
+            if any(str(tmp_path) in word for word in process.cmdline()):
+                process.kill()
 
 
 class Sweep:

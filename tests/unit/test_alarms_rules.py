@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -102,16 +103,35 @@ def test_spike() -> None:
 
 
 def test_collapse() -> None:
-    found = run(of(REWARD, [0.3, 0.4, 0.5, 0.6, 0.6, 0.6, 0.6, *([0.02] * 10)]))["collapse"]
+    found = run(of(REWARD, [0.3, 0.4, 0.5, *([0.6] * 20), *([0.02] * 12)]))["collapse"]
     assert found.bound == pytest.approx(0.3 * 0.6)
     assert found.step is not None
-    assert found.step <= 16
+    assert found.step <= 33
     noisy = [0.0, 0.3, 0.1, 0.0, 0.2, 0.3, 0.0, 0.1, 0.3, 0.2] * 3
     assert run(of(REWARD, noisy)) == {}
     assert run(of(REWARD, [0.0] * 30)) == {}
-    worse = run(of("reward", [-5.0, -4.0, -3.0, -2.0, -1.0, -1.0, -1.0, *([-5.0] * 10)]))
+    worse = run(of("reward", [-5.0, -4.0, -3.0, -2.0, *([-1.0] * 20), *([-5.0] * 12)]))
     assert set(worse) == {"collapse"}
     assert run(of("reward", [-5.0, -4.0, -3.0, -2.0, -1.0, -1.0, -1.0] * 2)) == {}
+
+
+def test_a_sparse_reward_has_not_collapsed() -> None:
+    draw = random.Random(0)
+    for share in (0.05, 0.1, 0.2, 0.4):
+        assert run(of(REWARD, [float(draw.random() < share) for _ in range(150)])) == {}
+    learned = [float(draw.random() < 0.6) for _ in range(60)]
+    assert set(run(of(REWARD, [*learned, *([0.0] * 15)]))) == {"collapse"}
+
+
+def test_a_loss_that_leaps_about_zero_does_not_diverge() -> None:
+    draw, found = random.Random(0), list[bool]()
+    for _ in range(10):
+        noise = [draw.gauss(0.02, 0.02) for _ in range(200)]
+        found.append("divergence" in run(of("loss", noise)))
+    assert sum(found) == 0  # before the noise of its steps counted there were 7
+    # The same leaps far above where it began are told at once.
+    wild = run(of("loss", [7.3, 6.5, 5.7, 10.0, 1112.9, 34.2, 2272.8, 699.8]))
+    assert wild["divergence"].step == 6
 
 
 def test_entropy() -> None:
@@ -278,7 +298,17 @@ def test_keys_are_known_by_name() -> None:
     )
     assert role_of("reward", ["test/reward", "train/mean_reward"]) == "train/mean_reward"
     assert role_of("entropy", ["actor/entropy", "entropy_coef"]) == "actor/entropy"
+    for key in ("train/kl_coef", "kl/coefficient", "kl/target", "kl_ctl", "kl/beta", "kl_penalty"):
+        assert role_of("kl", [key]) is None
+    assert role_of("kl", ["a/kl_coef", "longer/name/of/kl"]) == "longer/name/of/kl"
+    assert role_of("entropy", ["entropy_coef", "target/entropy"]) is None
     assert role_of("length", ["completions/mean_length"]) == "completions/mean_length"
+
+
+def test_what_is_remembered_is_enough_for_every_threshold() -> None:
+    steps = RULES["length"].thresholds["steps"]
+    rows = both(length=[4.0] * 30 + [40.0] * 30)
+    assert set(run(rows, given={"length": {"steps": steps.most}})) == {"length"}
 
 
 def test_history_stays_small() -> None:

@@ -1,4 +1,4 @@
-"""Alarms of a sweep: what is read and how much of it, what is said once, what is done about it."""
+"""Alarms of a sweep: what is read of its runs and how much of it, and when the clock says so."""
 
 import json
 import math
@@ -9,19 +9,14 @@ from typing import Any
 
 import pytest
 
-from sweeper.alarms import alarms, names, read
+from sweeper.alarms import names, read
 from sweeper.alarms.tail import Tail
 from sweeper.alarms.watcher import Seen, Watcher
-from sweeper.errors import StoreError
-from sweeper.states import Event, State
-from sweeper.store.documents import encode, read_json
 from sweeper.store.files import LocalStore, open_store
 from sweeper.store.layout import Layout
-from sweeper.testing import Fault, Faults, FaultyStore, Killed
 from sweeper.thresholds import resolve
 from sweeper.worker import machine
 
-Scene = Any
 NAN = '{"step": 1, "loss": NaN}\n'
 
 
@@ -210,243 +205,6 @@ def test_rollouts_are_read_where_there_are_some(folder: Folder) -> None:
     assert [(f.rule, f.evidence.step) for f in found] == [("truncation", 7)]
 
 
-def diverging(scene: Scene, run: str, attempt: int = 1) -> None:
-    text = "".join(json.dumps({"step": n, "loss": 2.0**n}) + "\n" for n in range(10))
-    path = f"{scene.layout.log_path(run, attempt)}/metrics.jsonl"
-    scene.store.append(path, text.encode())
-
-
-def running(scene: Scene, runs: int = 1) -> None:
-    scene.step()
-    for run in scene.ids[:runs]:
-        scene.worker(run, 1, Event.CLAIMED)
-        scene.beat(run)
-
-
-def with_on_alarm(scene: Scene, **sections: Any) -> None:
-    plan = read_json(scene.store, scene.layout.plan)
-    scene.store.replace(scene.layout.plan, encode(plan | sections))
-    scene.launcher = scene.new_launcher()
-
-
-def test_a_launcher_says_it_once_whoever_restarts(scene: Scene) -> None:
-    running(scene)
-    diverging(scene, scene.ids[0])
-    summary = scene.step(2.5)
-    [alarm] = alarms(scene.store, "s")
-    assert (alarm.run, alarm.name, alarm.attempt) == (scene.ids[0], "x=0", 1)
-    assert (alarm.rule, alarm.key, alarm.step) == ("divergence", "loss", 5)
-    assert alarm.value is not None
-    assert alarm.bound is not None
-    assert alarm.value > alarm.bound
-    assert alarm.advice
-    assert summary.alarms == (f"alarm: x=0: divergence: {alarm.message}",)
-    scene.launcher = scene.new_launcher()
-    assert scene.step(2.5).alarms == ()
-    assert alarms(scene.store, "s") == [alarm]
-    assert names(scene.store, scene.layout) == [(scene.ids[0], 1, "divergence")]
-
-
-def test_a_run_that_failed_for_want_of_the_service(scene: Scene) -> None:
-    running(scene, 2)
-    for run, line in zip(scene.ids, ("x\nerror: Connection refused\n", "bad\n"), strict=False):
-        scene.log(run, line)
-        scene.worker(run, 1, Event.FAILED, reason="error", code=1)
-        scene.backend.end(f"{run}-a1")
-    scene.step(2.5)
-    scene.step(2.5)
-    [alarm] = alarms(scene.store, "s")
-    assert (alarm.run, alarm.rule) == (scene.ids[0], "service")
-    assert alarm.message == "it has failed: error: Connection refused"
-
-
-def test_a_metric_may_be_called_anything(scene: Scene) -> None:
-    running(scene)
-    path = f"{scene.layout.log_path(scene.ids[0], 1)}/metrics.jsonl"
-    scene.store.append(path, b'{"step": 0, "a\\u001b[2J\\u0000\\n": NaN}\n')
-    scene.step(2.5)
-    [alarm] = alarms(scene.store, "s")
-    assert alarm.key == "a?[2J??"
-    assert alarm.message == "a?[2J?? is NaN at step 0"
-
-
-def test_rules_that_are_off_say_nothing(scene: Scene) -> None:
-    with_on_alarm(scene, alarms={"divergence": None, "spike": None})
-    running(scene)
-    diverging(scene, scene.ids[0])
-    assert scene.step(2.5).alarms == ()
-
-
-def test_what_an_attempt_wrote_last_is_judged_when_the_next_has_begun(make_scene: Any) -> None:
-    scene = make_scene(1)
-    run = scene.ids[0]
-    running(scene)
-    scene.step(2.5)
-    diverging(scene, run)
-    scene.worker(run, 1, Event.PREEMPTED, reason="terminated")
-    scene.backend.end(f"{run}-a1")
-    scene.step(0.5)
-    assert scene.step(0.5).counts[State.SUBMITTED] == 1
-    scene.step(2.5)
-    assert [(a.attempt, a.rule) for a in alarms(scene.store, "s")] == [(1, "divergence")]
-
-
-def test_the_last_look_is_after_the_last_run(make_scene: Any) -> None:
-    scene = make_scene(1)
-    running(scene)
-    scene.step(2.5)
-    diverging(scene, scene.ids[0])
-    scene.worker(scene.ids[0], 1, Event.SUCCEEDED)
-    scene.backend.end(f"{scene.ids[0]}-a1")
-    assert scene.launcher.run().finished
-    assert [a.rule for a in alarms(scene.store, "s")] == ["divergence"]
-
-
-def test_on_alarm_stops_the_run_once(scene: Scene) -> None:
-    with_on_alarm(scene, on_alarm={"stop": "run", "run": None, "rules": ["divergence"]})
-    running(scene, 2)
-    diverging(scene, scene.ids[0])
-    scene.step(2.5)
-    scene.step()
-    assert (1, Event.CANCEL) in scene.events(scene.ids[0])
-    assert (1, Event.CANCEL) not in scene.events(scene.ids[1])
-    request = read_json(scene.store, scene.layout.event(scene.ids[0], 1, Event.CANCEL))
-    assert request["by"] == "the launcher, because of the alarm divergence"
-    # A user who starts it again is not overruled by the alarm of the attempt before.
-    scene.worker(scene.ids[0], 1, Event.CANCELLED)
-    scene.backend.end(f"{scene.ids[0]}-a1")
-    scene.worker(scene.ids[0], 1, Event.RETRY)
-    scene.launcher = scene.new_launcher()
-    scene.step(2.5)
-    scene.step(2.5)
-    assert (2, Event.INTENT) in scene.events(scene.ids[0])
-    assert (2, Event.CANCEL) not in scene.events(scene.ids[0])
-
-
-def test_on_alarm_stops_the_sweep(scene: Scene) -> None:
-    with_on_alarm(scene, on_alarm={"stop": "sweep", "run": None, "rules": None})
-    running(scene, 2)
-    diverging(scene, scene.ids[0])
-    scene.step(2.5)
-    for run in scene.ids:
-        assert (1, Event.CANCEL) in scene.events(run)
-
-
-def test_on_alarm_not_asked_for_by_that_rule(scene: Scene) -> None:
-    with_on_alarm(scene, on_alarm={"stop": "sweep", "run": None, "rules": ["nan"]})
-    running(scene)
-    diverging(scene, scene.ids[0])
-    scene.step(2.5)
-    assert alarms(scene.store, "s")[0].actions == ()
-    assert (1, Event.CANCEL) not in scene.events(scene.ids[0])
-
-
-def test_what_an_alarm_set_off_is_taken_up_by_the_next_launcher(scene: Scene) -> None:
-    """The launcher is killed between the alarm and what it sets off."""
-    with_on_alarm(scene, on_alarm={"stop": "run", "run": None, "rules": None})
-    running(scene)
-    diverging(scene, scene.ids[0])
-    scene.launcher._alarming._reactions.add = lambda alarm: None  # killed just there
-    scene.step(2.5)
-    assert (1, Event.CANCEL) not in scene.events(scene.ids[0])
-    scene.launcher = scene.new_launcher()
-    scene.step(2.5)
-    assert (1, Event.CANCEL) in scene.events(scene.ids[0])
-
-
-def test_a_command_that_does_not_start_is_told(scene: Scene) -> None:
-    with_on_alarm(scene, on_alarm={"stop": None, "run": ["/no/such"], "rules": None})
-    running(scene)
-    diverging(scene, scene.ids[0])
-    assert any("/no/such" in line and "did not start" in line for line in scene.step(2.5).alarms)
-
-
-@pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOSE_REPLY])
-def test_a_store_that_fails_delays_an_alarm_and_ends_no_loop(scene: Scene, fault: Fault) -> None:
-    running(scene)
-    diverging(scene, scene.ids[0])
-    struck: list[str] = []
-
-    def choose(_: int, what: str) -> Fault | None:
-        if "/alarms/" in what and what not in struck and what.startswith("store.create"):
-            struck.append(what)
-            return fault
-        return None
-
-    alarming = scene.launcher._alarming
-    alarming._store = FaultyStore(scene.store, Faults(choose))
-    scene.step(2.5)
-    assert struck
-    assert len(scene.step(2.5).alarms) == 1
-    assert len(alarms(scene.store, "s")) == 1
-
-
-@pytest.mark.parametrize("fault", [Fault.KILL, Fault.KILL_AFTER])
-def test_a_launcher_may_be_killed_at_any_call(make_scene: Any, fault: Fault) -> None:
-    """Whatever was done by then, in the end it was said once and the run was stopped."""
-    scene = make_scene(1)
-    with_on_alarm(scene, on_alarm={"stop": "run", "run": None, "rules": None})
-    running(scene)
-    diverging(scene, scene.ids[0])
-    calls = 1
-    while calls < 100:
-        faults = Faults({calls: fault})
-        alarming = scene.launcher._alarming
-        for part in (alarming, alarming._reactions, alarming._watcher):
-            part._store = FaultyStore(scene.store, faults)
-        try:
-            scene.step(2.5)
-            break
-        except Killed:
-            scene.launcher = scene.new_launcher()
-            calls += 1
-    assert 5 < calls < 100
-    assert [a.rule for a in alarms(scene.store, "s")] == ["divergence"]
-    assert (1, Event.CANCEL) in scene.events(scene.ids[0])
-    action = read_json(scene.store, scene.layout.action(scene.ids[0], 1, "divergence"))
-    assert action["actions"] == ["stop run"]
-
-
-def test_a_broken_rule_is_told_and_ends_no_loop(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: object) -> None:
-        raise ZeroDivisionError("x")
-
-    monkeypatch.setattr("sweeper.alarms.history.History.add", broken)
-    running(scene)
-    diverging(scene, scene.ids[0])
-    scene.step(2.5)
-    assert scene.step(2.5).alarms == ("alarms: ZeroDivisionError: x",)
-    assert scene.states()[0] is State.RUNNING
-
-
-def test_a_low_disk_is_said_once_for_a_machine(scene: Scene) -> None:
-    running(scene, 2)
-    for run in scene.ids[:2]:
-        scene.beat(run, host="node7", machine={"disk_free_bytes": 10**8}, pid=1)
-    scene.step(2.5)
-    [alarm] = alarms(scene.store, "s")
-    assert (alarm.rule, alarm.key) == ("disk", "disk_free_bytes")
-    assert "node7" in alarm.message
-
-
-def test_paused_is_observed_and_is_not_stalled(scene: Scene) -> None:
-    running(scene)
-    path = f"{scene.layout.log_path(scene.ids[0], 1)}/metrics.jsonl"
-    for step in range(3):
-        scene.store.append(path, rows(step).encode())
-        scene.beat(scene.ids[0])
-        scene.step(2.5)
-    pause = {"reason": "rate_limit", "since": "2026-01-01T12:00:03Z"}
-    for _ in range(4):
-        scene.beat(scene.ids[0], paused=pause, time="2026-01-01T12:01:00Z")
-        scene.step(50)
-    said = scene.observed()["observed"][scene.ids[0]]
-    assert said == "paused: rate limit since 12:00:03Z"
-    assert alarms(scene.store, "s") == []
-
-
 def test_records_are_read_once_where_the_caller_remembers(folder: Folder) -> None:
     from sweeper.alarms.records import Alarm, put
 
@@ -458,15 +216,12 @@ def test_records_are_read_once_where_the_caller_remembers(folder: Folder) -> Non
     os.truncate(f"{folder.store.root}/s/alarms/r.2.nan.json", 0)
     assert read(folder.store, folder.layout, known) == [alarm]
     assert read(folder.store, folder.layout) == []  # damaged, and passed over
+    orders = alarm._replace(rule="kl", advice="\x1b[2Jlower it")
+    assert put(folder.store, folder.layout, orders)
+    assert [one.advice for one in read(folder.store, folder.layout)] == ["lower it"]
+    folder.store.remove(["s/alarms/r.2.kl.json"])
     folder.store.append("s/alarms/stray.json", b"{}")
     assert names(folder.store, folder.layout) == [("r", 2, "nan")]
-
-
-def test_a_launcher_that_only_stops_runs_raises_no_alarm(scene: Scene) -> None:
-    running(scene)
-    diverging(scene, scene.ids[0])
-    scene.launcher = scene.new_launcher(starting=False)
-    assert scene.step(2.5).alarms == ()
 
 
 def test_what_is_left_of_a_machine(tmp_path: Path) -> None:
@@ -483,18 +238,3 @@ def test_what_is_left_of_a_machine(tmp_path: Path) -> None:
     assert machine._container(str(tmp_path), str(tmp_path / "own")) == (350, 1000)
     (tmp_path / "own").write_text("0::/elsewhere\n")
     assert machine._container(str(tmp_path), str(tmp_path / "own")) is None
-
-
-def test_a_store_error_in_the_listing_is_asked_again(scene: Scene) -> None:
-    running(scene)
-    diverging(scene, scene.ids[0])
-
-    class Down:
-        def __getattr__(self, name: str) -> Any:
-            raise StoreError("down")
-
-    alarming = scene.launcher._alarming
-    store, alarming._store = alarming._store, Down()
-    assert scene.step(2.5).alarms == ()
-    alarming._store = store
-    assert len(scene.step(2.5).alarms) == 1

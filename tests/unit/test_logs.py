@@ -1,21 +1,25 @@
 """What runs print, of many at once: reading it, and how it is shown."""
 
 import os
+import shutil
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sweeper.errors import NotFound
+from sweeper.launcher.breaker import last_line
 from sweeper.reading.colours import BASIC, MANY, assign
-from sweeper.reading.logs import text_of
+from sweeper.reading.logs import logs, text_of
 from sweeper.records.logs import Tail, files_of
 from sweeper.records.runs import SweepRun
 from sweeper.registry import Registry
 from sweeper.states import Event
 from sweeper.store.files import LocalStore
 from sweeper.tables.sources import Files
-from sweeper.terminal import harmless, in_colour
+from sweeper.terminal import harmless, in_colour, print_table
 
 
 class Printing:
@@ -174,3 +178,65 @@ def test_colours_only_where_they_are_welcome(monkeypatch: pytest.MonkeyPatch) ->
     assert in_colour()
     monkeypatch.setenv("TERM", "dumb")
     assert not in_colour()
+
+
+def asked(printing: Printing, *runs: str, **more: Any) -> Namespace:
+    given: dict[str, Any] = {"runs": runs, "state": None, "where": None, "grep": None}
+    given |= {"lines": None, "json": False, "follow": False, "root": printing.store.root}
+    return Namespace(**given | more)
+
+
+@pytest.mark.parametrize("selectors", [("s",), ("s", "other")])
+def test_a_sweep_that_is_removed_is_not_followed(
+    printing: Printing,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    selectors: tuple[str, ...],
+) -> None:
+    """Nor one instead whose name begins like its own."""
+    root = Path(printing.store.root)
+    printing.log("mine\n")
+    shutil.copytree(root / "s", root / "s2")
+    if "other" in selectors:
+        shutil.copytree(root / "s", root / "other")
+    now, removed = [0.0], list[str]()
+
+    def sleep(_: float) -> None:
+        now[0] += 1.0
+        name = ("s", "other")[len(removed)] if now[0] in (2.0, 6.0) else ""
+        if name in selectors:
+            removed.append(name)
+            shutil.rmtree(root / name)
+        if now[0] == 4.0 and "other" in selectors:
+            printing.store.append(f"other/{printing.layout.log(printing.id, 1)[2:]}", b"more\n")
+        assert now[0] < 20.0
+
+    monkeypatch.setattr("sweeper.reading.logs.time.sleep", sleep)
+    monkeypatch.setattr("sweeper.reading.logs.time.monotonic", lambda: now[0])
+    with pytest.raises(NotFound, match="removed meanwhile"):
+        logs(asked(printing, *selectors, follow=True))
+    printed = capsys.readouterr().out
+    assert printed.count("mine") == len(selectors)
+    assert ("more" in printed) == (len(selectors) == 2)
+
+
+def test_no_lines_are_not_nothing(printing: Printing, capsys: pytest.CaptureFixture[str]) -> None:
+    printing.log("a\nb\n")
+    assert logs(asked(printing, "s", lines=0)) == 0
+    assert capsys.readouterr() == ("", "")
+    assert logs(asked(printing, "s", grep="nowhere")) == 0
+    assert "nothing that fits" in capsys.readouterr().err
+
+
+def test_the_last_line_is_not_what_wandb_says() -> None:
+    said = b"wandb: Synced 5 files\nwandb: Find logs at: /x\n"
+    assert last_line(b"ValueError: bad\n" + said) == "ValueError: bad"
+    assert last_line(said) == "wandb: Find logs at: /x"
+    assert last_line(b"") == ""
+
+
+def test_a_table_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(["a\x1b[31m", "b"], [["\x1b[2Jcell", 0.5], ["x\x07", None]])
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed and "\x07" not in printed
+    assert "cell" in printed and "0.5" in printed

@@ -45,6 +45,51 @@ def names(desk: Desk) -> list[str]:
     return [line[2:].split()[0] for line in shown(desk)[3:-2] if line.strip()]
 
 
+def test_the_step_has_room_for_its_title() -> None:
+    view = SweepView("demo", (run("1e-3", 0, "planned"),), metric="loss", launcher=True)
+    assert " step " in joined(Desk(view, 120, 12).screen()[2])
+
+
+def test_groups_of_numbers_too_large_to_add() -> None:
+    huge = tuple(run("1e-3", n, value=1.5e308, curve=(1.5e308, -1.5e308)) for n in range(3))
+    lines = shown(Desk(SweepView("demo", huge, metric="loss"), 160, 12))
+    assert any("1.5e+308" in line for line in lines[3:4])
+
+
+def test_what_cannot_be_drawn_is_said_and_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+
+    from sweeper.watch import app
+    from sweeper.watch.app import WatchApp
+
+    store = SimpleNamespace(local_path=lambda _: "/")
+    looker: Any = SimpleNamespace(sweep=SimpleNamespace(store=store))
+    watching, timers, drawn = WatchApp(looker, VIEW), list[float](), list[Any]()
+    monkeypatch.setattr(app, "_DEBUG", False)
+    monkeypatch.setattr(watching, "set_timer", lambda seconds, _: timers.append(seconds))
+    monkeypatch.setattr(watching.canvas, "show", drawn.append)
+
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError("x")
+
+    for broken in ("screen", "see"):
+        with monkeypatch.context() as patch:
+            patch.setattr(watching.desk, broken, fails)
+            watching._seen(VIEW._replace(held="x"), None, "")
+        lines = [joined(line) for line in drawn.pop()]
+        assert "a bug of ours: ZeroDivisionError: x" in lines[-2]
+        assert len(lines) == 24
+    assert len(timers) == 2
+    watching._seen(VIEW, None, "")
+    assert len(timers) == 3
+    assert "demo" in joined(drawn.pop()[0])
+    monkeypatch.setattr(app, "_DEBUG", True)
+    monkeypatch.setattr(watching.desk, "screen", fails)
+    with pytest.raises(ZeroDivisionError):
+        watching._seen(VIEW, None, "")
+    assert len(timers) == 4
+
+
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50), (40, 10), (30, 6), (12, 3)])
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
 @pytest.mark.parametrize("keys", [[], ["down", "enter"], ["?"], ["slash", "x"], ["down", "c"]])

@@ -2,17 +2,33 @@
 
 import json
 import math
+import os
+import random
+import time
 from typing import Any
 
 import pytest
+from rich.cells import cell_len, set_cell_size
 
+from sweeper.errors import NotFound
 from sweeper.metrics import Point
 from sweeper.states import Event
 from sweeper.store.documents import encode, read_json
 from sweeper.watch.looking import Looker
 from sweeper.watch.page import PageData
 from sweeper.watch.reading_page import PageReader
-from sweeper.watch.shapes import UNICODE, age, fit_middle, plot, short, sparkline, wrap
+from sweeper.watch.shapes import (
+    ASCII,
+    UNICODE,
+    Glyphs,
+    age,
+    fit_middle,
+    mean,
+    plot,
+    short,
+    sparkline,
+    wrap,
+)
 from sweeper.watch.trails import Trail
 from sweeper.watch.view import RunView, ranks, remaining, sweep_remaining, total_steps
 
@@ -211,6 +227,49 @@ def test_drawings() -> None:
     assert fit_middle("lr=1e-4,rank=8,seed=10", 16) == "lr=1e-4,…seed=10"
     assert wrap("a long line of words", 8) == ["a long", "line of", "words"]
     assert wrap("日本語", 4) == ["日本", "語"]
+
+
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
+def test_drawings_of_any_numbers(glyphs: Glyphs) -> None:
+    numbers = [1.5e308, -1.5e308, 1.5e308, math.nan, math.inf, -math.inf, 5e-324, 0.0]
+    for several in ([1.5e308] * 4, [0.0, 5e-324], numbers, numbers[:3]):
+        for width in (1, 2, 5, 20):
+            assert len(sparkline(several, width, glyphs)) == width
+        assert plot([(x, x) for x in several], 40, 6, glyphs)
+        assert plot([*enumerate(several)], 40, 6, glyphs)
+    assert sparkline([-1.5e308, 0.0, 1.5e308], 3, ASCII) == "_+@"
+    assert mean([1.5e308, 1.5e308]) == 1.5e308
+
+
+def test_a_long_line_is_cut_as_a_short_one() -> None:
+    def plainly(text: str, width: int) -> list[str]:
+        lines: list[str] = []
+        while cell_len(text) > width > 0:
+            head = set_cell_size(text, width).rstrip()
+            space = head.rfind(" ")
+            head = head[:space] if space > width // 2 else head
+            lines.append(head)
+            text = text[len(head) :].lstrip()
+            if not head:
+                return lines
+        return [*lines, text]
+
+    draw = random.Random(0)
+    for _ in range(200):
+        text = "".join(draw.choices("ab  \u65e5e\u0301\u3000", k=draw.randrange(80)))
+        for width in (0, 1, 2, 5, 20):
+            assert wrap(text, width) == plainly(text, width)
+    begun = time.process_time()
+    assert len(wrap("x" * 400_000, 80)) == 5000
+    assert time.process_time() - begun < 2.0
+
+
+def test_a_sweep_that_is_removed_is_said_to_be(watched: Watched) -> None:
+    watched.run()
+    os.remove(watched.scene.store.local_path(watched.scene.layout.plan))
+    for _ in range(2):  # and not only once
+        with pytest.raises(NotFound):
+            watched.looker.look()
 
 
 def test_a_plan_that_changes_is_read_again(watched: Watched) -> None:
