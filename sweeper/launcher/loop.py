@@ -140,14 +140,17 @@ class Launcher:
                 self._check()
                 summary = self.step()
                 if summary.finished and self._alarming is not None:
-                    summary = summary._replace(alarms=self._alarming.finish())
+                    told = self._alarming.finish()
+                    # That may have taken a minute, in which somebody asked for a retry.
+                    summary = self.step()._replace(alarms=told)
             except StoreError as error:
                 if self._told is None:
                     raise  # it never worked: say so at once
                 summary = self._told._replace(unreachable=str(error))
             self._showing.show(summary, self._board.views, self._observed)
             if summary != self._told:
-                self._notify(summary)
+                with suppress(OSError, ValueError):  # a full disk, a terminal that has gone
+                    self._notify(summary)
                 self._told = summary
             if summary.finished:
                 return summary

@@ -20,6 +20,7 @@ from typing import IO, Any, NamedTuple
 from sweeper.alarms.records import Alarm
 from sweeper.errors import AlreadyExists, SweeperError
 from sweeper.launcher.board import Board
+from sweeper.provenance.redaction import Redactor, secret_values
 from sweeper.recipe.reference import render_command
 from sweeper.states import OPEN
 from sweeper.store.documents import SCHEMA, encode, read_json, timestamp
@@ -74,6 +75,7 @@ class Reactions:
         self._stop: str | None = asked.get("stop")
         self._rules: list[str] | None = asked.get("rules")
         self._retries: int = plan["launch"]["retries"]
+        self._secrets: list[str] = plan.get("secrets") or []
         self._cwd: str = plan["recipe"]["cwd"]
         self._due: deque[Alarm] = deque()
         self._stopping: deque[str] | None = None
@@ -93,10 +95,16 @@ class Reactions:
 
     def recover(self, alarms: Sequence[Alarm]) -> None:
         """Take up what an earlier launcher has not finished."""
-        for alarm in alarms:
-            path = self._layout.action(alarm.run, alarm.attempt, alarm.rule)
-            if alarm.actions and not self._store.exists(path):
-                self._due.append(alarm)
+        self._due.extend(
+            [
+                alarm
+                for alarm in alarms
+                if alarm.actions
+                and not self._store.exists(
+                    self._layout.action(alarm.run, alarm.attempt, alarm.rule)
+                )
+            ]
+        )  # all of it or, when the store does not answer, nothing: it is asked again
 
     def look(self) -> None:
         """Go on with it, a little at a time. Raises `StoreError`."""
@@ -206,6 +214,12 @@ class Reactions:
         except SweeperError:
             return dict(os.environ)
 
+    def _hidden(self, text: str) -> str:
+        """Without what nobody should see: it goes on record."""
+        values = secret_values(self._environment(), self._secrets)
+        shown = Redactor(values).text(text)
+        return "".join(c if c.isprintable() else "?" for c in shown)[:300]
+
     def _see_to_commands(self) -> None:
         for command in list(self._commands):
             code = command.process.poll()
@@ -217,7 +231,7 @@ class Reactions:
                     os.killpg(command.process.pid, signal.SIGKILL)
                 command.process.wait()
             self._commands.remove(command)
-            said = _last_line(command.output)
+            said = self._hidden(_last_line(command.output))
             command.output.close()
             ended = f"took more than {_COMMAND_SECONDS:g} s" if late and code is None else None
             ended = ended or ("" if code == 0 else f"ended with {code}")
@@ -251,4 +265,4 @@ def _last_line(output: IO[bytes]) -> str:
     size = output.seek(0, os.SEEK_END)
     output.seek(max(0, size - 2000))
     lines = output.read().decode("utf-8", "replace").strip().splitlines()
-    return lines[-1][:300] if lines else ""
+    return lines[-1] if lines else ""

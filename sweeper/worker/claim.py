@@ -31,7 +31,9 @@ def patiently(action: Callable[[], T]) -> T:
     return action()
 
 
-def claim(store: Store, layout: Layout, run: str, attempt: int) -> bool:
+def claim(
+    store: Store, layout: Layout, run: str, attempt: int, submitted: int | None = None
+) -> bool:
     """Whether the attempt is ours from now on. The nonce tells our own claim, when the reply to the
     create was lost and it is tried again, from another worker's."""
     nonce = os.urandom(8).hex()
@@ -41,6 +43,7 @@ def claim(store: Store, layout: Layout, run: str, attempt: int) -> bool:
         "time": timestamp(),
         "started": timestamp(),
         "nonce": nonce,
+        "submitted": attempt if submitted is None else submitted,
         "host": os.uname().nodename,
         "pid": os.getpid(),
     }

@@ -49,7 +49,10 @@ SIGNAL_SECONDS = 1.0
 class Worker:
     """One execution of an attempt."""
 
-    def __init__(self, store: "Store", sweep: str, run: str, attempt: int) -> None:
+    def __init__(
+        self, store: "Store", sweep: str, run: str, attempt: int, submitted: int | None = None
+    ) -> None:
+        self.submitted = submitted
         self.store = store
         self.layout = Layout(sweep)
         self.run = run
@@ -81,7 +84,7 @@ class Worker:
             signal.signal(number, self._on_stop)
         set_blocking(False)
         job = patiently(lambda: read_json(self.store, self.layout.job(self.run, self.attempt)))
-        if not claim(self.store, self.layout, self.run, self.attempt):
+        if not claim(self.store, self.layout, self.run, self.attempt, self.submitted):
             say(f"sweeper: attempt {self.attempt} of {job['name']} belongs to another worker")
             return 0
         started, begun = timestamp(), time.monotonic()
@@ -369,13 +372,16 @@ def main(arguments: list[str]) -> int:
     try:
         attempt = int(submitted) + restarts(given.get("--restarts"))
         if "--env" in given:
-            os.environ.update(read_environment(given["--env"]))
+            # What the backend gave this job outweighs what `launch` was typed in.
+            kept = os.environ.get("SWEEPER_KEEP", "").split("\n")
+            own = {name: os.environ[name] for name in kept if name in os.environ}
+            os.environ.update(read_environment(given["--env"]) | own)
         store = open_store(root)
         again = attempt > int(submitted)
         if again and not reopen(store, Layout(sweep), run, int(submitted), attempt):
             say(f"sweeper: {run} has ended, or is to be stopped: nothing to go on with")
             return 0
-        return Worker(store, sweep, run, attempt).main()
+        return Worker(store, sweep, run, attempt, int(submitted)).main()
     except SweeperError as error:
         say(f"sweeper: {error}")
         return 1

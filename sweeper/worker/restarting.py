@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 
 from sweeper.errors import AlreadyExists, NotFound
-from sweeper.states import ENDED, Event, State, fold, parse_name, wants_attempt
+from sweeper.states import ENDED, Event, RunState, State, fold, parse_name, wants_attempt
 from sweeper.store.documents import SCHEMA, encode, read_json, timestamp
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
@@ -42,6 +42,8 @@ def reopen(store: Store, layout: Layout, run: str, submitted: int, attempt: int)
         preempted = events | {(state.opened, Event.PREEMPTED)}
         if state.state not in _GO_ON or not wants_attempt(preempted, 0):
             return False  # or it was started again often enough
+        if _anothers(store, layout, run, submitted, state, events):
+            return False
         # Those between as well, of which no worker came to be: one that was thought dead, and is
         # not, looks for the attempt after its own.
         opened = {number for number, event in events if event is Event.INTENT}
@@ -57,6 +59,23 @@ def reopen(store: Store, layout: Layout, run: str, submitted: int, attempt: int)
         body |= dict.fromkeys(("started", "ended", "wall_s", "max_rss_bytes", "host"))
         patiently(lambda: _create(store, layout.event(run, attempt - 1, Event.PREEMPTED), body))
     return True
+
+
+def _anothers(
+    store: Store,
+    layout: Layout,
+    run: str,
+    submitted: int,
+    state: RunState,
+    events: set[tuple[int, Event]],
+) -> bool:
+    """Whether the newest attempt is at work in a job of its own, which a launcher submitted."""
+    number = state.opened
+    ended = {event for n, event in events if n == number} & {*ENDED, Event.LOST}
+    if number <= submitted or (number, Event.CLAIMED) not in events or ended:
+        return False
+    path = layout.event(run, number, Event.CLAIMED)
+    return patiently(lambda: read_json(store, path)).get("submitted", submitted) != submitted
 
 
 def _open(store: Store, layout: Layout, run: str, submitted: int, attempt: int) -> None:

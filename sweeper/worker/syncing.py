@@ -35,6 +35,8 @@ _MANY_PARTS = 100.0
 _FIRST, _LONGEST = 1.0, 60.0
 """Seconds until what failed is tried again, at first and at most."""
 _LONGEST_NAME = 800
+_LOOKS = 5
+"""How often a file goes up at the end that still changes: somebody writes who should not."""
 
 
 class _Stat(NamedTuple):
@@ -106,7 +108,9 @@ class Sync:
         file = self._growing.get(path)
         plain = self._plain.setdefault(path, _Plain())
         sent = plain.sent if file is None else file.whole
-        while (status := _stat(full)) is not None and status != sent:
+        for _ in range(_LOOKS):
+            if (status := _stat(full)) is None or status == sent:
+                break
             if not (sent is None and self._is_there(path, status)) and not self._upload(path, full):
                 return
             sent = status  # of before: what was added meanwhile is seen by the next look

@@ -181,3 +181,17 @@ def test_code_that_cannot_travel() -> None:
     assert told[-1].endswith("a, b, c and 1 more")
     placing.has_code(Terms(), "file", "/here/toy.py", without, told.append)
     assert len(told) == 2
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_late_restart_leaves_the_job_that_took_over_alone(store: LocalStore, ended: bool) -> None:
+    """The launcher has submitted attempt 2, which trains, when the backend starts attempt 1's job
+    for a third time."""
+    first = {(1, Event.INTENT), (1, Event.SUBMITTED), (1, Event.CLAIMED), (1, Event.PREEMPTED)}
+    _happened(store, *first, (2, Event.INTENT), (2, Event.SUBMITTED))
+    store.create(LAYOUT.event(RUN, 2, Event.CLAIMED), encode({"submitted": 2}))
+    if ended:
+        _happened(store, (2, Event.PREEMPTED))
+    before = _events(store)
+    assert reopen(store, LAYOUT, RUN, 1, 3) is ended
+    assert (_events(store) == before) is not ended

@@ -94,3 +94,39 @@ def test_words() -> None:
     assert words_of(_said("running"), _said("failed", reason="oom")) == "failed (oom)"
     paused = _said("running", 2, observed="paused: 429")
     assert words_of(_said("running", 2), paused) == "running: paused: 429"
+
+
+def test_a_log_that_nobody_can_write_ends_no_launcher(running: Any) -> None:
+    """A full disk, where the launcher's own log lies too."""
+
+    def refuse(_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    running.launcher._notify = refuse
+    running.run_steps()
+    assert len(running.backend.submitted) == 2
+
+
+def test_a_retry_during_the_last_look_for_alarms_is_taken_up(running: Any) -> None:
+    """It may take a minute, and the sweep is the launcher's until then."""
+    scene = running
+    finish = scene.launcher._alarming.finish
+    looks: list[bool] = []
+
+    def finishing() -> tuple[str, ...]:
+        looks.append(True)
+        if len(looks) == 1:
+            scene.worker(scene.ids[0], 1, Event.RETRY)
+        return finish()
+
+    scene.launcher._alarming.finish = finishing
+    scene.run_steps()
+    for run in scene.ids[:2]:
+        scene.worker(run, 1, Event.CLAIMED)
+        scene.worker(run, 1, Event.FAILED, reason="error", code=1)
+        scene.backend.end(token(run, 1))
+    scene.run_steps()
+    scene.finish(scene.ids[2])
+    scene.run_steps(20)
+    assert len(looks) == 1
+    assert token(scene.ids[0], 2) in scene.backend.submitted

@@ -238,6 +238,25 @@ def test_two_who_sync_the_same_file(recipe: Recipe) -> None:
     assert recipe.arrived() == recipe.written()
 
 
+def test_the_end_comes_though_somebody_goes_on_writing(
+    recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that the recipe left behind, say."""
+    upload = recipe.store.upload
+
+    def uploading(path: str, source: str) -> None:
+        upload(path, source)
+        recipe.steps(1)
+
+    recipe.steps(3)
+    sync = recipe.sync()
+    sync.step()
+    monkeypatch.setattr(recipe.store, "upload", uploading)
+    sync.finish()
+    assert recipe.readable() == list(range(len(recipe.readable())))
+    assert len(recipe.readable()) >= 3
+
+
 def test_what_cannot_be_read_stays_behind_and_is_told(recipe: Recipe) -> None:
     recipe.steps(2)
     (recipe.folder / os.fsdecode(b"n\xff.bin")).write_bytes(b"1")
