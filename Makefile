@@ -67,7 +67,8 @@ types: dev
 	@$(BIN)/pyright
 
 unit: dev tmux ## the quick tests
-	@$(BIN)/pytest -q tests/unit tests/contract
+	@$(BIN)/pytest -q -n auto tests/unit
+	@$(BIN)/pytest -q tests/contract
 
 e2e: dev tmux ## the tests that drive the whole program
 	@$(BIN)/pytest -q tests/e2e
