@@ -188,6 +188,8 @@ def test_jobs_outlive_the_launcher(
 
 
 def test_names(tmp_path: Path) -> None:
-    assert {"local", "tmux"} <= set(backend_names())
-    with pytest.raises(UsageError, match="no backend 'slrum': there is local, tmux"):
+    assert {"aws-batch", "local", "slurm", "tmux"} <= set(backend_names())
+    with pytest.raises(
+        UsageError, match="no backend 'slrum': there is aws-batch, local, slurm, tmux"
+    ):
         open_backend("slrum", "sweep", os.fspath(tmp_path))

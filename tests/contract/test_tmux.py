@@ -213,7 +213,8 @@ def test_ended_jobs_stay_with_their_last_screen_and_word(
     tmux.backend.submit([job._replace(argv=["sh", "-c", program, token])])
     # Not until "Pane is dead": tmux may learn of an exit status only when another child exits.
     _until(lambda: tmux.states([token]) == {JobState.ENDED: 1})
-    assert "the last words" in list(tmux.backend.logs(token))
+    # The job may have ended before tmux has read what it wrote.
+    _until(lambda: "the last words" in list(tmux.backend.logs(token)))
     pane = tmux.backend.find([token])[token]
     for form in ("pane-border-format", "window-status-format"):
         (shown,) = tmux.run("display-message", "-p", "-t", pane, f"#{{T:{form}}}")
