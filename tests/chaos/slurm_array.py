@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from harness.ledger import judge, read_ledger
 
@@ -45,6 +46,71 @@ def store_has(folder: Path) -> bool:
     return len(list((folder / "sweeps" / "toys" / "state").glob("*/1.submitted.json"))) >= waiting
 
 
+class Driver:
+    """Launches the sweep in `folder` until it is over, and disturbs it meanwhile."""
+
+    def __init__(self, cluster: Any, folder: Path, kills: int, seed: int) -> None:
+        self.cluster, self.folder = cluster, folder
+        chance = random.Random(seed)
+        self.due = [chance.uniform(2, 40) for _ in range(kills)]
+        self.restart_at = time.monotonic() + 60
+        self.most = self.kills = 0
+
+    def drive(self) -> None:
+        """Until a launcher ends by itself."""
+        refused = 0
+        environment = self.cluster.environment | {
+            "SWEEPER_HOME": str(self.folder / "home"),
+            "SWEEPER_ROOT": str(self.folder / "sweeps"),
+            "XDG_CONFIG_HOME": str(self.folder / "config"),
+        }
+        command = [sys.executable, "-P", "-m", "sweeper", "launch", "grid.yaml", "--wait"]
+        while True:
+            launcher = subprocess.Popen(
+                command, cwd=self.folder, env=environment, stdout=subprocess.DEVNULL
+            )
+            self._disturb(launcher)
+            if launcher.returncode == EnvironmentFailure.exit_code and refused < 5:
+                refused += 1  # the controller was on its way; a user would try again, too
+                time.sleep(2)
+            elif launcher.returncode != -signal.SIGKILL:
+                return
+
+    def _disturb(self, launcher: "subprocess.Popen[bytes]") -> None:
+        kill_at = float("inf")
+        while launcher.poll() is None:
+            running = self.cluster.run(
+                "squeue", "-h", "-r", "-t", "running", "-o", "%i", check=False
+            )
+            self.most = max(self.most, len(running.splitlines()))
+            if time.monotonic() > self.restart_at:
+                self.restart_at = float("inf")
+                self.cluster.kill("slurmctld", signal.SIGTERM)
+                self.cluster.start_controller()
+            if self.due and store_has(self.folder) and kill_at == float("inf"):
+                kill_at = time.monotonic() + self.due.pop()  # of an array that is handed in
+            if time.monotonic() > kill_at:
+                launcher.kill()
+                launcher.wait()
+                self.kills += 1
+            time.sleep(0.5)
+
+
+def write_grid(folder: Path, runs: int, throttle: int) -> None:
+    """A sweep of so many runs of the toy."""
+    rows = folder / "ledger"
+    toy = [sys.executable, str(HERE / "harness" / "toy.py"), str(rows), str(STEPS), "0.2"]
+    grid = {
+        "name": "toys",
+        "command": [*toy, "plain", "{log_path}"],
+        "service": "none",
+        "base": {"a": 1},
+        "seeds": runs,
+        "launch": {"backend": "slurm", "max_parallel": runs, "slurm": {"throttle": throttle}},
+    }
+    (folder / "grid.yaml").write_text(json.dumps(grid))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=int, default=1000)
@@ -53,66 +119,19 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    chance = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as top, support().Cluster(nodes=4, cpus=8) as cluster:
         folder = Path(top)
-        rows = folder / "ledger"
-        toy = [sys.executable, str(HERE / "harness" / "toy.py"), str(rows), str(STEPS), "0.2"]
-        grid = {
-            "name": "toys",
-            "command": [*toy, "plain", "{log_path}"],
-            "service": "none",
-            "base": {"a": 1},
-            "seeds": options.runs,
-            "launch": {
-                "backend": "slurm",
-                "max_parallel": options.runs,
-                "slurm": {"throttle": options.throttle},
-            },
-        }
-        (folder / "grid.yaml").write_text(json.dumps(grid))
-        environment = cluster.environment | {
-            "SWEEPER_HOME": str(folder / "home"),
-            "SWEEPER_ROOT": str(folder / "sweeps"),
-            "XDG_CONFIG_HOME": str(folder / "config"),
-        }
-        command = [sys.executable, "-P", "-m", "sweeper", "launch", "grid.yaml", "--wait"]
+        write_grid(folder, options.runs, options.throttle)
         begun = time.monotonic()
-        most = kills = refused = 0
-        due = [chance.uniform(2, 40) for _ in range(options.kills)]
-        restart_at = begun + 60
-        while True:
-            launcher = subprocess.Popen(
-                command, cwd=folder, env=environment, stdout=subprocess.DEVNULL
-            )
-            kill_at = float("inf")
-            while launcher.poll() is None:
-                running = cluster.run(
-                    "squeue", "-h", "-r", "-t", "running", "-o", "%i", check=False
-                )
-                most = max(most, len(running.splitlines()))
-                if time.monotonic() > restart_at:
-                    restart_at = float("inf")
-                    cluster.kill("slurmctld", signal.SIGTERM)
-                    cluster.start_controller()
-                if due and store_has(folder) and kill_at == float("inf"):
-                    kill_at = time.monotonic() + due.pop()  # of an array that is handed in
-                if time.monotonic() > kill_at:
-                    launcher.kill()
-                    launcher.wait()
-                    kills += 1
-                time.sleep(0.5)
-            if launcher.returncode == EnvironmentFailure.exit_code and refused < 5:
-                refused += 1  # the controller was on its way; a user would try again, too
-                time.sleep(2)
-            elif launcher.returncode != -signal.SIGKILL:
-                break
+        driver = Driver(cluster, folder, options.kills, options.seed)
+        driver.drive()
         took = time.monotonic() - begun
         print(f"{options.runs} runs, throttle {options.throttle}, {took:.0f} s")
-        print(f"launcher killed {kills} times, controller restarted once")
+        again = "not restarted" if driver.restart_at < float("inf") else "restarted once"
+        print(f"launcher killed {driver.kills} times, controller {again}")
         good = told(folder, options.runs)
-        print(f"at most {most} jobs at work at once")
-        return 0 if good and most <= options.throttle else 1
+        print(f"at most {driver.most} jobs at work at once")
+        return 0 if good and driver.most <= options.throttle else 1
 
 
 def told(folder: Path, runs: int) -> bool:
