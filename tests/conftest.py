@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,14 +26,24 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
-def written() -> ModuleType:
+def load_support() -> Callable[[str], ModuleType]:
+    """A function from a name to the module `tests/support/<name>.py`, which is on no path."""
+
+    def load(name: str) -> ModuleType:
+        path = Path(__file__).parent / "support" / f"{name}.py"
+        spec = importlib.util.spec_from_file_location(f"{name}_support", path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def written(load_support: Callable[[str], ModuleType]) -> ModuleType:
     """`tests/support/written.py`: sweeps written straight into a store, with a known truth."""
-    path = Path(__file__).parent / "support" / "written.py"
-    spec = importlib.util.spec_from_file_location("written", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_support("written")
 
 
 @pytest.fixture(scope="session")
@@ -97,13 +107,9 @@ def ceph_root(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture(scope="session")
-def slurm_support() -> ModuleType:
+def slurm_support(load_support: Callable[[str], ModuleType]) -> ModuleType:
     """`tests/support/slurm.py`: `Cluster(nodes, cpus)`. Tests skip loudly without Slurm."""
-    path = Path(__file__).parent / "support" / "slurm.py"
-    spec = importlib.util.spec_from_file_location("slurm_support", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_support("slurm")
     missing = module.missing()
     if missing:
         pytest.skip(f"no Slurm here ({', '.join(missing)}): `make slurm` gets it")
@@ -150,14 +156,9 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[lifecycle.Engin
 
 
 @pytest.fixture(scope="session")
-def batch_support() -> ModuleType:
+def batch_support(load_support: Callable[[str], ModuleType]) -> ModuleType:
     """`tests/support/batch.py`: `Batch(folder)`, AWS Batch emulated by moto and real processes."""
-    path = Path(__file__).parent / "support" / "batch.py"
-    spec = importlib.util.spec_from_file_location("batch_support", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_support("batch")
 
 
 @pytest.fixture(scope="session")

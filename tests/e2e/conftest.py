@@ -1,6 +1,5 @@
 """Fixtures of the tests that drive whole programs."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -105,24 +104,15 @@ def recipes(engine: lifecycle.EngineInfo) -> Recipes:
 
 
 @pytest.fixture(scope="session")
-def shells() -> ModuleType:
+def shells(load_support: Callable[[str], ModuleType]) -> ModuleType:
     """`tests/support/shell.py`: `Shell(folder, backend)`, the command line with a toy recipe."""
-    path = Path(__file__).parents[1] / "support" / "shell.py"
-    spec = importlib.util.spec_from_file_location("shell", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_support("shell")
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Any]:
+def bench(load_support: Callable[[str], ModuleType], tmp_path: Path) -> Iterator[Any]:
     """`tests/support/worker_bench.py`: a sweep with one run, and its workers."""
-    path = Path(__file__).parents[1] / "support" / "worker_bench.py"
-    spec = importlib.util.spec_from_file_location("worker_bench", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_support("worker_bench")
     (tmp_path / "root").mkdir()
     made = module.Bench(tmp_path / "root")
     yield made

@@ -1,13 +1,13 @@
 """`sweeper watch` in a real terminal, by its keys and its screen."""
 
 import asyncio
-import importlib.util
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import psutil
@@ -22,14 +22,9 @@ TIME = 60.0
 
 
 @pytest.fixture(scope="module")
-def support() -> Any:
+def support(load_support: Callable[[str], ModuleType]) -> Any:
     """`tests/support/screen.py`."""
-    path = Path(__file__).parents[1] / "support" / "screen.py"
-    spec = importlib.util.spec_from_file_location("screen", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_support("screen")
 
 
 @pytest.fixture
