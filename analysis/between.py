@@ -10,11 +10,11 @@ from analysis.cells import Cell, Ranking, rank
 from analysis.findings import short_name
 from analysis.frames import Metric, RunData, SweepData, load
 from analysis.inference import Estimate, contrast, holm, paired
-from analysis.settings import flat, level
+from analysis.settings import level
 from analysis.statistics import Scale, choose_scale
 from sweeper.errors import NotFound, UsageError
 from sweeper.registry import Registry
-from sweeper.store.documents import strict
+from sweeper.store.documents import dotted, strict
 
 if TYPE_CHECKING:
     import pandas
@@ -206,7 +206,7 @@ def _changed(own: _Side, other: _Side) -> Iterator[tuple[str, str, str]]:
     keys: dict[str, None] = {}
     for side in (own, other):
         for run in side.runs:
-            keys.update(dict.fromkeys(key for key, _ in flat(run.config)))
+            keys.update(dict.fromkeys(key for key, _ in dotted(run.config)))
     for key in keys:
         if key in seeds:
             continue

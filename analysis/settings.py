@@ -5,21 +5,13 @@ sets several.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis import words
+from sweeper.store.documents import dotted
 
-__all__ = ["flat", "level", "settings"]
-
-
-def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of a configuration by dotted keys; an empty mapping is a value."""
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            yield from flat(value, f"{prefix}{key}.")  # pyright: ignore[reportUnknownArgumentType]
-        else:
-            yield f"{prefix}{key}", value
+__all__ = ["level", "settings"]
 
 
 def settings(
@@ -29,7 +21,7 @@ def settings(
     declared `axes` first and in their order; and for each cell its values of them. A key that a
     cell does not set is missing there, which is not the same as null. A lone cell keeps its
     axes."""
-    flats = {cell: dict(flat(config)) for cell, config in configs.items()}
+    flats = {cell: dict(dotted(config)) for cell, config in configs.items()}
     keys = dict.fromkeys(key for config in flats.values() for key in config if key != seed_field)
     places = {key: _place(key, axes) for key in keys}
     if len(flats) > 1:
@@ -46,7 +38,7 @@ def settings(
 def level(config: Mapping[str, Any], key: str) -> str:
     """The value of a dotted key as a text that is the same for values that a grid takes for the
     same; "not set" where the configuration has none."""
-    found = dict(flat(config))
+    found = dict(dotted(config))
     return words.setting(_plain(found[key])) if key in found else "not set"
 
 

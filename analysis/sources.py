@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from analysis.settings import flat
 from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.registry import RecordedRun, Registry, Sweep
+from sweeper.store.documents import dotted
 
 __all__ = ["Placed", "Source", "find_sources", "write_file"]
 
@@ -86,7 +86,7 @@ def _of_folder(path: str) -> Source | None:
     names: dict[str, str] = {}
     runs: list[Placed] = []
     for run in registry.handles():
-        own = {key: value for key, value in flat(run.config) if key not in _OWN}
+        own = {key: value for key, value in dotted(run.config) if key not in _OWN}
         name = run.name if run.sweep == "." else f"{run.sweep}/{run.name}"
         same = json.dumps(own, sort_keys=True, default=str) if own else name
         seed = run.config.get("seed")

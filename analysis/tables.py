@@ -12,11 +12,11 @@ from analysis.costs import dollars
 from analysis.figures import PALETTE, tones
 from analysis.findings import short_name
 from analysis.frames import RunData
-from analysis.settings import flat
 from analysis.stability import Rate
 from analysis.statistics import Scale
 from analysis.study import Study
 from sweeper.metrics import as_float
+from sweeper.store.documents import dotted
 
 __all__ = [
     "CELLS",
@@ -201,7 +201,7 @@ def details(study: Study) -> dict[str, dict[str, Any]]:
             "name": run.name or run.id,
             "link": run.link,
             "facts": _facts(run),
-            "config": [[key, words.setting(value)[:_TEXT]] for key, value in flat(run.config)],
+            "config": [[key, words.setting(value)[:_TEXT]] for key, value in dotted(run.config)],
             "log": list(run.log),
             "rollouts": [
                 {

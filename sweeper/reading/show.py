@@ -1,16 +1,18 @@
 """`sweeper show`: everything about one run."""
 
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sweeper.reading.choosing import open_registry, tell_problems
 from sweeper.records.runs import RecordedRun, SweepRun
+from sweeper.store.documents import dotted
 from sweeper.terminal import duration, number, print_json, print_table
 
 __all__ = ["last_metrics", "show"]
 
 _FILES = 30
+_FACT = 160
 
 
 def show(arguments: Namespace) -> int:
@@ -28,7 +30,7 @@ def show(arguments: Namespace) -> int:
         print(document["wandb"])
     if record["metric"]:
         print(f"{record['metric']}: {number(record['value'])}")
-    _section("configuration", ("key", "value"), _flat(run.config).items())
+    _section("configuration", ("key", "value"), dotted(run.config))
     rows = [(a["attempt"], ", ".join(a["events"]), duration(a["wall_s"]), a["reason"], a["host"])
             for a in document["attempts"]]  # fmt: skip
     _section("attempts", ("attempt", "events", "time", "reason", "host"), rows)
@@ -42,7 +44,7 @@ def show(arguments: Namespace) -> int:
     _section("files", ("file", "bytes"), [(f["path"], f["size"]) for f in files[:_FILES]])
     if len(files) > _FILES:
         print(f"... and {len(files) - _FILES} more")
-    _section("provenance", ("", ""), _flat(document["provenance"]).items())
+    _section("provenance", ("", ""), _facts(document["provenance"]))
     for what, count in document["skipped"].items():
         if count:
             print(f"\n{count} {what} of metrics.jsonl could not be read")
@@ -55,6 +57,15 @@ def _section(title: str, columns: tuple[str, ...], rows: Any) -> None:
     if shown:
         print(f"\n{title}")
         print_table(columns, shown)
+
+
+def _facts(provenance: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What is known of where a run came from, a line each; `--json` has it whole."""
+    for key, value in dotted(provenance):
+        if value in (None, 0, [], {}):
+            continue
+        text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        yield key, text if len(text) <= _FACT else f"{text[: _FACT - 3]}..."
 
 
 def _document(run: RecordedRun) -> dict[str, Any]:
@@ -96,14 +107,3 @@ def _attempts(run: RecordedRun) -> list[dict[str, Any]]:
 def _files(run: RecordedRun) -> list[dict[str, Any]]:
     found = [entry for folder in run.folders() for entry in run.store.list(folder)]
     return [{"path": e.path, "size": e.size} for e in sorted(found, key=lambda entry: entry.path)]
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested values under dotted keys."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, dict) and value:
-            found.update(_flat(value, f"{prefix}{key}."))  # pyright: ignore[reportUnknownArgumentType]
-        else:
-            found[f"{prefix}{key}"] = value
-    return found

@@ -3,13 +3,13 @@
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from sweeper.errors import StoreError
 from sweeper.store.files import Store
 
-__all__ = ["SCHEMA", "encode", "read_json", "strict", "timestamp"]
+__all__ = ["SCHEMA", "dotted", "encode", "read_json", "strict", "timestamp"]
 
 SCHEMA = 1
 """The version of every document that this sweeper writes, and the newest that it reads."""
@@ -34,6 +34,15 @@ def read_json(store: Store, path: str) -> dict[str, Any]:
     if schema > SCHEMA:
         raise StoreError(f"{store.root}/{path}: written by a newer sweeper; upgrade to read it")
     return document  # pyright: ignore[reportUnknownVariableType]
+
+
+def dotted(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of a nested document by dotted keys; an empty mapping is a value."""
+    for key, value in document.items():
+        if isinstance(value, Mapping) and value:
+            yield from dotted(value, f"{prefix}{key}.")  # pyright: ignore[reportUnknownArgumentType]
+        else:
+            yield f"{prefix}{key}", value
 
 
 def strict(value: Any) -> Any:

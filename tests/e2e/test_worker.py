@@ -124,9 +124,7 @@ def test_the_second_copy_of_a_job_does_not_train(bench: Bench) -> None:
     ],
 )
 def test_being_asked_to_stop(bench: Bench, number: int, state: State, reason: str) -> None:
-    bench.prepare(bench.waits(143))
-    worker = bench.start()
-    bench.wait_for(bench.path() / "ready")
+    worker = bench.start_waiting(143)
     worker.send_signal(number)
     bench.finish(worker)
     outcome = bench.outcome()
@@ -134,9 +132,7 @@ def test_being_asked_to_stop(bench: Bench, number: int, state: State, reason: st
 
 
 def test_a_recipe_that_does_not_stop_is_killed_after_the_grace(bench: Bench) -> None:
-    bench.prepare(bench.waits(None), grace_s=0.2)
-    worker = bench.start()
-    bench.wait_for(bench.path() / "ready")
+    worker = bench.start_waiting(None, grace_s=0.2)
     worker.terminate()
     bench.finish(worker)
     outcome = bench.outcome()
@@ -151,9 +147,7 @@ def test_a_timeout_is_a_failure_with_a_reason(bench: Bench) -> None:
 
 
 def test_a_hangup_is_survived(bench: Bench) -> None:
-    bench.prepare(bench.waits(143))
-    worker = bench.start()
-    bench.wait_for(bench.path() / "ready")
+    worker = bench.start_waiting(143)
     worker.send_signal(signal.SIGHUP)
     assert worker.stdout is not None
     worker.stdout.close()  # and nobody reads the terminal any more
@@ -235,9 +229,7 @@ def test_a_worker_that_was_declared_lost_says_that_it_lives(bench: Bench) -> Non
 
 
 def test_a_running_worker_stops_when_a_newer_attempt_was_opened(bench: Bench) -> None:
-    bench.prepare(bench.waits(143))
-    worker = bench.start()
-    bench.wait_for(bench.path() / "ready")
+    worker = bench.start_waiting(143)
     bench.store.create(bench.layout.event(bench.id, 2, Event.INTENT), encode({"schema": 1}))
     bench.finish(worker)
     body = read_json(bench.store, bench.layout.event(bench.id, 1, Event.PREEMPTED))

@@ -28,9 +28,7 @@ def test_a_cancelled_attempt_does_not_start(bench: Bench) -> None:
 
 
 def test_cancelling_and_the_signal_that_hands_it_on(bench: Bench) -> None:
-    bench.prepare(bench.waits(0))
-    worker = bench.start()
-    bench.wait_for(bench.path() / "ready")
+    worker = bench.start_waiting(0)
     bench.store.create(bench.layout.event(bench.id, 1, Event.CANCEL), encode({"schema": 1}))
     worker.terminate()
     bench.finish(worker)
@@ -43,9 +41,7 @@ def test_cancelling_and_the_signal_that_hands_it_on(bench: Bench) -> None:
 
 
 def test_a_request_alone_stops_a_run(bench: Bench) -> None:
-    bench.prepare(bench.waits(143))
-    worker = bench.start()
-    bench.wait_for(bench.path() / "ready")
+    worker = bench.start_waiting(143)
     bench.store.create(bench.layout.event(bench.id, 1, Event.CANCEL), encode({"schema": 1}))
     bench.finish(worker)
     assert bench.outcome()["state"] is State.CANCELLED
@@ -211,9 +207,7 @@ def test_the_recipe_starts_with_signals_as_they_are_by_default(bench: Bench) -> 
 
 
 def test_a_guard_that_is_killed_costs_nothing(bench: Bench) -> None:
-    bench.prepare(bench.waits(3))
-    worker = bench.start()
-    bench.wait_for(bench.path() / "ready")
+    worker = bench.start_waiting(3)
     children = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
     commands = {int(p): Path(f"/proc/{p}/cmdline").read_bytes() for p in children}
     (guard,) = (p for p, command in commands.items() if b"sweeper.worker.main" in command)

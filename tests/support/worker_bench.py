@@ -85,6 +85,13 @@ class Bench:
         not. It makes a file `ready`."""
         return WAIT.format(stop=stop)
 
+    def start_waiting(self, stop: int | None, **changes: Any) -> subprocess.Popen[bytes]:
+        """A worker whose recipe waits so, and is ready for it."""
+        self.prepare(self.waits(stop), **changes)
+        worker = self.start()
+        self.wait_for(self.path() / "ready")
+        return worker
+
     def path(self, attempt: int = 1) -> Path:
         return Path(self.store.root, self.layout.log_path(RUN, attempt))
 
