@@ -8,13 +8,15 @@ this machine's file system, sweeper's Python included.
 """
 
 import re
+import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from sweeper.backends.base import JobSpec, JobState, JobStatus
-from sweeper.backends.slurm_commands import Job, Slurm, status_of
+from sweeper.backends.slurm_accounting import Accounting, Patience
+from sweeper.backends.slurm_commands import Full, Job, Slurm, status_of
 from sweeper.backends.slurm_options import configured, options, requeues, script
 from sweeper.backends.slurm_tables import Tables
 from sweeper.errors import EnvironmentFailure, Unreachable
@@ -24,14 +26,12 @@ __all__ = ["SlurmBackend", "open_backend"]
 _FRESH_SECONDS = 1.0
 _SHARE = 20.0
 """An answer of squeue's is used again for a second, and for twenty times as long as it took."""
-_AGAIN_SECONDS = 60.0
-"""How long the accounting database's word stands: it is asked for what is over."""
-_DAYS = 30
-_HOPELESS = re.compile(
-    "nvalid|not permitted|configuration is not available|unrecogni|ambiguous|[Uu]nable to parse"
-    "|there is no "
-)
-"""Refusals of a trial that are for good: a partition that is down may be up tomorrow."""
+_ROOM_SECONDS = 30.0, 300.0
+"""When sbatch is called again that had no room, or did not answer: at first, and at most."""
+_LATER = re.compile("nodes are busy|Required node not available|eservation")
+"""Refusals of a trial of what a submission would have wait."""
+_OVER_MEMORY = re.compile("slurmstepd.*: error: .*memory limit")
+"""What is printed into a job without a control group: its state is FAILED then (OverMemoryKill)."""
 
 
 def open_backend(
@@ -60,13 +60,17 @@ class SlurmBackend:
         self._defaults = defaults or {}
         self._queue: list[Job] | None = None
         self._asked = self._took = 0.0
-        self._over: list[Job] = []
-        self._over_asked = 0.0
-        self._over_tokens: set[str] = set()
+        self._accounting = Accounting(slurm, self._tables.mark)
+        self._room = Patience(*_ROOM_SECONDS)
+
+    def place(self) -> dict[str, str]:
+        return {"cluster": self._slurm.configuration().get("ClusterName", "")}
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
         """As arrays, of jobs that ask for the same. What a job that Slurm has started again stands
-        in the queue for already is not submitted."""
+        in the queue for already is not submitted. Raises `Unreachable` also where there is no room
+        for more jobs, and for a while after that without asking."""
+        self._room.check()
         again = [job for job in jobs if _number(job.token) > 1]
         served = self._waiting_for([job.token for job in again]) if again else set[str]()
         groups: dict[str, list[JobSpec]] = {}
@@ -79,18 +83,25 @@ class SlurmBackend:
             size = self._slurm.largest_array() if len(group) > 1 else 1
             size = min(size, asked.get("array") or size)
             for start in range(0, len(group), size):
-                self._submit(group[start : start + size], asked)
+                self._hand_in(group[start : start + size], asked)
 
     def preflight(self, asked: Iterable[Mapping[str, object]]) -> None:
-        """See that Slurm would take jobs with these resources. Raises `EnvironmentFailure` with
-        its word where it never will."""
+        """See that Slurm would take jobs with these resources, if not now. Raises
+        `EnvironmentFailure` with its word where it does not, or does not answer."""
         for one in asked:
-            given: dict[str, Any] = {**self._defaults, **one}
             try:
-                self._slurm.submit(["--test-only", *options(given)], script((), ""))
+                self.trial(one)
+            except Full:
+                pass  # there will be room
             except EnvironmentFailure as error:
-                if isinstance(error, Unreachable) or _HOPELESS.search(str(error)):
+                if not _LATER.search(str(error)):
                     raise
+
+    def trial(self, asked: Mapping[str, object]) -> None:
+        """Have Slurm try a job with these resources, without submitting it. Raises
+        `EnvironmentFailure` for whatever it says against it."""
+        given: dict[str, Any] = {**self._defaults, **asked}
+        self._slurm.submit(["--test-only", *options(given)], script((), ""))
 
     def find(self, tokens: Sequence[str]) -> dict[str, str]:
         return {token: job.id for token, job in self._jobs(tokens).items()}
@@ -98,17 +109,36 @@ class SlurmBackend:
     def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
         found = self._jobs(tokens)
         absent = JobStatus(JobState.ABSENT)
-        return {t: status_of(found[t]) if t in found else absent for t in tokens}
+        return {t: self._status(found[t]) if t in found else absent for t in tokens}
 
     def cancel(self, tokens: Sequence[str]) -> None:
         self._queue = None
-        found = self._jobs(tokens).values()
+        found = self._pick(self._look(), set(tokens)).values() if tokens else ()
         self._queue = None
         self._slurm.cancel(list({job.id: job for job in found}.values()))
 
     def logs(self, token: str) -> Iterator[str]:
         job = self._jobs([token]).get(token)
         return self._tables.printed(job) if job is not None else iter(())
+
+    def _hand_in(self, jobs: Sequence[JobSpec], asked: Mapping[str, Any]) -> None:
+        """In halves where there is no room for all at once: but each would have the whole of a
+        throttle."""
+        try:
+            self._submit(jobs, asked)
+        except Full as error:
+            if len(jobs) == 1 or asked.get("throttle"):
+                self._room.failed(error)
+                raise
+            middle = len(jobs) // 2
+            self._hand_in(jobs[:middle], asked)
+            self._hand_in(jobs[middle:], asked)
+        except Unreachable as error:
+            self._room.failed(error)
+            raise
+        else:
+            self._room.succeeded()
+            self._accounting.there({job.token for job in jobs})
 
     def _submit(self, jobs: Sequence[JobSpec], asked: Mapping[str, Any]) -> None:
         name = self._tables.write(jobs, requeue=requeues(asked))
@@ -126,11 +156,24 @@ class SlurmBackend:
         text = script(asked.get("setup", ()), self._tables.path(name))
         try:
             self._slurm.submit(given, text)
-        except Unreachable:
-            raise  # it may have been accepted: the table stays
-        except EnvironmentFailure:
-            self._tables.discard(name)
+        except EnvironmentFailure as error:
+            if isinstance(error, Full) or not isinstance(error, Unreachable):
+                self._tables.discard(name)  # else it may have been accepted
             raise
+
+    def _status(self, job: Job) -> JobStatus:
+        """What Slurm says of a job; and why it ended, where only what it printed tells."""
+        status = status_of(job)
+        if status.state is not JobState.ENDED or status.reason is not None:
+            return status
+        lines = [line for line in self._tables.printed(job) if line.strip()]
+        if status.code == -signal.SIGKILL and any(_OVER_MEMORY.match(line) for line in lines):
+            return status._replace(reason="oom")
+        if any(line.startswith(f"{self._tables.token(job)} on ") for line in lines):
+            return status
+        # The script's path has the job's number: runs that fail alike are to say the same.
+        told = lines[-1].rpartition("/slurm_script: ")[2][:200] if lines else "nothing printed"
+        return status._replace(reason=f"start: its batch script ended before the worker: {told}")
 
     def _waiting_for(self, tokens: Sequence[str]) -> set[str]:
         """Those of `tokens` for which a job is in the queue, or at work, that was started again."""
@@ -151,8 +194,9 @@ class SlurmBackend:
             return {}
         wanted = set(tokens)
         found = self._pick(self._look(), wanted)
+        self._accounting.there(found.keys())
         missing = wanted - found.keys()
-        return self._pick(self._over_of(missing), missing) | found if missing else found
+        return self._pick(self._accounting.over(missing), missing) | found if missing else found
 
     def _pick(self, jobs: Iterable[Job], wanted: set[str]) -> dict[str, Job]:
         """Of the jobs that serve a token the one that is furthest: at work, waiting, over."""
@@ -171,15 +215,6 @@ class SlurmBackend:
             self._asked = time.monotonic()
             self._took = self._asked - now
         return self._queue
-
-    def _over_of(self, tokens: set[str]) -> list[Job]:
-        """What the accounting database has of the sweep; asked when one of `tokens` is newly
-        missed from the queue, and else now and then."""
-        now = time.monotonic()
-        if tokens - self._over_tokens or now - self._over_asked > _AGAIN_SECONDS:
-            self._over = self._slurm.accounted(self._tables.mark, _DAYS)
-            self._over_asked, self._over_tokens = now, tokens
-        return self._over
 
 
 def _number(token: str) -> int:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from sweeper.backends.base import JobState, JobStatus
 from sweeper.errors import EnvironmentFailure, Unreachable
 
-__all__ = ["Job", "Slurm", "queue_of", "status_of"]
+__all__ = ["Full", "Job", "Slurm", "accounted_of", "queue_of", "status_of"]
 
 SECONDS = 60.0
 """How long a command may take before it counts as not answered."""
@@ -30,10 +30,15 @@ _REACHING = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
 on to its jobs."""
 _DROPPED = ("SLURM_", "SBATCH_", "SQUEUE_", "SCANCEL_", "SACCT_")
 
+_LIMIT = re.compile(r"\b(?:Assoc|QOS)\w+")
+"""`QOSMaxSubmitJobPerUserLimit`: below a limit on how many jobs there are is room later; one on
+what a job may ask for stays."""
+_FULL = re.compile("submit limit|queue full|create job record|unable to accept")
 _PASSING = re.compile(
     r"unable to contact|connect failure|connection|timed? ?out|temporar|socket|slurmdbd|try again"
-    r"|submit ?limit|submitted job|maximum|resource busy|communication|not respond|zero bytes"
-    r"|munge|authenticat|in standby|draining|failed to fetch config|configuration source"
+    r"|maximum|resource busy|communication|not respond|zero bytes"
+    r"|munge|authenticat|in standby|draining|inactive or drain|failed to fetch config"
+    r"|configuration source|configuration file"
     # A controller that was just started says this of any job until its nodes have reported.
     r"|configuration is not available",
     re.IGNORECASE,
@@ -53,6 +58,10 @@ _REASONS = {
     "CANCELLED": "cancelled",
 }
 _ENDED = {"COMPLETED", "FAILED", *_REASONS}
+
+
+class Full(Unreachable):
+    """Slurm has refused a submission because there are as many jobs as there may be."""
 
 
 class Job(NamedTuple):
@@ -109,19 +118,11 @@ def queue_of(text: str, mark: str) -> list[Job]:
             raise Unreachable(f"slurm: squeue: cannot be read: {line[:200]}")
         if match and match[1] == mark:
             array, index, alone, state, code, restarts = fields[:6]
-            several = index.isdecimal()
-            jobs.append(
-                Job(
-                    f"{array}_{index}" if several else alone,
-                    int(index) if several else 0,
-                    state,
-                    _code(code),
-                    int(restarts) if restarts.isdecimal() else 0,
-                    fields[7].removesuffix("|"),
-                    match[2],
-                    None if match[3] == "array" else match[3],
-                )
-            )
+            name = f"{array}_{index}" if match[3] == "array" else alone
+            if name.endswith("_N/A") and state in _ENDED:
+                continue  # the tasks that had not begun when the array was taken back
+            again = int(restarts) if restarts.isdecimal() else 0
+            jobs.append(_job(name, match, state, code, again, fields[7].removesuffix("|")))
     return jobs
 
 
@@ -133,20 +134,22 @@ def accounted_of(text: str, mark: str) -> list[Job]:
         match = _COMMENT.match(fields[3]) if len(fields) > 3 else None
         if match and match[1] == mark:
             name, state, code = fields[:3]
-            task = name.partition("_")[2]
-            if task and not task.isdecimal():
+            if "[" in name:
                 continue  # tasks that have not begun: squeue has them
-            jobs[name] = Job(
-                name,
-                int(task or 0),
-                state.split(" ")[0],  # CANCELLED by 1000
-                _code(code),
-                jobs[name].restarts + 1 if name in jobs else 0,
-                "",
-                match[2],
-                None if match[3] == "array" else match[3],
-            )
+            again = jobs[name].restarts + 1 if name in jobs else 0
+            state = state.split(" ")[0]  # CANCELLED by 1000
+            jobs[name] = _job(name, match, state, code, again)
     return list(jobs.values())
+
+
+def _job(
+    name: str, known: re.Match[str], state: str, code: str, restarts: int, reason: str = ""
+) -> Job:
+    alone = None if known[3] == "array" else known[3]
+    index = "0" if alone else name.partition("_")[2]
+    if not index.isdecimal():
+        raise Unreachable(f"slurm: which tasks are {name[:200]}?")
+    return Job(name, int(index), state, _code(code), restarts, reason, known[2], alone)
 
 
 class Slurm:
@@ -181,33 +184,35 @@ class Slurm:
                 "(a login node), or use another backend"
             ) from error
         except subprocess.TimeoutExpired as error:
-            raise Unreachable(f"slurm: {argv[0]}: no answer in {self._seconds:g} s") from error
+            said = _message(str(error.stderr or b"", errors="replace"))
+            raise Unreachable(
+                f"slurm: {argv[0]}: no answer in {self._seconds:g} s" + (said and f": {said}")
+            ) from error
         except OSError as error:
             raise Unreachable(f"slurm: {argv[0]}: {error.strerror}") from error
         if done.returncode:
-            message = (
-                _message(done.stderr).removeprefix(f"{argv[0]}: ") or f"exit code {done.returncode}"
-            )
-            # One that was killed, or says nothing, has refused nothing.
-            refused = done.returncode > 0 and done.stderr.strip()
-            if refused and argv[0] in ("sbatch", "sacct") and not _PASSING.search(message):
-                raise EnvironmentFailure(f"slurm: {argv[0]}: {message}")
-            raise Unreachable(f"slurm: {argv[0]}: {message}")
+            raise _failure(argv[0], done)
         return done.stdout
 
     def configuration(self) -> Mapping[str, str]:
         """What `scontrol show config` says, asked for once."""
         if self._configuration is None:
+            file = os.environ.get("SLURM_CONF")
+            if file and not os.path.exists(file):  # Slurm looks for it for a minute
+                raise EnvironmentFailure(f"SLURM_CONF names {file}, and there is no such file")
             lines = self.call("scontrol", "show", "config").splitlines()
             pairs = (line.partition("=") for line in lines)
             self._configuration = {key.strip(): value.strip() for key, _, value in pairs}
         return self._configuration
 
     def largest_array(self) -> int:
-        """How many tasks an array may have: an index is less than MaxArraySize. 1 where there are
-        no arrays."""
-        found = self.configuration().get("MaxArraySize", "")
-        return max(1, int(found)) if found.isdecimal() else 1
+        """How many tasks an array may have: an index is less than MaxArraySize, and there may be
+        `max_array_tasks` at most. 1 where there are no arrays."""
+        size = self.configuration().get("MaxArraySize", "")
+        scheduler = self.configuration().get("SchedulerParameters", "")
+        fewer = re.search(r"\bmax_array_tasks=(\d+)", scheduler)
+        sizes = [int(text) for text in (size, fewer[1] if fewer else "") if text.isdecimal()]
+        return max(1, min(sizes, default=1))
 
     def submit(self, options: Sequence[str], script: str) -> str:
         """Hand a batch script in; the job's id."""
@@ -220,18 +225,9 @@ class Slurm:
         return queue_of(self.call("squeue", *options), mark)
 
     def accounted(self, mark: str, days: int) -> list[Job]:
-        """What the accounting database knows of the sweep's jobs of the last `days`; nothing where
-        there is none, or it does not answer: it is asked for what is over, and only adds to what
-        slurmctld says."""
-        if self.configuration().get("AccountingStorageType", "").endswith(("none", "(null)")):
-            return []
+        """What the accounting database knows of the sweep's jobs of the last `days`."""
         options = ("-X", "-n", "-P", "-D", "-S", f"now-{days}days", "-o", _ACCOUNTED)
-        try:
-            found = accounted_of(self.call("sacct", *options), mark)
-        except EnvironmentFailure:
-            return []
-        # One that it takes to be at work, and slurmctld does not know, ended without its hearing.
-        return [job for job in found if status_of(job).state is JobState.ENDED]
+        return accounted_of(self.call("sacct", *options), mark)
 
     def cancel(self, jobs: Sequence[Job]) -> None:
         """Take back the jobs that wait; send SIGTERM to what runs, and to nothing below it: its
@@ -252,14 +248,29 @@ class Slurm:
                 raise  # else they ended by themselves
 
 
+def _failure(name: str, done: "subprocess.CompletedProcess[str]") -> EnvironmentFailure:
+    """What follows from a command that has failed. Only sbatch can refuse for good: whatever keeps
+    the others from answering says nothing of any job."""
+    message = _message(done.stderr).removeprefix(f"{name}: ") or f"exit code {done.returncode}"
+    told = f"slurm: {name}: {message}"
+    # One that was killed, or says nothing, has refused nothing.
+    if name != "sbatch" or done.returncode < 0 or not done.stderr.strip():
+        return Unreachable(told)
+    limit = _LIMIT.search(message)
+    if "Submit" in limit[0] if limit else _FULL.search(message):
+        return Full(told)
+    passing = limit is None and _PASSING.search(message)
+    return Unreachable(told) if passing else EnvironmentFailure(told)
+
+
 def _message(errors: str) -> str:
-    """The one line that says why, of all that a command complains of."""
+    """The one line that says why, of all that a command complains of; and which limit it is."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith('Try "')] or lines  # sbatch --help
-    for line in reversed(lines):
-        if "rror:" in line:
-            return line.partition("rror:")[2].strip()[:300]
-    return lines[-1][:300] if lines else ""
+    told = [line.partition("rror:")[2].strip() for line in lines if "rror:" in line] or lines
+    limit = _LIMIT.search(errors)
+    named = f" ({limit[0]})" if limit and limit[0] not in told[-1] else ""
+    return told[-1][:300] + named if told else ""
 
 
 def _compact(ids: Sequence[str]) -> list[str]:

@@ -5,10 +5,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sweeper.backends.slurm import SlurmBackend
+from sweeper.backends.slurm_accounting import forgets
 from sweeper.backends.slurm_commands import Slurm
 from sweeper.backends.slurm_options import configured
+from sweeper.errors import EnvironmentFailure
 
 __all__ = ["Look", "looks"]
+
+_SECONDS = 20.0
+"""How long a command may take here."""
 
 Look = tuple[str, bool, Callable[[], str]]
 """What is looked at, whether a launch needs it, and a function that says what was found, or raises
@@ -16,14 +21,32 @@ Look = tuple[str, bool, Callable[[], str]]
 
 
 def looks(asked: Mapping[str, Any] | None) -> list[Look]:
-    """What `sweeper doctor --backend slurm` looks at; `asked` is a grid's `launch.slurm`."""
-    slurm = Slurm()
+    """What `sweeper doctor --backend slurm` looks at; `asked` is a grid's `launch.slurm`. Where the
+    controller does not answer, nothing else is asked."""
+    slurm = Slurm(_SECONDS)
+    silent: list[EnvironmentFailure] = []
+
+    def controller() -> str:
+        try:
+            return _controller(slurm)
+        except EnvironmentFailure as error:
+            silent.append(error)
+            raise
+
+    def then(look: Callable[[], str]) -> Callable[[], str]:
+        def looked() -> str:
+            if silent:
+                raise LookupError("not known: slurmctld did not answer")
+            return look()
+
+        return looked
+
     return [
-        ("slurmctld", True, lambda: _controller(slurm)),
-        ("partitions", True, lambda: _partitions(slurm)),
-        ("a trial of sbatch", True, lambda: _trial(slurm, asked or {})),
-        ("arrays", False, lambda: f"up to {slurm.largest_array()} tasks each"),
-        ("accounting", False, lambda: _accounting(slurm)),
+        ("slurmctld", True, controller),
+        ("partitions", True, then(lambda: _partitions(slurm))),
+        ("a trial of sbatch", True, then(lambda: _trial(slurm, asked or {}))),
+        ("arrays", False, then(lambda: f"up to {slurm.largest_array()} tasks each")),
+        ("accounting", False, then(lambda: _accounting(slurm))),
     ]
 
 
@@ -33,8 +56,12 @@ def _controller(slurm: Slurm) -> str:
 
 
 def _partitions(slurm: Slurm) -> str:
-    rows = [line.split() for line in slurm.call("sinfo", "-h", "-o", "%P %a %D %l").splitlines()]
-    up = [f"{row[0]} ({row[2]} nodes, limit {row[3]})" for row in rows if row[1:2] == ["up"]]
+    rows = [line.split() for line in slurm.call("sinfo", "-h", "-o", "%P %a %F %l").splitlines()]
+    up: list[str] = []
+    for row in rows:
+        if row[1:2] == ["up"]:
+            busy, idle, _, every = row[2].split("/")
+            up.append(f"{row[0]} (of {every} nodes {busy} busy, {idle} idle; limit {row[3]})")
     if not up:
         raise LookupError("none is up: `sinfo` shows more")
     return ", ".join(up[:6]) + (f" and {len(up) - 6} more" if len(up) > 6 else "")
@@ -43,15 +70,15 @@ def _partitions(slurm: Slurm) -> str:
 def _trial(slurm: Slurm, asked: Mapping[str, Any]) -> str:
     defaults = configured()
     given = {key: value for key, value in asked.items() if key != "overrides"}
-    SlurmBackend(slurm, "doctor", "/doctor", defaults).preflight([given])
-    shown = ", ".join(sorted(defaults.keys() | given.keys()))
+    SlurmBackend(slurm, "doctor", "/doctor", defaults).trial(given)
+    shown = ", ".join(sorted(key.removesuffix("_s") for key in defaults.keys() | given.keys()))
     return "it would take a job" + (f" with {shown}" if shown else ", with nothing asked for")
 
 
 def _accounting(slurm: Slurm) -> str:
-    kind = slurm.configuration().get("AccountingStorageType", "none")
-    age = slurm.configuration().get("MinJobAge", "?")
-    if kind.endswith(("none", "(null)")):
-        raise LookupError(f"none: what became of a job is known for {age} after its end")
+    why = forgets(slurm)
+    if why:
+        age = slurm.configuration().get("MinJobAge", "?")
+        raise LookupError(f"{why}: what became of a job is known for {age} after its end")
     slurm.call("sacct", "-X", "-n", "-S", "now")
-    return kind.rpartition("/")[2]
+    return slurm.configuration()["AccountingStorageType"].rpartition("/")[2]

@@ -37,25 +37,10 @@ def configured() -> dict[str, Any]:
     from sweeper.grid.nodes import Problems
     from sweeper.grid.slurm import read_defaults
 
-    path = os.path.join(
-        os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"),
-        "sweeper",
-        "config.toml",
-    )
-    try:
-        with open(path, "rb") as file:
-            import tomllib
-
-            document = tomllib.load(file)
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise EnvironmentFailure(f"{path}: {error}") from error
     problems = Problems()
-    found = read_defaults(document.get("slurm") or {}, problems)
+    found = read_defaults(problems)
     if problems:
-        lines = problems.error().problems
-        raise EnvironmentFailure("\n".join(f"{path}: {line}" for line in lines))
+        raise EnvironmentFailure("\n".join(problems.error().problems))
     return found
 
 

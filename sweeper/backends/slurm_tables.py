@@ -12,13 +12,15 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 from sweeper.backends.base import JobSpec, JobState
 from sweeper.backends.slurm_commands import Job, status_of
 from sweeper.errors import EnvironmentFailure, Unreachable
 
 __all__ = ["Tables"]
+
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError)
 
 
 class Tables:
@@ -79,26 +81,48 @@ class Tables:
         index = ".%a" if len(jobs) > 1 else ""
         return f"{os.path.join(self.place, name).replace('%', '%%')}{index}.out"
 
+    def spent(self, over: Set[str], well: Set[str]) -> Iterator[list[str]]:
+        """For each table whose runs are all `over`: its file, and those that the jobs of runs that
+        ended `well` have printed to."""
+        there = set(os.listdir(self.place)) if os.path.isdir(self.place) else set[str]()
+        for name in sorted(name for name in there if name.endswith(".json")):
+            table = name.removesuffix(".json")
+            try:
+                runs = [token.rpartition("-a")[0] for token in self._tokens(table)]
+            except _UNREADABLE:
+                continue  # nobody knows whose it is
+            if over >= set(runs):
+                outs = [f"{table}.{index}.out" for index in range(len(runs))]
+                pairs = zip([f"{table}.out"] if len(runs) == 1 else outs, runs, strict=True)
+                printed = [out for out, run in pairs if run in well and out in there]
+                yield [os.path.join(self.place, each) for each in (name, *printed)]
+
     def token(self, job: Job) -> str | None:
         """The token that a job was submitted for. Raises `Unreachable` when its table cannot be
-        read: then nobody knows. None for one that has ended and whose table is gone."""
+        read: then nobody knows. None where that is gone, and the job has ended or will not find
+        what to do."""
         if job.token is not None:
             return job.token
-        if job.table not in self._known:
-            try:
-                with open(self.path(job.table), encoding="utf-8") as file:
-                    tasks = json.load(file)["tasks"]
-                self._known[job.table] = [str(task["token"]) for task in tasks]
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                gone = isinstance(error, FileNotFoundError)
-                if gone and status_of(job).state is JobState.ENDED:
-                    return None
-                raise Unreachable(
-                    f"slurm: which runs the array {job.id} has is not known without "
-                    f"{self.path(job.table)}: {error}"
-                ) from error
-        tokens = self._known[job.table]
+        try:
+            tokens = self._tokens(job.table)
+        except _UNREADABLE as error:
+            gone = isinstance(error, FileNotFoundError)
+            if gone and status_of(job).state is not JobState.RUNNING:
+                return None
+            raise Unreachable(
+                f"slurm: which run {job.id} is at work on is not known without "
+                f"{self.path(job.table)} ({type(error).__name__}): `scancel "
+                f"{job.id.partition('_')[0]}`, if that array is not needed"
+            ) from error
         return tokens[job.task] if job.task < len(tokens) else None
+
+    def _tokens(self, table: str) -> Sequence[str]:
+        """What a table lists. Raises one of `_UNREADABLE`."""
+        if table not in self._known:
+            with open(self.path(table), encoding="utf-8") as file:
+                tasks = json.load(file)["tasks"]
+            self._known[table] = [str(task["token"]) for task in tasks]
+        return self._known[table]
 
     def printed(self, job: Job) -> Iterator[str]:
         """The lines that a job printed, as far as they are here."""

@@ -6,6 +6,10 @@
 - on a store that is elsewhere, parts of files that are there as a whole as well;
 - copies on this machine (`<home>/spool`) of what is in such a store; what is not in the store yet
   is told, and stays;
+- what was handed to Slurm (`<sweep>/slurm`), of runs that are over; what the jobs of those that
+  have failed printed stays;
+- what launchers that are no more left on this machine: environments of runs (`<home>/environments`)
+  of sweeps of which nothing runs, logs (`<home>/launchers`);
 - asked for by `--attempts`: rollouts and transcripts of runs that succeeded, of iterations that a
   later attempt has written again, so that no reader looks at them any more.
 
@@ -23,6 +27,7 @@ from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from sweeper.backends.slurm_tables import Tables
 from sweeper.engine.home import home
 from sweeper.errors import NotFound, StoreError
 from sweeper.reading.choosing import chosen, open_registry
@@ -57,10 +62,11 @@ def gc(arguments: Namespace) -> int:
     registry = open_registry(arguments)
     runs = chosen(registry, arguments)
     before = time.time() - arguments.days * 86400
-    found = [*_caches(before), *_snapshots(registry, before)]
+    found = [*_caches(before), *_snapshots(registry, before), *_of_launchers(before)]
     for root in registry.roots:
         found += _temporaries(root, before)
     found += [waste for run in runs for waste in _left_parts(run)]
+    found += _submissions(runs, before)
     spooled, unsynced = _spooled(before)
     found += spooled
     if arguments.attempts:
@@ -116,6 +122,18 @@ def _snapshots(registry: Registry, before: float) -> Iterator[Waste]:
             yield Waste(folder, "code that no sweep here names", _size(folder))
 
 
+def _of_launchers(before: float) -> Iterator[Waste]:
+    from sweeper.launcher.environment import unused
+
+    for path in unused():
+        with contextlib.suppress(FileNotFoundError):
+            yield Waste(path, "the environment of runs that are over", os.path.getsize(path))
+    with contextlib.suppress(OSError), os.scandir(os.path.join(home(), "launchers")) as logs:
+        for log in logs:
+            if log.stat().st_mtime < before:
+                yield Waste(log.path, "the log of a launcher that is no more", log.stat().st_size)
+
+
 def _temporaries(root: str, before: float) -> Iterator[Waste]:
     """Of writers on this machine that are dead, or so old that any writer is."""
     top = open_store(root).local_path("")
@@ -165,6 +183,23 @@ def _left_parts(run: RecordedRun) -> Iterator[Waste]:
             if whole != inner and whole in run.files.entries():
                 for entry in run.files.inside(inner):
                     yield _in(run.store, entry.path, "the whole file is there", entry.size)
+
+
+def _submissions(runs: Iterable[RecordedRun], before: float) -> Iterator[Waste]:
+    over: dict[str, set[str]] = {}
+    well: set[str] = set()
+    for run in runs:
+        if isinstance(run, SweepRun) and run.state in _OVER:
+            over.setdefault(f"{run.store.root}/{run.sweep}", set()).add(run.id)
+            if run.state is State.SUCCEEDED:
+                well.add(run.id)
+    for folder, ids in over.items():
+        for paths in Tables(folder).spent(ids, well & ids):
+            with contextlib.suppress(OSError):
+                found = [(path, os.stat(path)) for path in paths]
+                if max(status.st_mtime for _, status in found) < before:
+                    for path, status in found:
+                        yield Waste(path, "handed to Slurm, for runs that are over", status.st_size)
 
 
 def _in(store: Store, path: str, why: str, size: int) -> Waste:

@@ -8,7 +8,6 @@ from what is measured.
 """
 
 import argparse
-import importlib.util
 import json
 import os
 import signal
@@ -18,13 +17,15 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 from sweeper.backends.base import JobSpec, JobState
 from sweeper.backends.slurm import SlurmBackend
 from sweeper.backends.slurm_commands import Slurm
 from sweeper.command import worker_command
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from support.slurm import Cluster, missing
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
@@ -45,15 +46,6 @@ print(time.perf_counter() - begun)
 """
 
 
-def support() -> ModuleType:
-    path = Path(__file__).parents[1] / "support" / "slurm.py"
-    spec = importlib.util.spec_from_file_location("slurm_support", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def jobs_of(folder: str, count: int, **asked: object) -> list[JobSpec]:
     tokens = [f"{number:012x}-a1" for number in range(count)]
     return [JobSpec(t, t, worker_command(folder, t), folder, asked) for t in tokens]
@@ -70,17 +62,17 @@ def timed(action: Callable[[], object]) -> float:
     return time.perf_counter() - begun
 
 
-def by_hand(cluster: Any, count: int) -> float:
+def by_hand(cluster: Cluster, count: int) -> float:
     command = ("sbatch", "--parsable", "--export=NONE", "-o", "/dev/null", "--wrap", "true")
     return timed(lambda: [cluster.run(*command) for _ in range(count)])
 
 
-def one_array(cluster: Any, count: int) -> float:
+def one_array(cluster: Cluster, count: int) -> float:
     command = ["sbatch", "--export=NONE", "-o", "/dev/null", f"--array=0-{count - 1}"]
     return timed(lambda: cluster.run(*command, "--wrap", "true"))
 
 
-def submitit(cluster: Any, python: str, count: int, how: str) -> float:
+def submitit(cluster: Cluster, python: str, count: int, how: str) -> float:
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [python, "-c", SUBMITIT, str(count), folder, how],
@@ -104,11 +96,10 @@ def main() -> None:
         result[name] = round(seconds, 3)
         print(f"{name}: {seconds:.3f} s", flush=True)
 
-    module = support()
-    if module.missing():
+    if missing():
         print("no Slurm here: `make slurm` gets it")
         return
-    with module.Cluster(nodes=4, cpus=4) as cluster, tempfile.TemporaryDirectory() as top:
+    with Cluster(nodes=4, cpus=4) as cluster, tempfile.TemporaryDirectory() as top:
         os.environ["SLURM_CONF"] = str(cluster.config)
         cluster.run("scontrol", "update", "partitionname=main", "state=down")
 

@@ -1,11 +1,14 @@
-"""A thousand runs on a real Slurm, in an array of which 16 tasks are at work at once, while the
-launcher is killed and the controller restarted; and the ledger afterwards.
+"""Many runs on a real Slurm, in an array of which so many tasks are at work at once, while the
+launcher is killed and the controller goes away for a while; and the ledger afterwards.
 
     python tests/chaos/slurm_array.py [--runs 1000] [--throttle 16] [--kills 5]
+    python tests/chaos/slurm_array.py --outage 75 --runs 32 --steps 50 --seconds 100 --kills 0
+
+While the controller is away a worker stands still, for longer than the lease: nobody is there who
+could say whether its job is gone.
 """
 
 import argparse
-import importlib.util
 import json
 import os
 import random
@@ -15,10 +18,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
+import psutil
 from harness.ledger import judge, read_ledger
 
 from sweeper.errors import EnvironmentFailure
@@ -26,34 +29,66 @@ from sweeper.states import fold
 from sweeper.store.files import LocalStore
 from sweeper.store.sweeps import read_events
 
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from support.slurm import Cluster
+
 HERE = Path(__file__).resolve().parent
-STEPS = 2
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+AWAY_AT = 60.0
+"""When the controller is stopped."""
 
 
-def support() -> ModuleType:
-    path = HERE.parent / "support" / "slurm.py"
-    spec = importlib.util.spec_from_file_location("slurm_support", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+class Outage:
+    """The controller's absence: once, for so many seconds, and what was seen meanwhile."""
 
+    def __init__(self, cluster: Cluster, folder: Path, seconds: float) -> None:
+        self._cluster, self._folder, self._seconds = cluster, folder, seconds
+        self._from = time.monotonic() + AWAY_AT
+        self._still: list[psutil.Process] = []
+        self._rows = 0
+        self.told: str | None = None
+        self.away = self.over = False
 
-def store_has(folder: Path) -> bool:
-    """Whether everything is on record as submitted: from then on there is one array."""
-    waiting = json.loads((folder / "grid.yaml").read_text())["seeds"]
-    return len(list((folder / "sweeps" / "toys" / "state").glob("*/1.submitted.json"))) >= waiting
+    def look(self) -> None:
+        """Begin or end it, when its time has come."""
+        now = time.monotonic()
+        if self.over or now < self._from:
+            return
+        if not self.away:
+            self.away = True
+            self._cluster.kill("slurmctld", signal.SIGTERM)
+            self._rows = self._done()
+            self._still = self._cluster.steps()[0].children(recursive=True)
+            for process in self._still:
+                process.suspend()
+        self._listen()
+        if now > self._from + self._seconds:
+            rows = self._done() - self._rows
+            print(f"controller away for {now - self._from:.0f} s, {rows} rows meanwhile")
+            print(f"the launcher: {self.told}")
+            self._cluster.start_controller()
+            for process in self._still:
+                with suppress(psutil.Error):
+                    process.resume()
+            self.away, self.over = False, True
+
+    def _listen(self) -> None:
+        """What the launcher publishes."""
+        with suppress(OSError, ValueError):
+            path = self._folder / "sweeps" / "toys" / "launcher" / "observations.json"
+            self.told = json.loads(path.read_text())["unreachable"] or self.told
+
+    def _done(self) -> int:
+        return len(read_ledger(self._folder / "ledger"))
 
 
 class Driver:
     """Launches the sweep in `folder` until it is over, and disturbs it meanwhile."""
 
-    def __init__(self, cluster: Any, folder: Path, kills: int, seed: int) -> None:
-        self.cluster, self.folder = cluster, folder
-        chance = random.Random(seed)
-        self.due = [chance.uniform(2, 40) for _ in range(kills)]
-        self.restart_at = time.monotonic() + 60
+    def __init__(self, cluster: Cluster, folder: Path, outage: Outage, kills: list[float]) -> None:
+        self.cluster, self.folder, self.outage = cluster, folder, outage
+        self.due = sorted(time.monotonic() + seconds for seconds in kills)
         self.most = self.kills = 0
 
     def drive(self) -> None:
@@ -71,42 +106,47 @@ class Driver:
             )
             self._disturb(launcher)
             if launcher.returncode == EnvironmentFailure.exit_code and refused < 5:
-                refused += 1  # the controller was on its way; a user would try again, too
+                # The controller was away, or on its way; a user would try again, too.
+                refused += not self.outage.away
                 time.sleep(2)
             elif launcher.returncode != -signal.SIGKILL:
                 return
 
     def _disturb(self, launcher: "subprocess.Popen[bytes]") -> None:
-        kill_at = float("inf")
         while launcher.poll() is None:
             running = self.cluster.run(
                 "squeue", "-h", "-r", "-t", "running", "-o", "%i", check=False
             )
             self.most = max(self.most, len(running.splitlines()))
-            if time.monotonic() > self.restart_at:
-                self.restart_at = float("inf")
-                self.cluster.kill("slurmctld", signal.SIGTERM)
-                self.cluster.start_controller()
-            if self.due and store_has(self.folder) and kill_at == float("inf"):
-                kill_at = time.monotonic() + self.due.pop()  # of an array that is handed in
-            if time.monotonic() > kill_at:
+            self.outage.look()
+            if self.due and time.monotonic() > self.due[0] and self._submitted():
+                del self.due[0]
                 launcher.kill()
                 launcher.wait()
                 self.kills += 1
             time.sleep(0.5)
 
+    def _submitted(self) -> bool:
+        """Whether everything is on record as submitted: from then on there is one array."""
+        waiting = json.loads((self.folder / "grid.yaml").read_text())["seeds"]
+        state = self.folder / "sweeps" / "toys" / "state"
+        return len(list(state.glob("*/1.submitted.json"))) >= waiting
 
-def write_grid(folder: Path, runs: int, throttle: int) -> None:
+
+def write_grid(folder: Path, options: argparse.Namespace) -> None:
     """A sweep of so many runs of the toy."""
-    rows = folder / "ledger"
-    toy = [sys.executable, str(HERE / "harness" / "toy.py"), str(rows), str(STEPS), "0.2"]
+    toy = [sys.executable, str(HERE / "harness" / "toy.py"), str(folder / "ledger")]
     grid = {
         "name": "toys",
-        "command": [*toy, "plain", "{log_path}"],
+        "command": [*toy, str(options.steps), str(options.seconds), "plain", "{log_path}"],
         "service": "none",
         "base": {"a": 1},
-        "seeds": runs,
-        "launch": {"backend": "slurm", "max_parallel": runs, "slurm": {"throttle": throttle}},
+        "seeds": options.runs,
+        "launch": {
+            "backend": "slurm",
+            "max_parallel": options.runs,
+            "slurm": {"throttle": options.throttle},
+        },
     }
     (folder / "grid.yaml").write_text(json.dumps(grid))
 
@@ -115,35 +155,41 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--throttle", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=0.2, help="that a run takes")
     parser.add_argument("--kills", type=int, default=5)
+    parser.add_argument("--outage", type=float, default=0.0, help="seconds without a controller")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    with tempfile.TemporaryDirectory() as top, support().Cluster(nodes=4, cpus=8) as cluster:
+    chance = random.Random(options.seed)
+    kills = [chance.uniform(5, AWAY_AT + options.outage) for _ in range(options.kills)]
+    with tempfile.TemporaryDirectory() as top, Cluster(nodes=4, cpus=8) as cluster:
         folder = Path(top)
-        write_grid(folder, options.runs, options.throttle)
+        write_grid(folder, options)
         begun = time.monotonic()
-        driver = Driver(cluster, folder, options.kills, options.seed)
+        outage = Outage(cluster, folder, options.outage)
+        driver = Driver(cluster, folder, outage, kills)
         driver.drive()
         took = time.monotonic() - begun
         print(f"{options.runs} runs, throttle {options.throttle}, {took:.0f} s")
-        again = "not restarted" if driver.restart_at < float("inf") else "restarted once"
-        print(f"launcher killed {driver.kills} times, controller {again}")
-        good = told(folder, options.runs)
+        print(f"launcher killed {driver.kills} times")
         print(f"at most {driver.most} jobs at work at once")
-        return 0 if good and driver.most <= options.throttle else 1
+        good = agreed(folder, options.steps, options.runs)
+        disturbed = outage.over and (outage.told or not options.outage)
+        return 0 if good and disturbed and driver.most <= options.throttle else 1
 
 
-def told(folder: Path, runs: int) -> bool:
+def agreed(folder: Path, steps: int, runs: int) -> bool:
     """Whether the ledger agrees with the events; prints how far."""
     store = LocalStore(str(folder / "sweeps"))
     done = read_ledger(folder / "ledger")
-    verdict = judge(store, "toys", done, STEPS, once=True)
+    verdict = judge(store, "toys", done, steps, once=True)
     states = Counter(fold(found).state.value for found in read_events(store, "toys").values())
     arrays = len(list((folder / "sweeps" / "toys" / "slurm").glob("*.json")))
     print(
         f"{arrays} submissions, states {dict(states)}, rows in the ledger {len(done)} of "
-        f"{STEPS * runs}; lost {len(verdict.lost)}, doubled {len(verdict.doubled)}, "
+        f"{steps * runs}; lost {len(verdict.lost)}, doubled {len(verdict.doubled)}, "
         f"wrong {len(verdict.wrong)}"
     )
     return verdict.good

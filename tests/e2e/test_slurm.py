@@ -1,7 +1,6 @@
 """Sweeps on a real Slurm of four nodes: to their end, and through what a cluster does to them. A
 ledger outside the program says what was really done."""
 
-import importlib.util
 import json
 import os
 import shutil
@@ -9,30 +8,23 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
+from harness.ledger import judge, read_ledger
+from harness.real import until
+
+from sweeper.store.files import LocalStore
 
 pytestmark = pytest.mark.e2e
 
-CHAOS = Path(__file__).parents[1] / "chaos" / "harness"
-TOY = CHAOS / "toy.py"
-
-
-def _load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"slurm_{name}", CHAOS / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-ledger = _load("ledger")
+TOY = Path(__file__).parents[1] / "chaos" / "harness" / "toy.py"
+_until = partial(until, seconds=90)
 
 
 class Sweep:
@@ -83,14 +75,12 @@ class Sweep:
         return output
 
     def done(self) -> list[tuple[str, int, int]]:
-        return ledger.read_ledger(self.rows)
+        return read_ledger(self.rows)
 
     def judge(self, **options: Any) -> None:
         """Nothing lost, doubled or wrong, by the ledger."""
-        from sweeper.store.files import LocalStore
-
         store = LocalStore(str(self.folder / "sweeps"))
-        verdict = ledger.judge(store, "toys", self.done(), self.steps, **options)
+        verdict = judge(store, "toys", self.done(), self.steps, **options)
         assert verdict.good, verdict
 
     def states(self) -> dict[str, dict[str, Any]]:
@@ -101,6 +91,15 @@ class Sweep:
     def end_any(process: subprocess.Popen[str]) -> str:
         return process.communicate(timeout=60)[0]
 
+    def told(self) -> str:
+        """What the launcher publishes of a backend that it waits for."""
+        path = self.folder / "sweeps" / "toys" / "launcher" / "observations.json"
+        return str(json.loads(path.read_text())["unreachable"]) if path.exists() else ""
+
+    def tables(self) -> int:
+        """How many submissions are on record."""
+        return len(list(self.folder.glob("sweeps/toys/slurm/*.json")))
+
     def queue(self, *fields: str) -> list[str]:
         lines = self.cluster.run("squeue", "-h", "-r", "-o", " ".join(fields))
         return lines.splitlines()
@@ -110,13 +109,6 @@ class Sweep:
 def sweep(tmp_path: Path, slurm: Any) -> Iterator[Sweep]:
     yield Sweep(tmp_path, slurm)
     slurm.run("scancel", "--me")
-
-
-def _until(condition: Callable[[], object], what: str = "waited in vain") -> None:
-    deadline = time.monotonic() + 90
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
 
 
 def test_a_sweep_on_four_nodes_to_its_end(sweep: Sweep) -> None:
@@ -153,6 +145,20 @@ def test_a_cluster_that_would_never_take_the_jobs(sweep: Sweep) -> None:
     assert not (sweep.folder / "sweeps" / "toys" / "sweep.json").exists()
 
 
+def test_a_partition_that_takes_nothing_for_now(sweep: Sweep) -> None:
+    sweep.write(1, 1, 0.1, slurm={"partition": "urgent", "time": "5m"})
+    look = ("doctor", "--backend", "slurm", "--grid", "grid.yaml")
+    sweep.cluster.run("scontrol", "update", "partitionname=urgent", "state=inactive")
+    try:
+        assert "inactive or drain" in sweep.run("launch", "grid.yaml", "--wait", code=6)
+        assert "inactive or drain" in sweep.run(*look, code=6)
+    finally:
+        sweep.cluster.run("scontrol", "update", "partitionname=urgent", "state=up")
+    found = sweep.run(*look)
+    assert "it would take a job with partition, time" in found
+    assert "main* (of 4 nodes 0 busy, 4 idle; limit infinite)" in found
+
+
 def test_a_configuration_file_with_a_mistake(sweep: Sweep) -> None:
     file = Path(os.environ["XDG_CONFIG_HOME"]) / "sweeper" / "config.toml"
     file.parent.mkdir(parents=True)
@@ -173,11 +179,19 @@ def test_the_engine_is_not_here(sweep: Sweep) -> None:
     assert "SWEEPER_ENGINE_URL" in sweep.run("launch", "grid.yaml", "--wait", code=2)
 
 
+def test_lines_of_setup_that_end_the_script(sweep: Sweep) -> None:
+    sweep.write(1, 1, 0.1, slurm={"setup": ["echo no such module", "exit 3"]})
+    sweep.run("launch", "grid.yaml", "--wait", code=3)
+    (run,) = sweep.states().values()
+    ended = "start: its batch script ended before the worker: no such module"
+    assert (run["state"], run["reason"], sweep.done()) == ("failed", ended, [])
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_launcher_killed_while_it_submits(sweep: Sweep, when: str) -> None:
     sweep.write(6, 2, 0.2)
     kill = "kill -9 $PPID"
-    first, last = (kill, "") if when == "before" else ("", kill)
+    first, last = (f"{kill}; exit 1", "") if when == "before" else ("", kill)
     path = _wrapper(
         sweep.folder,
         "sbatch",
@@ -187,8 +201,7 @@ def test_a_launcher_killed_while_it_submits(sweep: Sweep, when: str) -> None:
     sweep.run("launch", "grid.yaml", "--wait")
     sweep.judge(once=True)
     # Before: the array was never handed in. After: it was, and found.
-    everything = sweep.cluster.run("squeue", "-h", "-t", "all", "--me", "-o", "%j")
-    assert len({line for line in everything.splitlines() if line.startswith("toys.")}) >= 1
+    assert sweep.tables() == (2 if when == "before" else 1)
 
 
 def test_a_submission_that_was_accepted_and_timed_out(sweep: Sweep) -> None:
@@ -207,7 +220,34 @@ def test_a_submission_that_was_accepted_and_timed_out(sweep: Sweep) -> None:
     assert (sweep.folder / "sbatch.once").read_text() == ""  # it was not handed in again
 
 
-def test_squeue_down_for_a_while(sweep: Sweep) -> None:
+def test_a_limit_on_submitted_jobs(sweep: Sweep) -> None:
+    """In Slurm's words, while a file is there."""
+    sweep.write(4, 2, 0.2)
+    limit = "AssocMaxSubmitJobLimit"
+    path = _wrapper(
+        sweep.folder,
+        "sbatch",
+        '[ -e $once ] || exec $real "$@"\n'
+        f'echo "$*" >> $once\necho "sbatch: error: {limit}" >&2\n'
+        'echo "sbatch: error: Batch job submission failed: Job violates the policy" >&2\nexit 1\n',
+    )
+    full = sweep.folder / "sbatch.once"
+    full.touch()
+    launcher = sweep.start("launch", "grid.yaml", "--wait", path=path)
+    _until(lambda: limit in sweep.told())
+    time.sleep(3)  # of many steps, in which sbatch is left alone
+    launcher.kill()
+    assert launcher.communicate()[0].count(limit) == 1
+    calls = full.read_text().splitlines()
+    assert ["--array=0-3" in calls[1], "--array=0-1" in calls[2], len(calls)] == [True, True, 4]
+    assert "--test-only" in calls[0] and sweep.tables() == 0
+    full.unlink()
+    sweep.run("launch", "grid.yaml", "--wait", path=path)
+    sweep.judge(once=True)
+
+
+def test_squeue_down_for_longer_than_a_lease(sweep: Sweep) -> None:
+    """While a worker stands still, of which nobody can say whether it is gone."""
     sweep.write(4, 5, 4.0, lease="15s")
     message = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
     path = _wrapper(
@@ -216,9 +256,14 @@ def test_squeue_down_for_a_while(sweep: Sweep) -> None:
     launcher = sweep.start("launch", "grid.yaml", "--wait", path=path)
     _until(lambda: len(sweep.done()) >= 4)
     (sweep.folder / "squeue.once").touch()
-    published = sweep.folder / "sweeps" / "toys" / "launcher" / "observations.json"
-    _until(lambda: "Unable to contact" in str(json.loads(published.read_text())["unreachable"]))
-    assert {run["state"] for run in sweep.states().values()} <= {"running", "succeeded"}
+    still = sweep.cluster.steps()[0].children(recursive=True)
+    for process in still:
+        process.suspend()
+    _until(lambda: "Unable to contact" in sweep.told())
+    time.sleep(18)
+    assert {run["state"] for run in sweep.states().values()} == {"running", "succeeded"}
+    for process in still:
+        process.resume()
     _until(lambda: len(sweep.done()) == 20)
     (sweep.folder / "squeue.once").unlink()
     sweep.end(launcher)
@@ -279,10 +324,6 @@ def test_a_node_that_dies(sweep: Sweep, alone: bool) -> None:
             assert sum(row[:2] == (run, 1) for row in rows) < 32
 
 
-def _submissions(sweep: Sweep) -> int:
-    return len(list(sweep.folder.glob("sweeps/toys/slurm/*.json")))
-
-
 def test_told_to_stop_requeued_and_resumed(sweep: Sweep) -> None:
     """By an operator, and by the signal that Slurm sends before the time limit, each for one task
     of an array: the last has the array's own number. And one that somebody cancels by Slurm's own
@@ -300,7 +341,7 @@ def test_told_to_stop_requeued_and_resumed(sweep: Sweep) -> None:
     attempts = {run: max(a for r, a, _ in sweep.done() if r == run) for run, _, _ in sweep.done()}
     assert sorted(attempts.values()) == [1, 2, 2, 2]
     assert len(sweep.done()) <= 4 * 10 + 3  # each went on where it was
-    assert _submissions(sweep) == 2
+    assert sweep.tables() == 2
 
 
 def test_preempted_and_resumed(sweep: Sweep) -> None:
@@ -314,7 +355,7 @@ def test_preempted_and_resumed(sweep: Sweep) -> None:
     sweep.judge(resumes=True)
     assert {max(a for r, a, _ in sweep.done() if r == run) for run, _, _ in sweep.done()} == {2}
     assert len(sweep.done()) <= 3 * 20 + 3
-    assert _submissions(sweep) == 1
+    assert sweep.tables() == 1
 
 
 def test_what_a_user_cancels(sweep: Sweep) -> None:
@@ -343,3 +384,45 @@ def test_the_quickstart_with_the_engine_over_loopback_and_its_report(
     sweep.run("analyze", "quickstart")
     (report,) = (sweep.folder / "sweeps" / "quickstart").rglob("report.json")
     assert json.loads(report.read_text())["schema"] >= 1
+
+
+@pytest.fixture
+def enforcing(
+    slurm_support: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[Any]:
+    """A cluster that looks, every second, how much memory jobs have, and kills those with too
+    much; without control groups."""
+    more = (
+        "JobAcctGatherType=jobacct_gather/linux\nJobAcctGatherFrequency=task=1\n"
+        "JobAcctGatherParams=OverMemoryKill\nSelectTypeParameters=CR_CPU_Memory\n"
+    )
+    with slurm_support.Cluster(nodes=1, cpus=8, more=more) as cluster:
+        monkeypatch.setenv("SLURM_CONF", str(cluster.config))
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+        yield cluster
+
+
+def test_out_of_memory_and_out_of_time(enforcing: Any, tmp_path: Path) -> None:
+    """Each kills the worker with all that is there: only Slurm knows which it was."""
+    program = (
+        "import signal, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "open(sys.argv[2], 'w').close()\ntaken = b'x' * (int(sys.argv[1]) << 20)\ntime.sleep(600)"
+    )
+    sweep = Sweep(tmp_path, enforcing)
+    grid = {
+        "name": "toys",
+        "command": [sys.executable, "-c", program, "{megabytes}", "{log_path}/there"],
+        "service": "none",
+        "grid": {"megabytes": [1, 400]},
+        "launch": {"backend": "slurm", "grace": "1m", "slurm": {"mem": "200M", "time": "5m"}},
+    }
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump(grid))
+    launcher = sweep.start("launch", "grid.yaml", "--wait")
+    _until(lambda: len(list(tmp_path.glob("sweeps/toys/runs/*/there"))) == 2)
+    _until(lambda: len(sweep.queue("%i")) == 1)
+    (job,) = sweep.queue("%i")
+    enforcing.run("scontrol", "update", f"jobid={job}", "endtime=now")
+    sweep.end(launcher, code=3)
+    found = {run["config"]["megabytes"]: run for run in sweep.states().values()}
+    assert {run["state"] for run in found.values()} == {"failed"}
+    assert [found[megabytes]["reason"] for megabytes in (1, 400)] == ["timeout", "oom"]

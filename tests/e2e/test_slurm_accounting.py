@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from sweeper.backends import open_backend
+from sweeper.backends import open_backend, slurm_doctor
 from sweeper.backends.base import JobSpec, JobState
+from sweeper.backends.slurm_commands import Full
+from sweeper.errors import Unreachable
 
 pytestmark = pytest.mark.e2e
 
@@ -29,29 +31,79 @@ def accounted(
         yield cluster
 
 
-def test_jobs_that_slurmctld_has_forgotten(accounted: Any, tmp_path: Path) -> None:
-    folder = tmp_path / "sweep"
-    folder.mkdir()
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "sweep").mkdir()
+    return tmp_path / "sweep"
 
-    def job(token: str, code: int) -> JobSpec:
-        argv = [sys.executable, "-c", f"raise SystemExit({code})", str(folder), token]
-        return JobSpec(token, "a title", argv, str(folder), {})
 
-    backend = open_backend("slurm", "sweep", str(folder))
-    backend.submit([job("aaaaaaaaaaaa-a1", 3), job("bbbbbbbbbbbb-a1", 0)])
-    backend.submit([job("cccccccccccc-a1", 5)])
-    tokens = ["aaaaaaaaaaaa-a1", "bbbbbbbbbbbb-a1", "cccccccccccc-a1"]
+def _job(folder: Path, token: str, code: int, **asked: object) -> JobSpec:
+    argv = [sys.executable, "-c", f"raise SystemExit({code})", str(folder), token]
+    return JobSpec(token, "a title", argv, str(folder), asked)
+
+
+def _forgotten(cluster: Any) -> None:
+    """MinJobAge, looked at now and then."""
     deadline = time.monotonic() + 120
-    while accounted.run("squeue", "-h", "-t", "all"):  # MinJobAge, looked at now and then
+    while cluster.run("squeue", "-h", "-t", "all"):
         assert time.monotonic() < deadline
         time.sleep(0.5)
+
+
+def test_jobs_that_slurmctld_has_forgotten(accounted: Any, folder: Path) -> None:
+    backend = open_backend("slurm", "sweep", str(folder))
+    backend.submit([_job(folder, "aaaaaaaaaaaa-a1", 3), _job(folder, "bbbbbbbbbbbb-a1", 0)])
+    backend.submit([_job(folder, "cccccccccccc-a1", 5)])
+    tokens = ["aaaaaaaaaaaa-a1", "bbbbbbbbbbbb-a1", "cccccccccccc-a1"]
+    _forgotten(accounted)
     other = open_backend("slurm", "sweep", str(folder))
     found = other.poll([*tokens, "dddddddddddd-a1"])
     assert [found[token].state for token in tokens] == [JobState.ENDED] * 3
     assert [found[token].code for token in tokens] == [3, 0, 5]
     assert found["dddddddddddd-a1"].state is JobState.ABSENT
     assert set(other.find(tokens)) == set(tokens)
-    # Where it does not answer, what slurmctld says stands alone.
+    # Where it does not answer nobody knows, and what slurmctld has is not for that token.
     accounted.kill("slurmdbd")
     late = open_backend("slurm", "sweep", str(folder))
-    assert late.poll(tokens)[tokens[0]].state is JobState.ABSENT
+    for ask in (late.poll, late.find):
+        with pytest.raises(Unreachable, match="Problem talking to the database"):
+            ask(tokens)
+
+
+def test_without_comments_it_is_no_help(accounted: Any, folder: Path) -> None:
+    looks = {name: look for name, _, look in slurm_doctor.looks(None)}
+    assert looks["accounting"]() == "slurmdbd"
+    text = accounted.config.read_text()
+    accounted.config.write_text(text.replace("AccountingStoreFlags=job_comment\n", ""))
+    accounted.run("scontrol", "reconfigure")
+    looks = {name: look for name, _, look in slurm_doctor.looks(None)}
+    with pytest.raises(LookupError, match="AccountingStoreFlags=job_comment"):
+        looks["accounting"]()
+    token = "aaaaaaaaaaaa-a1"
+    open_backend("slurm", "sweep", str(folder)).submit([_job(folder, token, 3)])
+    _forgotten(accounted)
+    assert token not in accounted.run("sacct", "-X", "-n", "-P", "-o", "Comment")
+    late = open_backend("slurm", "sweep", str(folder))
+    assert late.poll([token])[token].state is JobState.ABSENT
+
+
+def test_as_many_jobs_as_a_user_may_have(accounted: Any, folder: Path) -> None:
+    """What fits goes in; then Slurm is left alone, and a trial is no obstacle."""
+    with accounted.config.open("a") as file:
+        file.write("AccountingStorageEnforce=associations,limits\n")
+    accounted.kill("slurmctld")
+    accounted.start_controller()
+    accounted.until_idle()
+    accounted.run("sacctmgr", "-i", "add", "account", "lab")
+    accounted.run("sacctmgr", "-i", "add", "user", accounted.user, "account=lab", "MaxSubmitJobs=3")
+    jobs = [_job(folder, f"{n:012x}-a1", 0, account="lab", extra=["--hold"]) for n in range(8)]
+    backend = open_backend("slurm", "sweep", str(folder))
+    with pytest.raises(Full, match="AssocMaxSubmitJobLimit"):
+        backend.submit(jobs)
+    found = backend.find([job.token for job in jobs])
+    assert len(found) == 3 and len(list(folder.glob("slurm/*.json"))) == 2
+    backend.preflight([{"account": "lab"}])
+    accounted.run("scancel", "--me")
+    with pytest.raises(Full):
+        backend.submit(jobs[3:4])
+    open_backend("slurm", "sweep", str(folder)).submit(jobs[3:4])

@@ -136,6 +136,7 @@ class Cluster:
     ) -> None:
         # Sockets lie here, whose paths may have 107 characters.
         self.top = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
+        self.user = pwd.getpwuid(os.getuid()).pw_name
         self.nodes, self.cpus, self.accounting, self._more = nodes, cpus, accounting, more
         self._settings = {
             "array": array, "remembered": remembered, "dead_after": dead_after,
@@ -204,22 +205,25 @@ class Cluster:
         key.write_bytes(os.urandom(128))
         key.chmod(0o400)
         host = socket.gethostname().split(".")[0]
-        user = pwd.getpwuid(os.getuid()).pw_name
         port, *ports = free_ports(1 + self.nodes)
-        text = CONFIG.format(top=self.top, host=host, user=user, port=port, **self._settings)
+        text = CONFIG.format(top=self.top, host=host, user=self.user, port=port, **self._settings)
         for number, its in enumerate(ports):
             text += (
                 f"NodeName=n{number} NodeAddr=127.0.0.1 NodeHostname={host} Port={its} "
                 f"CPUs={self.cpus} RealMemory=1000 State=UNKNOWN\n"
             )
-        self._user = user
         # What a login would give the user, for `--export=NONE`: the cache of it, which slurmd reads
         # instead of going through somebody's `.profile` for every job.
         cache = self.top / "state" / "env_cache"
         cache.mkdir()
-        given = {"HOME": str(Path.home()), "USER": user, "SHELL": "/bin/bash", "LANG": "C.UTF-8"}
+        given = {
+            "HOME": str(Path.home()),
+            "USER": self.user,
+            "SHELL": "/bin/bash",
+            "LANG": "C.UTF-8",
+        }
         given["PATH"] = "/usr/local/bin:/usr/bin:/bin"
-        (cache / user).write_text("".join(f"{key}={value}\n" for key, value in given.items()))
+        (cache / self.user).write_text("".join(f"{key}={value}\n" for key, value in given.items()))
         common = "Nodes=ALL MaxTime=INFINITE State=UP LLN=YES"
         text += f"PartitionName=main {common} Default=YES PriorityTier=1 GraceTime=10\n"
         text += f"PartitionName=urgent {common} PriorityTier=10 PreemptMode=OFF\n"
@@ -254,20 +258,20 @@ class Cluster:
         port, storage = free_ports(2)
         data = self.top / "mariadb"
         subprocess.run(
-            ["mariadb-install-db", f"--datadir={data}", f"--user={self._user}",
+            ["mariadb-install-db", f"--datadir={data}", f"--user={self.user}",
              "--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"],
             check=True, capture_output=True,
         )  # fmt: skip
         self._spawn(
             "mariadbd", "mariadbd", "--no-defaults", f"--datadir={data}",
             f"--socket={self.top}/mariadb.sock", f"--port={storage}", "--bind-address=127.0.0.1",
-            f"--user={self._user}", f"--pid-file={self.top}/mariadb.pid",
+            f"--user={self.user}", f"--pid-file={self.top}/mariadb.pid",
             "--innodb-buffer-pool-size=64M", "--innodb-flush-log-at-trx-commit=0",
             "--innodb-lock-wait-timeout=900",
         )  # fmt: skip
         until(lambda: _listens(storage), 60, "mariadbd")
         path = self.top / "slurmdbd.conf"
-        path.write_text(DATABASE.format(top=self.top, port=port, user=self._user, storage=storage))
+        path.write_text(DATABASE.format(top=self.top, port=port, user=self.user, storage=storage))
         path.chmod(0o600)
         with self.config.open("a") as file:
             file.write(ACCOUNTING.format(top=self.top, port=port))

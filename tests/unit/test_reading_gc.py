@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
+from sweeper.backends.base import JobSpec
+from sweeper.backends.slurm_tables import Tables
 from sweeper.cli import main
 from sweeper.engine.home import home
+from sweeper.launcher import environment
 from sweeper.store.files import LocalStore, Store, open_store
 from sweeper.worker.spool import place
 
@@ -105,3 +108,50 @@ def test_copies_go_and_what_is_in_no_store_yet_stays(
     assert "`sweeper sync dead --root s3://gone/x` brings it there" in capsys.readouterr().err
     left = {path.name for path in Path(old.root).iterdir() if path.is_dir()}
     assert left == {"young", "living", "dead"}
+
+
+def test_what_launchers_left_goes(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = {name: Path(environment.write(f"{store.root}/{name}", {})) for name in ("gone", "s")}
+    logs = Path(home(), "launchers")
+    logs.mkdir()
+    for name in ("old.log", "young.log"):
+        (logs / name).touch()
+    for path in (*kept.values(), logs / "old.log"):
+        os.utime(path, (1, 1))
+    found = ask(capsys, "gc", "--delete")["items"]
+    assert {item["path"] for item in found} >= {str(kept["gone"]), str(logs / "old.log")}
+    assert not kept["gone"].exists()
+    assert kept["s"].exists()  # a run is at work
+    assert [path.name for path in logs.iterdir()] == ["young.log"]
+
+
+def test_what_was_handed_to_slurm_goes_when_its_runs_are_over(
+    tmp_path: Path,
+    written: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SWEEPER_ROOT", str(tmp_path))
+    sweep = written.Written(tmp_path, "s", {"lr": [1, 2, 3]})
+    good, bad, open_ = (
+        sweep.run({"lr": lr}, 0, [{"step": 0}], end)
+        for lr, end in ((1, "succeeded"), (2, "failed"), (3, "claimed"))
+    )
+    sweep.save()
+    tables = Tables(str(tmp_path / "s"))
+    handed: dict[tuple[str, ...], str] = {}
+    for runs in ((good, bad), (good, open_), (bad,), (good,)):
+        jobs = [JobSpec(f"{run}-a1", "", [], "/", {}) for run in runs]
+        handed[runs] = tables.write(jobs, requeue=True)
+        for index in range(len(runs)):
+            Path(tables.output(handed[runs], jobs).replace("%a", str(index))).touch()
+    for path in Path(tables.place).iterdir():
+        if not path.name.startswith(handed[good,]):  # the only one that is young
+            os.utime(path, (time.time() - 90 * 86400,) * 2)
+    expected = {f"{handed[good, bad]}.json", f"{handed[good, bad]}.0.out", f"{handed[bad,]}.json"}
+    items = ask(capsys, "gc")["items"]
+    assert {Path(item["path"]).name for item in items} == expected
+    before = {path.name for path in Path(tables.place).iterdir()}
+    assert main(["gc", "--delete"]) == 0
+    assert {path.name for path in Path(tables.place).iterdir()} == before - expected

@@ -1,23 +1,18 @@
-"""What Slurm's answers mean, and what it is asked for."""
+"""What Slurm's answers mean, and how its backend goes by them."""
 
 import errno
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from sweeper.backends import slurm_commands, slurm_job, slurm_options
+from sweeper.backends import slurm_commands
 from sweeper.backends.base import JobSpec, JobState
 from sweeper.backends.slurm import SlurmBackend
+from sweeper.backends.slurm_accounting import Accounting, Patience
 from sweeper.backends.slurm_tables import Tables
-from sweeper.errors import EnvironmentFailure, GridError, Unreachable
-from sweeper.grid import parse_grid
-from sweeper.grid.aws_batch import read_aws_batch
-from sweeper.grid.nodes import Problems
-from sweeper.grid.slurm import asked_by, unmatched
-from sweeper.launcher import environment
+from sweeper.errors import EnvironmentFailure, Unreachable
 
 MARK = "0123456789abcdef"
 TABLE = "aaaaaaaaaaaa"
@@ -71,12 +66,23 @@ def test_only_the_sweeps_own_jobs_are_seen() -> None:
     ]
 
 
+def test_what_an_array_was_when_it_was_taken_back() -> None:
+    """As Slurm 22.05 shows it: the tasks that had begun, and one line for all the others."""
+    states = {"N/A": "CANCELLED", "0": "FAILED", "1": "RUNNING"}
+    lines = [_line("5", state, task=task, known="array") for task, state in states.items()]
+    jobs = slurm_commands.queue_of("\n".join(lines), MARK)
+    assert [(job.id, job.task) for job in jobs] == [("5_0", 0), ("5_1", 1)]
+
+
 def test_a_line_of_ours_that_cannot_be_read_is_no_absence() -> None:
     (job,) = slurm_commands.queue_of(_line("7", "PENDING", why="a|b"), MARK)
     assert job.reason == "a|b"
     for line in (_line("7", "RUNNING", known="cccc"), _line("7", "RUNNING").rpartition("|None")[0]):
         with pytest.raises(Unreachable, match="cannot be read"):
             slurm_commands.queue_of(line, MARK)
+    for index in ("N/A", "[3-7%2]", "1-3,...", ""):
+        with pytest.raises(Unreachable, match="which tasks"):
+            slurm_commands.queue_of(_line("7", "PENDING", task=index, known="array"), MARK)
 
 
 def test_what_accounting_says() -> None:
@@ -104,13 +110,21 @@ class FakeSlurm(slurm_commands.Slurm):
         super().__init__()
         self.answer, self.calls = answer, []
         self.refusal: str | None = None
+        self.room: int | None = None
+        self.configured = "AccountingStorageType   = (null)"
 
     def call(self, *argv: str, text: str | None = None) -> str:
         self.calls.append((*argv, text) if text else argv)
         if argv[0] == "sbatch" and self.refusal:
             raise EnvironmentFailure(self.refusal)
+        if argv[0] == "sbatch" and self.room is not None:
+            last = next((a for a in argv if "--array" in a), "-0").rpartition("-")[2]
+            size = int(last.partition("%")[0]) + 1
+            if size > self.room:
+                raise slurm_commands.Full("AssocMaxSubmitJobLimit")
+            self.room -= size
         if argv[0] == "scontrol":
-            return "MaxArraySize            = 4\nAccountingStorageType   = (null)\n"
+            return f"MaxArraySize            = 4\n{self.configured}\n"
         return {"squeue": self.answer, "sbatch": "12;cluster\n"}.get(argv[0], "")
 
     def sent(self, name: str) -> list[tuple[str, ...]]:
@@ -156,6 +170,121 @@ def test_a_refused_submission_leaves_no_table_and_a_lost_one_does(tmp_path: Path
     assert len(list(tmp_path.glob("slurm/*.json"))) == 1
 
 
+def test_no_room_for_all(tmp_path: Path) -> None:
+    slurm = FakeSlurm()
+    slurm.configured = "MaxArraySize=100\nSchedulerParameters = max_array_tasks=8,bf_interval=2"
+    backend = SlurmBackend(slurm, "sweep", str(tmp_path))
+    slurm.room = 5
+    jobs = [_job(token) for token in _tokens(8)]
+    for _ in range(3):  # it is not asked again at once
+        with pytest.raises(slurm_commands.Full, match="AssocMaxSubmitJobLimit"):
+            backend.submit(jobs)
+    arrays = [[a for a in call if "--array" in a] for call in slurm.sent("sbatch")]
+    assert arrays == [["--array=0-7"], ["--array=0-3"], ["--array=0-3"], ["--array=0-1"], [], []]
+    assert slurm.room == 0
+    tables = [json.loads(path.read_text()) for path in tmp_path.glob("slurm/*.json")]
+    assert sorted(len(table["tasks"]) for table in tables) == [1, 4]
+
+
+def test_an_array_with_a_throttle_is_not_taken_apart(tmp_path: Path) -> None:
+    slurm = FakeSlurm()
+    slurm.room = 3
+    with pytest.raises(slurm_commands.Full):
+        SlurmBackend(slurm, "sweep", str(tmp_path)).submit(
+            [_job(token, throttle=2) for token in _tokens(4)]
+        )
+    assert len(slurm.sent("sbatch")) == 1 and list(tmp_path.glob("slurm/*")) == []
+
+
+def test_what_has_failed_is_left_alone_for_longer_each_time() -> None:
+    now = 0.0
+    patience = Patience(30, 100, lambda: now)
+    for seconds in (30, 60, 100, 100):
+        patience.check()
+        patience.failed(Unreachable("no room"))
+        now += seconds - 1
+        with pytest.raises(Unreachable, match="no room"):
+            patience.check()
+        now += 1
+    patience.succeeded()
+    patience.failed(Unreachable("no room"))
+    now += 30
+    patience.check()
+
+
+class Accounted(FakeSlurm):
+    """With accounting, which says `accounts` unless it is out of reach."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.configured = "AccountingStorageType=accounting_storage/slurmdbd\n"
+        self.configured += "AccountingStoreFlags = job_comment,job_script"
+        self.accounts: str | None = ""
+
+    def call(self, *argv: str, text: str | None = None) -> str:
+        answer = super().call(*argv, text=text)
+        if argv[0] != "sacct":
+            return answer
+        if self.accounts is None:
+            raise Unreachable("slurm: sacct: Problem talking to the database")
+        return self.accounts
+
+
+def test_accounting_that_does_not_answer_says_nothing_of_a_job(tmp_path: Path) -> None:
+    slurm = Accounted()
+    slurm.accounts = None
+    now = 100.0
+    mark = Tables(str(tmp_path)).mark
+    accounting = Accounting(slurm, mark, lambda: now)
+    token = "c" * 12 + "-a1"
+    for _ in range(3):  # it is left alone for some seconds
+        with pytest.raises(Unreachable, match="Problem talking"):
+            accounting.over({token})
+    assert len(slurm.sent("sacct")) == 1
+    slurm.accounts = f"7|COMPLETED|0:0|sweeper:{mark}:{TABLE}:{token}"
+    now += 60
+    assert [job.token for job in accounting.over({token})] == [token]
+
+
+def test_accounting_is_asked_again_for_what_has_been_in_the_queue_since(tmp_path: Path) -> None:
+    slurm = Accounted()
+    accounting = Accounting(slurm, Tables(str(tmp_path)).mark, lambda: 100.0)
+    one, two = "c" * 12 + "-a1", "d" * 12 + "-a1"
+    asked: list[int] = []
+    for missed in ({one}, {two}, {one}, {one, two}):  # by `poll` and `find`, in turn
+        accounting.over(missed)
+        asked.append(len(slurm.sent("sacct")))
+    accounting.there({two})
+    accounting.over({one})
+    accounting.over({two})
+    assert [*asked, len(slurm.sent("sacct"))] == [1, 2, 2, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "configured",
+    [
+        "AccountingStorageType = (null)",
+        "AccountingStorageType = accounting_storage/none",
+        "AccountingStorageType = accounting_storage/slurmdbd\nAccountingStoreFlags = (null)",
+    ],
+)
+def test_accounting_that_knows_no_comments_is_not_asked(tmp_path: Path, configured: str) -> None:
+    slurm = Accounted()
+    slurm.configured, slurm.accounts = configured, None
+    token = "c" * 12 + "-a1"
+    assert SlurmBackend(slurm, "s", str(tmp_path)).poll([token])[token].state is JobState.ABSENT
+    assert slurm.sent("sacct") == []
+
+
+def test_cancelling_needs_no_accounting(tmp_path: Path) -> None:
+    slurm = Accounted()
+    slurm.accounts = None
+    token = "c" * 12 + "-a1"
+    slurm.answer = _line("7", "RUNNING", known=token, mark=Tables(str(tmp_path)).mark)
+    SlurmBackend(slurm, "s", str(tmp_path)).cancel([token, "d" * 12 + "-a1"])
+    assert [call[-1] for call in slurm.sent("scancel")] == ["7"]
+
+
 def test_a_job_that_was_started_again_serves_the_next_attempts(tmp_path: Path) -> None:
     tables = Tables(str(tmp_path))
     run = "c" * 12
@@ -172,7 +301,7 @@ def test_a_job_that_was_started_again_serves_the_next_attempts(tmp_path: Path) -
 
 def test_an_array_whose_table_is_gone_is_no_reason_to_call_its_jobs_absent(tmp_path: Path) -> None:
     answer = _line("7", "RUNNING", task="0", known="array", mark=Tables(str(tmp_path)).mark)
-    with pytest.raises(Unreachable, match="which runs the array 7_0 has"):
+    with pytest.raises(Unreachable, match=r"which run 7_0 is at work on .*`scancel 7`"):
         SlurmBackend(FakeSlurm(answer), "sweep", str(tmp_path)).poll(["c" * 12 + "-a1"])
 
 
@@ -191,6 +320,35 @@ def test_cancelling_asks_once_for_an_array(tmp_path: Path) -> None:
     assert running == ("scancel", "-b", "-s", "TERM", "7_[0,3,6,9]")
 
 
+_EARLY = "start: its batch script ended before the worker"
+
+
+@pytest.mark.parametrize(
+    ("code", "printed", "reason"),
+    [
+        ("9", "{} on n0\nslurmstepd-n0: error: StepId=7.batch exceeded memory limit (2)", "oom"),
+        ("9", "{} on n0\nslurmstepd: error: Exceeded job memory limit\n", "oom"),
+        ("9", "{} on n0\nsomebody's error: memory limit", None),
+        ("256", "{} on n0\nslurmstepd: error: Exceeded job memory limit", None),
+        ("256", "{} on n0\nTraceback", None),
+        (
+            "768",
+            "/a/job7/slurm_script: line 3: module: not found\n\n",
+            f"{_EARLY}: line 3: module: not found",
+        ),
+        ("768", "", f"{_EARLY}: nothing printed"),
+    ],
+)
+def test_what_only_a_jobs_output_tells(
+    tmp_path: Path, code: str, printed: str, reason: str | None
+) -> None:
+    token = "c" * 12 + "-a1"
+    slurm = FakeSlurm(_line("7", "FAILED", code, mark=Tables(str(tmp_path)).mark, known=token))
+    (tmp_path / "slurm").mkdir()
+    (tmp_path / "slurm" / f"{TABLE}.out").write_text(printed.format(token))
+    assert SlurmBackend(slurm, "s", str(tmp_path)).poll([token])[token].reason == reason
+
+
 def test_what_is_suspended_is_not_signalled(tmp_path: Path) -> None:
     tables = Tables(str(tmp_path))
     states = ["SUSPENDED", "STOPPED", "RUNNING", "NEW_STATE", "REQUEUE_HOLD", "COMPLETED"]
@@ -206,8 +364,9 @@ def test_what_is_suspended_is_not_signalled(tmp_path: Path) -> None:
     assert "-a" in slurm.sent("squeue")[0]  # hidden partitions, too
 
 
-def test_an_array_that_has_ended_needs_no_table(tmp_path: Path) -> None:
-    answer = _line("7", "FAILED", task="0", known="array", mark=Tables(str(tmp_path)).mark)
+@pytest.mark.parametrize("state", ["FAILED", "PENDING"])
+def test_an_array_that_is_not_at_work_needs_no_table(tmp_path: Path, state: str) -> None:
+    answer = _line("7", state, task="0", known="array", mark=Tables(str(tmp_path)).mark)
     (status,) = SlurmBackend(FakeSlurm(answer), "s", str(tmp_path)).poll(_tokens(1)).values()
     assert status.state is JobState.ABSENT
 
@@ -226,48 +385,6 @@ def test_a_full_disk_may_have_room_later(
     assert list(tmp_path.glob("slurm/*")) == []
 
 
-_HELP = 'Try "sbatch --help" for more information\n'
-
-
-@pytest.mark.parametrize(
-    ("code", "errors", "for_good"),
-    [
-        (1, "sbatch: error: Batch job submission failed: Invalid account", True),
-        (255, f"sbatch: unrecognized option '--frob'\n{_HELP}", True),
-        (-9, "sbatch: warning: something", False),
-        (1, "", False),
-        (1, "sbatch: error: resolve_ctls: Could not establish a configuration source", False),
-        (1, "sbatch: fatal: failed to fetch config", False),
-    ],
-)
-def test_what_refuses_for_good(
-    monkeypatch: pytest.MonkeyPatch, code: int, errors: str, for_good: bool
-) -> None:
-    def run(argv: list[str], **_: object) -> object:
-        return subprocess.CompletedProcess(argv, code, "", errors)
-
-    monkeypatch.setattr(subprocess, "run", run)
-    with pytest.raises(EnvironmentFailure) as caught:
-        slurm_commands.Slurm().submit([], "")
-    assert isinstance(caught.value, Unreachable) is not for_good
-    assert "--help" not in str(caught.value)
-
-
-def test_what_commands_get_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: dict[str, str] = {}
-
-    def run(argv: list[str], env: dict[str, str], **_: object) -> object:
-        seen.update(env)
-        return subprocess.CompletedProcess(argv, 0, "", "")
-
-    monkeypatch.setattr(subprocess, "run", run)
-    kept = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SBATCH_ACCOUNT")
-    for name in (*kept, "SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SBATCH_WAIT", "SQUEUE_FORMAT"):
-        monkeypatch.setenv(name, "1")
-    slurm_commands.Slurm().call("squeue")
-    assert {name for name in seen if name.startswith(("SLURM_", "SBATCH_", "SQUEUE_"))} == {*kept}
-
-
 @pytest.mark.parametrize(
     "message",
     ["slurm: sbatch: unrecognized option '--frob'", "there is no sbatch on this machine: launch"],
@@ -277,89 +394,3 @@ def test_what_preflight_passes_on(tmp_path: Path, message: str) -> None:
     slurm.refusal = message
     with pytest.raises(EnvironmentFailure, match=message):
         SlurmBackend(slurm, "sweep", str(tmp_path)).preflight([{}])
-
-
-def test_a_configuration_that_is_nested_too_deep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    (tmp_path / "sweeper").mkdir()
-    (tmp_path / "sweeper" / "config.toml").write_text(f"a = {'[' * 5000}{']' * 5000}")
-    with pytest.raises(EnvironmentFailure, match=r"config\.toml: .*recursion"):
-        slurm_options.configured()
-    problems = Problems()
-    assert read_aws_batch(None, problems, used=True) == {}
-    assert "recursion" in str(problems.error())
-
-
-def test_options() -> None:
-    asked = {"partition": "gpu", "cpus": 4, "time_s": 5400.0, "extra": ["--nice=3"]}
-    assert slurm_options.options(asked) == [
-        *("--partition=gpu", "--cpus-per-task=4", "--time=1:30:00", "--signal=B:TERM@120"),
-        *("--requeue", "--nice=3"),
-    ]
-    short = slurm_options.options({"time_s": 60.0, "requeue": False})
-    assert short == ["--time=0:01:00", "--signal=B:TERM@15", "--no-requeue"]
-    assert "--signal=B:TERM@30" in slurm_options.options({"signal_s": 30.0})
-    # A signal of the configuration file's, with a time of the grid's.
-    assert "--signal=B:TERM@60" in slurm_options.options({"time_s": 120.0, "signal_s": 600.0})
-
-
-def test_the_script_holds_nothing_of_a_grids_but_setup() -> None:
-    text = slurm_options.script(["module load 'a b' \\"], "/s/it's a folder/t.json")
-    lines = text.splitlines()
-    assert lines[0] == "#!/bin/bash" and lines[2:4] == ["module load 'a b' \\", ""]
-    assert lines[-1].startswith("exec ") and lines[-1].endswith("'/s/it'\"'\"'s a folder/t.json'")
-    assert len(slurm_options.script([], "/t").splitlines()) == 2
-
-
-def test_what_a_run_asks_for() -> None:
-    options = {
-        "mem": "4G",
-        "overrides": [
-            {"if": {"rank": [64], "opt.name": ["adam", "sgd"]}, "mem": "32G"},
-            {"if": {"rank": [8.0]}, "cpus": 2},
-        ],
-    }
-    assert asked_by(options, {"rank": 64, "opt.name": "sgd"}) == {"mem": "32G"}
-    assert asked_by(options, {"rank": 64}) == {"mem": "4G"}
-    assert asked_by(options, {"rank": 8}) == {"mem": "4G", "cpus": 2}
-    (unused,) = unmatched(options, [{"rank": 8}, {"rank": 64}])
-    assert unused == "launch.slurm.overrides: no run has rank, opt.name as asked for"
-
-
-def test_what_a_recipe_sees_of_a_jobs_environment() -> None:
-    import base64
-
-    before = base64.b64encode(b"A=1\0B=2\0").decode()
-    ours = {"A": "1", "B": "3", "C": "4", "SLURM_JOB_ID": "7", "SWEEPER_BEFORE": before}
-    found = slurm_job.environment(ours)
-    assert found["SWEEPER_KEEP"].split("\n") == ["B", "C", "SLURM_JOB_ID"]
-    assert "SWEEPER_BEFORE" not in found and found["A"] == "1"
-
-
-def test_an_environment_beside_the_sweep_is_private_and_found_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("A_SECRET", "the value of it")
-    place = tmp_path / "sweeps" / "s" / "launcher" / "environment.json"
-    written = environment.write("/s", {}, str(place))
-    assert written == str(place) and place.stat().st_mode & 0o777 == 0o600
-    assert "the value of it" in place.read_text()
-    (note,) = (tmp_path / "home" / "environments").iterdir()
-    assert "the value of it" not in note.read_text()
-    os.utime(note, (0, 0))
-    assert list(environment.kept()) == [(str(place), "/s")]
-    environment.forget(str(place))
-    assert list(environment.kept()) == [(str(note), "/s")]
-
-
-def test_options_from_the_command_line_and_from_a_file_that_is_extended(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text("recipe: r\nlaunch: {slurm: {mem: 4G, qos: low, cpus: 2}}")
-    text = "extends: a.yaml\nlaunch: {slurm: {mem: 8G, qos: null}}"
-    given = ["launch.slurm.partition=gpu", "launch.slurm.cpus=4"]
-    grid = parse_grid(text, str(tmp_path / "b.yaml"), given)
-    assert grid.launch.slurm == {"mem": "8G", "cpus": 4, "partition": "gpu"}
-    with pytest.raises(GridError, match=r"launch.slurm.cpus is 1 to 1000000, not 0"):
-        parse_grid(text, str(tmp_path / "b.yaml"), ["launch.slurm.cpus=0"])

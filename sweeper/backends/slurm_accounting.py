@@ -1,0 +1,99 @@
+"""What Slurm's accounting database remembers of jobs that slurmctld has forgotten, and how long one
+waits for a part of Slurm that has not answered, or has no room."""
+
+import time
+from collections.abc import Callable, Set
+
+from sweeper.backends.base import JobState
+from sweeper.backends.slurm_commands import Job, Slurm, status_of
+from sweeper.errors import EnvironmentFailure, Unreachable
+
+__all__ = ["Accounting", "Patience", "forgets"]
+
+_AGAIN_SECONDS = 60.0
+"""How long the database's word stands: it is asked for what is over."""
+_DAYS = 30
+
+
+def forgets(slurm: Slurm) -> str | None:
+    """Why there is nothing to be learned from accounting; None where there is."""
+    found = slurm.configuration()
+    if found.get("AccountingStorageType", "none").endswith(("none", "(null)")):
+        return "there is none"
+    kept = found.get("AccountingStoreFlags", "")
+    if "job_comment" not in kept and found.get("AccountingStoreJobComment", "").lower() != "yes":
+        return "it keeps no comments, by which jobs are known (AccountingStoreFlags=job_comment)"
+    return None
+
+
+class Patience:
+    """What has failed is left alone for a while, twice as long each time: from `first` to `most`
+    seconds."""
+
+    def __init__(
+        self, first: float, most: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._first = self._next = first
+        self._most = most
+        self._clock = clock
+        self._until = 0.0
+        self._failure: Unreachable | None = None
+
+    def check(self) -> None:
+        """Raises what was raised last, as long as it is too early for another try."""
+        if self._failure is not None and self._clock() < self._until:
+            raise type(self._failure)(str(self._failure))
+
+    def failed(self, failure: Unreachable) -> None:
+        """Another try has failed."""
+        self._failure = failure
+        self._until = self._clock() + self._next
+        self._next = min(self._most, 2 * self._next)
+
+    def succeeded(self) -> None:
+        """A try has not failed."""
+        self._failure, self._next = None, self._first
+
+
+class Accounting:
+    """The sweep's jobs that are over, by sacct."""
+
+    def __init__(
+        self, slurm: Slurm, mark: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._slurm = slurm
+        self._mark = mark
+        self._clock = clock
+        self._jobs: list[Job] = []
+        self._asked = 0.0
+        self._missed: set[str] = set()
+        self._patience = Patience(5.0, 60.0, clock)
+
+    def over(self, missed: Set[str]) -> list[Job]:
+        """What the database has; nothing where there is none. It is asked when one of these tokens
+        was not missed from the queue when it was asked last, and else now and then. Raises
+        `Unreachable` where it does not answer."""
+        now = self._clock()
+        if missed <= self._missed and now - self._asked <= _AGAIN_SECONDS:
+            return self._jobs
+        if forgets(self._slurm):
+            return []
+        self._patience.check()
+        try:
+            found = self._slurm.accounted(self._mark, _DAYS)
+        except Unreachable as error:
+            self._patience.failed(error)
+            raise
+        except EnvironmentFailure:
+            return []  # no sacct on this machine
+        self._patience.succeeded()
+        # One that it takes to be at work, and slurmctld does not know, ended without its hearing.
+        self._jobs = [job for job in found if status_of(job).state is JobState.ENDED]
+        self._asked = now
+        self._missed |= missed
+        return self._jobs
+
+    def there(self, tokens: Set[str]) -> None:
+        """These are in the queue, or on their way there: when they are missed from it the database
+        may know more of them than it did."""
+        self._missed.difference_update(tokens)

@@ -1,0 +1,102 @@
+"""What a sweep asks Slurm for, and what a job's environment becomes."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sweeper.backends import slurm_job, slurm_options
+from sweeper.errors import EnvironmentFailure, GridError
+from sweeper.grid import parse_grid
+from sweeper.grid.aws_batch import read_aws_batch
+from sweeper.grid.nodes import Problems
+from sweeper.grid.slurm import asked_by, unmatched
+from sweeper.launcher import environment
+
+
+def test_a_configuration_that_is_nested_too_deep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "sweeper").mkdir()
+    (tmp_path / "sweeper" / "config.toml").write_text(f"a = {'[' * 5000}{']' * 5000}")
+    with pytest.raises(EnvironmentFailure, match=r"config\.toml: .*recursion"):
+        slurm_options.configured()
+    problems = Problems()
+    assert read_aws_batch(None, problems, used=True) == {}
+    assert "recursion" in str(problems.error())
+
+
+def test_options() -> None:
+    asked = {"partition": "gpu", "cpus": 4, "time_s": 5400.0, "extra": ["--nice=3"]}
+    assert slurm_options.options(asked) == [
+        *("--partition=gpu", "--cpus-per-task=4", "--time=1:30:00", "--signal=B:TERM@120"),
+        *("--requeue", "--nice=3"),
+    ]
+    short = slurm_options.options({"time_s": 60.0, "requeue": False})
+    assert short == ["--time=0:01:00", "--signal=B:TERM@15", "--no-requeue"]
+    assert "--signal=B:TERM@30" in slurm_options.options({"signal_s": 30.0})
+    # A signal of the configuration file's, with a time of the grid's.
+    assert "--signal=B:TERM@60" in slurm_options.options({"time_s": 120.0, "signal_s": 600.0})
+
+
+def test_the_script_holds_nothing_of_a_grids_but_setup() -> None:
+    text = slurm_options.script(["module load 'a b' \\"], "/s/it's a folder/t.json")
+    lines = text.splitlines()
+    assert lines[0] == "#!/bin/bash" and lines[2:4] == ["module load 'a b' \\", ""]
+    assert lines[-1].startswith("exec ") and lines[-1].endswith("'/s/it'\"'\"'s a folder/t.json'")
+    assert len(slurm_options.script([], "/t").splitlines()) == 2
+
+
+def test_what_a_run_asks_for() -> None:
+    options = {
+        "mem": "4G",
+        "overrides": [
+            {"if": {"rank": [64], "opt.name": ["adam", "sgd"]}, "mem": "32G"},
+            {"if": {"rank": [8.0]}, "cpus": 2},
+        ],
+    }
+    assert asked_by(options, {"rank": 64, "opt.name": "sgd"}) == {"mem": "32G"}
+    assert asked_by(options, {"rank": 64}) == {"mem": "4G"}
+    assert asked_by(options, {"rank": 8}) == {"mem": "4G", "cpus": 2}
+    (unused,) = unmatched(options, [{"rank": 8}, {"rank": 64}])
+    assert unused == "launch.slurm.overrides: no run has rank, opt.name as asked for"
+
+
+def test_what_a_recipe_sees_of_a_jobs_environment() -> None:
+    import base64
+
+    before = base64.b64encode(b"A=1\0B=2\0").decode()
+    ours = {"A": "1", "B": "3", "C": "4", "SLURM_JOB_ID": "7", "SWEEPER_BEFORE": before}
+    found = slurm_job.environment(ours)
+    assert found["SWEEPER_KEEP"].split("\n") == ["B", "C", "SLURM_JOB_ID"]
+    assert "SWEEPER_BEFORE" not in found and found["A"] == "1"
+
+
+def test_an_environment_beside_the_sweep_is_private_and_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("A_SECRET", "the value of it")
+    sweep = tmp_path / "sweeps" / "s"
+    place = sweep / "launcher" / "environment.json"
+    written = environment.write(str(sweep), {}, str(place))
+    assert written == str(place) and place.stat().st_mode & 0o777 == 0o600
+    assert "the value of it" in place.read_text()
+    (note,) = (tmp_path / "home" / "environments").iterdir()
+    assert "the value of it" not in note.read_text()
+    os.utime(note, (0, 0))
+    assert list(environment.unused(but=str(sweep))) == []
+    assert list(environment.unused()) == [str(place)]
+    environment.forget(str(place))
+    assert list(environment.unused()) == [str(note)]
+
+
+def test_options_from_the_command_line_and_from_a_file_that_is_extended(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("recipe: r\nlaunch: {slurm: {mem: 4G, qos: low, cpus: 2}}")
+    text = "extends: a.yaml\nlaunch: {slurm: {mem: 8G, qos: null}}"
+    given = ["launch.slurm.partition=gpu", "launch.slurm.cpus=4"]
+    grid = parse_grid(text, str(tmp_path / "b.yaml"), given)
+    assert grid.launch.slurm == {"mem": "8G", "cpus": 4, "partition": "gpu"}
+    with pytest.raises(GridError, match=r"launch.slurm.cpus is 1 to 1000000, not 0"):
+        parse_grid(text, str(tmp_path / "b.yaml"), ["launch.slurm.cpus=0"])
