@@ -11,16 +11,17 @@ says ABSENT.
 """
 
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sweeper.backends.aws_batch_client import Aws, part
+from sweeper.backends.aws_batch_client import Aws, Refused, Throttled, part
 from sweeper.backends.aws_batch_definition import definition, overrides, retry_strategy, timeout
 from sweeper.backends.aws_batch_jobs import Jobs
 from sweeper.backends.aws_batch_names import Names, as_tag
 from sweeper.backends.aws_batch_options import Options, read_options, terms
 from sweeper.backends.base import JobSpec, JobStatus
-from sweeper.errors import EnvironmentFailure
+from sweeper.errors import EnvironmentFailure, Unreachable
 from sweeper.store.files import open_store
 
 __all__ = ["AwsBatchBackend", "open_backend", "terms"]
@@ -29,6 +30,9 @@ MOST_CHILDREN = 10_000
 """Of an array job: Batch's own limit."""
 _LOG_GROUP = "/aws/batch/job"
 _REASON = "cancelled by sweeper"
+_DOUBT_SECONDS = 15.0
+"""How long a listing is not believed that lacks a job whose reply was lost: nothing says that one
+has at once what was accepted."""
 
 
 def open_backend(
@@ -56,6 +60,13 @@ class AwsBatchBackend:
         self._names = Names(open_store(root), sweep, folder)
         self._jobs = Jobs(aws, self._names, options.queue)
         self._definition: str | None = None
+        self._doubted_until = 0.0
+        self._terminated: set[str] = set()
+        self._queue_arn = ""  # until `check`
+
+    def place(self) -> dict[str, str]:
+        # It says in which region and whose account, whatever profile or name led there.
+        return {"queue": self._queue_arn or self._options.queue}
 
     def check(self) -> None:
         """Raise `EnvironmentFailure` unless the queue takes jobs."""
@@ -66,16 +77,16 @@ class AwsBatchBackend:
                 f"aws-batch: there is no job queue {queue} in {self.aws.region}: "
                 "see launch.aws_batch.queue and region"
             )
+        self._queue_arn = str(found[0]["jobQueueArn"])
         state, status = found[0].get("state"), found[0].get("status")
         if state != "ENABLED" or status != "VALID":
             raise EnvironmentFailure(f"aws-batch: the job queue {queue} is {state}, {status}")
 
     def preflight(self, asked: Sequence[Mapping[str, Any]]) -> None:
-        """See that a job definition that is named is there, with the secrets that runs need,
-        before anything is on record. Raises `UsageError`."""
+        """See that there is a job definition, with the secrets that runs need: one that AWS will
+        not have is known before anything is on record. Raises as `definition` does."""
         del asked
-        if self._options.job_definition is not None:
-            self._definition = definition(self.aws, self._options)
+        self._definition = definition(self.aws, self._options)
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
         if not jobs:
@@ -100,6 +111,10 @@ class AwsBatchBackend:
     def find(self, tokens: Sequence[str]) -> dict[str, str]:
         if self._jobs.unknown(tokens):
             self._jobs.refresh()
+        if self._jobs.unknown(tokens) and time.monotonic() < self._doubted_until:
+            raise Unreachable(
+                "aws-batch: whether the last jobs were accepted is not known yet: looks again"
+            )
         return self._jobs.ids(tokens)
 
     def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
@@ -111,7 +126,15 @@ class AwsBatchBackend:
         if self._jobs.unknown(tokens):
             self._jobs.refresh()
         for job in self._jobs.to_terminate(tokens):
-            self.aws.call("batch", "terminate_job", jobId=job, reason=_REASON)
+            if job in self._terminated:
+                continue  # what was throttled half-way goes on from there
+            try:
+                self.aws.call("batch", "terminate_job", jobId=job, reason=_REASON)
+            except Refused as error:
+                if error.code != "ClientException":
+                    raise
+                # It is none that Batch still knows: nothing is left to stop.
+            self._terminated.add(job)
 
     def logs(self, token: str) -> Iterator[str]:
         """What every attempt of the job printed, from CloudWatch, as it is now: read page by page
@@ -169,16 +192,22 @@ class AwsBatchBackend:
         more: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         options = self._options
-        return self.aws.submit(
-            "batch",
-            "submit_job",
-            jobName=name,
-            jobQueue=options.queue,
-            jobDefinition=self._definition,
-            containerOverrides=overrides(options, command, self.aws.region),
-            retryStrategy=retry_strategy(options),
-            propagateTags=True,
-            tags={**options.tags, "sweeper:sweep": as_tag(self._sweep), **tags},
-            **timeout(options),
-            **(more or {}),
-        )
+        try:
+            return self.aws.submit(
+                "batch",
+                "submit_job",
+                jobName=name,
+                jobQueue=options.queue,
+                jobDefinition=self._definition,
+                containerOverrides=overrides(options, command, self.aws.region),
+                retryStrategy=retry_strategy(options),
+                propagateTags=True,
+                tags={**options.tags, "sweeper:sweep": as_tag(self._sweep), **tags},
+                **timeout(options),
+                **(more or {}),
+            )
+        except (Refused, Throttled):
+            raise
+        except Unreachable:
+            self._doubted_until = time.monotonic() + _DOUBT_SECONDS
+            raise

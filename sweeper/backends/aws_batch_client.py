@@ -24,13 +24,15 @@ _EXPIRED = {
     *("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"),
     *("UnrecognizedClientException", "InvalidClientTokenId", "InvalidSignatureException"),
     *("SignatureDoesNotMatch", "InvalidAccessKeyId", "AuthFailure"),
+    *("RequestTimeTooSkewed", "RequestInTheFuture"),
 }
-_FOR_GOOD = {"ClientException", "ParamValidationError"}
-"""Of a submission: what is asked for is not to be had, however often it is sent."""
+_UNDECIDED = {"RequestTimeout", "RequestTimeoutException", "IDPCommunicationError"}
+"""Errors that are no answer, though their status is that of one."""
 _DENIED = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"}
 _THROTTLED = {
     *("TooManyRequestsException", "Throttling", "ThrottlingException", "RequestLimitExceeded"),
-    *("ThrottledException", "RequestThrottled", "SlowDown", "PriorRequestNotComplete"),
+    *("ThrottledException", "RequestThrottled", "RequestThrottledException"),
+    *("SlowDown", "PriorRequestNotComplete"),
 }
 _NO_CREDENTIALS = {
     *("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"),
@@ -50,11 +52,13 @@ class Throttled(Unreachable):
 
 
 class Refused(Unreachable):
-    """AWS answered, and will not do it as it stands. `code` is AWS's word for why."""
+    """AWS answered, and will not do it as it stands. `code` is AWS's word for why; `for_good`: it
+    is what was asked for, so that asking again is no use; otherwise it is the credentials, which
+    may be renewed."""
 
-    def __init__(self, message: str, code: str) -> None:
+    def __init__(self, message: str, code: str, *, for_good: bool) -> None:
         super().__init__(message)
-        self.code = code
+        self.code, self.for_good = code, for_good
 
 
 class Aws:
@@ -85,9 +89,10 @@ class Aws:
         return self._send(service, operation, True, parameters)
 
     def submit(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
-        """The same for a request that must not be done twice: it is sent again only when AWS said
-        that it was too much, and so was not done. Raises `EnvironmentFailure` for one that it
-        will never take."""
+        """The same for a request that makes something: it is sent again only when AWS said that it
+        was too much, and so was not done. Raises `EnvironmentFailure` for one that AWS will never
+        take, `Refused` or `Throttled` for one that it has not, and another `Unreachable` for one
+        that it may have."""
         for attempt in range(_THROTTLED_TRIES):
             try:
                 return self._send(service, operation, False, parameters)
@@ -97,7 +102,7 @@ class Aws:
                 most = min(_MOST_SECONDS, 0.5 * 2**attempt)
                 self._sleep(random.uniform(most / 2, most))  # noqa: S311 - spreads launchers out
             except Refused as error:
-                if error.code not in _FOR_GOOD:
+                if not error.for_good:
                     raise
                 raise EnvironmentFailure(str(error)) from error
         raise AssertionError  # the last try returned or raised
@@ -159,7 +164,7 @@ def _told(error: Exception, service: str, operation: str) -> Unreachable:
     }
     if kind in here or kind in _NO_CREDENTIALS:
         no_credentials = f"AWS: no credentials that can be used ({_line(error)})"
-        return Refused(here.get(kind, no_credentials), kind)
+        return Refused(here.get(kind, no_credentials), kind, for_good=kind in here)
     return Unreachable(f"{where} does not answer: {_line(error)}")
 
 
@@ -170,7 +175,7 @@ def _refused(answer: dict[str, Any], where: str, operation: str) -> Unreachable:
     status = int(part(answer, "ResponseMetadata").get("HTTPStatusCode", 0))
     if code in _THROTTLED or status == 429:
         return Throttled(f"{where}: too many requests ({operation}): waits, and goes on")
-    if status >= 500:
+    if status >= 500 or code in _UNDECIDED:
         return Unreachable(f"{where}: {code} at {operation}: {message}")
     told = f"{where}: {operation}: {message}"
     if code in _EXPIRED:
@@ -180,7 +185,7 @@ def _refused(answer: dict[str, Any], where: str, operation: str) -> Unreachable:
         )
     elif code in _DENIED:
         told = f"AWS: not allowed: {message} (docs/aws-batch.md has the permissions)"
-    return Refused(told, code)
+    return Refused(told, code, for_good=code not in _EXPIRED)
 
 
 def _line(what: object) -> str:

@@ -26,14 +26,15 @@ _LEAST_TIMEOUT = 60
 
 
 def definition(aws: Aws, options: Options) -> str:
-    """The name of the job definition, which there is when this returns. Raises `Unreachable`, and
-    `UsageError` for a named one that lacks a secret that runs need."""
+    """The name of the job definition, which there is when this returns. Raises `Unreachable`,
+    `EnvironmentFailure` for one that AWS will not have, and `UsageError` for a named one that lacks
+    a secret that runs need."""
     found = find_definition(aws, options)
     if found is not None:
         return f"{found['jobDefinitionName']}:{found['revision']}"
     if options.job_definition is not None:
         raise UsageError(f"aws-batch: there is no active job definition {options.job_definition}")
-    made = aws.call(
+    made = aws.submit(
         "batch",
         "register_job_definition",
         jobDefinitionName=_name(options),

@@ -3,13 +3,14 @@ definition, the image, the roles, the secrets, the quota. Only reads; what may n
 as that, and stops nothing where it is only a hint."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
 from sweeper.backends.aws_batch_client import Aws, Refused, part
 from sweeper.backends.aws_batch_definition import find_definition
-from sweeper.backends.aws_batch_options import Options
+from sweeper.backends.aws_batch_options import Options, read_options
+from sweeper.errors import UsageError
 
 __all__ = ["Look", "looks"]
 
@@ -29,11 +30,22 @@ _QUOTAS = {
 _TASKS = "ecs-tasks.amazonaws.com"
 
 
-def looks(options: Options, aws: Aws | None = None) -> list[Look]:
-    """What `sweeper doctor --backend aws-batch` looks at."""
-    aws = aws or Aws(options.region, options.profile)
+def looks(given: Mapping[str, Any]) -> list[Look]:
+    """What `sweeper doctor --backend aws-batch` looks at; `given` are the options as a plan has
+    them."""
+    aws = Aws(given.get("region"), given.get("profile"))
+    identity: Look = ("AWS identity", True, lambda: _identity(aws))
+    try:
+        options = read_options(given)
+    except UsageError as error:
+        message = f"{error}; or give the grid: --grid GRID"
+
+        def lacking() -> str:
+            raise LookupError(message)
+
+        return [identity, ("launch.aws_batch", True, lacking)]
     found: list[Look] = [
-        ("AWS identity", True, lambda: _identity(aws)),
+        identity,
         ("job queue", True, lambda: _queue(aws, options)),
         ("compute environments", True, lambda: _environments(aws, options)),
         ("job definition", True, lambda: _definition(aws, options)),

@@ -5,7 +5,8 @@ same in each as at the last look, takes none besides the parent's; otherwise its
 not ended are described again. At most 20 such calls are made for one poll, besides those for arrays
 and for jobs that were never looked at: the jobs whose turn has not come are answered as they were
 seen last, which can be late and never wrong, since what is remembered of them is only that they had
-not ended.
+not ended. How often a child was started again its parent does not say: of those that have ended
+that is asked once, where an attempt after theirs is polled.
 """
 
 import time
@@ -137,8 +138,10 @@ class Jobs:
 
     def statuses(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
         """The status of each token."""
-        wanted = {token: [*self._ids.get(token, ()), *self._older(token)] for token in tokens}
+        older = {token: self._older(token) for token in tokens}
+        wanted = {token: [*self._ids.get(token, ()), *older[token]] for token in tokens}
         self._look([job for jobs in wanted.values() for job in jobs])
+        self._count_restarts([job for jobs in older.values() for job in jobs])
         return {token: self._merged(token, jobs) for token, jobs in wanted.items()}
 
     def to_terminate(self, tokens: Sequence[str]) -> list[str]:
@@ -203,15 +206,18 @@ class Jobs:
             parent = parents.get(array)
             if parent is None:  # forgotten, and its children with it
                 self._seen |= dict.fromkeys(members, JobStatus(JobState.ABSENT))
+                self._counts.pop(array, None)
             else:
                 self._look_at_array(array, members, parent)
         first = [job for job in asked if job not in self._seen and job in self._due]
-        later = [job for job in self._due if job in self._seen]
+        # Of a child of an array that nobody asked about, no answer would not mean that it is gone.
+        alone_or_asked = (job for job in self._due if ":" not in job or _array_of(job) in parents)
+        later = [job for job in alone_or_asked if job in self._seen]
         turn = [*first, *later[: max(0, MOST_CALLS * A_CALL - len(first))]]
         answers = {job["jobId"]: job for job in self._describe(turn)}
         for job in turn:
             self._due.pop(job, None)
-            self._note(job, answers.get(job), parents.get(job.partition(":")[0]))
+            self._note(job, answers.get(job), parents.get(_array_of(job)))
 
     def _look_at_array(self, array: str, members: list[str], parent: dict[str, Any]) -> None:
         summary = part(part(parent, "arrayProperties"), "statusSummary")
@@ -242,12 +248,19 @@ class Jobs:
     def _note(self, job: str, answer: dict[str, Any] | None, parent: dict[str, Any] | None) -> None:
         if answer is not None:
             self._seen[job] = status_of(answer)
-            self._restarts[job] = max(0, len(answer.get("attempts") or ()) - 1)
+            self._restarts[job] = _restarts(answer)
         elif parent is None:
             self._seen[job] = JobStatus(JobState.ABSENT)
         else:
             # A child is made some time after its array, and never if that ended before.
             self._seen[job] = status_of(parent)
+
+    def _count_restarts(self, jobs: Iterable[str]) -> None:
+        """See how often those of the jobs that have ended were started again."""
+        ended = (job for job in dict.fromkeys(jobs) if _ended(self._seen.get(job)))
+        asked = [job for job in ended if job not in self._restarts]
+        found = {job["jobId"]: _restarts(job) for job in self._describe(asked)}
+        self._restarts |= dict.fromkeys(asked, 0) | found
 
     def _describe(self, jobs: Sequence[str]) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
@@ -259,3 +272,12 @@ class Jobs:
 
 def _ended(status: JobStatus | None) -> bool:
     return status is not None and status.state is JobState.ENDED
+
+
+def _array_of(job: str) -> str:
+    return job.partition(":")[0]
+
+
+def _restarts(job: dict[str, Any]) -> int:
+    """How often a job was started again, as Batch describes it."""
+    return max(0, len(job.get("attempts") or ()) - 1)

@@ -48,9 +48,14 @@ def read_options(given: Mapping[str, Any]) -> Options:
             ' in the grid, or queue = "NAME" below [aws_batch] in sweeper\'s config.toml'
         )
     options = Options(**known)
-    if (options.job_definition is None) == (options.image is None):
+    if options.job_definition is None and options.image is None:
         raise UsageError(
-            "aws-batch: launch.aws_batch takes a job_definition or an image, and one of them"
+            "aws-batch: nothing says what jobs run in: name an image, as launch.aws_batch.image, "
+            "or a job_definition that there is"
+        )
+    if options.job_definition is not None and options.image is not None:
+        raise UsageError(
+            "aws-batch: launch.aws_batch has an image and a job_definition: take one of them out"
         )
     return options
 

@@ -59,7 +59,6 @@ def _of(backend: str, grid: str | None) -> list[tuple[str, bool, Callable[[], st
     if backend != "aws-batch":
         return []
     from sweeper.backends.aws_batch_doctor import looks
-    from sweeper.backends.aws_batch_options import read_options
     from sweeper.grid import load_grid
     from sweeper.grid.aws_batch import read_aws_batch
     from sweeper.grid.nodes import Problems
@@ -71,7 +70,7 @@ def _of(backend: str, grid: str | None) -> list[tuple[str, bool, Callable[[], st
         given = read_aws_batch(None, problems, used=True)
     if problems:
         raise problems.error()
-    return looks(read_options(given))
+    return looks(given)
 
 
 def _check(name: str, needed: bool, look: Callable[[], str]) -> Check:

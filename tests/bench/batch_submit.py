@@ -6,7 +6,6 @@ the number of requests is the same.
 """
 
 import argparse
-import importlib.util
 import os
 import sys
 import tempfile
@@ -19,16 +18,11 @@ from sweeper.backends.aws_batch import AwsBatchBackend, open_backend
 from sweeper.backends.base import JobSpec
 from sweeper.terminal import print_table
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from support.batch import Batch
+
 Row = tuple[str, int, str, str]
-
-
-def emulation() -> Any:
-    path = Path(__file__).parents[1] / "support" / "batch.py"
-    spec = importlib.util.spec_from_file_location("batch_support", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def jobs(folder: str, count: int) -> list[JobSpec]:
@@ -46,7 +40,7 @@ def measured(what: str, backend: AwsBatchBackend, count: int, act: Callable[[], 
     return what, count, str(calls), f"{seconds:.2f}"
 
 
-def submitted(batch: Any, root: str, sweep: str, count: int, array: int) -> tuple[Any, list[Row]]:
+def submitted(batch: Batch, root: str, sweep: str, count: int, array: int) -> tuple[Any, list[Row]]:
     """A sweep of `count` jobs, as one array or one by one, and what that took."""
     folder = f"{root}/{sweep}"
     backend = open_backend(sweep, folder, batch.options(array=array))
@@ -61,7 +55,7 @@ def submitted(batch: Any, root: str, sweep: str, count: int, array: int) -> tupl
     return (other, tokens), rows
 
 
-def moved(batch: Any, name: str, states: dict[str, int]) -> None:
+def moved(batch: Batch, name: str, states: dict[str, int]) -> None:
     """Have the first children of the newest array be in these states."""
     children = iter([job for job in batch.jobs() if job._child_jobs][-1]._child_jobs)
     for state, count in states.items():
@@ -75,7 +69,7 @@ def main() -> int:
     parser.add_argument("--many", type=int, default=10_000)
     arguments = parser.parse_args()
     rows: list[Row] = []
-    with tempfile.TemporaryDirectory() as folder, emulation().Batch(Path(folder)) as batch:
+    with tempfile.TemporaryDirectory() as folder, Batch(Path(folder)) as batch:
         os.environ |= batch.environment
         batch.held = True
         root = str(Path(folder) / "root")

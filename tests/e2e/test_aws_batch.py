@@ -6,14 +6,16 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from harness.ledger import judge, read_ledger
 
-import analysis
-from sweeper.backends.aws_batch import open_backend
+from sweeper import launch
+from sweeper.backends.aws_batch import AwsBatchBackend, open_backend
+from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.registry import Registry
 from sweeper.states import Event, State
 from sweeper.store.files import open_store
@@ -28,7 +30,7 @@ name: toys
 command: [{python}, toy.py, '{ledger}', '10', '{{seconds}}', '{{mode}}', '{{log_path}}']
 service: none
 base: {{seconds: 1, mode: resume}}
-grid: {{x: [1, 2, 3, 4]}}
+grid: {{x: [1, 2, 3]}}
 metric: {{name: loss, goal: minimize}}
 launch:
   backend: aws-batch
@@ -55,8 +57,12 @@ def shell(shells: Shells, tmp_path: Path, batch: Any, monkeypatch: pytest.Monkey
     return shell
 
 
-def _events(root: str) -> list[set[tuple[int, Event]]]:
-    return list(read_events(open_store(root), "toys").values())
+def _runs(root: str) -> list[Any]:
+    return Registry(root, cache=False).sweep("toys").runs
+
+
+def _states(root: str) -> Counter[str]:
+    return Counter(run.state.value for run in _runs(root))
 
 
 def _judge(shell: Any, root: str, **options: Any) -> None:
@@ -66,42 +72,55 @@ def _judge(shell: Any, root: str, **options: Any) -> None:
     assert verdict.good, verdict
 
 
-def _jobs(batch: Any, root: str) -> list[Any]:
+def _backend(batch: Any) -> AwsBatchBackend:
+    return open_backend("toys", f"{batch.root}/toys", batch.options())
+
+
+def _jobs(batch: Any) -> list[Any]:
     """The jobs of the test's own sweep, arrays' children and not arrays."""
-    backend = open_backend("toys", f"{root}/toys", batch.options())
-    prefix = backend._names.prefix
+    prefix = _backend(batch)._names.prefix
     return [j for j in batch.jobs() if j.job_name.startswith(prefix) and not j._child_jobs]
 
 
+def _jobs_by_run(batch: Any) -> dict[str, Any]:
+    """Of each run the first."""
+    names = _backend(batch)._names
+    found: dict[str, Any] = {}
+    for job in _jobs(batch):
+        token = names.tokens(job.job_name)[job.array_properties.get("index", 0)]
+        found.setdefault(token.rpartition("-")[0], job)
+    return found
+
+
+def _attempts(shell: Any) -> set[tuple[str, str]]:
+    """(run, attempt) of what has really done a step."""
+    return {(run, attempt) for run, attempt, _ in shell.executed()}
+
+
 def test_a_sweep_from_start_to_end(shell: Any, batch: Any) -> None:
-    """Requests are throttled, and the reply to the one that is accepted is lost. The checkout is
-    gone when the jobs start: what they run came with them."""
-    batch.held, batch.throttle, batch.lose_replies = True, 3, 1
+    """Requests are throttled, the reply to the one that is accepted is lost, and the next listing
+    does not have it yet. The checkout is gone when the jobs start: what they run came with them."""
+    batch.held, batch.throttle, batch.lose_replies, batch.late_listings = True, 3, 1, 1
     shell.run("launch", "grid.yaml")
-    shell.until(lambda: shell.states() == {"submitted": 4})
-    assert batch.throttle == batch.lose_replies == 0
-    assert len(_jobs(batch, batch.root)) == 4  # of one request, that was not sent again
+    shell.until(lambda: _states(batch.root) == {"submitted": 3})
+    assert batch.throttle == batch.lose_replies == batch.late_listings == 0
+    assert len(_jobs(batch)) == 3  # of one request, that was not sent again
     elsewhere = shell.folder.with_name("elsewhere")
     shell.folder.rename(elsewhere)
     shell.folder = elsewhere
     batch.release()
-    shell.until(lambda: shell.states() == {"succeeded": 4})
-    assert "4 succeeded" in shell.run("status", "toys")
+    shell.until(lambda: _states(batch.root) == {"succeeded": 3})
+    assert "3 succeeded" in shell.run("status", "toys")
     _judge(shell, batch.root, once=True)
     registry = Registry(batch.root, cache=False)
     metrics = registry.metrics(registry.runs(sweep="toys"))
-    assert [sorted(rows["step"]) for _, rows in metrics.groupby("run")] == [[*range(10)]] * 4
-    report = analysis.analyze(batch.root, "toys")
-    assert report.html_path == f"{batch.root}/toys/report/report.html"
+    assert [sorted(rows["step"]) for _, rows in metrics.groupby("run")] == [[*range(10)]] * 3
     # What the backend itself kept: the worker's own words.
-    backend = open_backend("toys", f"{batch.root}/toys", batch.options())
-    tokens = [f"{run}-a1" for run in read_events(open_store(batch.root), "toys")]
-    printed = "\n".join(backend.logs(tokens[0]))
+    backend, (run, job) = _backend(batch), _jobs_by_run(batch).popitem()
+    printed = "\n".join(backend.logs(f"{run}-a1"))
     assert "attempt 1, in" in printed
     assert "succeeded after" in printed
-    described = backend.aws.call(
-        "batch", "describe_jobs", jobs=[_jobs(batch, batch.root)[0].job_id]
-    )
+    described = backend.aws.call("batch", "describe_jobs", jobs=[job.job_id])
     assert "testing-secret" not in json.dumps(described, default=str)
 
 
@@ -109,84 +128,120 @@ def test_a_machine_is_taken_away_and_the_launcher_killed(shell: Any, batch: Any)
     """Batch starts the job again by itself, which is an attempt of its own; a launcher that comes
     back finds everything as it is."""
     launcher = shell.start("launch", "grid.yaml", "seconds=6", "--wait")
-    shell.until(lambda: len({run for run, _, _ in shell.executed()}) == 4)
+    shell.until(lambda: len(_attempts(shell)) == 3)
     launcher.send_signal(signal.SIGKILL)
     launcher.communicate()
-    job, other = _jobs(batch, batch.root)[:2]
-    saved = f"toys/runs/{_token(job, batch).replace('-a', '.')}/checkpoints.jsonl.parts"
+    run = [run for run, _, step in shell.executed() if step == "0"][-1]  # the last to begin
+    job = _jobs_by_run(batch)[run]
+    saved = f"toys/runs/{run}.1/checkpoints.jsonl.parts"
     shell.until(lambda: list(open_store(batch.root).names(saved)))
     batch.interrupt(job.job_id)
-    shell.until(lambda: {"2"} & {attempt for _, attempt, _ in shell.executed()})
-    assert "4/4 succeeded" in shell.run("launch", "grid.yaml", "seconds=6", "--wait")
+    shell.until(lambda: (run, "2") in _attempts(shell))
+    assert "3/3 succeeded" in shell.run("launch", "grid.yaml", "seconds=6", "--wait")
     _judge(shell, batch.root)
     assert batch.requests.count("submitjob") == 1  # nothing was submitted again
-    happened = sorted(_events(batch.root), key=len)
-    assert {(1, Event.PREEMPTED), (2, Event.CLAIMED), (2, Event.SUCCEEDED)} <= happened[-1]
-    assert all((1, Event.SUCCEEDED) in events for events in happened[:3])
+    happened = read_events(open_store(batch.root), "toys")
+    again = happened.pop(run)
+    assert {(1, Event.PREEMPTED), (2, Event.CLAIMED), (2, Event.SUCCEEDED)} <= again
+    assert all((1, Event.SUCCEEDED) in events for events in happened.values())
     # The second attempt went on from where the first one's machine was lost.
-    again = [int(step) for _, attempt, step in shell.executed() if attempt == "2"]
-    assert min(again) > 0
+    assert min(int(step) for _, attempt, step in shell.executed() if attempt == "2") > 0
+    assert sorted(len(one.attempts) for one in _jobs(batch)) == [1, 1, 2]
     assert len(job.attempts) == 2
-    assert len(other.attempts) == 1
-    streams = "\n".join(
-        open_backend("toys", f"{batch.root}/toys", batch.options()).logs(_token(job, batch))
-    )
+    streams = "\n".join(_backend(batch).logs(f"{run}-a1"))
     assert "attempt 1, in" in streams
     assert "attempt 2, in" in streams
 
 
-def _token(job: Any, batch: Any) -> str:
-    backend = open_backend("toys", f"{batch.root}/toys", batch.options())
-    return str(backend._names.tokens(job.job_name)[job.array_properties["index"]])
-
-
 def test_an_array_with_failures(shell: Any, batch: Any) -> None:
-    """One run fails for good, one at first; the others do not notice."""
+    """One run fails for good, one at first; the other does not notice."""
     given = ["launch", "grid.yaml", "launch.retries=1", "~x", "seconds=0.5", "--wait"]
-    modes = "mode=[resume, resume:first:fail, resume:fail, resume:say-hello]"
+    modes = "mode=[resume:first:fail, resume:fail, resume:say-hello]"
     said = shell.run(*given, modes, code=3)
-    assert "3/4 succeeded, 1 failed" in said
-    runs = {run.name: run for run in Registry(batch.root, cache=False).sweep("toys").runs}
-    failed = next(run for run in runs.values() if run.state is State.FAILED)
+    assert "2/3 succeeded, 1 failed" in said
+    runs = _runs(batch.root)
+    (failed,) = [run for run in runs if run.state is State.FAILED]
     _judge(shell, batch.root, expected={failed.id: State.FAILED})
-    assert Counter(run.attempts for run in runs.values()) == {1: 2, 2: 2}
-    jobs = _jobs(batch, batch.root)
-    assert len(jobs) == 6  # four, and a second attempt of two: jobs of their own
+    assert Counter(run.attempts for run in runs) == {1: 1, 2: 2}
+    jobs = _jobs(batch)
+    assert len(jobs) == 5  # three, and a second attempt of two: jobs of their own
     assert all(len(job.attempts) == 1 for job in jobs)  # Batch retried nothing by itself
 
 
-def test_terminated_and_cancelled(shell: Any, batch: Any) -> None:
-    """Who terminates a job in the console has it resumed; who cancels the run does not."""
-    launcher = shell.start("launch", "grid.yaml", "~x", "seconds=[8,600]", "--wait")
-    shell.until(lambda: len({run for run, _, _ in shell.executed()}) == 2)
-    first, second = _jobs(batch, batch.root)
-    batch.client("batch").terminate_job(jobId=first.job_id, reason="somebody else's wish")
-    shell.until(lambda: {"2"} & {attempt for _, attempt, _ in shell.executed()})
-    runs = {run.id: run for run in Registry(batch.root, cache=False).sweep("toys").runs}
-    second_run = second.job_name.rpartition("-")[0].rpartition("-")[2]
-    assert "1 cancelled" in shell.run("cancel", "toys", runs[second_run].name)
+def test_terminated_interrupted_and_cancelled(shell: Any, batch: Any) -> None:
+    """Who terminates a job in the console has it resumed; so has who takes its machine away, even
+    if Batch and the launcher both see to it; who cancels the run has not."""
+    launcher = shell.start("launch", "grid.yaml", "~x", "seconds=[6,7,600]", "--wait")
+    shell.until(lambda: _attempts(shell))
+    runs, jobs = {run.config["seconds"]: run for run in _runs(batch.root)}, _jobs_by_run(batch)
+    terminated, interrupted, cancelled = (runs[seconds].id for seconds in (6, 7, 600))
+    console = batch.client("batch")
+    deeds: dict[str, Callable[[str], object]] = {
+        terminated: lambda job: console.terminate_job(jobId=job, reason="somebody else's wish"),
+        interrupted: lambda job: batch.interrupt(job, warned=True),
+    }
+
+    def all_done() -> bool:
+        for run in [run for run in deeds if (run, "1") in _attempts(shell)]:
+            deeds.pop(run)(jobs[run].job_id)
+        return not deeds
+
+    shell.until(all_done)
+    shell.until(lambda: {(terminated, "2"), (interrupted, "2")} <= _attempts(shell))
+    assert "1 cancelled" in shell.run("cancel", "toys", runs[600].name)
     output, errors = launcher.communicate(timeout=60)
     assert launcher.returncode == 3, output + errors
-    assert (first.status, second.status) == ("FAILED", "FAILED")
-    _judge(shell, batch.root, expected={second_run: State.CANCELLED})
+    assert {jobs[run].status for run in (terminated, cancelled)} == {"FAILED"}
+    assert len(jobs[interrupted].attempts) == 2
+    _judge(shell, batch.root, expected={cancelled: State.CANCELLED})
 
 
-def test_what_is_refused(shell: Any, batch: Any, tmp_path: Path) -> None:
-    launch = ("launch", "grid.yaml")
-    said = shell.run(*launch, "--root", str(tmp_path / "sweeps"), code=2)
-    assert "its jobs do not see the folder" in said
-    assert "--live has no meaning" in shell.run(*launch, "--live", code=2)
+def test_a_job_that_never_comes_to_start_its_worker(shell: Any, batch: Any) -> None:
+    """What it printed is followed all the same: from CloudWatch, where it went."""
+    python = shell.folder.parent / "python"
+    python.write_text("#!/bin/sh\necho there is no sweeper in this image\nexit 1\n")
+    python.chmod(0o755)
+    options = f"launch.aws_batch.python={python}"
+    shell.run("launch", "grid.yaml", "~x", options)
+    said = shell.run("logs", "toys", "-f")
+    assert "there is no sweeper in this image" in said
+    (run,) = _runs(batch.root)
+    assert (run.state, run.attempts) == (State.FAILED, 1)
+
+
+def test_what_aws_will_not_have(shell: Any, batch: Any) -> None:
+    """It ends a launch with AWS's words, of a definition before anything is on record; the next
+    launch goes on."""
+    launch = ("launch", "grid.yaml", "~x", "launch.aws_batch.memory=512", "--wait")
+    batch.refused["registerjobdefinition"] = "Invalid image"
+    said = shell.run(*launch, code=6)
+    assert said.splitlines()[-1] == "sweeper: AWS Batch: register_job_definition: Invalid image"
+    assert not list(open_store(batch.root).names("toys"))
+    batch.refused = {"submitjob": "the queue is not ENABLED"}
+    said = shell.run(*launch, code=6)
+    assert said.splitlines()[-1] == "sweeper: AWS Batch: submit_job: the queue is not ENABLED"
+    batch.refused.clear()
+    assert "1/1 succeeded" in shell.run(*launch)
+    _judge(shell, batch.root, once=True)
+
+
+def test_what_is_refused(shell: Any, batch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     grid = shell.folder / "grid.yaml"
+    monkeypatch.chdir(shell.folder)
     text = grid.read_text()
-    grid.write_text(text.replace(batch.queue, "nope"))
-    assert "there is no job queue nope in us-east-1" in shell.run(*launch, code=6)
-    grid.write_text(text + "secrets: [WANDB_API_KEY]\n")
-    assert "no secret's value travels with a job" in shell.run(*launch, code=2)
-    grid.write_text(text.replace("service: none", "service: local"))
-    assert "needs an engine that the jobs reach" in shell.run(*launch, code=2)
-    grid.write_text(text)
-    shell.environment["AWS_DEFAULT_REGION"] = ""
-    shell.environment["AWS_ENDPOINT_URL_BATCH"] = "http://127.0.0.1:9"
-    said = shell.run(*launch, "launch.max_parallel=2", code=6)
-    assert "sweeper: AWS Batch does not answer: " in said.splitlines()[-1]
+
+    def refused(error: type[Exception], match: str, grid_text: str = text, **options: Any) -> None:
+        grid.write_text(grid_text)
+        with pytest.raises(error, match=match):
+            launch(str(grid), **options)
+
+    refused(UsageError, "its jobs do not see the folder", root=str(shell.folder / "sweeps"))
+    refused(UsageError, "--live has no meaning", live=True)
+    missing = text.replace(batch.queue, "nope")
+    refused(EnvironmentFailure, "there is no job queue nope in us-east-1", missing)
+    refused(UsageError, "no secret's value travels", text + "secrets: [WANDB_API_KEY]\n")
+    local = text.replace("service: none", "service: local")
+    refused(UsageError, "needs an engine that the jobs reach", local)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_BATCH", "http://127.0.0.1:9")
+    refused(EnvironmentFailure, "AWS Batch does not answer: ")
     assert not list(open_store(batch.root).names("toys"))

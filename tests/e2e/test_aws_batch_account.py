@@ -113,7 +113,7 @@ def test_the_quickstart(batch: Any, tmp_path: Path) -> None:
         said = _sweeper(work, *given, code=2, SWEEPER_ENGINE_TOKEN=TOKEN)
         assert "2/2 succeeded" in _sweeper(work, *given, **told)
         report = analysis.analyze(batch.root, "quickstart")
-        assert report.document["schema"] >= 1
+        assert report.html_path == f"{batch.root}/quickstart/report/report.html"
         runs = Registry(batch.root, cache=False).runs(sweep="quickstart")
         assert set(runs["state"]) == {"succeeded"}
         assert (runs["value"] > 0).all() if "value" in runs else True

@@ -6,6 +6,9 @@ otherwise, the variables of a job, retries by `evaluateOnExit`, SIGTERM before S
     with Batch(folder) as batch:      # batch.url; batch.options() for `launch.aws_batch`
         batch.interrupt(job_id)       # the machine is taken away
         batch.throttle = 3            # the next 3 requests are too many
+        batch.lose_replies = 1        # the next job is accepted, and nobody told
+        batch.late_listings = 1       # and the next listing does not have it yet
+        batch.refused["submitjob"] = "why"
         batch.held = True             # nothing starts
 """
 
@@ -19,6 +22,7 @@ import subprocess
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -52,15 +56,16 @@ class Batch:
 
     def __init__(self, folder: Path, grace: float = 5.0) -> None:
         self.folder, self.grace = folder, grace
-        self.throttle = 0
-        self.lose_replies = 0
-        self.held = False
+        self.refused: dict[str, str] = {}
         self.requests: list[str] = []
         self.secrets: dict[str, str] = {}  # what AWS would look up, by ARN
+        # Puts a job's command and its variables into a container; without one it runs as it is.
+        self.contain: Callable[[list[str], dict[str, str]], list[str]] | None = None
         self._waiting: list[Any] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._asked = threading.local()
         self._saved: list[tuple[Any, str, Any]] = []
+        self.recover()
 
     def __enter__(self) -> "Batch":
         logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for every request
@@ -104,9 +109,15 @@ class Batch:
         """Everything that was submitted, arrays' children too, oldest first."""
         return list(self._backend()._jobs.values())
 
-    def interrupt(self, job: str) -> None:
-        """Take the machine of a running job away."""
-        self._backend()._jobs[job].host_gone = True
+    def interrupt(self, job: str, *, warned: bool = False) -> None:
+        """Take the machine of a running job away; `warned`: after a SIGTERM, as spot does it."""
+        self._backend()._jobs[job].host_gone = "warned" if warned else "at once"
+
+    def recover(self) -> None:
+        """Do everything as it should be done, from now on."""
+        self.throttle = self.lose_replies = self.late_listings = 0
+        self.refused.clear()
+        self.release()
 
     def release(self) -> None:
         """Start what was held."""
@@ -148,7 +159,7 @@ class Batch:
 
         def started(job: Any) -> None:
             job.retry = getattr(batch._asked, "retry", None) or {}
-            job.host_gone, job.reason = False, None
+            job.host_gone, job.reason = None, None
             if batch.held:
                 batch._waiting.append(job)
             else:
@@ -171,7 +182,8 @@ class Batch:
         self._set(models.Job, "describe", described)
         short = models.Job.describe_short
         self._set(models.Job, "describe_short", lambda job: _shortened(job, short(job)))
-        for name in ("submitjob", "listjobs", "describejobs", "terminatejob"):
+        asked = ("registerjobdefinition", "submitjob", "listjobs", "describejobs", "terminatejob")
+        for name in asked:
             self._set(BatchResponse, name, self._answering(name, getattr(BatchResponse, name)))
 
     def _answering(self, name: str, answer: Any) -> Any:
@@ -182,6 +194,8 @@ class Batch:
             if batch.throttle > 0:
                 batch.throttle -= 1
                 raise TooManyRequests("TooManyRequestsException", "slow down")
+            if name in batch.refused:
+                raise JsonRESTError("ClientException", batch.refused[name])
             if name == "submitjob":
                 batch._asked.retry = response._get_param("retryStrategy")
                 said = answer(response)
@@ -210,6 +224,9 @@ class Batch:
             found = [job for job in found if job["status"] == wanted]
         else:  # a filter does not apply to children
             found = [job for job in found if ":" not in job["jobId"]]
+        if self.late_listings > 0:
+            self.late_listings -= 1
+            found = []
         found.sort(key=lambda job: -job["createdAt"])
         start = int(response._get_param("nextToken") or 0)
         most = min(100, int(response._get_param("maxResults") or 100))
@@ -286,11 +303,17 @@ class _Execution:
         folder = batch.folder / "containers" / f"{job.job_id.replace(':', '-')}-{number}"
         (folder / "home").mkdir(parents=True)
         stream = f"{job.job_definition.name}/default/{job.job_id}-{number}"
+        command = job._get_container_property("command", [])
+        environment = self._environment(number)
+        if batch.contain is not None:
+            command = batch.contain(command, environment)
+        here = {key: os.environ[key] for key in PASSED if key in os.environ}
+        here["HOME"] = str(folder / "home")
         try:
             process = subprocess.Popen(
-                job._get_container_property("command", []),
+                command,
                 cwd=folder,
-                env=self._environment(number, folder),
+                env=here | environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -300,7 +323,7 @@ class _Execution:
             return 127, f"CannotStartContainerError: {error}"
         batch._processes.append(process)
         job.job_started_at = datetime.now()
-        job.host_gone = False
+        job.host_gone = None
         job.log_stream_name = stream
         job._log_backend.ensure_log_group(LOG_GROUP)
         job._log_backend.ensure_log_stream(LOG_GROUP, stream)
@@ -313,10 +336,9 @@ class _Execution:
         job.attempts.append({"container": container, "statusReason": reason})
         return code, reason
 
-    def _environment(self, number: int, folder: Path) -> dict[str, str]:
+    def _environment(self, number: int) -> dict[str, str]:
         job = self.job
-        found = {key: os.environ[key] for key in PASSED if key in os.environ}
-        found |= CREDENTIALS | {"HOME": str(folder / "home"), "AWS_ENDPOINT_URL": self.batch.url}
+        found = CREDENTIALS | {"AWS_ENDPOINT_URL": self.batch.url}
         properties = job.job_definition.container_properties
         for secret in properties.get("secrets") or ():
             found[secret["name"]] = self.batch.secrets[secret["valueFrom"]]
@@ -335,11 +357,12 @@ class _Execution:
         reason = "Essential container in task exited"
         while process.poll() is None:
             now = time.monotonic()
-            if job.host_gone:
+            if job.host_gone is not None:
                 reason = HOST_GONE
+            if job.host_gone == "at once":
                 _kill(process)
             over = most is not None and now > begun + most
-            if (job.stop or over) and not stopped:
+            if (job.stop or over or job.host_gone == "warned") and not stopped:
                 reason = "Job attempt duration exceeded timeout" if over else reason
                 stopped = now
                 process.send_signal(signal.SIGTERM)

@@ -14,6 +14,7 @@ from botocore import xform_name
 
 from sweeper.backends.aws_batch_client import Aws, Refused
 from sweeper.backends.aws_batch_definition import overrides
+from sweeper.backends.aws_batch_doctor import looks
 from sweeper.backends.aws_batch_jobs import Jobs, status_of
 from sweeper.backends.aws_batch_names import as_tag
 from sweeper.backends.aws_batch_options import Options
@@ -88,6 +89,14 @@ def test_what_is_missing_here(
         Aws(region, profile).call("batch", "describe_jobs", jobs=["1"])
 
 
+def test_the_doctor_looks_at_what_it_can() -> None:
+    """Without a queue: at who asks, at least; and says where one would be named."""
+    (_, _, _), (name, needed, look) = looks({"region": "eu-central-1"})
+    assert (name, needed) == ("launch.aws_batch", True)
+    with pytest.raises(LookupError, match=r"there is no queue: .*config\.toml; .* --grid GRID"):
+        look()
+
+
 def test_numbers_are_written_out() -> None:
     found = overrides(Options("q", vcpus=0.25, memory=1_000_000), [], "r")
     assert [one["value"] for one in found["resourceRequirements"]] == ["0.25", "1000000"]
@@ -123,6 +132,7 @@ def test_a_title_as_a_tag() -> None:
 
 
 _CALL = re.compile(r"\.(?:call|submit|pages)\(\s*\"([\w-]+)\",\s*\"(\w+)\"")
+_ASKED = re.compile(r"aws\.(?:call|submit|pages)\(")
 _PREFIX = {"service-quotas": "servicequotas"}
 # Asked for along with others, or by the store.
 _BESIDES = {
@@ -147,7 +157,10 @@ def test_the_policy_allows_what_the_code_calls_and_nothing_else() -> None:
     session: Any = botocore.session.Session()
     called: set[str] = set()
     for path in (ROOT / "sweeper" / "backends").glob("aws_batch*.py"):
-        for service, operation in _CALL.findall(path.read_text()):
+        text = path.read_text()
+        calls = _CALL.findall(text)
+        assert len(calls) == len(_ASKED.findall(text)), f"{path}: a call that is not written out"
+        for service, operation in calls:
             names = session.get_service_model(service).operation_names
             action = {xform_name(name): name for name in names}[operation]
             called.add(f"{_PREFIX.get(service, service)}:{action}")

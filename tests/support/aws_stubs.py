@@ -1,0 +1,96 @@
+"""AWS by botocore's Stubber: requests that a test answers one by one, each held against AWS's own
+model of it."""
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+from botocore.stub import ANY, Stubber
+
+from sweeper.backends.aws_batch import AwsBatchBackend
+from sweeper.backends.aws_batch_client import Aws
+from sweeper.backends.aws_batch_options import Options
+from sweeper.backends.base import JobSpec
+
+KEYS = ("jobName", "jobQueue", "jobDefinition", "containerOverrides", "retryStrategy")
+
+
+class Stubbed:
+    """A backend whose requests are answered by the test, one by one. `waits` are the seconds that
+    it waited between them; `SUBMISSION` is any job's."""
+
+    TOKEN = "aaaaaaaaaaaa-a1"
+    SUBMISSION: ClassVar[dict[str, Any]] = dict.fromkeys((*KEYS, "propagateTags", "tags"), ANY)
+
+    def __init__(self, folder: Path, session: Any) -> None:
+        self.folder = str(folder / "toys")
+        self.waits: list[float] = []
+        self.aws = Aws("eu-central-1", sleep=self.waits.append)
+        self.stubs: dict[str, Stubber] = {}
+        for service in ("batch", "logs"):
+            client = session.create_client(
+                service,
+                region_name="eu-central-1",
+                aws_access_key_id="key",
+                aws_secret_access_key="secret",
+            )
+            self.aws._clients[service, True] = self.aws._clients[service, False] = client
+            self.stubs[service] = Stubber(client)
+            self.stubs[service].activate()
+        self.batch, self.logs = self.stubs["batch"], self.stubs["logs"]
+
+    def backend(self, **options: Any) -> AwsBatchBackend:
+        given = {"queue": "q", "job_definition": "d"} | options
+        return AwsBatchBackend(self.aws, Options(**given), "toys", self.folder)
+
+    def answer(self, operation: str, said: dict[str, Any], asked: dict[str, Any]) -> None:
+        self.batch.add_response(operation, said, asked)
+
+    def defined(self, name: str = "d") -> None:
+        found = {"jobDefinitionName": name, "jobDefinitionArn": "arn", "revision": 4, "type": "c"}
+        self.answer(
+            "describe_job_definitions",
+            {"jobDefinitions": [found]},
+            {"jobDefinitionName": name, "status": "ACTIVE"},
+        )
+
+    def listed(self, backend: AwsBatchBackend, *jobs: tuple[str, str]) -> None:
+        prefix = backend._names.prefix
+        found = [{"jobId": job, "jobName": prefix + rest} for job, rest in jobs]
+        asked: dict[str, Any] = {
+            "jobQueue": "q",
+            "filters": [{"name": "JOB_NAME", "values": [f"{prefix}*"]}],
+            "maxResults": 100,
+        }
+        self.answer("list_jobs", {"jobSummaryList": found}, asked)
+
+    def described(self, *jobs: dict[str, Any]) -> None:
+        whole = {"jobName": "j", "jobQueue": "q", "jobDefinition": "d", "startedAt": 0}
+        self.answer(
+            "describe_jobs",
+            {"jobs": [whole | job for job in jobs]},
+            {"jobs": ANY},
+        )
+
+    def refuse(self, operation: str, code: str, message: str = "m", status: int = 400) -> None:
+        self.batch.add_client_error(operation, code, message, http_status_code=status)
+
+    def done(self) -> None:
+        for stub in self.stubs.values():
+            stub.assert_no_pending_responses()
+
+    def array(self, size: int) -> tuple[AwsBatchBackend, list[str]]:
+        """A backend that has submitted an array, called 9, and its tokens."""
+        backend = self.backend()
+        tokens = [f"{number:012x}-a1" for number in range(size)]
+        backend._jobs.add("9", tokens, array=True)
+        return backend, tokens
+
+    def job(self, token: str = TOKEN, *argv: str) -> JobSpec:
+        """A job that stands for a worker's, or does `argv`."""
+        command = argv or ("python", "-P", "-m", "sweeper.worker.main", "s3://b/toys")
+        return JobSpec(token, "lr=1e-4,#1", [*command, token], "/", {})
+
+    def parent(self, status: str, **counts: int) -> None:
+        """The array is described: its own status, and how many of its children are in which."""
+        array = {"jobId": "9", "arrayProperties": {"statusSummary": counts}}
+        self.described(array | {"status": status})

@@ -1,0 +1,164 @@
+"""What the AWS Batch backend makes of AWS's errors: what is sent again, what ends a launch, and
+what may have been done all the same. By botocore's Stubber."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from botocore import exceptions
+from botocore.stub import ANY
+
+from sweeper.backends import aws_batch
+from sweeper.backends.aws_batch_client import Aws, Refused, Throttled
+from sweeper.errors import EnvironmentFailure, Unreachable
+
+JOB = {"jobName": "n", "jobQueue": "q", "jobDefinition": "d"}
+DEFINITION = {"jobDefinitionName": "d", "type": "container"}
+URL = "https://batch.eu-central-1.amazonaws.com/"
+ANSWERS = [
+    # A queue that is disabled, a definition that is gone, an image or a role that cannot be.
+    ("ClientException", 400, EnvironmentFailure),
+    ("AccessDeniedException", 403, EnvironmentFailure),
+    ("ValidationException", 400, EnvironmentFailure),
+    ("RequestEntityTooLargeException", 413, EnvironmentFailure),
+    ("ExpiredTokenException", 403, Refused),
+    ("UnrecognizedClientException", 403, Refused),
+    ("RequestTimeTooSkewed", 403, Refused),
+    ("ServerException", 500, Unreachable),
+    ("ServiceUnavailable", 503, Unreachable),
+    ("RequestTimeout", 408, Unreachable),
+]
+LINES = [
+    (exceptions.ReadTimeoutError(endpoint_url=URL), Unreachable),
+    (exceptions.ConnectionClosedError(endpoint_url=URL), Unreachable),
+    (exceptions.EndpointConnectionError(endpoint_url=URL), Unreachable),
+    (exceptions.NoCredentialsError(), Refused),
+    (exceptions.ParamValidationError(report="Invalid length"), EnvironmentFailure),
+]
+
+
+def _raising(error: Exception) -> Callable[..., None]:
+    def call(**_: object) -> None:
+        raise error
+
+    return call
+
+
+@pytest.mark.parametrize(("code", "status", "kind"), ANSWERS)
+@pytest.mark.parametrize(
+    ("operation", "asked"), [("submit_job", JOB), ("register_job_definition", DEFINITION)]
+)
+def test_what_an_answer_to_a_submission_means(
+    stubbed: Any, operation: str, asked: dict[str, str], code: str, status: int, kind: type
+) -> None:
+    """Only what is no `Unreachable` ends a launch; only what is plainly that may have been done."""
+    stubbed.refuse(operation, code, "no\n such thing", status)
+    with pytest.raises(EnvironmentFailure) as caught:
+        stubbed.aws.submit("batch", operation, **asked)
+    assert type(caught.value) is kind
+    assert "\n" not in str(caught.value)
+    assert stubbed.aws.calls == {operation: 1}
+    assert not stubbed.waits
+
+
+@pytest.mark.parametrize(("error", "kind"), LINES)
+def test_what_no_answer_to_a_submission_means(
+    stubbed: Any, error: Exception, kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stubbed.aws._clients["batch", False], "submit_job", _raising(error))
+    with pytest.raises(EnvironmentFailure) as caught:
+        stubbed.aws.submit("batch", "submit_job", **JOB)
+    assert type(caught.value) is kind
+    assert stubbed.aws.calls == {"submit_job": 1}
+
+
+def test_no_client_sends_a_submission_again_by_itself(botocore_session: Any) -> None:
+    """botocore would: on a time-out too, after which it may have been done."""
+    aws = Aws("eu-central-1")
+    aws._session = botocore_session
+    once, often = (aws._client("batch", again).meta.config.retries for again in (False, True))
+    assert once["total_max_attempts"] == 1
+    assert often["total_max_attempts"] > 1
+
+
+def test_what_is_throttled_is_sent_again_later_and_later(stubbed: Any) -> None:
+    for _ in range(3):
+        stubbed.refuse("submit_job", "TooManyRequestsException", status=429)
+    stubbed.answer("submit_job", {"jobName": "n", "jobId": "1"}, JOB)
+    assert stubbed.aws.submit("batch", "submit_job", **JOB)["jobId"] == "1"
+    assert len(stubbed.waits) == 3
+    assert stubbed.waits == sorted(stubbed.waits)
+
+
+def test_it_does_not_wait_for_ever(stubbed: Any) -> None:
+    backend = stubbed.backend()
+    stubbed.defined()
+    for _ in range(8):
+        stubbed.refuse("submit_job", "TooManyRequestsException", status=429)
+    with pytest.raises(Throttled):
+        backend.submit([stubbed.job()])
+    assert len(stubbed.waits) == 7
+    assert max(stubbed.waits) <= 20
+    stubbed.listed(backend)
+    assert backend.find([stubbed.TOKEN]) == {}  # nor doubts what was not done
+
+
+def test_what_may_have_been_accepted_is_looked_for_until_a_listing_must_have_it(
+    stubbed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, token = stubbed.backend(), stubbed.TOKEN
+    stubbed.defined()
+    stubbed.refuse("submit_job", "ServerException", status=500)
+    with pytest.raises(Unreachable, match="ServerException at submit_job"):
+        backend.submit([stubbed.job()])
+    stubbed.listed(backend)
+    with pytest.raises(Unreachable, match="accepted is not known yet"):
+        backend.find([token])
+    stubbed.listed(backend, ("5", token))
+    assert backend.find([token]) == {token: "5"}
+    # One that was not accepted: at some time no listing that lacks it is too young.
+    other = "bbbbbbbbbbbb-a1"
+    monkeypatch.setattr(aws_batch, "_DOUBT_SECONDS", 0.0)
+    stubbed.refuse("submit_job", "ServerException", status=500)
+    with pytest.raises(Unreachable):
+        backend.submit([stubbed.job(other)])
+    stubbed.listed(backend, ("5", token))
+    assert backend.find([other]) == {}
+
+
+def test_a_definition_that_aws_will_not_have_ends_the_launch(stubbed: Any) -> None:
+    options = {"job_definition": None, "image": "i:1", "vcpus": 0.3, "memory": 4}
+    for act in ("preflight", "submit"):
+        stubbed.answer(
+            "describe_job_definitions",
+            {"jobDefinitions": []},
+            {"jobDefinitionName": ANY, "status": "ACTIVE"},
+        )
+        stubbed.refuse("register_job_definition", "ClientException", "0.3 vCPUs is not supported")
+        with pytest.raises(EnvironmentFailure, match=r"0\.3 vCPUs is not supported") as caught:
+            getattr(stubbed.backend(**options), act)([stubbed.job()])
+        assert not isinstance(caught.value, Unreachable)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("ExpiredTokenException", "credentials have expired"),
+        ("UnrecognizedClientException", "credentials have expired or are not valid"),
+        ("AccessDeniedException", "not allowed: m .*aws-batch.md"),
+        ("TooManyRequestsException", "too many requests"),
+        ("ServerException", "AWS Batch: list_jobs: m"),
+    ],
+)
+def test_a_refusal_is_one_line_and_no_absence(stubbed: Any, code: str, said: str) -> None:
+    stubbed.refuse("list_jobs", code, "m\n  m")
+    with pytest.raises(Unreachable, match=said.replace(": m", ": m m")) as caught:
+        stubbed.backend().poll([stubbed.TOKEN])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_dead_line_is_no_absence(stubbed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = exceptions.EndpointConnectionError(endpoint_url=URL)
+    monkeypatch.setattr(stubbed.aws._clients["batch", True], "list_jobs", _raising(error))
+    with pytest.raises(Unreachable, match="does not answer: Could not connect"):
+        stubbed.backend().find([stubbed.TOKEN])

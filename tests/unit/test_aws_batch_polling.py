@@ -1,0 +1,164 @@
+"""What the AWS Batch backend makes of what jobs come to, and in how few requests: by botocore's
+Stubber."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from botocore.stub import ANY
+
+from sweeper.backends import aws_batch_jobs as jobs_module
+from sweeper.backends.aws_batch_client import Throttled
+from sweeper.backends.aws_batch_jobs import Jobs
+from sweeper.backends.base import JobState, JobStatus
+from sweeper.errors import Unreachable
+
+ENDED = JobState.ENDED
+
+
+def test_restarts_stand_for_the_attempts_after(stubbed: Any) -> None:
+    """A token that nobody has submitted is that of the run's last job, while that goes on, or if it
+    came so far."""
+    backend = stubbed.backend()
+    first, second, third = (f"aaaaaaaaaaaa-a{n}" for n in (1, 2, 3))
+    backend._jobs.add("1", [first], array=False)
+    stubbed.listed(backend, ("1", first))
+    stubbed.described({"jobId": "1", "status": "RUNNING"})
+    assert backend.find([second]) == {second: "1"}
+    attempts = [{"container": {}}, {"container": {}}]
+    stubbed.described({"jobId": "1", "status": "FAILED", "attempts": attempts})
+    statuses = backend.poll([first, second, third])
+    assert [status.state for status in statuses.values()] == [ENDED, ENDED, JobState.ABSENT]
+    stubbed.listed(backend, ("1", first))
+    assert backend.find([second]) == {}  # it has ended: the next one is to be submitted
+
+
+def test_of_two_copies_the_one_that_goes_on_counts(stubbed: Any) -> None:
+    backend = stubbed.backend()
+    stubbed.listed(backend, ("2", stubbed.TOKEN), ("1", stubbed.TOKEN))
+    stubbed.described({"jobId": "2", "status": "SUCCEEDED"}, {"jobId": "1", "status": "RUNNING"})
+    assert backend.poll([stubbed.TOKEN])[stubbed.TOKEN].state is JobState.RUNNING
+    stubbed.answer("terminate_job", {}, {"jobId": "1", "reason": "cancelled by sweeper"})
+    backend.cancel([stubbed.TOKEN])
+
+
+def test_an_array_that_waits_takes_one_call(stubbed: Any) -> None:
+    backend, tokens = stubbed.array(10_000)
+    stubbed.parent("PENDING", RUNNABLE=9_990, SUBMITTED=10)
+    assert {s.state for s in backend.poll(tokens).values()} == {JobState.PENDING}
+    stubbed.parent("SUCCEEDED", SUCCEEDED=10_000)
+    assert set(backend.poll(tokens).values()) == {JobStatus(ENDED, 0)}
+    backend.poll(tokens)  # what has ended is not asked about again
+    assert stubbed.aws.calls == {"describe_jobs": 2}
+
+
+def test_a_poll_makes_twenty_calls_and_another_goes_on(
+    stubbed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_module, "MOST_CALLS", 2)
+    monkeypatch.setattr(jobs_module, "A_CALL", 2)
+    backend, tokens = stubbed.array(8)
+    stubbed.parent("PENDING", RUNNABLE=8)
+    backend.poll(tokens)
+    running = [{"jobId": f"9:{index}", "status": "RUNNING"} for index in range(8)]
+    stubbed.parent("PENDING", RUNNING=7, FAILED=1)
+    stubbed.described(*running[:2])
+    stubbed.described(*running[2:4])
+    states = [status.state for status in backend.poll(tokens).values()]
+    assert states == [JobState.RUNNING] * 4 + [JobState.PENDING] * 4
+    failed = {"jobId": "9:7", "status": "FAILED", "container": {"exitCode": 3}}
+    stubbed.parent("PENDING", RUNNING=7, FAILED=1)
+    stubbed.described(*running[4:6])
+    stubbed.described(running[6], failed)
+    statuses = list(backend.poll(tokens).values())
+    assert statuses == [JobStatus(JobState.RUNNING)] * 7 + [JobStatus(ENDED, 3)]
+    stubbed.parent("PENDING", RUNNING=7, FAILED=1)
+    assert list(backend.poll(tokens).values()) == statuses  # nothing has changed: one call
+
+
+def test_children_that_are_not_made_yet_are_waiting(stubbed: Any) -> None:
+    backend, tokens = stubbed.array(2)
+    stubbed.parent("SUBMITTED")
+    stubbed.described()
+    assert {s.state for s in backend.poll(tokens).values()} == {JobState.PENDING}
+    stubbed.described()  # a week later
+    assert {s.state for s in backend.poll(tokens).values()} == {JobState.ABSENT}
+
+
+def test_an_array_is_terminated_at_once_or_child_by_child(stubbed: Any) -> None:
+    backend, tokens = stubbed.array(4)
+    for index in (0, 2):
+        stubbed.answer("terminate_job", {}, {"jobId": f"9:{index}", "reason": ANY})
+    backend.cancel([tokens[0], tokens[2]])
+    stubbed.answer("terminate_job", {}, {"jobId": "9", "reason": ANY})
+    backend.cancel(tokens)
+
+
+def test_what_is_forgotten_is_nothing_to_stop(stubbed: Any) -> None:
+    """Nor does it keep others from being stopped; what was throttled goes on from there."""
+    backend = stubbed.backend()
+    tokens = [f"{number:012x}-a1" for number in range(4)]
+    for number, token in enumerate(tokens):
+        backend._jobs.add(str(number), [token], array=False)
+    asked = [{"jobId": str(number), "reason": ANY} for number in range(4)]
+    stubbed.refuse("terminate_job", "ClientException", "there is no such job")
+    stubbed.answer("terminate_job", {}, asked[1])
+    stubbed.refuse("terminate_job", "TooManyRequestsException", status=429)
+    with pytest.raises(Throttled):
+        backend.cancel(tokens)
+    stubbed.answer("terminate_job", {}, asked[2])
+    stubbed.refuse("terminate_job", "AccessDeniedException", status=403)
+    with pytest.raises(Unreachable, match="not allowed"):
+        backend.cancel(tokens)
+
+
+def test_an_array_that_succeeded_had_children_that_were_started_again(stubbed: Any) -> None:
+    """What its parent counts does not say how far they came: that is asked once."""
+    backend, tokens = stubbed.array(3)
+    again = [token.replace("-a1", "-a2") for token in tokens]
+    stubbed.listed(backend)
+    stubbed.parent("SUCCEEDED", SUCCEEDED=3)
+    attempts = [{"container": {}}, {"container": {}}]
+    stubbed.described({"jobId": "9:1", "status": "SUCCEEDED", "attempts": attempts})
+    states = [status.state for status in backend.poll([*tokens, *again]).values()]
+    assert states == [ENDED] * 3 + [JobState.ABSENT, ENDED, JobState.ABSENT]
+    assert [status.state for status in backend.poll(again).values()] == states[3:]
+
+
+def test_a_child_that_nobody_asked_about_is_not_absent(
+    stubbed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its turn comes while another job is asked about: only with its array is it known whether one
+    that Batch does not describe is gone, or was not made yet."""
+    monkeypatch.setattr(jobs_module, "MOST_CALLS", 1)
+    monkeypatch.setattr(jobs_module, "A_CALL", 2)
+    backend, tokens = stubbed.array(4)
+    backend._jobs.add("1", [stubbed.TOKEN], array=False)
+    stubbed.parent("PENDING", RUNNABLE=4)
+    backend.poll(tokens)
+    stubbed.parent("PENDING", RUNNABLE=2, RUNNING=2)
+    stubbed.described({"jobId": "9:0", "status": "RUNNING"}, {"jobId": "9:1", "status": "RUNNING"})
+    backend.poll(tokens)  # the other two wait for their turn
+    stubbed.described({"jobId": "1", "status": "RUNNING"})
+    backend.poll([stubbed.TOKEN])
+    stubbed.parent("PENDING", RUNNABLE=2, RUNNING=2)
+    stubbed.described()
+    states = [status.state for status in backend.poll(tokens).values()]
+    assert states == [JobState.RUNNING] * 2 + [JobState.PENDING] * 2
+
+
+def test_ten_thousand_single_jobs_take_a_hundred_requests_and_then_twenty() -> None:
+    sizes: list[int] = []
+
+    def call(_service: str, _operation: str, *, jobs: list[str]) -> dict[str, Any]:
+        sizes.append(len(jobs))
+        return {"jobs": [{"jobId": job, "status": "RUNNING"} for job in jobs]}
+
+    known = Jobs(cast("Any", SimpleNamespace(call=call)), cast("Any", None), "q")
+    tokens = [f"{number:012x}-a1" for number in range(10_000)]
+    for number, token in enumerate(tokens):
+        known.add(str(number), [token], array=False)
+    for requests in (100, 20):
+        sizes.clear()
+        assert {s.state for s in known.statuses(tokens).values()} == {JobState.RUNNING}
+        assert sizes == [100] * requests
