@@ -5,11 +5,11 @@ import math
 import re
 from typing import Any, Literal, NamedTuple, cast
 
-from sweeper.grid.nodes import Node, Problems, kind
+from sweeper.grid.nodes import Node, Place, Problems, kind
 from sweeper.grid.options import Section, hint
 from sweeper.thresholds import RULES, Threshold
 
-__all__ = ["HOLES", "Alarms", "OnAlarm", "read_alarms", "read_on_alarm"]
+__all__ = ["HOLES", "Alarms", "OnAlarm", "check_rules", "read_alarms", "read_on_alarm"]
 
 Alarms = dict[str, dict[str, float] | None]
 """What a grid says otherwise than the defaults: rule -> thresholds, None for a rule that is off."""
@@ -140,3 +140,13 @@ def _read_rules(section: Section) -> tuple[str, ...] | None:
             told = repr(word) if word else kind(item)
             section.problems.add(item.place, f"on_alarm.rules: {told} is not a rule{near}")
     return tuple(found)
+
+
+def check_rules(
+    alarms: Alarms | None, on_alarm: OnAlarm | None, place: Place, problems: Problems
+) -> None:
+    """Note rules of `on_alarm`, which stands at `place`, that the grid has turned off."""
+    off = {rule for rule, given in (alarms or {}).items() if given is None}
+    for rule in (on_alarm and on_alarm.rules) or ():
+        if rule in off:
+            problems.add(place, f"on_alarm.rules: {rule} is off in alarms")

@@ -3,15 +3,15 @@ in the user's configuration file, which are put on record with the plan: what fi
 again is no matter of a file that changes.
 """
 
-import os
 import re
-from typing import Any
+import sys
+from typing import Any, NamedTuple
 
-from sweeper.grid.data import from_python
-from sweeper.grid.nodes import Node, Place, Problems, kind
+from sweeper.grid.configuration import read_table
+from sweeper.grid.nodes import Node, Problems, kind
 from sweeper.grid.options import Section
 
-__all__ = ["KEYS", "config_path", "read_aws_batch"]
+__all__ = ["KEYS", "read_aws_batch"]
 
 _TEXTS = {
     "queue": (re.compile(r"[A-Za-z0-9][A-Za-z0-9_:/-]{0,255}\Z"), "a job queue's name or ARN"),
@@ -31,20 +31,43 @@ _COUNTS = ("array", "retries_on_interruption")
 KEYS = (*_TEXTS, *_OTHERS, *_COUNTS)
 
 _OF_AN_IMAGE = ("role", "execution_role")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_ARN = re.compile(r"arn:[a-z-]+:(secretsmanager|ssm):[A-Za-z0-9_.:/+=@!-]{1,2000}\Z")
-_TAG = re.compile(r"[A-Za-z0-9 +\-=._:/@]{0,256}\Z")
 _MOST_TAGS = 40  # of 50, some of which are sweeper's
+
+
+class _Strings(NamedTuple):
+    """A mapping of strings, as problems with it are told: what it is, what its names name and its
+    values are, and how many there may be."""
+
+    what: str
+    named: str
+    names: re.Pattern[str]
+    takes: str
+    values: re.Pattern[str]
+    most: int = sys.maxsize
+
+
+_MAPPINGS = {
+    "secrets": _Strings(
+        "a mapping of variables to ARNs",
+        "a variable",
+        re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z"),
+        "the ARN of a secret in Secrets Manager or of a parameter of Systems Manager, never the "
+        "value",
+        re.compile(r"arn:[a-z-]+:(secretsmanager|ssm):[A-Za-z0-9_.:/+=@!-]{1,2000}\Z"),
+    ),
+    "tags": _Strings(
+        f"a mapping of names to strings, at most {_MOST_TAGS}",
+        "a tag",
+        re.compile(r"(?!(?i:aws|sweeper):)[A-Za-z0-9 +\-=._:/@]{1,128}\Z"),
+        "a string of at most 256 letters, digits, blanks and + - = . _ : / @",
+        re.compile(r"[A-Za-z0-9 +\-=._:/@]{0,256}\Z"),
+        _MOST_TAGS,
+    ),
+}
 _MOST_VCPUS = 1024
 _MOST_RETRIES = 9  # Batch takes 10 attempts
 _LEAST_MEMORY = 4
 _LEAST_TIMEOUT = 60.0
-
-
-def config_path() -> str:
-    """The user's configuration file."""
-    folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    return os.path.join(folder, "sweeper", "config.toml")
 
 
 def read_aws_batch(node: Node | None, problems: Problems, *, used: bool = False) -> dict[str, Any]:
@@ -62,21 +85,8 @@ def read_aws_batch(node: Node | None, problems: Problems, *, used: bool = False)
 
 
 def _defaults(problems: Problems) -> dict[str, Any]:
-    path = config_path()
-    try:
-        with open(path, "rb") as file:
-            import tomllib
-
-            document = tomllib.load(file)
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as error:
-        problems.add(Place(path), f"cannot be read: {error}")
-        return {}
-    table = document.get("aws_batch")
-    if table is None:
-        return {}
-    return _read(Section(from_python(table, path, problems), "aws_batch", KEYS, problems))
+    table = read_table("aws_batch", problems)
+    return {} if table is None else _read(Section(table, "aws_batch", KEYS, problems))
 
 
 def _read(section: Section) -> dict[str, Any]:
@@ -86,8 +96,8 @@ def _read(section: Section) -> dict[str, Any]:
         "memory": section.integer("memory", _LEAST_MEMORY),
         "gpus": section.integer("gpus", 1),
         "timeout_s": section.duration("timeout", _LEAST_TIMEOUT),
-        "secrets": _secrets(section),
-        "tags": _tags(section),
+        "secrets": _strings(section, "secrets"),
+        "tags": _strings(section, "tags"),
         "array": section.integer("array", 0),
         "retries_on_interruption": section.integer("retries_on_interruption", 0),
     }
@@ -125,55 +135,31 @@ def _vcpus(section: Section) -> float | None:
         return None
     value = node.value
     if type(value) not in (int, float) or not 0 < value <= _MOST_VCPUS:
-        section.wrong(node, "vcpus", f"a number above 0, at most {_MOST_VCPUS}")
+        told = f"{value:g}" if type(value) in (int, float) else kind(node)
+        section.problems.add(
+            node.place,
+            f"{section.name}.vcpus is {told}; it takes a number above 0, at most {_MOST_VCPUS}",
+        )
         return None
     return float(value)
 
 
-def _secrets(section: Section) -> dict[str, str] | None:
-    """Variables, and where their values lie. A value that is no ARN may be the secret itself, and
-    is not repeated."""
-    node = section.node("secrets")
+def _strings(section: Section, key: str) -> dict[str, str] | None:
+    """One of `_MAPPINGS`. A value that it cannot have may be a secret, and is not repeated."""
+    node = section.node(key)
     if node is None:
         return None
-    if node.entries is None:
-        section.wrong(node, "secrets", "a mapping of variables to ARNs")
+    given = _MAPPINGS[key]
+    if node.entries is None or len(node.entries) > given.most:
+        section.wrong(node, key, given.what)
         return None
     found: dict[str, str] = {}
     for name, (place, item) in node.entries.items():
-        if not _VARIABLE.match(name):
-            section.problems.add(
-                place, f"{section.name}.secrets: {name[:60]!r} cannot name a variable"
-            )
-        elif not isinstance(item.value, str) or not _ARN.match(item.value):
-            section.problems.add(
-                item.place,
-                f"{section.name}.secrets.{name[:60]} takes the ARN of a secret in Secrets Manager "
-                "or of a parameter of Systems Manager, never the value",
-            )
-        else:
-            found[name] = item.value
-    return found
-
-
-def _tags(section: Section) -> dict[str, str] | None:
-    node = section.node("tags")
-    if node is None:
-        return None
-    if node.entries is None or len(node.entries) > _MOST_TAGS:
-        section.wrong(node, "tags", f"a mapping of names to strings, at most {_MOST_TAGS}")
-        return None
-    found: dict[str, str] = {}
-    for name, (place, item) in node.entries.items():
-        ours = name.lower().startswith(("aws:", "sweeper:"))
-        if not name or len(name) > 128 or not _TAG.match(name) or ours:
-            section.problems.add(place, f"{section.name}.tags: {name[:60]!r} cannot name a tag")
-        elif not isinstance(item.value, str) or not _TAG.match(item.value):
-            section.problems.add(
-                item.place,
-                f"{section.name}.tags.{name[:60]} is {kind(item)}; it takes a string of at most "
-                "256 letters, digits, blanks and + - = . _ : / @",
-            )
+        where, shown = f"{section.name}.{key}", name[:60]
+        if not given.names.match(name):
+            section.problems.add(place, f"{where}: {shown!r} cannot name {given.named}")
+        elif not isinstance(item.value, str) or not given.values.match(item.value):
+            section.problems.add(item.place, f"{where}.{shown} takes {given.takes}")
         else:
             found[name] = item.value
     return found

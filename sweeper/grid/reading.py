@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
-from sweeper.grid.alarms import Alarms, OnAlarm, read_alarms, read_on_alarm
+from sweeper.grid.alarms import Alarms, OnAlarm, check_rules, read_alarms, read_on_alarm
 from sweeper.grid.applying import apply
 from sweeper.grid.blocks import (
     Block,
@@ -216,6 +216,7 @@ class _Builder:
         for change in changes:
             grid = apply(grid, change, problems)
         check_env(grid.wandb, launch, grid.places["launch"], problems)
+        check_rules(grid.alarms, grid.on_alarm, grid.places["on_alarm"], problems)
         grid = _drawn(grid, problems)
         check_overlap(grid.blocks, problems)
         check_whens(grid.whens, grid.blocks, problems)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from sweeper.grid.data import from_python
+from sweeper.grid.configuration import read_table
 from sweeper.grid.naming import canonical
 from sweeper.grid.nodes import Node, Problems, kind
 from sweeper.grid.options import Section
@@ -28,6 +28,7 @@ _OURS = (
     *("help", "ignore-pbs", "input", "job-name", "no-requeue", "open-mode", "output", "parsable"),
     *("quiet", "requeue", "signal", "test-only", "uid", "usage", "version", "wait", "wrap"),
 )
+_KEYED = {name: name for name in (*_TEXTS, "time")} | {"cpus-per-task": "cpus"}
 _LEAST_SIGNAL = 10.0
 _LEAST_TIME = 60.0
 _MOST_LINES = 100
@@ -46,9 +47,10 @@ def read_slurm(node: Node | None, problems: Problems, name: str = "launch.slurm"
     return found
 
 
-def read_defaults(document: Any, problems: Problems) -> dict[str, Any]:
+def read_defaults(problems: Problems) -> dict[str, Any]:
     """The same of the configuration file's table, which knows no runs."""
-    return _read_one(Section(from_python(document, "slurm", problems), "slurm", _ONE, problems))
+    table = read_table("slurm", problems)
+    return {} if table is None else _read_one(Section(table, "slurm", _ONE, problems))
 
 
 def asked_by(options: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,7 +83,7 @@ def _meant(entry: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
 def _read_one(section: Section) -> dict[str, Any]:
     found: dict[str, Any] = {key: _text(section, key) for key in _TEXTS}
     found |= {
-        "time_s": section.duration("time", _LEAST_TIME),
+        "time_s": _limit(section),
         "signal_s": section.duration("signal", _LEAST_SIGNAL),
         "cpus": section.integer("cpus", 1),
         "throttle": section.integer("throttle", 1),
@@ -95,6 +97,15 @@ def _read_one(section: Section) -> dict[str, Any]:
         place = section.entries["signal"][1].place
         section.problems.add(place, f"{section.name}.signal is at most half of time")
     return {key: value for key, value in found.items() if value is not None}
+
+
+def _limit(section: Section) -> float | None:
+    """The time limit in seconds. sbatch takes a number for minutes, and a grid for seconds."""
+    node = section.node("time")
+    if node is not None and type(node.value) in (int, float):
+        section.wrong(node, "time", f"a duration with its unit: {node.value}m or {node.value}s")
+        return None
+    return section.duration("time", _LEAST_TIME)
 
 
 def _text(section: Section, key: str) -> str | None:
@@ -162,6 +173,10 @@ def _extra(section: Section) -> list[str] | None:
         elif match and any(name.startswith(match[1]) for name in _OURS):
             section.problems.add(
                 item.place, f"{section.name}.extra: --{match[1]} is sweeper's to say"
+            )
+        elif match and (key := _KEYED.get(match[1])):
+            section.problems.add(
+                item.place, f"{section.name}.extra: for --{match[1]} there is {section.name}.{key}"
             )
     return flags
 

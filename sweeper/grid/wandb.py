@@ -10,12 +10,12 @@ from sweeper.tracking import NAMES, SECTION
 
 __all__ = ["Wandb", "check_env", "read_wandb"]
 
-PROJECT = re.compile(r"[^/\\#?%:\x00-\x1f]{1,128}\Z")
+PROJECT = re.compile(r"(?=.*\S)[^/\\#?%:\x00-\x1f]{1,128}\Z")
 ENTITY = re.compile(r"[^/\\#?%:\s]{1,128}\Z")
-TAG = re.compile(r"[^,\x00-\x1f]{1,64}\Z")
+GROUP = re.compile(r"(?=.*\S)[^\x00-\x1f]{1,128}\Z")
+TAG = re.compile(r"(?=.*\S)[^,\x00-\x1f]{1,64}\Z")
 MODES = ("online", "offline", "disabled")
 MAX_TAGS = 50
-_LONGEST = 128
 
 
 class Wandb(NamedTuple):
@@ -36,11 +36,9 @@ class Wandb(NamedTuple):
 def read_wandb(node: Node, problems: Problems) -> Wandb | None:
     """The `wandb` section: a project is needed, the rest is not."""
     section = Section(node, "wandb", Wandb._fields, problems)
-    project = _fitting(section, "project", PROJECT, "at most 128 characters, none of /\\#?%:")
+    project = _fitting(section, "project", PROJECT, "1 to 128 characters, none of /\\#?%:")
     entity = _fitting(section, "entity", ENTITY, "the name of a W&B user or team")
-    group = section.string("group")
-    if group is not None and len(group) > _LONGEST:
-        problems.add(section.entries["group"][1].place, "wandb.group: more than 128 characters")
+    group = _fitting(section, "group", GROUP, "1 to 128 characters, in one line")
     tags, mode = _read_tags(section), section.string("mode", choices=MODES)
     if node.entries is not None and section.node("project") is None:
         problems.add(node.place, "wandb needs a project")

@@ -39,6 +39,7 @@ def test_they_are_in_the_plan_and_change_no_id() -> None:
         ("alarms: {kl: {abov: 1}}", "2:15: unknown key 'abov' in alarms.kl (did you mean 'above'?"),
         ("alarms: {kl: {above: no}}", "2:22: alarms.kl.above takes a number from 0 to 1e+06"),
         ("alarms: {kl: {steps: 0}}", "2:22: alarms.kl.steps takes an integer from 1 to 50"),
+        ("alarms: {length: {steps: 31}}", "2:26: alarms.length.steps takes an integer from 1 to 3"),
         ("alarms: {paused: {after: x}}", "2:26: alarms.paused.after takes a duration such as"),
         ("alarms: {heartbeat: {after: 1s}}", "2:29: alarms.heartbeat.after is at least 15s"),
         ("on_alarm: {rules: [nan]}", "2:11: on_alarm needs run (a command) or stop"),
@@ -46,6 +47,10 @@ def test_they_are_in_the_plan_and_change_no_id() -> None:
         ("on_alarm: {stop: run, rules: [klt]}", "2:31: on_alarm.rules: 'klt' is not a rule (did"),
         ("on_alarm: {run: [a, '{nme}']}", "2:21: on_alarm.run: no value for {nme} (did you mean"),
         ("on_alarm: {run: [a, '}']}", "2:21: on_alarm.run: a stray brace"),
+        (
+            "alarms: {kl: off}\non_alarm: {stop: run, rules: [nan, kl]}",
+            "3:11: on_alarm.rules: kl is off in alarms",
+        ),
         ("on_alarm: {run: a b}", "2:17: on_alarm.run is a string; it takes a list such as"),
     ],
 )

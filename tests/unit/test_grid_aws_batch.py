@@ -120,12 +120,17 @@ def test_a_value_where_an_arn_belongs_is_not_repeated() -> None:
     assert "hush" not in str(caught.value)
 
 
+def test_a_number_that_is_too_small_is_said_as_it_is() -> None:
+    with pytest.raises(GridError, match=r"vcpus is 0; it takes a number above 0, at most 1024"):
+        parse_grid(_grid("{vcpus: 0}"), "g.yaml")
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         ({}, "there is no queue"),
-        ({"queue": "q"}, "a job_definition or an image"),
-        ({"queue": "q", "image": "i", "job_definition": "d"}, "one of them"),
+        ({"queue": "q"}, "name an image, .* or a job_definition"),
+        ({"queue": "q", "image": "i", "job_definition": "d"}, "take one of them out"),
     ],
 )
 def test_what_is_needed(given: dict[str, str], said: str) -> None:
@@ -144,6 +149,14 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def _options(text: str, backend: str = "aws-batch") -> dict[str, object]:
     grid = parse_grid(f"recipe: r\nlaunch: {{backend: {backend}, aws_batch: {text}}}", "g.yaml")
     return dict(grid.launch.aws_batch)
+
+
+def test_a_table_that_nobody_reads_is_told(config: Path) -> None:
+    config.write_text('[aws_bacth]\nqueue = "spot"\n')
+    with pytest.raises(
+        GridError, match=r"config.toml: unknown table \[aws_bacth\] \(did you mean 'aws_batch'"
+    ):
+        _options("{memory: 1024}")
 
 
 def test_defaults_are_put_on_record(config: Path) -> None:

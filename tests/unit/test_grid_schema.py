@@ -136,7 +136,9 @@ WRONG = [
     "recipe: r\nlaunch: {slurm: {mem: [4]}}",
     "recipe: r\nlaunch: {slurm: {cpus: 0}}",
     "recipe: r\nlaunch: {slurm: {requeue: 1}}",
+    "recipe: r\nlaunch: {slurm: {time: 60}}",
     "recipe: r\nlaunch: {slurm: {extra: --exclusive}}",
+    "recipe: r\nlaunch: {slurm: {extra: [--time=5]}}",
     "recipe: r\nlaunch: {slurm: {extra: [-J x]}}",
     'recipe: r\nlaunch: {slurm: {extra: ["--nice=3\\n--wrap=x"]}}',
     'recipe: r\nlaunch: {slurm: {setup: ["a\\nb"]}}',
@@ -147,6 +149,10 @@ WRONG = [
     "recipe: r\nwandb: p",
     "recipe: r\nwandb: {entity: us}",
     "recipe: r\nwandb: {project: a/b}",
+    "recipe: r\nwandb: {project: ' '}",
+    'recipe: r\nwandb: {project: p, group: "a\\nb"}',
+    "recipe: r\nwandb: {project: p, group: ' '}",
+    "recipe: r\nwandb: {project: p, tags: [' ']}",
     "recipe: r\nwandb: {project: p, entity: a b}",
     "recipe: r\nwandb: {project: p, tags: a}",
     "recipe: r\nwandb: {project: p, tags: ['a,b']}",
@@ -266,6 +272,7 @@ def test_the_choices_and_limits_are_those_of_the_loader() -> None:
     given = of["wandb"]["properties"]
     assert given["project"]["pattern"] == _whole(wandb.PROJECT)
     assert given["entity"]["pattern"] == _whole(wandb.ENTITY)
+    assert given["group"]["pattern"] == _whole(wandb.GROUP)
     assert given["tags"]["items"]["pattern"] == _whole(wandb.TAG)
     assert given["tags"]["maxItems"] == wandb.MAX_TAGS
     assert given["mode"]["enum"] == [*wandb.MODES, None]
