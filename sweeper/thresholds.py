@@ -5,7 +5,10 @@ documentation share. Pure, and no imports of ours: the grid reads it, and so doe
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-__all__ = ["RULES", "Limits", "Rule", "Threshold", "resolve"]
+__all__ = ["RULES", "WINDOW", "Limits", "Rule", "Threshold", "resolve"]
+
+WINDOW = 60
+"""Steps that are remembered of each key: a rule that compares two stretches takes half at most."""
 
 Limits = dict[str, dict[str, float]]
 """Rule -> threshold -> value, for the rules that are on. Durations are in seconds."""
@@ -29,8 +32,8 @@ class Rule(NamedTuple):
     thresholds: Mapping[str, Threshold]
 
 
-def _steps(default: int) -> Threshold:
-    return Threshold(default, 1, 50, "steps that it is judged over", "count")
+def _steps(default: int, most: int = 50) -> Threshold:
+    return Threshold(default, 1, most, "steps that it is judged over", "count")
 
 
 def _after(default: float, least: float, meaning: str) -> Threshold:
@@ -58,7 +61,7 @@ RULES: dict[str, Rule] = {
         "the reward falls, and stays down",
         {
             "lost": Threshold(0.7, 0.01, 1.0, "share of the best reward that is gone"),
-            "steps": _steps(10),
+            "steps": _steps(10, WINDOW // 2),
         },
     ),
     "entropy": Rule(
@@ -85,8 +88,8 @@ RULES: dict[str, Rule] = {
     "length": Rule(
         "answers grow long, and no better",
         {
-            "above": Threshold(3.0, 1.0, 1e6, "times the shortest of the last 60 steps"),
-            "steps": _steps(5),
+            "above": Threshold(3.0, 1.0, 1e6, f"times the shortest of the last {WINDOW} steps"),
+            "steps": _steps(5, WINDOW // 2),
         },
     ),
     "truncation": Rule(

@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 from sweeper.alarms.keys import ROLES, role_of
 from sweeper.metrics import as_float
+from sweeper.thresholds import WINDOW
 
 __all__ = ["Evidence", "History", "Series", "Vitals", "deviation", "median"]
 
-WINDOW = 60
-"""Steps that are remembered of each key."""
 _SMOOTH = 5
 _FIRST = 3
 _MOST_KEYS = 10_000
@@ -130,6 +129,12 @@ class History:
                 self.series.setdefault(role, Series(_FROM_ROLLOUTS[role])).add(step, value)
                 fresh.add(role)
         self.fresh = frozenset(fresh)
+
+    @property
+    def step(self) -> float | None:
+        """That of the last row."""
+        step = self.row.get("step")
+        return step if type(step) in (int, float) else None
 
     def _recognise(self, unseen: list[str]) -> None:
         for role in ROLES:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
-from sweeper.alarms.history import WINDOW, Evidence, History, deviation, median
+from sweeper.alarms.history import Evidence, History, deviation, median
 
 __all__ = ["ADVICE", "ROW_RULES", "RowRule", "Thresholds", "judge"]
 
@@ -51,8 +51,8 @@ def _nan(history: History, _: Thresholds) -> Evidence | None:
     for key, value in history.row.items():
         if type(value) is float and not math.isfinite(value):
             word = "NaN" if math.isnan(value) else "infinite"
-            step = _step(history)
-            return Evidence(key, step, value, None, f"{key} is {word}{_at(step)}")
+            text = f"{key} is {word}{_at(history.step)}"
+            return Evidence(key, history.step, value, None, text)
     return None
 
 
@@ -120,7 +120,7 @@ def _collapse(history: History, thresholds: Thresholds) -> Evidence | None:
     # The robust deviation is 0 where most rewards are the same, the plain one where all are.
     spread = max(deviation(reward.values), plain, 0.6 * reward.best_spread)
     noise = 4 * spread * math.sqrt(1 / len(values) + 1 / len(long))
-    if best <= floor or now >= bound or best - now <= noise:
+    if best <= floor or now > bound or best - now <= noise:
         return None
     text = f"{reward.key} is {now:.4g} on average{_at(reward.step)}, and has been {best:.4g}"
     return Evidence(reward.key, reward.step, now, bound, text)
@@ -163,7 +163,7 @@ def _no_signal(history: History, thresholds: Thresholds) -> Evidence | None:
 
 def _length(history: History, thresholds: Thresholds) -> Evidence | None:
     length, reward = history.series["length"], history.series.get("reward")
-    steps = min(int(thresholds["steps"]), WINDOW // 2)  # no more are remembered twice
+    steps = int(thresholds["steps"])
     values = list(length.values)
     if len(values) < 2 * steps:
         return None
@@ -197,11 +197,6 @@ def _plain_deviation(values: Collection[float]) -> float:
     # As `statistics.pstdev`, which takes a hundred times as long, and that for each row.
     mean = sum(values) / len(values)
     return math.dist(tuple(values), (mean,) * len(values)) / math.sqrt(len(values))
-
-
-def _step(history: History) -> float | None:
-    step = history.row.get("step")
-    return step if type(step) in (int, float) else None
 
 
 def _at(step: float | None) -> str:

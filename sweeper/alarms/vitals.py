@@ -4,7 +4,7 @@ the time is in the vitals."""
 import re
 from collections.abc import Callable, Mapping
 
-from sweeper.alarms.history import Evidence, History, Vitals
+from sweeper.alarms.history import Evidence, History
 
 __all__ = ["VITALS", "judge_vitals"]
 
@@ -12,7 +12,7 @@ _GB = 1e9
 _NOBODY = re.compile(
     r"service at \S+ is gone|connection (?:error|refused|reset|aborted|timed out)"
     r"|connect(?:ion)?error|connecttimeout|name or service not known|name resolution"
-    r"|no route to host"
+    r"|no route to host|server disconnected|apitimeouterror|error code: 50[234]\b"
     r"|\b50[234] (?:bad gateway|service (?:temporarily )?unavailable|gateway time-?out)",
     re.IGNORECASE,
 )
@@ -44,22 +44,17 @@ def _stalled(history: History, thresholds: Mapping[str, float]) -> Evidence | No
     vitals = history.vitals
     if vitals.paused is not None or vitals.beat_quiet > max(vitals.lease, 30.0):
         return None
-    bound = _patience(vitals, thresholds)
-    if bound is None or vitals.quiet <= bound:
-        return None
     pace = vitals.longest if vitals.longest is not None else vitals.others
-    known = "" if pace is None else f"; the longest so far took {_words(pace)}"
+    if pace is None and vitals.is_command:
+        return None  # it may record no step at all
+    known, bound = "", thresholds["first"]
+    if pace is not None:
+        known = f"; the longest so far took {_words(pace)}"
+        bound = max(thresholds["after"], thresholds["factor"] * pace)
+    if vitals.quiet <= bound:
+        return None
     text = f"no step for {_words(vitals.quiet)}{known}"
-    return Evidence(None, _step(history), vitals.quiet, bound, text)
-
-
-def _patience(vitals: Vitals, thresholds: Mapping[str, float]) -> float | None:
-    """How long it may take for a step; None if nobody can tell."""
-    if vitals.longest is not None:
-        return max(thresholds["after"], thresholds["factor"] * vitals.longest)
-    if vitals.others is not None:
-        return max(thresholds["after"], thresholds["factor"] * vitals.others)
-    return None if vitals.is_command else thresholds["first"]
+    return Evidence(None, history.step, vitals.quiet, bound, text)
 
 
 def _paused(history: History, thresholds: Mapping[str, float]) -> Evidence | None:
@@ -67,7 +62,7 @@ def _paused(history: History, thresholds: Mapping[str, float]) -> Evidence | Non
     if vitals.paused is None or vitals.paused_s <= thresholds["after"]:
         return None
     text = f"the service has held it back for {_words(vitals.paused_s)}: {vitals.paused}"
-    return Evidence(None, _step(history), vitals.paused_s, thresholds["after"], text)
+    return Evidence(None, history.step, vitals.paused_s, thresholds["after"], text)
 
 
 def _heartbeat(history: History, thresholds: Mapping[str, float]) -> Evidence | None:
@@ -76,7 +71,7 @@ def _heartbeat(history: History, thresholds: Mapping[str, float]) -> Evidence | 
     if vitals.beat_quiet <= bound:
         return None
     text = f"no heartbeat for {_words(vitals.beat_quiet)}"
-    return Evidence(None, _step(history), vitals.beat_quiet, bound, text)
+    return Evidence(None, history.step, vitals.beat_quiet, bound, text)
 
 
 def _service(history: History, _: Mapping[str, float]) -> Evidence | None:
@@ -84,7 +79,7 @@ def _service(history: History, _: Mapping[str, float]) -> Evidence | None:
     line = history.vitals.failed
     if line is None or not _NOBODY.search(line):
         return None
-    return Evidence(None, _step(history), None, None, f"it has failed: {line}")
+    return Evidence(None, history.step, None, None, f"it has failed: {line}")
 
 
 def _disk(history: History, thresholds: Mapping[str, float]) -> Evidence | None:
@@ -92,7 +87,7 @@ def _disk(history: History, thresholds: Mapping[str, float]) -> Evidence | None:
     if free is None or free >= bound:
         return None
     text = f"{free / _GB:.2g} GB are free on the disk of {history.vitals.host or 'its machine'}"
-    return Evidence("disk_free_bytes", _step(history), free, bound, text)
+    return Evidence("disk_free_bytes", history.step, free, bound, text)
 
 
 def _memory(history: History, thresholds: Mapping[str, float]) -> Evidence | None:
@@ -103,12 +98,7 @@ def _memory(history: History, thresholds: Mapping[str, float]) -> Evidence | Non
         f"{free / _GB:.2g} of {total / _GB:.3g} GB of memory are free on "
         f"{history.vitals.host or 'its machine'}"
     )
-    return Evidence("memory_free_bytes", _step(history), free, bound, text)
-
-
-def _step(history: History) -> float | None:
-    step = history.row.get("step")
-    return step if type(step) in (int, float) else None
+    return Evidence("memory_free_bytes", history.step, free, bound, text)
 
 
 def _words(seconds: float) -> str:

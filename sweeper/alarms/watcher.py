@@ -193,16 +193,15 @@ class Watcher:
 
     def _time(self, watch: _Watch, rows: list[Row], now: float) -> None:
         """Learn how long steps take. What lay there when we first looked was written before."""
-        if watch.looked:
-            if watch.steps:
-                watch.took.append(now - watch.at)  # of several rows the first may have taken it all
-            else:
-                watch.first = now - watch.begun
-                self._first = max(self._first or 0.0, watch.first)
-        for row in rows[-_STEPS:]:
-            own = as_float(row.get("time/total"))
-            if own is not None and 0 <= own < 1e6:
-                watch.took.append(own)
+        took = [as_float(row.get("time/total")) or 0.0 for row in rows[-_STEPS:]]
+        took = [own if 0 < own < 1e6 else 0.0 for own in took]
+        if watch.looked and not watch.steps:
+            watch.first = now - watch.begun
+            self._first = max(self._first or 0.0, watch.first)
+        elif watch.looked:
+            # Of several rows the first may have taken it all.
+            took[0] = max(took[0], now - watch.at)
+        watch.took.extend(seconds for seconds in took if seconds)
         watch.steps += len(rows)
         watch.at = now
 
@@ -226,9 +225,9 @@ class Watcher:
         paused, machine = _mapping(beat.get("paused")), _mapping(beat.get("machine"))
         if paused or seen.stopping:
             watch.at = now  # what it waits for the service is no standstill
-        last = watch.history.row
-        nearly = any((as_float(last.get(key)) or 0.0) >= 0.95 for key in _PROGRESS)
-        quiet = watch.read_at - watch.at - 2 * self._sync_s - (_FINAL_SECONDS if nearly else 0.0)
+        quiet = watch.read_at - watch.at - 2 * self._sync_s
+        if _nearly_done(watch.history.row):
+            quiet -= _FINAL_SECONDS
         return Vitals(
             quiet=max(0.0, quiet),
             longest=watch.longest,
@@ -245,7 +244,10 @@ class Watcher:
         )
 
 
-_PROGRESS = ("progress", "progress/done_frac")
+def _nearly_done(row: Mapping[str, Any]) -> bool:
+    """Whether the last steps are being made. What is above 1 is no share: percent, or a count."""
+    shares = [as_float(row.get(key)) or 0.0 for key in ("progress", "progress/done_frac")]
+    return any(0.95 <= share <= 1 for share in shares)
 
 
 def _mapping(value: object) -> dict[str, Any]:

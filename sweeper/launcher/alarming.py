@@ -6,7 +6,9 @@ else goes wrong is told, once. What a look may cost is bounded (see `sweeper.ala
 """
 
 import time
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from sweeper.alarms.records import Alarm, names, put, read
@@ -17,7 +19,7 @@ from sweeper.launcher.board import Board
 from sweeper.launcher.ends import Ends
 from sweeper.launcher.heartbeats import Heartbeats
 from sweeper.launcher.reacting import Reactions
-from sweeper.states import OPEN, State
+from sweeper.states import OPEN, Event, State
 from sweeper.store.documents import SCHEMA, encode, read_json, timestamp
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
@@ -63,8 +65,8 @@ class Alarming:
         self._every = max(REMOTE_LOOK_SECONDS, sync_s) if remote else LOOK_SECONDS
         self.lines: tuple[str, ...] = ()
         self._said: set[tuple[str, int, str]] = set()
-        self._machines: set[tuple[str, str]] = set()
-        self._pending: list[Found] = []
+        self._machines: set[tuple[str, str | None]] = set()
+        self._pending: deque[Found] = deque()
         self._before: set[tuple[str, int]] = set()  # attempts at the look before
         self._judged: set[tuple[str, int]] = set()
         self._watcher = Watcher(
@@ -103,6 +105,7 @@ class Alarming:
             self._reactions.finish()
         except Exception as error:  # noqa: BLE001 - an alarm must not stop the launcher
             self._tell(f"alarms: {type(error).__name__}: {error}")
+        self._next = self._clock() + self._every  # the step after this one is to be short
         return self.lines
 
     def _look(self) -> bool:
@@ -112,9 +115,7 @@ class Alarming:
             attempts = self._attempts()
             found, over = self._watcher.look(attempts)
             self._pending += found
-            while self._pending:
-                self._say(self._pending[0])
-                del self._pending[0]
+            self._say_pending()
             self._judged |= over
             self._keep()
             self._reactions.look()
@@ -131,6 +132,10 @@ class Alarming:
             return
         for name in names(self._store, self._layout):
             self._said.add((name.run, name.attempt, name.rule))
+            if name.rule in _OF_A_MACHINE:
+                claimed = self._layout.event(name.run, name.attempt, Event.CLAIMED)
+                with suppress(NotFound, StoreError):  # then it is said twice
+                    self._machines.add((name.rule, read_json(self._store, claimed).get("host")))
         try:
             judged: Any = read_json(self._store, self._layout.judged).get("attempts")
             self._judged |= {(str(run), int(attempt)) for run, attempt in judged}
@@ -164,6 +169,18 @@ class Alarming:
     def _last_words(self, run: str) -> str | None:
         """The last line that a run printed which has failed."""
         return None if self._ends.end(run) is None else self._ends.failure(run).line
+
+    def _say_pending(self) -> None:
+        """One that cannot be said is told of and passed over: it must not hold up the others.
+        Raises `StoreError`: what is left is put on record later."""
+        while self._pending:
+            try:
+                self._say(self._pending[0])
+            except StoreError:
+                raise
+            except Exception as error:  # noqa: BLE001 - an alarm must not stop the launcher
+                self._tell(f"alarms: {type(error).__name__}: {error}")
+            self._pending.popleft()
 
     def _say(self, found: Found) -> None:
         """Put an alarm on record, tell it, and set about what it sets off. Where it is on record

@@ -20,6 +20,7 @@ from typing import IO, Any, NamedTuple
 from sweeper.alarms.records import Alarm
 from sweeper.errors import AlreadyExists, SweeperError
 from sweeper.launcher.board import Board
+from sweeper.launcher.breaker import last_line
 from sweeper.provenance.redaction import Redactor, secret_values
 from sweeper.recipe.reference import render_command
 from sweeper.states import OPEN
@@ -36,6 +37,7 @@ _COMMAND_SECONDS = 60.0
 _STOPS_AT_ONCE = 50
 _ALARMS_AT_ONCE = 20
 _LAST_SECONDS = 65.0
+_TAIL_BYTES = 16_384
 
 
 class _Command(NamedTuple):
@@ -154,7 +156,8 @@ class Reactions:
     def _record(self, alarm: Alarm) -> None:
         """Say what is done, and if nobody has done it yet start the command."""
         argv = self._argv(alarm) if "run" in alarm.actions else None
-        document = self._document(alarm, argv, None)
+        is_lost = "run" in alarm.actions and argv is None
+        document = self._document(alarm, argv, "not run: no such command now" if is_lost else None)
         path = self._layout.action(alarm.run, alarm.attempt, alarm.rule)
         try:
             self._store.create(path, encode(document))
@@ -214,11 +217,11 @@ class Reactions:
         except SweeperError:
             return dict(os.environ)
 
-    def _hidden(self, text: str) -> str:
-        """Without what nobody should see: it goes on record."""
-        values = secret_values(self._environment(), self._secrets)
-        shown = Redactor(values).text(text)
-        return "".join(c if c.isprintable() else "?" for c in shown)[:300]
+    def _last_words(self, output: IO[bytes]) -> str:
+        """The last line that a command printed, without what nobody should see: it goes on
+        record."""
+        redactor = Redactor(secret_values(self._environment(), self._secrets))
+        return last_line(redactor.feed(_tail(output)) + redactor.end())
 
     def _see_to_commands(self) -> None:
         for command in list(self._commands):
@@ -231,7 +234,7 @@ class Reactions:
                     os.killpg(command.process.pid, signal.SIGKILL)
                 command.process.wait()
             self._commands.remove(command)
-            said = self._hidden(_last_line(command.output))
+            said = self._last_words(command.output)
             command.output.close()
             ended = f"took more than {_COMMAND_SECONDS:g} s" if late and code is None else None
             ended = ended or ("" if code == 0 else f"ended with {code}")
@@ -261,8 +264,9 @@ class Reactions:
         }
 
 
-def _last_line(output: IO[bytes]) -> str:
-    size = output.seek(0, os.SEEK_END)
-    output.seek(max(0, size - 2000))
-    lines = output.read().decode("utf-8", "replace").strip().splitlines()
-    return lines[-1] if lines else ""
+def _tail(output: IO[bytes]) -> bytes:
+    """The last lines, whole: what is left of one that is cut may begin within a secret."""
+    start = max(0, output.seek(0, os.SEEK_END) - _TAIL_BYTES)
+    output.seek(start)
+    data = output.read()
+    return data.partition(b"\n")[2] if start else data

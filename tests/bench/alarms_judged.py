@@ -1,19 +1,20 @@
 """How good the alarms are: healthy runs and misconfigured ones, of our recipes on our engine.
 
-    python tests/bench/alarms_judged.py tune      the half that the defaults were chosen by
-    python tests/bench/alarms_judged.py judge     the other: other seeds
+    python tests/bench/alarms_judged.py tune      seeds that the defaults were chosen by
+    python tests/bench/alarms_judged.py judge     the held-out half: seeds that no rule has seen
+    python tests/bench/alarms_judged.py judge --seeds 40000     yet others, after a change
     python tests/bench/alarms_judged.py replay tune     the rules as they are now, over what was run
 
 Each kind of run is a sweep, launched as a user does it; what counts is what its launcher put on
 record. A run of a kind that is wrong counts as caught when one of the rules that its kind is known
 by has said so; a healthy run is a false alarm when any has. Runs, and what there was to be seen of
-them, stay below --out.
+them, stay below --out. No seed is in both halves: those of a half begin at FIRST_SEEDS, or at
+--seeds, and each kind has a thousand of its own.
 """
 
 import argparse
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -40,16 +41,27 @@ RL: dict[str, Any] = {
     **{"groups_per_batch": 8, "group_size": 16, "max_tokens": 6, "max_steps": 25},
     **{"learning_rate": 1e-3, "eval_every": 0, "reward": "dense"},
 }
+LONG: dict[str, Any] = {"task": "sorting", "length": 3, "letters": 4, "max_steps": 20000}
+FIRST_SEEDS = {"tune": 0, "judge": 20_000}
 ANY = ("nan", "divergence", "spike", "collapse", "entropy", "no_signal", "truncation", "length")
 
 
+NOT_STALLED: dict[str, Any] = {"alarms": {"stalled": "off"}}
+NEVER_SECONDS = 180
+"""How long is looked whether a rule speaks that must not."""
+MOST_SECONDS = 300
+"""How long is waited for a rule that should."""
+
+
 class Kind(NamedTuple):
-    """A kind of run: its recipe, its configurations, the rules that know it (none: it is
-    healthy), what its engine is like, what happens to that, and sections of the grid."""
+    """A kind of run: its recipe, its configurations, the rules that know it (none: nothing is to
+    be said), its `share` of the healthy runs if it is healthy, what its engine is like and what
+    happens to that, rules that must `never` speak however long, and sections of the grid."""
 
     recipe: str
     configs: list[dict[str, Any]]
     rules: tuple[str, ...] = ()
+    share: float = 0.0
     limits: Limits = Limits()
     accident: signal.Signals | None = None
     never: tuple[str, ...] = ()
@@ -67,10 +79,18 @@ KINDS = {
             SFT | {"task": "addition", "digits": 1, "learning_rate": 4e-3},
             SFT | {"task": "sorting", "length": 4, "letters": 4, "wrong_share": 0.2},
         ],
+        share=0.6,
     ),
     "healthy RL": Kind(
         "rl",
-        [RL, RL | {"learning_rate": 2e-3}, RL | {"reward": "sparse"}, RL | {"loss_fn": "ppo"}],
+        [
+            RL,
+            RL | {"learning_rate": 2e-3},
+            RL | {"reward": "sparse"},
+            RL | {"loss_fn": "ppo"},
+            RL | {"normalize_std": True, "num_substeps": 2},
+        ],
+        share=0.4,
         warm=True,
     ),
     "SFT, learning rate too high": Kind(
@@ -103,41 +123,52 @@ KINDS = {
         ("truncation",),
         warm=True,
     ),
+    "a temperature that is not the model's": Kind(
+        "rl", [RL | {"temperature": heat} for heat in (1.7, 2.0, 3.0)], ("kl",), warm=True
+    ),
+    "no such checkpoint": Kind(  # they fail, and the service is there
+        "sft", [SFT | {"load_checkpoint_path": "tinker://none/weights/final"}]
+    ),
     "the engine is killed": Kind(
-        "sft",
-        [SFT | {"task": "sorting", "length": 3, "letters": 4, "max_steps": 20000}],
-        ("stalled", "service"),
-        accident=signal.SIGKILL,
+        "sft", [SFT | LONG], ("stalled", "service"), accident=signal.SIGKILL
     ),
-    "the engine hangs": Kind(
-        "sft",
-        [SFT | {"task": "sorting", "length": 3, "letters": 4, "max_steps": 20000}],
-        ("stalled",),
-        accident=signal.SIGSTOP,
+    "the engine is killed, SFT, `stalled: off`": Kind(
+        "sft", [SFT | LONG], ("service",), accident=signal.SIGKILL, sections=NOT_STALLED
     ),
+    "the engine is killed, RL, `stalled: off`": Kind(
+        "rl", [RL | LONG], ("service",), accident=signal.SIGKILL, sections=NOT_STALLED
+    ),
+    "the engine hangs": Kind("sft", [SFT | LONG], ("stalled",), accident=signal.SIGSTOP),
     "a rate limit": Kind(
         "sft",
-        [SFT | {"task": "sorting", "length": 3, "letters": 4, "max_steps": 2000}],
+        [SFT | LONG],
         ("paused",),
         limits=Limits(rate_limit=0.1),
         never=("stalled", "heartbeat"),
-        sections={"alarms": {"paused": {"after": "10s"}}},
+        # Whoever did not see that they wait would call them stalled soon.
+        sections={
+            "alarms": {
+                "paused": {"after": "10s"},
+                "stalled": {"after": "20s", "factor": 1, "first": "60s"},
+            }
+        },
     ),
 }
 
 
-def seeds(half: str, kind: str, count: int) -> list[int]:
-    """Other ones in each half."""
-    return [2 * n + (half == "judge") + 1000 * (len(kind) % 7) for n in range(count)]
+def seeds(first: int, name: str, count: int) -> list[int]:
+    """Those of a kind: a thousand each, from `first` on."""
+    start = first + 1000 * list(KINDS).index(name)
+    return list(range(start, start + count))
 
 
 class Bench:
     """One half: its engines, its sweeps."""
 
-    def __init__(self, out: Path, half: str, healthy: int, wrong: int, parallel: int) -> None:
-        self.out, self.half, self.parallel = out / half, half, parallel
+    def __init__(self, out: Path, first: int, healthy: int, wrong: int, parallel: int) -> None:
+        self.out, self.first, self.parallel = out, first, parallel
         self.kinds = KINDS
-        self.counts = {True: healthy, False: wrong}
+        self.healthy, self.wrong = healthy, wrong
         self.out.mkdir(parents=True, exist_ok=True)
         self.warm = str(self.out / "warm")
 
@@ -146,7 +177,8 @@ class Bench:
         os.nice(10)
         with self.engine("plain", Limits()) as (home, info):
             command = [sys.executable, "-m", "recipes.sft", f"log_path={self.warm}"]
-            given = WARM | {"base_url": info.url, "eval_every": 0, "batch_size": 16, "seed": 77}
+            given = WARM | {"base_url": info.url, "eval_every": 0, "batch_size": 16}
+            given["seed"] = self.first + 999
             subprocess.run(
                 [*command, *(f"{k}={v}" for k, v in given.items())],
                 check=True,
@@ -167,12 +199,8 @@ class Bench:
         self, name: str, kind: Kind, home: str, info: lifecycle.EngineInfo | None = None
     ) -> None:
         """Launch the runs of a kind and wait; each configuration gets its share of the seeds."""
-        total = self.counts[not kind.rules]
-        total = (
-            total * 3 // 5 if name.endswith("SFT") else total * 2 // 5 if not kind.rules else total
-        )
-        drawn = seeds(self.half, name, total)
-        random.Random(name).shuffle(drawn)
+        total = round(self.healthy * kind.share) if kind.share else self.wrong
+        drawn = seeds(self.first, name, total)
         warm = {"load_checkpoint_path": self.warm} if kind.warm else {}
         given = [
             kind.configs[n % len(kind.configs)] | warm | {"seed": seed}
@@ -197,16 +225,18 @@ class Bench:
                 self._wait_for_steps(slug(name), total)
                 os.kill(info.pid, kind.accident)
             if at_once == total:
-                self._wait_for_alarms(name, kind)
+                self._wait_for_alarms(name, kind, launcher)
+                if kind.never:
+                    time.sleep(NEVER_SECONDS)
                 cancel = [sys.executable, "-m", "sweeper", "cancel", slug(name)]
                 subprocess.run(cancel, env=environment, stdout=subprocess.DEVNULL, check=False)
             launcher.wait()
         print(f"{name}: {total} runs, {time.monotonic() - begun:.0f} s", flush=True)
 
-    def _wait_for_alarms(self, name: str, kind: Kind) -> None:
-        """Until every run has been caught, or it has been long enough."""
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline:
+    def _wait_for_alarms(self, name: str, kind: Kind, launcher: "subprocess.Popen[bytes]") -> None:
+        """Until every run has been caught, or has ended, or it has been long enough."""
+        deadline = time.monotonic() + MOST_SECONDS
+        while launcher.poll() is None and time.monotonic() < deadline:
             time.sleep(1)
             if (self.out / "sweeps" / slug(name) / "sweep.json").exists():
                 found = recorded(self.out, name)
@@ -216,7 +246,7 @@ class Bench:
     def _wait_for_steps(self, sweep: str, runs: int) -> None:
         """Until every run has trained some steps."""
         folder = self.out / "sweeps" / sweep / "runs"
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + MOST_SECONDS
         while time.monotonic() < deadline:
             sizes = [path.stat().st_size for path in folder.glob("*/metrics.jsonl")]
             if len(sizes) == runs and min(sizes) > 5000:
@@ -316,18 +346,20 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("build/alarms"), help="where runs stay")
     parser.add_argument("--healthy", type=int, default=100, help="healthy runs")
     parser.add_argument("--wrong", type=int, default=12, help="runs of each kind that is wrong")
+    parser.add_argument("--seeds", type=int, help="the first seed, if not that of the half")
     parser.add_argument("--parallel", type=int, default=2)
     parser.add_argument("--only", action="append", choices=KINDS, help="this kind; repeatable")
     parser.add_argument("--table", action="store_true", help="only the table, of what was run")
     given = parser.parse_args()
     half = given.of if given.half == "replay" else given.half
-    out = given.out.resolve()
+    out = given.out.resolve() / half
     if given.half != "replay" and not given.table:
-        bench = Bench(out, half, given.healthy, given.wrong, given.parallel)
+        first = FIRST_SEEDS[half] if given.seeds is None else given.seeds
+        bench = Bench(out, first, given.healthy, given.wrong, given.parallel)
         bench.kinds = {name: KINDS[name] for name in given.only} if given.only else KINDS
         bench.run()
     read = replayed if given.half == "replay" else recorded
-    print("\n".join(lines(out / half, read, details=given.half == "replay")))
+    print("\n".join(lines(out, read, details=given.half == "replay")))
 
 
 if __name__ == "__main__":

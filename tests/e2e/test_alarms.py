@@ -169,6 +169,49 @@ def test_the_verb(scene: Scene) -> None:
     assert scene.run("alarms", "toys", "kind=fine").stdout == "toys: no alarms\n"
 
 
+def test_stopping_the_sweep_which_retry_takes_back(scene: Scene) -> None:
+    grid = toys(scene) | {"on_alarm": {"stop": "sweep", "rules": ["nan"]}}
+    grid |= {"grid": {"kind": ["broken", "stall", "fine"]}, "alarms": {}}
+    grid["launch"] |= {"max_parallel": 2}
+
+    def states() -> dict[str, str]:
+        runs = json.loads(scene.run("status", "toys", "--json").stdout)["runs"]
+        return {run["name"]: run["state"] for run in runs}
+
+    with scene.launching(grid) as launcher:
+        launcher.communicate(timeout=SECONDS)
+    stopped = {f"kind={kind}": "cancelled" for kind in ("broken", "stall", "fine")}
+    assert states() == stopped
+    scene.run("retry", "toys", "kind=fine", "--wait")
+    assert states() == stopped | {"kind=fine": "succeeded"}
+
+
+def test_a_disk_and_a_memory_that_are_low(scene: Scene) -> None:
+    """A real disk of 500 MB; and memory of which no machine has all free."""
+    disk = scene.folder / "sweeps"
+    disk.mkdir()
+    mount = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=500m none "$0" && "$@"', disk]
+    if subprocess.run([*mount, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this user may not mount a disk of his own")
+    grid = toys(scene) | {"grid": {"kind": ["stall"]}, "seeds": {"field": "seed", "values": 2}}
+    grid |= {"alarms": {"memory": {"below": 1}}, "on_alarm": {"stop": "sweep"}}
+    (scene.folder / "grid.yaml").write_text(json.dumps(grid))
+    script = "python=$0; $python -m sweeper launch grid.yaml --wait --live >&2;"
+    shown = subprocess.run(
+        [*mount, "sh", "-c", f"{script} $python -m sweeper alarms toys --json", sys.executable],
+        cwd=scene.folder,
+        env=scene.env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = json.loads(shown.stdout)["alarms"]
+    found = {alarm["rule"]: alarm for alarm in said}
+    assert (len(said), set(found)) == (2, {"disk", "memory"}), shown.stderr
+    assert 0 < found["disk"]["value"] <= 500 * 2**20 < found["disk"]["bound"] == 1e9
+    assert 0 < found["memory"]["value"] < found["memory"]["bound"]
+
+
 @pytest.fixture
 def limited(tmp_path: Path) -> Iterator[str]:
     """The home of an engine that takes a request in 20 seconds."""

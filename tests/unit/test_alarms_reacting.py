@@ -158,11 +158,56 @@ def test_what_an_alarm_set_off_is_taken_up_by_the_next_launcher(scene: Scene) ->
     assert (1, Event.CANCEL) in scene.events(scene.ids[0])
 
 
+def test_a_command_that_is_no_more_does_not_go_on_for_ever(scene: Scene) -> None:
+    """Launched again without it, before it was begun."""
+    with_on_alarm(scene, on_alarm={"stop": None, "run": ["true"], "rules": None})
+    running(scene)
+    diverging(scene, scene.ids[0])
+    scene.launcher._alarming._reactions.add = lambda alarm: None  # killed just there
+    scene.step(2.5)
+    with_on_alarm(scene, on_alarm=None)
+    scene.step(2.5)
+    action = read_json(scene.store, scene.layout.action(scene.ids[0], 1, "divergence"))
+    assert (action["command"], action["outcome"]) == (None, "not run: no such command now")
+
+
 def test_a_command_that_does_not_start_is_told(scene: Scene) -> None:
     with_on_alarm(scene, on_alarm={"stop": None, "run": ["/no/such"], "rules": None})
     running(scene)
     diverging(scene, scene.ids[0])
     assert any("/no/such" in line and "did not start" in line for line in scene.step(2.5).alarms)
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("echo no; echo got $THE_KEY", "got ***"),
+        ("echo got $THE_KEY | tr '\\n' ' '", "got ***"),
+        ("echo $OWN and $PLAIN", "*** and 4321"),
+        ("echo https://h/?k=$QUERY_TOKEN", "https://h/?k=***"),
+        ("printf '%s' \"$LINES_SECRET\"", "***"),
+        ("printf 'x\\033[2Jy\\000z\\n\\n \\n'", "x[2Jyz"),
+        ("head -c 20000 /dev/zero | tr '\\0' k; echo $THE_KEY; echo; echo end", "end"),
+        # More than is read of it, cut within the secret.
+        ("printf %s $THE_KEY; head -c 16380 /dev/zero | tr '\\0' k", None),
+    ],
+)
+def test_what_a_command_says_goes_on_record_without_secrets(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, script: str, told: str | None
+) -> None:
+    secrets = {"THE_KEY": "key-abcdefg", "OWN": "1234", "PLAIN": "4321", "QUERY_TOKEN": "a b/c+d&e"}
+    for name, value in (secrets | {"LINES_SECRET": "-----BEGIN\nabcdef\nEND-----"}).items():
+        monkeypatch.setenv(name, value)
+    command = ["sh", "-c", f"QUERY_TOKEN=a%20b/c%2Bd%26e; {script}; exit 3"]
+    with_on_alarm(
+        scene, secrets=["OWN"], on_alarm={"stop": None, "run": command, "rules": ["divergence"]}
+    )
+    running(scene)
+    diverging(scene, scene.ids[0])
+    scene.step(2.5)
+    scene.launcher._alarming._reactions.finish()
+    action = read_json(scene.store, scene.layout.action(scene.ids[0], 1, "divergence"))
+    assert action["outcome"] == "ended with 3" + (f": {told}" if told else "")
 
 
 @pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOSE_REPLY])
@@ -226,13 +271,38 @@ def test_a_broken_rule_is_told_and_ends_no_loop(
 
 
 def test_a_low_disk_is_said_once_for_a_machine(scene: Scene) -> None:
-    running(scene, 2)
+    scene.step()
     for run in scene.ids[:2]:
-        scene.beat(run, host="node7", machine={"disk_free_bytes": 10**8}, pid=1)
+        scene.worker(run, 1, Event.CLAIMED, host="node7")
+    full = {"disk_free_bytes": 10**8}
+    scene.beat(scene.ids[0], host="node7", machine=full, pid=1)
     scene.step(2.5)
     [alarm] = alarms(scene.store, "s")
     assert (alarm.rule, alarm.key) == ("disk", "disk_free_bytes")
     assert "node7" in alarm.message
+    for again in (False, True):  # and once more by the next launcher
+        scene.launcher = scene.new_launcher() if again else scene.launcher
+        scene.beat(scene.ids[1], host="node7", machine=full, pid=1)
+        scene.step(2.5)
+        assert alarms(scene.store, "s") == [alarm]
+
+
+def test_an_alarm_that_cannot_be_said_holds_up_no_other(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running(scene, 2)
+    for run in scene.ids[:2]:
+        diverging(scene, run)
+    say = scene.launcher._alarming._say
+
+    def refuse(found: Any) -> None:
+        if found.run == scene.ids[0]:
+            raise KeyError("advice")
+        say(found)
+
+    monkeypatch.setattr(scene.launcher._alarming, "_say", refuse)
+    assert "alarms: KeyError: 'advice'" in scene.step(2.5).alarms
+    assert [alarm.run for alarm in alarms(scene.store, "s")] == [scene.ids[1]]
 
 
 def test_paused_is_observed_and_is_not_stalled(scene: Scene) -> None:

@@ -15,7 +15,7 @@ from sweeper.alarms.keys import role_of
 from sweeper.alarms.rollouts import summarise
 from sweeper.alarms.rules import ADVICE, ROW_RULES, judge
 from sweeper.alarms.vitals import VITALS, judge_vitals
-from sweeper.thresholds import RULES, resolve
+from sweeper.thresholds import RULES, WINDOW, resolve
 
 LOSS, REWARD, LENGTH = "train_mean_nll", "env/all/reward/total", "env/all/ac_tokens_per_turn"
 MIXED, GOOD = "env/all/by_group/frac_mixed", "env/all/by_group/frac_all_good"
@@ -246,6 +246,9 @@ def test_heartbeat() -> None:
         ("tinker.APIConnectionError: Connection error.", True),
         ("httpx.ConnectError: [Errno -3] Temporary failure in name resolution", True),
         ("tinker.InternalServerError: 503 Service Unavailable", True),
+        ("tinker.InternalServerError: Error code: 503 - {'detail': 'no'}", True),
+        ("tinker.APITimeoutError: Request timed out.", True),
+        ("tinker.InternalServerError: Error code: 500 - {'detail': 'bug'}", False),
         ("RuntimeError: the toy was told to fail", False),
         ("step 503 is bad", False),
         ("", False),
@@ -305,10 +308,26 @@ def test_keys_are_known_by_name() -> None:
     assert role_of("length", ["completions/mean_length"]) == "completions/mean_length"
 
 
-def test_what_is_remembered_is_enough_for_every_threshold() -> None:
-    steps = RULES["length"].thresholds["steps"]
-    rows = both(length=[4.0] * 30 + [40.0] * 30)
-    assert set(run(rows, given={"length": {"steps": steps.most}})) == {"length"}
+@pytest.mark.parametrize(
+    ("rule", "key", "values", "given", "step"),
+    [
+        ("length", LENGTH, (4.0, 40.0), {}, WINDOW + 14),  # half of the 30
+        ("collapse", REWARD, (0.9, 0.0), {"lost": 0.65}, WINDOW + 19),  # 20 of the 30
+    ],
+)
+def test_what_is_remembered_is_enough_for_every_threshold(
+    rule: str, key: str, values: tuple[float, float], given: dict[str, float], step: int
+) -> None:
+    """The most steps that a rule takes which compares two stretches of them, and no fewer."""
+    most = RULES[rule].thresholds["steps"].most
+    rows = of(key, [*([values[0]] * WINDOW), *([values[1]] * WINDOW)])
+    assert run(rows, given={rule: {"steps": most, **given}})[rule].step == step
+    assert most == WINDOW // 2 == 30
+
+
+def test_a_reward_that_is_gone_has_lost_all() -> None:
+    rows = of(REWARD, [*([0.5] * 20), *([0.0] * 20)])
+    assert set(run(rows, given={"collapse": {"lost": 1}})) == {"collapse"}
 
 
 def test_history_stays_small() -> None:

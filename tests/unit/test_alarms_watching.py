@@ -175,16 +175,40 @@ def test_stalled_by_its_own_pace_and_never_while_paused(folder: Folder) -> None:
     assert found[0].evidence.bound == 50
 
 
-def test_work_after_the_last_step_is_no_standstill(folder: Folder) -> None:
+@pytest.mark.parametrize(
+    ("last", "seconds"), [({"progress": 1.0}, 600), ({"progress": 57.0}, 0), ({}, 0)]
+)
+def test_work_after_the_last_step_is_no_standstill(
+    folder: Folder, last: dict[str, float], seconds: int
+) -> None:
+    """Ten minutes more, where the metrics tell that it is the last: in percent they do not."""
     watcher = folder.watcher()
     for step in range(10):
-        folder.write(rows(step, progress=step / 9))
+        folder.write(rows(step, **(last if step == 9 else {})))
         watcher.look([Seen("r", 1, True)])
         folder.now += 2
-    folder.now += 300
+    folder.now += seconds + 27
     assert watcher.look([Seen("r", 1, True)])[0] == []
-    folder.now += 400
+    folder.now += 2
     assert [f.rule for f in watcher.look([Seen("r", 1, True)])[0]] == ["stalled"]
+
+
+@pytest.mark.parametrize(("more", "pace"), [({}, 5.0), ({"time/total": 8.0}, 8.0)])
+def test_the_pace_is_of_the_last_50_steps(
+    folder: Folder, more: dict[str, float], pace: float
+) -> None:
+    watcher = folder.watcher(stalled={"after": 1, "factor": 1})
+    folder.write(rows(0, **more))
+    watcher.look([Seen("r", 1, True)])
+    for step in range(1, 51):
+        folder.now += 5.0 if step == 1 else 2.0
+        folder.write(rows(step, **(more if step == 1 else {"time/total": 1.0})))
+        assert watcher.look([Seen("r", 1, True)])[0] == []
+    folder.now += pace
+    assert watcher.look([Seen("r", 1, True)])[0] == []
+    folder.now += 0.1
+    [found] = watcher.look([Seen("r", 1, True)])[0]
+    assert found.evidence.bound == pace
 
 
 def test_a_heartbeat_may_hold_anything(folder: Folder) -> None:
