@@ -162,6 +162,8 @@ class _Reader:
     def follow(self) -> None:
         """Print what is added, until nothing more can be."""
         self._look()
+        if not self._tails:
+            warn(f"{self._nobody()}{': waiting for one' * self._at_work()}")
         if self._arguments.lines is not None:
             files = self._files()
             for tail in self._tails.values():
@@ -172,7 +174,7 @@ class _Reader:
             try:
                 drained = self._print_new()
                 if drained and self._is_over():
-                    return
+                    break
                 trouble = ""
             except StoreError as error:
                 if str(error) != trouble:
@@ -184,6 +186,8 @@ class _Reader:
                 self._look()
                 looked = time.monotonic()
                 pause = max(_LOOK_SECONDS, _SHARE * (looked - begun))
+        if self._tails and not self._shown.count and self._arguments.lines is None:
+            self._warn_of_silence()
 
     def _is_over(self) -> bool:
         """Whether nothing more will be printed, as far as can be told."""
@@ -338,12 +342,21 @@ class _Reader:
 
     def _warn_of_silence(self) -> None:
         runs = [tail.run for tail in self._tails.values()]
-        if self._arguments.grep is not None and runs:
+        if not runs:
+            warn(self._nobody())
+        elif self._arguments.grep is not None:
             warn(f"nothing that fits {self._arguments.grep!r}")
         elif len(runs) == 1:
             warn(f"{runs[0].name} has printed nothing ({runs[0].state.value})")
         else:
             warn(f"{len(runs)} runs, and none has printed anything")
+
+    def _nobody(self) -> str:
+        """That no run is chosen, since selectors that name none are mistakes."""
+        states, where = self._arguments.state, self._arguments.where
+        wanted = [f"is {' or '.join(states)}"] if states else []
+        wanted += [f"fits --where {where!r}"] if where else []
+        return f"no run {' and '.join(wanted)}"
 
 
 class _Backends:

@@ -19,8 +19,9 @@ from sweeper.records.selecting import pick
 from sweeper.registry import Registry
 from sweeper.store.documents import strict, timestamp
 from sweeper.store.files import default_root
-from sweeper.terminal import warn
+from sweeper.terminal import is_screen, warn
 from sweeper.verbs.watching import (
+    NOBODY,
     active,
     alarm_line,
     counted,
@@ -58,7 +59,7 @@ class _Screen(io.StringIO):
 def follow(arguments: Namespace) -> int:
     """Show how a sweep goes on, until it does not any more."""
     registry = Registry(arguments.root or default_root(), cache=False)
-    drawn = sys.stdout.isatty() and not arguments.json
+    drawn = is_screen() and not arguments.json
     told: _Told | None = None
     trouble, least, began = "", _SECONDS, False
     while True:
@@ -91,7 +92,8 @@ def _draw(sweep: "Sweep", arguments: Namespace) -> None:
     rows = shutil.get_terminal_size().lines - _BELOW
     with redirect_stdout(screen):
         print_status(sweep, arguments, max(3, min(50, rows)))
-    sys.stdout.write(f"\x1b[H\x1b[2J\x1b[3J{screen.getvalue()}")
+    lines = screen.getvalue().replace("\n", "\x1b[K\n")
+    sys.stdout.write(f"\x1b[H{lines}\x1b[J")
 
 
 class Change:
@@ -124,8 +126,7 @@ def changes(
             value = now.get(key)
             found.sentences.append(ends if value is None else begins.format(value))
     if seen and seen["launcher"] != now["launcher"]:
-        gone = "no launcher is at work: nothing more is started"
-        found.sentences.append("a launcher is at work" if now["launcher"] else gone)
+        found.sentences.append("a launcher is at work" if now["launcher"] else NOBODY)
     return found
 
 

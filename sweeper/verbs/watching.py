@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from sweeper.errors import UsageError
 from sweeper.records.selecting import pick
 from sweeper.registry import Registry
 from sweeper.store.files import default_root
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from sweeper.records.runs import RecordedRun, Sweep
 
 __all__ = [
+    "NOBODY",
     "active",
     "alarm_line",
     "counted",
@@ -28,12 +30,15 @@ __all__ = [
 ]
 
 _SHOWN = 50
-_ALARMS = 10
+NOBODY = "no launcher is at work: nothing more is started"
 
 
 def status(arguments: Namespace) -> int:
     """Where sweeps, or the runs of one, stand."""
     if arguments.sweep is None:
+        for option in ("follow", "state", "where"):
+            if getattr(arguments, option):
+                raise UsageError(f"--{option} is for one sweep: `sweeper status SWEEP --{option}`")
         return _status_of_all(arguments)
     if arguments.follow:
         from sweeper.verbs.following import follow
@@ -105,10 +110,15 @@ def print_status(sweep: "Sweep", arguments: Namespace, most: int = _SHOWN) -> No
         print(f"at most {seen['limit']} at once, not {most}: the service holds runs back")
     if seen["held"]:
         print(f"held: {seen['held']}")
-    for alarm in alarms[-_ALARMS:]:
-        print(alarm_line(alarm))
-    if len(alarms) > _ALARMS:
-        print(f"... and {len(alarms) - _ALARMS} alarms before these")
+    if not seen["launcher"] and not progress(sweep)[1]:
+        print(NOBODY)
+    by_rule: dict[str, list[Alarm]] = {}
+    for alarm in alarms:
+        by_rule.setdefault(alarm.rule, []).append(alarm)
+    for first, *others in by_rule.values():
+        print(alarm_line(first, len(others)))
+    if len(alarms) > len(by_rule):
+        print(f"`sweeper alarms {sweep.name}` has them all")
 
 
 def read_alarms(sweep: "Sweep", runs: Sequence["RecordedRun"]) -> list["Alarm"]:
@@ -120,9 +130,10 @@ def read_alarms(sweep: "Sweep", runs: Sequence["RecordedRun"]) -> list["Alarm"]:
     return [alarm for alarm in found if attempts.get(alarm.run) == alarm.attempt]
 
 
-def alarm_line(alarm: "Alarm") -> str:
-    """`x=1: nan: loss is NaN at step 12; lower the learning rate`."""
-    said = harmless(f"{alarm.name}: {alarm.rule}: {alarm.message}")
+def alarm_line(alarm: "Alarm", more: int = 0) -> str:
+    """`alarm: x=1 and 3 more: nan: loss is NaN at step 12; lower the learning rate`."""
+    others = f" and {more} more" if more else ""
+    said = harmless(f"{alarm.name}{others}: {alarm.rule}: {alarm.message}")
     return f"alarm: {said}" + (f"; {harmless(alarm.advice)}" if alarm.advice else "")
 
 

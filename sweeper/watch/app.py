@@ -28,7 +28,7 @@ from sweeper.watch.looking import Looker
 from sweeper.watch.page import PageData
 from sweeper.watch.reading_page import PageReader
 from sweeper.watch.shapes import ASCII, UNICODE
-from sweeper.watch.view import SweepView
+from sweeper.watch.view import SweepView, best_run
 
 __all__ = ["WatchApp"]
 
@@ -182,9 +182,10 @@ class WatchApp(App[int]):
         if self._reader is None or self._place != (run.id, run.attempt):
             address = link(self._looker.sweep.document, run.id)
             links = () if address is None else (f"W&B: {address}",)
-            self._reader = PageReader(self._looker.run(run.id), view.metric, links)
+            handle = self._looker.run
+            self._reader = PageReader(handle(run.id), view.metric, handle, links)
             self._place = (run.id, run.attempt)
-        return self._reader.read()
+        return self._reader.read(best_run(view.runs, run.id))
 
     def _seen(self, view: SweepView | None, data: PageData | None, problem: str) -> None:
         """What a look has found; whatever that does to us, there is a next one."""

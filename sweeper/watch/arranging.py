@@ -15,7 +15,7 @@ __all__ = ["SORTS", "Group", "Item", "arranged", "groupings", "matching"]
 SORTS = ("plan", "state", "metric", "progress", "time left", "heartbeat", "alarms", "name")
 
 _INTEREST = (
-    *("stalled", "waiting", "running", "submitted", "failed", "lost", "preempted"),
+    *("silent", "stalled", "waiting", "running", "submitted", "failed", "lost", "preempted"),
     *("planned", "cancelled", "succeeded"),
 )
 

@@ -1,6 +1,7 @@
 """What the user looks at and does: keys in, the whole screen as lines of styled text out, and deeds
 for others to do. No terminal and no store: a test presses keys and reads the screen."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -8,7 +9,7 @@ from sweeper.watch.arranging import SORTS, Group, Item, arranged, groupings
 from sweeper.watch.drawing import Line, head_lines, heading, item_line, own_name, table, trimmed
 from sweeper.watch.helping import HELP
 from sweeper.watch.page import PANELS, PageData, PageState, is_wide, page_lines
-from sweeper.watch.shapes import UNICODE, Glyphs, fit, harmless
+from sweeper.watch.shapes import UNICODE, Glyphs, fit, harmless, wrap
 from sweeper.watch.view import RunView, SweepView
 
 __all__ = ["Deed", "Desk"]
@@ -51,7 +52,7 @@ class Desk:
         self._typed: str | None = None
         self._question: tuple[str, Deed] | None = None
         self._message: tuple[str, str] = ("", "")
-        self._help = False
+        self._help: int | None = None
         self._cursor, self._place, self._top = "", 0, 0
         self._items: list[Item] = []
         self._problem = ""
@@ -123,8 +124,11 @@ class Desk:
         if self._typed is not None:
             self._type(key, character)
             return None
-        if self._help or key in ("question_mark", "h", "f1"):
-            self._help = not self._help
+        if self._help is not None:
+            self._press_help(key)
+            return None
+        if key in ("question_mark", "h", "f1"):
+            self._help = 0
             return None
         return self._press_page(key) if self.page is not None else self._press_list(key)
 
@@ -137,6 +141,19 @@ class Desk:
             return self.press("enter")
         self._move(place - self._place)
         return None
+
+    @property
+    def _help_lines(self) -> list[str]:
+        return [part for line in HELP.splitlines() for part in wrap(line, self.width)]
+
+    def _press_help(self, key: str) -> None:
+        """Move it where it is longer than the screen; any other key ends it."""
+        assert self._help is not None  # noqa: S101 - the caller has looked
+        room = self.height - 2
+        steps = {"down": 1, "j": 1, "up": -1, "k": -1, "pagedown": room, "pageup": -room}
+        last = max(0, len(self._help_lines) - room)
+        moved = key in steps and last > 0
+        self._help = max(0, min(self._help + steps[key], last)) if moved else None
 
     def _answer(self, key: str) -> Deed | None:
         assert self._question is not None  # noqa: S101 - the caller has looked
@@ -310,8 +327,8 @@ class Desk:
         if self.height < 6 or self.width < 30:
             told = fit("the window is too small", self.width, cut=self._glyphs.cut)
             return [[(told, "warn")]]
-        if self._help:
-            body = [[(line, "")] for line in HELP.splitlines()]
+        if self._help is not None:
+            body = [[(line, "")] for line in self._help_lines[self._help :]]
         elif self.page is not None:
             data = self.data or PageData(self.page.run)
             room = self.height - 2
@@ -361,13 +378,15 @@ class Desk:
         if self.page is None and self._problem:
             return [(fit(harmless(self._problem), self.width, cut=cut), "bad")]
         item = self._item
-        if self.page is None and not self._help and isinstance(item, RunView):
-            return [(fit(_about(item), self.width, cut=cut), "bad" if item.alarms else "dim")]
+        if self.page is None and self._help is None and item is not None:
+            told, style = _about(item)
+            return [(fit(told, self.width, cut=cut), style)]
         return []
 
     def _keys(self) -> Line:
-        if self._help:
-            told = "any key: back"
+        if self._help is not None:
+            long = len(self._help_lines) > self.height - 2
+            told = "up down: more  any other key: back" if long else "any key: back"
         elif self.page is not None:
             wide = is_wide(self.width, self.height - 2)
             told = "esc back  1-4 panel  " + ("tab next  " if wide else "")
@@ -391,9 +410,14 @@ def _next(known: Sequence[str], now: str) -> str:
     return known[(known.index(now) + 1) % len(known)]
 
 
-def _about(run: RunView) -> str:
-    """What there is to say of a run that its line has no room for."""
-    if run.alarms:
-        return harmless("; ".join(f"{alarm.rule}: {alarm.text}" for alarm in run.alarms))
-    name = harmless(run.name)
-    return f"{name}  {run.shown_state}" + (f": {harmless(run.remark)}" if run.remark else "")
+def _about(item: Item) -> tuple[str, str]:
+    """What there is to say of a line that it has no room for, and in which style."""
+    if isinstance(item, Group):
+        rules = Counter(alarm.rule for run in item.runs for alarm in run.alarms)
+        told = ", ".join(f"{number} {rule}" for rule, number in rules.items())
+        title = harmless(item.title)
+        return (f"{title}  alarms: {told}", "bad") if rules else (title, "dim")
+    if item.alarms:
+        return harmless("; ".join(f"{alarm.rule}: {alarm.text}" for alarm in item.alarms)), "bad"
+    remark = f": {harmless(item.remark)}" if item.remark else ""
+    return f"{harmless(item.name)}  {item.shown_state}{remark}", "dim"

@@ -4,8 +4,11 @@ A line is a list of (text, style); styles are words, of which `app.py` knows how
 of it can be read without colour, since no state is told by colour alone.
 """
 
+import math
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 from rich.cells import cell_len
@@ -47,6 +50,7 @@ STATE_STYLES = {
     "running": "info",
     "waiting": "warn",
     "stalled": "bad",
+    "silent": "bad",
     "failed": "bad",
     "lost": "bad",
     "preempted": "warn",
@@ -56,11 +60,14 @@ STATE_STYLES = {
     "cancelled": "dim",
 }
 _ORDER = tuple(STATE_STYLES)
-_BAD = ("stalled", "failed", "lost", "preempted", "waiting")
+_BAD = ("silent", "stalled", "failed", "lost", "preempted", "waiting")
 _URGENT = (*_BAD, *(state for state in _ORDER if state not in _BAD))
 """Where there is room for few: what is wrong first."""
-_STATES = ("state", "try", "step")
-"""Columns at the left in which a group tells of its runs' states together."""
+_STATES = ("state", "try", "step", "left")
+"""The first columns, as far as they are these, are where a group tells of its runs' states."""
+
+_REASON = re.compile(" since |: ")
+"""Between why runs wait, which many have in common, and what else is said of it."""
 
 
 class Column(NamedTuple):
@@ -98,25 +105,28 @@ def joined(line: Line) -> str:
 def head_lines(view: SweepView, glyphs: Glyphs) -> list[Line]:
     """Two lines about the whole sweep: how many runs stand where and when it will be over; then
     what holds it up."""
-    counts = view.counts
     first: Line = [(f"{harmless(view.name)} ", "bold"), (f"{len(view.runs)} runs: ", "")]
-    first += counted(counts) or [("none", "")]
+    first += counted(view.counts) or [("none", "")]
     if view.eta is not None:
         first.append((f"  ETA {short(view.eta)}", "bold"))
     if view.loading:
         first.append((f"  reading {view.loading} runs", "dim"))
-    alarmed = sum(bool(run.alarms) for run in view.runs)
+    second: Line = []
+    for part in _troubles(view):
+        second += [(" · " if glyphs.dots else " | ", "dim")] if second else []
+        second.append(part)
+    return [first, second]
+
+
+def _troubles(view: SweepView) -> list[Span]:
+    """What holds a sweep up, what is longest last: a small screen cuts it."""
     parts: list[Span] = []
     if view.problem:
         parts.append((f"not the newest: {harmless(view.problem)}", "bad"))
-    if alarmed:
+    if alarmed := sum(bool(run.alarms) for run in view.runs):
         parts.append((f"{alarmed} with alarms", "bad"))
-    if view.held:
-        parts.append((f"held: {harmless(view.held)}", "bad"))
-    if view.unreachable:
-        parts.append((f"the launcher waits: {harmless(view.unreachable)}", "warn"))
-    if counts["waiting"]:
-        reasons = Counter(run.waits.partition(" since ")[0] for run in view.runs if run.waits)
+    if waiting := [run.waits for run in view.runs if run.shown_state == "waiting"]:
+        reasons = Counter(_REASON.split(why)[0] for why in waiting)
         told = ", ".join(f"{number} by {harmless(why)}" for why, number in reasons.items())
         parts.append((f"paused: {told}", "warn"))
     if view.limit is not None:
@@ -124,14 +134,14 @@ def head_lines(view: SweepView, glyphs: Glyphs) -> list[Line]:
     if view.launcher:
         parts.append(("launcher at work", "dim"))
     elif view.ended:
-        parts.append(("ended" if not counts["planned"] else "no launcher at work", "dim"))
+        parts.append(("ended" if not view.counts["planned"] else "no launcher at work", "dim"))
     else:
         parts.append(("no launcher at work: nothing new is started", "warn"))
-    second: Line = []
-    for part in parts:
-        second += [(" · " if glyphs.dots else " | ", "dim")] if second else []
-        second.append(part)
-    return [first, second]
+    if view.unreachable:
+        parts.append((f"the launcher waits: {harmless(view.unreachable)}", "warn"))
+    if view.held:
+        parts.append((f"held until a retry or launch: {harmless(view.held)}", "bad"))
+    return parts
 
 
 def trimmed(line: Line, width: int, glyphs: Glyphs) -> Line:
@@ -166,7 +176,7 @@ def table(view: SweepView, width: int, need: int) -> Table:
     if width >= 130:
         found.append(Column("remark", 30, False, _remark, _group_remark))
     for spared in (*_SPARED, *_LAST_SPARED):
-        if _room(found, width) >= (need if spared in _SPARED else _LEAST_NAME):
+        if _room(found, width) >= (need if spared in _SPARED else min(need, _LEAST_NAME)):
             break
         found = [column for column in found if column.title != spared]
     room = max(8, _room(found, width))
@@ -179,7 +189,7 @@ def table(view: SweepView, width: int, need: int) -> Table:
 
 _SPARED = ("done", "try", "curve")
 _LAST_SPARED = ("beat", "left", "rank", "step", "state")
-_LEAST_NAME = 14
+_LEAST_NAME = 24
 
 
 def _room(columns: Sequence[Column], width: int) -> int:
@@ -226,9 +236,11 @@ def item_line(item: Item, shown: Table, *, inside: str, cursor: bool, glyphs: Gl
     name = fit_middle(name, shown.room, cut=glyphs.cut)
     line: Line = [(name, f"{style} bad".strip() if alarmed else style)]
     if isinstance(item, Group):
-        states = [column for column in columns if column.title in _STATES]
+        states = [*takewhile(lambda column: column.title in _STATES, columns)]
         line += _group_states(item, states, glyphs)
         columns = columns[len(states) :]
+    else:
+        columns = _in_words(item, columns)
     for column in columns:
         if isinstance(item, Group):
             text, look = column.group(item, column.width, glyphs)
@@ -236,6 +248,17 @@ def item_line(item: Item, shown: Table, *, inside: str, cursor: bool, glyphs: Gl
             text, look = column.run(item, column.width, glyphs)
         line += [(" ", ""), (fit(text, column.width, right=column.right, cut=glyphs.cut), look)]
     return [(text, f"{look} cursor".strip()) for text, look in line] if cursor else line
+
+
+def _in_words(run: RunView, columns: Sequence[Column]) -> Sequence[Column]:
+    """The columns, or for a run without numbers what there is to say where they would be."""
+    known = {column.title for column in columns}
+    if run.step is not None or run.value is not None or not {"state", "beat"} <= known:
+        return columns
+    if "remark" in known:
+        return columns
+    room = sum(column.width + 1 for column in columns[1:-1]) - 1
+    return [columns[0], Column("remark", room, False, _remark, _group_remark), columns[-1]]
 
 
 def _group_states(group: Group, columns: Sequence[Column], glyphs: Glyphs) -> Line:
@@ -295,7 +318,10 @@ def _group_done(group: Group, width: int, glyphs: Glyphs) -> Span:
 
 def _value(run: RunView, width: int, glyphs: Glyphs) -> Span:
     del width, glyphs
-    return ("" if run.value is None else value(run.value)), "bold" if run.rank == 1 else ""
+    if run.value is None:
+        return "", ""
+    style = "bold" if run.rank == 1 else "" if math.isfinite(run.value) else "bad"
+    return value(run.value), style
 
 
 def _mean(group: Group, width: int, glyphs: Glyphs) -> Span:
@@ -319,13 +345,14 @@ def _group_rank(group: Group, width: int, glyphs: Glyphs) -> Span:
 
 def _beat(run: RunView, width: int, glyphs: Glyphs) -> Span:
     del width, glyphs
-    return ("" if run.beat is None else age(run.beat)), "bad" if run.stale else "dim"
+    return ("" if run.beat is None else age(run.beat)), "bad" if run.silent else "dim"
 
 
 def _remark(run: RunView, width: int, glyphs: Glyphs) -> Span:
     del width, glyphs
     if run.alarms:
-        return harmless(f"{run.alarms[0].rule}: {run.alarms[0].text}"), "bad"
+        silent = f"{run.remark}; " if run.silent else ""
+        return harmless(f"{silent}{run.alarms[0].rule}: {run.alarms[0].text}"), "bad"
     return harmless(run.remark), "warn" if run.waits else "dim"
 
 

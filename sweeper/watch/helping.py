@@ -16,10 +16,10 @@ A run, or all of a group
   t             go to its tmux pane (there: ctrl-b d, or ctrl-b 0, comes back)
 
 A run's page
-  1 2 3 4, tab  curves, configuration, log, rollouts
+  1 2 3 4, tab  curves (x: the best run's), configuration, log, rollouts
   left right    another curve      up down pgup pgdn  move the panel
   n, p          the next run, the one before      esc  back to the list
 
   waiting: the service holds the run back (its rate, its capacity): no failure
-  stalled: no heartbeat for longer than launch.lease    beat: since the last
+  stalled: no step for too long    silent: no heartbeat (beat) for launch.lease
   !: alarms; the line above the keys tells them          rank: by the metric"""

@@ -2,17 +2,19 @@
 changed. Reads the store and nothing else, so it works from any machine that reaches it."""
 
 import os
+import re
 import time
 from collections.abc import Callable, Mapping
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
 from sweeper.alarms.records import Alarm as Recorded
 from sweeper.alarms.records import read as read_alarms
 from sweeper.errors import NotFound, StoreError
+from sweeper.launcher.breaker import last_line
 from sweeper.records.following import Follower
 from sweeper.records.runs import Sweep, SweepRun
-from sweeper.states import OPEN, RunState, State
+from sweeper.states import OPEN, RunState, State, wants_attempt
 from sweeper.store.documents import read_json
 from sweeper.store.files import Store
 from sweeper.store.lock import is_held
@@ -20,18 +22,15 @@ from sweeper.store.sweeps import read_outcome
 from sweeper.tables.keeping import Folder
 from sweeper.tables.sources import Files
 from sweeper.watch.past import last_row, past_points
-from sweeper.watch.signs import Beats, States
+from sweeper.watch.signs import Beat, Beats, States
+from sweeper.watch.timing import Timing, sweep_left
 from sweeper.watch.trails import Trail
 from sweeper.watch.view import (
     Alarm,
     RunView,
     SweepView,
     coarse,
-    nearly,
     ranks,
-    remaining,
-    sweep_remaining,
-    total_steps,
 )
 
 __all__ = ["Looker"]
@@ -42,6 +41,24 @@ next."""
 _REMOTE_OUTCOMES = 20
 _PLANNED = RunState(State.PLANNED, 0, 0, None)
 _NO_OBSERVATIONS: Mapping[str, Any] = {"observed": {}}
+_SAID_BYTES = 16_384
+_UTC = re.compile(r"\b(\d\d):(\d\d):\d\dZ")
+
+
+class _Known(NamedTuple):
+    """What the view of a run is made of, as far as it changes. `body` is what its last event says,
+    `version` that of its trail, `beat` the seconds since its heartbeat, as coarse as is shown,
+    `late` whether that is too long."""
+
+    state: RunState
+    observed: str
+    waits: str
+    alarms: tuple[Alarm, ...]
+    rank: int | None
+    body: Mapping[str, Any]
+    version: int
+    beat: float | None
+    late: bool
 
 
 class Looker:
@@ -73,10 +90,7 @@ class Looker:
         self._runs: list[dict[str, Any]] = document["runs"]
         self._ids = [run["id"] for run in self._runs]
         self._launch: dict[str, Any] = document.get("launch") or {}
-        self._takes = _defaults(document)
-        self._totals = {
-            run["id"]: total_steps(run.get("config") or {}, self._takes) for run in self._runs
-        }
+        self._timing = Timing(document, self._clock, self._wall)
         self._states = States(self._store, self._layout)
         self._beats = Beats(self._store, self._layout, self._clock, self._wall)
         self._followed: set[str] = set()
@@ -86,11 +100,10 @@ class Looker:
         self._pending = dict.fromkeys(self._ids)
         self._bodies: dict[str, dict[str, Any]] = {}
         self._unread = dict.fromkeys(self._ids)
-        self._progress: dict[str, tuple[int, float, float]] = {}
         self._alarms: dict[str, Recorded] = {}
         self._moves = 0
         self._ranked: tuple[int, dict[str, int]] = (-1, {})
-        self._made: dict[str, tuple[tuple[Any, ...], RunView]] = {}
+        self._made: dict[str, tuple[_Known, RunView]] = {}
         self._observed: tuple[object, Mapping[str, Any]] = (None, _NO_OBSERVATIONS)
         self._plan_stamp = stamp  # now that all of it was read
 
@@ -194,7 +207,7 @@ class Looker:
             if one.attempt < self._states.known.get(one.run, _PLANNED).opened:
                 continue
             text = f"{one.message}; {one.advice}" if one.advice else one.message
-            found.setdefault(one.run, []).append(Alarm(one.run, one.rule, text))
+            found.setdefault(one.run, []).append(Alarm(one.rule, text, one.step))
         return {run: tuple(several) for run, several in found.items()}
 
     # What was there before
@@ -235,6 +248,10 @@ class Looker:
             if state is not None and state.event is not None:
                 budget -= 1
                 self._bodies[run] = read_outcome(self._store, self._name, run, state)
+                if state.state is State.FAILED:
+                    budget -= 1
+                    tail = self.run(run).log_tail(limit=_SAID_BYTES)
+                    self._bodies[run]["said"] = last_line("\n".join(tail).encode())
 
     # From what is known to what is shown
 
@@ -267,10 +284,15 @@ class Looker:
             limit=limit,
             held=str(observations.get("held") or ""),
             unreachable=str(observations.get("unreachable") or "") if launcher else "",
-            alarms=tuple(one for run in runs for one in run.alarms) + alarms.get("", ()),
             loading=len(self._pending),
         )
-        return view._replace(eta=self._sweep_eta(view))
+        took = [
+            float(body["wall_s"])
+            for run, body in self._bodies.items()
+            if isinstance(body.get("wall_s"), int | float)
+            and self._states.known[run].state is State.SUCCEEDED
+        ]
+        return view._replace(eta=sweep_left(view, took))
 
     def _is_open(self, run: str) -> bool:
         return self._states.known.get(run, _PLANNED).state in OPEN
@@ -279,41 +301,43 @@ class Looker:
         """The run as it is shown: the same object while nothing about it has changed."""
         identity: str = planned["id"]
         state = self._states.known.get(identity, _PLANNED)
-        trail, body = self._trails.get(identity), self._bodies.get(identity)
         beat = None
         if state.state in OPEN:
             beat = self._beats.known.get((identity, state.attempt))
-        silent = None if beat is None else self._clock() - beat.seen
+        elif not observed and identity in self._states.again:
+            observed = "to start again"
+        since = None if beat is None else self._clock() - beat.seen
         lease: float = self._launch.get("lease_s") or 60.0
-        late = observed == "stale" or (silent is not None and silent > lease)
-        about = (
-            *(state, observed, alarms, self._ranked[1].get(identity), body is None),
-            *(0 if trail is None else trail.version, coarse(silent), late),
-            "" if beat is None else beat.paused,
+        trail = self._trails.get(identity)
+        known = _Known(
+            state=state,
+            observed=observed,
+            waits=self._waits(identity, state, observed, beat),
+            alarms=alarms,
+            rank=self._ranked[1].get(identity),
+            body=self._bodies.get(identity, {}),
+            version=0 if trail is None else trail.version,
+            beat=coarse(since),
+            late=observed == "stale" or (since is not None and since > lease),
         )
         made = self._made.get(identity)
-        if made is None or made[0] != about:
-            view = self._run_anew(planned, state, trail, body or {}, about)
-            made = self._made[identity] = (about, view)
+        if made is None or made[0] != known:
+            made = self._made[identity] = (known, self._run_anew(planned, known, trail))
         return made[1]
 
-    def _run_anew(
-        self,
-        planned: Mapping[str, Any],
-        state: RunState,
-        trail: Trail | None,
-        body: Mapping[str, Any],
-        about: tuple[Any, ...],
-    ) -> RunView:
-        _, observed, alarms, rank, _, _, silent, late, paused = about
+    def _run_anew(self, planned: Mapping[str, Any], known: _Known, trail: Trail | None) -> RunView:
         identity: str = planned["id"]
+        state, body = known.state, known.body
         is_open = state.state in OPEN
-        # The launcher publishes less often than a worker beats, but sees those of all stores.
-        waits = paused or (observed[8:] if observed.startswith("paused: ") else "")
-        fraction = self._fraction(identity, state, trail)
+        step = None if trail is None else trail.step
+        fraction = self._timing.fraction(identity, state, trail)
+        stalled = state.state is State.RUNNING and any(
+            alarm.rule == "stalled" and alarm.step == step for alarm in known.alarms
+        )
         eta = None
-        if is_open and not waits:
-            eta = self._eta(identity, state, fraction, body)
+        if is_open and not (known.waits or stalled or known.late):
+            eta = self._timing.left(identity, state, fraction, body)
+        over = state.state is State.SUCCEEDED
         return RunView(
             id=identity,
             name=planned["name"],
@@ -322,81 +346,42 @@ class Looker:
             config=planned.get("config") or {},
             state=state.state.value,
             attempt=state.opened,
-            waits=_clock_only(waits) if is_open else "",
-            observed="" if waits or state.state is State.SUCCEEDED else observed,
-            reason=str(body.get("reason") or "") if not is_open else "",
-            step=None if trail is None else trail.step,
-            total=self._totals[identity],
+            waits=known.waits,
+            observed="" if over else _by_our_clock(known.observed),
+            silent=is_open and known.late,
+            stalled=stalled,
+            reason="" if is_open else str(body.get("reason") or ""),
+            said="" if is_open else str(body.get("said") or ""),
+            step=step,
+            total=self._timing.totals[identity],
             fraction=fraction,
-            eta=nearly(eta),
+            eta=eta,
             curve=() if trail is None else trail.curve,
             value=None if trail is None else trail.value,
-            rank=rank,
-            beat=silent,
-            stale=is_open and late,
-            alarms=alarms,
+            rank=known.rank,
+            beat=known.beat,
+            alarms=known.alarms,
         )
 
-    def _fraction(self, run: str, state: RunState, trail: Trail | None) -> float | None:
-        if state.state is State.SUCCEEDED:
-            return 1.0
-        if trail is None or trail.step is None:
-            return None
-        if trail.done is not None:
-            return trail.done
-        total = self._totals[run]
-        return None if total is None else min(1.0, (trail.step + 1) / total)
-
-    def _eta(
-        self, run: str, state: RunState, fraction: float | None, body: Mapping[str, Any]
-    ) -> float | None:
-        now = self._clock()
-        if fraction is None:
-            return None
-        attempt, at, then = self._progress.get(run, (0, 0.0, 0.0))
-        if attempt != state.attempt:
-            attempt, at, then = self._progress[run] = (state.attempt, now, fraction)
-        since = None
-        if state.attempt == 1:  # a later one may have begun with something done
-            began = _moment(body.get("started") or body.get("time"))
-            since = None if began is None else now - max(0.0, self._wall() - began)
-        return remaining(fraction, (at, then), since, now)
-
-    def _sweep_eta(self, view: SweepView) -> float | None:
-        if not view.launcher or view.held:
-            return None
-        at_work = [run.eta for run in view.runs if run.state in ("running", "submitted")]
-        waiting = sum(run.state == "planned" or "next attempt" in run.observed for run in view.runs)
-        took = [
-            float(body["wall_s"])
-            for run, body in self._bodies.items()
-            if isinstance(body.get("wall_s"), int | float)
-            and self._states.known[run].state is State.SUCCEEDED
-        ] or [
-            run.eta / (1.0 - run.fraction)
-            for run in view.runs
-            if run.eta and run.fraction is not None and run.fraction < 1.0
-        ]
-        typical = sum(took) / len(took) if took else None
-        slots = view.limit or view.parallel
-        return nearly(sweep_remaining(at_work, waiting, typical, slots))
+    def _waits(self, run: str, state: RunState, observed: str, beat: Beat | None) -> str:
+        """Why the service holds a run back: that it says so, or that the quota has ended its last
+        attempt and there will be another."""
+        if state.state in OPEN:
+            # The launcher publishes less often than a worker beats, but sees those of all stores.
+            said = observed.removeprefix("paused: ") if observed.startswith("paused: ") else ""
+            return _by_our_clock(said if beat is None else beat.paused or said)
+        if self._bodies.get(run, {}).get("reason") != "quota":
+            return ""
+        if not wants_attempt(self._states.events[run], self._launch.get("retries") or 0):
+            return ""
+        return _by_our_clock(f"quota: {observed}" if observed else "quota")
 
 
-def _clock_only(waiting: str) -> str:
-    """`rate limit since 12:01:03Z` -> `rate limit since 12:01`."""
-    head, since, rest = waiting.partition(" since ")
-    return f"{head}{since}{rest[:5]}" if since else waiting
+def _by_our_clock(text: str) -> str:
+    """`rate limit since 12:01:03Z`, as a clock in this place would have it: `... since 14:01`."""
 
+    def here(found: re.Match[str]) -> str:
+        moment = datetime.now(UTC).replace(hour=int(found[1]), minute=int(found[2]))
+        return moment.astimezone().strftime("%H:%M")
 
-def _moment(text: object) -> float | None:
-    try:
-        return datetime.fromisoformat(str(text)).timestamp()
-    except ValueError:
-        return None
-
-
-def _defaults(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The recipe's defaults, as recorded."""
-    recipe: dict[str, Any] = document.get("recipe") or {}
-    takes: dict[str, dict[str, Any]] = recipe.get("takes") or {}
-    return {key: about.get("default") for key, about in takes.items()}
+    return _UTC.sub(here, text)

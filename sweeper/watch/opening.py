@@ -1,16 +1,15 @@
 """`sweeper watch`: open the view, or where there is no terminal for it, print lines."""
 
 import os
-import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Mapping
 
-from sweeper.command import self_command
 from sweeper.errors import NotFound
 from sweeper.registry import Registry
 from sweeper.store.files import default_root, open_store
 from sweeper.terminal import is_screen
+from sweeper.verbs.watching import status
 
 __all__ = ["watch"]
 
@@ -53,8 +52,8 @@ def _newest(root: str) -> str:
 
 def _lines(name: str, root: str, *, follow: bool = True) -> int:
     """What `sweeper status` prints."""
-    command = self_command("status", name, "--root", root, *(["--follow"] if follow else []))
-    return subprocess.run(command, check=False).returncode
+    asked = Namespace(sweep=name, root=root, follow=follow, json=False, state=None, where=None)
+    return status(asked)
 
 
 def draws_unicode(environment: Mapping[str, str]) -> bool:

@@ -5,8 +5,12 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from sweeper.watch.drawing import STATE_STYLES, Line, trimmed
-from sweeper.watch.shapes import Glyphs, age, fit, harmless, plot, short, sparkline, value, wrap
+from rich.cells import cell_len
+
+from sweeper.store.documents import dotted
+from sweeper.watch.curves import Points, curve_lines
+from sweeper.watch.drawing import STATE_STYLES, Line, joined, trimmed
+from sweeper.watch.shapes import Glyphs, age, fit, harmless, short, value, wrap
 from sweeper.watch.view import RunView, SweepView, best_run
 
 __all__ = ["PANELS", "PageData", "PageState", "Rollout", "is_wide", "page_lines"]
@@ -22,16 +26,18 @@ class Rollout(NamedTuple):
 
 
 class PageData(NamedTuple):
-    """What was read for a run's page. `curves`: key -> (step, value), thinned out, the sweep's
-    metric first. `links`: where else it can be looked at."""
+    """What was read for a run's page. `curves`: the sweep's metric first; `links`: where else it
+    can be looked at. `best` is the best of the other runs, with its curves."""
 
     run: str
     path: str = ""
-    curves: Mapping[str, tuple[tuple[float, float], ...]] = {}
+    curves: Mapping[str, Points] = {}
     log: tuple[str, ...] = ()
     rollouts: tuple[Rollout, ...] = ()
     links: tuple[str, ...] = ()
     problem: str = ""
+    best: str = ""
+    best_curves: Mapping[str, Points] = {}
 
 
 class PageState(NamedTuple):
@@ -83,18 +89,13 @@ def _filled(lines: list[Line], height: int) -> list[Line]:
 
 
 def _padded(line: Line, width: int) -> Line:
-    from rich.cells import cell_len
-
-    missing = width - sum(cell_len(text) for text, _ in line)
-    return [*line, (" " * max(0, missing), "")]
+    return [*line, (" " * max(0, width - cell_len(joined(line))), "")]
 
 
 def _head(view: SweepView, run: RunView, data: PageData, width: int, glyphs: Glyphs) -> list[Line]:
     first: Line = [(harmless(run.name), "bold"), ("  ", "")]
     first.append((run.shown_state, STATE_STYLES[run.shown_state]))
     told: list[str] = []
-    if run.remark:
-        told.append(harmless(run.remark))
     if run.attempt > 1:
         told.append(f"attempt {run.attempt}")
     if run.step is not None:
@@ -108,12 +109,19 @@ def _head(view: SweepView, run: RunView, data: PageData, width: int, glyphs: Gly
         ranked = sum(other.rank is not None for other in view.runs)
         place = "" if run.rank is None else f" (rank {run.rank} of {ranked})"
         told.append(f"{harmless(view.metric)} {value(run.value)}{place}")
-    first.append(("  " + ", ".join(told), ""))
-    lines: list[Line] = [trimmed(first, width, glyphs)]
+    if run.remark:
+        told.append(harmless(run.remark))
+    rest = ", ".join(told)
+    if cell_len(joined(first) + rest) + 2 <= width:
+        lines: list[Line] = [[*first, (f"  {rest}", "")]]
+    else:
+        lines = [trimmed(first, width, glyphs), [(fit(rest, width, cut=glyphs.cut), "")]]
     for alarm in run.alarms:
         text = harmless(f"! {alarm.rule}: {alarm.text}")
-        lines += [[(part, "bad")] for part in wrap(text, width)[:2]]
-    lines = lines[:5]
+        first_line, *more = wrap(text, width)
+        lines.append([(first_line, "bad")])
+        lines += [[(fit(" ".join(more), width, cut=glyphs.cut), "bad")]] if more else []
+    lines = lines[:6]
     if data.problem:
         lines.append([(fit(harmless(data.problem), width, cut=glyphs.cut), "bad")])
     for link in data.links:
@@ -148,7 +156,7 @@ def _panel(
 ) -> list[Line]:
     """What a panel shows in `height` lines."""
     if place == 0:
-        return _curves(state, data, width, height, glyphs)
+        return _curves(view, run, state, data, width, height, glyphs)
     made = {1: _configuration, 2: _log, 3: _rollouts}[place](view, run, data, width)
     spare = max(0, len(made) - height)
     moved = min(state.moved[place], spare)
@@ -157,64 +165,60 @@ def _panel(
 
 
 def _curves(
-    state: PageState, data: PageData, width: int, height: int, glyphs: Glyphs
+    view: SweepView,
+    run: RunView,
+    state: PageState,
+    data: PageData,
+    width: int,
+    height: int,
+    glyphs: Glyphs,
 ) -> list[Line]:
-    keys = list(data.curves)
-    if not keys:
-        return [[("no metrics yet", "dim")]]
-    chosen = keys[state.curve % len(keys)]
-    points = data.curves[chosen]
-    step, last = points[-1]
-    said = f"  {value(last)} at step {value(step)}   {state.curve % len(keys) + 1} of {len(keys)}"
-    listed = min(len(keys), max(0, (height - 2) // 3))
-    lines: list[Line] = [[(harmless(chosen), "bold"), (said, "")]]
-    drawn = plot(points, width, max(4, height - 1 - listed), glyphs)
-    lines += [[(line, "info")] for line in drawn]
-    first = max(0, min(state.curve % len(keys) - listed // 2, len(keys) - listed))
-    room = max(10, width - 40)
-    for key in keys[first : first + listed]:
-        name = fit(harmless(key), min(28, room), cut=glyphs.cut)
-        numbers = [number for _, number in data.curves[key]]
-        style = "bold" if key == chosen else "dim"
-        curve = sparkline(numbers, max(8, width - 42), glyphs)
-        latest = fit(value(numbers[-1]), 10, right=True)
-        lines.append([(f"{name} ", style), (latest, ""), (f" {curve}", "info")])
-    return lines[:height]
+    best = next((other for other in view.runs if other.id == data.best), None)
+    about = [_place_of(run)]
+    if best is not None:
+        differ = [f"{key} {theirs}, here {mine}" for key, mine, theirs in _difference(run, best)]
+        about = [f"{_place_of(run)}, {best.name}", "; ".join(differ) or "not configured otherwise"]
+    return curve_lines(data.curves, state.curve, data.best_curves, about, width, height, glyphs)
+
+
+def _place_of(run: RunView) -> str:
+    """What the best of the other runs is called on this run's page."""
+    return "the next best" if run.rank == 1 else "the best"
+
+
+def _difference(run: RunView, best: RunView) -> list[tuple[str, str, str]]:
+    """The settings in which a run differs from the best: key, here, there."""
+    mine, theirs = _texts(run.config), _texts(best.config)
+    return [
+        (key, mine.get(key, "not given"), theirs.get(key, "not given"))
+        for key in {**mine, **theirs}
+        if mine.get(key) != theirs.get(key)
+    ]
 
 
 def _configuration(view: SweepView, run: RunView, data: PageData, width: int) -> list[Line]:
     del data
     best = best_run(view.runs, run.id)
     lines: list[Line] = []
-    known = _flat(run.config)
-    other = {} if best is None else _flat(best.config)
-    differ = [key for key in {**known, **other} if known.get(key) != other.get(key)]
     if best is not None:
-        if run.rank == 1:
-            said = f"this run is the best; how the next, {best.name}, differs:"
-        else:
-            said = f"how the best, {best.name}, differs:"
+        said = f"how {_place_of(run)}, {best.name}, differs:"
         lines += [[(part, "")] for part in wrap(harmless(said), width)]
-        for key in differ:
-            mine, theirs = known.get(key, "not given"), other.get(key, "not given")
+        differ = _difference(run, best)
+        for key, mine, theirs in differ:
             text = f"  {harmless(key)}: {harmless(theirs)}, here {harmless(mine)}"
             lines += [[(part, "warn")] for part in wrap(text, width)]
         if not differ:
             lines.append([("  in nothing", "dim")])
         lines.append([])
-    for key, text in known.items():
+    for key, text in _texts(run.config).items():
         lines += [[(part, "dim")] for part in wrap(f"{harmless(key)}: {harmless(text)}", width)]
     return lines
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    found: dict[str, str] = {}
-    for key, inner in config.items():
-        if isinstance(inner, Mapping) and inner:
-            found.update(_flat(inner, f"{prefix}{key}."))  # pyright: ignore[reportUnknownArgumentType]
-        else:
-            found[f"{prefix}{key}"] = inner if isinstance(inner, str) else json.dumps(inner)
-    return found
+def _texts(config: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        key: value if isinstance(value, str) else json.dumps(value) for key, value in dotted(config)
+    }
 
 
 def _log(view: SweepView, run: RunView, data: PageData, width: int) -> list[Line]:

@@ -1,7 +1,7 @@
 """Reading what a run's page shows: all of it once, then only what was added."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics import Point, Row, as_float, parse
@@ -10,46 +10,97 @@ from sweeper.records.following import Follower
 from sweeper.records.runs import SweepRun
 from sweeper.tables.rollouts import flat, summary_files
 from sweeper.tables.sources import Files
+from sweeper.watch.curves import Points
 from sweeper.watch.page import PageData, Rollout
 from sweeper.watch.shapes import value
 from sweeper.watch.trails import Trail
+from sweeper.watch.view import RunView
 
 __all__ = ["PageReader"]
 
 _LOG_LINES = 300
 _ROLLOUTS = 8
+_BEST = 4
 _SUMMARY_BYTES = 4_000_000
 """Above this a file of rollout summaries is not read for the screen."""
 
 
-class PageReader:
-    """Reads one run's page; `run` is a handle as of now, another attempt needs another reader."""
+class _Metrics:
+    """All metrics of one run, as curves."""
 
-    def __init__(self, run: SweepRun, metric: str | None, links: tuple[str, ...] = ()) -> None:
-        self._run, self._metric, self._links = run, metric, links
-        self._follower: Follower | None = None
+    def __init__(self, run: SweepRun) -> None:
+        self._follower = Follower([run])
         self._trails: dict[str, Trail] = {}
+        self._take(run.history.rows)
+        del run.history  # it may be large, and is not needed again
+        self._changed = True
+        self._curves: Mapping[str, Points] = {}
+
+    def read(self) -> bool:
+        """See what was added; whether anything was."""
+        rows = [row for news in self._follower.poll() for row in news.rows]
+        self._take(rows)
+        self._changed |= bool(rows)
+        return bool(rows)
+
+    def curves(self, first: str | None) -> Mapping[str, Points]:
+        """The metric `first` before all others: the same object until there is more."""
+        if self._changed:
+            keys = sorted(self._trails, key=lambda key: key != first)
+            self._curves = {key: tuple(self._trails[key].points) for key in keys}
+            self._changed = False
+        return self._curves
+
+    def _take(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            step = as_float(row.get("step"))
+            for key, found in row.items():
+                number = as_float(found)
+                if key != "step" and number is not None:
+                    if key not in self._trails:
+                        self._trails[key] = Trail(key)
+                    self._trails[key].load([Point(step, number)], {})
+
+
+class PageReader:
+    """Reads one run's page; `run` is a handle as of now, another attempt needs another reader.
+    `handle` gives one of any run of the sweep."""
+
+    def __init__(
+        self,
+        run: SweepRun,
+        metric: str | None,
+        handle: Callable[[str], SweepRun],
+        links: tuple[str, ...] = (),
+    ) -> None:
+        self._run, self._metric, self._links = run, metric, links
+        self._handle = handle
+        self._metrics: _Metrics | None = None
+        self._others: dict[tuple[str, int], _Metrics] = {}
         self._log: tuple[object, tuple[str, ...]] = (None, ())
         self._rollouts: tuple[str, tuple[Rollout, ...]] = ("", ())
         self._data: PageData | None = None
 
-    def read(self) -> PageData:
-        """The page as it is now; what cannot be read is said in its `problem`."""
+    def read(self, best: RunView | None = None) -> PageData:
+        """The page as it is now, `best` being the run to compare with; what cannot be read is said
+        in its `problem`."""
         problem = ""
+        best_curves: Mapping[str, Points] = {}
         try:
             changed = self._read_metrics()
+            if best is not None:
+                best_curves = self._curves_of(best)
             self._read_log()
             if changed or self._data is None:
                 self._read_rollouts()
         except (NotFound, StoreError, OSError) as error:
             problem = str(error)
-        first = [self._metric] if self._metric in self._trails else []
-        keys = [*first, *(key for key in self._trails if key != self._metric)]
-        curves = {key: tuple(self._trails[key].points) for key in keys}
         data = PageData(
             run=self._run.id,
             path=self._run.path,
-            curves=curves,
+            curves={} if self._metrics is None else self._metrics.curves(self._metric),
+            best="" if best is None else best.id,
+            best_curves=best_curves,
             log=self._log[1],
             rollouts=self._rollouts[1],
             links=self._links,
@@ -61,24 +112,24 @@ class PageReader:
 
     def _read_metrics(self) -> bool:
         """Whether there was anything new."""
-        if self._follower is None:
-            self._follower = Follower([self._run])
-            self._take(self._run.history.rows)
-            del self._run.history  # it may be large, and is not needed again
+        if self._metrics is None:
+            self._metrics = _Metrics(self._run)
             return True
-        rows = [row for news in self._follower.poll() for row in news.rows]
-        self._take(rows)
-        return bool(rows)
+        return self._metrics.read()
 
-    def _take(self, rows: Sequence[Row]) -> None:
-        for row in rows:
-            step = as_float(row.get("step"))
-            for key, found in row.items():
-                number = as_float(found)
-                if key != "step" and number is not None:
-                    if key not in self._trails:
-                        self._trails[key] = Trail(key)
-                    self._trails[key].load([Point(step, number)], {})
+    def _curves_of(self, other: RunView) -> Mapping[str, Points]:
+        """Those of another run. The few that were the best of late are kept: two that are close
+        change places often."""
+        place = (other.id, other.attempt)
+        metrics = self._others.pop(place, None)
+        if metrics is None:
+            metrics = _Metrics(self._handle(other.id))
+        else:
+            metrics.read()
+        self._others[place] = metrics
+        while len(self._others) > _BEST:
+            del self._others[next(iter(self._others))]
+        return metrics.curves(self._metric)
 
     def _read_log(self) -> None:
         run = self._run

@@ -30,8 +30,8 @@ __all__ = [
 
 
 class Glyphs(NamedTuple):
-    """The characters that things are drawn with. `levels` from low to high; `dots`: whether a plot
-    may use braille, which has eight points a character."""
+    """The characters that things are drawn with. `levels` from low to high; `other` is a second
+    curve's; `dots`: whether a plot may use braille, which has eight points a character."""
 
     levels: str
     full: str
@@ -40,11 +40,12 @@ class Glyphs(NamedTuple):
     closed: str
     line: str
     cut: str
+    other: str
     dots: bool
 
 
-UNICODE = Glyphs("▁▂▃▄▅▆▇█", "█", "·", "▾", "▸", "─", "…", True)
-ASCII = Glyphs("_.-=+*#@", "#", ".", "-", "+", "-", "~", False)
+UNICODE = Glyphs("▁▂▃▄▅▆▇█", "█", "·", "▾", "▸", "─", "…", "x", True)
+ASCII = Glyphs("_.-=+*#@", "#", ".", "-", "+", "-", "~", "x", False)
 
 
 def harmless(text: str) -> str:
@@ -198,39 +199,75 @@ def _stretches(numbers: Sequence[float], count: int) -> list[float | None]:
     return found
 
 
+_Points = Sequence[tuple[float, float]]
+
+
+class _Frame(NamedTuple):
+    """What part of the plane a plot shows."""
+
+    left: float
+    right: float
+    low: float
+    high: float
+
+    def place(self, point: tuple[float, float], columns: int, rows: int) -> tuple[int, int]:
+        """The column and the row in which a point lies, from 0, the rows from the top."""
+        x, y = point
+        across = _share(x, self.left, self.right) if self.right > self.left else 0.0
+        down = _share(y, self.high, self.low) if self.high > self.low else 0.5
+        return round(across * (columns - 1)), round(down * (rows - 1))
+
+
 def plot(
-    points: Sequence[tuple[float, float]], width: int, height: int, glyphs: Glyphs
+    points: _Points, width: int, height: int, glyphs: Glyphs, other: _Points = ()
 ) -> list[str]:
     """A curve of (x, y) in `height` lines of `width` columns, with the range of y at the left and
-    of x below. What is not finite is left out; a single line says so when nothing is left."""
-    finite = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
+    of x below; `other` is one to compare it with, drawn behind it in characters of its own. What is
+    not finite is left out; a single line says so when nothing is left."""
+    finite, behind = _finite(points), _finite(other)
     if not finite or height < 3 or width < 16:
         return ["nothing finite to draw" if points else "nothing recorded yet"]
-    left, right = min(x for x, _ in finite), max(x for x, _ in finite)
-    low, high = min(y for _, y in finite), max(y for _, y in finite)
-    labels = [value(high), value(low)]
+    xs, ys = zip(*finite, *behind, strict=True)
+    frame = _Frame(min(xs), max(xs), min(ys), max(ys))
+    labels = [value(frame.high), value(frame.low)]
     margin = max(map(len, labels)) + 1
     rows, columns = height - 1, width - margin
-    across, down = (2, 4) if glyphs.dots else (1, 1)
-    wide, tall = columns * across - 1, rows * down - 1
-    grid = [bytearray(columns) for _ in range(rows)]
-
-    def place(x: float, y: float) -> tuple[int, int]:
-        column = round(_share(x, left, right) * wide) if right > left else 0
-        line = round(_share(y, high, low) * tall) if high > low else tall // 2
-        return column, line
-
-    before: tuple[int, int] | None = None
-    for x, y in finite:
-        spot = place(x, y)
-        for column, line in _between(before or spot, spot):
-            grid[line // down][column // across] |= _DOTS[line % down][column % across]
-        before = spot
-    drawn = ["".join(_character(one, glyphs) for one in line) for line in grid]
-    heads = [labels[0], *[""] * (rows - 2), labels[1]] if rows > 1 else labels[:1]
-    lines = [f"{head:>{margin - 1}} {body}" for head, body in zip(heads, drawn, strict=True)]
-    start, end = value(left), value(right)
+    drawn = _drawn(finite, frame, columns, rows, glyphs)
+    for column, row in _one_a_column(behind, frame, columns, rows):
+        if drawn[row][column] == " ":
+            drawn[row][column] = glyphs.other
+    heads = [labels[0], *[""] * (rows - 2), labels[1]]
+    lines = [
+        f"{head:>{margin - 1}} {''.join(body)}" for head, body in zip(heads, drawn, strict=True)
+    ]
+    start, end = value(frame.left), value(frame.right)
     return [*lines, " " * margin + start + end.rjust(max(0, columns - len(start)))]
+
+
+def _finite(points: _Points) -> list[tuple[float, float]]:
+    return [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
+
+
+def _drawn(
+    points: _Points, frame: _Frame, columns: int, rows: int, glyphs: Glyphs
+) -> list[list[str]]:
+    """The characters of a curve, row by row."""
+    across, down = (2, 4) if glyphs.dots else (1, 1)
+    grid = [bytearray(columns) for _ in range(rows)]
+    spots = [frame.place(point, columns * across, rows * down) for point in points]
+    for before, spot in zip(spots[:1] + spots, spots, strict=False):
+        for column, line in _between(before, spot):
+            grid[line // down][column // across] |= _DOTS[line % down][column % across]
+    return [[_character(one, glyphs) for one in line] for line in grid]
+
+
+def _one_a_column(points: _Points, frame: _Frame, columns: int, rows: int) -> list[tuple[int, int]]:
+    """Where a curve is, one place a column: it stays thin where it is steep."""
+    spots = [frame.place(point, columns, rows) for point in points]
+    found: dict[int, int] = {}
+    for before, spot in zip(spots[:1] + spots, spots, strict=False):
+        found.update(_between(before, spot))
+    return list(found.items())
 
 
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))

@@ -4,10 +4,11 @@ heartbeats from theirs. What has not changed is not read again."""
 import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from sweeper.errors import NotFound, StoreError
-from sweeper.states import Event, RunState, fold, parse_name
+from sweeper.launcher.heartbeats import why_paused
+from sweeper.states import Event, RunState, fold, parse_name, retry_asked
 from sweeper.store.documents import read_json
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
@@ -20,11 +21,11 @@ _SETTLED = 2
 leave the same one."""
 _READS = 16
 """Most heartbeats of a remote store that are read in one look."""
-_REASONS = {"rate_limit": "rate limit", "capacity": "capacity", "quota": "quota"}
 
 
 class States:
-    """The states of a sweep's runs."""
+    """The states of a sweep's runs. `again` has those that somebody has asked to be started again,
+    which they were not yet."""
 
     def __init__(self, store: Store, layout: Layout) -> None:
         self._store, self._layout = store, layout
@@ -33,6 +34,7 @@ class States:
         self._folded: dict[frozenset[tuple[int, Event]], RunState] = {}
         self.events: dict[str, frozenset[tuple[int, Event]]] = {}
         self.known: dict[str, RunState] = {}
+        self.again: set[str] = set()
 
     def look(self, runs: Iterable[str]) -> list[str]:
         """Which of `runs` have had events since the last look."""
@@ -66,6 +68,7 @@ class States:
         if events not in self._folded:
             self._folded[events] = fold(events)
         self.events[run], self.known[run] = events, self._folded[events]
+        (self.again.add if retry_asked(events) else self.again.discard)(run)
         return True
 
 
@@ -110,7 +113,7 @@ class Beats:
                     reads -= 1
                     document = self._read(path)
                     seen = now if known else now - self._since(document)
-                    known = Beat(stamp, seen, _paused(document))
+                    known = Beat(stamp, seen, why_paused(document) or "")
                 elif known is not None:
                     known = Beat(stamp, now, known.paused)
             if known is not None:
@@ -139,14 +142,3 @@ class Beats:
         except ValueError:
             return 0.0
         return max(0.0, self._wall() - written)
-
-
-def _paused(document: Mapping[str, Any]) -> str:
-    found: Any = document.get("paused")
-    if not isinstance(found, dict):
-        return ""
-    told = cast(dict[str, Any], found)
-    reason, since = str(told.get("reason")), str(told.get("since") or "")
-    clock = since.partition("T")[2].removesuffix("Z")[:5]
-    word = _REASONS.get(reason, reason)
-    return f"{word} since {clock}" if clock else word

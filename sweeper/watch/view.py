@@ -22,22 +22,24 @@ __all__ = [
 
 
 class Alarm(NamedTuple):
-    """Something is wrong with a run: the rule that says so, and a sentence. `run` is its id, empty
-    for the whole sweep."""
+    """Something is wrong with a run: the rule that says so, a sentence, and the last step that the
+    run had recorded."""
 
-    run: str
     rule: str
     text: str
+    step: float | None = None
 
 
 class RunView(NamedTuple):
     """A run as the screen shows it.
 
-    `state` is a state's word; `waits` why the service holds the run back (then it is shown as
-    waiting), `observed` what else its launcher sees of it. `step` is the last one recorded, `total`
-    how many there are to be, `fraction` how much is done, `eta` the seconds to its end, `beat`
-    those since its heartbeat changed; each None when unknown. `curve` is the sweep's metric over
-    time, thinned out; `value` what the run is judged by, `rank` its place among all runs.
+    `state` is a state's word; `waits` why the service holds the run back, `observed` what else its
+    launcher sees of it. `silent`: no heartbeat for longer than `launch.lease`; `stalled`: the alarm
+    of that name holds. `reason` is why it ended, `said` the last line of one that failed. `step` is
+    the last one recorded, `total` how many there are to be, `fraction` how much is done, `eta` the
+    seconds to its end, `beat` those since its heartbeat changed; each None when unknown. `curve` is
+    the sweep's metric over time, thinned out; `value` what the run is judged by, `rank` its place
+    among all runs.
     """
 
     id: str
@@ -49,7 +51,10 @@ class RunView(NamedTuple):
     attempt: int = 0
     waits: str = ""
     observed: str = ""
+    silent: bool = False
+    stalled: bool = False
     reason: str = ""
+    said: str = ""
     step: float | None = None
     total: int | None = None
     fraction: float | None = None
@@ -58,20 +63,28 @@ class RunView(NamedTuple):
     value: float | None = None
     rank: int | None = None
     beat: float | None = None
-    stale: bool = False
     alarms: tuple[Alarm, ...] = ()
 
     @property
     def shown_state(self) -> str:
-        """The state, or that the run waits: for the service, or to be started again."""
-        if self.state == "running" and self.waits:
+        """The state, or what is wrong with a run in it. Of a worker that is silent nobody knows
+        whether it still waits; one that waits takes no steps."""
+        if self.silent and self.state == "running":
+            return "silent"
+        if self.waits:
             return "waiting"
-        return "stalled" if self.state == "running" and self.stale else self.state
+        return "stalled" if self.stalled else self.state
 
     @property
     def remark(self) -> str:
         """What else there is to say, in a few words."""
-        return self.waits or self.observed or self.reason
+        if self.silent:
+            return "no heartbeat"
+        return self.waits or "; ".join(filter(None, (self.observed, self._ended)))
+
+    @property
+    def _ended(self) -> str:
+        return ": ".join(filter(None, (self.reason, self.said)))
 
 
 class SweepView(NamedTuple):
@@ -91,7 +104,6 @@ class SweepView(NamedTuple):
     held: str = ""
     unreachable: str = ""
     eta: float | None = None
-    alarms: tuple[Alarm, ...] = ()
     problem: str = ""
     loading: int = 0
 

@@ -213,7 +213,12 @@ def test_mistakes(sweeper: Sweeper) -> None:
     assert "--grep '('" in sweeper.run("logs", "many", "--grep", "(", code=2)
     assert "no state 'gone'" in sweeper.run("logs", "many", "--state", "gone", code=2)
     assert "has printed nothing (succeeded)" in sweeper.run("logs", "many")
-    assert sweeper.run("logs", "many", "--state", "failed", "-f") == ""
+    for follow in ((), ("-f",)):
+        said = sweeper.run("logs", "many", "--state", "failed", "--where", "x = 1", *follow)
+        assert said == "sweeper: no run is failed and fits --where 'x = 1'\n"
+    said = sweeper.run("logs", "many", "-f", "--grep", "never")
+    assert said == "sweeper: nothing that fits 'never'\n"
+    assert "--follow is for one sweep" in sweeper.run("status", "--follow", code=2)
 
 
 def test_status_is_followed_line_by_line(sweeper: Sweeper) -> None:
@@ -244,10 +249,13 @@ def test_status_is_followed_line_by_line(sweeper: Sweeper) -> None:
 def test_status_is_drawn_on_a_terminal(sweeper: Sweeper) -> None:
     sweeper.grid("sleep {seconds}", "local", 3)
     sweeper.run("launch", "grid.yaml", "seconds=2")
-    screens = sweeper.on_terminal("status", "many", "--follow").split("\x1b[H\x1b[2J\x1b[3J")
+    screens = sweeper.on_terminal("status", "many", "--follow").split("\x1b[H")
     assert len(screens) > 2
     assert "many: 3 succeeded" in screens[-1]
     assert all(screen.count("many: ") == 1 for screen in screens[1:])
+    sweeper.environment["TERM"] = "dumb"  # of which nothing is known but that it shows lines
+    lines = sweeper.on_terminal("status", "many", "--follow")
+    assert "many: 3 succeeded" in lines and "\x1b" not in lines
 
 
 def test_a_sweep_that_is_held_ends_alike_for_both(sweeper: Sweeper) -> None:

@@ -111,7 +111,9 @@ def test_filter_open_cancel_retry_and_jump(
     terminal.tmux("send-keys", "-l", "lr=0.01 trains seed=0")
     terminal.press("Enter", "Down")
     terminal.wait("[lr=0.01 trains seed=0]", gone="fails")
-    terminal.press("Enter", "3")
+    terminal.press("Enter")
+    terminal.wait("test/nll", "x ", "best, lr=")  # beside its own curve the best run's
+    terminal.press("3")
     terminal.wait("[bold]loss[/bold]", "\u241b[31mred")  # a log is data
     terminal.press("Escape")
     terminal.wait("/ filter")
@@ -130,6 +132,33 @@ def test_filter_open_cancel_retry_and_jump(
     terminal.wait("$", gone="/ filter")
     terminal.type("echo left $?")
     terminal.wait("left 0")
+
+
+LIMITED = """
+name: limited
+recipe: sft
+service: local
+base: {max_steps: 500, length: 2, letters: 2, test_size: 1}
+grid: {learning_rate: [1e-3, 3e-3]}
+launch: {backend: tmux, max_parallel: 2, lease: 15s}
+"""
+
+
+def test_runs_that_the_engine_holds_back_wait(open_terminal: Any, tmp_path: Path) -> None:
+    """By its own answers of 429."""
+    terminal = open_terminal()
+    assert sweeper(tmp_path, "engine", "start", "--rate-limit", "0.05").returncode == 0
+    (tmp_path / "limited.yaml").write_text(LIMITED)
+    assert sweeper(tmp_path, "launch", "limited.yaml").returncode == 0
+    terminal.type("sweeper watch limited")
+    screen = terminal.wait("2 waiting", "paused: 2 by rate limit", "1 at once, not 2", seconds=TIME)
+    assert not any(word in screen for word in ("stalled", "silent", "failed")), screen
+    terminal.press("/")
+    terminal.type("waiting 3e-3")
+    terminal.wait("lr=3e-3  waiting: rate limit since ", gone="lr=1e-3")
+    assert sweeper(tmp_path, "cancel", "limited").returncode == 0
+    terminal.press("Escape")
+    terminal.wait("2 cancelled", gone="waiting")
 
 
 def test_it_is_the_first_window_and_jumps_from_there(open_terminal: Any, tmp_path: Path) -> None:

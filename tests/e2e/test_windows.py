@@ -180,11 +180,32 @@ def test_a_terminal_shows_states_counts_and_last_screens(shell: Shell) -> None:
         windows = shell.tmux("list-windows", "-t", "s", "-F", "#{T:window-status-format}")
         assert [line.strip() for line in windows][-2:] == ["x=0 [+++]", "x=3 [!!!]"]
         terminal.run("resize-window", "-x", "30", "-y", "9")  # nothing breaks, nothing is lost
-        _until(lambda: "! x=3,y=1" in terminal.screen())
+        _until(lambda: terminal.screen().count("3,y=") == 3)
         terminal.run("resize-window", "-x", "120", "-y", "40")
         _until(lambda: terminal.screen().count("sweeper: failed (error) after") == 3)
     finally:
         terminal.close()
+
+
+def test_panes_keep_their_room_in_a_smaller_terminal(shell: Shell) -> None:
+    grid = "name: s\ncommand: [sleep, '60']\ngrid: {a_long_name_that_all_have: [1, 2, 3, 4]}\n"
+    grid += "seeds: {field: n, values: 2}\nlaunch: {backend: tmux, max_parallel: 8, window: all}\n"
+    (shell.folder / "grid.yaml").write_text(grid)
+    shell.start("launch", "grid.yaml").communicate(timeout=60)
+    form = "#{pane_width} #{T:pane-border-format}"
+
+    def panes() -> list[str]:
+        return shell.tmux("list-panes", "-t", "s:=all", "-F", form)
+
+    _until(lambda: "all" in shell.tmux("list-windows", "-t", "s", "-F", "#{window_name}"))
+    terminal = Terminal(shell, 80, 24, SWEEPER, "attach", "s")
+    try:
+        shell.tmux("select-window", "-t", "s:=all")
+        _until(lambda: sorted(int(pane.split()[0]) for pane in panes()) == [26] * 7 + [53])
+        assert all(f"=4,seed={seed} " in pane for seed, pane in enumerate(panes()[-2:]))
+    finally:
+        terminal.close()
+        shell.start("cancel", "s").communicate(timeout=60)
 
 
 def test_attach_from_a_window_of_the_same_server(shell: Shell) -> None:

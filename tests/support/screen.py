@@ -42,6 +42,7 @@ seeds: 2
 service: none
 metric: {{name: test/nll, goal: minimize}}
 launch: {{backend: {backend}, max_parallel: 12, lease: 15s}}
+alarms: {{stalled: {{after: 12s, factor: 2}}}}
 """  # noqa: E501 - one line of YAML
 
 

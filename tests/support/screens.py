@@ -1,19 +1,19 @@
 """Takes the screens of `docs/watch.md` from a real sweep in a real tmux: `make screens`.
 
-A launch of sixteen runs, of which some train, fail, are held back by the service or diverge; the
-worker of one is stopped, so that it stalls.
+A launch of sixteen runs, of which some train, fail, are held back by the service or diverge. One
+is stopped, so that it stalls; and of another the worker with it, so that it is silent.
 """
 
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import uuid
 from pathlib import Path
 
+import psutil
 from screen import Terminal, wait_until, write_grid
 
 from sweeper.store.documents import read_json
@@ -25,32 +25,41 @@ from sweeper.store.sweeps import read_plan
 PAGE = Path(__file__).parents[2] / "docs" / "watch.md"
 
 
-def stop_worker(root: Path, run: str) -> int:
-    """Stop the worker of a run, as a machine that swaps would; gives its pid."""
+def worker_of(root: Path, run: str) -> psutil.Process:
+    """The worker of a run's first attempt, once it beats and the run has taken some steps."""
     store, layout = LocalStore(str(root)), Layout("demo")
     (identity,) = [one["id"] for one in read_plan(store, "demo")["runs"] if one["name"] == run]
     path = layout.heartbeat(identity, 1)
-    wait_until(lambda: store.exists(path), lambda: f"no {path}")
-    pid: int = read_json(store, path)["pid"]
-    os.kill(pid, signal.SIGSTOP)
-    return pid
+    metrics = root / layout.log_path(identity, 1) / "metrics.jsonl"
+    wait_until(
+        lambda: store.exists(path) and metrics.exists() and metrics.read_bytes().count(b"\n") > 5,
+        lambda: f"no steps in {metrics}",
+    )
+    return psutil.Process(read_json(store, path)["pid"])
 
 
 def taken(folder: Path, root: Path) -> dict[str, str]:
     """Name -> screen."""
     found: dict[str, str] = {}
     terminals = {size: Terminal(folder, *size) for size in ((80, 24), (200, 50))}
-    pid = stop_worker(root, "lr=0.01,kind=trains,seed=1")
+    silent = worker_of(root, "lr=0.03,kind=trains,seed=1")
+    stalled = worker_of(root, "lr=0.01,kind=trains,seed=1").children()
+    stopped = [*stalled, silent, *silent.children()]
+    for process in stopped:
+        process.suspend()
     try:
         for terminal in terminals.values():
             terminal.type("sweeper watch demo")
         for (width, height), terminal in terminals.items():
-            found[f"{width}x{height}"] = terminal.wait("stalled", "waiting", "failed", "running")
+            found[f"{width}x{height}"] = terminal.wait(
+                "stalled", "silent", "waiting", "failed", "running"
+            )
         small = terminals[80, 24]
         small.press("Down", "Enter")
         found["a run"] = small.wait("curves", "test/nll")
     finally:
-        os.kill(pid, signal.SIGCONT)
+        for process in stopped:
+            process.resume()
         for terminal in terminals.values():
             terminal.close()
     return found
@@ -78,7 +87,7 @@ def main() -> None:
         shutil.rmtree(folder, ignore_errors=True)
     text = PAGE.read_text()
     for name, screen in screens.items():
-        lines = [line.rstrip() for line in screen.splitlines()]
+        lines = [line.rstrip().replace(str(folder), "~") for line in screen.splitlines()]
         body = "\n".join(lines).rstrip()
         block = f"<!-- screen {name} -->\n```text\n{body}\n```\n"
         pattern = re.compile(rf"<!-- screen {name} -->\n```text\n.*?```\n", re.S)

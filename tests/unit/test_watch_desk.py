@@ -7,6 +7,7 @@ from rich.cells import cell_len
 
 from sweeper.watch.desk import Desk
 from sweeper.watch.drawing import joined
+from sweeper.watch.helping import HELP
 from sweeper.watch.page import PageData, Rollout
 from sweeper.watch.shapes import ASCII, UNICODE
 from sweeper.watch.view import Alarm, RunView, SweepView
@@ -219,6 +220,26 @@ def test_a_page_shows_its_panels() -> None:
     assert press(desk, "escape") == ("close", ())
 
 
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
+def test_the_best_run_s_curve_stands_beside_this_one_s(glyphs: Any) -> None:
+    desk = Desk(VIEW, 80, 24, glyphs=glyphs)
+    press(desk, "down", "enter")
+    rising = tuple((float(step), float(step)) for step in range(10))
+    falling = tuple((2.0 * step, 20.0 - 2.0 * step) for step in range(10))
+    desk.data = PageData("1e-3-0", curves={"a": rising, "b": rising}, best="3e-3-0",
+                         best_curves={"a": falling})  # fmt: skip
+    lines = shown(desk)
+    told = lines.index("x 12 at step 8, 2 at 18: the best, lr=3e-3,seed=0")
+    assert lines[told + 1] == "  learning_rate 0.003, here 0.001"
+    *drawn, axis = lines[told + 2 : told + 16]
+    assert axis.split() == ["0", "18"] and drawn[0].startswith("20 x")  # all of both is there
+    assert 70 < sum(line.count("x") for line in drawn) < 80  # one a column
+    own = "*" if glyphs is ASCII else "⠉"
+    assert any(own in line for line in drawn) and not any(own in line[50:] for line in drawn)
+    press(desk, "right")  # a metric that the other does not have
+    assert not any("x" in line for line in shown(desk)[4:-2])
+
+
 def test_all_panels_at_once_on_a_large_screen() -> None:
     desk = Desk(VIEW, 200, 50)
     press(desk, "down", "enter")
@@ -230,17 +251,30 @@ def test_all_panels_at_once_on_a_large_screen() -> None:
 
 
 def test_alarms_are_marked_and_told() -> None:
-    alarm = Alarm("3e-3-0", "nan", "loss is NaN at step 4; lower the learning rate")
+    alarm = Alarm("nan", "loss is NaN at step 4; lower the learning rate")
     runs = (*RUNS[:2], RUNS[2]._replace(alarms=(alarm,)), *RUNS[3:])
     desk = Desk(VIEW._replace(runs=runs), 80, 24)
     lines = shown(desk)
     assert "1 with alarms" in lines[1]
     marked = [line.split()[:2] for line in lines if line.startswith("!")]
     assert marked == [["!▾", "lr=3e-3"], ["!", "seed=0"]]
-    press(desk, *["down"] * 4)
+    press(desk, *["down"] * 3)
+    assert shown(desk)[-2] == "lr=3e-3  alarms: 1 nan"
+    press(desk, "down")
     assert "nan: loss is NaN at step 4" in shown(desk)[-2]
     press(desk, "slash", *"alarm nan", "enter")
     assert names(desk) == ["lr=3e-3", "seed=0"]
+
+
+def test_a_run_without_numbers_tells_its_story_in_their_place() -> None:
+    failed = RUNS[3]._replace(reason="error", said="no tokenizer there")
+    for width in (80, 200):
+        lines = shown(Desk(VIEW._replace(runs=(*RUNS[:3], failed)), width, 24))
+        (line,) = [line for line in lines if "failed" in line and "seed=1" in line]
+        assert line.endswith("error: no tokenizer there")
+    ran = failed._replace(step=3.0, value=0.1)
+    lines = shown(Desk(VIEW._replace(runs=(ran,)), 80, 24))
+    assert not any("tokenizer" in line for line in lines[3:-2]) and "tokenizer" in lines[-2]
 
 
 def test_hostile_names_are_data() -> None:
@@ -253,6 +287,20 @@ def test_hostile_names_are_data() -> None:
             assert joined(line).isprintable()
             assert cell_len(joined(line)) <= 90
     assert any("[bold red]x[/] ␛[2J␇" in line for line in shown(desk))
+
+
+def test_all_of_the_help_can_be_read_on_a_small_screen() -> None:
+    desk = Desk(VIEW, 60, 15)
+    press(desk, "question_mark")
+    assert "more" in shown(desk)[-1]
+    seen = "\n".join(shown(desk)[:13])
+    for _ in range(4):
+        press(desk, "pagedown")
+        seen += "\n".join(shown(desk)[:13])
+    assert all(word in " ".join(seen.split()) for word in " ".join(HELP.split()).split())
+    assert "rank: by the metric" in "\n".join(shown(desk))
+    press(desk, "x")
+    assert shown(desk)[0].startswith("demo")
 
 
 def test_nothing_to_show() -> None:

@@ -30,7 +30,14 @@ from sweeper.watch.shapes import (
     wrap,
 )
 from sweeper.watch.trails import Trail
-from sweeper.watch.view import RunView, ranks, remaining, sweep_remaining, total_steps
+from sweeper.watch.view import (
+    RunView,
+    best_run,
+    ranks,
+    remaining,
+    sweep_remaining,
+    total_steps,
+)
 
 
 class Watched:
@@ -107,14 +114,58 @@ def test_a_heartbeat_that_stops_and_a_quota(watched: Watched) -> None:
     assert watched.run().beat == 0.0
     assert watched.run(seconds=40.0).beat == 40.0
     run = watched.run(seconds=60.0)
-    assert run.stale and run.shown_state == "stalled"
+    assert (run.shown_state, run.remark) == ("silent", "no heartbeat")
     paused = {"reason": "rate_limit", "since": "2026-11-21T12:01:03Z"}
     watched.scene.beat(first, more=1, paused=paused)
     run = watched.run()
     assert (run.shown_state, run.remark) == ("waiting", "rate limit since 12:01")
     assert watched.looker.look().counts["waiting"] == 1
+    assert watched.run(seconds=100.0).shown_state == "silent"  # who knows whether it still waits
     watched.scene.beat(first, more=2, paused=None)
     assert watched.run().shown_state == "running"
+
+
+def test_a_clock_of_this_place(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = watched.scene.ids[0]
+    watched.scene.worker(first, 1, Event.CLAIMED)
+    watched.scene.beat(first, paused={"reason": "capacity", "since": "2026-11-21T12:01:03Z"})
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "UTC-2")
+        time.tzset()
+        assert watched.run().remark == "capacity since 14:01"
+    time.tzset()
+
+
+def test_a_run_stalls_until_its_next_step(watched: Watched) -> None:
+    first, layout = watched.scene.ids[0], watched.scene.layout
+    watched.scene.worker(first, 1, Event.CLAIMED)
+    watched.scene.beat(first)
+    watched.rows(first, 0, 1, 2)
+    assert watched.run().shown_state == "running"
+    body = {"schema": 1, "message": "no step", "time": "2026", "step": 2}
+    watched.scene.store.create(layout.alarm(first, 1, "stalled"), encode(body))
+    run = watched.run(seconds=10.0)
+    assert (run.shown_state, run.eta) == ("stalled", None)
+    watched.rows(first, 3)
+    run = watched.run(seconds=10.0)
+    assert run.shown_state == "running" and run.alarms and run.eta
+
+
+def test_what_the_quota_ended_waits_and_what_failed_says_why(watched: Watched) -> None:
+    first, second = watched.scene.ids[:2]
+    for run, reason in ((first, "quota"), (second, "error")):
+        watched.scene.worker(run, 1, Event.CLAIMED)
+        watched.scene.log(run, "step 1\nno tokenizer there\n")
+        watched.scene.worker(run, 1, Event.FAILED, reason=reason)
+    assert watched.run().shown_state == "failed"  # nobody starts it again
+    watched.scene.store.create(watched.scene.layout.event(first, 1, Event.RETRY), b"{}")
+    run = watched.run()
+    assert (run.state, run.shown_state) == ("failed", "waiting")
+    assert run.remark == "quota: to start again"
+    run = watched.looker.look().runs[1]
+    assert (run.shown_state, run.remark) == ("failed", "error: no tokenizer there")
+    watched.scene.store.create(watched.scene.layout.event(second, 1, Event.RETRY), b"{}")
+    assert watched.run(1).remark == "to start again; error: no tokenizer there"
 
 
 def test_what_cannot_be_read_is_said_and_the_rest_stays(
@@ -146,7 +197,7 @@ def test_alarms_on_record(watched: Watched) -> None:
     body = {"schema": 1, "message": "loss is NaN", "advice": "lower it", "time": "2026"}
     watched.scene.store.create(layout.alarm(first, 1, "nan"), encode(body))
     (alarm,) = watched.run().alarms
-    assert alarm == (first, "nan", "loss is NaN; lower it")
+    assert alarm == ("nan", "loss is NaN; lower it", None)
 
 
 def test_a_page_reads_what_was_added(watched: Watched) -> None:
@@ -155,7 +206,7 @@ def test_a_page_reads_what_was_added(watched: Watched) -> None:
     watched.rows(first, 0, 1, note="text")
     watched.scene.log(first, "one\ntwo\n")
     watched.run()
-    reader = PageReader(watched.looker.run(first), "loss")
+    reader = PageReader(watched.looker.run(first), "loss", watched.looker.run)
     page = reader.read()
     assert isinstance(page, PageData) and list(page.curves) == ["loss"]
     assert page.log == ("one", "two") and reader.read() is page
@@ -164,6 +215,23 @@ def test_a_page_reads_what_was_added(watched: Watched) -> None:
     page = reader.read()
     assert page.curves["loss"] == ((0.0, 1.0), (1.0, 0.5), (2.0, 1 / 3))
     assert page.log[-1] == "three"
+
+
+def test_a_page_has_the_curves_of_the_best_of_the_others(watched: Watched) -> None:
+    first, second = watched.scene.ids[:2]
+    for run, steps in ((first, (0, 1)), (second, (0, 1, 2))):
+        watched.scene.worker(run, 1, Event.CLAIMED)
+        watched.rows(run, *steps)
+    watched.run()
+    reader = PageReader(watched.looker.run(first), "loss", watched.looker.run)
+    best = best_run(watched.looker.look().runs, first)
+    page = reader.read(best)
+    assert (page.best, page.best_curves["loss"][-1]) == (second, (2.0, 1 / 3))
+    assert reader.read(best) is page
+    watched.rows(second, 3)
+    page = reader.read(best)
+    assert page.best_curves["loss"][-1] == (3.0, 0.25) and len(page.curves["loss"]) == 2
+    assert not reader.read(None).best_curves
 
 
 @pytest.mark.parametrize("goal", ["minimize", "maximize"])

@@ -1,0 +1,87 @@
+"""How far a sweep and its runs are, and when they will be over, from what has been seen of them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sweeper.states import RunState, State
+from sweeper.watch.trails import Trail
+from sweeper.watch.view import SweepView, nearly, remaining, sweep_remaining, total_steps
+
+__all__ = ["Timing", "sweep_left"]
+
+
+class Timing:
+    """The progress of the runs in a `sweep.json`. `totals`: how many steps each is to take, None
+    where nothing says so. `clock` gives monotonic seconds, `wall` those since 1970."""
+
+    def __init__(
+        self,
+        document: Mapping[str, Any],
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
+        takes = _defaults(document)
+        self.totals = {
+            run["id"]: total_steps(run.get("config") or {}, takes) for run in document["runs"]
+        }
+        self._clock, self._wall = clock, wall
+        self._seen: dict[str, tuple[int, float, float]] = {}
+
+    def fraction(self, run: str, state: RunState, trail: Trail | None) -> float | None:
+        """How much of a run is done."""
+        if state.state is State.SUCCEEDED:
+            return 1.0
+        if trail is None or trail.step is None:
+            return None
+        if trail.done is not None:
+            return trail.done
+        total = self.totals[run]
+        return None if total is None else min(1.0, (trail.step + 1) / total)
+
+    def left(
+        self, run: str, state: RunState, fraction: float | None, body: Mapping[str, Any]
+    ) -> float | None:
+        """Seconds to the end of a run; `body` is what its last event says."""
+        if fraction is None:
+            return None
+        now = self._clock()
+        attempt, at, then = self._seen.get(run, (0, 0.0, 0.0))
+        if attempt != state.attempt:
+            attempt, at, then = self._seen[run] = (state.attempt, now, fraction)
+        since = None
+        if state.attempt == 1:  # a later one may have begun with something done
+            began = _moment(body.get("started") or body.get("time"))
+            since = None if began is None else now - max(0.0, self._wall() - began)
+        return nearly(remaining(fraction, (at, then), since, now))
+
+
+def sweep_left(view: SweepView, took: Sequence[float]) -> float | None:
+    """Seconds until a sweep is over, of whose runs those that succeeded took so many each. None
+    when nobody would start what is left."""
+    if not view.launcher or view.held:
+        return None
+    at_work = [run.eta for run in view.runs if run.state in ("running", "submitted")]
+    waiting = sum(run.state == "planned" or "next attempt" in run.observed for run in view.runs)
+    took = took or [
+        run.eta / (1.0 - run.fraction)
+        for run in view.runs
+        if run.eta and run.fraction is not None and run.fraction < 1.0
+    ]
+    typical = sum(took) / len(took) if took else None
+    slots = view.limit or view.parallel
+    return nearly(sweep_remaining(at_work, waiting, typical, slots))
+
+
+def _moment(text: object) -> float | None:
+    try:
+        return datetime.fromisoformat(str(text)).timestamp()
+    except ValueError:
+        return None
+
+
+def _defaults(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The recipe's defaults, as recorded."""
+    recipe: dict[str, Any] = document.get("recipe") or {}
+    takes: dict[str, dict[str, Any]] = recipe.get("takes") or {}
+    return {key: about.get("default") for key, about in takes.items()}
