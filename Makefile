@@ -9,7 +9,7 @@ PEERS := .venv-peers
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types unit e2e kills chaos cookbook peers fuzz ceph alarms bench dev tmux chromium slurm sacct screens clean
+.PHONY: help install demo test lint types unit e2e kills chaos cookbook peers fuzz ceph alarms bench dev tmux chromium slurm sacct outage image screens clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -51,6 +51,17 @@ sacct: dev slurm ## the tests of Slurm's accounting, with slurmdbd and MariaDB (
 	  sh .ci/apt-install slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core
 	@$(BIN)/pytest -q tests/e2e/test_slurm_accounting.py
 
+outage: dev slurm ## on a real Slurm: a thousand runs while launchers are killed; a controller away for 75 s
+	@$(BIN)/python tests/chaos/slurm_array.py --seed $(SEED)
+	@$(BIN)/python tests/chaos/slurm_array.py --seed $(SEED) --outage 75 --kills 3 \
+	  --runs 32 --steps 50 --seconds 100
+
+image: dev ## build docker/Dockerfile without Docker (buildah, as root), and run a sweep's jobs in it
+	@command -v buildah >/dev/null && command -v debootstrap >/dev/null || \
+	  sh .ci/apt-install buildah debootstrap
+	@sh .ci/build-image $(CURDIR)/build/image
+	@SWEEPER_TEST_IMAGE=$(CURDIR)/build/image $(BIN)/pytest -q tests/e2e/test_image.py
+
 demo: install tmux ## a real sweep on this machine, and its report
 	@$(BIN)/sweeper launch grids/quickstart.yaml --wait
 	@$(BIN)/sweeper analyze quickstart
@@ -70,11 +81,14 @@ unit: dev tmux ## the quick tests
 	@$(BIN)/pytest -q -n auto tests/unit
 	@$(BIN)/pytest -q tests/contract
 
+# Tests that wait more than they work.
+ABREAST = -n 3 --dist loadfile
+
 e2e: dev tmux ## the tests that drive the whole program
-	@$(BIN)/pytest -q tests/e2e
+	@$(BIN)/pytest -q $(ABREAST) tests/e2e
 
 kills: dev tmux ## the quick part of tests/chaos: kill things on purpose, see that nothing is lost
-	@$(BIN)/pytest -q tests/chaos
+	@$(BIN)/pytest -q $(ABREAST) tests/chaos
 
 SEED ?= 1
 LAUNCHERS ?= 2000
@@ -94,7 +108,7 @@ $(COOKBOOK)/.installed: cookbook-constraints.txt tests/support/hub_datasets.py |
 	@echo "installing tinker-cookbook into $(COOKBOOK)"
 	@test -x $(COOKBOOK)/bin/python || $(PYTHON) -m venv $(COOKBOOK)
 	@$(COOKBOOK)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --constraint cookbook-constraints.txt 'tinker-cookbook[math-rl]'
+	  --constraint cookbook-constraints.txt 'tinker-cookbook[math-rl,wandb]'
 	@$(COOKBOOK)/bin/python tests/support/hub_datasets.py $(COOKBOOK)/data
 	@touch $@
 

@@ -81,3 +81,13 @@ class EngineError(EnvironmentFailure):
 
 class AnotherLauncher(EnvironmentFailure):
     """Another launcher holds the sweep."""
+
+    @classmethod
+    def at_work(cls, sweep: str, root: str) -> "AnotherLauncher":
+        """The one that is said to who comes second."""
+        import shlex
+
+        return cls(
+            f"another launcher is at work on {sweep!r}: look on with `sweeper watch {sweep} --root "
+            f"{shlex.quote(root)}`, or wait until it ends"
+        )

@@ -184,5 +184,4 @@ def batch(batch_emulation: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     batch_emulation.requests.clear()
     yield batch_emulation
-    batch_emulation.throttle = batch_emulation.lose_replies = 0
-    batch_emulation.release()
+    batch_emulation.recover()

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol, runtime_checkable
 
-__all__ = ["Backend", "Display", "JobSpec", "JobState", "JobStatus"]
+__all__ = ["Backend", "Display", "JobSpec", "JobState", "JobStatus", "Placed"]
 
 
 class JobSpec(NamedTuple):
@@ -83,4 +83,13 @@ class Display(Protocol):
     def show(self, status: str, words: Mapping[str, str]) -> None:
         """Show a line on how the sweep stands, and beside jobs (by token) a word on how they do:
         a state, `stale`, `paused: <why>`. Called when something has changed, with that alone."""
+        ...
+
+
+@runtime_checkable
+class Placed(Protocol):
+    """What a backend has besides, where there are several places in which its jobs may wait."""
+
+    def place(self) -> Mapping[str, str]:
+        """What tells this one from the others (`{"cluster": "a"}`), and stays the same."""
         ...

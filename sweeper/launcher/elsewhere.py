@@ -8,11 +8,11 @@ from contextlib import suppress
 from typing import Any
 
 from sweeper.engine.home import home
-from sweeper.errors import SweeperError, UsageError
+from sweeper.errors import EnvironmentFailure, SweeperError, UsageError
 from sweeper.store.documents import SCHEMA
 from sweeper.store.files import Store, open_store
 from sweeper.store.layout import Layout
-from sweeper.terminal import print_json
+from sweeper.terminal import print_json, warn
 
 __all__ = ["check", "launcher_log", "recover", "sync"]
 
@@ -47,20 +47,24 @@ def sync(arguments: Namespace) -> int:
     from sweeper.worker import spool
 
     done: list[dict[str, Any]] = []
+    left: list[str] = []
     for root, found, sweeps in spool.spools(home()):
         chosen = [name for name in sweeps if arguments.sweep in (None, name)]
         if chosen and arguments.root in (None, root):
             store = open_store(root)
             for name in chosen:
-                count = spool.recover(store, found, Layout(name))
+                count = spool.recover(store, found, Layout(name), tell=left.append)
                 done.append({"root": root, "sweep": name, "attempts": count})
+    for line in left:
+        warn(line)
+    code = EnvironmentFailure.exit_code if left else 0
     if arguments.json:
-        return print_json({"schema": SCHEMA, "sweeps": done})
+        return print_json({"schema": SCHEMA, "sweeps": done}) or code
     for one in done:
         print(f"{one['root']}/{one['sweep']}: {one['attempts']} attempts brought into the store")
     if not done:
         print("nothing lies here that is not in its store")
-    return 0
+    return code
 
 
 def launcher_log(store: Store, sweep: str) -> str:

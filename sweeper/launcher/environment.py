@@ -10,14 +10,28 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
+from sweeper.backends import options_of, terms_of
 from sweeper.engine.home import home
 from sweeper.engine.lifecycle import client_key, hub_environment
-from sweeper.errors import EnvironmentFailure
+from sweeper.errors import EnvironmentFailure, SweeperError
+from sweeper.states import OPEN, State
+from sweeper.store.files import Store, open_store
+from sweeper.store.lock import is_held
+from sweeper.store.sweeps import read_plan, read_states
 
-__all__ = ["env_file", "forget", "kept", "require", "service_environment", "write"]
+__all__ = [
+    "env_file",
+    "forget",
+    "is_needed_later",
+    "require",
+    "service_environment",
+    "unused",
+    "write",
+]
 
 _NOT_OURS = ("TMUX", "TMUX_PANE", "SWEEPER_RUN", "SWEEPER_RUN_DIR", "SWEEPER_ATTEMPT")
 _OWNER = "SWEEPER_FOLDER"
@@ -25,6 +39,7 @@ _OWNER = "SWEEPER_FOLDER"
 _PLACE = "SWEEPER_KEPT_AT"
 """Says, in a file that holds no environment, where the sweep's is."""
 _YOUNG_SECONDS = 3600.0
+_AGAIN = frozenset({State.PREEMPTED, State.LOST})
 _NOTHING: Mapping[str, str] = {}
 
 
@@ -82,7 +97,7 @@ def forget(path: str) -> None:
         os.unlink(path)
 
 
-def kept() -> Iterator[tuple[str, str]]:
+def _kept() -> Iterator[tuple[str, str]]:
     """Pairs of a file that `write` left, an hour ago or more, and the folder of its sweep ("" in a
     file that nobody can use)."""
     try:
@@ -104,6 +119,36 @@ def kept() -> Iterator[tuple[str, str]]:
         except (OSError, ValueError, AttributeError):
             folder = ""
         yield entry.path, folder
+
+
+def unused(but: str = "") -> Iterator[str]:
+    """Files that `write` left an hour ago or more for sweeps of which nothing runs any more: their
+    launcher was killed, and nobody launched them again. That of the sweep at `but` is none."""
+    for path, folder in _kept():
+        root, _, sweep = folder.rpartition("/")
+        if folder != but:
+            with suppress(SweeperError, OSError):  # not known, so it stays
+                if not folder or not _in_use(open_store(root), sweep):
+                    yield path
+
+
+def _in_use(store: Store, sweep: str) -> bool:
+    """Whether a job of the sweep may be at work, or a launcher is there that will start some."""
+    states = read_states(store, sweep).values()
+    if any(state.state in OPEN or state.unacknowledged for state in states):
+        return True
+    found = {state.state for state in states}
+    if found & _AGAIN and is_needed_later(read_plan(store, sweep)["launch"], found):
+        return True
+    return is_held(store, sweep)
+
+
+def is_needed_later(launched: Mapping[str, Any], found: Iterable[State]) -> bool:
+    """Whether a run in one of the states `found` may be started again by its backend, which asks
+    no launcher. `launched` is the plan's section `launch`."""
+    return bool(_AGAIN.intersection(found)) and (
+        terms_of(str(launched["backend"]), options_of(launched)).restarts is not None
+    )
 
 
 def service_environment(

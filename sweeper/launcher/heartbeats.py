@@ -1,7 +1,7 @@
 """What the launcher sees of workers that live: how long they have been silent, and whether the
 service holds their recipes back."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, cast
 
 from sweeper.errors import NotFound, StoreError
@@ -9,7 +9,7 @@ from sweeper.store.documents import read_json
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
 
-__all__ = ["Heartbeats"]
+__all__ = ["Heartbeats", "why_paused"]
 
 _WORDS = {"rate_limit": "rate limit", "capacity": "capacity", "quota": "quota"}
 
@@ -60,13 +60,7 @@ class Heartbeats:
 
     def paused(self, run: str, attempt: int) -> str | None:
         """`rate limit since 12:01:03Z`, when the service holds the run back."""
-        found: Any = self._beats[run, attempt].body.get("paused")
-        if not isinstance(found, dict):
-            return None
-        told = cast(dict[str, Any], found)
-        reason, since = str(told.get("reason")), str(told.get("since") or "")
-        word = _WORDS.get(reason, reason)
-        return f"{word} since {since.partition('T')[2] or since}" if since else word
+        return why_paused(self._beats[run, attempt].body)
 
     def _read(self, run: str, attempt: int) -> dict[str, Any]:
         """One that cannot be read is a heartbeat all the same."""
@@ -74,3 +68,14 @@ class Heartbeats:
             return read_json(self._store, self._layout.heartbeat(run, attempt))
         except (NotFound, StoreError):
             return {}
+
+
+def why_paused(body: Mapping[str, Any]) -> str | None:
+    """What a heartbeat says of a run that the service holds back: `rate limit since 12:01:03Z`."""
+    found: Any = body.get("paused")
+    if not isinstance(found, dict):
+        return None
+    told = cast(dict[str, Any], found)
+    reason, since = str(told.get("reason")), str(told.get("since") or "")
+    word = _WORDS.get(reason, reason)
+    return f"{word} since {since.partition('T')[2] or since}" if since else word

@@ -22,7 +22,13 @@ from typing import Any, NamedTuple
 
 from sweeper.backends import options_of, terms_of
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
-from sweeper.errors import NotFound, StoreError, Unreachable
+from sweeper.errors import (
+    AnotherLauncher,
+    EnvironmentFailure,
+    NotFound,
+    StoreError,
+    Unreachable,
+)
 from sweeper.launcher.alarming import Alarming
 from sweeper.launcher.board import Board
 from sweeper.launcher.ends import Ends
@@ -39,8 +45,10 @@ from sweeper.store.layout import Layout, token
 from sweeper.store.sweeps import read_plan
 from sweeper.tracking import fields, variables
 
-__all__ = ["Launcher", "Summary"]
+__all__ = ["GAVE_UP", "Launcher", "Summary"]
 
+GAVE_UP = "the launcher gave up: "
+"""Before the reason, where readers are told what holds a sweep."""
 POLL_SECONDS = 0.5
 REMOTE_POLL_SECONDS = 2.0
 """Each look lists a store that may charge for it."""
@@ -84,7 +92,8 @@ class Launcher:
     own. `notify` is called with the summary whenever it has changed. With `smoke` one run goes
     first, and the others only when it has succeeded. With `starting=False` nothing is started: what
     runs is looked after, and stopped where that is asked for. `check` is called before anything is
-    submitted; it raises when the sweep is another launcher's by now.
+    submitted; it raises when the sweep is another launcher's by now. `ending` is called when all is
+    over: what takes time belongs there, since the sweep is looked at once more after it.
     """
 
     def __init__(
@@ -100,9 +109,11 @@ class Launcher:
         smoke: bool = False,
         starting: bool = True,
         check: Callable[[], None] = lambda: None,
+        ending: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._check = check
+        self._ending = ending
         self._remote = store.local_path("") is None
         self._sweep = sweep
         self._layout = Layout(sweep)
@@ -139,14 +150,21 @@ class Launcher:
             try:
                 self._check()
                 summary = self.step()
-                if summary.finished and self._alarming is not None:
-                    told = self._alarming.finish()
-                    # That may have taken a minute, in which somebody asked for a retry.
+                if summary.finished:
+                    told = summary.alarms if self._alarming is None else self._alarming.finish()
+                    self._ending()
+                    # That may have taken minutes, in which somebody asked for a retry.
                     summary = self.step()._replace(alarms=told)
             except StoreError as error:
                 if self._told is None:
                     raise  # it never worked: say so at once
                 summary = self._told._replace(unreachable=str(error))
+            except AnotherLauncher:
+                raise  # what readers see is the other's to say
+            except EnvironmentFailure as error:
+                with suppress(StoreError):
+                    self._publish(None, None, f"{GAVE_UP}{error}")
+                raise
             self._showing.show(summary, self._board.views, self._observed)
             if summary != self._told:
                 with suppress(OSError, ValueError):  # a full disk, a terminal that has gone
@@ -171,7 +189,7 @@ class Launcher:
         except Unreachable as error:
             unreachable = str(error)  # says nothing about any job: look again next time
         limit = self._pace.limit if self._pace.lowered else None
-        self._publish(unreachable, limit)
+        self._publish(unreachable, limit, self._judge.held)
         states = [(run, view.state) for run, view in self._board.views.items()]
         shown = [s.state for run, s in states if run not in self._board.retired or s.state in OPEN]
         held = self._judge.held
@@ -254,10 +272,12 @@ class Launcher:
                 detail = "the worker was gone before it could say so"
                 self._board.end(run, attempt, Event.CANCELLED, "cancelled", detail)
         elif status.state is JobState.ENDED and quiet > SETTLE_SECONDS:
-            detail = "the worker ended without recording an outcome"
-            reason = status.reason or "killed"
+            if view.state.state is State.SUBMITTED:
+                reason, detail = "start", "the job ended before its worker began: see its log"
+            else:
+                reason, detail = "killed", "the worker ended without recording an outcome"
             event = Event.PREEMPTED if status.preempted else Event.FAILED
-            self._board.end(run, attempt, event, reason, detail, status.code)
+            self._board.end(run, attempt, event, status.reason or reason, detail, status.code)
         elif status.state is JobState.PENDING and not view.cancel:
             self._observed[run] = f"queued: {status.reason}" if status.reason else "queued"
         elif quiet > self._plan["launch"]["lease_s"]:
@@ -371,13 +391,13 @@ class Launcher:
         for run, attempt in attempts.items():
             self._board.add(run, attempt, Event.SUBMITTED)
 
-    def _publish(self, unreachable: str | None, limit: int | None) -> None:
+    def _publish(self, unreachable: str | None, limit: int | None, held: str | None) -> None:
         """Tell readers what is observed and is no state: runs that do not beat or wait, a backend
         that does not answer, why nothing is started."""
         found = {
             "observed": self._observed,
             "unreachable": unreachable,
-            "held": self._judge.held,
+            "held": held,
             "limit": limit,
         }
         if found != self._published:

@@ -11,11 +11,12 @@ from sweeper import tracking
 from sweeper.backends import Terms, options_of, terms_of
 from sweeper.errors import NotFound, UsageError
 from sweeper.launcher import environment, placing
+from sweeper.launcher.staying import stay
 from sweeper.planner.plan import repeats_by_default
 from sweeper.provenance import facts as provenance
 from sweeper.provenance import redaction, snapshot
 from sweeper.states import OPEN
-from sweeper.store.documents import encode, timestamp
+from sweeper.store.documents import SCHEMA, encode, timestamp
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
 from sweeper.store.sweeps import read_plan, read_states
@@ -30,31 +31,33 @@ _SHORTEST = 8
 
 
 def record(
-    store: Store, plan: "Plan", url: str | None, *, live: bool, tell: Callable[[str], None]
+    store: Store,
+    plan: "Plan",
+    url: str | None,
+    place: Mapping[str, str],
+    *,
+    live: bool,
+    tell: Callable[[str], None],
 ) -> None:
     """Keep the environment and the code, write the plan. The caller holds the sweep's lock. Raises
-    `UsageError` for a plan in which a secret's value stands."""
+    `UsageError` for a plan in which a secret's value stands, and where jobs of the sweep may be
+    elsewhere than at `place`."""
     names = secret_names(plan.secrets, plan.service)
     document = plan.document()
     _refuse_secrets(document, names)
     terms = terms_of(plan.launch.backend, options_of(plan.launch.document()))
-    write_environment(store, plan.name, plan.service, url, plan.launch.env, terms)
+    write_environment(store, plan.name, plan.service, url, plan.launch.env, terms, place)
     made = snapshot.Made(None, "--live")
     if not live:
         recipe = plan.recipe
         values = hidden_values(names)
         made = snapshot.make(store, plan.name, recipe.cwd, recipe.file, secrets=values)
     placing.has_code(terms, plan.recipe.kind, plan.recipe.file, made, tell)
-    kept = made.document
-    code = {
-        "code": kept["hash"] if kept else None,
-        "code_why": made.why,
-        "code_linked": [os.fsencode(name).decode("utf-8", "replace") for name in made.linked[:20]],
-    }
+    code = _told_of(made)
     came = provenance.collect(
         store, plan.name, cwd=plan.recipe.cwd, python=plan.recipe.python, secrets=names, code=code
     )
-    document |= {"created": timestamp(), "provenance": came, "snapshot": kept}
+    document |= {"created": timestamp(), "provenance": came, "snapshot": made.document}
     if document["wandb"] is not None:
         theirs = {**os.environ, **plan.launch.env}
         document["wandb"] = tracking.recorded(document["wandb"], theirs)
@@ -71,6 +74,15 @@ def record(
     store.replace(Layout(plan.name).plan, encode(document))
 
 
+def _told_of(made: snapshot.Made) -> dict[str, Any]:
+    """What provenance says of the copy of the code, or of why there is none."""
+    return {
+        "code": made.document["hash"] if made.document else None,
+        "code_why": made.why,
+        "code_linked": [os.fsencode(name).decode("utf-8", "replace") for name in made.linked[:20]],
+    }
+
+
 def write_environment(
     store: Store,
     sweep: str,
@@ -78,12 +90,16 @@ def write_environment(
     url: str | None,
     env: Mapping[str, str],
     terms: Terms,
+    place: Mapping[str, str],
 ) -> None:
-    """Keep this process's environment for the workers of a sweep, and say where."""
+    """Keep this process's environment for the workers of a sweep, and say where; and at which
+    `place` its jobs are from now on. Raises `UsageError` where some may be elsewhere."""
+    stay(store, sweep, place)
     extra = environment.service_environment(service, url, env)
     shared = placing.shared_environment(terms, store, sweep)
     path = environment.write(f"{store.root}/{sweep}", extra, shared)
-    store.replace(Layout(sweep).service, encode({"schema": 1, "env_file": path, "engine": url}))
+    document = {"schema": SCHEMA, "env_file": path, "engine": url, "place": dict(place)}
+    store.replace(Layout(sweep).service, encode(document))
 
 
 def secret_names(secrets: Sequence[str], service: str) -> list[str]:

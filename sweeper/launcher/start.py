@@ -16,16 +16,16 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeper.backends import Terms, open_backend, options_of
-from sweeper.errors import NotFound, StoreError, SweeperError
+from sweeper.errors import EnvironmentFailure, NotFound, StoreError, SweeperError
 from sweeper.launcher import elsewhere, environment, placing
-from sweeper.launcher.loop import Launcher, Summary
+from sweeper.launcher.loop import GAVE_UP, Launcher, Summary
 from sweeper.launcher.recording import record, secret_names, write_environment
-from sweeper.states import OPEN
+from sweeper.launcher.staying import place_of
 from sweeper.store import lock
 from sweeper.store.documents import read_json
 from sweeper.store.files import Store, default_root, open_store
 from sweeper.store.layout import Layout
-from sweeper.store.sweeps import read_plan, read_states
+from sweeper.store.sweeps import read_plan
 from sweeper.worker.job import read_environment
 
 if TYPE_CHECKING:
@@ -36,6 +36,10 @@ __all__ = ["Launched", "drive", "go_on", "launch"]
 
 _ENGINE_SECONDS = 60.0
 _TAKE_OVER_SECONDS = 120.0
+_FIRST_SECONDS = 3.0
+"""What a launcher gets for its first step, which may be its last: a backend may refuse."""
+_ENDS = (0, 3, 4)
+"""What `progress.exit_code` may say of a sweep."""
 _MODEL_KEYS = ("model_name", "base_model")  # what tinker-cookbook and the SDK call it
 
 
@@ -84,9 +88,10 @@ def launch(
     placing.try_out(opened, launched, (run.config for run in planned.runs))
     environment.require(placing.kept_here(terms, names))
     url = _engine(planned, terms, tell) if planned.service == "local" else None
-    _tidy(f"{store.root}/{planned.name}")
+    for path in environment.unused(but=f"{store.root}/{planned.name}"):
+        environment.forget(path)
     with lock.holding_sweep(store, planned.name) as check:
-        record(store, planned, url, live=live, tell=tell)
+        record(store, planned, url, place_of(opened), live=live, tell=tell)
         if wait:
             summary = _drive(store, planned.name, notify, smoke, check)
             return Launched(planned.name, store.root, summary)
@@ -101,13 +106,15 @@ def go_on(store: Store, sweep: str, *, wait: bool, notify: Callable[[Summary], N
     launched: dict[str, Any] = document["launch"]
     names = secret_names(document["secrets"], document["service"])
     terms = placing.admit(launched, store, document["service"], names, live=False)
-    open_backend(launched["backend"], sweep, f"{store.root}/{sweep}", options_of(launched))
+    folder = f"{store.root}/{sweep}"
+    opened = open_backend(launched["backend"], sweep, folder, options_of(launched))
     environment.require(placing.kept_here(terms, names))
     url = None
     if document["service"] == "local":
         url = placing.engine_url(terms) or _ensure_engine(launched["backend"]).url
     with lock.holding_sweep(store, sweep) as check:
-        write_environment(store, sweep, document["service"], url, launched["env"], terms)
+        given = document["service"], url, launched["env"], terms, place_of(opened)
+        write_environment(store, sweep, *given)
         if wait:
             return Launched(sweep, store.root, _drive(store, sweep, notify, check=check))
     _detach(store, sweep, launched["backend"])
@@ -138,35 +145,22 @@ def _drive(
 ) -> Summary:
     folder = f"{store.root}/{sweep}"
     launched = read_plan(store, sweep)["launch"]
+    env_file: str = read_json(store, Layout(sweep).service)["env_file"]
     backend = open_backend(launched["backend"], sweep, folder, options_of(launched))
-    remote = store.local_path("") is None
-    if remote:
-        elsewhere.recover(store, sweep, over=False)
-    summary = Launcher(store, sweep, backend, notify=notify, smoke=smoke, check=check).run()
-    if remote:
-        elsewhere.recover(store, sweep, over=True)
-    for path in (read_json(store, Layout(sweep).service)["env_file"], environment.env_file(folder)):
-        environment.forget(path)
+
+    def bring_home(*, over: bool = True) -> None:
+        if store.local_path("") is None:
+            elsewhere.recover(store, sweep, over=over)
+
+    bring_home(over=False)
+    launcher = Launcher(
+        store, sweep, backend, notify=notify, smoke=smoke, check=check, ending=bring_home
+    )
+    summary = launcher.run()
+    if not environment.is_needed_later(launched, summary.counts):
+        environment.forget(env_file)
+        environment.forget(environment.env_file(folder))
     return summary
-
-
-def _tidy(folder: str) -> None:
-    """Remove the environments kept for sweeps of which nothing runs any more: their launcher was
-    killed, and nobody launched them again. `folder` is the sweep that is about to be launched."""
-    for path, owner in environment.kept():
-        root, _, sweep = owner.rpartition("/")
-        if owner != folder:
-            with suppress(SweeperError, OSError):  # not known, so not removed
-                store = open_store(root) if owner else None
-                if store is None or not _in_use(store, sweep):
-                    environment.forget(path)
-
-
-def _in_use(store: Store, sweep: str) -> bool:
-    """Whether a job of the sweep may be at work, or a launcher that will start some."""
-    states = read_states(store, sweep).values()
-    at_work = any(state.state in OPEN or state.unacknowledged for state in states)
-    return at_work or lock.is_held(store, sweep)
 
 
 def _engine(plan: "Plan", terms: Terms, tell: Callable[[str], None]) -> str:
@@ -217,35 +211,63 @@ def _detach(store: Store, sweep: str, backend: str, smoke: bool = False) -> None
     command += ["--smoke"] if smoke else []
     if store.local_path("") is None:
         command += ["--env", environment.env_file(f"{store.root}/{sweep}")]
-    see_to_it: Callable[[], object] | None = None
     if backend == "tmux":
-        from functools import partial
-
-        from sweeper.backends.tmux import TmuxServer, ensure_view
-
-        server, folder = TmuxServer(), f"{store.root}/{sweep}"
-        ensure_view(server, sweep, folder)
-        see_to_it = partial(server.ensure_window, sweep, folder, "launcher", command)
-        see_to_it()
         where = f"its window: `sweeper attach {sweep}`"
+        see_to_it = _in_a_window(store, sweep, command)
     else:
         where = store.local_path(layout.launcher_log) or elsewhere.launcher_log(store, sweep)
-        with open(where, "ab") as log:
-            subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+        see_to_it = _on_its_own(command, where)
     pause = 0.05 if store.local_path("") is not None else 0.5
     deadline, again = time.monotonic() + 20, time.monotonic() + 1
-    while not lock.is_held(store, sweep) and time.monotonic() < deadline:
-        if _published(store, layout) != before:
-            return  # it came, and went already: there was little to do
+    held = False
+    while time.monotonic() < deadline:
+        if _has_begun(store, layout, before):
+            return
+        if not held and lock.is_held(store, sweep):
+            held, deadline = True, time.monotonic() + _FIRST_SECONDS
         time.sleep(pause)
-        if see_to_it is not None and time.monotonic() >= again:
-            # What was in the window may have been the launcher before, about to exit.
+        if not held and time.monotonic() >= again:
             see_to_it()
             again += 1
-    if time.monotonic() >= deadline:
+    if not lock.is_held(store, sweep):
+        see_to_it()
         raise StoreError(f"the launcher of {sweep!r} did not start: see {where}")
+
+
+def _in_a_window(store: Store, sweep: str, command: Sequence[str]) -> Callable[[], object]:
+    """Start the launcher in a tmux window; gives what does it again: what was in the window may
+    have been the launcher before, about to exit."""
+    from functools import partial
+
+    from sweeper.backends.tmux import TmuxServer, ensure_view
+
+    server, folder = TmuxServer(), f"{store.root}/{sweep}"
+    ensure_view(server, sweep, folder)
+    see_to_it = partial(server.ensure_window, sweep, folder, "launcher", command)
+    see_to_it()
+    return see_to_it
+
+
+def _on_its_own(command: Sequence[str], where: str) -> Callable[[], object]:
+    """Start the launcher, with a log; gives what raises `EnvironmentFailure`, with its last words,
+    once it has ended in failure."""
+    with open(where, "ab") as log:
+        begin = log.tell()
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+
+    def see_to_it() -> None:
+        if process.poll() in (None, *_ENDS):
+            return
+        with open(where, "rb") as log:
+            log.seek(begin)
+            said = log.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
+        raise EnvironmentFailure(
+            said.removeprefix("sweeper: ") or f"the launcher ended with {process.returncode}"
+        )
+
+    return see_to_it
 
 
 def _published(store: Store, layout: Layout) -> object:
@@ -253,6 +275,17 @@ def _published(store: Store, layout: Layout) -> object:
     with suppress(NotFound):
         return store.read(layout.observations)
     return None
+
+
+def _has_begun(store: Store, layout: Layout, before: object) -> bool:
+    """Whether a launcher has published something since `before`. Raises `EnvironmentFailure` when
+    that is why it gave up."""
+    if _published(store, layout) == before:
+        return False
+    said = str(read_json(store, layout.observations).get("held"))
+    if said.startswith(GAVE_UP):
+        raise EnvironmentFailure(said.removeprefix(GAVE_UP))
+    return True
 
 
 def main(arguments: Sequence[str]) -> int:

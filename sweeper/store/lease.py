@@ -85,10 +85,7 @@ def holding_lease(
             if _take(store, sweep, held.epoch + 1):
                 break
         elif clock() > deadline and _is_alive(store, sweep):
-            raise AnotherLauncher(
-                f"another launcher is at work on {sweep!r}: watch it with "
-                f"`sweeper status {sweep} --root {store.root}`, or wait until it ends"
-            )
+            raise AnotherLauncher.at_work(sweep, store.root)
         sleep(_LOOK_SECONDS)
     lease = _Lease(store, sweep, held.epoch + 1, clock)
     try:

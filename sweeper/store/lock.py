@@ -42,13 +42,7 @@ def holding_sweep(
         deadline = time.monotonic() + patience
         while not _try(descriptor, fcntl.LOCK_EX):
             if time.monotonic() > deadline:
-                import shlex
-
-                status = f"sweeper status {sweep} --root {shlex.quote(store.root)}"
-                raise AnotherLauncher(
-                    f"another launcher is at work on {sweep!r}: watch it with "
-                    f"`{status}`, or wait until it ends"
-                )
+                raise AnotherLauncher.at_work(sweep, store.root)
             time.sleep(0.02)
         yield _ours
     finally:

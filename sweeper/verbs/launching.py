@@ -6,11 +6,12 @@ from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from sweeper.errors import NotFound, UsageError
-from sweeper.store.files import default_root
+from sweeper.states import State, fold, wants_attempt
+from sweeper.store.files import default_root, open_store
 from sweeper.terminal import warn
 
 if TYPE_CHECKING:
-    pass
+    from sweeper.planner.plan import Plan
 
 __all__ = ["attach", "engine", "launch"]
 
@@ -29,26 +30,49 @@ def launch(arguments: Namespace) -> int:
     flags = {"smoke": arguments.smoke, "live": arguments.live}
     where = f"{planned.name} --root {arguments.root}" if arguments.root else planned.name
     if not arguments.wait:
-        start.launch(planned, arguments.root, wait=False, tell=warn, **flags)
+        launched = start.launch(planned, arguments.root, wait=False, tell=warn, **flags)
+        _tell_failed(_left_alone(launched.root, planned), where)
         print(f"launched; watch it with `sweeper watch {where}`", end="")
         print(f" or `sweeper attach {where}`" if planned.launch.backend == "tmux" else "")
         return 0
     if planned.launch.backend == "tmux":
         print(f"watch it with `sweeper attach {where}` from another terminal", flush=True)
     root = arguments.root or default_root()
-    with showing(planned.name, root, plain=arguments.plain) as notify:
-        try:
+    try:
+        with showing(planned.name, root, plain=arguments.plain) as notify:
             launched = start.launch(
                 planned, arguments.root, wait=True, notify=notify, tell=warn, **flags
             )
-        except KeyboardInterrupt:
-            print(
-                f"sweeper: interrupted; what runs goes on, `sweeper launch {arguments.grid}"
-                f"{f' --root {arguments.root}' if arguments.root else ''}` takes up the rest",
-                file=sys.stderr,
-            )
-            return 130
-    return exit_code(launched.summary) if launched.summary else 4
+    except KeyboardInterrupt:
+        again = f"{arguments.grid} --root {arguments.root}" if arguments.root else arguments.grid
+        warn(f"interrupted; what runs goes on, `sweeper launch {again}` takes up the rest")
+        return 130
+    if launched.summary is None:
+        return 4
+    _tell_failed(launched.summary.counts[State.FAILED], where)
+    return exit_code(launched.summary)
+
+
+def _left_alone(root: str, planned: "Plan") -> int:
+    """How many runs have failed before and have no retry left."""
+    from sweeper.store.sweeps import read_events
+
+    events = read_events(open_store(root), planned.name)
+    return sum(
+        fold(events[run.id]).state is State.FAILED
+        and not wants_attempt(events[run.id], planned.launch.retries)
+        for run in planned.runs
+        if run.id in events
+    )
+
+
+def _tell_failed(count: int, where: str) -> None:
+    """A failed run is not started again by launching once more, which is easily expected."""
+    if count:
+        warn(
+            f"{count} failed: `sweeper logs {where} --state failed` shows what they printed, "
+            f"`sweeper retry {where}` starts them again"
+        )
 
 
 def _short(reference: str) -> str:

@@ -18,12 +18,12 @@ from sweeper.errors import (
     NotFound,
     UsageError,
 )
-from sweeper.states import OPEN, State, fold, wants_attempt
+from sweeper.states import OPEN, Event, State, fold, wants_attempt
 from sweeper.store.documents import SCHEMA
 from sweeper.store.files import Store, default_root
 from sweeper.store.layout import Layout
 from sweeper.store.requests import Happened, Requested, request_cancel, request_retry
-from sweeper.store.sweeps import read_events, read_plan
+from sweeper.store.sweeps import Events, read_events, read_plan
 from sweeper.terminal import print_json, warn
 
 if TYPE_CHECKING:
@@ -57,7 +57,8 @@ def cancel(arguments: Namespace) -> int:
         return print_json({"schema": SCHEMA, "sweep": sweep.name, "runs": found})
     told = [request for request in done if request.asked] or done
     counts = Counter(request.why for request in told)
-    print(f"{sweep.name}: {', '.join(f'{n} {why}' for why, n in counts.items()) or 'no run'}")
+    none = f"none of its {len(sweep.runs)} runs is among those that you chose"
+    print(f"{sweep.name}: {', '.join(f'{n} {why}' for why, n in counts.items()) or none}")
     return 0
 
 
@@ -107,10 +108,14 @@ def _stop(
     """Be the launcher that stops runs and starts none."""
     from sweeper.backends import open_backend, options_of
     from sweeper.launcher.loop import Launcher
+    from sweeper.launcher.staying import moved_from, place_of
 
-    folder = f"{store.root}/{sweep}"
-    launch = read_plan(store, sweep)["launch"]
+    folder, plan = f"{store.root}/{sweep}", read_plan(store, sweep)
+    launch = plan["launch"]
     backend = open_backend(launch["backend"], sweep, folder, options_of(launch))
+    there = moved_from(store, sweep, plan, place_of(backend))
+    if there is not None:
+        tell(f"the jobs are at {there}, out of reach from here: each ends once its worker sees it")
     launcher = Launcher(store, sweep, backend, starting=False)
     said: str | None = None
     while time.monotonic() < deadline:
@@ -187,15 +192,15 @@ def retry(arguments: Namespace) -> int:
             warn("none has failed; what was cancelled is named, or chosen by --state cancelled")
         return 0
     _tell_code(sweep, warn)
-    if _taken_up(sweep.store, sweep.name):
+    if _taken_up(sweep.store, sweep.name, events):
         print("the launcher at work on the sweep takes them up")
         return 0
-    with showing(sweep.name, sweep.root, plain=arguments.plain) as notify:
-        try:
+    try:
+        with showing(sweep.name, sweep.root, plain=arguments.plain) as notify:
             launched = go_on(sweep.store, sweep.name, wait=arguments.wait, notify=notify)
-        except KeyboardInterrupt:
-            warn("interrupted; what runs goes on")
-            return 130
+    except KeyboardInterrupt:
+        warn("interrupted; what runs goes on")
+        return 130
     if launched.summary is None:
         print(f"launched; watch it with `sweeper watch {sweep.name}`")
         return 0
@@ -223,7 +228,7 @@ def retry_runs(
     done = [request_retry(sweep.store, sweep.name, run, events.get(run, set())) for run in runs]
     if any(request.asked for request in done):
         _tell_code(sweep, tell)
-        if not _taken_up(sweep.store, sweep.name):
+        if not _taken_up(sweep.store, sweep.name, events):
             go_on(sweep.store, sweep.name, wait=False, notify=lambda _: None)
     return done
 
@@ -247,17 +252,27 @@ def _tell_code(sweep: "Sweep", tell: Callable[[str], None]) -> None:
         snapshot.relink(kept)
 
 
-def _taken_up(store: Store, sweep: str) -> bool:
+def _taken_up(store: Store, sweep: str, before: Events) -> bool:
     """Whether a launcher is at work that will see the requests, which are on record: one that is
-    just about to end may have looked before."""
+    just about to end may have looked before. Where the store is elsewhere it may also be dead, and
+    take its time to end: only an attempt that is not among the events `before` shows that it is
+    at work."""
+    from sweeper.store.lease import LEASE_SECONDS
     from sweeper.store.lock import is_held
 
-    deadline = time.monotonic() + _TAKE_OVER_SECONDS
+    here = store.local_path("") is not None
+    deadline = time.monotonic() + _TAKE_OVER_SECONDS + (0.0 if here else LEASE_SECONDS)
     while time.monotonic() < deadline:
         if not is_held(store, sweep):
             return False
-        time.sleep(0.1)
+        if not here and _opened(read_events(store, sweep)) > _opened(before):
+            return True
+        time.sleep(0.1 if here else _POLL_SECONDS)
     return True
+
+
+def _opened(events: Events) -> int:
+    return sum(event is Event.INTENT for happened in events.values() for _, event in happened)
 
 
 def _chosen(arguments: Namespace) -> "tuple[Sweep, list[RecordedRun]]":

@@ -47,6 +47,7 @@ def prepare(store: Store, layout: Layout, job: dict[str, Any]) -> Prepared:
         "SWEEPER_ATTEMPT": str(attempt),
         "SWEEPER_SEED": "" if job["seed"] is None else str(job["seed"]),
         "TINKER_TAGS": f"sweeper,sweep:{layout.sweep},run:{run}.{attempt}",
+        # Buffered, a thread that prints while Python ends aborts it (SIGABRT) now and then.
         "PYTHONUNBUFFERED": "1",
     }
     if job.get("wandb"):

@@ -44,6 +44,8 @@ __all__ = ["Worker", "main"]
 
 BEAT_SECONDS = 5.0
 SIGNAL_SECONDS = 1.0
+_TRIES = 4
+"""How often what goes wrong while the store answers is done again."""
 
 
 class Worker:
@@ -102,7 +104,7 @@ class Worker:
             "started": started,
             "ended": timestamp(),
             "wall_s": round(time.monotonic() - begun, 3),
-            "paused_s": round(self._pauses.seconds(), 3) if self._pauses else 0.0,
+            "paused_s": self._paused_seconds(),
             "max_rss_bytes": None,
             "host": os.uname().nodename,
         } | outcome
@@ -123,13 +125,13 @@ class Worker:
         if self._stopped_at:
             return judge(self._ending(None))
         try:
-            prepared = patiently(lambda: prepare(self.store, self.layout, job))
+            prepared = self._prepare(job)
+            if prepared is None or self._stopped_at:
+                return judge(self._ending(None))
             say(f"sweeper: {job['name']}, attempt {self.attempt}, in {prepared.log_path}")
             self._folder = prepared.log_path
             self._redactor = Redactor(secret_values(prepared.environment, job["secrets"]))
             kills = MemoryKills()
-            if self._stopped_at:
-                return judge(self._ending(None))
             self._begin_syncing(job, prepared)
             guard = Guard()
             try:
@@ -152,9 +154,28 @@ class Worker:
             memory_kills=kills.count(),
             tail=output.tail,
         )
-        self._sync(prepared)
+        unsynced = self._sync(prepared)
+        if unsynced is not None:  # perhaps since the run was cancelled meanwhile
+            ending = ending._replace(cancelled=self._cancelled, unsynced=unsynced)
         lost = {"log_lost_bytes": output.lost} if output.lost else {}
         return judge(ending) | {"max_rss_bytes": memory} | lost
+
+    def _prepare(self, job: dict[str, Any]) -> Prepared | None:
+        """What to execute; None when we are to stop before that is known. A store that does not
+        answer is waited out, as long as no beat gets through to it either."""
+        tries, pause = 0, min(1.0, BEAT_SECONDS)
+        while not self._stopped_at:
+            try:
+                return prepare(self.store, self.layout, job)
+            except StoreError as error:
+                tries = tries + 1 if self._beat() else 0
+                if tries > _TRIES:
+                    raise
+                say(f"sweeper: {error}; trying again in {pause:g} s")
+            with suppress(Empty):
+                self._wake.get(timeout=pause)
+            pause = min(pause * 2, BEAT_SECONDS)
+        return None
 
     def _attend(
         self, job: dict[str, Any], prepared: Prepared, guard: Guard
@@ -183,14 +204,14 @@ class Worker:
     def _watch(self, job: dict[str, Any], ended: threading.Event, pauses: Pauses) -> None:
         """Beat until the recipe has ended; stop it when asked, superseded or out of time."""
         begun = time.monotonic()
-        self._beat(pauses)
+        self._beat()
         next_beat = begun + BEAT_SECONDS
         while True:
             if ended.is_set():
                 return
             now = time.monotonic()
             if now >= next_beat:
-                self._beat(pauses)
+                self._beat()
                 now = time.monotonic()
                 next_beat = now + BEAT_SECONDS
             timeout_at = math.inf
@@ -206,27 +227,33 @@ class Worker:
             with suppress(Empty):
                 self._wake.get(timeout=max(0.0, min(next_beat, timeout_at, kill_at) - now))
 
-    def _beat(self, pauses: Pauses) -> None:
-        """Say that we live, and look whether the launcher still thinks so. A store that does not
-        answer stops neither."""
+    def _beat(self) -> bool:
+        """Say that we live, and look whether the launcher still thinks so; whether the store has
+        taken it. One that does not answer stops nothing."""
         self._beats += 1
-        pause = pauses.current()
+        pause = self._pauses.current() if self._pauses else None
         body = {
             "schema": SCHEMA,
             "counter": self._beats,
             "time": timestamp(),
             "pid": os.getpid(),
             "paused": None if pause is None else pause._asdict(),
-            "paused_s": round(pauses.seconds(), 3),
+            "paused_s": self._paused_seconds(),
             "host": os.uname().nodename,
             "machine": machine.facts(self._folder),
         }
         path = self.layout.heartbeat(self.run, self.attempt)
         try:
             self.store.replace(path, encode(body), durable=False)
+            answered = True
         except StoreError as error:  # a full disk, say: requests can be read all the same
             say(f"sweeper: {error}")
+            answered = False
         self._look_for_requests()
+        return answered
+
+    def _paused_seconds(self) -> float:
+        return round(self._pauses.seconds(), 3) if self._pauses else 0.0
 
     def _look_for_requests(self) -> None:
         """Stop when a newer attempt was opened or a user wants it; if the launcher took us for
@@ -284,16 +311,17 @@ class Worker:
                 with suppress(Empty):
                     self._wake.get(timeout=left)
 
-    def _sync(self, prepared: Prepared) -> None:
+    def _sync(self, prepared: Prepared) -> str | None:
         """Have what the recipe left, and its log, on disk before the outcome says so. Its own
-        folder's files only, not those of iterations: they are many, and nothing resumes by them."""
+        folder's files only, not those of iterations: they are many, and nothing resumes by them.
+        Gives what a store that is elsewhere does not take."""
         attempt = prepared.place.local_path(self.layout.attempt(self.run, self.attempt))
         for folder in filter(None, (prepared.log_path, attempt)):
             with suppress(OSError):
                 sync_files(folder)
-        pauses = self._pauses
-        if self._syncing is not None and pauses is not None:
-            self._syncing.finish(lambda: self._beat(pauses), BEAT_SECONDS)
+        if self._syncing is None:
+            return None
+        return self._syncing.finish(self._beat, BEAT_SECONDS, lambda: self._cancelled)
 
     def _begin_syncing(self, job: dict[str, Any], prepared: Prepared) -> None:
         """Where the store is elsewhere, say on this machine that there is something to sync."""

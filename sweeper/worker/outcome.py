@@ -22,7 +22,8 @@ _CGROUPS = "/sys/fs/cgroup"
 class Ending(NamedTuple):
     """What is known when the recipe has ended. `code` is negative for a signal, as Python has it,
     and None when it never started; `final` as `seeding.has_final_checkpoint` says; `tail` the last
-    that it printed. `killed_by_us`: we sent SIGKILL before it had ended."""
+    that it printed. `killed_by_us`: we sent SIGKILL before it had ended. `unsynced`: what of it a
+    store that is elsewhere has not taken, and why."""
 
     code: int | None
     final: bool | None
@@ -33,6 +34,7 @@ class Ending(NamedTuple):
     killed_by_us: bool = False
     memory_kills: int = 0
     tail: bytes = b""
+    unsynced: str | None = None
 
     @property
     def asked(self) -> bool:
@@ -46,12 +48,21 @@ class Ending(NamedTuple):
 
 
 def judge(ending: Ending) -> dict[str, Any]:
-    """The outcome: `event`, `code`, `signal`, `reason`, `detail`."""
+    """The outcome: `event`, `code`, `signal`, `reason`, `detail`; `unsynced` where something is."""
     code = ending.code
     # One that was asked to stop and says 0 is only done if its records say so too.
-    if code == 0 and (ending.final or (ending.final is None and not ending.asked)):
-        return _outcome(Event.SUCCEEDED, code, None)
-    return _stopped(ending) if ending.asked else _failed(ending)
+    done = code == 0 and (ending.final or (ending.final is None and not ending.asked))
+    if ending.cancelled and ending.unsynced:
+        done = False  # the user did not want to wait for the rest
+    if done:
+        outcome = _outcome(Event.SUCCEEDED, code, None)
+    else:
+        outcome = _stopped(ending) if ending.asked else _failed(ending)
+    if ending.unsynced:
+        detail = f"not in the store, but kept on this machine: {ending.unsynced}"
+        outcome["detail"] = "; ".join(filter(None, (outcome["detail"], detail)))
+        outcome["unsynced"] = ending.unsynced
+    return outcome
 
 
 def _stopped(ending: Ending) -> dict[str, Any]:

@@ -97,26 +97,50 @@ def discard(spool: LocalStore, layout: Layout, run: str, attempt: int, *, all_of
                 shutil.rmtree(_path_of(spool, folder), ignore_errors=True)
 
 
-def recover(store: Store, spool: LocalStore, layout: Layout, run: str | None = None) -> int:
-    """Sync what workers that are dead left, of one run or of all; gives how many attempts. Raises
-    `StoreError`."""
+def recover(
+    store: Store,
+    spool: LocalStore,
+    layout: Layout,
+    run: str | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> int:
+    """Sync what workers that are dead left, of one run or of all; gives how many attempts are in
+    the store now. What it does not take stays here, and is told. Raises `StoreError` for one that
+    does not answer."""
     done = 0
-    with suppress(FileNotFoundError):
-        for mark in sorted(os.listdir(_path(spool, layout, _MARKS))):
-            owner, _, attempt = mark.rpartition(".")
-            if run in (None, owner) and attempt.isdecimal():
-                with _held(_path(spool, layout, f"{_MARKS}/{mark}")) as ours:
-                    if ours:
-                        Sync(store, spool, layout, owner, int(attempt), fresh=False).finish()
-                        discard(spool, layout, owner, int(attempt), all_of_it=False)
-                        done += 1
+    for mark in _marks(spool, layout):
+        owner, _, attempt = mark.rpartition(".")
+        if run not in (None, owner) or not attempt.isdecimal():
+            continue
+        with _held(_path(spool, layout, f"{_MARKS}/{mark}")) as ours:
+            if not ours:
+                continue
+            sync = Sync(store, spool, layout, owner, int(attempt), fresh=False)
+            try:
+                sync.finish()
+            except StoreError:
+                store.exists(layout.plan)  # or it does not answer at all
+                with suppress(StoreError):
+                    sync.finish(whatever=True)
+            if sync.missing is None:
+                discard(spool, layout, owner, int(attempt), all_of_it=False)
+                done += 1
+            else:
+                tell(f"{layout.sweep}: {mark}: stays in {spool.root}: {sync.missing}")
     return done
+
+
+def _marks(spool: LocalStore, layout: Layout) -> list[str]:
+    try:
+        return sorted(os.listdir(_path(spool, layout, _MARKS)))
+    except FileNotFoundError:
+        return []
 
 
 def tidy(spool: LocalStore, layout: Layout) -> None:
     """Remove the copies of a sweep that is over, unless some are unsynced."""
     with suppress(OSError):
-        if not os.listdir(_path(spool, layout, _MARKS)):
+        if not _marks(spool, layout):
             shutil.rmtree(_path_of(spool, layout.sweep), ignore_errors=True)
 
 
@@ -137,7 +161,7 @@ def abandoned(spool: LocalStore, sweep: str) -> tuple[int, int]:
     layout = Layout(sweep)
     living = dead = 0
     with suppress(OSError):
-        for mark in os.listdir(_path(spool, layout, _MARKS)):
+        for mark in _marks(spool, layout):
             with _held(_path(spool, layout, f"{_MARKS}/{mark}")) as ours:
                 dead += ours
                 living += not ours

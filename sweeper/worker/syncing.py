@@ -16,13 +16,14 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from sweeper.errors import AlreadyExists, NotFound, StoreError
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
 
-__all__ = ["Sync", "Syncing", "contiguous"]
+__all__ = ["REFUSED_SECONDS", "Sync", "Syncing", "contiguous"]
 
 _GROWING = (".jsonl", ".log", ".csv", ".txt", ".out", ".err")
 _ITERATION = "iteration_"
@@ -37,6 +38,11 @@ _FIRST, _LONGEST = 1.0, 60.0
 _LONGEST_NAME = 800
 _LOOKS = 5
 """How often a file goes up at the end that still changes: somebody writes who should not."""
+_IN_A_ROW = 3
+"""So many files that do not go up, one after the other, are taken for a store that is out of reach:
+each may have taken a minute to fail."""
+REFUSED_SECONDS = 900.0
+"""How long a store that answers may take none of what is left before it is left behind."""
 
 
 class _Stat(NamedTuple):
@@ -86,24 +92,54 @@ class Sync:
         self._plain: dict[str, _Plain] = {}
         self.parts = 0
         """How many parts there are."""
+        self.sent = 0
+        """How often something has arrived."""
         self.trouble: dict[str, str] = {}
         """Files that cannot be read or named here, and why: they stay behind."""
+        self.refused: dict[str, str] = {}
+        """Files that could not be sent the last time, and why."""
+
+    @property
+    def missing(self) -> str | None:
+        """What is not in the store, in a line; None when `finish` has sent everything."""
+        left = [*self.refused.values(), *self.trouble.values()]
+        more = f" (and {len(left) - 1} more files)" if len(left) > 1 else ""
+        return f"{left[0]}{more}" if left else None
 
     def step(self) -> None:
         """Send what is new. Raises `StoreError`; what has arrived by then is not sent again."""
-        for path, full, status in self._scan():
-            if _grows(path):
-                self._grow(path, full, status)
-            else:
-                self._send_when_stable(path, full, status)
+        self._each(self._send_new)
 
-    def finish(self) -> None:
+    def finish(self, *, whatever: bool = False) -> None:
         """Have everything in the store, whole. Nobody writes any more. Raises `StoreError`; may be
-        done again."""
-        for path, full, _ in self._scan():
-            self._finish_one(path, full)
+        done again. With `whatever` all is tried, however much is refused."""
+        self._each(self._finish_one, whatever)
 
-    def _finish_one(self, path: str, full: str) -> None:
+    def _each(self, send: Callable[[str, str, _Stat], None], whatever: bool = False) -> None:
+        """Send each file, checkpoints last and only after all others, those that were refused the
+        last time late. Raises `StoreError` when some are."""
+        found = sorted(self._scan(), key=lambda one: (_is_last(one[0]), one[0] in self.refused))
+        self.refused = {path: self.refused[path] for path, *_ in found if path in self.refused}
+        failed, sent = 0, self.sent
+        for path, full, status in found:
+            if not whatever and (failed == _IN_A_ROW or (self.refused and _is_last(path))):
+                break
+            try:
+                send(path, full, status)
+                self.refused.pop(path, None)
+            except StoreError as error:
+                self.refused[path] = str(error)
+                failed, sent = 1 if self.sent > sent else failed + 1, self.sent
+        if self.refused:
+            raise StoreError(next(iter(self.refused.values())))
+
+    def _send_new(self, path: str, full: str, status: _Stat) -> None:
+        if _grows(path):
+            self._grow(path, full, status)
+        else:
+            self._send_when_stable(path, full, status)
+
+    def _finish_one(self, path: str, full: str, status: _Stat | None) -> None:
         self._ask()
         file = self._growing.get(path)
         plain = self._plain.setdefault(path, _Plain())
@@ -128,6 +164,7 @@ class Sync:
             self._store.upload(path, full)
         except NotFound:
             return False  # removed since we looked
+        self.sent += 1
         return True
 
     def _is_there(self, path: str, status: _Stat) -> bool:
@@ -154,8 +191,8 @@ class Sync:
                     for name in names
                     if not name.startswith(".tmp-")
                 )
-        late = [(p, full, _stat(full)) for p, full in found if p.endswith(f"/{_LAST}")]
-        early = ((p, full, _stat(full)) for p, full in found if not p.endswith(f"/{_LAST}"))
+        late = [(path, full, _stat(full)) for path, full in found if _is_last(path)]
+        early = ((path, full, _stat(full)) for path, full in found if not _is_last(path))
         for path, full, status in (*early, *late):
             if status is not None and self._can(path, full):
                 yield path, full, status
@@ -213,6 +250,7 @@ class Sync:
                 raise StoreError(f"{path}.parts/{offset}: is there, and empty") from None
             return arrived
         self.parts += 1
+        self.sent += 1
         return offset + len(data)
 
     def _arrived(self, path: str) -> int:
@@ -268,7 +306,10 @@ class Syncing:
         self._say = say
         self._forget = forget
         self._ending = threading.Event()
-        self._finished = threading.Event()
+        self._giving_up = threading.Event()
+        self._ended = threading.Event()
+        self._failing: str | None = None
+        self._failures = 0  # at the end
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -276,19 +317,42 @@ class Syncing:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def finish(self, meanwhile: Callable[[], None], every: float) -> None:
-        """Return when everything is in the store, however long it does not answer; calls
-        `meanwhile` every so many seconds."""
+    def finish(
+        self,
+        beat: Callable[[], bool],
+        every: float,
+        cancelled: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> str | None:
+        """Return when everything is in the store, however long it does not answer; calls `beat`
+        every so many seconds, which says whether it does.
+
+        One that does, and all the same takes nothing of what is left for `REFUSED_SECONDS`, never
+        will; nor is it waited for once the run is `cancelled`. Then what is missing is returned.
+        """
         if self._thread is None:
             self.start()
         self._ending.set()
-        while not self._finished.wait(every):
-            meanwhile()
+        sent, since, failures = self._sync.sent, clock(), 0
+        while not self._ended.wait(every):
+            answers = beat()
+            if not answers:
+                failures = self._failures + 1  # what is under way may fail for that
+            if not answers or self._failing is None or self._sync.sent > sent:
+                sent, since = self._sync.sent, clock()
+            if self._failures > failures and cancelled():
+                return self._failing or self._missing()
+            if clock() - since > REFUSED_SECONDS:
+                self._giving_up.set()
+        return self._missing()
 
     def forget(self, *, succeeded: bool) -> None:
         """The outcome is on record too: let go of the spool, if everything has arrived."""
-        if self._finished.is_set():
+        if self._ended.is_set() and self._missing() is None:
             self._forget(succeeded)
+
+    def _missing(self) -> str | None:
+        return self._sync.missing or self._failing
 
     def _run(self) -> None:
         pause = 0.0
@@ -296,11 +360,14 @@ class Syncing:
             pause = self._try(self._sync.step, pause)
         pause = self._try(self._sync.finish, 0.0)
         while pause:
-            time.sleep(pause)
+            self._failures += 1
+            if self._giving_up.wait(pause):
+                self._try(partial(self._sync.finish, whatever=True), pause)
+                break
             pause = self._try(self._sync.finish, pause)
-        for line in self._sync.trouble.values():
-            self._say(f"sweeper: not synced: {line}")
-        self._finished.set()
+        if self._missing() is not None:
+            self._say(f"sweeper: not synced: {self._missing()}")
+        self._ended.set()
 
     def _interval(self) -> float:
         return self._seconds * max(1.0, self._sync.parts / _MANY_PARTS)
@@ -310,15 +377,19 @@ class Syncing:
         try:
             action()
         except Exception as error:  # noqa: BLE001 - a thread that dies would lose what is to come
+            kind = "" if isinstance(error, StoreError) else f"{type(error).__name__}: "
+            self._failing = f"{kind}{error}"
             if not before:
-                told = (
-                    error if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
-                )
-                self._say(f"sweeper: not synced yet: {told}")
+                self._say(f"sweeper: not synced yet: {self._failing}")
             return min(before * 2 or _FIRST, _LONGEST)
+        self._failing = None
         if before:
             self._say("sweeper: synced again")
         return 0.0
+
+
+def _is_last(path: str) -> bool:
+    return path.endswith(f"/{_LAST}")
 
 
 def _grows(path: str) -> bool:

@@ -94,7 +94,7 @@ class Recipes:
     @staticmethod
     def _environment(more: Mapping[str, str] | None) -> dict[str, str]:
         ours = {k: v for k, v in os.environ.items() if not k.startswith(("TINKER_", "WANDB_"))}
-        return ours | dict(more or {})
+        return ours | {"PYTHONUNBUFFERED": "1"} | dict(more or {})  # as a worker does
 
 
 @pytest.fixture(scope="session")

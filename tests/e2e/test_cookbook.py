@@ -15,6 +15,7 @@ import pytest
 
 from sweeper import Registry
 from sweeper.engine import lifecycle
+from sweeper.tracking import run_id
 
 ROOT = Path(__file__).parents[2]
 COOKBOOK = ROOT / ".venv-cookbook"
@@ -29,13 +30,20 @@ pytestmark = [
 ]
 
 
+_OTHERS = ("HF_", "TINKER_", "WANDB_")
+
+
 class Shell:
     """`sweeper` as typed in this repository's folder, which its grids count paths from."""
 
     def __init__(self, folder: Path) -> None:
         self.home, self.root = folder / "home", folder / "sweeps"
         self.environment = {
-            **{k: v for k, v in os.environ.items() if not k.startswith(("HF_", "TINKER_"))},
+            **{
+                k: v
+                for k, v in os.environ.items()
+                if not k.startswith(("HF_", "TINKER_", "WANDB_"))
+            },
             "SWEEPER_HOME": str(self.home),
             "SWEEPER_ROOT": str(self.root),
             "HF_HOME": str(folder / "hf"),
@@ -96,11 +104,24 @@ def test_its_programs_run_as_they_are(
         assert last.max() < first.min() / 2  # it learns, with either learning rate
 
 
-def test_one_that_is_killed_resumes_from_its_checkpoint(shell: Shell) -> None:
+TRACKED = """
+name: cookbook-sl-loop
+extends: {grid}
+secrets: [WANDB_API_KEY]
+wandb: {{project: demo, mode: offline}}
+"""
+
+
+def test_one_that_is_killed_resumes_from_its_checkpoint(
+    shell: Shell, tmp_path: Path, wandb_records: Callable[[Path], list[dict[str, Any]]]
+) -> None:
     """Its worker, the program and the launcher are killed in mid-run; the launcher is started again
-    and the run goes on from its last checkpoint, as if nothing had been. The other is left alone.
+    and the run goes on from its last checkpoint, as if nothing had been: with W&B, too. The other
+    is left alone.
     """
-    grid, sweep = "grids/cookbook_sl_loop.yaml", "cookbook-sl-loop"
+    grid, sweep = str(tmp_path / "tracked.yaml"), "cookbook-sl-loop"
+    Path(grid).write_text(TRACKED.format(grid=ROOT / "grids/cookbook_sl_loop.yaml"))
+    shell.environment["WANDB_API_KEY"] = "k" * 40
     shell.run("engine", "start", "--latency", "0.3")  # so that there is a mid-run
     launcher = shell.start("launch", grid, "--wait")
     # 23 of both: one of them has 12 or more.
@@ -134,6 +155,15 @@ def test_one_that_is_killed_resumes_from_its_checkpoint(shell: Shell) -> None:
     runs = registry.runs(sweep=sweep)
     merged = registry.metrics(runs[runs["run"] == killed["id"]], keys=["train_mean_nll"])
     assert merged["step"].astype(int).tolist() == list(range(24))
+    document = json.loads((shell.root / sweep / "sweep.json").read_text())
+    for attempt in (1, 2):
+        (kept,) = (shell.root / sweep / f"runs/{killed['id']}.{attempt}/wandb").glob("offline-*")
+        records = wandb_records(kept)
+        (told,) = (record["run"] for record in records if record["type"] == "run")
+        assert (told["run_id"], told["resume"]) == (run_id(document, killed["id"]), True)
+        assert (told["project"], told["run_group"]) == ("demo", sweep)
+        steps = [r["history"]["item"]["_step"] for r in records if r["type"] == "history"]
+        assert steps == list(range(resumed, 24)) if attempt == 2 else set(steps) <= set(range(24))
 
 
 def _rows(shell: Shell, folder: str) -> list[dict[str, Any]]:

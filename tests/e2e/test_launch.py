@@ -53,6 +53,9 @@ def test_failures_are_told(shell: Shell) -> None:
     assert "RuntimeError: the toy was told to fail" in shell.run("logs", "toys/lr=0.1,seed=0")
     said = shell.run("launch", "grid.yaml", "fail=true", "--wait", code=3)
     assert {attempt for _, attempt, _ in shell.executed()} == {"1"}  # left alone
+    again = "6 failed: `sweeper logs toys --state failed` shows what they printed, `sweeper retry"
+    assert again in said
+    assert again in shell.run("launch", "grid.yaml", "fail=true")
 
 
 def test_a_launcher_that_is_killed_again_and_again(shell: Shell) -> None:

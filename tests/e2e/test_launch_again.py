@@ -1,4 +1,4 @@
-"""A sweep that is launched again with a value written out which the recipe takes anyway."""
+"""A sweep that is launched again, and otherwise."""
 
 from pathlib import Path
 from typing import Any
@@ -20,3 +20,17 @@ def test_giving_a_default_is_warned_of_and_trains_again(shells: Any, tmp_path: P
     assert warning in shell.run("launch", *small, "fail=false", "--wait")
     assert warning not in shell.run("plan", *small, "fail=false")  # they are on record by now
     assert len(shell.executed()) == 10
+
+
+@pytest.mark.usefixtures("tmux_socket")
+def test_another_backend_is_refused_while_a_run_may_have_a_job(shells: Any, tmp_path: Path) -> None:
+    shell = shells.Shell(tmp_path, "local")
+    small = ("grid.yaml", "seeds=1", "learning_rate=0.3", "seconds=0.01")
+    shell.run("launch", *small, "--wait")
+    # As the launcher left it that was killed just after it had submitted a second attempt.
+    (state,) = (tmp_path / "sweeps/toys/state").iterdir()
+    (state / "1.succeeded.json").rename(state / "2.submitted.json")
+    said = shell.run("launch", *small, "--backend", "tmux", "--wait", code=2)
+    assert "runs that were submitted to local are not over, and a launch to tmux would not" in said
+    shell.run("cancel", "toys")
+    shell.run("launch", *small, "--backend", "tmux", "--wait", code=3)

@@ -41,6 +41,7 @@ def test_cancel(shell: Shell, killed: bool) -> None:
     said = json.loads(shell.run("cancel", "toys", "--json"))
     assert {run["state"] for run in said["runs"]} == {"cancelled"}
     assert shell.states() == {"cancelled": 6}
+    assert "none of its 6 runs" in shell.run("cancel", "toys", "--state", "running")
     if not killed:
         assert launcher.wait(30) == 3
         launcher.communicate()

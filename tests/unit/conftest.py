@@ -1,7 +1,7 @@
 """A sweep on the fake backend, for the tests of everything that a launcher does."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -110,3 +110,20 @@ def make_scene(tmp_path: Path, no_sync: None) -> Callable[..., Scene]:
 def scene(tmp_path: Path, no_sync: None) -> Scene:
     """Three runs, two at once."""
     return Scene(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def botocore_session() -> Any:
+    import botocore.session
+
+    return botocore.session.Session()
+
+
+@pytest.fixture
+def stubbed(
+    load_support: Callable[[str], Any], botocore_session: Any, tmp_path: Path
+) -> Iterator[Any]:
+    """`tests/support/aws_stubs.py`: an AWS whose every answer is the test's; all must be used."""
+    stubbed = load_support("aws_stubs").Stubbed(tmp_path, botocore_session)
+    yield stubbed
+    stubbed.done()

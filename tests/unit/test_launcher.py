@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sweeper.backends.base import JobStatus
-from sweeper.errors import StoreError
+from sweeper.errors import EnvironmentFailure, StoreError
 from sweeper.launcher.loop import SETTLE_SECONDS, Launcher, Summary
 from sweeper.states import Event, State
 from sweeper.store.documents import encode, read_json
@@ -173,6 +173,17 @@ def test_a_worker_that_died_without_a_word(scene: Scene) -> None:
     assert (body["code"], body["reason"]) == (137, "killed")
 
 
+def test_a_job_that_ended_before_its_worker_began(scene: Scene) -> None:
+    run = scene.ids[0]
+    scene.step()
+    scene.backend.end(token(run, 1), 3)
+    scene.step()
+    scene.step(SETTLE_SECONDS + 1)
+    body = read_json(scene.store, scene.layout.event(run, 1, Event.FAILED))
+    assert (body["code"], body["reason"]) == (3, "start")
+    assert "before its worker began" in body["detail"]
+
+
 def test_what_a_worker_wrote_while_the_backend_was_asked_counts(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,6 +250,22 @@ def test_an_unreachable_backend_changes_no_state(scene: Scene) -> None:
     for _ in range(5):
         assert scene.step(10 * LEASE).unreachable == "fake: no answer"
     assert scene.states() == [State.RUNNING, State.RUNNING, State.PLANNED]
+
+
+def test_why_a_launcher_gave_up_can_be_read_until_the_next(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(jobs: Any) -> None:
+        raise EnvironmentFailure("sbatch: invalid account")
+
+    monkeypatch.setattr(scene.backend, "submit", refuse)
+    with pytest.raises(EnvironmentFailure):
+        scene.launcher.run()
+    assert scene.observed()["held"] == "the launcher gave up: sbatch: invalid account"
+    monkeypatch.undo()
+    scene.launcher = scene.new_launcher()
+    scene.step()
+    assert scene.observed()["held"] is None
 
 
 def test_the_worker_that_came_back_wins_over_lost(scene: Scene) -> None:

@@ -107,19 +107,24 @@ def test_a_log_that_nobody_can_write_ends_no_launcher(running: Any) -> None:
     assert len(running.backend.submitted) == 2
 
 
-def test_a_retry_during_the_last_look_for_alarms_is_taken_up(running: Any) -> None:
-    """It may take a minute, and the sweep is the launcher's until then."""
+@pytest.mark.parametrize("doing", ["alarms", "ending"])
+def test_a_retry_while_the_launcher_ends_is_taken_up(running: Any, doing: str) -> None:
+    """The last look for alarms and the last uploads may take minutes, and the sweep is the
+    launcher's until then."""
     scene = running
     finish = scene.launcher._alarming.finish
-    looks: list[bool] = []
+    times: list[bool] = []
 
     def finishing() -> tuple[str, ...]:
-        looks.append(True)
-        if len(looks) == 1:
+        times.append(True)
+        if len(times) == 1:
             scene.worker(scene.ids[0], 1, Event.RETRY)
         return finish()
 
-    scene.launcher._alarming.finish = finishing
+    if doing == "alarms":
+        scene.launcher._alarming.finish = finishing
+    else:
+        scene.launcher._ending = finishing
     scene.run_steps()
     for run in scene.ids[:2]:
         scene.worker(run, 1, Event.CLAIMED)
@@ -128,5 +133,5 @@ def test_a_retry_during_the_last_look_for_alarms_is_taken_up(running: Any) -> No
     scene.run_steps()
     scene.finish(scene.ids[2])
     scene.run_steps(20)
-    assert len(looks) == 1
+    assert len(times) == 1
     assert token(scene.ids[0], 2) in scene.backend.submitted

@@ -11,12 +11,13 @@ import pytest
 
 from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.launcher import environment, start
-from sweeper.launcher.loop import Summary
+from sweeper.launcher.loop import GAVE_UP, Summary
 from sweeper.launcher.progress import exit_code, line
 from sweeper.launcher.recording import _refuse_secrets, changes, merge
 from sweeper.states import State
 from sweeper.store import lock
 from sweeper.store.files import LocalStore
+from sweeper.store.layout import Layout
 from sweeper.terminal import duration, number, print_table
 
 
@@ -81,7 +82,8 @@ def test_environments_that_nobody_needs_are_found(
 ) -> None:
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     store = LocalStore(str(tmp_path / "sweeps"))
-    folders = {name: f"{store.root}/{name}" for name in ("over", "open", "held", "young", "mine")}
+    names = ("over", "open", "held", "young", "mine", "requeued", "preempted")
+    folders = {name: f"{store.root}/{name}" for name in names}
     paths = {name: Path(environment.write(folder, {})) for name, folder in folders.items()}
     broken = tmp_path / "home" / "environments" / "broken.json"
     broken.write_text("{")
@@ -90,11 +92,39 @@ def test_environments_that_nobody_needs_are_found(
             os.utime(path, (1, 1))
     store.create("over/state/a/1.succeeded.json", b"{}")
     store.create("open/state/a/1.claimed.json", b"{}")
+    for name, backend in (("requeued", "slurm"), ("preempted", "local")):
+        store.create(f"{name}/state/a/1.preempted.json", b"{}")
+        store.create(f"{name}/sweep.json", json.dumps({"launch": {"backend": backend}}).encode())
     with lock.holding_sweep(store, "held"):
-        start._tidy(folders["mine"])
+        for path in environment.unused(but=folders["mine"]):
+            environment.forget(path)
     left = {name for name, path in paths.items() if path.exists()}
-    assert left == {"open", "held", "young", "mine"}
+    assert left == {"open", "held", "young", "mine", "requeued"}
     assert not broken.exists()
+
+
+def test_what_a_launcher_says_that_does_not_start(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("of the launch before\n")
+    for program, said in (
+        ("echo begun; echo 'sweeper: the queue is closed'; exit 6", "the queue is closed"),
+        ("exit 1", "the launcher ended with 1"),
+    ):
+        see_to_it = start._on_its_own(["sh", "-c", program], str(log))
+        with pytest.raises(EnvironmentFailure, match=f"^{said}$"):
+            while True:
+                see_to_it()
+
+
+def test_a_launcher_that_gave_up_has_not_begun(tmp_path: Path) -> None:
+    store, layout = LocalStore(str(tmp_path)), Layout("s")
+    before = start._published(store, layout)
+    assert not start._has_begun(store, layout, before)
+    store.replace(layout.observations, b'{"held": null}')
+    assert start._has_begun(store, layout, before)
+    store.replace(layout.observations, json.dumps({"held": f"{GAVE_UP}no such queue"}).encode())
+    with pytest.raises(EnvironmentFailure, match=r"^no such queue$"):
+        start._has_begun(store, layout, before)
 
 
 def _document(**launch: Any) -> dict[str, Any]:

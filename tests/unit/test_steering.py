@@ -10,6 +10,7 @@ from sweeper.errors import NotFound, UsageError
 from sweeper.records.runs import Sweep
 from sweeper.records.selecting import pick
 from sweeper.states import Event, State, cancel_asked, fold, retry_asked, wants_attempt
+from sweeper.store import lock
 from sweeper.store.documents import encode
 from sweeper.store.layout import token
 from sweeper.verbs import steering
@@ -233,6 +234,28 @@ def test_cancelling_some_leaves_the_environment_to_the_others(
     assert kept.exists()
     cancel_runs(scene.store, "s", [second])
     assert not kept.exists()
+
+
+def test_a_launcher_elsewhere_shows_that_it_is_at_work_by_what_it_opens(
+    make_scene: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that died on another machine holds the sweep until its lease has run out."""
+    scene = make_scene(3)
+    monkeypatch.setattr(scene.store, "local_path", lambda _: None)
+    now = [0.0]
+    monkeypatch.setattr(steering.time, "monotonic", lambda: now[0])
+    held = [True, True, False]
+
+    def sleep(seconds: float) -> None:
+        now[0] += 30 * seconds  # past what a launcher here gets
+        held.pop(0)
+
+    monkeypatch.setattr(steering.time, "sleep", sleep)
+    monkeypatch.setattr(lock, "is_held", lambda *_: held[0])
+    assert not steering._taken_up(scene.store, "s", {})
+    held[:] = [True, True]
+    scene.worker(scene.ids[0], 1, Event.INTENT)
+    assert steering._taken_up(scene.store, "s", {})
 
 
 def test_which_runs_are_meant(make_scene: Any) -> None:

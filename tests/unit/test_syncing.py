@@ -290,12 +290,13 @@ def test_a_long_outage_delays_and_loses_nothing(recipe: Recipe) -> None:
     assert recipe.arrived() == {}
     beats: list[int] = []
 
-    def meanwhile() -> None:
+    def beat() -> bool:
         beats.append(1)
         if len(beats) == 3:
             down.clear()
+        return False
 
-    syncing.finish(meanwhile, 0.01)
+    assert syncing.finish(beat, 0.01) is None
     assert recipe.arrived() == recipe.written()
     assert "not synced yet" in said[0]
 
@@ -367,7 +368,7 @@ def test_an_attempt_on_another_machine_starts_from_the_store(
     spool, syncing, folder = _attempt(remote, str(tmp_path / "one"), 1)
     _write(folder, 9)
     if whole:
-        syncing.finish(lambda: None, 1.0)
+        syncing.finish(lambda: True, 1.0)
         syncing.forget(succeeded=False)
         assert folder.exists()  # the next attempt here starts from it
     else:
@@ -383,7 +384,7 @@ def test_a_run_that_succeeded_leaves_no_copies(remote: Remote, tmp_path: Path) -
     _write(folder, 3)
     syncing.forget(succeeded=True)
     assert folder.exists()  # it has not arrived
-    syncing.finish(lambda: None, 1.0)
+    syncing.finish(lambda: True, 1.0)
     syncing.forget(succeeded=True)
     assert not folder.exists()
     assert list(remote.names(FOLDER))

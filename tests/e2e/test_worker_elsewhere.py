@@ -1,0 +1,158 @@
+"""The worker where the store is elsewhere, and does not do what it is asked for."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.states import Event, State
+from sweeper.store.layout import token
+
+pytestmark = pytest.mark.e2e
+Bench = Any  # tests/support/worker_bench.py
+
+WORKER = """
+import os, sys
+from sweeper.errors import StoreError
+from sweeper.store.files import LocalStore
+from sweeper.worker import main, syncing
+
+class Elsewhere(LocalStore):
+    def local_path(self, path):
+        return None
+
+def refusing(method):
+    def refuse(self, path, *more, **options):
+        try:
+            words = open(os.environ["TROUBLE"]).read().split()
+        except FileNotFoundError:
+            words = []
+        if any(word in path for word in words):
+            raise StoreError(f"{path}: not allowed")
+        return method(self, path, *more, **options)
+    return refuse
+
+for name in ("create", "replace", "read", "exists", "list", "names", "upload"):
+    setattr(Elsewhere, name, refusing(getattr(LocalStore, name)))
+main.open_store = Elsewhere
+main.BEAT_SECONDS = 0.1
+syncing.REFUSED_SECONDS = float(os.environ["REFUSED"])
+code = main.main(sys.argv[1:])
+main.set_blocking(True)
+os._exit(code)
+"""
+
+
+@pytest.fixture
+def trouble(tmp_path: Path) -> Path:
+    """Holds words; what has one of them in its path fails. A new file takes the place of the old
+    one at once."""
+    return tmp_path / "trouble"
+
+
+@pytest.fixture
+def start(
+    bench: Bench, tmp_path: Path, trouble: Path
+) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    def start(program: str, attempt: int = 1, refused_s: float = 600.0) -> subprocess.Popen[bytes]:
+        bench.prepare(program, attempt, sync_s=0.05)
+        home = tmp_path / "home"
+        environment = {"SWEEPER_HOME": str(home), "TROUBLE": str(trouble)}
+        environment |= {"REFUSED": str(refused_s)}
+        worker = subprocess.Popen(
+            [sys.executable, "-c", WORKER, bench.folder, token(bench.id, attempt)],
+            stdout=subprocess.PIPE,
+            env=os.environ | environment,
+        )
+        bench.workers.append(worker)
+        return worker
+
+    yield start
+
+
+def _wait_for_output(worker: subprocess.Popen[bytes], text: str) -> None:
+    assert worker.stdout is not None
+    while text not in (line := worker.stdout.readline().decode()):
+        assert line, f"the worker ended, and did not say {text!r}"
+
+
+def _spooled(tmp_path: Path) -> list[str]:
+    return sorted(path.name for path in tmp_path.glob("home/spool/*/s/unsynced/*"))
+
+
+PLOT = "import sys; open(sys.argv[1] + '/plot.png', 'w'); open(sys.argv[1] + '/metrics.jsonl', 'w')"
+
+
+def test_a_file_that_the_store_refuses_ends_no_later_than_it_must(
+    bench: Bench, start: Any, trouble: Path, tmp_path: Path
+) -> None:
+    trouble.write_text("plot.png")
+    code, said = bench.finish(start(PLOT, refused_s=0.5))
+    outcome = bench.outcome()
+    assert (code, outcome["state"]) == (0, State.SUCCEEDED)
+    assert outcome["unsynced"].endswith("plot.png: not allowed")
+    assert "not in the store, but kept on this machine" in said
+    assert _spooled(tmp_path) == [f"{bench.id}.1"]
+    assert (bench.path() / "metrics.jsonl").exists()
+
+
+def test_cancelling_what_waits_for_the_store_ends_it(
+    bench: Bench, start: Any, trouble: Path, tmp_path: Path
+) -> None:
+    trouble.write_text("plot.png")
+    worker = start(PLOT)
+    _wait_for_output(worker, "not synced yet")
+    bench.store.create(bench.layout.event(bench.id, 1, Event.CANCEL), b"{}")
+    bench.finish(worker)
+    outcome = bench.outcome()
+    assert (outcome["state"], outcome["code"]) == (State.CANCELLED, 0)
+    assert "plot.png: not allowed" in outcome["detail"]
+    assert _spooled(tmp_path) == [f"{bench.id}.1"]
+
+
+@pytest.fixture
+def outage(start: Any, trouble: Path) -> subprocess.Popen[bytes]:
+    """A worker that has claimed its attempt, and whose store does not answer since: it wants what
+    an earlier attempt has left there."""
+    trouble.write_text("heartbeats s/runs")
+    return start("import sys; open(sys.argv[1] + '/trained', 'w')", 2)
+
+
+def test_an_outage_before_the_recipe_starts_is_waited_out(
+    bench: Bench, outage: subprocess.Popen[bytes], trouble: Path
+) -> None:
+    for _ in range(8):  # more than a store that answers gets
+        _wait_for_output(outage, "trying again")
+    trouble.unlink()
+    bench.finish(outage)
+    assert bench.outcome()["state"] is State.SUCCEEDED
+    assert (bench.path(2) / "trained").exists()
+
+
+@pytest.mark.parametrize("how", ["cancel", "signal"])
+def test_an_outage_before_the_recipe_starts_can_be_ended(
+    bench: Bench, outage: subprocess.Popen[bytes], how: str
+) -> None:
+    _wait_for_output(outage, "trying again")
+    if how == "cancel":
+        bench.store.create(bench.layout.event(bench.id, 2, Event.CANCEL), b"{}")
+    else:
+        outage.send_signal(signal.SIGTERM)
+    bench.finish(outage)
+    outcome = bench.outcome()
+    assert outcome["state"] is (State.CANCELLED if how == "cancel" else State.PREEMPTED)
+    assert not (bench.path(2) / "trained").exists()
+
+
+def test_what_fails_while_the_store_answers_is_no_outage(
+    bench: Bench, start: Any, trouble: Path
+) -> None:
+    trouble.write_text("s/runs")
+    bench.finish(start("pass", 2))
+    outcome = bench.outcome()
+    assert (outcome["state"], outcome["reason"]) == (State.FAILED, "start")

@@ -1,0 +1,130 @@
+"""A sweep is not launched to where its jobs are not."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sweeper.backends.aws_batch import AwsBatchBackend
+from sweeper.backends.aws_batch_client import Aws
+from sweeper.backends.aws_batch_options import Options
+from sweeper.backends.slurm import SlurmBackend
+from sweeper.backends.slurm_commands import Slurm
+from sweeper.backends.terms import Terms
+from sweeper.errors import UsageError
+from sweeper.launcher import environment, recording, staying
+from sweeper.launcher.staying import place_of, stay
+from sweeper.states import Event
+from sweeper.testing import FakeBackend
+
+HERE = {"backend": "fake", "cluster": "one"}
+THERE = {"backend": "fake", "cluster": "two"}
+
+
+class Clustered(FakeBackend):
+    """One whose jobs wait on a cluster."""
+
+    def place(self) -> dict[str, str]:
+        return {"cluster": "one"}
+
+
+@pytest.fixture
+def launched(
+    make_scene: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., None]:
+    """`launched(*events)`: a sweep that was launched to `HERE`; the events of its first attempt.
+    Gives the scene, and what launches it again to a place."""
+    monkeypatch.setattr(environment, "write", lambda *_: "environment.json")
+
+    def make(*events: Event) -> tuple[Any, Callable[[dict[str, str]], None]]:
+        scene = make_scene(runs=5)
+
+        def again(place: dict[str, str]) -> None:
+            recording.write_environment(scene.store, "s", "none", None, {}, Terms(), place)
+
+        again(HERE)
+        for event in events:
+            for run in scene.ids:
+                scene.worker(run, 1, event)
+        return scene, again
+
+    return make
+
+
+def test_a_place_has_a_name() -> None:
+    assert place_of(Clustered()) == HERE
+    assert place_of(FakeBackend()) == {"backend": "fake"}
+
+
+@pytest.mark.parametrize(
+    "events", [(Event.INTENT,), (Event.INTENT, Event.SUBMITTED), (Event.INTENT, Event.CLAIMED)]
+)
+def test_a_launch_elsewhere_is_refused_while_jobs_may_wait(
+    launched: Any, events: tuple[Event, ...]
+) -> None:
+    _, again = launched(*events)
+    again(HERE)
+    said = (
+        r"s: runs that were submitted to fake \(cluster one\) are not over, .* fake \(cluster two\)"
+        r" .*: launch with the earlier setting, or `sweeper cancel` them first "
+        r"\(x=0, x=1, x=2 and 2 more\)"
+    )
+    with pytest.raises(UsageError, match=said) as caught:
+        again(THERE)
+    assert "\n" not in str(caught.value)
+    again(HERE)  # the refused launch has changed nothing
+    with pytest.raises(UsageError, match="a launch to local would not"):
+        again({"backend": "local"})
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        (),
+        (Event.INTENT, Event.SUBMITTED, Event.CLAIMED, Event.SUCCEEDED),
+        (Event.INTENT, Event.SUBMITTED, Event.CLAIMED, Event.PREEMPTED),
+        (Event.INTENT, Event.SUBMITTED, Event.LOST),
+        (Event.INTENT, Event.SUBMITTED, Event.CANCEL),
+    ],
+)
+def test_it_goes_where_it_likes_when_none_does(launched: Any, events: tuple[Event, ...]) -> None:
+    scene, again = launched(*events)
+    again(THERE)
+    scene.worker(scene.ids[0], 2, Event.SUBMITTED)
+    with pytest.raises(UsageError, match=r"submitted to fake \(cluster two\)"):
+        again(HERE)
+
+
+def test_what_was_preempted_waits_where_the_backend_restarts_it(
+    launched: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, again = launched(Event.SUBMITTED, Event.CLAIMED, Event.PREEMPTED)
+    monkeypatch.setattr(staying, "terms_of", lambda *_: Terms(restarts="COUNT"))
+    with pytest.raises(UsageError, match="not over"):
+        again(THERE)
+
+
+def test_without_a_word_on_the_place_the_backend_counts(scene: Any) -> None:
+    scene.worker(scene.ids[0], 1, Event.SUBMITTED)
+    for service in (b"{", b'{"schema": 1, "env_file": null}'):
+        scene.store.replace(scene.layout.service, service)
+        stay(scene.store, "s", HERE)
+        with pytest.raises(UsageError, match="submitted to fake are"):
+            stay(scene.store, "s", {"backend": "local"})
+
+
+def test_what_was_never_launched_may_go_anywhere(scene: Any) -> None:
+    stay(scene.store, "other", HERE)
+
+
+def test_where_the_cloud_is() -> None:
+    slurm = Slurm()
+    slurm._configuration = {"ClusterName": "one"}
+    assert SlurmBackend(slurm, "s", "/sweeps/s").place() == {"cluster": "one"}
+    arn = "arn:aws:batch:eu-central-1:123456789012:job-queue/q"
+    aws = Aws("eu-central-1")
+    found = {"jobQueueArn": arn, "state": "ENABLED", "status": "VALID"}
+    aws.call = lambda *_, **__: {"jobQueues": [found]}  # type: ignore[method-assign]
+    batch = AwsBatchBackend(aws, Options("q", image="i"), "s", "/sweeps/s")
+    batch.check()
+    assert batch.place() == {"queue": arn}

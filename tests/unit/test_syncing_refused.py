@@ -1,0 +1,202 @@
+"""A store that is elsewhere, that answers, and that does not take some file for good."""
+
+import itertools
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sweeper.errors import StoreError
+from sweeper.states import Event
+from sweeper.store.files import LocalStore
+from sweeper.store.layout import Layout
+from sweeper.worker import spool as spooling
+from sweeper.worker import syncing as syncing_module
+from sweeper.worker.outcome import Ending, judge
+from sweeper.worker.syncing import Sync, Syncing
+
+LAYOUT = Layout("s")
+RUN, OTHER = "0123456789ab", "ba9876543210"
+
+
+class Refusing(LocalStore):
+    """A folder that says it is elsewhere; refuses files whose path has one of `words` in it."""
+
+    words: tuple[str, ...] = ()
+
+    def local_path(self, path: str) -> None:  # type: ignore[override]
+        return None
+
+    def upload(self, path: str, source: str) -> None:
+        self._look(path)
+        super().upload(path, source)
+
+    def create(self, path: str, data: bytes) -> None:
+        self._look(path)
+        super().create(path, data)
+
+    def exists(self, path: str) -> bool:
+        self._look(path)
+        return super().exists(path)
+
+    def _look(self, path: str) -> None:
+        if any(word in path for word in self.words):
+            raise StoreError(f"{path}: not allowed")
+
+
+@pytest.fixture
+def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Refusing:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    monkeypatch.setattr(syncing_module, "_FIRST", 0.001)
+    return Refusing(str(tmp_path / "store"))
+
+
+@pytest.fixture
+def begin(remote: Refusing, tmp_path: Path) -> Callable[..., tuple[LocalStore, Sync, Syncing]]:
+    """Begin an attempt that has written three plots, metrics and a checkpoint. Its worker holds no
+    lock, as if it were dead."""
+
+    def begin(run: str = RUN) -> tuple[LocalStore, Sync, Syncing]:
+        spool = spooling.arrange(remote, LAYOUT, run, 1, str(tmp_path / "home"), resume=True)
+        folder = Path(spool.root, LAYOUT.log_path(run, 1))
+        folder.mkdir(parents=True)
+        for name in ("a.png", "b.png", "c.png"):
+            (folder / name).write_text("plot")
+        (folder / "metrics.jsonl").write_text('{"step": 0}\n')
+        (folder / "checkpoints.jsonl").write_text('{"name": "0"}\n')
+        Path(spool.root, "s", "unsynced", f"{run}.1").touch()
+        sync = Sync(remote, spool, LAYOUT, run, 1, fresh=True)
+
+        def forget(succeeded: bool) -> None:
+            spooling.discard(spool, LAYOUT, run, 1, all_of_it=succeeded)
+
+        return spool, sync, Syncing(sync, 60.0, print, forget)
+
+    return begin
+
+
+def _names(store: LocalStore) -> set[str]:
+    return {path.rpartition("/")[2] for path in store.names("s/runs")}
+
+
+ALL = {"a.png", "b.png", "c.png", "metrics.jsonl", "checkpoints.jsonl"}
+
+
+def test_what_is_refused_holds_up_no_other(remote: Refusing, begin: Callable[..., tuple]) -> None:
+    remote.words = (".png",)
+    _, sync, _ = begin()
+    for _ in range(3):  # three in a row may be an outage: what was not tried comes first then
+        with pytest.raises(StoreError, match=r"a\.png: not allowed"):
+            sync.finish()
+    assert _names(remote) == {"metrics.jsonl"}  # a checkpoint vouches for all before it
+    assert sync.missing is not None
+    assert sync.missing.endswith("a.png: not allowed (and 2 more files)")
+    with pytest.raises(StoreError):
+        sync.finish(whatever=True)
+    assert _names(remote) == {"metrics.jsonl", "checkpoints.jsonl"}
+    remote.words = ()
+    sync.finish()
+    assert (_names(remote), sync.missing) == (ALL, None)
+
+
+def test_while_it_runs_what_is_refused_holds_up_no_other(
+    remote: Refusing, begin: Callable[..., tuple]
+) -> None:
+    remote.words = ("a.png",)
+    _, sync, _ = begin()
+    sync.step()  # nothing has kept still yet
+    for _ in range(2):
+        with pytest.raises(StoreError):
+            sync.step()
+    assert _names(remote) == {"b.png", "c.png", "0"}
+
+
+def test_a_store_that_takes_nothing_more_is_not_waited_for(
+    remote: Refusing, begin: Callable[..., tuple]
+) -> None:
+    remote.words = ("a.png",)
+    spool, _, syncing = begin()
+    clock = itertools.count(step=syncing_module.REFUSED_SECONDS / 3)
+    said = syncing.finish(lambda: True, 0.01, clock=lambda: float(next(clock)))
+    assert said.endswith("a.png: not allowed")
+    assert _names(remote) == ALL - {"a.png"}
+    syncing.forget(succeeded=True)
+    assert spooling.abandoned(spool, "s") == (0, 1)
+    assert _names(spool) == ALL
+
+
+def test_an_outage_is_waited_out(remote: Refusing, begin: Callable[..., tuple]) -> None:
+    remote.words = ("s/",)
+    spool, _, syncing = begin()
+    clock = itertools.count(step=syncing_module.REFUSED_SECONDS)
+    beats: list[bool] = []
+
+    def beat() -> bool:
+        beats.append(False)
+        remote.words = remote.words if len(beats) < 9 else ()
+        return False
+
+    assert syncing.finish(beat, 0.001, clock=lambda: float(next(clock))) is None
+    syncing.forget(succeeded=True)
+    assert _names(remote) == ALL
+    assert _names(spool) == set()
+
+
+def test_who_cancels_does_not_wait(remote: Refusing, begin: Callable[..., tuple]) -> None:
+    remote.words = ("a.png",)
+    spool, _, syncing = begin()
+    said = syncing.finish(lambda: True, 0.01, lambda: True)
+    assert said.endswith("a.png: not allowed")
+    syncing.forget(succeeded=False)
+    assert spooling.abandoned(spool, "s") == (0, 1)
+
+
+def test_who_cancels_in_an_outage_loses_nothing(
+    remote: Refusing, begin: Callable[..., tuple]
+) -> None:
+    remote.words = ("s/",)
+    _, _, syncing = begin()
+    beats: list[bool] = []
+
+    def beat() -> bool:
+        beats.append(len(beats) > 5)
+        remote.words = () if beats[-1] else remote.words
+        return beats[-1]
+
+    assert syncing.finish(beat, 0.02, lambda: True) is None
+    assert _names(remote) == ALL
+
+
+def test_what_dead_workers_left_and_is_refused_holds_up_no_other(
+    remote: Refusing, begin: Callable[..., tuple], tmp_path: Path
+) -> None:
+    spool, *_ = begin()
+    begin(OTHER)
+    remote.words = (f"{RUN}.1/a.png",)
+    told: list[str] = []
+    assert spooling.recover(remote, spool, LAYOUT, tell=told.append) == 1
+    assert len(told) == 1
+    assert told[0].startswith(f"s: {RUN}.1: stays in {spool.root}: ")
+    spooling.arrange(remote, LAYOUT, RUN, 2, str(tmp_path / "home"), resume=True)  # it can go on
+    remote.words = ("s/",)
+    with pytest.raises(StoreError):
+        spooling.recover(remote, spool, LAYOUT)
+    remote.words = ()
+    assert spooling.recover(remote, spool, LAYOUT) == 1
+
+
+@pytest.mark.parametrize(
+    ("ending", "event"),
+    [
+        (Ending(0, True, unsynced="x"), Event.SUCCEEDED),
+        (Ending(0, True, unsynced="x", cancelled=True), Event.CANCELLED),
+        (Ending(1, None, unsynced="x"), Event.FAILED),
+        (Ending(1, None, unsynced="x", timeout_s=1.0), Event.FAILED),
+    ],
+)
+def test_the_outcome_says_what_is_not_there(ending: Ending, event: Event) -> None:
+    outcome = judge(ending)
+    assert (outcome["event"], outcome["unsynced"]) == (event, "x")
+    assert outcome["detail"].endswith("not in the store, but kept on this machine: x")
+    assert "unsynced" not in judge(ending._replace(unsynced=None))
