@@ -19,6 +19,21 @@ import pytest
 from sweeper.engine import lifecycle
 
 
+def _forget_the_users_aws() -> None:
+    """No profile, key, machine's role or proxy of who runs the tests counts: what they talk to is
+    all here, and AWS is played. Before anything is imported that looks."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        del os.environ[name]
+    os.environ["AWS_CONFIG_FILE"] = os.environ["AWS_SHARED_CREDENTIALS_FILE"] = os.devnull
+    os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
+    for name in ("NO_PROXY", "no_proxy"):
+        given = os.environ.get(name)
+        os.environ[name] = ",".join([*([given] if given else []), "127.0.0.1", "localhost"])
+
+
+_forget_the_users_aws()
+
+
 def pytest_collection_finish() -> None:
     """What is there by now stays: that Python looks through it for garbage takes a tenth of all."""
     gc.collect()

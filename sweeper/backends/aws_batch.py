@@ -12,7 +12,7 @@ says ABSENT.
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sweeper.backends.aws_batch_client import Aws, Refused, Throttled, part
@@ -32,14 +32,18 @@ _LOG_GROUP = "/aws/batch/job"
 _REASON = "cancelled by sweeper"
 _DOUBT_SECONDS = 15.0
 """How long a listing is not believed that lacks a job whose reply was lost: nothing says that one
-has at once what was accepted."""
+has at once what was accepted. An earlier launcher may have been killed before it had one."""
+
+
+class _Closed(EnvironmentFailure):
+    """The queue takes no jobs now."""
 
 
 def open_backend(
     sweep: str, folder: str, options: Mapping[str, Any] | None = None
 ) -> "AwsBatchBackend":
-    """The backend for one sweep. Raises `EnvironmentFailure` when the queue does not take jobs or
-    AWS does not answer, `UsageError` for options that lack something."""
+    """The backend for one sweep. Raises `EnvironmentFailure` when there is no such queue or AWS
+    does not answer, `UsageError` for options that lack something."""
     given = read_options(options or {})
     backend = AwsBatchBackend(Aws(given.region, given.profile), given, sweep, folder)
     backend.check()
@@ -47,11 +51,18 @@ def open_backend(
 
 
 class AwsBatchBackend:
-    """See `sweeper.backends.base.Backend`."""
+    """See `sweeper.backends.base.Backend`. `clock` gives monotonic seconds."""
 
     name = "aws-batch"
 
-    def __init__(self, aws: Aws, options: Options, sweep: str, folder: str) -> None:
+    def __init__(
+        self,
+        aws: Aws,
+        options: Options,
+        sweep: str,
+        folder: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.aws = aws
         self._options = options
         self._sweep, self._folder = sweep, folder
@@ -60,7 +71,8 @@ class AwsBatchBackend:
         self._names = Names(open_store(root), sweep, folder)
         self._jobs = Jobs(aws, self._names, options.queue)
         self._definition: str | None = None
-        self._doubted_until = 0.0
+        self._clock = clock
+        self._doubted_until = clock() + _DOUBT_SECONDS
         self._terminated: set[str] = set()
         self._queue_arn = ""  # until `check`
 
@@ -69,7 +81,11 @@ class AwsBatchBackend:
         return {"queue": self._queue_arn or self._options.queue}
 
     def check(self) -> None:
-        """Raise `EnvironmentFailure` unless the queue takes jobs."""
+        """Raise `EnvironmentFailure` unless there is the queue. One that is closed, as to drain it,
+        may have jobs of the sweep."""
+        self._queue_arn = str(self._queue()["jobQueueArn"])
+
+    def _queue(self) -> dict[str, Any]:
         queue = self._options.queue
         found = self.aws.call("batch", "describe_job_queues", jobQueues=[queue])["jobQueues"]
         if not found:
@@ -77,22 +93,35 @@ class AwsBatchBackend:
                 f"aws-batch: there is no job queue {queue} in {self.aws.region}: "
                 "see launch.aws_batch.queue and region"
             )
-        self._queue_arn = str(found[0]["jobQueueArn"])
-        state, status = found[0].get("state"), found[0].get("status")
-        if state != "ENABLED" or status != "VALID":
-            raise EnvironmentFailure(f"aws-batch: the job queue {queue} is {state}, {status}")
+        return found[0]
 
     def preflight(self, asked: Sequence[Mapping[str, Any]]) -> None:
-        """See that there is a job definition, with the secrets that runs need: one that AWS will
-        not have is known before anything is on record. Raises as `definition` does."""
+        """See that the queue takes jobs, and that there is a job definition, with the secrets that
+        runs need: one that AWS will not have is known before anything is on record. While jobs of
+        the sweep go on a queue may be closed: they are adopted. Raises `EnvironmentFailure`, and as
+        `definition` does."""
         del asked
+        try:
+            self._prepare()
+        except _Closed:
+            if not self._jobs.refresh():
+                raise
+
+    def _prepare(self) -> None:
+        found = self._queue()
+        state, status = found.get("state"), found.get("status")
+        if state != "ENABLED" or status != "VALID":
+            raise _Closed(
+                f"aws-batch: the job queue {self._options.queue} is {state}, {status}: "
+                "it takes no jobs"
+            )
         self._definition = definition(self.aws, self._options)
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
         if not jobs:
             return
         if self._definition is None:
-            self._definition = definition(self.aws, self._options)
+            self._prepare()
         arrays: dict[tuple[str, ...], list[JobSpec]] = {}
         for job in jobs:
             arrays.setdefault(tuple(job.argv[:-1]), []).append(job)
@@ -111,11 +140,12 @@ class AwsBatchBackend:
     def find(self, tokens: Sequence[str]) -> dict[str, str]:
         if self._jobs.unknown(tokens):
             self._jobs.refresh()
-        if self._jobs.unknown(tokens) and time.monotonic() < self._doubted_until:
+        found = self._jobs.ids(tokens)
+        if not found.keys() >= set(tokens) and self._clock() < self._doubted_until:
             raise Unreachable(
                 "aws-batch: whether the last jobs were accepted is not known yet: looks again"
             )
-        return self._jobs.ids(tokens)
+        return found
 
     def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
         self._jobs.refresh_for(tokens)
@@ -125,16 +155,23 @@ class AwsBatchBackend:
         # TerminateJob ends a job in any state. CancelJob would pass over one that is just starting.
         if self._jobs.unknown(tokens):
             self._jobs.refresh()
+        refused: Refused | None = None
         for job in self._jobs.to_terminate(tokens):
             if job in self._terminated:
                 continue  # what was throttled half-way goes on from there
             try:
                 self.aws.call("batch", "terminate_job", jobId=job, reason=_REASON)
             except Refused as error:
-                if error.code != "ClientException":
+                if not error.for_good:
                     raise
-                # It is none that Batch still knows: nothing is left to stop.
+                # Batch calls it a ClientException both that there is no such job, which leaves
+                # nothing to stop, and that one may not stop it.
+                if error.code != "ClientException" or self._jobs.goes_on(job):
+                    refused = refused or error
+                    continue  # of this one: others may be stopped
             self._terminated.add(job)
+        if refused is not None:
+            raise refused
 
     def logs(self, token: str) -> Iterator[str]:
         """What every attempt of the job printed, from CloudWatch, as it is now: read page by page
@@ -209,5 +246,5 @@ class AwsBatchBackend:
         except (Refused, Throttled):
             raise
         except Unreachable:
-            self._doubted_until = time.monotonic() + _DOUBT_SECONDS
+            self._doubted_until = self._clock() + _DOUBT_SECONDS
             raise

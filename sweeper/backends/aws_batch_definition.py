@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sweeper.backends.aws_batch_client import Aws, part
+from sweeper.backends.aws_batch_client import Aws, Refused, part
 from sweeper.backends.aws_batch_options import Options
-from sweeper.errors import UsageError
+from sweeper.errors import EnvironmentFailure, UsageError
 
 __all__ = [
     "INTERRUPTIONS",
@@ -34,15 +34,21 @@ def definition(aws: Aws, options: Options) -> str:
         return f"{found['jobDefinitionName']}:{found['revision']}"
     if options.job_definition is not None:
         raise UsageError(f"aws-batch: there is no active job definition {options.job_definition}")
-    made = aws.submit(
-        "batch",
-        "register_job_definition",
-        jobDefinitionName=_name(options),
-        type="container",
-        containerProperties=_container(options),
-        propagateTags=True,
-        tags={"sweeper": "job definition"},
-    )
+    try:
+        # It may be done twice: the name says what it is, and the newest revision is found.
+        made = aws.call(
+            "batch",
+            "register_job_definition",
+            jobDefinitionName=_name(options),
+            type="container",
+            containerProperties=_container(options),
+            propagateTags=True,
+            tags={"sweeper": "job definition"},
+        )
+    except Refused as error:
+        if not error.for_good:
+            raise
+        raise EnvironmentFailure(str(error)) from error
     return f"{made['jobDefinitionName']}:{made['revision']}"
 
 

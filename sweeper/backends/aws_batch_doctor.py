@@ -89,11 +89,11 @@ def _described_environments(aws: Aws, options: Options) -> list[dict[str, Any]]:
 
 
 def _environments(aws: Aws, options: Options) -> str:
+    """One that would take such a job is enough: Batch tries them in turn."""
     told: list[str] = []
-    usable = False
+    wrong: list[str] = []
     for one in _described_environments(aws, options):
         resources = part(one, "computeResources")
-        usable |= one.get("state") == "ENABLED" and one.get("status") == "VALID"
         kind = resources.get("type") or one.get("type")
         most = resources.get("maxvCpus")
         size = f", up to {most} vCPUs" if most is not None else ""
@@ -101,11 +101,22 @@ def _environments(aws: Aws, options: Options) -> str:
             f"{one['computeEnvironmentName']} ({kind}{size}, {one.get('state')}, "
             f"{one.get('status')})"
         )
-        if most is not None and (options.vcpus or 1) > most:
-            raise LookupError(f"a job asks for {options.vcpus:g} vCPUs: {told[-1]}")
-    if not usable:
-        raise LookupError(f"none is enabled and valid: {', '.join(told) or 'there is none'}")
+        why = _unusable(one, options)
+        wrong += [f"{told[-1]}: {why}"] if why else []
+    if len(wrong) == len(told):
+        raise LookupError(f"none takes such a job: {'; '.join(wrong) or 'there is none'}")
     return ", ".join(told)
+
+
+def _unusable(environment: Mapping[str, Any], options: Options) -> str | None:
+    """Why no job of these options comes to run there."""
+    if environment.get("state") != "ENABLED" or environment.get("status") != "VALID":
+        return "it is not enabled and valid"
+    resources = part(environment, "computeResources")
+    if str(resources.get("type")).startswith("FARGATE") and options.image is not None:
+        return "Fargate takes no job by `image`: name a job_definition of your own"
+    vcpus, most = options.vcpus or 1, resources.get("maxvCpus")
+    return f"a job asks for {vcpus:g} vCPUs" if most is not None and vcpus > most else None
 
 
 def _definition(aws: Aws, options: Options) -> str:

@@ -28,6 +28,7 @@ _LIST_SECONDS = 10.0
 _RESTART_SECONDS = 120.0
 """The same where each of them may be a restart of a job that goes on, which has no name."""
 _WAITING = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING")
+_OVER = ("SUCCEEDED", "FAILED")
 _RANK = {JobState.RUNNING: 0, JobState.PENDING: 1, JobState.ENDED: 2}
 _PENDING = JobStatus(JobState.PENDING)
 _RUNNING = JobStatus(JobState.RUNNING)
@@ -96,8 +97,9 @@ class Jobs:
         """Whether there is a token of which no job is known."""
         return any(token not in self._ids for token in tokens)
 
-    def refresh(self) -> None:
-        """List the sweep's jobs, in every state, a hundred a call."""
+    def refresh(self) -> int:
+        """List the sweep's jobs, in every state, a hundred a call. Gives how many have not ended,
+        arrays as one each."""
         listed = self._aws.pages(
             "batch",
             "list_jobs",
@@ -106,7 +108,9 @@ class Jobs:
             filters=[{"name": "JOB_NAME", "values": [f"{self._names.prefix}*"]}],
             maxResults=A_CALL,
         )
+        going = 0
         for summary in listed:
+            going += summary.get("status") not in _OVER
             array = part(summary, "arrayProperties").get("size") is not None
             array |= summary["jobName"].startswith(f"{self._names.prefix}array-")
             try:
@@ -114,6 +118,7 @@ class Jobs:
             except ValueError:  # a name like ours that is not
                 continue
         self._listed = self._clock()
+        return going
 
     def refresh_for(self, tokens: Sequence[str]) -> None:
         """The same if there is a token that no listing has had, unless one was just made."""
@@ -157,6 +162,14 @@ class Jobs:
                     del chosen[job]
                 chosen[array] = None
         return list(chosen)
+
+    def goes_on(self, job: str) -> bool:
+        """Whether Batch has the job, and it has not ended; asked anew. A child that is not made yet
+        goes on as its array does."""
+        for one in dict.fromkeys((job, _array_of(job))):
+            for found in self._describe([one]):
+                return found["status"] not in _OVER
+        return False
 
     def described(self, tokens: Sequence[str]) -> list[dict[str, Any]]:
         """What Batch says of the jobs of these tokens, oldest first; of one that has none what it

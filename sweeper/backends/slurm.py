@@ -16,7 +16,7 @@ from typing import Any
 
 from sweeper.backends.base import JobSpec, JobState, JobStatus
 from sweeper.backends.slurm_accounting import Accounting, Patience
-from sweeper.backends.slurm_commands import Full, Job, Slurm, status_of
+from sweeper.backends.slurm_commands import Closed, Full, Job, Slurm, status_of
 from sweeper.backends.slurm_options import configured, options, requeues, script
 from sweeper.backends.slurm_tables import Tables
 from sweeper.errors import EnvironmentFailure, Unreachable
@@ -61,29 +61,35 @@ class SlurmBackend:
         self._queue: list[Job] | None = None
         self._asked = self._took = 0.0
         self._accounting = Accounting(slurm, self._tables.mark)
-        self._room = Patience(*_ROOM_SECONDS)
+        self._patience = Patience(*_ROOM_SECONDS)
+        self._rooms: dict[str, Patience] = {}  # by what jobs ask for
+        self._doubted: set[str] = set()  # tokens of which sbatch did not say whether it took them
 
     def place(self) -> dict[str, str]:
         return {"cluster": self._slurm.configuration().get("ClusterName", "")}
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
-        """As arrays, of jobs that ask for the same. What a job that Slurm has started again stands
-        in the queue for already is not submitted. Raises `Unreachable` also where there is no room
-        for more jobs, and for a while after that without asking."""
-        self._room.check()
-        again = [job for job in jobs if _number(job.token) > 1]
-        served = self._waiting_for([job.token for job in again]) if again else set[str]()
+        """As arrays, of jobs that ask for the same. What has a job already is not submitted: one
+        that Slurm has started again, or that was accepted without an answer. Raises `Unreachable`
+        also where there is no room for some, once the others have gone in; they, or all where
+        sbatch does not answer, are then not tried again for a while."""
+        self._patience.check()
+        there = self._there([job.token for job in jobs])
         groups: dict[str, list[JobSpec]] = {}
         for job in jobs:
-            if job.token not in served:
+            if job.token not in there:
                 groups.setdefault(repr(sorted(job.resources.items())), []).append(job)
         self._queue = None
-        for group in groups.values():
-            asked: dict[str, Any] = {**self._defaults, **group[0].resources}
-            size = self._slurm.largest_array() if len(group) > 1 else 1
-            size = min(size, asked.get("array") or size)
-            for start in range(0, len(group), size):
-                self._hand_in(group[start : start + size], asked)
+        refused: Closed | None = None
+        for key, group in groups.items():
+            room = self._rooms.setdefault(key, Patience(*_ROOM_SECONDS))
+            try:
+                room.check()
+                self._submit_alike(group, room)
+            except Closed as error:
+                refused = error
+        if refused is not None:
+            raise refused
 
     def preflight(self, asked: Iterable[Mapping[str, object]]) -> None:
         """See that Slurm would take jobs with these resources, if not now. Raises
@@ -93,6 +99,10 @@ class SlurmBackend:
                 self.trial(one)
             except Full:
                 pass  # there will be room
+            except Closed:
+                partition = {**self._defaults, **one}.get("partition")
+                if not self._slurm.nodes_away(str(partition) if partition else None):
+                    raise
             except EnvironmentFailure as error:
                 if not _LATER.search(str(error)):
                     raise
@@ -121,24 +131,36 @@ class SlurmBackend:
         job = self._jobs([token]).get(token)
         return self._tables.printed(job) if job is not None else iter(())
 
-    def _hand_in(self, jobs: Sequence[JobSpec], asked: Mapping[str, Any]) -> None:
+    def _submit_alike(self, group: Sequence[JobSpec], room: Patience) -> None:
+        """Jobs that ask for the same, in as few arrays as may be."""
+        asked: dict[str, Any] = {**self._defaults, **group[0].resources}
+        size = self._slurm.largest_array() if len(group) > 1 else 1
+        size = min(size, asked.get("array") or size)
+        for start in range(0, len(group), size):
+            self._hand_in(group[start : start + size], asked, room)
+
+    def _hand_in(self, jobs: Sequence[JobSpec], asked: Mapping[str, Any], room: Patience) -> None:
         """In halves where there is no room for all at once: but each would have the whole of a
         throttle."""
+        tokens = {job.token for job in jobs}
         try:
             self._submit(jobs, asked)
-        except Full as error:
-            if len(jobs) == 1 or asked.get("throttle"):
-                self._room.failed(error)
+        except Closed as error:
+            if len(jobs) == 1 or asked.get("throttle") or not isinstance(error, Full):
+                room.failed(error)
                 raise
             middle = len(jobs) // 2
-            self._hand_in(jobs[:middle], asked)
-            self._hand_in(jobs[middle:], asked)
+            self._hand_in(jobs[:middle], asked, room)
+            self._hand_in(jobs[middle:], asked, room)
         except Unreachable as error:
-            self._room.failed(error)
+            self._doubted |= tokens
+            self._patience.failed(error)
             raise
         else:
-            self._room.succeeded()
-            self._accounting.there({job.token for job in jobs})
+            self._doubted -= tokens
+            self._patience.succeeded()
+            room.succeeded()
+            self._accounting.there(tokens)
 
     def _submit(self, jobs: Sequence[JobSpec], asked: Mapping[str, Any]) -> None:
         name = self._tables.write(jobs, requeue=requeues(asked))
@@ -157,7 +179,7 @@ class SlurmBackend:
         try:
             self._slurm.submit(given, text)
         except EnvironmentFailure as error:
-            if isinstance(error, Full) or not isinstance(error, Unreachable):
+            if isinstance(error, Closed) or not isinstance(error, Unreachable):
                 self._tables.discard(name)  # else it may have been accepted
             raise
 
@@ -175,18 +197,19 @@ class SlurmBackend:
         told = lines[-1].rpartition("/slurm_script: ")[2][:200] if lines else "nothing printed"
         return status._replace(reason=f"start: its batch script ended before the worker: {told}")
 
-    def _waiting_for(self, tokens: Sequence[str]) -> set[str]:
-        """Those of `tokens` for which a job is in the queue, or at work, that was started again."""
-        self._queue = None
-        wanted = set(tokens)
-        live = (JobState.PENDING, JobState.RUNNING)
-        return {
-            token
-            for job in self._look()
-            if status_of(job).state in live
-            for token in _served(self._tables.token(job), job.restarts)
-            if token in wanted
-        }
+    def _there(self, tokens: Sequence[str]) -> set[str]:
+        """Those of `tokens` that need no submission: for which a job is in the queue, or at work,
+        that was started again; or any at all, where the last try to submit them had no answer."""
+        doubted = self._doubted & set(tokens)
+        again = {token for token in tokens if _number(token) > 1}
+        if not doubted and not again:
+            return set()
+        self._queue = None  # an answer from before that try would not show it
+        found = self._look()
+        live = [job for job in found if status_of(job).state is not JobState.ENDED]
+        there = self._pick(live, again).keys() | self._pick(found, doubted).keys()
+        self._doubted -= there
+        return there
 
     def _jobs(self, tokens: Sequence[str]) -> dict[str, Job]:
         """Token -> its job, as slurmctld has it, or as the accounting database remembers."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from sweeper.backends.base import JobState, JobStatus
 from sweeper.errors import EnvironmentFailure, Unreachable
 
-__all__ = ["Full", "Job", "Slurm", "accounted_of", "queue_of", "status_of"]
+__all__ = ["Closed", "Full", "Job", "Slurm", "accounted_of", "queue_of", "status_of"]
 
 SECONDS = 60.0
 """How long a command may take before it counts as not answered."""
@@ -44,6 +44,8 @@ _PASSING = re.compile(
     re.IGNORECASE,
 )
 """Refusals that may be over later."""
+_CLOSED = re.compile("inactive or drain|configuration is not available")
+"""Of these the ones by which slurmctld has said that it did not take the job."""
 
 _WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
 _HALTED = {"STOPPED", "SUSPENDED"}
@@ -60,8 +62,12 @@ _REASONS = {
 _ENDED = {"COMPLETED", "FAILED", *_REASONS}
 
 
-class Full(Unreachable):
-    """Slurm has refused a submission because there are as many jobs as there may be."""
+class Closed(Unreachable):
+    """Slurm has refused a submission, which may do later: none of it was accepted."""
+
+
+class Full(Closed):
+    """It has because there are as many jobs as there may be."""
 
 
 class Job(NamedTuple):
@@ -219,6 +225,16 @@ class Slurm:
         answer = self.call("sbatch", "--parsable", *options, text=script).strip()
         return answer.splitlines()[-1].partition(";")[0] if answer else ""
 
+    def nodes_away(self, partition: str | None) -> bool:
+        """Whether nodes, of a partition where one is named, are down or drained: they may be what a
+        job asks for that the others are not. False also where Slurm does not say."""
+        chosen = ("-p", partition) if partition else ()
+        try:
+            counts = self.call("sinfo", "-h", "-t", "down,drain", "-o", "%D", *chosen).split()
+        except EnvironmentFailure:
+            return False
+        return any(count.isdecimal() and int(count) for count in counts)
+
     def queue(self, mark: str) -> list[Job]:
         """Every job of the sweep that slurmctld knows, those that ended lately too: one call."""
         options = ("-a", "--me", "-h", "-r", "-t", "all", "-O", _FORMAT)
@@ -259,8 +275,9 @@ def _failure(name: str, done: "subprocess.CompletedProcess[str]") -> Environment
     limit = _LIMIT.search(message)
     if "Submit" in limit[0] if limit else _FULL.search(message):
         return Full(told)
-    passing = limit is None and _PASSING.search(message)
-    return Unreachable(told) if passing else EnvironmentFailure(told)
+    if limit is not None or not _PASSING.search(message):
+        return EnvironmentFailure(told)
+    return Closed(told) if _CLOSED.search(message) else Unreachable(told)
 
 
 def _message(errors: str) -> str:

@@ -6,9 +6,9 @@ import subprocess
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sweeper.errors import AlreadyExists, SweeperError, UsageError
 from sweeper.store.files import default_root, open_store
@@ -40,11 +40,11 @@ def examine(root: str, backend: str | None = None, grid: str | None = None) -> l
         ("Tinker API key", False, _key),
     ]
     if backend is not None:
-        looks += _of(backend, grid)
+        looks += _of(backend, grid, root)
     return [_check(name, needed, look) for name, needed, look in looks]
 
 
-def _of(backend: str, grid: str | None) -> list[tuple[str, bool, Callable[[], str]]]:
+def _of(backend: str, grid: str | None, root: str) -> list[tuple[str, bool, Callable[[], str]]]:
     """What there is to look at for a backend. The local ones need nothing more."""
     from sweeper.backends import backend_names
 
@@ -63,14 +63,28 @@ def _of(backend: str, grid: str | None) -> list[tuple[str, bool, Callable[[], st
     from sweeper.grid.aws_batch import read_aws_batch
     from sweeper.grid.nodes import Problems
 
-    problems = Problems()
+    launch: dict[str, Any]
     if grid is not None:
-        given = load_grid(grid, [f"launch.backend={backend}"]).launch.aws_batch
+        read = load_grid(grid, [f"launch.backend={backend}"])
+        launch, service, secrets = read.launch.document(), str(read.service), read.secrets
     else:
-        given = read_aws_batch(None, problems, used=True)
-    if problems:
-        raise problems.error()
-    return looks(given)
+        problems = Problems()
+        options = read_aws_batch(None, problems, used=True)
+        if problems:
+            raise problems.error()
+        launch, service, secrets = {"backend": backend, "aws_batch": options}, "none", ()
+    found = looks(launch["aws_batch"])
+    return [*found, ("what jobs reach", True, lambda: _reached(launch, root, service, secrets))]
+
+
+def _reached(launch: Mapping[str, Any], root: str, service: str, secrets: Sequence[str]) -> str:
+    """What a launch refuses before anything else: the same is asked here."""
+    from sweeper.launcher.placing import admit
+    from sweeper.launcher.recording import secret_names
+
+    names = list(dict.fromkeys(secret_names(secrets, service)))
+    admit(launch, open_store(root), service, names, live=False)
+    return ", ".join([root, *names])
 
 
 def _check(name: str, needed: bool, look: Callable[[], str]) -> Check:

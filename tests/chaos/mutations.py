@@ -114,8 +114,8 @@ MUTATIONS = [
     Mutation(
         "lost though the backend knows the job",
         "sweeper/launcher/loop.py",
-        "            if status.state is JobState.ABSENT:\n",
-        "            if status.state is not None:\n",
+        "            if status.state is JobState.ABSENT and self._starting:\n",
+        "            if self._starting:\n",
         WORKERS + "test_a_stopped_worker_goes_on",
     ),
     Mutation(

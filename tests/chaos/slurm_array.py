@@ -177,6 +177,7 @@ def main() -> int:
         print(f"at most {driver.most} jobs at work at once")
         good = agreed(folder, options.steps, options.runs)
         disturbed = outage.over and (outage.told or not options.outage)
+        disturbed = disturbed and driver.kills == options.kills
         return 0 if good and disturbed and driver.most <= options.throttle else 1
 
 

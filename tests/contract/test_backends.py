@@ -45,7 +45,10 @@ HOSTILE = [
 
 @pytest.fixture(params=["local", "tmux", "slurm", "aws-batch", "faulty"])
 def opened(
-    request: pytest.FixtureRequest, tmp_path: Path, tmux_socket: str
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    tmux_socket: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Callable[[str], Backend]]:
     """Opens the backend anew, as another launcher would, for a sweep by its name."""
     folders: list[Path] = []
@@ -54,6 +57,8 @@ def opened(
     options: dict[str, object] = {}
     if request.param == "aws-batch":
         options = request.getfixturevalue("batch").options()
+        # No launcher that was killed has left anything here.
+        monkeypatch.setattr("sweeper.backends.aws_batch._DOUBT_SECONDS", 0.0)
 
     def open_again(sweep: str = "sweep") -> Backend:
         folder = tmp_path / "root" / sweep

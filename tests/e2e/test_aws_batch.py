@@ -100,11 +100,14 @@ def _attempts(shell: Any) -> set[tuple[str, str]]:
 def test_a_sweep_from_start_to_end(shell: Any, batch: Any) -> None:
     """Requests are throttled, the reply to the one that is accepted is lost, and the next listing
     does not have it yet. The checkout is gone when the jobs start: what they run came with them."""
-    batch.held, batch.throttle, batch.lose_replies, batch.late_listings = True, 3, 1, 1
+    batch.held, batch.lose_replies, batch.late_listings = True, 1, 1
+    batch.throttle["submitjob"], batch.throttle["registerjobdefinition"] = 3, 1
     shell.run("launch", "grid.yaml")
     shell.until(lambda: _states(batch.root) == {"submitted": 3})
-    assert batch.throttle == batch.lose_replies == batch.late_listings == 0
-    assert len(_jobs(batch)) == 3  # of one request, that was not sent again
+    assert not batch.throttle.total()
+    assert batch.lose_replies == batch.late_listings == 0
+    assert batch.requests.count("submitjob") == 4  # the one that was accepted came last
+    assert len(_jobs(batch)) == 3
     elsewhere = shell.folder.with_name("elsewhere")
     shell.folder.rename(elsewhere)
     shell.folder = elsewhere
@@ -197,12 +200,15 @@ def test_terminated_interrupted_and_cancelled(shell: Any, batch: Any) -> None:
 
 
 def test_a_job_that_never_comes_to_start_its_worker(shell: Any, batch: Any) -> None:
-    """What it printed is followed all the same: from CloudWatch, where it went."""
+    """What it printed is followed all the same: from CloudWatch, where it went; and though the
+    queue is drained."""
     python = shell.folder.parent / "python"
     python.write_text("#!/bin/sh\necho there is no sweeper in this image\nexit 1\n")
     python.chmod(0o755)
     options = f"launch.aws_batch.python={python}"
     shell.run("launch", "grid.yaml", "~x", options)
+    shell.until(lambda: _states(batch.root)["planned"] == 0)
+    batch.open(False)
     said = shell.run("logs", "toys", "-f")
     assert "there is no sweeper in this image" in said
     (run,) = _runs(batch.root)
@@ -239,6 +245,9 @@ def test_what_is_refused(shell: Any, batch: Any, monkeypatch: pytest.MonkeyPatch
     refused(UsageError, "--live has no meaning", live=True)
     missing = text.replace(batch.queue, "nope")
     refused(EnvironmentFailure, "there is no job queue nope in us-east-1", missing)
+    batch.open(False)
+    refused(EnvironmentFailure, f"{batch.queue} is DISABLED, VALID")
+    batch.open(True)
     refused(UsageError, "no secret's value travels", text + "secrets: [WANDB_API_KEY]\n")
     local = text.replace("service: none", "service: local")
     refused(UsageError, "needs an engine that the jobs reach", local)

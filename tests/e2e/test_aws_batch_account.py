@@ -1,8 +1,7 @@
-"""`sweeper doctor` on an emulated account, and the quickstart with the engine on this machine."""
+"""`sweeper doctor` on an emulated account."""
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,12 +9,7 @@ from typing import Any
 
 import pytest
 
-import analysis
-from sweeper.engine import lifecycle
-from sweeper.registry import Registry
-
 pytestmark = pytest.mark.e2e
-ROOT = Path(__file__).parents[2]
 TRUST = json.dumps(
     {
         "Statement": [
@@ -23,7 +17,6 @@ TRUST = json.dumps(
         ]
     }
 )
-TOKEN = "tml-a-token-of-the-test-0123456789"
 
 
 def _sweeper(folder: Path, *arguments: str, code: int = 0, **more: str) -> str:
@@ -70,6 +63,8 @@ def test_the_doctor(batch: Any, tmp_path: Path) -> None:
     assert "ENABLED, VALID" in checks["compute environments"]["found"]
     assert checks["job definition"]["found"] == "made from the image at the first launch"
     assert checks["secret TINKER_API_KEY"]["found"] == "tinker"
+    refused = _checks(tmp_path, "--grid", "grid.yaml", "--root", "sweeps", code=6)
+    assert "do not see the folder" in refused["what jobs reach"]["found"]
     # The same from the configuration file, with a mistake in each.
     config = Path(os.environ["XDG_CONFIG_HOME"]) / "sweeper" / "config.toml"
     config.parent.mkdir(parents=True)
@@ -87,37 +82,3 @@ def test_the_doctor(batch: Any, tmp_path: Path) -> None:
     assert wrong["secret TINKER_API_KEY"] == f"there is no {nothing}"
     assert "tml-hush" not in json.dumps(checks)
     _sweeper(tmp_path, "doctor", "--backend", "nope", code=2)
-
-
-def test_the_quickstart(batch: Any, tmp_path: Path) -> None:
-    """A part of it, for real: the recipe `sft`, with an engine at an address that jobs are told."""
-    work = tmp_path / "work"
-    shutil.copytree(ROOT / "grids", work / "grids")
-    home = {"SWEEPER_ENGINE_TOKEN": TOKEN, "SWEEPER_HOME": str(tmp_path / "engine")}
-    _sweeper(work, "engine", "start", **home)
-    try:
-        engine = lifecycle.find(home["SWEEPER_HOME"])
-        assert engine is not None
-        url = engine.url
-        told = {"SWEEPER_ENGINE_URL": url, "SWEEPER_ENGINE_TOKEN": TOKEN}
-        arn = "arn:aws:secretsmanager:us-east-1:123456789012:secret:engine-AbCdEf"
-        batch.secrets[arn] = TOKEN
-        options = batch.options(secrets={"TINKER_API_KEY": arn}, array=2)
-        grid = work / "grids" / "quickstart.yaml"
-        hub = {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(tmp_path / "engine" / "hub")}
-        base = {"extends": "quickstart.yaml", "name": "quickstart", "seeds": 1}
-        launch = {"backend": "aws-batch", "aws_batch": options, "env": hub}
-        grid.with_name("batch.yaml").write_text(json.dumps(base | {"launch": launch}))
-        given = ["launch", "grids/batch.yaml", "~lora_rank", "learning_rate=[2e-3,8e-3]"]
-        given += ["max_steps=6", "eval_every=3", "--root", batch.root, "--wait"]
-        said = _sweeper(work, *given, code=2, SWEEPER_ENGINE_TOKEN=TOKEN)
-        assert "2/2 succeeded" in _sweeper(work, *given, **told)
-        report = analysis.analyze(batch.root, "quickstart")
-        assert report.html_path == f"{batch.root}/quickstart/report/report.html"
-        runs = Registry(batch.root, cache=False).runs(sweep="quickstart")
-        assert set(runs["state"]) == {"succeeded"}
-        assert (runs["value"] > 0).all() if "value" in runs else True
-        described = json.dumps([job.describe() for job in batch.jobs()], default=str)
-        assert TOKEN not in described + said
-    finally:
-        _sweeper(work, "engine", "stop", **home)

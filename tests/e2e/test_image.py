@@ -1,5 +1,5 @@
 """The image of docker/Dockerfile, as `make image` builds it, has the jobs of a sweep
-on the emulated AWS Batch in it."""
+on the emulated AWS Batch in it; and what is said when it cannot be built."""
 
 import json
 import os
@@ -13,6 +13,7 @@ import pytest
 from sweeper.registry import Registry
 
 pytestmark = pytest.mark.e2e
+ROOT = Path(__file__).parents[2]
 
 # What the Dockerfile promises of where a job runs.
 TOY = """
@@ -76,3 +77,54 @@ def test_a_sweep_in_the_image(contained: Any, shells: Any, tmp_path: Path) -> No
     registry = Registry(contained.root, cache=False)
     runs = registry.runs(sweep="toys")
     assert sorted(registry.metrics(runs)["loss"]) == [1.0, 2.0]
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Any:
+    """A function that builds with programs in place of some, which write down how they were called,
+    and do what a line of shell says. Gives the exit code, what was said, and the calls."""
+
+    def built(**programs: str) -> tuple[int, str, list[str]]:
+        folder, calls = tmp_path / "programs", tmp_path / "calls"
+        folder.mkdir(exist_ok=True)
+        calls.write_text("")
+        for name, line in programs.items():
+            text = f'#!/bin/sh\necho "{name} $*" >>{calls}\n{line}\n'
+            (folder / name).write_text(text)
+            (folder / name).chmod(0o755)
+        done = subprocess.run(
+            ["sh", ".ci/build-image", str(tmp_path / "image")],
+            cwd=ROOT,
+            env=os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout, calls.read_text().splitlines()
+
+    return built
+
+
+def test_who_is_not_root_is_told_so(build: Any) -> None:
+    code, said, calls = build(id="echo 1000", buildah="", debootstrap="")
+    assert (code, len(said.splitlines()), calls) == (1, 1, ["id -u"])
+    assert "needs root" in said
+
+
+def test_what_debootstrap_says_is_seen(build: Any) -> None:
+    """It writes its errors where it writes everything."""
+    code, said, _ = build(id="echo 0", buildah="exit 1", debootstrap="echo E: no mirror; exit 1")
+    assert code == 1
+    assert said.splitlines()[-1] == "E: no mirror"
+
+
+def test_a_build_that_fails_leaves_no_container(build: Any) -> None:
+    """And one that does not, no image of the build before."""
+    half = 'case "$*" in *" inspect "*|*" run "*) exit 1;; *" from "*) echo half-made;; esac'
+    code, _, calls = build(id="echo 0", buildah=half, debootstrap="")
+    assert code != 0
+    assert calls[-1].endswith(" rm half-made")
+    code, _, calls = build(id="echo 0", buildah="")
+    assert code == 0
+    assert calls[-2].endswith(" rmi --prune")  # then it tells what there is

@@ -368,24 +368,6 @@ def test_what_a_user_cancels(sweep: Sweep) -> None:
     _until(lambda: sweep.queue("%i") == [])
 
 
-def test_the_quickstart_with_the_engine_over_loopback_and_its_report(
-    sweep: Sweep, engine: Any
-) -> None:
-    """The nodes are this machine's, so they reach the engine where it is."""
-    sweep.environment |= {
-        "SWEEPER_HOME": engine.home,
-        "SWEEPER_ENGINE_URL": engine.url,
-        "SWEEPER_ENGINE_TOKEN": "tml-what-this-engine-does-not-ask",
-    }
-    grid = str(Path(__file__).parents[2] / "grids" / "quickstart.yaml")
-    few = ["max_steps=4", "seeds=1", "lora_rank=4", "learning_rate=[2e-3, 8e-3]"]
-    few += ["launch.slurm={partition: main, throttle: 4}"]
-    sweep.run("launch", grid, "--backend", "slurm", "--wait", "--live", *few)
-    sweep.run("analyze", "quickstart")
-    (report,) = (sweep.folder / "sweeps" / "quickstart").rglob("report.json")
-    assert json.loads(report.read_text())["schema"] >= 1
-
-
 @pytest.fixture
 def enforcing(
     slurm_support: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -16,7 +16,7 @@ KEYS = ("jobName", "jobQueue", "jobDefinition", "containerOverrides", "retryStra
 
 class Stubbed:
     """A backend whose requests are answered by the test, one by one. `waits` are the seconds that
-    it waited between them; `SUBMISSION` is any job's."""
+    it waited between them, `now` what its clock shows; `SUBMISSION` is any job's."""
 
     TOKEN = "aaaaaaaaaaaa-a1"
     SUBMISSION: ClassVar[dict[str, Any]] = dict.fromkeys((*KEYS, "propagateTags", "tags"), ANY)
@@ -24,6 +24,7 @@ class Stubbed:
     def __init__(self, folder: Path, session: Any) -> None:
         self.folder = str(folder / "toys")
         self.waits: list[float] = []
+        self.now = 0.0
         self.aws = Aws("eu-central-1", sleep=self.waits.append)
         self.stubs: dict[str, Stubber] = {}
         for service in ("batch", "logs"):
@@ -38,14 +39,28 @@ class Stubbed:
             self.stubs[service].activate()
         self.batch, self.logs = self.stubs["batch"], self.stubs["logs"]
 
+    def opened(self, **options: Any) -> AwsBatchBackend:
+        """A backend whose launcher has just begun."""
+        given = Options(**({"queue": "q", "job_definition": "d"} | options))
+        return AwsBatchBackend(self.aws, given, "toys", self.folder, lambda: self.now)
+
     def backend(self, **options: Any) -> AwsBatchBackend:
-        given = {"queue": "q", "job_definition": "d"} | options
-        return AwsBatchBackend(self.aws, Options(**given), "toys", self.folder)
+        """One that has been there for a while."""
+        made = self.opened(**options)
+        self.now += 60.0
+        return made
 
     def answer(self, operation: str, said: dict[str, Any], asked: dict[str, Any]) -> None:
         self.batch.add_response(operation, said, asked)
 
+    def queue(self, state: str = "ENABLED", status: str = "VALID") -> None:
+        about = {"jobQueueName": "q", "jobQueueArn": "arn", "priority": 1}
+        found = about | {"state": state, "status": status, "computeEnvironmentOrder": []}
+        self.answer("describe_job_queues", {"jobQueues": [found]}, {"jobQueues": ["q"]})
+
     def defined(self, name: str = "d") -> None:
+        """The queue takes jobs, and there is the definition."""
+        self.queue()
         found = {"jobDefinitionName": name, "jobDefinitionArn": "arn", "revision": 4, "type": "c"}
         self.answer(
             "describe_job_definitions",
@@ -53,9 +68,11 @@ class Stubbed:
             {"jobDefinitionName": name, "status": "ACTIVE"},
         )
 
-    def listed(self, backend: AwsBatchBackend, *jobs: tuple[str, str]) -> None:
+    def listed(
+        self, backend: AwsBatchBackend, *jobs: tuple[str, str], status: str = "RUNNING"
+    ) -> None:
         prefix = backend._names.prefix
-        found = [{"jobId": job, "jobName": prefix + rest} for job, rest in jobs]
+        found = [{"jobId": job, "jobName": prefix + rest, "status": status} for job, rest in jobs]
         asked: dict[str, Any] = {
             "jobQueue": "q",
             "filters": [{"name": "JOB_NAME", "values": [f"{prefix}*"]}],

@@ -5,11 +5,12 @@ otherwise, the variables of a job, retries by `evaluateOnExit`, SIGTERM before S
 
     with Batch(folder) as batch:      # batch.url; batch.options() for `launch.aws_batch`
         batch.interrupt(job_id)       # the machine is taken away
-        batch.throttle = 3            # the next 3 requests are too many
+        batch.throttle["submitjob"] = 3  # the next 3 of them are too many
         batch.lose_replies = 1        # the next job is accepted, and nobody told
         batch.late_listings = 1       # and the next listing does not have it yet
         batch.refused["submitjob"] = "why"
         batch.held = True             # nothing starts
+        batch.open(False)             # the queue takes no jobs
 """
 
 import contextlib
@@ -22,6 +23,7 @@ import subprocess
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -57,6 +59,7 @@ class Batch:
     def __init__(self, folder: Path, grace: float = 5.0) -> None:
         self.folder, self.grace = folder, grace
         self.refused: dict[str, str] = {}
+        self.throttle: Counter[str] = Counter()
         self.requests: list[str] = []
         self.secrets: dict[str, str] = {}  # what AWS would look up, by ARN
         # Puts a job's command and its variables into a container; without one it runs as it is.
@@ -115,9 +118,16 @@ class Batch:
 
     def recover(self) -> None:
         """Do everything as it should be done, from now on."""
-        self.throttle = self.lose_replies = self.late_listings = 0
+        self.lose_replies = self.late_listings = 0
+        self.throttle.clear()
         self.refused.clear()
+        self.open(True)
         self.release()
+
+    def open(self, state: bool) -> None:
+        """Have the queue take jobs, or none."""
+        for queue in self._backend()._job_queues.values():
+            queue.state = "ENABLED" if state else "DISABLED"
 
     def release(self) -> None:
         """Start what was held."""
@@ -191,8 +201,8 @@ class Batch:
 
         def answered(response: Any) -> str:
             batch.requests.append(name)
-            if batch.throttle > 0:
-                batch.throttle -= 1
+            if batch.throttle[name] > 0:
+                batch.throttle[name] -= 1
                 raise TooManyRequests("TooManyRequestsException", "slow down")
             if name in batch.refused:
                 raise JsonRESTError("ClientException", batch.refused[name])

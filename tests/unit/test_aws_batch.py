@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from botocore.stub import ANY
 
-from sweeper.errors import EnvironmentFailure, UsageError
+from sweeper.errors import EnvironmentFailure, Unreachable, UsageError
 
 SECRET = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:tinker-AbCdEf"
 ANY_DEFINITION = {"jobDefinitionName": ANY, "status": "ACTIVE"}
@@ -103,6 +103,7 @@ def test_a_definition_is_made_of_an_image_once(stubbed: Any) -> None:
         "execution_role": "arn:e",
     }
     backend = stubbed.backend(**options, secrets={"TINKER_API_KEY": SECRET})
+    stubbed.queue()
     stubbed.answer("describe_job_definitions", {"jobDefinitions": []}, ANY_DEFINITION)
     stubbed.answer(
         "register_job_definition",
@@ -135,26 +136,39 @@ def test_a_named_definition_has_the_secrets_that_runs_need(stubbed: Any) -> None
     stubbed.defined()
     with pytest.raises(UsageError, match="d has no secret TINKER_API_KEY"):
         stubbed.backend(secrets={"TINKER_API_KEY": SECRET}).preflight([])
+    stubbed.queue()
     stubbed.answer("describe_job_definitions", {"jobDefinitions": []}, ANY_DEFINITION)
     with pytest.raises(UsageError, match="no active job definition d"):
         stubbed.backend().preflight([])
 
 
-@pytest.mark.parametrize(
-    ("queues", "said"),
-    [([], "no job queue q in eu-central-1"), ([("DISABLED", "VALID")], "is DISABLED, VALID")],
-)
-def test_the_queue_is_looked_at(stubbed: Any, queues: list[tuple[str, str]], said: str) -> None:
-    about = {
-        "jobQueueName": "q",
-        "jobQueueArn": "arn",
-        "priority": 1,
-        "computeEnvironmentOrder": [],
-    }
-    found = [about | {"state": state, "status": status} for state, status in queues]
-    stubbed.answer("describe_job_queues", {"jobQueues": found}, {"jobQueues": ["q"]})
-    with pytest.raises(EnvironmentFailure, match=said):
+def test_there_is_to_be_a_queue(stubbed: Any) -> None:
+    stubbed.answer("describe_job_queues", {"jobQueues": []}, {"jobQueues": ["q"]})
+    with pytest.raises(EnvironmentFailure, match="no job queue q in eu-central-1"):
         stubbed.backend().check()
+
+
+@pytest.mark.parametrize("state", [("DISABLED", "VALID"), ("ENABLED", "INVALID")])
+def test_a_queue_that_is_closed_takes_no_jobs_and_may_have_some(
+    stubbed: Any, state: tuple[str, str]
+) -> None:
+    """As one is that is drained: its jobs are found, told of and stopped."""
+    backend, token, said = stubbed.backend(), stubbed.TOKEN, f"q is {', '.join(state)}"
+    stubbed.queue(*state)
+    backend.check()
+    for jobs, status in ([], ""), ([("1", token)], "SUCCEEDED"):
+        stubbed.queue(*state)
+        stubbed.listed(backend, *jobs, status=status)
+        with pytest.raises(EnvironmentFailure, match=said):
+            backend.preflight([])
+    stubbed.queue(*state)
+    stubbed.listed(backend, ("1", token))
+    backend.preflight([])
+    assert backend.find([token]) == {token: "1"}
+    stubbed.queue(*state)
+    with pytest.raises(EnvironmentFailure, match=said) as caught:
+        backend.submit([stubbed.job()])
+    assert not isinstance(caught.value, Unreachable)
 
 
 def test_logs_come_page_by_page(stubbed: Any) -> None:

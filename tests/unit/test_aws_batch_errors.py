@@ -8,13 +8,13 @@ import pytest
 from botocore import exceptions
 from botocore.stub import ANY
 
-from sweeper.backends import aws_batch
 from sweeper.backends.aws_batch_client import Aws, Refused, Throttled
 from sweeper.errors import EnvironmentFailure, Unreachable
 
 JOB = {"jobName": "n", "jobQueue": "q", "jobDefinition": "d"}
-DEFINITION = {"jobDefinitionName": "d", "type": "container"}
+OF_AN_IMAGE = {"job_definition": None, "image": "i:1", "vcpus": 0.3, "memory": 4}
 URL = "https://batch.eu-central-1.amazonaws.com/"
+ANY_DEFINITION = {"jobDefinitionName": ANY, "status": "ACTIVE"}
 ANSWERS = [
     # A queue that is disabled, a definition that is gone, an image or a role that cannot be.
     ("ClientException", 400, EnvironmentFailure),
@@ -45,20 +45,33 @@ def _raising(error: Exception) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize(("code", "status", "kind"), ANSWERS)
-@pytest.mark.parametrize(
-    ("operation", "asked"), [("submit_job", JOB), ("register_job_definition", DEFINITION)]
-)
 def test_what_an_answer_to_a_submission_means(
-    stubbed: Any, operation: str, asked: dict[str, str], code: str, status: int, kind: type
+    stubbed: Any, code: str, status: int, kind: type
 ) -> None:
     """Only what is no `Unreachable` ends a launch; only what is plainly that may have been done."""
-    stubbed.refuse(operation, code, "no\n such thing", status)
+    stubbed.refuse("submit_job", code, "no\n such thing", status)
     with pytest.raises(EnvironmentFailure) as caught:
-        stubbed.aws.submit("batch", operation, **asked)
+        stubbed.aws.submit("batch", "submit_job", **JOB)
     assert type(caught.value) is kind
     assert "\n" not in str(caught.value)
-    assert stubbed.aws.calls == {operation: 1}
+    assert stubbed.aws.calls == {"submit_job": 1}
     assert not stubbed.waits
+
+
+@pytest.mark.parametrize(("code", "status", "kind"), ANSWERS)
+def test_what_an_answer_to_a_registration_means(
+    stubbed: Any, code: str, status: int, kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be sent again, by botocore itself: it is called by what it says."""
+    monkeypatch.delitem(stubbed.aws._clients, ("batch", False))
+    backend = stubbed.backend(**OF_AN_IMAGE)
+    stubbed.queue()
+    stubbed.answer("describe_job_definitions", {"jobDefinitions": []}, ANY_DEFINITION)
+    stubbed.refuse("register_job_definition", code, "no\n such thing", status)
+    with pytest.raises(EnvironmentFailure) as caught:
+        backend.preflight([])
+    assert type(caught.value) is kind
+    assert stubbed.aws.calls["register_job_definition"] == 1
 
 
 @pytest.mark.parametrize(("error", "kind"), LINES)
@@ -104,7 +117,7 @@ def test_it_does_not_wait_for_ever(stubbed: Any) -> None:
 
 
 def test_what_may_have_been_accepted_is_looked_for_until_a_listing_must_have_it(
-    stubbed: Any, monkeypatch: pytest.MonkeyPatch
+    stubbed: Any,
 ) -> None:
     backend, token = stubbed.backend(), stubbed.TOKEN
     stubbed.defined()
@@ -118,25 +131,36 @@ def test_what_may_have_been_accepted_is_looked_for_until_a_listing_must_have_it(
     assert backend.find([token]) == {token: "5"}
     # One that was not accepted: at some time no listing that lacks it is too young.
     other = "bbbbbbbbbbbb-a1"
-    monkeypatch.setattr(aws_batch, "_DOUBT_SECONDS", 0.0)
     stubbed.refuse("submit_job", "ServerException", status=500)
     with pytest.raises(Unreachable):
         backend.submit([stubbed.job(other)])
+    stubbed.now += 15
     stubbed.listed(backend, ("5", token))
     assert backend.find([other]) == {}
 
 
+def test_so_is_what_an_earlier_launcher_may_have_submitted(stubbed: Any) -> None:
+    """It may have been killed before it had the reply, or a listing."""
+    backend, token, lost = stubbed.opened(), stubbed.TOKEN, "bbbbbbbbbbbb-a1"
+    backend._jobs.add("5", [token], array=False)
+    assert backend.find([token]) == {token: "5"}  # what is known takes no time
+    for seconds in (0, 14.9):
+        stubbed.now = seconds
+        stubbed.listed(backend, ("5", token))
+        with pytest.raises(Unreachable, match="accepted is not known yet"):
+            backend.find([token, lost])
+    stubbed.now = 15
+    stubbed.listed(backend, ("5", token))
+    assert backend.find([token, lost]) == {token: "5"}
+
+
 def test_a_definition_that_aws_will_not_have_ends_the_launch(stubbed: Any) -> None:
-    options = {"job_definition": None, "image": "i:1", "vcpus": 0.3, "memory": 4}
     for act in ("preflight", "submit"):
-        stubbed.answer(
-            "describe_job_definitions",
-            {"jobDefinitions": []},
-            {"jobDefinitionName": ANY, "status": "ACTIVE"},
-        )
+        stubbed.queue()
+        stubbed.answer("describe_job_definitions", {"jobDefinitions": []}, ANY_DEFINITION)
         stubbed.refuse("register_job_definition", "ClientException", "0.3 vCPUs is not supported")
         with pytest.raises(EnvironmentFailure, match=r"0\.3 vCPUs is not supported") as caught:
-            getattr(stubbed.backend(**options), act)([stubbed.job()])
+            getattr(stubbed.backend(**OF_AN_IMAGE), act)([stubbed.job()])
         assert not isinstance(caught.value, Unreachable)
 
 

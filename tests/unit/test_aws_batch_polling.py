@@ -8,10 +8,9 @@ import pytest
 from botocore.stub import ANY
 
 from sweeper.backends import aws_batch_jobs as jobs_module
-from sweeper.backends.aws_batch_client import Throttled
+from sweeper.backends.aws_batch_client import Refused, Throttled
 from sweeper.backends.aws_batch_jobs import Jobs
 from sweeper.backends.base import JobState, JobStatus
-from sweeper.errors import Unreachable
 
 ENDED = JobState.ENDED
 
@@ -102,14 +101,99 @@ def test_what_is_forgotten_is_nothing_to_stop(stubbed: Any) -> None:
         backend._jobs.add(str(number), [token], array=False)
     asked = [{"jobId": str(number), "reason": ANY} for number in range(4)]
     stubbed.refuse("terminate_job", "ClientException", "there is no such job")
+    stubbed.described()
     stubbed.answer("terminate_job", {}, asked[1])
     stubbed.refuse("terminate_job", "TooManyRequestsException", status=429)
     with pytest.raises(Throttled):
         backend.cancel(tokens)
-    stubbed.answer("terminate_job", {}, asked[2])
-    stubbed.refuse("terminate_job", "AccessDeniedException", status=403)
-    with pytest.raises(Unreachable, match="not allowed"):
+    stubbed.refuse("terminate_job", "ClientException", "it is over")
+    stubbed.described({"jobId": "2", "status": "FAILED"})
+    stubbed.answer("terminate_job", {}, asked[3])
+    backend.cancel(tokens)
+
+
+@pytest.mark.parametrize(("code", "status"), [("ClientException", 400), ("AccessDenied", 403)])
+def test_what_may_not_be_stopped_is_told_and_tried_again(
+    stubbed: Any, code: str, status: int
+) -> None:
+    """And keeps no other from being stopped. AWS calls it a ClientException, too."""
+    backend = stubbed.backend()
+    tokens = [f"{number:012x}-a1" for number in range(3)]
+    asked = [{"jobId": str(number), "reason": ANY} for number in range(3)]
+    for number, token in enumerate(tokens):
+        backend._jobs.add(str(number), [token], array=False)
+
+    def refuse(number: int) -> None:
+        stubbed.refuse("terminate_job", code, f"you may not stop {number}", status)
+        if code == "ClientException":
+            stubbed.described({"jobId": str(number), "status": "RUNNING"})
+
+    refuse(0)
+    stubbed.answer("terminate_job", {}, asked[1])
+    refuse(2)
+    with pytest.raises(Refused, match="you may not stop 0"):
         backend.cancel(tokens)
+    stubbed.answer("terminate_job", {}, asked[0])
+    refuse(2)
+    with pytest.raises(Refused, match="you may not stop 2"):
+        backend.cancel(tokens)
+    stubbed.answer("terminate_job", {}, asked[2])
+    backend.cancel(tokens)
+
+
+def test_credentials_that_have_expired_stop_nothing_else_either(stubbed: Any) -> None:
+    backend = stubbed.backend()
+    for number in range(2):
+        backend._jobs.add(str(number), [f"{number:012x}-a1"], array=False)
+    stubbed.refuse("terminate_job", "ExpiredTokenException", status=403)
+    with pytest.raises(Refused, match="credentials have expired"):
+        backend.cancel(["000000000000-a1", "000000000001-a1"])
+    assert stubbed.aws.calls["terminate_job"] == 1
+
+
+def test_a_child_that_is_not_made_yet_may_not_be_stopped_either(stubbed: Any) -> None:
+    """One that is not described goes on as its array does."""
+    backend, tokens = stubbed.array(2)
+    for status in ("PENDING", "FAILED"):
+        stubbed.refuse("terminate_job", "ClientException")
+        stubbed.described()
+        stubbed.parent(status)
+        if status == "PENDING":
+            with pytest.raises(Refused):
+                backend.cancel(tokens[:1])
+        else:
+            backend.cancel(tokens[:1])
+
+
+def test_an_array_that_was_not_described_for_once_is_looked_at_again(stubbed: Any) -> None:
+    """Though it counts its children as before."""
+    backend, tokens = stubbed.array(2)
+    children = [
+        {"jobId": "9:0", "status": "RUNNING"},
+        {"jobId": "9:1", "status": "RUNNABLE"},
+    ]
+    states = [JobState.RUNNING, JobState.PENDING]
+    for there in (True, False, True):
+        if there:
+            stubbed.parent("PENDING", RUNNING=1, RUNNABLE=1)
+            stubbed.described(*children)
+        else:
+            stubbed.described()
+        found = [status.state for status in backend.poll(tokens).values()]
+        assert found == (states if there else [JobState.ABSENT] * 2)
+
+
+def test_an_array_that_has_failed_is_over_in_all_its_children(stubbed: Any) -> None:
+    """What a child was at the last look is not what it is, though the counts are the same."""
+    backend, tokens = stubbed.array(2)
+    failed = {"jobId": "9:1", "status": "FAILED", "container": {"exitCode": 3}}
+    counts = {"SUCCEEDED": 1, "FAILED": 1}
+    stubbed.parent("PENDING", **counts)
+    stubbed.described({"jobId": "9:0", "status": "RUNNING"}, failed)  # late
+    assert [s.state for s in backend.poll(tokens).values()] == [JobState.RUNNING, ENDED]
+    stubbed.parent("FAILED", **counts)
+    stubbed.described({"jobId": "9:0", "status": "SUCCEEDED"})
+    assert list(backend.poll(tokens).values()) == [JobStatus(ENDED, 0), JobStatus(ENDED, 3)]
 
 
 def test_an_array_that_succeeded_had_children_that_were_started_again(stubbed: Any) -> None:

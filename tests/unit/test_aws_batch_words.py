@@ -14,7 +14,6 @@ from botocore import xform_name
 
 from sweeper.backends.aws_batch_client import Aws, Refused
 from sweeper.backends.aws_batch_definition import overrides
-from sweeper.backends.aws_batch_doctor import looks
 from sweeper.backends.aws_batch_jobs import Jobs, status_of
 from sweeper.backends.aws_batch_names import as_tag
 from sweeper.backends.aws_batch_options import Options
@@ -87,14 +86,6 @@ def test_what_is_missing_here(
         monkeypatch.setenv(name, "/dev/null")
     with pytest.raises(Refused, match=said):
         Aws(region, profile).call("batch", "describe_jobs", jobs=["1"])
-
-
-def test_the_doctor_looks_at_what_it_can() -> None:
-    """Without a queue: at who asks, at least; and says where one would be named."""
-    (_, _, _), (name, needed, look) = looks({"region": "eu-central-1"})
-    assert (name, needed) == ("launch.aws_batch", True)
-    with pytest.raises(LookupError, match=r"there is no queue: .*config\.toml; .* --grid GRID"):
-        look()
 
 
 def test_numbers_are_written_out() -> None:

@@ -1,8 +1,10 @@
 """What Slurm's answers mean, and how its backend goes by them."""
 
+import contextlib
 import errno
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -83,24 +85,6 @@ def test_a_line_of_ours_that_cannot_be_read_is_no_absence() -> None:
     for index in ("N/A", "[3-7%2]", "1-3,...", ""):
         with pytest.raises(Unreachable, match="which tasks"):
             slurm_commands.queue_of(_line("7", "PENDING", task=index, known="array"), MARK)
-
-
-def test_what_accounting_says() -> None:
-    comment = f"sweeper:{MARK}:{TABLE}"
-    text = "\n".join(
-        [
-            f"7_3|CANCELLED by 1000|0:15|{comment}:array",
-            f"7_[4-9%2]|PENDING|0:0|{comment}:array",
-            f"8|NODE_FAIL|1:0|{comment}:cccccccccccc-a2",
-            f"8|OUT_OF_MEMORY|0:125|{comment}:cccccccccccc-a2",
-            f"9|COMPLETED|0:0|{comment.replace(MARK, 'f' * 16)}:array",
-        ]
-    )
-    jobs = slurm_commands.accounted_of(text, MARK)
-    assert [(job.id, job.state, job.code, job.restarts) for job in jobs] == [
-        ("7_3", "CANCELLED", -15, 0),
-        ("8", "OUT_OF_MEMORY", -125, 1),
-    ]
 
 
 class FakeSlurm(slurm_commands.Slurm):
@@ -186,6 +170,56 @@ def test_no_room_for_all(tmp_path: Path) -> None:
     assert sorted(len(table["tasks"]) for table in tables) == [1, 4]
 
 
+class Choosy(FakeSlurm):
+    """Refuses what asks for the QOS `tight`."""
+
+    refuses: type[Unreachable] = slurm_commands.Full
+
+    def call(self, *argv: str, text: str | None = None) -> str:
+        answer = super().call(*argv, text=text)
+        if argv[0] == "sbatch" and "--qos=tight" in argv:
+            raise self.refuses("slurm: sbatch: QOSMaxSubmitJobPerUserLimit")
+        return answer
+
+
+@pytest.mark.parametrize("refuses", [slurm_commands.Full, slurm_commands.Closed])
+def test_what_is_refused_for_now_keeps_nothing_else_out(
+    tmp_path: Path, refuses: type[Unreachable]
+) -> None:
+    slurm = Choosy()
+    slurm.refuses = refuses
+    backend = SlurmBackend(slurm, "sweep", str(tmp_path))
+    tight, *tokens = _tokens(4)
+    for some in (tokens[:1], tokens[1:], []):
+        with pytest.raises(refuses, match="QOSMaxSubmit"):
+            backend.submit([_job(tight, qos="tight"), *map(_job, some)])
+    tried = ["--qos=tight" in call for call in slurm.sent("sbatch")]
+    assert tried == [True, False, False]  # and it is left alone for a while
+    assert len(list(tmp_path.glob("slurm/*.json"))) == 2
+
+
+def test_what_was_accepted_without_an_answer_is_not_handed_in_again(tmp_path: Path) -> None:
+    """Also where squeue takes so long that its last answer is still used: it is from before."""
+    one, two = _tokens(2)
+    mark = Tables(str(tmp_path)).mark
+
+    class Slow(FakeSlurm):
+        def submit(self, options: object, script: str) -> str:
+            self.answer = _line("7", "PENDING", known=one, mark=mark)
+            self.submit = super().submit  # type: ignore[method-assign]
+            raise Unreachable("slurm: sbatch: no answer in 60 s")
+
+    slurm = Slow()
+    backend = SlurmBackend(slurm, "sweep", str(tmp_path))
+    backend._patience = Patience(0.0, 0.0)
+    with pytest.raises(Unreachable, match="no answer"):
+        backend.submit([_job(one)])
+    backend._queue, backend._asked, backend._took = [], time.monotonic(), 60.0
+    assert backend.find([one]) == {}
+    backend.submit([_job(one), _job(two)])
+    assert [call[2] for call in slurm.sent("sbatch")] == [f"--job-name={two}"]
+
+
 def test_an_array_with_a_throttle_is_not_taken_apart(tmp_path: Path) -> None:
     slurm = FakeSlurm()
     slurm.room = 3
@@ -194,22 +228,6 @@ def test_an_array_with_a_throttle_is_not_taken_apart(tmp_path: Path) -> None:
             [_job(token, throttle=2) for token in _tokens(4)]
         )
     assert len(slurm.sent("sbatch")) == 1 and list(tmp_path.glob("slurm/*")) == []
-
-
-def test_what_has_failed_is_left_alone_for_longer_each_time() -> None:
-    now = 0.0
-    patience = Patience(30, 100, lambda: now)
-    for seconds in (30, 60, 100, 100):
-        patience.check()
-        patience.failed(Unreachable("no room"))
-        now += seconds - 1
-        with pytest.raises(Unreachable, match="no room"):
-            patience.check()
-        now += 1
-    patience.succeeded()
-    patience.failed(Unreachable("no room"))
-    now += 30
-    patience.check()
 
 
 class Accounted(FakeSlurm):
@@ -394,3 +412,22 @@ def test_what_preflight_passes_on(tmp_path: Path, message: str) -> None:
     slurm.refusal = message
     with pytest.raises(EnvironmentFailure, match=message):
         SlurmBackend(slurm, "sweep", str(tmp_path)).preflight([{}])
+
+
+@pytest.mark.parametrize(("nodes", "passes"), [("0\n2\n", True), ("0\n", False), ("", False)])
+def test_a_trial_waits_for_nodes_that_are_away(tmp_path: Path, nodes: str, passes: bool) -> None:
+    """With all nodes up the same words mean that there is none that would do."""
+    closed = slurm_commands.Closed("Requested node configuration is not available")
+
+    class Away(FakeSlurm):
+        def call(self, *argv: str, text: str | None = None) -> str:
+            super().call(*argv, text=text)
+            if argv[0] == "sbatch":
+                raise closed
+            return nodes
+
+    slurm = Away()
+    backend = SlurmBackend(slurm, "sweep", str(tmp_path), {"partition": "gpu"})
+    with contextlib.nullcontext() if passes else pytest.raises(slurm_commands.Closed):
+        backend.preflight([{}])
+    assert [call[-2:] for call in slurm.sent("sinfo")] == [("-p", "gpu")]

@@ -1,10 +1,11 @@
-"""What Slurm's commands are given, and what follows when they fail."""
+"""What Slurm's commands are given and answer, and what follows when they fail."""
 
 import subprocess
 
 import pytest
 
 from sweeper.backends import slurm_commands
+from sweeper.backends.slurm_accounting import Patience
 from sweeper.errors import EnvironmentFailure, Unreachable
 
 _POLICY = (
@@ -45,6 +46,23 @@ def test_what_refuses_for_good(
     assert "MaxSubmit" not in errors or "(QOSMaxSubmitJobPerUserLimit)" in str(caught.value)
 
 
+def test_a_closed_partition_has_refused_and_a_timeout_has_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only what was refused leaves no job behind."""
+    failed = "sbatch: error: Batch job submission failed: "
+    said = iter(["Required partition not available (inactive or drain)", "Socket timed out"])
+
+    def run(argv: list[str], **_: object) -> object:
+        return subprocess.CompletedProcess(argv, 1, "", f"{failed}{next(said)}")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    for closed in (True, False):
+        with pytest.raises(Unreachable) as caught:
+            slurm_commands.Slurm().submit([], "")
+        assert isinstance(caught.value, slurm_commands.Closed) is closed
+
+
 def test_a_configuration_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_CONF", "/nowhere/slurm.conf")
     with pytest.raises(EnvironmentFailure, match="SLURM_CONF names /nowhere") as caught:
@@ -65,3 +83,38 @@ def test_what_commands_get_of_the_environment(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setenv(name, "1")
     slurm_commands.Slurm().call("squeue")
     assert {name for name in seen if name.startswith(("SLURM_", "SBATCH_", "SQUEUE_"))} == {*kept}
+
+
+def test_what_accounting_says() -> None:
+    mark = "0123456789abcdef"
+    comment = f"sweeper:{mark}:aaaaaaaaaaaa"
+    text = "\n".join(
+        [
+            f"7_3|CANCELLED by 1000|0:15|{comment}:array",
+            f"7_[4-9%2]|PENDING|0:0|{comment}:array",
+            f"8|NODE_FAIL|1:0|{comment}:cccccccccccc-a2",
+            f"8|OUT_OF_MEMORY|0:125|{comment}:cccccccccccc-a2",
+            f"9|COMPLETED|0:0|{comment.replace(mark, 'f' * 16)}:array",
+        ]
+    )
+    jobs = slurm_commands.accounted_of(text, mark)
+    assert [(job.id, job.state, job.code, job.restarts) for job in jobs] == [
+        ("7_3", "CANCELLED", -15, 0),
+        ("8", "OUT_OF_MEMORY", -125, 1),
+    ]
+
+
+def test_what_has_failed_is_left_alone_for_longer_each_time() -> None:
+    now = 0.0
+    patience = Patience(30, 100, lambda: now)
+    for seconds in (30, 60, 100, 100):
+        patience.check()
+        patience.failed(Unreachable("no room"))
+        now += seconds - 1
+        with pytest.raises(Unreachable, match="no room"):
+            patience.check()
+        now += 1
+    patience.succeeded()
+    patience.failed(Unreachable("no room"))
+    now += 30
+    patience.check()

@@ -1,0 +1,102 @@
+"""What `sweeper doctor --backend aws-batch` says, without an account: by botocore's Stubber."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.backends import aws_batch_doctor
+from sweeper.backends.aws_batch_doctor import looks
+from sweeper.backends.aws_batch_options import Options
+from sweeper.errors import UsageError
+from sweeper.verbs import doctor
+
+SECRET = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:tinker-AbCdEf"
+
+
+def test_the_doctor_looks_at_what_it_can() -> None:
+    """Without a queue: at who asks, at least; and says where one would be named."""
+    (_, _, _), (name, needed, look) = looks({"region": "eu-central-1"})
+    assert (name, needed) == ("launch.aws_batch", True)
+    with pytest.raises(LookupError, match=r"there is no queue: .*config\.toml; .* --grid GRID"):
+        look()
+
+
+@pytest.fixture
+def environments(stubbed: Any) -> Callable[..., str]:
+    """A function from options and environments, of a type and a size, to what is said of them."""
+
+    def said(options: dict[str, Any], *given: tuple[str, int], state: str = "ENABLED") -> str:
+        stubbed.queue()
+        found = [
+            {
+                "computeEnvironmentName": f"ce{number}",
+                "computeEnvironmentArn": "arn",
+                "state": state,
+                "status": "VALID",
+                "computeResources": {"type": kind, "maxvCpus": most, "subnets": []},
+            }
+            for number, (kind, most) in enumerate(given)
+        ]
+        answer = {"computeEnvironments": found}
+        stubbed.answer("describe_compute_environments", answer, {"computeEnvironments": []})
+        return aws_batch_doctor._environments(stubbed.aws, Options("q", **options))
+
+    return said
+
+
+def test_one_environment_that_takes_such_jobs_is_enough(environments: Callable[..., str]) -> None:
+    asked = {"image": "i", "vcpus": 8.0}
+    assert environments(asked, ("SPOT", 4), ("EC2", 16)) == (
+        "ce0 (SPOT, up to 4 vCPUs, ENABLED, VALID), ce1 (EC2, up to 16 vCPUs, ENABLED, VALID)"
+    )
+    with pytest.raises(LookupError, match=r"ce1 \(EC2, up to 7 .*: a job asks for 8 vCPUs"):
+        environments(asked, ("SPOT", 4), ("EC2", 7))
+    with pytest.raises(LookupError, match="it is not enabled and valid"):
+        environments(asked, ("SPOT", 16), state="DISABLED")
+    with pytest.raises(LookupError, match="there is none"):
+        environments(asked)
+
+
+@pytest.mark.parametrize("kind", ["FARGATE", "FARGATE_SPOT"])
+def test_fargate_takes_no_job_by_image(environments: Callable[..., str], kind: str) -> None:
+    with pytest.raises(LookupError, match="name a job_definition of your own"):
+        environments({"image": "i"}, (kind, 16))
+    assert kind in environments({"job_definition": "d"}, (kind, 16))
+
+
+def _reached(root: str, grid: str | None) -> str:
+    found = {name: look for name, needed, look in doctor._of("aws-batch", grid, root) if needed}
+    return found["what jobs reach"]()
+
+
+def test_what_a_launch_would_refuse_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("SWEEPER_ENGINE_URL", raising=False)
+    grid, root = tmp_path / "grid.yaml", "s3://bucket/prefix"
+
+    def write(service: str, **more: Any) -> str:
+        launch = {"aws_batch": {"queue": "q", "image": "i"} | more}
+        grid.write_text(json.dumps({"command": ["a"], "service": service, "launch": launch}))
+        return str(grid)
+
+    assert _reached(root, write("none")) == root
+    with pytest.raises(UsageError, match="its jobs do not see the folder"):
+        _reached(str(tmp_path), write("none"))
+    with pytest.raises(UsageError, match="say where the job finds TINKER_API_KEY"):
+        _reached(root, write("tinker"))
+    with pytest.raises(UsageError, match="needs an engine that the jobs reach"):
+        _reached(root, write("local"))
+    given = write("tinker", secrets={"TINKER_API_KEY": SECRET})
+    assert _reached(root, given) == f"{root}, TINKER_API_KEY"
+    # Without a grid there is a root all the same.
+    config = tmp_path / "sweeper" / "config.toml"
+    config.parent.mkdir()
+    config.write_text('[aws_batch]\nqueue = "q"\nimage = "i"\n')
+    assert _reached(root, None) == root
+    with pytest.raises(UsageError, match="its jobs do not see the folder"):
+        _reached(str(tmp_path), None)
