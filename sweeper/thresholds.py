@@ -131,11 +131,14 @@ RULES: dict[str, Rule] = {
 def resolve(given: Mapping[str, Any] | None = None) -> Limits:
     """The thresholds in force: the defaults, changed by what a grid has `given` (as `sweep.json`
     has it: rule -> thresholds, or None for one that is off). What is not known here is passed
-    over: a newer version's."""
+    over: a newer version's. What is above the most that may be said now, as an older version
+    allowed it, counts as the most: a rule over more steps than are remembered would never speak."""
     found: Limits = {}
     for name, rule in RULES.items():
         changed: Any = (given or {}).get(name, {})
         if changed is not None:
-            own = {key: float(changed.get(key, t.default)) for key, t in rule.thresholds.items()}
-            found[name] = own
+            found[name] = {
+                key: min(threshold.most, float(changed.get(key, threshold.default)))
+                for key, threshold in rule.thresholds.items()
+            }
     return found

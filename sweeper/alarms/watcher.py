@@ -36,6 +36,8 @@ _TRIES = 3
 _STEPS = 50
 _FINAL_SECONDS = 600.0
 """What the work after the last step may take: evaluations, checkpoints."""
+_STALLED = "stalled"
+"""Said once as any other, and judged all the same: readers are shown whether it holds."""
 
 
 class Seen(NamedTuple):
@@ -86,7 +88,11 @@ class _Watch:
 class Watcher:
     """Watches the attempts of one sweep. `clock` gives monotonic seconds, `tell` hears of rules
     that fail. `said` has what is on record already, as (run, attempt, rule): it is not found
-    again. `sync_s` is how late metrics may come (0: as they are written)."""
+    again. `sync_s` is how late metrics may come (0: as they are written).
+
+    `stalled` has the attempts, as (run, attempt), that stood still at the last look, whether that
+    was said of them before or not.
+    """
 
     def __init__(
         self,
@@ -108,6 +114,7 @@ class Watcher:
         self._clock = clock
         self._tell = tell
         self._lease = lease
+        self.stalled: set[tuple[str, int]] = set()
         self._is_command = is_command
         self._sync_s = sync_s
         self._watches: dict[tuple[str, int], _Watch] = {}
@@ -127,6 +134,7 @@ class Watcher:
         remote = self._store.local_path("") is None
         found: list[Found] = []
         over: set[tuple[str, int]] = set()
+        self.stalled = set()
         # Each look begins with another one, so that all get their turn where there is much to read.
         start = self._turn % len(attempts) if attempts else 0
         for seen in (*attempts[start:], *attempts[:start]):
@@ -145,6 +153,8 @@ class Watcher:
                 watch.history.vitals = Vitals(failed=seen.failed)
             if seen.running or not more:
                 judged = judge_vitals(watch.history, self._open(seen), self._failed)
+                if _STALLED in judged:
+                    self.stalled.add(key)
                 self._note(seen, judged, found)
         self._turn += 1
         return found, over
@@ -178,18 +188,20 @@ class Watcher:
             self._tell(f"alarms: the rule {rule} failed: {type(error).__name__}: {error}")
 
     def _open(self, seen: Seen) -> Limits:
-        """The rules that have not said their word about this attempt."""
+        """The rules that are to be asked about this attempt: those that have not said their word,
+        and the one of which it is always to be known whether it holds."""
         return {
             rule: thresholds
             for rule, thresholds in self._limits.items()
-            if (seen.run, seen.attempt, rule) not in self._said
+            if rule == _STALLED or (seen.run, seen.attempt, rule) not in self._said
         }
 
     def _note(self, seen: Seen, evidence: Mapping[str, Evidence], found: list[Found]) -> None:
         host = _text((seen.beat or {}).get("host"))
         for rule, what in evidence.items():
-            self._said.add((seen.run, seen.attempt, rule))
-            found.append(Found(seen.run, seen.attempt, rule, what, host))
+            if (seen.run, seen.attempt, rule) not in self._said:
+                self._said.add((seen.run, seen.attempt, rule))
+                found.append(Found(seen.run, seen.attempt, rule, what, host))
 
     def _time(self, watch: _Watch, rows: list[Row], now: float) -> None:
         """Learn how long steps take. What lay there when we first looked was written before."""

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from sweeper.alarms.records import Alarm, names, put, read
 from sweeper.alarms.rules import ADVICE
@@ -36,6 +36,14 @@ _LONGEST = 500
 _LAST_LOOKS = 30
 _LAST_SECONDS = 20.0
 _OF_A_MACHINE = ("disk", "memory")
+
+
+class _Spoken(NamedTuple):
+    """The attempt, as (run, attempt), that something was said of for all on its machine; and what
+    was not said of others for that, as (run, attempt, rule)."""
+
+    attempt: tuple[str, int]
+    spared: set[tuple[str, int, str]]
 
 
 class Alarming:
@@ -65,7 +73,7 @@ class Alarming:
         self._every = max(REMOTE_LOOK_SECONDS, sync_s) if remote else LOOK_SECONDS
         self.lines: tuple[str, ...] = ()
         self._said: set[tuple[str, int, str]] = set()
-        self._machines: set[tuple[str, str | None]] = set()
+        self._machines: dict[tuple[str, str | None], _Spoken] = {}  # by rule and host
         self._pending: deque[Found] = deque()
         self._before: set[tuple[str, int]] = set()  # attempts at the look before
         self._judged: set[tuple[str, int]] = set()
@@ -94,6 +102,10 @@ class Alarming:
             self._look()
         return self.lines
 
+    def is_stalled(self, run: str, attempt: int) -> bool:
+        """Whether it stood still at the last look, by the thresholds of the grid."""
+        return (run, attempt) in self._watcher.stalled
+
     def finish(self) -> tuple[str, ...]:
         """The last look, when nothing runs any more: at what was written since the one before."""
         deadline = self._clock() + _LAST_SECONDS
@@ -113,6 +125,7 @@ class Alarming:
         try:
             self._begin()
             attempts = self._attempts()
+            self._forget({(seen.run, seen.attempt) for seen in attempts if seen.running})
             found, over = self._watcher.look(attempts)
             self._pending += found
             self._say_pending()
@@ -132,10 +145,11 @@ class Alarming:
             return
         for name in names(self._store, self._layout):
             self._said.add((name.run, name.attempt, name.rule))
-            if name.rule in _OF_A_MACHINE:
+            if name.rule in _OF_A_MACHINE and self._is_running(name.run, name.attempt):
                 claimed = self._layout.event(name.run, name.attempt, Event.CLAIMED)
                 with suppress(NotFound, StoreError):  # then it is said twice
-                    self._machines.add((name.rule, read_json(self._store, claimed).get("host")))
+                    host = read_json(self._store, claimed).get("host")
+                    self._machines[name.rule, host] = _Spoken((name.run, name.attempt), set())
         try:
             judged: Any = read_json(self._store, self._layout.judged).get("attempts")
             self._judged |= {(str(run), int(attempt)) for run, attempt in judged}
@@ -144,13 +158,27 @@ class Alarming:
         self._reactions.recover(read(self._store, self._layout) if self._said else [])
         self._begun = True
 
+    def _is_running(self, run: str, attempt: int) -> bool:
+        view = self._board.views.get(run)  # none: of a run that no plan has any more
+        if view is None or view.state.unacknowledged:
+            return False
+        return view.state.state is State.RUNNING and view.state.attempt == attempt
+
+    def _forget(self, running: set[tuple[str, int]]) -> None:
+        """Machines of which something was said of an attempt that is over: alarms are shown of
+        what is at work, and if it is still so it is news of another attempt there."""
+        for machine, spoken in list(self._machines.items()):
+            if spoken.attempt not in running:
+                self._said.difference_update(spoken.spared)
+                del self._machines[machine]
+
     def _attempts(self) -> list[Seen]:
         """What is at work, and what has ended and was not read to its end."""
         running: list[Seen] = []
         ended: list[Seen] = []
         for run, view in self._board.views.items():
             state = view.state
-            if state.state is State.RUNNING and not state.unacknowledged:
+            if self._is_running(run, state.attempt):
                 quiet, body = self._beats.of(run, state.attempt)
                 running.append(Seen(run, state.attempt, True, quiet, body, view.cancel))
                 continue
@@ -189,6 +217,8 @@ class Alarming:
         if found.rule in _OF_A_MACHINE and found.host is not None:
             machine = (found.rule, found.host)
             if machine in self._machines:
+                key = (found.run, found.attempt, found.rule)
+                self._machines[machine].spared.add(key)
                 return  # it was said of another run there
         evidence, planned = found.evidence, self._board.runs[found.run]
         alarm = Alarm(
@@ -207,8 +237,10 @@ class Alarming:
         )
         put(self._store, self._layout, alarm)
         if machine is not None:
-            self._machines.add(machine)
-        self._tell(f"alarm: {alarm.name}: {alarm.rule}: {alarm.message}")
+            self._machines[machine] = _Spoken((found.run, found.attempt), set())
+        # A line is told once: without its number, the same of a later attempt would not be.
+        again = f" (attempt {alarm.attempt})" if alarm.attempt > 1 else ""
+        self._tell(f"alarm: {alarm.name}{again}: {alarm.rule}: {alarm.message}")
         self._reactions.add(alarm)
 
     def _keep(self, *, last: bool = False) -> None:

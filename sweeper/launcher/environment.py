@@ -10,18 +10,17 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 from sweeper.backends import options_of, terms_of
 from sweeper.engine.home import home
 from sweeper.engine.lifecycle import client_key, hub_environment
 from sweeper.errors import EnvironmentFailure, SweeperError
-from sweeper.states import OPEN, State
+from sweeper.states import OPEN, State, fold, wants_attempt
 from sweeper.store.files import Store, open_store
 from sweeper.store.lock import is_held
-from sweeper.store.sweeps import read_plan, read_states
+from sweeper.store.sweeps import read_events, read_plan, read_states
 
 __all__ = [
     "env_file",
@@ -137,18 +136,19 @@ def _in_use(store: Store, sweep: str) -> bool:
     states = read_states(store, sweep).values()
     if any(state.state in OPEN or state.unacknowledged for state in states):
         return True
-    found = {state.state for state in states}
-    if found & _AGAIN and is_needed_later(read_plan(store, sweep)["launch"], found):
-        return True
-    return is_held(store, sweep)
+    return is_needed_later(store, sweep) or is_held(store, sweep)
 
 
-def is_needed_later(launched: Mapping[str, Any], found: Iterable[State]) -> bool:
-    """Whether a run in one of the states `found` may be started again by its backend, which asks
-    no launcher. `launched` is the plan's section `launch`."""
-    return bool(_AGAIN.intersection(found)) and (
-        terms_of(str(launched["backend"]), options_of(launched)).restarts is not None
-    )
+def is_needed_later(store: Store, sweep: str) -> bool:
+    """Whether a run of the sweep, which nobody need plan any more, may be started again by its
+    backend, which asks no launcher."""
+    if not any(
+        fold(events).state in _AGAIN and wants_attempt(events, 0)  # as `worker.restarting` has it
+        for events in read_events(store, sweep).values()
+    ):
+        return False
+    launched = read_plan(store, sweep)["launch"]
+    return terms_of(str(launched["backend"]), options_of(launched)).restarts is not None
 
 
 def service_environment(

@@ -177,17 +177,8 @@ class Launcher:
     def step(self) -> Summary:
         """One round of reconciliation."""
         self._board.read()
-        unreachable = None
         self._observed = {}
-        try:
-            self._settle()
-            refused = self._judge.look()
-            paused = any(text.startswith("paused") for text in self._observed.values())
-            self._pace.see(self._clock(), self._busy(), paused or refused)
-            self._acknowledge()
-            self._start()
-        except Unreachable as error:
-            unreachable = str(error)  # says nothing about any job: look again next time
+        unreachable = "; ".join(dict.fromkeys(self._reach())) or None
         limit = self._pace.limit if self._pace.lowered else None
         self._publish(unreachable, limit, self._judge.held)
         states = [(run, view.state) for run, view in self._board.views.items()]
@@ -196,6 +187,32 @@ class Launcher:
         back = 0 if held is None else self._wanting()
         told = () if self._alarming is None else self._alarming.look()
         return Summary(Counter(shown), self._left(), unreachable, held, limit, back, told)
+
+    def _reach(self) -> list[str]:
+        """What needs the backend. Gives what it did not answer to, which says nothing of any job
+        and is tried again in the next round. Nothing new is started unseen; but one job that
+        cannot be stopped, looked for or submitted holds up no others.
+        """
+        silent: list[str] = []
+
+        def answered(ask: Callable[[], None]) -> bool:
+            try:
+                ask()
+            except Unreachable as error:
+                silent.append(str(error))
+                return False
+            return True
+
+        settled = answered(self._settle)
+        answered(self._stop)
+        if settled:
+            refused = self._judge.look()
+            paused = any(text.startswith("paused") for text in self._observed.values())
+            self._pace.see(self._clock(), self._busy(), paused or refused)
+            # What may be at work counts as such: only the room beside it is given to others.
+            answered(self._acknowledge)
+            answered(self._start)
+        return silent
 
     def _left(self) -> int:
         """How many runs are still to be started, or may have been."""
@@ -243,10 +260,8 @@ class Launcher:
         self._submit(again)
 
     def _settle(self) -> None:
-        """Find the attempts that ended without their worker's word, and the lost ones; stop those
-        that are to be stopped."""
+        """Find the attempts that ended without their worker's word, and the lost ones."""
         opened = {token(run, n): run for run, n in self._board.open().items()}
-        self._stopping &= opened.keys()
         self._beats.look((run, _attempt_of(job)) for job, run in opened.items())
         if not opened:
             return
@@ -259,7 +274,6 @@ class Launcher:
         for job, run in opened.items():
             if self._board.views[run].state.state in OPEN:
                 self._settle_one(run, _attempt_of(job), statuses[job])
-        self._stop(opened)
 
     def _settle_one(self, run: str, attempt: int, status: JobStatus) -> None:
         """Say for a worker that died without a word what became of it."""
@@ -281,7 +295,8 @@ class Launcher:
         elif status.state is JobState.PENDING and not view.cancel:
             self._observed[run] = f"queued: {status.reason}" if status.reason else "queued"
         elif quiet > self._plan["launch"]["lease_s"]:
-            if status.state is JobState.ABSENT:
+            # Who only stops runs need not say it, and may look from where their jobs are not known.
+            if status.state is JobState.ABSENT and self._starting:
                 self._board.add(run, attempt, Event.LOST)
             else:
                 self._observed[run] = "stale"
@@ -289,12 +304,15 @@ class Launcher:
             self._observed[run] = "stopping"
         elif paused is not None:
             self._observed[run] = f"paused: {paused}"
+        elif self._alarming is not None and self._alarming.is_stalled(run, attempt):
+            self._observed[run] = "stalled"
 
-    def _stop(self, opened: dict[str, str]) -> None:
+    def _stop(self) -> None:
         """Tell the backend, once, which jobs a user wants stopped; their workers look for the
         request as well."""
-        asked = {job for job, run in opened.items() if self._board.views[run].cancel}
-        asked = {job for job in asked if self._board.views[opened[job]].state.state in OPEN}
+        opened = self._board.open().items()
+        asked = {token(run, n) for run, n in opened if self._board.views[run].cancel}
+        self._stopping &= asked
         fresh = sorted(asked - self._stopping)
         if fresh:
             self._backend.cancel(fresh)

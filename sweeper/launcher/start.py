@@ -21,18 +21,19 @@ from sweeper.launcher import elsewhere, environment, placing
 from sweeper.launcher.loop import GAVE_UP, Launcher, Summary
 from sweeper.launcher.recording import record, secret_names, write_environment
 from sweeper.launcher.staying import place_of
+from sweeper.states import State
 from sweeper.store import lock
 from sweeper.store.documents import read_json
 from sweeper.store.files import Store, default_root, open_store
 from sweeper.store.layout import Layout
-from sweeper.store.sweeps import read_plan
+from sweeper.store.sweeps import read_plan, read_states
 from sweeper.worker.job import read_environment
 
 if TYPE_CHECKING:
     from sweeper.engine.lifecycle import EngineInfo
     from sweeper.planner.plan import Plan
 
-__all__ = ["Launched", "drive", "go_on", "launch"]
+__all__ = ["Launched", "Ready", "drive", "go_on", "launch", "ready"]
 
 _ENGINE_SECONDS = 60.0
 _TAKE_OVER_SECONDS = 120.0
@@ -99,21 +100,47 @@ def launch(
     return Launched(planned.name, store.root, None)
 
 
-def go_on(store: Store, sweep: str, *, wait: bool, notify: Callable[[Summary], None]) -> Launched:
-    """Launch what is left of a sweep from its recorded plan, with the environment of this process.
-    Raises as `launch` does, `AnotherLauncher` when one is at work on it already."""
+class Ready(NamedTuple):
+    """A recorded sweep that can be launched, as far as one can see: see `ready`."""
+
+    document: Mapping[str, Any]
+    terms: Terms
+    place: Mapping[str, str]
+
+
+def ready(store: Store, sweep: str) -> Ready:
+    """See that what is left of a sweep can be launched from its recorded plan, with the environment
+    of this process, before anything is on record or started. Raises as `launch` does."""
     document = read_plan(store, sweep)
     launched: dict[str, Any] = document["launch"]
     names = secret_names(document["secrets"], document["service"])
     terms = placing.admit(launched, store, document["service"], names, live=False)
     folder = f"{store.root}/{sweep}"
     opened = open_backend(launched["backend"], sweep, folder, options_of(launched))
+    over = {run for run, s in read_states(store, sweep).items() if s.state is State.SUCCEEDED}
+    left = [run for run in document["runs"] if not run.get("retired") and run["id"] not in over]
+    placing.try_out(opened, launched, (run["config"] for run in left))
     environment.require(placing.kept_here(terms, names))
+    return Ready(document, terms, place_of(opened))
+
+
+def go_on(
+    store: Store,
+    sweep: str,
+    *,
+    wait: bool,
+    notify: Callable[[Summary], None] = lambda _: None,
+    known: Ready | None = None,
+) -> Launched:
+    """Launch what is left of a sweep; `known` is what `ready` has found of it. Raises as `launch`
+    does, `AnotherLauncher` when one is at work on it already."""
+    document, terms, place = known or ready(store, sweep)
+    launched: dict[str, Any] = document["launch"]
     url = None
     if document["service"] == "local":
         url = placing.engine_url(terms) or _ensure_engine(launched["backend"]).url
     with lock.holding_sweep(store, sweep) as check:
-        given = document["service"], url, launched["env"], terms, place_of(opened)
+        given = document["service"], url, launched["env"], terms, place
         write_environment(store, sweep, *given)
         if wait:
             return Launched(sweep, store.root, _drive(store, sweep, notify, check=check))
@@ -157,7 +184,7 @@ def _drive(
         store, sweep, backend, notify=notify, smoke=smoke, check=check, ending=bring_home
     )
     summary = launcher.run()
-    if not environment.is_needed_later(launched, summary.counts):
+    if not environment.is_needed_later(store, sweep):
         environment.forget(env_file)
         environment.forget(environment.env_file(folder))
     return summary

@@ -1,22 +1,33 @@
 """A sweep stays where its jobs are. A launcher that looks for them in another queue, or on another
 cluster, finds none, takes those that wait for lost, and starts each a second time."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from sweeper.backends import options_of, terms_of
+from sweeper.backends import open_backend, options_of, terms_of
 from sweeper.backends.base import Backend, Placed
-from sweeper.errors import NotFound, StoreError, UsageError
+from sweeper.errors import (
+    EnvironmentFailure,
+    NotFound,
+    StoreError,
+    SweeperError,
+    Unreachable,
+    UsageError,
+)
 from sweeper.states import OPEN, State, cancel_asked, fold
 from sweeper.store.documents import read_json
 from sweeper.store.files import Store
-from sweeper.store.layout import Layout
+from sweeper.store.layout import Layout, token
 from sweeper.store.sweeps import read_events, read_plan
 
 __all__ = ["moved_from", "place_of", "stay"]
 
 _NAMED = 3
+_ANSWER_SECONDS = 20.0
+"""AWS Batch does not believe a listing without a job before it has looked for some 15 s."""
+_CANCEL = "`sweeper cancel` them, launch, and `sweeper retry` them"
 
 
 def place_of(backend: Backend) -> dict[str, str]:
@@ -26,19 +37,35 @@ def place_of(backend: Backend) -> dict[str, str]:
 
 def stay(store: Store, sweep: str, place: Mapping[str, str]) -> None:
     """See that no job of the sweep may wait or be at work elsewhere than at `place`. One that a
-    user has cancelled may: should it start, its worker finds the request. Raises `UsageError`."""
+    user has cancelled may: should it start, its worker finds the request. Of runs that may or may
+    not have been submitted the earlier place is asked. Raises `UsageError`."""
     try:
         plan = read_plan(store, sweep)
     except NotFound:
         return  # it was never launched
-    before = moved_from(store, sweep, plan, place)
-    left = [] if before is None else _with_a_job(store, sweep, plan)
-    if left:
-        more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+    before = _place_before(store, sweep, plan)
+    if _is_part(before, place):
+        return
+    there, here = _shown(before), _shown(place)
+    submitted, opened = _left(store, sweep, plan)
+    unknown: Exception | None = None
+    if opened:
+        try:
+            found = _asked(_backend_before(store, sweep, plan, before), list(opened))
+            submitted += [name for job, name in opened.items() if job in found]
+        except SweeperError as error:
+            unknown = error
+    if submitted:
         raise UsageError(
-            f"{sweep}: runs that were submitted to {before} are not over, and a launch to "
-            f"{_shown(place)} would not find their jobs: launch with the earlier setting, or "
-            f"`sweeper cancel` them first ({', '.join(left[:_NAMED])}{more})"
+            f"{sweep}: runs that were submitted to {there} are not over, and a launch to {here} "
+            f"would not find their jobs: launch with the earlier setting, or {_CANCEL} "
+            f"({_some(submitted)})"
+        )
+    if unknown is not None:
+        raise UsageError(
+            f"{sweep}: whether {there} has jobs of runs that are not over cannot be told "
+            f"({unknown}), and a launch to {here} would not find them: launch again when it can "
+            f"be, or {_CANCEL} ({_some(list(opened.values()))})"
         )
 
 
@@ -46,28 +73,72 @@ def moved_from(
     store: Store, sweep: str, plan: Mapping[str, Any], place: Mapping[str, str]
 ) -> str | None:
     """Where the sweep with this plan was submitted to, for people, where that is not `place`."""
+    before = _place_before(store, sweep, plan)
+    return None if _is_part(before, place) else _shown(before)
+
+
+def _place_before(store: Store, sweep: str, plan: Mapping[str, Any]) -> Mapping[str, str]:
+    """Where the sweep with this plan was submitted to."""
     before: dict[str, str] = {"backend": plan["launch"]["backend"]}
     with suppress(NotFound, StoreError):  # one that is damaged is written anew
         before = read_json(store, Layout(sweep).service).get("place") or before
-    if all(place.get(key, value) == value for key, value in before.items()):
-        return None
-    return _shown(before)
+    return before
 
 
-def _with_a_job(store: Store, sweep: str, plan: Mapping[str, Any]) -> list[str]:
-    """The names of the runs that may have a job, and are not to be stopped."""
+def _is_part(before: Mapping[str, str], place: Mapping[str, str]) -> bool:
+    return all(place.get(key, value) == value for key, value in before.items())
+
+
+def _backend_before(
+    store: Store, sweep: str, plan: Mapping[str, Any], before: Mapping[str, str]
+) -> Backend:
+    """What the sweep was submitted to, to be asked. Raises `EnvironmentFailure` where another place
+    goes by its name from here."""
+    launch = plan["launch"]
+    folder = f"{store.root}/{sweep}"
+    backend = open_backend(launch["backend"], sweep, folder, options_of(launch))
+    if not _is_part(before, place_of(backend)):
+        raise EnvironmentFailure("it is out of reach from here")
+    return backend
+
+
+def _asked(backend: Backend, tokens: Sequence[str]) -> Mapping[str, str]:
+    """What it finds of `tokens`. One that does not believe its own answer yet gets the time."""
+    deadline = time.monotonic() + _ANSWER_SECONDS
+    while True:
+        try:
+            return backend.find(tokens)
+        except Unreachable:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(1.0)
+
+
+def _left(store: Store, sweep: str, plan: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
+    """Of the runs that are not to be stopped: the names of those that were submitted and are not
+    over; token -> name of those that were opened, so that only the backend knows."""
     launch = plan["launch"]
     # What was preempted waits in the queue again where the backend restarts jobs by itself.
     restarted = terms_of(str(launch["backend"]), options_of(launch)).restarts is not None
     counted = {*OPEN, State.PREEMPTED} if restarted else OPEN
     events = read_events(store, sweep)
-    found: list[str] = []
+    submitted: list[str] = []
+    opened: dict[str, str] = {}
     for run in plan["runs"]:
         happened = events.get(run["id"], set())
         state = fold(happened)
-        if (state.state in counted or state.unacknowledged) and not cancel_asked(happened):
-            found.append(run["name"])
-    return found
+        if cancel_asked(happened):
+            continue
+        if state.state in counted:
+            submitted.append(run["name"])
+        elif state.unacknowledged:
+            opened[token(run["id"], state.opened)] = run["name"]
+    return submitted, opened
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{', '.join(names[:_NAMED])}{more}"
 
 
 def _shown(place: Mapping[str, str]) -> str:

@@ -12,6 +12,7 @@ the submission can do no harm: both meant the same attempt, and of two workers o
 
 import contextlib
 import json
+import math
 import os
 import threading
 import time
@@ -22,7 +23,7 @@ from sweeper.errors import AlreadyExists, AnotherLauncher, NotFound, StoreError
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
 
-__all__ = ["BEAT_SECONDS", "LEASE_SECONDS", "holding_lease", "is_leased"]
+__all__ = ["BEAT_SECONDS", "LEASE_SECONDS", "holding_lease", "is_alive", "is_leased"]
 
 LEASE_SECONDS = 30.0
 BEAT_SECONDS = 5.0
@@ -60,9 +61,11 @@ def _is_over(store: Store, sweep: str, held: _Held, clock: Callable[[], float]) 
     return clock() - before[1] > LEASE_SECONDS or _died_here(store, sweep, held)
 
 
-def _is_alive(store: Store, sweep: str) -> bool:
-    """Whether its beat has changed before our eyes."""
-    return _seen[store.root, sweep][2]
+def is_alive(store: Store, sweep: str, since: float = -math.inf) -> bool:
+    """Whether the beat of who holds the sweep has changed before our eyes: those of `is_leased`,
+    `since` a moment by its clock."""
+    _, changed, before_us = _seen[store.root, sweep]
+    return before_us and changed >= since
 
 
 @contextlib.contextmanager
@@ -84,7 +87,7 @@ def holding_lease(
         if free:
             if _take(store, sweep, held.epoch + 1):
                 break
-        elif clock() > deadline and _is_alive(store, sweep):
+        elif clock() > deadline and is_alive(store, sweep):
             raise AnotherLauncher.at_work(sweep, store.root)
         sleep(_LOOK_SECONDS)
     lease = _Lease(store, sweep, held.epoch + 1, clock)

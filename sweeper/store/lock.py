@@ -11,7 +11,7 @@ from sweeper.errors import AnotherLauncher, StoreError
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
 
-__all__ = ["PATIENCE_SECONDS", "holding_sweep", "is_held"]
+__all__ = ["PATIENCE_SECONDS", "holding_sweep", "is_alive", "is_held"]
 
 PATIENCE_SECONDS = 0.5
 """Whoever looks whether the lock is held has it himself for an instant."""
@@ -63,6 +63,16 @@ def is_held(store: Store, sweep: str) -> bool:
         return not _try(descriptor, fcntl.LOCK_SH)
     finally:
         os.close(descriptor)
+
+
+def is_alive(store: Store, sweep: str, since: float) -> bool:
+    """Whether who holds the sweep, by `is_held`, is known to have lived at `since` or after, by the
+    monotonic clock. The kernel holds no lock for a process that is dead."""
+    if store.local_path("") is not None:
+        return True
+    from sweeper.store import lease
+
+    return lease.is_alive(store, sweep, since)
 
 
 def _ours() -> None:

@@ -12,7 +12,11 @@ from sweeper.store.documents import SCHEMA, encode, timestamp
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
 
-__all__ = ["Happened", "Requested", "request_cancel", "request_retry"]
+__all__ = ["OPENED", "Happened", "Requested", "asked_again", "request_cancel", "request_retry"]
+
+OPENED = "opened already, and no job is known of: a launcher looks for one, and else submits"
+"""Of runs whose next attempt is on record, and nothing more: there is nothing left to ask."""
+_ASKED = "asked for"
 
 Happened = set[tuple[int, Event]]
 """What has happened to a run: attempts and events."""
@@ -48,19 +52,28 @@ def request_cancel(
     return Requested(run, True, "cancelled")
 
 
-def request_retry(store: Store, sweep: str, run: str, happened: Happened) -> Requested:
-    """Ask for another attempt of a run that has ended without success."""
+def asked_again(run: str, happened: Happened) -> Requested:
+    """What it would come to, to ask for another attempt of a run."""
     state = fold(happened)
     if state.state is State.SUCCEEDED:
         return Requested(run, False, "succeeded already")
-    if state.state in OPEN or state.unacknowledged:
-        word = "being cancelled: retry them when they have ended"
-        return Requested(run, False, word if cancel_asked(happened) else "still at work")
-    if retry_asked(happened):
-        return Requested(run, True, "asked for already")
-    last = max((n for n, event in happened if event is Event.CANCEL), default=0)
-    _request(store, sweep, run, max(state.opened, last, 1), Event.RETRY, happened, None)
-    return Requested(run, True, "asked for")
+    if (state.state in OPEN or state.unacknowledged) and cancel_asked(happened):
+        return Requested(run, False, "being cancelled: retry them when they have ended")
+    if state.state in OPEN:
+        return Requested(run, False, "still at work")
+    if state.unacknowledged:
+        return Requested(run, True, OPENED)
+    return Requested(run, True, "asked for already" if retry_asked(happened) else _ASKED)
+
+
+def request_retry(store: Store, sweep: str, run: str, happened: Happened) -> Requested:
+    """Ask for another attempt of a run that has ended without success."""
+    request = asked_again(run, happened)
+    if request.why == _ASKED:
+        last = max((n for n, event in happened if event is Event.CANCEL), default=0)
+        attempt = max(fold(happened).opened, last, 1)
+        _request(store, sweep, run, attempt, Event.RETRY, happened, None)
+    return request
 
 
 def _request(

@@ -10,7 +10,7 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper.errors import (
     AnotherLauncher,
@@ -18,22 +18,31 @@ from sweeper.errors import (
     NotFound,
     UsageError,
 )
-from sweeper.states import OPEN, Event, State, fold, wants_attempt
+from sweeper.states import OPEN, State, fold, wants_attempt
 from sweeper.store.documents import SCHEMA
 from sweeper.store.files import Store, default_root
 from sweeper.store.layout import Layout
-from sweeper.store.requests import Happened, Requested, request_cancel, request_retry
-from sweeper.store.sweeps import Events, read_events, read_plan
+from sweeper.store.requests import (
+    OPENED,
+    Happened,
+    Requested,
+    asked_again,
+    request_cancel,
+    request_retry,
+)
+from sweeper.store.sweeps import read_events, read_plan
 from sweeper.terminal import print_json, warn
 
 if TYPE_CHECKING:
+    from sweeper.launcher.start import Ready
     from sweeper.records.runs import RecordedRun, Sweep
 
 __all__ = ["cancel", "cancel_runs", "request_cancel", "request_retry", "retry", "retry_runs"]
 
 _POLL_SECONDS = 0.5
-_STOP_SECONDS = 45.0
-"""What a launcher takes to notice, and a worker beyond its grace, at most."""
+_STOP_SECONDS = 75.0
+"""What a launcher takes to notice, at most, which may wait a minute for sbatch; and a worker beyond
+its grace."""
 _TAKE_OVER_SECONDS = 3.0
 
 
@@ -141,6 +150,8 @@ def _forget_environment(store: Store, sweep: str, retries: int) -> None:
         wanted = not run.get("retired") and wants_attempt(happened, retries)
         if wanted or state.state in OPEN or state.unacknowledged:
             return
+    if environment.is_needed_later(store, sweep):
+        return
     with suppress(NotFound):
         path: str | None = read_json(store, Layout(sweep).service)["env_file"]
         if path is not None:
@@ -181,23 +192,23 @@ def retry(arguments: Namespace) -> int:
         failed = (State.FAILED, State.LOST, State.PREEMPTED)
         runs = [run for run in runs if run.state in failed]
     _refuse(sweep, runs, arguments.runs)
-    events = read_events(sweep.store, sweep.name)
-    done = [request_retry(sweep.store, sweep.name, r.id, events.get(r.id, set())) for r in runs]
-    for why, count in Counter(request.why for request in done if not request.asked).items():
+    asked = _ask_again(sweep, [run.id for run in runs])
+    told = [request.why for request in asked.done if not request.asked or request.why == OPENED]
+    for why, count in Counter(told).items():
         warn(f"{count} {why}")
-    asked = sum(request.asked for request in done)
-    print(f"{sweep.name}: {asked} runs to start again", flush=True)
-    if not asked:
+    print(f"{sweep.name}: {asked.again} runs to start again", flush=True)
+    if not asked.again:
         if not runs:
             warn("none has failed; what was cancelled is named, or chosen by --state cancelled")
         return 0
     _tell_code(sweep, warn)
-    if _taken_up(sweep.store, sweep.name, events):
+    if _taken_up(sweep.store, sweep.name):
         print("the launcher at work on the sweep takes them up")
         return 0
     try:
         with showing(sweep.name, sweep.root, plain=arguments.plain) as notify:
-            launched = go_on(sweep.store, sweep.name, wait=arguments.wait, notify=notify)
+            wait, known = arguments.wait, asked.ready
+            launched = go_on(sweep.store, sweep.name, wait=wait, notify=notify, known=known)
     except KeyboardInterrupt:
         warn("interrupted; what runs goes on")
         return 130
@@ -224,13 +235,37 @@ def retry_runs(
     at work, else one that is started and left to itself. Raises as `launch` does."""
     from sweeper.launcher.start import go_on
 
-    events = read_events(sweep.store, sweep.name)
-    done = [request_retry(sweep.store, sweep.name, run, events.get(run, set())) for run in runs]
-    if any(request.asked for request in done):
+    asked = _ask_again(sweep, runs)
+    if asked.again:
         _tell_code(sweep, tell)
-        if not _taken_up(sweep.store, sweep.name, events):
-            go_on(sweep.store, sweep.name, wait=False, notify=lambda _: None)
-    return done
+        if not _taken_up(sweep.store, sweep.name):
+            go_on(sweep.store, sweep.name, wait=False, known=asked.ready)
+    return asked.done
+
+
+class _Asked(NamedTuple):
+    """What was asked of runs; `ready` where no launcher was at work that could take it up."""
+
+    done: list[Requested]
+    ready: "Ready | None"
+
+    @property
+    def again(self) -> int:
+        """Runs that are to be started again."""
+        return sum(request.asked for request in self.done)
+
+
+def _ask_again(sweep: "Sweep", runs: Sequence[str]) -> _Asked:
+    """Put on record that these runs are to be started again, once that is known to be possible: a
+    backend that will not have their jobs says so before. Raises as `launch` does."""
+    from sweeper.launcher.start import ready
+    from sweeper.store.lock import is_held
+
+    store, events = sweep.store, read_events(sweep.store, sweep.name)
+    happened = {run: events.get(run, set()) for run in runs}
+    some = any(asked_again(run, found).asked for run, found in happened.items())
+    known = ready(store, sweep.name) if some and not is_held(store, sweep.name) else None
+    return _Asked([request_retry(store, sweep.name, *each) for each in happened.items()], known)
 
 
 def _tell_code(sweep: "Sweep", tell: Callable[[str], None]) -> None:
@@ -252,27 +287,18 @@ def _tell_code(sweep: "Sweep", tell: Callable[[str], None]) -> None:
         snapshot.relink(kept)
 
 
-def _taken_up(store: Store, sweep: str, before: Events) -> bool:
+def _taken_up(store: Store, sweep: str) -> bool:
     """Whether a launcher is at work that will see the requests, which are on record: one that is
     just about to end may have looked before. Where the store is elsewhere it may also be dead, and
-    take its time to end: only an attempt that is not among the events `before` shows that it is
-    at work."""
-    from sweeper.store.lease import LEASE_SECONDS
-    from sweeper.store.lock import is_held
+    take its time to end: only a beat shows that it is at work."""
+    from sweeper.store.lock import is_alive, is_held
 
-    here = store.local_path("") is not None
-    deadline = time.monotonic() + _TAKE_OVER_SECONDS + (0.0 if here else LEASE_SECONDS)
-    while time.monotonic() < deadline:
-        if not is_held(store, sweep):
-            return False
-        if not here and _opened(read_events(store, sweep)) > _opened(before):
+    began = time.monotonic()
+    while is_held(store, sweep):
+        if time.monotonic() - began > _TAKE_OVER_SECONDS and is_alive(store, sweep, began):
             return True
-        time.sleep(0.1 if here else _POLL_SECONDS)
-    return True
-
-
-def _opened(events: Events) -> int:
-    return sum(event is Event.INTENT for happened in events.values() for _, event in happened)
+        time.sleep(0.1 if store.local_path("") is not None else _POLL_SECONDS)
+    return False
 
 
 def _chosen(arguments: Namespace) -> "tuple[Sweep, list[RecordedRun]]":

@@ -287,6 +287,37 @@ def test_a_low_disk_is_said_once_for_a_machine(scene: Scene) -> None:
         assert alarms(scene.store, "s") == [alarm]
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_low_disk_is_said_again_once_that_attempt_is_over(
+    make_scene: Any, *, restarted: bool
+) -> None:
+    """Of another run there, and of the same when it is tried again: what was said of an attempt
+    before is not shown of it."""
+    scene = make_scene(2, retries=1)
+    first, second = scene.ids
+    full = {"disk_free_bytes": 10**8}
+    scene.step()
+    for run in scene.ids:
+        scene.worker(run, 1, Event.CLAIMED, host="node7")
+        scene.beat(run, host="node7", machine=full)
+        scene.step(2.5)
+    said = {(first, 1)}
+    assert {(a.run, a.attempt) for a in alarms(scene.store, "s")} == said
+    for ended, attempt, told in ((first, 1, (second, 1)), (second, 1, (first, 2))):
+        scene.worker(ended, attempt, Event.PREEMPTED, reason="terminated")
+        scene.backend.end(f"{ended}-a{attempt}")
+        scene.step(0.5)
+        scene.launcher = scene.new_launcher() if restarted else scene.launcher
+        scene.step(2.5)
+        scene.worker(ended, attempt + 1, Event.CLAIMED, host="node7")
+        scene.beat(ended, attempt + 1, host="node7", machine=full)
+        scene.step(2.5)
+        lines = scene.step(2.5).alarms
+        said.add(told)
+        assert {(a.run, a.attempt) for a in alarms(scene.store, "s")} == said
+    assert lines[-1].startswith("alarm: x=0 (attempt 2): disk: 0.1 GB are free")
+
+
 def test_an_alarm_that_cannot_be_said_holds_up_no_other(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,6 +350,32 @@ def test_paused_is_observed_and_is_not_stalled(scene: Scene) -> None:
     said = scene.observed()["observed"][scene.ids[0]]
     assert said == "paused: rate limit since 12:00:03Z"
     assert alarms(scene.store, "s") == []
+
+
+def test_stalled_is_observed_as_often_as_it_is_so_and_said_once(scene: Scene) -> None:
+    running(scene)
+    run = scene.ids[0]
+    path = f"{scene.layout.log_path(run, 1)}/metrics.jsonl"
+    pause = {"paused": {"reason": "rate_limit", "since": "2026-01-01T12:00:03Z"}}
+
+    def seen(seconds: float, **beat: Any) -> str | None:
+        scene.beat(run, **beat)
+        scene.step(seconds)
+        scene.step(0.5)  # what is seen in a step is told in the next
+        return scene.observed()["observed"].get(run)
+
+    for wait in (40, 2000):
+        for _ in range(3):
+            scene.store.append(path, b'{"step": 0, "loss": 1.0}\n')
+            assert seen(3.0) is None
+        assert seen(wait) == "stalled"
+        scene.step(0.5)  # no look is due
+        assert scene.observed()["observed"][run] == "stalled"
+    assert seen(3.0, **pause) == "paused: rate limit since 12:00:03Z"
+    assert [alarm.rule for alarm in alarms(scene.store, "s")] == ["stalled"]
+    scene.worker(run, 1, Event.FAILED, reason="error")
+    scene.step(0.5)
+    assert run not in scene.observed()["observed"]
 
 
 def test_a_launcher_that_only_stops_runs_raises_no_alarm(scene: Scene) -> None:

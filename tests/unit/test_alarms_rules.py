@@ -292,6 +292,15 @@ def test_thresholds_in_force() -> None:
     assert set(resolve()) == set(RULES)
 
 
+@pytest.mark.parametrize(("rule", "key"), [("length", LENGTH), ("collapse", REWARD)])
+def test_more_steps_than_two_stretches_take_count_as_the_most(rule: str, key: str) -> None:
+    """As a plan has them that was recorded when they were allowed."""
+    assert resolve({rule: {"steps": 50}})[rule]["steps"] == WINDOW // 2
+    good, bad = (4.0, 400.0) if rule == "length" else (1.0, 0.0)
+    rows = [{key: good if step < 60 else bad} for step in range(120)]
+    assert rule in run(rows, given={rule: {"steps": 50}})
+
+
 def test_keys_are_known_by_name() -> None:
     assert role_of("loss", ["lr", "train/loss", "test/loss"]) == "train/loss"
     assert role_of("loss", ["test/nll", "eval_loss"]) is None

@@ -175,6 +175,29 @@ def test_stalled_by_its_own_pace_and_never_while_paused(folder: Folder) -> None:
     assert found[0].evidence.bound == 50
 
 
+def test_who_stands_still_is_known_whether_it_was_said_or_not(folder: Folder) -> None:
+    watcher, key = folder.watcher(), ("r", 1)
+    for step in range(4):
+        folder.write(rows(step))
+        watcher.look([Seen("r", 1, True)])
+        folder.now += 5
+    said: list[str] = []
+    for wait in (51, 600):  # the first standstill is the longest step from then on
+        folder.now += wait
+        for quiet, stalled in ((0.0, {key}), (61.0, set[tuple[str, int]]()), (0.0, {key})):
+            said += [f.rule for f in watcher.look([Seen("r", 1, True, quiet)])[0]]
+            assert watcher.stalled == stalled
+        folder.write(rows(9))
+        watcher.look([Seen("r", 1, True)])
+        assert watcher.stalled == set()
+    assert said == ["stalled"]
+    off = folder.watcher(stalled=None)
+    off.look([Seen("r", 1, True)])
+    folder.now += 1e6
+    off.look([Seen("r", 1, True)])
+    assert off.stalled == set()
+
+
 @pytest.mark.parametrize(
     ("last", "seconds"), [({"progress": 1.0}, 600), ({"progress": 57.0}, 0), ({}, 0)]
 )

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sweeper.backends.base import JobStatus
-from sweeper.errors import EnvironmentFailure, StoreError
+from sweeper.errors import EnvironmentFailure, StoreError, Unreachable
 from sweeper.launcher.loop import SETTLE_SECONDS, Launcher, Summary
 from sweeper.states import Event, State
 from sweeper.store.documents import encode, read_json
@@ -228,6 +228,18 @@ def test_lost_takes_an_expired_lease_and_an_absent_job(scene: Scene) -> None:
     assert (1, Event.LOST) in read_events(scene.store, "s")[run]
 
 
+def test_who_starts_nothing_calls_nothing_lost(scene: Scene) -> None:
+    """A `sweeper cancel` of another run, from where the jobs of this one are not known."""
+    run = scene.ids[0]
+    scene.step()
+    scene.backend.lose(token(run, 1))
+    scene.launcher = scene.new_launcher(starting=False)
+    scene.step()
+    scene.step(2 * LEASE)
+    assert scene.states()[0] is State.SUBMITTED
+    assert scene.observed()["observed"][run] == "stale"
+
+
 def test_a_silent_worker_whose_job_runs_is_stale_and_not_lost(scene: Scene) -> None:
     run = scene.ids[0]
     scene.step()
@@ -250,6 +262,59 @@ def test_an_unreachable_backend_changes_no_state(scene: Scene) -> None:
     for _ in range(5):
         assert scene.step(10 * LEASE).unreachable == "fake: no answer"
     assert scene.states() == [State.RUNNING, State.RUNNING, State.PLANNED]
+
+
+def _silent(monkeypatch: pytest.MonkeyPatch, scene: Scene, method: str) -> None:
+    def refuse(tokens: Any) -> None:
+        raise Unreachable(f"fake: {method}: not authorized")
+
+    monkeypatch.setattr(scene.backend, method, refuse)
+
+
+def test_a_job_that_cannot_be_stopped_holds_nothing_up(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = scene.ids
+    scene.step()
+    _silent(monkeypatch, scene, "cancel")
+    scene.worker(first, 1, Event.CANCEL)
+    scene.finish(second)
+    assert scene.step().unreachable == "fake: cancel: not authorized"
+    assert scene.backend.submitted[2:] == [token(third, 1)]
+    assert scene.observed()["unreachable"] == "fake: cancel: not authorized"
+    monkeypatch.undo()
+    for _ in range(2):
+        assert scene.step().unreachable is None
+    assert scene.backend.cancelled == [token(first, 1)]
+
+
+def test_a_job_that_cannot_be_looked_for_holds_up_no_others_but_keeps_its_place(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = scene.ids
+    scene.worker(first, 1, Event.INTENT)
+    _silent(monkeypatch, scene, "find")
+    for _ in range(3):
+        assert scene.step().unreachable == "fake: find: not authorized"
+    assert scene.backend.submitted == [token(second, 1)]
+    assert not scene.events(third)
+    monkeypatch.undo()
+    assert scene.step().unreachable is None
+    assert scene.backend.submitted == [token(second, 1), token(first, 1)]
+
+
+def test_nothing_is_started_unseen_but_what_can_be_stopped_is(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where what has ended is not known: the accounting of Slurm is down, say."""
+    first, second, third = scene.ids
+    scene.step()
+    _silent(monkeypatch, scene, "poll")
+    scene.worker(first, 1, Event.CANCEL)
+    scene.finish(second)
+    assert scene.step().unreachable == "fake: poll: not authorized"
+    assert scene.backend.cancelled == [token(first, 1)]
+    assert not scene.events(third)
 
 
 def test_why_a_launcher_gave_up_can_be_read_until_the_next(

@@ -8,6 +8,7 @@ import pytest
 from sweeper.backends.aws_batch import AwsBatchBackend
 from sweeper.backends.aws_batch_client import Aws
 from sweeper.backends.aws_batch_options import Options
+from sweeper.backends.base import JobState, JobStatus
 from sweeper.backends.slurm import SlurmBackend
 from sweeper.backends.slurm_commands import Slurm
 from sweeper.backends.terms import Terms
@@ -15,6 +16,7 @@ from sweeper.errors import UsageError
 from sweeper.launcher import environment, recording, staying
 from sweeper.launcher.staying import place_of, stay
 from sweeper.states import Event
+from sweeper.store.layout import token
 from sweeper.testing import FakeBackend
 
 HERE = {"backend": "fake", "cluster": "one"}
@@ -29,9 +31,7 @@ class Clustered(FakeBackend):
 
 
 @pytest.fixture
-def launched(
-    make_scene: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., None]:
+def launched(make_scene: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """`launched(*events)`: a sweep that was launched to `HERE`; the events of its first attempt.
     Gives the scene, and what launches it again to a place."""
     monkeypatch.setattr(environment, "write", lambda *_: "environment.json")
@@ -56,9 +56,7 @@ def test_a_place_has_a_name() -> None:
     assert place_of(FakeBackend()) == {"backend": "fake"}
 
 
-@pytest.mark.parametrize(
-    "events", [(Event.INTENT,), (Event.INTENT, Event.SUBMITTED), (Event.INTENT, Event.CLAIMED)]
-)
+@pytest.mark.parametrize("events", [(Event.INTENT, Event.SUBMITTED), (Event.INTENT, Event.CLAIMED)])
 def test_a_launch_elsewhere_is_refused_while_jobs_may_wait(
     launched: Any, events: tuple[Event, ...]
 ) -> None:
@@ -66,8 +64,8 @@ def test_a_launch_elsewhere_is_refused_while_jobs_may_wait(
     again(HERE)
     said = (
         r"s: runs that were submitted to fake \(cluster one\) are not over, .* fake \(cluster two\)"
-        r" .*: launch with the earlier setting, or `sweeper cancel` them first "
-        r"\(x=0, x=1, x=2 and 2 more\)"
+        r" .*: launch with the earlier setting, or `sweeper cancel` them, launch, and "
+        r"`sweeper retry` them \(x=0, x=1, x=2 and 2 more\)"
     )
     with pytest.raises(UsageError, match=said) as caught:
         again(THERE)
@@ -92,6 +90,38 @@ def test_it_goes_where_it_likes_when_none_does(launched: Any, events: tuple[Even
     again(THERE)
     scene.worker(scene.ids[0], 2, Event.SUBMITTED)
     with pytest.raises(UsageError, match=r"submitted to fake \(cluster two\)"):
+        again(HERE)
+
+
+def test_the_earlier_place_is_asked_for_what_was_perhaps_submitted(
+    launched: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A submission that was refused leaves runs that are opened, and no jobs."""
+    scene, again = launched(Event.INTENT)
+    backend = Clustered()
+    asked: list[object] = []
+
+    def opened(*given: object) -> Clustered:
+        asked.append(given[:2])
+        return backend
+
+    monkeypatch.setattr(staying, "open_backend", opened)
+    now = [0.0]
+    monkeypatch.setattr(staying.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(staying.time, "sleep", lambda s: now.__setitem__(0, now[0] + s))
+    backend.reachable = False
+    with pytest.raises(UsageError, match=r"whether fake \(cluster one\) has jobs .* \(fake: no an"):
+        again(THERE)
+    assert now[0] > 15  # what AWS Batch takes until it believes a listing
+    backend.reachable = True
+    backend.jobs[token(scene.ids[1], 1)] = JobStatus(JobState.PENDING)
+    with pytest.raises(UsageError, match=r"submitted to fake \(cluster one\) .* \(x=1\)$"):
+        again(THERE)
+    backend.jobs.clear()
+    again(THERE)
+    assert asked == [("fake", "s")] * 3
+    # From here it is the cluster one that goes by that name.
+    with pytest.raises(UsageError, match=r"whether fake \(cluster two\) .* \(it is out of reach"):
         again(HERE)
 
 

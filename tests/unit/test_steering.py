@@ -6,13 +6,15 @@ from typing import Any
 import pytest
 
 from sweeper import backends
-from sweeper.errors import NotFound, UsageError
+from sweeper.errors import EnvironmentFailure, NotFound, UsageError
+from sweeper.launcher import start
 from sweeper.records.runs import Sweep
 from sweeper.records.selecting import pick
 from sweeper.states import Event, State, cancel_asked, fold, retry_asked, wants_attempt
-from sweeper.store import lock
+from sweeper.store import lease, lock
 from sweeper.store.documents import encode
 from sweeper.store.layout import token
+from sweeper.store.requests import OPENED
 from sweeper.verbs import steering
 from sweeper.verbs.steering import cancel_runs, request_cancel, request_retry
 
@@ -236,26 +238,95 @@ def test_cancelling_some_leaves_the_environment_to_the_others(
     assert not kept.exists()
 
 
-def test_a_launcher_elsewhere_shows_that_it_is_at_work_by_what_it_opens(
+def test_a_launcher_elsewhere_shows_that_it_is_at_work_by_its_beat(
     make_scene: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that died on another machine holds the sweep until its lease has run out."""
-    scene = make_scene(3)
+    """One that died on another machine holds the sweep until its lease has run out; one that is
+    at work, and has no room for another run, opens none."""
+    scene = make_scene(1)
+    now, beats = [100.0], [True]
     monkeypatch.setattr(scene.store, "local_path", lambda _: None)
-    now = [0.0]
     monkeypatch.setattr(steering.time, "monotonic", lambda: now[0])
-    held = [True, True, False]
 
     def sleep(seconds: float) -> None:
-        now[0] += 30 * seconds  # past what a launcher here gets
-        held.pop(0)
+        now[0] += seconds
+        if beats[0] and int(now[0]) % 5 == 0:
+            scene.store.replace("s/launcher/1.beat", b"%d" % now[0])
 
     monkeypatch.setattr(steering.time, "sleep", sleep)
-    monkeypatch.setattr(lock, "is_held", lambda *_: held[0])
-    assert not steering._taken_up(scene.store, "s", {})
-    held[:] = [True, True]
-    scene.worker(scene.ids[0], 1, Event.INTENT)
-    assert steering._taken_up(scene.store, "s", {})
+    monkeypatch.setattr(lease.is_leased, "__kwdefaults__", {"clock": lambda: now[0]})
+    scene.store.replace("s/launcher/1", b'{"host": "another"}')
+    for at_work in (True, False):
+        beats[:] = [at_work]
+        began = now[0]
+        assert steering._taken_up(scene.store, "s") is at_work
+        assert (now[0] - began < lease.LEASE_SECONDS / 2) is at_work
+    assert steering._taken_up(scene.store, "s") is False
+
+
+def _recorded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> tuple[Sweep, list[Any]]:
+    """The scene's sweep as `retry_runs` finds it, and the launches that it comes to."""
+    launches: list[Any] = []
+    monkeypatch.setattr(start, "open_backend", lambda *_: scene.backend)
+    monkeypatch.setattr(start, "go_on", lambda *_, **given: launches.append(given["known"]))
+    return Sweep(scene.store, "s"), launches
+
+
+def test_a_retry_that_a_backend_will_not_have_is_not_on_record(
+    make_scene: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = make_scene(2)
+    first, second = scene.ids
+    scene.finish(first, event=Event.FAILED)
+    scene.finish(second)
+    sweep, launches = _recorded(scene, monkeypatch)
+    asked: list[Any] = []
+
+    def refuse(resources: Any) -> None:
+        asked.append(resources)
+        raise EnvironmentFailure("fake: there is no such definition")
+
+    monkeypatch.setattr(scene.backend, "preflight", refuse, raising=False)
+    with pytest.raises(EnvironmentFailure, match="no such definition"):
+        steering.retry_runs(sweep, scene.ids)
+    assert not retry_asked(scene.events(first))
+    steering.retry_runs(sweep, [second])  # nothing is asked: nothing is tried
+    assert asked == [[{}]]
+    assert launches == []
+
+
+def test_a_retry_goes_on_with_what_was_opened_and_perhaps_submitted(
+    make_scene: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a launcher whose submission was refused."""
+    scene = make_scene(2)
+    first, second = scene.ids
+    for run in scene.ids:
+        scene.worker(run, 1, Event.CLAIMED)
+        scene.worker(run, 1, Event.FAILED)
+        scene.worker(run, 2, Event.INTENT)
+    scene.worker(second, 2, Event.CANCEL)
+    sweep, launches = _recorded(scene, monkeypatch)
+    before = scene.events(first)
+    opened, cancelled = steering.retry_runs(sweep, scene.ids)
+    assert (opened.asked, opened.why) == (True, OPENED)
+    assert not cancelled.asked
+    assert scene.events(first) == before
+    (known,) = launches
+    assert known.place == {"backend": "fake"}
+
+
+def test_a_retry_that_a_launcher_takes_up_starts_none(
+    make_scene: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = make_scene(1)
+    scene.finish(scene.ids[0], event=Event.FAILED)
+    sweep, launches = _recorded(scene, monkeypatch)
+    monkeypatch.setattr(steering, "_TAKE_OVER_SECONDS", 0.0)
+    with lock.holding_sweep(scene.store, "s"):
+        assert steering.retry_runs(sweep, scene.ids)[0].asked
+    assert launches == []
+    assert retry_asked(scene.events(scene.ids[0]))
 
 
 def test_which_runs_are_meant(make_scene: Any) -> None:
