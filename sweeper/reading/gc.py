@@ -35,6 +35,8 @@ from sweeper.records.runs import RecordedRun, SweepRun
 from sweeper.registry import Registry
 from sweeper.states import State
 from sweeper.store.files import Store, open_store
+from sweeper.store.lock import is_held
+from sweeper.store.sweeps import find_sweeps
 from sweeper.tables.keeping import cache_folder
 from sweeper.tables.rollouts import summary_files
 from sweeper.terminal import print_json, print_table, warn
@@ -62,7 +64,7 @@ def gc(arguments: Namespace) -> int:
     registry = open_registry(arguments)
     runs = chosen(registry, arguments)
     before = time.time() - arguments.days * 86400
-    found = [*_caches(before), *_snapshots(registry, before), *_of_launchers(before)]
+    found = [*_caches(before), *_snapshots(registry, before), *_of_launchers(registry, before)]
     for root in registry.roots:
         found += _temporaries(root, before)
     found += [waste for run in runs for waste in _left_parts(run)]
@@ -122,16 +124,26 @@ def _snapshots(registry: Registry, before: float) -> Iterator[Waste]:
             yield Waste(folder, "code that no sweep here names", _size(folder))
 
 
-def _of_launchers(before: float) -> Iterator[Waste]:
+def _of_launchers(registry: Registry, before: float) -> Iterator[Waste]:
     from sweeper.launcher.environment import unused
 
     for path in unused():
         with contextlib.suppress(FileNotFoundError):
             yield Waste(path, "the environment of runs that are over", os.path.getsize(path))
+    old: dict[str, int] = {}
     with contextlib.suppress(OSError), os.scandir(os.path.join(home(), "launchers")) as logs:
-        for log in logs:
-            if log.stat().st_mtime < before:
-                yield Waste(log.path, "the log of a launcher that is no more", log.stat().st_size)
+        old = {log.path: log.stat().st_size for log in logs if log.stat().st_mtime < before}
+    # A launcher that has nothing to say for long is at work all the same.
+    for path in sorted(old.keys() - (_logs_in_use(registry) if old else set())):
+        yield Waste(path, "the log of a launcher that is no more", old[path])
+
+
+def _logs_in_use(registry: Registry) -> set[str]:
+    from sweeper.launcher.elsewhere import launcher_log
+
+    stores = [open_store(root) for root in registry.roots if "://" in root]
+    sweeps = [(store, name) for store in stores for name in find_sweeps(store)]
+    return {launcher_log(store, name) for store, name in sweeps if is_held(store, name)}
 
 
 def _temporaries(root: str, before: float) -> Iterator[Waste]:

@@ -62,7 +62,7 @@ def _section(title: str, columns: tuple[str, ...], rows: Any) -> None:
 def _facts(provenance: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """What is known of where a run came from, a line each; `--json` has it whole."""
     for key, value in dotted(provenance):
-        if value in (None, 0, [], {}):
+        if value is None or value in ([], {}):
             continue
         text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
         yield key, text if len(text) <= _FACT else f"{text[: _FACT - 3]}..."

@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sweeper.errors import NotFound
+from sweeper.errors import NotFound, StoreError
 from sweeper.metrics import Row, parse
 from sweeper.records.runs import RecordedRun
 from sweeper.tables.sources import Files, Stamp
@@ -37,6 +37,8 @@ class _Place:
         self.full: str | None = None
         self.stamp: Stamp | None = None
         self.offset = 0
+        self.anew = False
+        """The rows that are told next are all there are of it."""
         self.open(max(len(run.folders()), 1))
 
     def open(self, attempt: int) -> None:
@@ -66,12 +68,14 @@ class Follower:
         self._see(parse_rows=False)
 
     def poll(self) -> list[News]:
-        """What was recorded since the last time (the first: since this was made)."""
+        """What was recorded since the last time (the first: since this was made). What cannot be
+        read is for the next time; raises `StoreError` when there is nothing else to tell."""
         return self._see(parse_rows=True)
 
     def _see(self, *, parse_rows: bool) -> list[News]:
         listings: dict[tuple[str, str], tuple[Files, set[str]]] = {}
         found: list[News] = []
+        trouble: StoreError | OSError | None = None
         for place in self._places:
             run = place.run
             key = (run.root, run.files.prefix)
@@ -79,12 +83,20 @@ class Follower:
                 files = Files(run.store, run.files.prefix)
                 listings[key] = (files, set() if place.is_folder else _folders(files))
             files, folders = listings[key]
-            begun = not place.is_folder and place.next() in folders
             while not place.is_folder and place.next() in folders:
                 place.open(place.attempt + 1)
-            news = _look(place, files, begun, parse_rows)
+                place.anew = True
+            try:
+                news = _look(place, files, parse_rows)
+            except (StoreError, OSError) as error:
+                trouble = trouble or error
+                place.anew |= not parse_rows
+                continue
             if news is not None:
                 found.append(news)
+                place.anew = False
+        if trouble is not None and parse_rows and not found:
+            raise trouble
         return found
 
 
@@ -99,7 +111,7 @@ def _folders(files: Files) -> set[str]:
     return {path[start:].partition("/")[0] for path in files.entries()}
 
 
-def _look(place: _Place, files: Files, again: bool, parse_rows: bool) -> News | None:
+def _look(place: _Place, files: Files, parse_rows: bool) -> News | None:
     if place.full is not None and place.stamp is not None:
         try:
             status = os.stat(place.full)
@@ -114,7 +126,7 @@ def _look(place: _Place, files: Files, again: bool, parse_rows: bool) -> News | 
     if known is not None and (
         source.stamp.size < place.offset or source.stamp.inode != known.inode
     ):
-        place.offset, again = 0, True
+        place.offset, place.anew = 0, True
     # What was there before is not told: the last line's end tells where to go on.
     start = place.offset if parse_rows else max(0, source.stamp.size - _TAIL)
     try:
@@ -127,4 +139,4 @@ def _look(place: _Place, files: Files, again: bool, parse_rows: bool) -> News | 
     place.stamp = stamp
     whole = data[: data.rfind(b"\n") + 1]
     place.offset = start + len(whole)
-    return News(place.run, parse(whole).rows, again) if whole and parse_rows else None
+    return News(place.run, parse(whole).rows, place.anew) if whole and parse_rows else None

@@ -6,11 +6,13 @@ object a line: the first has everything, a later one only the runs and alarms th
 
 import io
 import json
+import re
 import shutil
 import sys
 import time
 from argparse import Namespace
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
@@ -36,12 +38,13 @@ if TYPE_CHECKING:
     from sweeper.alarms import Alarm
     from sweeper.records.runs import RecordedRun, Sweep
 
-__all__ = ["Change", "changes", "follow", "words_of"]
+__all__ = ["Change", "changes", "fitted", "follow", "words_of"]
 
 _SECONDS, _REMOTE_SECONDS = 1.0, 3.0
 _SHARE = 20
 """A look takes at most one part in so many of the time."""
 
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _BELOW = 8
 """Lines of a terminal that are kept for what stands below the table."""
 
@@ -89,11 +92,35 @@ def follow(arguments: Namespace) -> int:
 
 def _draw(sweep: "Sweep", arguments: Namespace) -> None:
     screen = _Screen()
-    rows = shutil.get_terminal_size().lines - _BELOW
+    width, height = shutil.get_terminal_size()
     with redirect_stdout(screen):
-        print_status(sweep, arguments, max(3, min(50, rows)))
-    lines = screen.getvalue().replace("\n", "\x1b[K\n")
-    sys.stdout.write(f"\x1b[H{lines}\x1b[J")
+        print_status(sweep, arguments, max(3, min(50, height - _BELOW)))
+    # The cursor ends up below: with a line more the terminal would scroll.
+    lines = fitted(screen.getvalue().splitlines(), width, max(1, height - 1))
+    text = "".join(f"{line}\x1b[K\n" for line in lines)
+    sys.stdout.write(f"\x1b[H{text}\x1b[J")
+
+
+def fitted(lines: Sequence[str], width: int, height: int) -> list[str]:
+    """What `print_status` has printed, in so many lines of a screen at most: of the table, which
+    ends at the first empty line, what has room above the rest; an alarm in one line."""
+    from rich.cells import chop_cells
+
+    shown: list[str] = []
+    end = 0
+    for line in lines:
+        plain = _COLOUR.sub("", line)
+        if not plain and not end:
+            end = len(shown)
+        parts = chop_cells(plain, width)
+        if len(parts) <= 1:
+            parts = [line]
+        shown += parts[:1] if plain.startswith("alarm: ") else parts
+    below = shown[end:][: height - 1]
+    above = shown[:end]
+    if len(above) + len(below) > height:
+        above = [*above[: height - len(below) - 1], "..."]
+    return [*above, *below]
 
 
 class Change:

@@ -128,7 +128,7 @@ class WatchApp(App[int]):
         glyphs = ASCII if plain_glyphs else UNICODE
         self.desk = Desk(view, glyphs=glyphs, guest=guest is not None)
         self._reader: PageReader | None = None
-        self._place: tuple[str, int] = ("", 0)
+        self._place: object = None
         self.canvas = _Canvas()
         self._pressed = time.monotonic()
         self._looking = False
@@ -179,12 +179,12 @@ class WatchApp(App[int]):
         run = next((run for run in view.runs if run.id == page.run), None)
         if run is None:
             return None
-        if self._reader is None or self._place != (run.id, run.attempt):
+        if self._reader is None or self._place != (run.id, run.attempt, run.state):
             address = link(self._looker.sweep.document, run.id)
             links = () if address is None else (f"W&B: {address}",)
             handle = self._looker.run
             self._reader = PageReader(handle(run.id), view.metric, handle, links)
-            self._place = (run.id, run.attempt)
+            self._place = (run.id, run.attempt, run.state)
         return self._reader.read(best_run(view.runs, run.id))
 
     def _seen(self, view: SweepView | None, data: PageData | None, problem: str) -> None:

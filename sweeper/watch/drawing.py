@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from rich.cells import cell_len
 
+from sweeper.verbs.watching import NOBODY
 from sweeper.watch.arranging import Group, Item
 from sweeper.watch.shapes import (
     ASCII,
@@ -133,10 +134,10 @@ def _troubles(view: SweepView) -> list[Span]:
         parts.append((f"{view.limit} at once, not {view.parallel}", "warn"))
     if view.launcher:
         parts.append(("launcher at work", "dim"))
-    elif view.ended:
-        parts.append(("ended" if not view.counts["planned"] else "no launcher at work", "dim"))
+    elif view.ended and not any(run.wants for run in view.runs):
+        parts.append(("ended", "dim"))
     else:
-        parts.append(("no launcher at work: nothing new is started", "warn"))
+        parts.append((NOBODY, "warn"))
     if view.unreachable:
         parts.append((f"the launcher waits: {harmless(view.unreachable)}", "warn"))
     if view.held:

@@ -1,11 +1,10 @@
 """Looking at a sweep again and again: from its store to a `SweepView`, for the price of what has
 changed. Reads the store and nothing else, so it works from any machine that reaches it."""
 
+import math
 import os
-import re
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from sweeper.alarms.records import Alarm as Recorded
@@ -14,7 +13,7 @@ from sweeper.errors import NotFound, StoreError
 from sweeper.launcher.breaker import last_line
 from sweeper.records.following import Follower
 from sweeper.records.runs import Sweep, SweepRun
-from sweeper.states import OPEN, RunState, State, wants_attempt
+from sweeper.states import OPEN, RunState, State
 from sweeper.store.documents import read_json
 from sweeper.store.files import Store
 from sweeper.store.lock import is_held
@@ -23,7 +22,7 @@ from sweeper.tables.keeping import Folder
 from sweeper.tables.sources import Files
 from sweeper.watch.past import last_row, past_points
 from sweeper.watch.signs import Beat, Beats, States
-from sweeper.watch.timing import Timing, sweep_left
+from sweeper.watch.timing import Timing, by_our_clock, sweep_left
 from sweeper.watch.trails import Trail
 from sweeper.watch.view import (
     Alarm,
@@ -42,7 +41,6 @@ _REMOTE_OUTCOMES = 20
 _PLANNED = RunState(State.PLANNED, 0, 0, None)
 _NO_OBSERVATIONS: Mapping[str, Any] = {"observed": {}}
 _SAID_BYTES = 16_384
-_UTC = re.compile(r"\b(\d\d):(\d\d):\d\dZ")
 
 
 class _Known(NamedTuple):
@@ -52,6 +50,7 @@ class _Known(NamedTuple):
 
     state: RunState
     observed: str
+    wants: bool
     waits: str
     alarms: tuple[Alarm, ...]
     rank: int | None
@@ -91,13 +90,14 @@ class Looker:
         self._ids = [run["id"] for run in self._runs]
         self._launch: dict[str, Any] = document.get("launch") or {}
         self._timing = Timing(document, self._clock, self._wall)
-        self._states = States(self._store, self._layout)
+        self._states = States(self._store, self._layout, self._launch.get("retries") or 0)
         self._beats = Beats(self._store, self._layout, self._clock, self._wall)
         self._followed: set[str] = set()
         self._follower = Follower(() if self._remote else self.sweep.runs)
         self._trails: dict[str, Trail] = {}
         self._loaded: dict[str, int] = {}
         self._pending = dict.fromkeys(self._ids)
+        self._unreadable: dict[str, None] = {}
         self._bodies: dict[str, dict[str, Any]] = {}
         self._unread = dict.fromkeys(self._ids)
         self._alarms: dict[str, Recorded] = {}
@@ -154,16 +154,26 @@ class Looker:
         }
         self._beats.look(opened.items())
         self._follow(opened)
-        for news in self._follower.poll():
+        problems = (self._poll(), self._load(opened))
+        self._read_bodies(opened)
+        alarms = self._read_alarms()
+        return self._make(launcher, observations, alarms)._replace(
+            problem=next(filter(None, problems), "")
+        )
+
+    def _poll(self) -> str:
+        """Take what was recorded since the last look; why that could not be read."""
+        try:
+            found = self._follower.poll()
+        except (StoreError, OSError) as error:
+            return str(error)
+        for news in found:
             if news.again:
                 self._pending[news.run.id] = None
             elif news.run.id in self._trails:
                 self._moves += 1
                 self._trails[news.run.id].add(news.rows)
-        self._load(opened)
-        self._read_bodies(opened)
-        alarms = self._read_alarms()
-        return self._make(launcher, observations, alarms)
+        return ""
 
     def _replanned(self, launcher: object) -> bool:
         """Whether the plan of a remote store was read again: there its stamp is not cheap, but each
@@ -184,8 +194,8 @@ class Looker:
             return
         gone = self._followed - opened.keys()
         self._pending |= dict.fromkeys(gone)
+        self._follower = Follower([self.run(run) for run in opened])
         self._followed = set(opened)
-        self._follower = Follower([self.run(run) for run in self._followed])
 
     def _observations(self) -> Mapping[str, Any]:
         """What the launcher has published; read again when its file has changed."""
@@ -207,51 +217,70 @@ class Looker:
             if one.attempt < self._states.known.get(one.run, _PLANNED).opened:
                 continue
             text = f"{one.message}; {one.advice}" if one.advice else one.message
-            found.setdefault(one.run, []).append(Alarm(one.rule, text, one.step))
+            found.setdefault(one.run, []).append(Alarm(one.rule, by_our_clock(text)))
         return {run: tuple(several) for run, several in found.items()}
 
     # What was there before
 
-    def _load(self, opened: Mapping[str, int]) -> None:
+    def _load(self, opened: Mapping[str, int]) -> str:
         """Read the metrics of runs of which nothing is known yet, those at work first, for as long
-        as a look may take."""
-        if not self._pending:
-            return
+        as a look may take. What cannot be read is for the next look; why not is returned."""
+        self._pending |= self._unreadable
+        self._unreadable = {}
+        problem = ""
         deadline = self._clock() + _LOADING_SECONDS
-        metric = self.sweep.metric or {}
-        name, goal = metric.get("name"), metric.get("goal", "minimize")
         for run in sorted(self._pending, key=lambda run: run not in opened):
             if self._clock() > deadline:
-                return
+                break
             del self._pending[run]
-            trail = Trail(name, goal, metric.get("at", "last"))
-            if run in self._trails:
-                trail.version = self._trails[run].version
-            self._moves += 1
-            opened_now = self._states.known.get(run, _PLANNED).opened
-            self._loaded[run] = opened_now
-            if opened_now:
-                handle = self.run(run)
-                points = () if name is None else past_points(handle, name, self._memory)
-                trail.load(points, last_row(handle))
-            self._trails[run] = trail
+            try:
+                self._load_one(run)
+            except (StoreError, OSError) as error:
+                self._unreadable[run] = None
+                problem = problem or str(error)
+        return problem
+
+    def _load_one(self, run: str) -> None:
+        metric = self.sweep.metric or {}
+        name = metric.get("name")
+        trail = Trail(name, metric.get("goal", "minimize"), metric.get("at", "last"))
+        if run in self._trails:
+            trail.version = self._trails[run].version
+        opened = self._states.known.get(run, _PLANNED).opened
+        if opened:
+            handle = self.run(run)
+            points = () if name is None else past_points(handle, name, self._memory)
+            trail.load(points, last_row(handle))
+        self._moves += 1
+        self._loaded[run] = opened
+        self._trails[run] = trail
 
     def _read_bodies(self, opened: Mapping[str, int]) -> None:
         """What the events say beside their names: when attempts began, how they ended. All of it
-        where that is quick; on a remote store those of what is shown first."""
-        budget = _REMOTE_OUTCOMES if self._remote else len(self._unread)
+        where that is quick; on a remote store those of what is shown first. What cannot be read is
+        for the next look."""
+        budget = _REMOTE_OUTCOMES if self._remote else math.inf
         for run in sorted(self._unread, key=lambda run: run not in opened):
             if budget <= 0:
                 return
             del self._unread[run]
             state = self._states.known.get(run)
             if state is not None and state.event is not None:
-                budget -= 1
-                self._bodies[run] = read_outcome(self._store, self._name, run, state)
-                if state.state is State.FAILED:
-                    budget -= 1
-                    tail = self.run(run).log_tail(limit=_SAID_BYTES)
-                    self._bodies[run]["said"] = last_line("\n".join(tail).encode())
+                budget -= 2 if state.state is State.FAILED else 1
+                try:
+                    self._bodies[run] = read_outcome(self._store, self._name, run, state)
+                    if state.state is State.FAILED:
+                        self._bodies[run]["said"] = self._said(run)
+                except (StoreError, OSError):
+                    self._unread[run] = None
+
+    def _said(self, run: str) -> str:
+        """The last line that a run has printed."""
+        try:
+            tail = self.run(run).log_tail(limit=_SAID_BYTES)
+        except NotFound:
+            return ""
+        return last_line("\n".join(tail).encode())
 
     # From what is known to what is shown
 
@@ -282,8 +311,8 @@ class Looker:
             launcher=launcher,
             parallel=int(self._launch.get("max_parallel") or 1),
             limit=limit,
-            held=str(observations.get("held") or ""),
-            unreachable=str(observations.get("unreachable") or "") if launcher else "",
+            held=by_our_clock(str(observations.get("held") or "")),
+            unreachable=by_our_clock(str((launcher and observations.get("unreachable")) or "")),
             loading=len(self._pending),
         )
         took = [
@@ -312,6 +341,7 @@ class Looker:
         known = _Known(
             state=state,
             observed=observed,
+            wants=not planned.get("retired") and self._states.wants(identity),
             waits=self._waits(identity, state, observed, beat),
             alarms=alarms,
             rank=self._ranked[1].get(identity),
@@ -331,9 +361,7 @@ class Looker:
         is_open = state.state in OPEN
         step = None if trail is None else trail.step
         fraction = self._timing.fraction(identity, state, trail)
-        stalled = state.state is State.RUNNING and any(
-            alarm.rule == "stalled" and alarm.step == step for alarm in known.alarms
-        )
+        stalled = is_open and known.observed == "stalled"
         eta = None
         if is_open and not (known.waits or stalled or known.late):
             eta = self._timing.left(identity, state, fraction, body)
@@ -346,8 +374,9 @@ class Looker:
             config=planned.get("config") or {},
             state=state.state.value,
             attempt=state.opened,
+            wants=known.wants,
             waits=known.waits,
-            observed="" if over else _by_our_clock(known.observed),
+            observed="" if over or stalled else by_our_clock(known.observed),
             silent=is_open and known.late,
             stalled=stalled,
             reason="" if is_open else str(body.get("reason") or ""),
@@ -369,19 +398,9 @@ class Looker:
         if state.state in OPEN:
             # The launcher publishes less often than a worker beats, but sees those of all stores.
             said = observed.removeprefix("paused: ") if observed.startswith("paused: ") else ""
-            return _by_our_clock(said if beat is None else beat.paused or said)
+            return by_our_clock(said if beat is None else beat.paused or said)
         if self._bodies.get(run, {}).get("reason") != "quota":
             return ""
-        if not wants_attempt(self._states.events[run], self._launch.get("retries") or 0):
+        if not self._states.wants(run):
             return ""
-        return _by_our_clock(f"quota: {observed}" if observed else "quota")
-
-
-def _by_our_clock(text: str) -> str:
-    """`rate limit since 12:01:03Z`, as a clock in this place would have it: `... since 14:01`."""
-
-    def here(found: re.Match[str]) -> str:
-        moment = datetime.now(UTC).replace(hour=int(found[1]), minute=int(found[2]))
-        return moment.astimezone().strftime("%H:%M")
-
-    return _UTC.sub(here, text)
+        return by_our_clock(f"quota: {observed}" if observed else "quota")

@@ -1,13 +1,16 @@
 """Reading what a run's page shows: all of it once, then only what was added."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import suppress
+from functools import partial
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics import Point, Row, as_float, parse
 from sweeper.reading.rollouts import Found, Words
 from sweeper.records.following import Follower
 from sweeper.records.runs import SweepRun
+from sweeper.states import OPEN
 from sweeper.tables.rollouts import flat, summary_files
 from sweeper.tables.sources import Files
 from sweeper.watch.curves import Points
@@ -20,7 +23,7 @@ __all__ = ["PageReader"]
 
 _LOG_LINES = 300
 _ROLLOUTS = 8
-_BEST = 4
+_BEST = 2
 _SUMMARY_BYTES = 4_000_000
 """Above this a file of rollout summaries is not read for the screen."""
 
@@ -29,19 +32,12 @@ class _Metrics:
     """All metrics of one run, as curves."""
 
     def __init__(self, run: SweepRun) -> None:
-        self._follower = Follower([run])
+        self.run = run
         self._trails: dict[str, Trail] = {}
-        self._take(run.history.rows)
-        del run.history  # it may be large, and is not needed again
-        self._changed = True
         self._curves: Mapping[str, Points] = {}
-
-    def read(self) -> bool:
-        """See what was added; whether anything was."""
-        rows = [row for news in self._follower.poll() for row in news.rows]
-        self._take(rows)
-        self._changed |= bool(rows)
-        return bool(rows)
+        self._changed = True
+        self.take(run.history.rows)
+        del run.history  # it may be large, and is not needed again
 
     def curves(self, first: str | None) -> Mapping[str, Points]:
         """The metric `first` before all others: the same object until there is more."""
@@ -51,7 +47,9 @@ class _Metrics:
             self._changed = False
         return self._curves
 
-    def _take(self, rows: Sequence[Row]) -> None:
+    def take(self, rows: Sequence[Row]) -> None:
+        """See what was added."""
+        self._changed = True
         for row in rows:
             step = as_float(row.get("step"))
             for key, found in row.items():
@@ -63,8 +61,8 @@ class _Metrics:
 
 
 class PageReader:
-    """Reads one run's page; `run` is a handle as of now, another attempt needs another reader.
-    `handle` gives one of any run of the sweep."""
+    """Reads one run's page; `run` is a handle as of now, another attempt or state needs another
+    reader. `handle` gives one of any run of the sweep. Runs that are over are read once."""
 
     def __init__(
         self,
@@ -76,25 +74,27 @@ class PageReader:
         self._run, self._metric, self._links = run, metric, links
         self._handle = handle
         self._metrics: _Metrics | None = None
-        self._others: dict[tuple[str, int], _Metrics] = {}
+        self._others: dict[tuple[str, int, str], _Metrics] = {}
+        self._follower = Follower(())
+        self._followed: Set[str] = frozenset()
+        self._added = True
         self._log: tuple[object, tuple[str, ...]] = (None, ())
         self._rollouts: tuple[str, tuple[Rollout, ...]] = ("", ())
         self._data: PageData | None = None
 
     def read(self, best: RunView | None = None) -> PageData:
         """The page as it is now, `best` being the run to compare with; what cannot be read is said
-        in its `problem`."""
+        in its `problem`, and the rest is there."""
         problem = ""
-        best_curves: Mapping[str, Points] = {}
-        try:
-            changed = self._read_metrics()
-            if best is not None:
-                best_curves = self._curves_of(best)
-            self._read_log()
-            if changed or self._data is None:
-                self._read_rollouts()
-        except (NotFound, StoreError, OSError) as error:
-            problem = str(error)
+        best_curves: dict[str, Points] = {}
+        parts = [self._read_metrics, self._poll, self._read_log, self._read_rollouts]
+        if best is not None:
+            parts.append(partial(self._read_best, best, best_curves))
+        for read in parts:
+            try:
+                read()
+            except (NotFound, StoreError, OSError) as error:
+                problem = problem or str(error)
         data = PageData(
             run=self._run.id,
             path=self._run.path,
@@ -110,32 +110,60 @@ class PageReader:
             self._data = data
         return self._data
 
-    def _read_metrics(self) -> bool:
-        """Whether there was anything new."""
+    def _read_metrics(self) -> None:
         if self._metrics is None:
-            self._metrics = _Metrics(self._run)
-            return True
-        return self._metrics.read()
+            self._metrics = self._begin(self._run)
 
-    def _curves_of(self, other: RunView) -> Mapping[str, Points]:
-        """Those of another run. The few that were the best of late are kept: two that are close
-        change places often."""
-        place = (other.id, other.attempt)
-        metrics = self._others.pop(place, None)
-        if metrics is None:
-            metrics = _Metrics(self._handle(other.id))
-        else:
-            metrics.read()
-        self._others[place] = metrics
-        while len(self._others) > _BEST:
-            del self._others[next(iter(self._others))]
-        return metrics.curves(self._metric)
+    def _poll(self) -> None:
+        """See what was added."""
+        for news in self._follower.poll():
+            for known in self._known():
+                if known.run.id == news.run.id:
+                    known.take(news.rows)
+                    self._added |= known is self._metrics
+
+    def _known(self) -> list[_Metrics]:
+        own = [] if self._metrics is None else [self._metrics]
+        return [*own, *self._others.values()]
+
+    def _begin(self, run: SweepRun) -> _Metrics:
+        """Read all that a run has recorded; what it adds from now on is followed."""
+        self._follow([*(known.run for known in self._known()), run])
+        return _Metrics(run)
+
+    def _follow(self, runs: Sequence[SweepRun]) -> None:
+        """Follow those of these that are at work, all at once: where the store is elsewhere each
+        look of a follower costs a listing."""
+        at_work = {run.id: run for run in runs if run.state in OPEN}
+        if at_work.keys() != self._followed:
+            follower = Follower([*at_work.values()])
+            with suppress(StoreError, OSError):
+                self._poll()  # what they have recorded until now
+            self._follower, self._followed = follower, at_work.keys()
+
+    def _read_best(self, best: RunView, into: dict[str, Points]) -> None:
+        """The curves of another run. The few that were the best of late are kept: two that are
+        close change places often."""
+        place = (best.id, best.attempt, best.state)
+        found = self._others.pop(place, None)
+        kept = [*self._others.items()][1 - _BEST :]
+        self._others = {one: known for one, known in kept if self._is_as_then(known.run)}
+        if found is None:
+            found = self._begin(self._handle(best.id))
+        self._others[place] = found
+        self._follow([known.run for known in self._known()])
+        into.update(found.curves(self._metric))
+
+    def _is_as_then(self, run: SweepRun) -> bool:
+        now = self._handle(run.id)
+        return (now.state, now.attempts) == (run.state, run.attempts)
 
     def _read_log(self) -> None:
         run = self._run
         path = run.layout.log(run.id, max(run.attempts, 1))
         full = run.store.local_path(path)
-        stamp: object = object()  # of a remote log nothing cheap is known
+        # Of a remote log nothing cheap is known.
+        stamp: object = object() if run.state in OPEN else run.state
         if full is not None:
             try:
                 status = os.stat(full)
@@ -146,6 +174,12 @@ class PageReader:
             self._log = (stamp, tuple(run.log_tail(_LOG_LINES)))
 
     def _read_rollouts(self) -> None:
+        """Those of the last iteration, where there may be more."""
+        if self._added:
+            self._read_last_rollouts()
+            self._added = False
+
+    def _read_last_rollouts(self) -> None:
         """Some of the last iteration's."""
         run = self._run
         run.files = Files(run.store, run.layout.runs)

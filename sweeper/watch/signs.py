@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.launcher.heartbeats import why_paused
-from sweeper.states import Event, RunState, fold, parse_name, retry_asked
+from sweeper.states import Event, RunState, fold, parse_name, retry_asked, wants_attempt
 from sweeper.store.documents import read_json
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
@@ -24,17 +24,22 @@ _READS = 16
 
 
 class States:
-    """The states of a sweep's runs. `again` has those that somebody has asked to be started again,
-    which they were not yet."""
+    """The states of a sweep's runs, whose launcher makes good for so many failures. `again` has
+    those that somebody has asked to be started again, which they were not yet."""
 
-    def __init__(self, store: Store, layout: Layout) -> None:
-        self._store, self._layout = store, layout
+    def __init__(self, store: Store, layout: Layout, retries: int = 0) -> None:
+        self._store, self._layout, self._retries = store, layout, retries
         self._top = store.local_path(layout.state)
         self._stamps: dict[str, tuple[int, int]] = {}
         self._folded: dict[frozenset[tuple[int, Event]], RunState] = {}
         self.events: dict[str, frozenset[tuple[int, Event]]] = {}
         self.known: dict[str, RunState] = {}
         self.again: set[str] = set()
+        self._settled: set[str] = set()
+
+    def wants(self, run: str) -> bool:
+        """Whether a run is still to be started (again), or may be about to be."""
+        return run not in self._settled
 
     def look(self, runs: Iterable[str]) -> list[str]:
         """Which of `runs` have had events since the last look."""
@@ -69,6 +74,8 @@ class States:
             self._folded[events] = fold(events)
         self.events[run], self.known[run] = events, self._folded[events]
         (self.again.add if retry_asked(events) else self.again.discard)(run)
+        wants = wants_attempt(events, self._retries) or self.known[run].unacknowledged
+        (self._settled.discard if wants else self._settled.add)(run)
         return True
 
 

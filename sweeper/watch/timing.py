@@ -1,14 +1,17 @@
 """How far a sweep and its runs are, and when they will be over, from what has been seen of them."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from sweeper.states import RunState, State
 from sweeper.watch.trails import Trail
 from sweeper.watch.view import SweepView, nearly, remaining, sweep_remaining, total_steps
 
-__all__ = ["Timing", "sweep_left"]
+__all__ = ["Timing", "by_our_clock", "sweep_left"]
+
+_UTC = re.compile(r"\b(?:(\d{4}-\d\d-\d\d)T)?(\d\d:\d\d:\d\d(?:\.\d+)?)(?:Z\b|\+00:00)")
 
 
 class Timing:
@@ -62,7 +65,7 @@ def sweep_left(view: SweepView, took: Sequence[float]) -> float | None:
     if not view.launcher or view.held:
         return None
     at_work = [run.eta for run in view.runs if run.state in ("running", "submitted")]
-    waiting = sum(run.state == "planned" or "next attempt" in run.observed for run in view.runs)
+    waiting = sum(run.wants for run in view.runs)
     took = took or [
         run.eta / (1.0 - run.fraction)
         for run in view.runs
@@ -71,6 +74,22 @@ def sweep_left(view: SweepView, took: Sequence[float]) -> float | None:
     typical = sum(took) / len(took) if took else None
     slots = view.limit or view.parallel
     return nearly(sweep_remaining(at_work, waiting, typical, slots))
+
+
+def by_our_clock(text: str) -> str:
+    """`rate limit since 12:01:03Z`, as a clock in this place would have it: `... since 14:01`; with
+    the day where it is known and is not today. What is no time stays."""
+    return _UTC.sub(_here, text)
+
+
+def _here(found: re.Match[str]) -> str:
+    now = datetime.now(UTC)
+    try:
+        moment = datetime.fromisoformat(f"{found[1] or now.date()}T{found[2]}+00:00").astimezone()
+    except (ValueError, OverflowError):
+        return found[0]
+    same = found[1] is None or moment.date() == now.astimezone().date()
+    return moment.strftime("%H:%M" if same else "%Y-%m-%d %H:%M")
 
 
 def _moment(text: object) -> float | None:

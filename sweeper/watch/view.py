@@ -22,24 +22,23 @@ __all__ = [
 
 
 class Alarm(NamedTuple):
-    """Something is wrong with a run: the rule that says so, a sentence, and the last step that the
-    run had recorded."""
+    """Something is wrong with a run: the rule that says so, and a sentence."""
 
     rule: str
     text: str
-    step: float | None = None
 
 
 class RunView(NamedTuple):
     """A run as the screen shows it.
 
-    `state` is a state's word; `waits` why the service holds the run back, `observed` what else its
-    launcher sees of it. `silent`: no heartbeat for longer than `launch.lease`; `stalled`: the alarm
-    of that name holds. `reason` is why it ended, `said` the last line of one that failed. `step` is
-    the last one recorded, `total` how many there are to be, `fraction` how much is done, `eta` the
-    seconds to its end, `beat` those since its heartbeat changed; each None when unknown. `curve` is
-    the sweep's metric over time, thinned out; `value` what the run is judged by, `rank` its place
-    among all runs.
+    `state` is a state's word; `wants`: it is still to be started, or started again; `waits` why the
+    service holds the run back, `observed` what else its launcher sees of it. `silent`: no heartbeat
+    for longer than `launch.lease`; `stalled`: no step for too long, as its launcher sees it.
+    `reason` is why it ended, `said` the last line of one that failed. `step` is the last one
+    recorded, `total` how many there are to be, `fraction` how much is done, `eta` the seconds to
+    its end, `beat` those since its heartbeat changed; each None when unknown. `curve` is the
+    sweep's metric over time, thinned out; `value` what the run is judged by, `rank` its place among
+    all runs.
     """
 
     id: str
@@ -49,6 +48,7 @@ class RunView(NamedTuple):
     config: Mapping[str, Any]
     state: str
     attempt: int = 0
+    wants: bool = False
     waits: str = ""
     observed: str = ""
     silent: bool = False

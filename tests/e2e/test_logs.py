@@ -1,4 +1,4 @@
-"""`sweeper logs` over many runs, on the backends of this machine, and `status --follow`."""
+"""`sweeper logs` over many runs, on several backends, and `status --follow`."""
 
 import json
 import os
@@ -120,8 +120,15 @@ def _until_lines(process: subprocess.Popen[str], text: str) -> list[str]:
     raise AssertionError(f"ended without {text!r}: {found}")
 
 
-@pytest.mark.parametrize("backend", ["local", "tmux"])
-def test_following_fifty_runs(sweeper: Sweeper, backend: str) -> None:
+@pytest.fixture(params=["local", "tmux", "slurm"])
+def backend(request: pytest.FixtureRequest) -> str:
+    """A backend's name, with what it needs."""
+    if request.param == "slurm":
+        request.getfixturevalue("slurm")
+    return request.param
+
+
+def test_following_fifty_runs(backend: str, sweeper: Sweeper) -> None:
     sweeper.grid(SPEAKING, backend)
     sweeper.run("launch", "grid.yaml", "seconds=2")
     filtered = sweeper.start("logs", "many", "--follow", "--grep", "^end [0-9]+$", "--json")

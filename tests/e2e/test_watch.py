@@ -134,6 +134,26 @@ def test_filter_open_cancel_retry_and_jump(
     terminal.wait("left 0")
 
 
+def test_a_table_that_is_drawn_again_stays_on_its_screen(
+    open_terminal: Any, support: Any, tmp_path: Path
+) -> None:
+    done = sweeper(tmp_path, "launch", "demo.yaml", "seconds=0.3")
+    assert done.returncode == 0, done.stderr
+    terminal = open_terminal(60, 16)
+    terminal.type("sweeper status demo --follow")
+    terminal.wait("demo: ", "alarm: ", seconds=TIME)
+    kept = "#{history_size}"
+    before, screens = terminal.tmux("display-message", "-p", kept), {terminal.screen()}
+
+    def drawn_again() -> bool:
+        screens.add(terminal.screen())
+        return len(screens) > 4
+
+    support.wait_until(drawn_again, terminal.screen, TIME)
+    assert terminal.tmux("display-message", "-p", kept) == before
+    terminal.press("C-c")
+
+
 LIMITED = """
 name: limited
 recipe: sft
@@ -144,10 +164,18 @@ launch: {backend: tmux, max_parallel: 2, lease: 15s}
 """
 
 
+@pytest.fixture
+def limited_engine(open_terminal: Any, tmp_path: Path) -> Iterator[None]:
+    """An engine that takes a request in 20 seconds, at the home of the terminals."""
+    assert sweeper(tmp_path, "engine", "start", "--rate-limit", "0.05").returncode == 0
+    yield
+    assert sweeper(tmp_path, "engine", "stop").returncode == 0
+
+
+@pytest.mark.usefixtures("limited_engine")
 def test_runs_that_the_engine_holds_back_wait(open_terminal: Any, tmp_path: Path) -> None:
     """By its own answers of 429."""
     terminal = open_terminal()
-    assert sweeper(tmp_path, "engine", "start", "--rate-limit", "0.05").returncode == 0
     (tmp_path / "limited.yaml").write_text(LIMITED)
     assert sweeper(tmp_path, "launch", "limited.yaml").returncode == 0
     terminal.type("sweeper watch limited")

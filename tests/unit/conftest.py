@@ -112,6 +112,17 @@ def scene(tmp_path: Path, no_sync: None) -> Scene:
     return Scene(tmp_path)
 
 
+@pytest.fixture
+def make_watched(load_support: Callable[[str], Any]) -> Callable[[Scene], Any]:
+    """`tests/support/watched.py`: from a scene to how `sweeper watch` sees it."""
+    return load_support("watched").Watched
+
+
+@pytest.fixture
+def watched(make_watched: Callable[[Scene], Any], scene: Scene) -> Any:
+    return make_watched(scene)
+
+
 @pytest.fixture(scope="session")
 def botocore_session() -> Any:
     import botocore.session

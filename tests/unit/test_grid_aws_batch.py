@@ -157,6 +157,8 @@ def test_a_table_that_nobody_reads_is_told(config: Path) -> None:
         GridError, match=r"config.toml: unknown table \[aws_bacth\] \(did you mean 'aws_batch'"
     ):
         _options("{memory: 1024}")
+    config.write_text("[backend_of_theirs]\nqueue = 1\n")
+    assert _options("{memory: 1024}") == {"memory": 1024}
 
 
 def test_defaults_are_put_on_record(config: Path) -> None:

@@ -49,6 +49,23 @@ def test_one_after_the_other(store: LocalStore) -> None:
         assert not lease.is_leased(store, "s")
 
 
+def test_only_a_beat_before_our_eyes_shows_life(store: LocalStore) -> None:
+    clock = Clock()
+
+    def alive(since: float) -> bool:
+        assert lease.is_leased(store, "s", clock=clock)
+        return lease.is_alive(store, "s", since)
+
+    _elsewhere(store, 1)
+    assert not alive(0.0)  # it may be of long ago
+    clock.sleep(5)
+    _elsewhere(store, 1, 2)
+    assert alive(0.0)
+    clock.sleep(5)
+    assert alive(5.0)
+    assert not alive(6.0)
+
+
 def test_one_that_beats_is_left_alone(store: LocalStore) -> None:
     _elsewhere(store, 1)
     clock = Clock()

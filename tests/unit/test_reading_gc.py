@@ -16,7 +16,9 @@ from sweeper.backends.slurm_tables import Tables
 from sweeper.cli import main
 from sweeper.engine.home import home
 from sweeper.launcher import environment
+from sweeper.launcher.elsewhere import launcher_log
 from sweeper.store.files import LocalStore, Store, open_store
+from sweeper.store.lock import holding_sweep
 from sweeper.worker.spool import place
 
 SUMMARIES = "train_rollout_summaries.jsonl"
@@ -112,14 +114,17 @@ def test_copies_go_and_what_is_in_no_store_yet_stays(
 
 def test_what_launchers_left_goes(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     kept = {name: Path(environment.write(f"{store.root}/{name}", {})) for name in ("gone", "s")}
-    logs = Path(home(), "launchers")
-    logs.mkdir()
-    for name in ("old.log", "young.log"):
-        (logs / name).touch()
-    for path in (*kept.values(), logs / "old.log"):
+    quiet = Path(launcher_log(store, "s"))
+    logs = quiet.parent
+    for path in (logs / "old.log", logs / "young.log", quiet):
+        path.touch()
+    for path in (*kept.values(), logs / "old.log", quiet):
         os.utime(path, (1, 1))
-    found = ask(capsys, "gc", "--delete")["items"]
+    with holding_sweep(store, "s"):
+        found = ask(capsys, "gc", "--delete")["items"]
     assert {item["path"] for item in found} >= {str(kept["gone"]), str(logs / "old.log")}
+    assert quiet.exists()  # its launcher is at work, and had nothing to say
+    assert str(quiet) in {item["path"] for item in ask(capsys, "gc", "--delete")["items"]}
     assert not kept["gone"].exists()
     assert kept["s"].exists()  # a run is at work
     assert [path.name for path in logs.iterdir()] == ["young.log"]

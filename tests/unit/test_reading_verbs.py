@@ -11,6 +11,7 @@ import pytest
 
 from sweeper.cli import main
 from sweeper.reading.conversations import groups_of, turns_logged
+from sweeper.reading.show import _facts
 
 
 @pytest.fixture
@@ -90,6 +91,11 @@ def test_show_has_everything(capsys: pytest.CaptureFixture[str]):
     assert main(["show", "s/lr=3"]) == 0
     shown = capsys.readouterr().out
     assert "oom" in shown and "1 malformed lines of metrics.jsonl could not be read" in shown
+
+
+def test_what_is_false_is_a_fact():
+    known = {"git": {"dirty": False, "commit": None}, "live": False, "patches": [], "n": 0}
+    assert dict(_facts(known)) == {"git.dirty": "False", "live": "False", "n": "0"}
 
 
 @pytest.mark.usefixtures("root")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sweeper.errors import NotFound, UsageError
+from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.registry import Registry
 from sweeper.store.files import LocalStore
 from sweeper.tables.sql import mentions_all
@@ -204,6 +204,32 @@ def test_what_is_new_is_told_once(root: Path, written: ModuleType):
     later.mkdir()
     (later / "metrics.jsonl").write_text('{"step": 5}\n')
     assert [(one.rows, one.again) for one in follower.poll()] == [([{"step": 5}], True)]
+    assert follower.poll() == []
+
+
+def test_a_file_that_cannot_be_read_takes_nothing_from_the_others(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+):
+    broken, fails = root / "alone" / "metrics.jsonl", [True]
+    open_file = os.open
+
+    def opens(path: str, *rest: Any, **more: Any) -> int:
+        if fails and path == str(broken):
+            raise PermissionError(13, "not for you")
+        return open_file(path, *rest, **more)
+
+    monkeypatch.setattr(os, "open", opens)
+    registry = Registry(str(root))
+    follower = registry.follow()
+    with pytest.raises(StoreError, match="not for you"):
+        follower.poll()
+    run = registry.run("s/lr=2,seed=0")
+    with open(f"{run.path}/metrics.jsonl", "a") as stream:
+        stream.write('{"step": 77}\n')
+    assert [one.rows for one in follower.poll()] == [[{"step": 77}]]
+    fails.clear()
+    [news] = follower.poll()
+    assert (news.run.name, news.again, news.rows[0]["step"]) == ("alone", True, 0)
     assert follower.poll() == []
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from sweeper.states import Event
 from sweeper.store.layout import token
-from sweeper.verbs.following import changes, words_of
+from sweeper.verbs.following import changes, fitted, words_of
 
 
 @pytest.fixture
@@ -135,3 +135,16 @@ def test_a_retry_while_the_launcher_ends_is_taken_up(running: Any, doing: str) -
     scene.run_steps(20)
     assert len(times) == 1
     assert token(scene.ids[0], 2) in scene.backend.submitted
+
+
+def test_a_table_and_what_is_below_it_fit_a_screen() -> None:
+    table = [f"\x1b[1mx={n}\x1b[0m running" for n in range(9)]
+    below = ["", "many: 9 running", "held: " + "why " * 4, "alarm: x=1: " + "nan " * 20]
+    whole = fitted([*table, *below], 20, 14)
+    assert whole[:9] == table  # what a terminal is told takes no room
+    rest = ["", "many: 9 running", "held: why why why wh", "y ", "alarm: x=1: nan nan "]
+    assert whole[9:] == rest
+    assert fitted([*table, *below], 20, 9) == [*table[:3], "...", *rest]
+    for height in (1, 2, 5, 6):
+        assert len(fitted([*table, *below], 20, height)) == height
+    assert fitted(["\u65e5\u672c"], 2, 5) == ["\u65e5", "\u672c"]

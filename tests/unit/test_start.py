@@ -82,7 +82,7 @@ def test_environments_that_nobody_needs_are_found(
 ) -> None:
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     store = LocalStore(str(tmp_path / "sweeps"))
-    names = ("over", "open", "held", "young", "mine", "requeued", "preempted")
+    names = ("over", "open", "held", "young", "mine", "requeued", "preempted", "given_up")
     folders = {name: f"{store.root}/{name}" for name in names}
     paths = {name: Path(environment.write(folder, {})) for name, folder in folders.items()}
     broken = tmp_path / "home" / "environments" / "broken.json"
@@ -92,8 +92,10 @@ def test_environments_that_nobody_needs_are_found(
             os.utime(path, (1, 1))
     store.create("over/state/a/1.succeeded.json", b"{}")
     store.create("open/state/a/1.claimed.json", b"{}")
-    for name, backend in (("requeued", "slurm"), ("preempted", "local")):
-        store.create(f"{name}/state/a/1.preempted.json", b"{}")
+    kept = (("requeued", "slurm", 1), ("preempted", "local", 1), ("given_up", "slurm", 21))
+    for name, backend, attempts in kept:
+        for attempt in range(1, attempts + 1):  # of a run that the grid need not have any more
+            store.create(f"{name}/state/a/{attempt}.preempted.json", b"{}")
         store.create(f"{name}/sweep.json", json.dumps({"launch": {"backend": backend}}).encode())
     with lock.holding_sweep(store, "held"):
         for path in environment.unused(but=folders["mine"]):

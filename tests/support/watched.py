@@ -1,0 +1,29 @@
+"""A sweep on the fake backend, as `sweeper watch` sees it."""
+
+import json
+from typing import Any
+
+from sweeper.store.documents import encode, read_json
+from sweeper.watch.looking import Looker
+from sweeper.watch.view import RunView
+
+
+class Watched:
+    """A sweep of three runs (`scene`), looked at with clocks of the test's."""
+
+    def __init__(self, scene: Any) -> None:
+        self.scene, self.now = scene, 1000.0
+        plan = read_json(scene.store, scene.layout.plan)
+        plan["metric"] = {"name": "loss", "goal": "minimize", "at": "last"}
+        plan["recipe"]["takes"] = {"max_steps": {"default": 10}}
+        scene.store.replace(scene.layout.plan, encode(plan))
+        self.looker = Looker(scene.store, "s", clock=lambda: self.now, wall=lambda: 0.0)
+
+    def rows(self, run: str, *steps: int, attempt: int = 1, **more: Any) -> None:
+        lines = [json.dumps({"step": s, "loss": 1.0 / (1 + s)} | more) + "\n" for s in steps]
+        path = f"{self.scene.layout.log_path(run, attempt)}/metrics.jsonl"
+        self.scene.store.append(path, "".join(lines).encode())
+
+    def run(self, number: int = 0, seconds: float = 1.0) -> RunView:
+        self.now += seconds
+        return self.looker.look().runs[number]

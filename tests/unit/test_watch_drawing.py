@@ -1,0 +1,127 @@
+"""`sweeper watch`: the arithmetic and the drawings between a store and the screen."""
+
+import math
+import random
+import time
+
+import pytest
+from rich.cells import cell_len, set_cell_size
+
+from sweeper.metrics import Point
+from sweeper.watch.shapes import (
+    ASCII,
+    UNICODE,
+    Glyphs,
+    age,
+    fit_middle,
+    mean,
+    plot,
+    short,
+    sparkline,
+    wrap,
+)
+from sweeper.watch.trails import Trail
+from sweeper.watch.view import (
+    ranks,
+    remaining,
+    sweep_remaining,
+    total_steps,
+)
+
+
+@pytest.mark.parametrize("goal", ["minimize", "maximize"])
+def test_ranks(goal: str) -> None:
+    values = {"a": 1.0, "b": math.nan, "c": None, "d": 3.0, "e": 1.0, "f": math.inf}
+    expected = {"a": 1, "e": 1, "d": 3} if goal == "minimize" else {"d": 1, "a": 2, "e": 2}
+    assert ranks(values, goal) == expected
+
+
+def test_times_to_the_end() -> None:
+    assert remaining(0.5, None, 0.0, 10.0) == 10.0
+    assert remaining(0.5, (0.0, 0.25), None, 10.0) == 20.0
+    assert remaining(0.5, (9.0, 0.5), None, 10.0) is None
+    assert remaining(None, None, 0.0, 10.0) is None
+    assert remaining(1.0, None, 0.0, 10.0) == 0.0
+    assert sweep_remaining([10.0, 20.0], 3, 30.0, 2) == 70.0  # 10+30+30, 20+30
+    assert sweep_remaining([10.0, None], 0, 30.0, 2) == 30.0
+    assert sweep_remaining([], 3, None, 2) is None
+    assert sweep_remaining([None], 3, None, 2) is None
+    assert sweep_remaining([10.0, 20.0, 30.0], 1, 10.0, 1) == 40.0  # fewer are allowed by now
+    assert sweep_remaining([], 0, None, 2) == 0.0
+
+
+def test_how_many_steps_there_are_to_be() -> None:
+    assert total_steps({"max_steps": 5}, {"max_steps": 9}) == 5
+    assert total_steps({}, {"max_steps": 9}) == 9
+    assert total_steps({"max_steps": True, "n_batches": 3}, {}) == 3
+    assert total_steps({"max_steps": math.inf}, {}) is None
+    assert total_steps({"max_steps": "many"}, {}) is None
+
+
+@pytest.mark.parametrize(("at", "expected"), [("last", 0.001), ("best", 0.0005)])
+def test_a_long_trail_is_thinned_out(at: str, expected: float) -> None:
+    trail = Trail("x", "minimize", at)
+    rows = [{"step": n, "x": 0.0005 if n == 1234 else 0.001 + (9999 - n)} for n in range(10000)]
+    trail.add(rows)
+    assert len(trail.points) <= 514 and trail.points[-1] == (9999, 0.001)
+    assert trail.value == expected
+    trail.add([{"step": 9999, "x": 7.0}, {"step": 3, "x": -1.0}])
+    assert trail.points[-1] == (9999, 7.0)
+
+
+def test_a_trail_takes_anything() -> None:
+    trail = Trail("x")
+    trail.load([Point(None, math.nan)], {"step": "no", "progress/done_frac": 7})
+    trail.add([{"x": True}, {"x": None}, {"x": 10**400}, {}])
+    assert math.isinf(trail.value or 0.0) and trail.step is None and trail.done is None
+    assert sparkline(trail.curve, 5, UNICODE) == "     "
+
+
+def test_drawings() -> None:
+    assert sparkline([0, 1, 2, 3], 4, UNICODE) == "▁▃▆█"
+    assert sparkline([1, 1], 3, UNICODE) == "▃▃ "
+    assert sparkline([0, math.nan, 2], 3, UNICODE) == "▁ █"
+    lines = plot([(0, 0), (1, 1)], 20, 5, UNICODE)
+    assert len(lines) == 5 and lines[0].startswith("1 ") and lines[3].startswith("0 ")
+    assert plot([(0, math.nan)], 20, 5, UNICODE) == ["nothing finite to draw"]
+    seconds = (None, 2, 59, 90, 7500, 300000)
+    assert [*map(short, seconds)] == ["-", "5s", "60s", "2m", "2h05m", "3d"]
+    assert [*map(age, seconds)] == ["-", "now", "45s", "1m", "2h", "3d"]
+    assert fit_middle("lr=1e-4,rank=8,seed=10", 16) == "lr=1e-4,…seed=10"
+    assert wrap("a long line of words", 8) == ["a long", "line of", "words"]
+    assert wrap("日本語", 4) == ["日本", "語"]
+
+
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
+def test_drawings_of_any_numbers(glyphs: Glyphs) -> None:
+    numbers = [1.5e308, -1.5e308, 1.5e308, math.nan, math.inf, -math.inf, 5e-324, 0.0]
+    for several in ([1.5e308] * 4, [0.0, 5e-324], numbers, numbers[:3]):
+        for width in (1, 2, 5, 20):
+            assert len(sparkline(several, width, glyphs)) == width
+        assert plot([(x, x) for x in several], 40, 6, glyphs)
+        assert plot([*enumerate(several)], 40, 6, glyphs)
+    assert sparkline([-1.5e308, 0.0, 1.5e308], 3, ASCII) == "_+@"
+    assert mean([1.5e308, 1.5e308]) == 1.5e308
+
+
+def test_a_long_line_is_cut_as_a_short_one() -> None:
+    def plainly(text: str, width: int) -> list[str]:
+        lines: list[str] = []
+        while cell_len(text) > width > 0:
+            head = set_cell_size(text, width).rstrip()
+            space = head.rfind(" ")
+            head = head[:space] if space > width // 2 else head
+            lines.append(head)
+            text = text[len(head) :].lstrip()
+            if not head:
+                return lines
+        return [*lines, text]
+
+    draw = random.Random(0)
+    for _ in range(200):
+        text = "".join(draw.choices("ab  \u65e5e\u0301\u3000", k=draw.randrange(80)))
+        for width in (0, 1, 2, 5, 20):
+            assert wrap(text, width) == plainly(text, width)
+    begun = time.process_time()
+    assert len(wrap("x" * 400_000, 80)) == 5000
+    assert time.process_time() - begun < 2.0

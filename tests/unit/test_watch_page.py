@@ -1,0 +1,118 @@
+"""A run's page of `sweeper watch`: what is read for it, and how often."""
+
+from typing import Any
+
+import pytest
+
+from sweeper.errors import StoreError
+from sweeper.states import Event
+from sweeper.watch.page import PageData
+from sweeper.watch.reading_page import PageReader
+from sweeper.watch.view import (
+    RunView,
+    best_run,
+)
+
+Watched = Any
+
+
+def test_a_page_reads_what_was_added(watched: Watched) -> None:
+    first = watched.scene.ids[0]
+    watched.scene.worker(first, 1, Event.CLAIMED)
+    watched.rows(first, 0, 1, note="text")
+    watched.scene.log(first, "one\ntwo\n")
+    watched.run()
+    reader = PageReader(watched.looker.run(first), "loss", watched.looker.run)
+    page = reader.read()
+    assert isinstance(page, PageData) and list(page.curves) == ["loss"]
+    assert page.log == ("one", "two") and reader.read() is page
+    watched.rows(first, 2)
+    watched.scene.log(first, "three\n")
+    page = reader.read()
+    assert page.curves["loss"] == ((0.0, 1.0), (1.0, 0.5), (2.0, 1 / 3))
+    assert page.log[-1] == "three"
+
+
+def test_a_page_has_the_curves_of_the_best_of_the_others(watched: Watched) -> None:
+    first, second = watched.scene.ids[:2]
+    for run, steps in ((first, (0, 1)), (second, (0, 1, 2))):
+        watched.scene.worker(run, 1, Event.CLAIMED)
+        watched.rows(run, *steps)
+    watched.run()
+    reader = PageReader(watched.looker.run(first), "loss", watched.looker.run)
+    best = best_run(watched.looker.look().runs, first)
+    page = reader.read(best)
+    assert (page.best, page.best_curves["loss"][-1]) == (second, (2.0, 1 / 3))
+    assert reader.read(best) is page
+    watched.rows(second, 3)
+    page = reader.read(best)
+    assert page.best_curves["loss"][-1] == (3.0, 0.25) and len(page.curves["loss"]) == 2
+    assert not reader.read(None).best_curves
+
+
+def test_a_page_without_what_cannot_be_read(watched: Watched) -> None:
+    first, second = watched.scene.ids[:2]
+    for run, steps in ((first, (0, 1)), (second, (0, 1, 2))):
+        watched.scene.worker(run, 1, Event.CLAIMED)
+        watched.rows(run, *steps)
+    watched.scene.log(first, "hello\n")
+    watched.run()
+    broken = [True]
+
+    def handle(run: str) -> Any:
+        if broken:
+            raise StoreError("denied")
+        return watched.looker.run(run)
+
+    reader = PageReader(watched.looker.run(first), "loss", handle)
+    best = best_run(watched.looker.look().runs, first)
+    page = reader.read(best)
+    assert (page.problem, page.log, page.best_curves) == ("denied", ("hello",), {})
+    assert len(page.curves["loss"]) == 2
+    broken.clear()
+    page = reader.read(best)
+    assert not page.problem and len(page.best_curves["loss"]) == 3
+
+
+def test_a_page_lists_a_remote_store_once_a_look(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, (first, second, third) = watched.scene.store, watched.scene.ids
+    for run, steps in ((first, (0, 1)), (second, (0, 1, 2)), (third, (0, 1, 2, 3))):
+        watched.scene.worker(run, 1, Event.CLAIMED)
+        watched.rows(run, *steps)
+    watched.run()
+    by_id = {run.id: run for run in watched.looker.look().runs}
+    monkeypatch.setattr(store, "local_path", lambda _: None)
+    listed, prefix = list[str](), watched.scene.layout.runs
+    real = store.list
+    monkeypatch.setattr(store, "list", lambda path: listed.append(path) or real(path))
+    reader = PageReader(watched.looker.run(first), "loss", watched.looker.run)
+
+    def read(best: RunView) -> tuple[PageData, int]:
+        listed.clear()
+        return reader.read(best), listed.count(prefix)
+
+    for run in (second, third, second):
+        read(by_id[run])
+    watched.rows(first, 2)
+    watched.rows(second, 3)
+    watched.rows(third, 4)
+    page, lists = read(by_id[second])  # all that are at work by the same listing
+    assert lists == 2  # and one for rollouts, as there is more
+    assert (len(page.curves["loss"]), len(page.best_curves["loss"])) == (3, 4)
+    page, lists = read(by_id[third])
+    assert (len(page.best_curves["loss"]), lists) == (5, 1)
+    for run in (second, third):
+        watched.rows(run, 9)
+        watched.scene.worker(run, 1, Event.SUCCEEDED)
+    monkeypatch.undo()
+    after = {run.id: run for run in watched.looker.look().runs}
+    monkeypatch.setattr(store, "local_path", lambda _: None)
+    monkeypatch.setattr(store, "list", lambda path: listed.append(path) or real(path))
+    page, _ = read(after[third])
+    assert page.best_curves["loss"][-1] == (9.0, 0.1)  # the last rows of what is over
+    assert read(after[third])[1] == 1  # for its own run, which goes on
+    reader = PageReader(watched.looker.run(second), "loss", watched.looker.run)
+    assert read(after[third])[0].curves["loss"][-1] == (9.0, 0.1)
+    assert read(after[third]) and listed == []
