@@ -9,7 +9,7 @@ PEERS := .venv-peers
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types unit e2e kills chaos cookbook peers fuzz ceph alarms bench dev tmux chromium slurm sacct outage image screens clean
+.PHONY: help install demo test lint types unit e2e kills chaos cookbook peers fuzz ceph alarms bench dev tmux chromium slurm sacct outage quickstarts image screens clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ outage: dev slurm ## on a real Slurm: a thousand runs while launchers are killed
 	@$(BIN)/python tests/chaos/slurm_array.py --seed $(SEED)
 	@$(BIN)/python tests/chaos/slurm_array.py --seed $(SEED) --outage 75 --kills 3 \
 	  --runs 32 --steps 50 --seconds 100
+
+quickstarts: dev slurm ## the whole quickstart on a real Slurm and on emulated AWS Batch, to the values of `local`
+	@SWEEPER_TEST_WHOLE=1 $(BIN)/pytest -q -s tests/e2e/test_quickstart_elsewhere.py
 
 image: dev ## build docker/Dockerfile without Docker (buildah, as root), and run a sweep's jobs in it
 	@command -v buildah >/dev/null && command -v debootstrap >/dev/null || \
@@ -158,5 +161,5 @@ bench: dev ## the measurements of docs/: slow, and better on a quiet machine
 screens: dev tmux ## take the screens of docs/watch.md again, from a real sweep
 	@$(BIN)/python tests/support/screens.py
 
-clean: ## remove .venv, .venv-cookbook and .venv-peers (sweeps stay)
-	rm -rf $(VENV) $(COOKBOOK) $(PEERS)
+clean: ## remove .venv, .venv-cookbook, .venv-peers and build/image (sweeps stay)
+	rm -rf $(VENV) $(COOKBOOK) $(PEERS) build/image

@@ -26,7 +26,8 @@ def read_table(name: str, problems: Problems) -> Node | None:
     except (OSError, ValueError, RecursionError) as error:
         problems.add(Place(path), f"cannot be read: {error}")
         return None
-    for key in sorted(document.keys() - set(_TABLES)):
-        problems.add(Place(path), f"unknown table [{key[:60]}]{nearest(key, _TABLES)}")
+    for key in sorted(document.keys() - set(_TABLES)):  # the rest is other backends'
+        if meant := nearest(key, _TABLES):
+            problems.add(Place(path), f"unknown table [{key[:60]}]{meant}")
     table = document.get(name)
     return None if table is None else from_python(table, f"{path}: {name}", problems)

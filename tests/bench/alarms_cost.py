@@ -44,12 +44,13 @@ def main() -> None:
         ids = [f"{n:012x}" for n in range(count)]
         for run in ids:
             write(root, run, range(3))
+        later = 0.0
         watcher = Watcher(
             LocalStore(root),
             LAYOUT,
             resolve(),
             set(),
-            clock=time.monotonic,
+            clock=lambda: time.monotonic() + later,
             tell=print,
             lease=60.0,
             is_command=False,
@@ -62,6 +63,10 @@ def main() -> None:
         for run in ids[:10]:
             write(root, run, range(3, 4))
         print(f"{count} runs, 10 with a new row: {cost(lambda: watcher.look(seen)):.1f} ms")
+        later = 1e6
+        watcher.look(seen)
+        still = min(cost(lambda: watcher.look(seen)) for _ in range(5))
+        print(f"{len(watcher.stalled)} runs, all of which stand still: {still:.1f} ms")
         write(root, ids[0], range(3, 20_000))
         most = max(cost(lambda: watcher.look(seen[:1])) for _ in range(3))
         print(f"one run with 20,000 new rows, of which a look takes a part: {most:.1f} ms")

@@ -170,7 +170,8 @@ def step(training, i):
     return passed.result().metrics["loss:sum"], stepped.result().metrics
 """
     run = subprocess.run(
-        [sys.executable, "-c", prelude + code, url, *arguments],
+        # A Python with buffers to flush now and then aborts at its end beside the SDK's threads.
+        [sys.executable, "-u", "-c", prelude + code, url, *arguments],
         capture_output=True,
         text=True,
         check=False,

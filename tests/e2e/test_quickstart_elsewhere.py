@@ -1,0 +1,115 @@
+"""The quickstart on a real Slurm, and on emulated AWS Batch with the store on S3: the recipe `sft`
+with an engine at an address that jobs are told, to the same values as on `local`.
+
+A part of it; `make quickstarts` runs the whole grid.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import analysis
+from sweeper.engine import lifecycle
+from sweeper.registry import Registry
+
+pytestmark = pytest.mark.e2e
+ROOT = Path(__file__).parents[2]
+TOKEN = "tml-a-token-of-the-test-0123456789"
+ARN = "arn:aws:secretsmanager:us-east-1:123456789012:secret:engine-AbCdEf"
+WHOLE = "SWEEPER_TEST_WHOLE" in os.environ
+PART = [] if WHOLE else ["~lora_rank", "learning_rate=[2e-3,8e-3]", "max_steps=6", "eval_every=3"]
+SEEDS = 3 if WHOLE else 1
+SECONDS = 900 if WHOLE else 250
+
+
+class Work:
+    """A folder with the grid, and an engine of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.home = {"SWEEPER_HOME": str(folder / "engine")}
+        self.told: dict[str, str] = {}
+        shutil.copytree(ROOT / "grids", folder / "grids")
+
+    def sweeper(self, *arguments: str, code: int = 0, **more: str) -> str:
+        done = subprocess.run(
+            [str(Path(sys.executable).parent / "sweeper"), *arguments],
+            cwd=self.folder,
+            env=os.environ | {"SWEEPER_HOME": str(self.folder / "home")} | more,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        assert done.returncode == code, done.stdout
+        return done.stdout
+
+    def launch(self, root: str, launch: Mapping[str, Any], code: int = 0, **more: str) -> str:
+        hub = {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(self.folder / "engine" / "hub")}
+        grid = {"extends": "quickstart.yaml", "name": "quickstart", "seeds": SEEDS}
+        grid["launch"] = {**launch, "max_parallel": 4, "env": hub}
+        (self.folder / "grids" / "here.yaml").write_text(json.dumps(grid))
+        given = ["launch", "grids/here.yaml", *PART, "--root", root, "--wait"]
+        return self.sweeper(*given, code=code, **more)
+
+
+class Place(NamedTuple):
+    """Where it is launched: `batch` is None on Slurm."""
+
+    launch: dict[str, Any]
+    root: str
+    batch: Any
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Iterator[Work]:
+    made = Work(tmp_path)
+    made.sweeper("engine", "start", SWEEPER_ENGINE_TOKEN=TOKEN, **made.home)
+    try:
+        engine = lifecycle.find(made.home["SWEEPER_HOME"])
+        assert engine is not None
+        made.told = {"SWEEPER_ENGINE_URL": engine.url, "SWEEPER_ENGINE_TOKEN": TOKEN}
+        yield made
+    finally:
+        made.sweeper("engine", "stop", **made.home)
+
+
+@pytest.fixture(params=["slurm", "aws-batch"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "slurm":
+        request.getfixturevalue("slurm")
+        return Place({"backend": "slurm"}, str(tmp_path / "sweeps"), None)
+    batch = request.getfixturevalue("batch")
+    batch.secrets[ARN] = TOKEN
+    options = batch.options(secrets={"TINKER_API_KEY": ARN}, array=2)
+    return Place({"backend": "aws-batch", "aws_batch": options}, batch.root, batch)
+
+
+@pytest.mark.timeout(2 * SECONDS)
+def test_the_same_values_as_here(place: Place, work: Work, tmp_path: Path) -> None:
+    said = work.launch(place.root, place.launch, code=2, SWEEPER_ENGINE_TOKEN=TOKEN)
+    assert "SWEEPER_ENGINE_URL" in said  # nobody could know where the engine is
+    work.launch(str(tmp_path / "here"), {"backend": "local"}, **work.told | work.home)
+    said += work.launch(place.root, place.launch, **work.told)
+    roots = {"here": str(tmp_path / "here"), "there": place.root}
+    frames = {where: Registry(root, cache=False).runs() for where, root in roots.items()}
+    values = {where: found.set_index("name")["value"].to_dict() for where, found in frames.items()}
+    assert set(frames["there"]["state"]) == {"succeeded"}
+    assert len(values["there"]) == (18 if WHOLE else 2)
+    assert values["there"] == values["here"]
+    reports = {where: analysis.analyze(root, "quickstart") for where, root in roots.items()}
+    assert reports["there"].html_path == f"{place.root}/quickstart/report/report.html"
+    headlines = {where: report.verdict.splitlines()[:4] for where, report in reports.items()}
+    assert headlines["there"] == headlines["here"]
+    print("\n".join(headlines["there"]))
+    if place.batch is not None:
+        described = [job.describe() for job in place.batch.jobs()]
+        assert TOKEN not in json.dumps(described, default=str) + said
