@@ -21,6 +21,7 @@ from sweeper.backends.aws_batch_jobs import Jobs
 from sweeper.backends.aws_batch_names import Names, as_tag
 from sweeper.backends.aws_batch_options import Options, read_options, terms
 from sweeper.backends.base import JobSpec, JobStatus
+from sweeper.backends.patience import Patience
 from sweeper.errors import EnvironmentFailure, Unreachable
 from sweeper.store.files import open_store
 
@@ -30,13 +31,21 @@ MOST_CHILDREN = 10_000
 """Of an array job: Batch's own limit."""
 _LOG_GROUP = "/aws/batch/job"
 _REASON = "cancelled by sweeper"
+_PASSING = ("CREATING", "UPDATING")
+"""What a job queue's status is for some seconds."""
+_REFUSED_SECONDS = 30.0, 300.0
+"""When a job is terminated again that one may not terminate: at first, and at most."""
 _DOUBT_SECONDS = 15.0
 """How long a listing is not believed that lacks a job whose reply was lost: nothing says that one
 has at once what was accepted. An earlier launcher may have been killed before it had one."""
 
 
 class _Closed(EnvironmentFailure):
-    """The queue takes no jobs now."""
+    """The queue takes no jobs."""
+
+
+class _Changing(_Closed, Unreachable):
+    """It takes none yet."""
 
 
 def open_backend(
@@ -74,6 +83,7 @@ class AwsBatchBackend:
         self._clock = clock
         self._doubted_until = clock() + _DOUBT_SECONDS
         self._terminated: set[str] = set()
+        self._refused: dict[str, Patience] = {}  # by the job that could not be terminated
         self._queue_arn = ""  # until `check`
 
     def place(self) -> dict[str, str]:
@@ -110,11 +120,13 @@ class AwsBatchBackend:
     def _prepare(self) -> None:
         found = self._queue()
         state, status = found.get("state"), found.get("status")
-        if state != "ENABLED" or status != "VALID":
-            raise _Closed(
-                f"aws-batch: the job queue {self._options.queue} is {state}, {status}: "
-                "it takes no jobs"
-            )
+        told = (
+            f"aws-batch: the job queue {self._options.queue} is {state}, {status}: it takes no jobs"
+        )
+        if state != "ENABLED" or status not in ("VALID", *_PASSING):
+            raise _Closed(told)
+        if status != "VALID":
+            raise _Changing(f"{told} yet")
         self._definition = definition(self.aws, self._options)
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
@@ -160,18 +172,30 @@ class AwsBatchBackend:
             if job in self._terminated:
                 continue  # what was throttled half-way goes on from there
             try:
-                self.aws.call("batch", "terminate_job", jobId=job, reason=_REASON)
+                self._terminate(job)
             except Refused as error:
                 if not error.for_good:
                     raise
-                # Batch calls it a ClientException both that there is no such job, which leaves
-                # nothing to stop, and that one may not stop it.
-                if error.code != "ClientException" or self._jobs.goes_on(job):
-                    refused = refused or error
-                    continue  # of this one: others may be stopped
-            self._terminated.add(job)
+                refused = refused or error  # of this one: others may be stopped
         if refused is not None:
             raise refused
+
+    def _terminate(self, job: str) -> None:
+        """Raises `Refused` where one may not, and for a while after without asking."""
+        patience = self._refused.setdefault(job, Patience(*_REFUSED_SECONDS, self._clock))
+        patience.check()
+        try:
+            self.aws.call("batch", "terminate_job", jobId=job, reason=_REASON)
+        except Refused as error:
+            if not error.for_good:
+                raise
+            # Batch calls it a ClientException both that there is no such job, which leaves nothing
+            # to stop, and that one may not stop it.
+            if error.code != "ClientException" or self._jobs.goes_on(job):
+                patience.failed(error)
+                raise
+        self._terminated.add(job)
+        del self._refused[job]
 
     def logs(self, token: str) -> Iterator[str]:
         """What every attempt of the job printed, from CloudWatch, as it is now: read page by page

@@ -15,7 +15,8 @@ from types import MappingProxyType
 from typing import Any
 
 from sweeper.backends.base import JobSpec, JobState, JobStatus
-from sweeper.backends.slurm_accounting import Accounting, Patience
+from sweeper.backends.patience import Patience
+from sweeper.backends.slurm_accounting import Accounting
 from sweeper.backends.slurm_commands import Closed, Full, Job, Slurm, status_of
 from sweeper.backends.slurm_options import configured, options, requeues, script
 from sweeper.backends.slurm_tables import Tables

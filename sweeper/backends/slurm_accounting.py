@@ -1,14 +1,14 @@
-"""What Slurm's accounting database remembers of jobs that slurmctld has forgotten, and how long one
-waits for a part of Slurm that has not answered, or has no room."""
+"""What Slurm's accounting database remembers of jobs that slurmctld has forgotten."""
 
 import time
 from collections.abc import Callable, Set
 
 from sweeper.backends.base import JobState
+from sweeper.backends.patience import Patience
 from sweeper.backends.slurm_commands import Job, Slurm, status_of
 from sweeper.errors import EnvironmentFailure, Unreachable
 
-__all__ = ["Accounting", "Patience", "forgets"]
+__all__ = ["Accounting", "forgets"]
 
 _AGAIN_SECONDS = 60.0
 """How long the database's word stands: it is asked for what is over."""
@@ -24,35 +24,6 @@ def forgets(slurm: Slurm) -> str | None:
     if "job_comment" not in kept and found.get("AccountingStoreJobComment", "").lower() != "yes":
         return "it keeps no comments, by which jobs are known (AccountingStoreFlags=job_comment)"
     return None
-
-
-class Patience:
-    """What has failed is left alone for a while, twice as long each time: from `first` to `most`
-    seconds."""
-
-    def __init__(
-        self, first: float, most: float, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._first = self._next = first
-        self._most = most
-        self._clock = clock
-        self._until = 0.0
-        self._failure: Unreachable | None = None
-
-    def check(self) -> None:
-        """Raises what was raised last, as long as it is too early for another try."""
-        if self._failure is not None and self._clock() < self._until:
-            raise type(self._failure)(str(self._failure))
-
-    def failed(self, failure: Unreachable) -> None:
-        """Another try has failed."""
-        self._failure = failure
-        self._until = self._clock() + self._next
-        self._next = min(self._most, 2 * self._next)
-
-    def succeeded(self) -> None:
-        """A try has not failed."""
-        self._failure, self._next = None, self._first
 
 
 class Accounting:

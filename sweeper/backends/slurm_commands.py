@@ -28,7 +28,7 @@ _KEPT = ("SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS", "SBATCH_RESERVATION
 _REACHING = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
 """What says which cluster; the rest is of the job that a launcher may run in, and would be handed
 on to its jobs."""
-_DROPPED = ("SLURM_", "SBATCH_", "SQUEUE_", "SCANCEL_", "SACCT_")
+_DROPPED = ("SLURM_", "SBATCH_", "SQUEUE_", "SCANCEL_", "SACCT_", "SINFO_")
 
 _LIMIT = re.compile(r"\b(?:Assoc|QOS)\w+")
 """`QOSMaxSubmitJobPerUserLimit`: below a limit on how many jobs there are is room later; one on
@@ -226,13 +226,18 @@ class Slurm:
         return answer.splitlines()[-1].partition(";")[0] if answer else ""
 
     def nodes_away(self, partition: str | None) -> bool:
-        """Whether nodes, of a partition where one is named, are down or drained: they may be what a
-        job asks for that the others are not. False also where Slurm does not say."""
+        """Whether nodes are down or drained of the partition that jobs go to which ask for this
+        one: they may be what a job asks for that the others are not. Who asks for none goes to the
+        one in $SBATCH_PARTITION, or the default. False also where Slurm does not say."""
+        partition = partition or os.environ.get("SBATCH_PARTITION")
         chosen = ("-p", partition) if partition else ()
         try:
-            counts = self.call("sinfo", "-h", "-t", "down,drain", "-o", "%D", *chosen).split()
+            told = self.call("sinfo", "-h", "-t", "down,drain", "-o", "%P %D", *chosen)
         except EnvironmentFailure:
             return False
+        rows = [line.split() for line in told.splitlines() if line.strip()]
+        # The default partition has a star.
+        counts = [row[-1] for row in rows if partition or row[0].endswith("*")]
         return any(count.isdecimal() and int(count) for count in counts)
 
     def queue(self, mark: str) -> list[Job]:

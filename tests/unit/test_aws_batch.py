@@ -148,7 +148,7 @@ def test_there_is_to_be_a_queue(stubbed: Any) -> None:
         stubbed.backend().check()
 
 
-@pytest.mark.parametrize("state", [("DISABLED", "VALID"), ("ENABLED", "INVALID")])
+@pytest.mark.parametrize("state", [("DISABLED", "UPDATING"), ("ENABLED", "INVALID")])
 def test_a_queue_that_is_closed_takes_no_jobs_and_may_have_some(
     stubbed: Any, state: tuple[str, str]
 ) -> None:
@@ -169,6 +169,25 @@ def test_a_queue_that_is_closed_takes_no_jobs_and_may_have_some(
     with pytest.raises(EnvironmentFailure, match=said) as caught:
         backend.submit([stubbed.job()])
     assert not isinstance(caught.value, Unreachable)
+
+
+@pytest.mark.parametrize("status", ["CREATING", "UPDATING"])
+def test_a_queue_that_is_being_changed_is_waited_for(stubbed: Any, status: str) -> None:
+    """By a launcher at work; a new launch is told, and a relaunch finds its jobs."""
+    backend, said = stubbed.backend(), f"q is ENABLED, {status}: it takes no jobs yet"
+    stubbed.queue("ENABLED", status)
+    stubbed.listed(backend)
+    with pytest.raises(Unreachable, match=said):
+        backend.preflight([])
+    stubbed.queue("ENABLED", status)
+    stubbed.listed(backend, ("1", stubbed.TOKEN))
+    backend.preflight([])
+    stubbed.queue("ENABLED", status)
+    with pytest.raises(Unreachable, match=said):
+        backend.submit([stubbed.job()])
+    stubbed.defined()
+    stubbed.answer("submit_job", {"jobName": "n", "jobId": "2"}, stubbed.SUBMISSION)
+    backend.submit([stubbed.job()])
 
 
 def test_logs_come_page_by_page(stubbed: Any) -> None:

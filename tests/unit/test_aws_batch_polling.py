@@ -113,7 +113,7 @@ def test_what_is_forgotten_is_nothing_to_stop(stubbed: Any) -> None:
 
 
 @pytest.mark.parametrize(("code", "status"), [("ClientException", 400), ("AccessDenied", 403)])
-def test_what_may_not_be_stopped_is_told_and_tried_again(
+def test_what_may_not_be_stopped_is_told_and_tried_again_later(
     stubbed: Any, code: str, status: int
 ) -> None:
     """And keeps no other from being stopped. AWS calls it a ClientException, too."""
@@ -131,14 +131,21 @@ def test_what_may_not_be_stopped_is_told_and_tried_again(
     refuse(0)
     stubbed.answer("terminate_job", {}, asked[1])
     refuse(2)
+    for seconds in (0, 29, 1):
+        stubbed.now += seconds
+        if seconds == 1:
+            refuse(0)
+            stubbed.answer("terminate_job", {}, asked[2])
+        with pytest.raises(Refused, match="you may not stop 0"):  # told, though not asked for
+            backend.cancel(tokens)
+    stubbed.now += 59
     with pytest.raises(Refused, match="you may not stop 0"):
         backend.cancel(tokens)
+    stubbed.now += 1
     stubbed.answer("terminate_job", {}, asked[0])
-    refuse(2)
-    with pytest.raises(Refused, match="you may not stop 2"):
-        backend.cancel(tokens)
-    stubbed.answer("terminate_job", {}, asked[2])
     backend.cancel(tokens)
+    backend.cancel(tokens)
+    assert stubbed.aws.calls["terminate_job"] == 6
 
 
 def test_credentials_that_have_expired_stop_nothing_else_either(stubbed: Any) -> None:
@@ -161,6 +168,7 @@ def test_a_child_that_is_not_made_yet_may_not_be_stopped_either(stubbed: Any) ->
         if status == "PENDING":
             with pytest.raises(Refused):
                 backend.cancel(tokens[:1])
+            stubbed.now += 30
         else:
             backend.cancel(tokens[:1])
 

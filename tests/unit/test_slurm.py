@@ -11,8 +11,9 @@ import pytest
 
 from sweeper.backends import slurm_commands
 from sweeper.backends.base import JobSpec, JobState
+from sweeper.backends.patience import Patience
 from sweeper.backends.slurm import SlurmBackend
-from sweeper.backends.slurm_accounting import Accounting, Patience
+from sweeper.backends.slurm_accounting import Accounting
 from sweeper.backends.slurm_tables import Tables
 from sweeper.errors import EnvironmentFailure, Unreachable
 
@@ -414,7 +415,9 @@ def test_what_preflight_passes_on(tmp_path: Path, message: str) -> None:
         SlurmBackend(slurm, "sweep", str(tmp_path)).preflight([{}])
 
 
-@pytest.mark.parametrize(("nodes", "passes"), [("0\n2\n", True), ("0\n", False), ("", False)])
+@pytest.mark.parametrize(
+    ("nodes", "passes"), [("gpu 0\ngpu 2", True), ("gpu 0", False), ("", False)]
+)
 def test_a_trial_waits_for_nodes_that_are_away(tmp_path: Path, nodes: str, passes: bool) -> None:
     """With all nodes up the same words mean that there is none that would do."""
     closed = slurm_commands.Closed("Requested node configuration is not available")

@@ -5,7 +5,6 @@ import subprocess
 import pytest
 
 from sweeper.backends import slurm_commands
-from sweeper.backends.slurm_accounting import Patience
 from sweeper.errors import EnvironmentFailure, Unreachable
 
 _POLICY = (
@@ -79,10 +78,13 @@ def test_what_commands_get_of_the_environment(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(subprocess, "run", run)
     kept = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SBATCH_ACCOUNT")
-    for name in (*kept, "SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SBATCH_WAIT", "SQUEUE_FORMAT"):
+    for name in (*kept, "SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SBATCH_WAIT"):
+        monkeypatch.setenv(name, "1")
+    for name in ("SQUEUE_FORMAT", "SINFO_PARTITION"):
         monkeypatch.setenv(name, "1")
     slurm_commands.Slurm().call("squeue")
-    assert {name for name in seen if name.startswith(("SLURM_", "SBATCH_", "SQUEUE_"))} == {*kept}
+    ours = ("SLURM_", "SBATCH_", "SQUEUE_", "SINFO_")
+    assert {name for name in seen if name.startswith(ours)} == {*kept}
 
 
 def test_what_accounting_says() -> None:
@@ -104,17 +106,31 @@ def test_what_accounting_says() -> None:
     ]
 
 
-def test_what_has_failed_is_left_alone_for_longer_each_time() -> None:
-    now = 0.0
-    patience = Patience(30, 100, lambda: now)
-    for seconds in (30, 60, 100, 100):
-        patience.check()
-        patience.failed(Unreachable("no room"))
-        now += seconds - 1
-        with pytest.raises(Unreachable, match="no room"):
-            patience.check()
-        now += 1
-    patience.succeeded()
-    patience.failed(Unreachable("no room"))
-    now += 30
-    patience.check()
+@pytest.mark.parametrize(
+    ("asked", "variable", "away", "expected"),
+    [
+        ("gpu", None, "cpu* gpu", True),
+        ("gpu", None, "cpu*", False),
+        ("gpu", "cpu", "cpu*", False),
+        (None, "gpu", "gpu", True),
+        (None, "gpu", "cpu*", False),
+        (None, None, "cpu* gpu", True),
+        (None, None, "gpu", False),
+    ],
+)
+def test_nodes_that_are_away_count_where_the_job_would_go(
+    monkeypatch: pytest.MonkeyPatch, asked: str | None, variable: str | None, away: str,
+    expected: bool,
+) -> None:  # fmt: skip
+    """`away` are the partitions that have such; the default one has a star."""
+
+    def run(argv: list[str], **_: object) -> object:
+        named = argv[argv.index("-p") + 1] if "-p" in argv else None
+        rows = [f"{name} 1" for name in away.split() if named in (None, name.strip("*"))]
+        return subprocess.CompletedProcess(argv, 0, "\n".join([*rows, ""]), "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.delenv("SBATCH_PARTITION", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("SBATCH_PARTITION", variable)
+    assert slurm_commands.Slurm().nodes_away(asked) is expected

@@ -1,0 +1,37 @@
+"""How long one leaves alone what has not answered, or has refused."""
+
+import time
+from collections.abc import Callable
+
+from sweeper.errors import Unreachable
+
+__all__ = ["Patience"]
+
+
+class Patience:
+    """What has failed is left alone for a while, twice as long each time: from `first` to `most`
+    seconds."""
+
+    def __init__(
+        self, first: float, most: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._first = self._next = first
+        self._most = most
+        self._clock = clock
+        self._until = 0.0
+        self._failure: Unreachable | None = None
+
+    def check(self) -> None:
+        """Raises what was raised last, as long as it is too early for another try."""
+        if self._failure is not None and self._clock() < self._until:
+            raise self._failure.with_traceback(None)  # else it grows with every call
+
+    def failed(self, failure: Unreachable) -> None:
+        """Another try has failed."""
+        self._failure = failure
+        self._until = self._clock() + self._next
+        self._next = min(self._most, 2 * self._next)
+
+    def succeeded(self) -> None:
+        """A try has not failed."""
+        self._failure, self._next = None, self._first
