@@ -38,6 +38,10 @@ _LAST_SECONDS = 20.0
 _OF_A_MACHINE = ("disk", "memory")
 
 
+_Machine = tuple[str, str | None]
+"""What is wrong and where: rule and host."""
+
+
 class _Spoken(NamedTuple):
     """The attempt, as (run, attempt), that something was said of for all on its machine; and what
     was not said of others for that, as (run, attempt, rule)."""
@@ -73,7 +77,8 @@ class Alarming:
         self._every = max(REMOTE_LOOK_SECONDS, sync_s) if remote else LOOK_SECONDS
         self.lines: tuple[str, ...] = ()
         self._said: set[tuple[str, int, str]] = set()
-        self._machines: dict[tuple[str, str | None], _Spoken] = {}  # by rule and host
+        self._machines: dict[_Machine, _Spoken] = {}
+        self._acted: dict[_Machine, tuple[str, int]] = {}  # the attempt whose alarm had actions
         self._pending: deque[Found] = deque()
         self._before: set[tuple[str, int]] = set()  # attempts at the look before
         self._judged: set[tuple[str, int]] = set()
@@ -125,7 +130,7 @@ class Alarming:
         try:
             self._begin()
             attempts = self._attempts()
-            self._forget({(seen.run, seen.attempt) for seen in attempts if seen.running})
+            self._forget()
             found, over = self._watcher.look(attempts)
             self._pending += found
             self._say_pending()
@@ -145,18 +150,31 @@ class Alarming:
             return
         for name in names(self._store, self._layout):
             self._said.add((name.run, name.attempt, name.rule))
-            if name.rule in _OF_A_MACHINE and self._is_running(name.run, name.attempt):
-                claimed = self._layout.event(name.run, name.attempt, Event.CLAIMED)
-                with suppress(NotFound, StoreError):  # then it is said twice
-                    host = read_json(self._store, claimed).get("host")
-                    self._machines[name.rule, host] = _Spoken((name.run, name.attempt), set())
+        recorded = read(self._store, self._layout) if self._said else []
+        for alarm in recorded:
+            self._recall(alarm)
         try:
             judged: Any = read_json(self._store, self._layout.judged).get("attempts")
             self._judged |= {(str(run), int(attempt)) for run, attempt in judged}
         except (NotFound, StoreError, TypeError, ValueError):
             self._judged = set()  # then they are judged again, and said all the same but once
-        self._reactions.recover(read(self._store, self._layout) if self._said else [])
+        self._reactions.recover(recorded)
         self._begun = True
+
+    def _recall(self, alarm: Alarm) -> None:
+        """What an earlier launcher has said of a machine, as far as it still counts."""
+        attempt = (alarm.run, alarm.attempt)
+        stands = self._stands(*attempt)
+        acted = bool(alarm.actions) and not self._is_taken_back(*attempt)
+        if alarm.rule not in _OF_A_MACHINE or not (stands or acted):
+            return
+        claimed = self._layout.event(*attempt, Event.CLAIMED)
+        with suppress(NotFound, StoreError):  # then it is said twice
+            machine = (alarm.rule, read_json(self._store, claimed).get("host"))
+            if stands:
+                self._machines[machine] = _Spoken(attempt, set())
+            if acted:
+                self._acted[machine] = attempt
 
     def _is_running(self, run: str, attempt: int) -> bool:
         view = self._board.views.get(run)  # none: of a run that no plan has any more
@@ -164,11 +182,28 @@ class Alarming:
             return False
         return view.state.state is State.RUNNING and view.state.attempt == attempt
 
-    def _forget(self, running: set[tuple[str, int]]) -> None:
-        """Machines of which something was said of an attempt that is over: alarms are shown of
-        what is at work, and if it is still so it is news of another attempt there."""
+    def _stands(self, run: str, attempt: int) -> bool:
+        """Whether what was said of this attempt counts for all on its machine: while it is at
+        work, and after it was stopped. Else a full disk would stop one run there after another."""
+        if self._is_running(run, attempt):
+            return True
+        view = self._board.views.get(run)
+        return view is not None and view.cancel and view.state.opened == attempt
+
+    def _is_taken_back(self, run: str, attempt: int) -> bool:
+        """Whether it was stopped, and a retry was asked for since."""
+        events = self._board.events(run)
+        cancelled, retried = (
+            max((n for n, event in events if event is kind), default=0)
+            for kind in (Event.CANCEL, Event.RETRY)
+        )
+        return attempt <= cancelled <= retried
+
+    def _forget(self) -> None:
+        """Machines of which something was said of an attempt that has ended by itself: alarms are
+        shown of what is at work, and if it is still so it is news of another attempt there."""
         for machine, spoken in list(self._machines.items()):
-            if spoken.attempt not in running:
+            if not self._stands(*spoken.attempt):
                 self._said.difference_update(spoken.spared)
                 del self._machines[machine]
 
@@ -220,6 +255,9 @@ class Alarming:
                 key = (found.run, found.attempt, found.rule)
                 self._machines[machine].spared.add(key)
                 return  # it was said of another run there
+        actions = self._reactions.wanted(found.rule)
+        if machine in self._acted and not self._is_taken_back(*self._acted[machine]):
+            actions = ()  # that was done about the machine, and would be done to run after run
         evidence, planned = found.evidence, self._board.runs[found.run]
         alarm = Alarm(
             run=found.run,
@@ -233,11 +271,13 @@ class Alarming:
             bound=evidence.bound,
             message=_plain(evidence.message),
             advice=ADVICE[found.rule],
-            actions=self._reactions.wanted(found.rule),
+            actions=actions,
         )
         put(self._store, self._layout, alarm)
         if machine is not None:
             self._machines[machine] = _Spoken((found.run, found.attempt), set())
+            if actions:
+                self._acted[machine] = (found.run, found.attempt)
         # A line is told once: without its number, the same of a later attempt would not be.
         again = f" (attempt {alarm.attempt})" if alarm.attempt > 1 else ""
         self._tell(f"alarm: {alarm.name}{again}: {alarm.rule}: {alarm.message}")

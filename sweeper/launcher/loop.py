@@ -417,6 +417,7 @@ class Launcher:
             "unreachable": unreachable,
             "held": held,
             "limit": limit,
+            "starting": self._starting,
         }
         if found != self._published:
             document = {"schema": SCHEMA, "time": timestamp(), "pid": os.getpid()} | found

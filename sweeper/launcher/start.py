@@ -184,9 +184,10 @@ def _drive(
         store, sweep, backend, notify=notify, smoke=smoke, check=check, ending=bring_home
     )
     summary = launcher.run()
-    if not environment.is_needed_later(store, sweep):
-        environment.forget(env_file)
-        environment.forget(environment.env_file(folder))
+    with suppress(StoreError):  # all is over: what is left then, `gc` finds
+        if not environment.is_needed_later(store, sweep):
+            environment.forget(env_file)
+            environment.forget(environment.env_file(folder))
     return summary
 
 

@@ -10,7 +10,7 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeper.errors import (
     AnotherLauncher,
@@ -19,7 +19,7 @@ from sweeper.errors import (
     UsageError,
 )
 from sweeper.states import OPEN, State, fold, wants_attempt
-from sweeper.store.documents import SCHEMA
+from sweeper.store.documents import SCHEMA, read_json
 from sweeper.store.files import Store, default_root
 from sweeper.store.layout import Layout
 from sweeper.store.requests import (
@@ -44,6 +44,8 @@ _STOP_SECONDS = 75.0
 """What a launcher takes to notice, at most, which may wait a minute for sbatch; and a worker beyond
 its grace."""
 _TAKE_OVER_SECONDS = 3.0
+_HELD_SECONDS = 15.0
+"""How long a launcher that is held back may take to see that it was asked to go on."""
 
 
 def cancel(arguments: Namespace) -> int:
@@ -141,7 +143,6 @@ def _forget_environment(store: Store, sweep: str, retries: int) -> None:
     """Remove the environment of runs when no run needs it any more: none is at work, and none is
     to be started by a launcher, which may just be on its way."""
     from sweeper.launcher import environment
-    from sweeper.store.documents import read_json
 
     events = read_events(store, sweep)
     for run in read_plan(store, sweep)["runs"]:
@@ -202,7 +203,7 @@ def retry(arguments: Namespace) -> int:
             warn("none has failed; what was cancelled is named, or chosen by --state cancelled")
         return 0
     _tell_code(sweep, warn)
-    if _taken_up(sweep.store, sweep.name):
+    if _taken_up(sweep.store, sweep.name, warn):
         print("the launcher at work on the sweep takes them up")
         return 0
     try:
@@ -238,7 +239,7 @@ def retry_runs(
     asked = _ask_again(sweep, runs)
     if asked.again:
         _tell_code(sweep, tell)
-        if not _taken_up(sweep.store, sweep.name):
+        if not _taken_up(sweep.store, sweep.name, tell):
             go_on(sweep.store, sweep.name, wait=False, known=asked.ready)
     return asked.done
 
@@ -287,18 +288,39 @@ def _tell_code(sweep: "Sweep", tell: Callable[[str], None]) -> None:
         snapshot.relink(kept)
 
 
-def _taken_up(store: Store, sweep: str) -> bool:
+def _taken_up(store: Store, sweep: str, tell: Callable[[str], None] = lambda _: None) -> bool:
     """Whether a launcher is at work that will see the requests, which are on record: one that is
     just about to end may have looked before. Where the store is elsewhere it may also be dead, and
-    take its time to end: only a beat shows that it is at work."""
+    take its time to end: only a beat shows that it is at work. One that starts nothing, a `cancel`,
+    is waited for. Raises `EnvironmentFailure` for one that stays held back."""
     from sweeper.store.lock import is_alive, is_held
 
-    began = time.monotonic()
+    began, told = time.monotonic(), False
     while is_held(store, sweep):
-        if time.monotonic() - began > _TAKE_OVER_SECONDS and is_alive(store, sweep, began):
-            return True
+        waited = time.monotonic() - began
+        if waited > _TAKE_OVER_SECONDS and is_alive(store, sweep, began):
+            seen = _published(store, sweep)
+            if not seen.get("starting", True):
+                if not told:
+                    tell("waiting for a `sweeper cancel` that is at work on the sweep")
+                told = True
+            elif seen.get("held") is None:
+                return True
+            elif waited > _HELD_SECONDS:
+                raise EnvironmentFailure(
+                    f"the launcher at work on {sweep!r} starts nothing ({seen['held']}): "
+                    "type it again when that launcher has ended"
+                )
         time.sleep(0.1 if store.local_path("") is not None else _POLL_SECONDS)
     return False
+
+
+def _published(store: Store, sweep: str) -> dict[str, Any]:
+    """What the last launcher to publish anything has published."""
+    try:
+        return read_json(store, Layout(sweep).observations)
+    except NotFound:
+        return {}
 
 
 def _chosen(arguments: Namespace) -> "tuple[Sweep, list[RecordedRun]]":

@@ -153,8 +153,7 @@ class Looker:
             run: state.attempt for run, state in self._states.known.items() if state.state in OPEN
         }
         self._beats.look(opened.items())
-        self._follow(opened)
-        problems = (self._poll(), self._load(opened))
+        problems = (self._follow(opened), self._poll(), self._load(opened))
         self._read_bodies(opened)
         alarms = self._read_alarms()
         return self._make(launcher, observations, alarms)._replace(
@@ -187,15 +186,17 @@ class Looker:
         self._plan_stamp = launcher
         return True
 
-    def _follow(self, opened: Mapping[str, int]) -> None:
+    def _follow(self, opened: Mapping[str, int]) -> str:
         """See that the metrics of the right runs are followed: all, or where each look at one
-        costs, those at work; of the others all is read once more."""
+        costs, those at work; of the others all is read once more. Gives why that is for later."""
         if not self._remote or set(opened) == self._followed:
-            return
-        gone = self._followed - opened.keys()
-        self._pending |= dict.fromkeys(gone)
-        self._follower = Follower([self.run(run) for run in opened])
-        self._followed = set(opened)
+            return ""
+        follower = Follower([self.run(run) for run in opened])
+        problem = self._poll()  # what was recorded until the new one began
+        if not problem:
+            self._pending |= dict.fromkeys(self._followed - opened.keys())
+            self._follower, self._followed = follower, set(opened)
+        return problem
 
     def _observations(self) -> Mapping[str, Any]:
         """What the launcher has published; read again when its file has changed."""

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from sweeper.alarms import alarms, names
+from sweeper.backends.base import JobState
 from sweeper.errors import StoreError
 from sweeper.states import Event, State
 from sweeper.store.documents import encode, read_json
@@ -292,8 +293,9 @@ def test_a_low_disk_is_said_again_once_that_attempt_is_over(
     make_scene: Any, *, restarted: bool
 ) -> None:
     """Of another run there, and of the same when it is tried again: what was said of an attempt
-    before is not shown of it."""
+    before is not shown of it. What is to be done about the machine was done the first time."""
     scene = make_scene(2, retries=1)
+    with_on_alarm(scene, on_alarm={"run": ["/no/such"]})
     first, second = scene.ids
     full = {"disk_free_bytes": 10**8}
     scene.step()
@@ -316,6 +318,43 @@ def test_a_low_disk_is_said_again_once_that_attempt_is_over(
         said.add(told)
         assert {(a.run, a.attempt) for a in alarms(scene.store, "s")} == said
     assert lines[-1].startswith("alarm: x=0 (attempt 2): disk: 0.1 GB are free")
+    acted = {(a.run, a.attempt): a.actions for a in alarms(scene.store, "s")}
+    assert acted == dict.fromkeys(said, ()) | {(first, 1): ("run",)}
+
+
+def test_a_full_disk_stops_one_run_and_none_that_takes_its_place(make_scene: Any) -> None:
+    """By the same launcher, or by one of those that follow it."""
+    scene = make_scene(12, max_parallel=3)
+    with_on_alarm(scene, on_alarm={"stop": "run"})
+    full = {"disk_free_bytes": 10**8}
+
+    def work() -> None:
+        """Jobs are claimed, beat, and end a look later."""
+        for job, status in list(scene.backend.jobs.items()):
+            if status.state is JobState.ENDED:
+                continue
+            run, _, attempt = job.partition("-a")
+            events, number = scene.events(run), int(attempt)
+            if (number, Event.CLAIMED) not in events:
+                scene.worker(run, number, Event.CLAIMED, host="node7")
+                scene.beat(run, number, host="node7", machine=full)
+                continue
+            stopped = (number, Event.CANCEL) in events
+            scene.worker(run, number, Event.CANCELLED if stopped else Event.SUCCEEDED)
+            scene.backend.end(job)
+        scene.step(2.5)
+
+    for turn in range(12):
+        scene.launcher = scene.new_launcher() if turn % 4 == 3 else scene.launcher
+        work()
+    assert sorted(scene.states()) == [State.CANCELLED] + [State.SUCCEEDED] * 11
+    [alarm] = alarms(scene.store, "s")
+    # Whoever starts it again takes back that it was stopped: the machine is news once more.
+    scene.worker(alarm.run, 1, Event.RETRY)
+    for _ in range(3):
+        work()
+    assert [a.actions for a in alarms(scene.store, "s")] == [("stop run",)] * 2
+    assert (2, Event.CANCEL) in scene.events(alarm.run)
 
 
 def test_an_alarm_that_cannot_be_said_holds_up_no_other(

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from sweeper.errors import EnvironmentFailure, UsageError
+from sweeper.errors import EnvironmentFailure, StoreError, UsageError
 from sweeper.launcher import environment, start
 from sweeper.launcher.loop import GAVE_UP, Summary
 from sweeper.launcher.progress import exit_code, line
 from sweeper.launcher.recording import _refuse_secrets, changes, merge
-from sweeper.states import State
+from sweeper.states import Event, State
 from sweeper.store import lock
 from sweeper.store.files import LocalStore
 from sweeper.store.layout import Layout
@@ -103,6 +103,21 @@ def test_environments_that_nobody_needs_are_found(
     left = {name for name, path in paths.items() if path.exists()}
     assert left == {"open", "held", "young", "mine", "requeued"}
     assert not broken.exists()
+
+
+def test_an_outage_after_all_is_over_fails_no_launch(
+    make_scene: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = make_scene(1, backend="local")
+    scene.worker(scene.ids[0], 1, Event.SUCCEEDED)
+
+    def silent(*_: Any) -> bool:
+        raise StoreError("no answer")
+
+    monkeypatch.setattr(start, "open_backend", lambda *_: scene.backend)
+    monkeypatch.setattr(environment, "is_needed_later", silent)
+    summary = start.drive(f"{scene.store.root}/s", lambda _: None)
+    assert summary.counts[State.SUCCEEDED] == 1
 
 
 def test_what_a_launcher_says_that_does_not_start(tmp_path: Path) -> None:

@@ -264,6 +264,27 @@ def test_a_launcher_elsewhere_shows_that_it_is_at_work_by_its_beat(
     assert steering._taken_up(scene.store, "s") is False
 
 
+def test_a_launcher_that_starts_nothing_takes_no_retry_up(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A `cancel` at work is waited for; one that stays held back is an error that says why."""
+    now, until, said = [0.0], [60.0], list[str]()
+    monkeypatch.setattr(steering.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(steering.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + 1))
+    monkeypatch.setattr(lock, "is_held", lambda *_: now[0] < until[0])
+    monkeypatch.setattr(lock, "is_alive", lambda *_: True)
+    scene.new_launcher(starting=False).step()
+    assert not steering._taken_up(scene.store, "s", said.append)
+    assert now[0] == 60.0 and len(said) == 1 and "cancel" in said[0]
+    until[0] = 200.0
+    scene.new_launcher().step()
+    assert steering._taken_up(scene.store, "s") and now[0] < 70.0
+    scene.store.replace(scene.layout.observations, encode(scene.observed() | {"held": "alike"}))
+    with pytest.raises(EnvironmentFailure, match="starts nothing \\(alike\\)"):
+        steering._taken_up(scene.store, "s")
+    assert now[0] < 90.0
+
+
 def _recorded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> tuple[Sweep, list[Any]]:
     """The scene's sweep as `retry_runs` finds it, and the launches that it comes to."""
     launches: list[Any] = []

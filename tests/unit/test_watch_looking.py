@@ -248,6 +248,22 @@ def test_the_launchers_observations_count_while_it_is_at_work(watched: Watched) 
     assert not view.launcher and view.eta is None
 
 
+def test_a_remote_view_misses_no_row_when_a_run_begins(
+    make_watched: Any, scene: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = scene.ids[:2]
+    monkeypatch.setattr(scene.store, "local_path", lambda _: None)
+    watched = make_watched(scene)
+    watched.scene.worker(first, 1, Event.CLAIMED)
+    watched.rows(first, 0)
+    assert watched.run().step == 0
+    watched.rows(first, 1)
+    assert watched.run().step == 1
+    watched.rows(first, 2)
+    watched.scene.worker(second, 1, Event.CLAIMED)
+    assert [watched.run().step for _ in range(2)] == [2, 2]
+
+
 def test_alarms_on_record(watched: Watched) -> None:
     first, layout = watched.scene.ids[0], watched.scene.layout
     body = {"schema": 1, "message": "loss is NaN", "advice": "lower it", "time": "2026"}
