@@ -20,7 +20,7 @@ from sweeper.errors import EnvironmentFailure, SweeperError
 from sweeper.states import OPEN, State, fold, wants_attempt
 from sweeper.store.files import Store, open_store
 from sweeper.store.lock import is_held
-from sweeper.store.sweeps import read_events, read_plan, read_states
+from sweeper.store.sweeps import Events, read_events, read_plan
 
 __all__ = [
     "env_file",
@@ -133,18 +133,23 @@ def unused(but: str = "") -> Iterator[str]:
 
 def _in_use(store: Store, sweep: str) -> bool:
     """Whether a job of the sweep may be at work, or a launcher is there that will start some."""
-    states = read_states(store, sweep).values()
+    events = read_events(store, sweep)
+    states = map(fold, events.values())
     if any(state.state in OPEN or state.unacknowledged for state in states):
         return True
-    return is_needed_later(store, sweep) or is_held(store, sweep)
+    return _goes_on(store, sweep, events) or is_held(store, sweep)
 
 
 def is_needed_later(store: Store, sweep: str) -> bool:
     """Whether a run of the sweep, which nobody need plan any more, may be started again by its
     backend, which asks no launcher."""
+    return _goes_on(store, sweep, read_events(store, sweep))
+
+
+def _goes_on(store: Store, sweep: str, events: Events) -> bool:
     if not any(
-        fold(events).state in _AGAIN and wants_attempt(events, 0)  # as `worker.restarting` has it
-        for events in read_events(store, sweep).values()
+        fold(happened).state in _AGAIN and wants_attempt(happened, 0)  # as `worker.restarting`
+        for happened in events.values()
     ):
         return False
     launched = read_plan(store, sweep)["launch"]

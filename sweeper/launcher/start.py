@@ -26,7 +26,7 @@ from sweeper.store import lock
 from sweeper.store.documents import read_json
 from sweeper.store.files import Store, default_root, open_store
 from sweeper.store.layout import Layout
-from sweeper.store.sweeps import read_plan, read_states
+from sweeper.store.sweeps import read_observations, read_plan, read_states
 from sweeper.worker.job import read_environment
 
 if TYPE_CHECKING:
@@ -310,7 +310,7 @@ def _has_begun(store: Store, layout: Layout, before: object) -> bool:
     that is why it gave up."""
     if _published(store, layout) == before:
         return False
-    said = str(read_json(store, layout.observations).get("held"))
+    said = str(read_observations(store, layout.sweep).get("held"))
     if said.startswith(GAVE_UP):
         raise EnvironmentFailure(said.removeprefix(GAVE_UP))
     return True

@@ -20,6 +20,7 @@ __all__ = [
     "find_sweeps",
     "look_at_events",
     "read_events",
+    "read_observations",
     "read_outcome",
     "read_plan",
     "read_states",
@@ -107,6 +108,15 @@ def _names_in(folder: str) -> list[str]:
         return os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def read_observations(store: Store, sweep: str) -> dict[str, Any]:
+    """What a launcher last published, of which some holds only while it is at work: `observed`
+    (run id -> in words), and what else it saw; nothing is observed where none has published."""
+    try:
+        return read_json(store, Layout(sweep).observations)
+    except NotFound:
+        return {"observed": {}}
 
 
 def read_states(store: Store, sweep: str) -> dict[str, RunState]:

@@ -10,7 +10,7 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper.errors import (
     AnotherLauncher,
@@ -30,7 +30,7 @@ from sweeper.store.requests import (
     request_cancel,
     request_retry,
 )
-from sweeper.store.sweeps import read_events, read_plan
+from sweeper.store.sweeps import read_events, read_observations, read_plan
 from sweeper.terminal import print_json, warn
 
 if TYPE_CHECKING:
@@ -299,7 +299,7 @@ def _taken_up(store: Store, sweep: str, tell: Callable[[str], None] = lambda _: 
     while is_held(store, sweep):
         waited = time.monotonic() - began
         if waited > _TAKE_OVER_SECONDS and is_alive(store, sweep, began):
-            seen = _published(store, sweep)
+            seen = read_observations(store, sweep)
             if not seen.get("starting", True):
                 if not told:
                     tell("waiting for a `sweeper cancel` that is at work on the sweep")
@@ -313,14 +313,6 @@ def _taken_up(store: Store, sweep: str, tell: Callable[[str], None] = lambda _: 
                 )
         time.sleep(0.1 if store.local_path("") is not None else _POLL_SECONDS)
     return False
-
-
-def _published(store: Store, sweep: str) -> dict[str, Any]:
-    """What the last launcher to publish anything has published."""
-    try:
-        return read_json(store, Layout(sweep).observations)
-    except NotFound:
-        return {}
 
 
 def _chosen(arguments: Namespace) -> "tuple[Sweep, list[RecordedRun]]":

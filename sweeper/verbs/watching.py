@@ -140,19 +140,14 @@ def alarm_line(alarm: "Alarm", more: int = 0) -> str:
 def observations(sweep: "Sweep") -> dict[str, Any]:
     """What the launcher has published: `observed` (run -> in words), `unreachable`, `limit`, which
     hold only while it is at work (`launcher`), and `held`, which holds until the next."""
-    from sweeper.errors import NotFound
     from sweeper.states import State
-    from sweeper.store.documents import read_json
     from sweeper.store.lock import is_held
+    from sweeper.store.sweeps import read_observations
 
     at_work = is_held(sweep.store, sweep.name)
     seen: dict[str, Any] = {"launcher": at_work, "observed": {}, "unreachable": None}
-    seen |= {"limit": None, "held": None}
-    try:
-        document = read_json(sweep.store, sweep.layout.observations)
-    except NotFound:
-        return seen
-    seen["held"] = document.get("held")
+    document = read_observations(sweep.store, sweep.name)
+    seen |= {"limit": None, "held": document.get("held")}
     if at_work:
         over = {r.id for r in sweep.runs if r.state in (State.SUCCEEDED, State.CANCELLED)}
         observed: dict[str, str] = document["observed"]

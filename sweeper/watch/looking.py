@@ -14,10 +14,9 @@ from sweeper.launcher.breaker import last_line
 from sweeper.records.following import Follower
 from sweeper.records.runs import Sweep, SweepRun
 from sweeper.states import OPEN, RunState, State
-from sweeper.store.documents import read_json
 from sweeper.store.files import Store
 from sweeper.store.lock import is_held
-from sweeper.store.sweeps import read_outcome
+from sweeper.store.sweeps import read_observations, read_outcome
 from sweeper.tables.keeping import Folder
 from sweeper.tables.sources import Files
 from sweeper.watch.past import last_row, past_points
@@ -204,11 +203,7 @@ class Looker:
         if stamp is None and not self._remote:
             return _NO_OBSERVATIONS
         if self._remote or stamp != self._observed[0]:
-            try:
-                found = read_json(self._store, self._layout.observations)
-            except NotFound:
-                found = dict(_NO_OBSERVATIONS)
-            self._observed = (stamp, found)
+            self._observed = (stamp, read_observations(self._store, self._name))
         return self._observed[1]
 
     def _read_alarms(self) -> dict[str, tuple[Alarm, ...]]:

@@ -50,6 +50,16 @@ class PageState(NamedTuple):
     moved: tuple[int, ...] = (0, 0, 0, 0)
 
 
+class _Page(NamedTuple):
+    """What its panels are drawn from."""
+
+    view: SweepView
+    run: RunView
+    state: PageState
+    data: PageData
+    glyphs: Glyphs
+
+
 def is_wide(width: int, height: int) -> bool:
     """Whether all panels have room beside each other."""
     return width >= 130 and height >= 34
@@ -62,21 +72,19 @@ def page_lines(
     run = next((run for run in view.runs if run.id == state.run), None)
     if run is None:
         return [[("the run is not in the sweep any more", "warn")]]
+    page = _Page(view, run, state, data, glyphs)
     lines = _head(view, run, data, width, glyphs)
     if not is_wide(width, height):
         lines.append(_tabs(state))
         room = height - len(lines)
-        return lines + _panel(state.panel, view, run, state, data, width, room, glyphs)
+        return lines + _panel(page, state.panel, width, room)
     left = (width - 3) // 2
     right = width - 3 - left
     above = (height - len(lines)) // 2
     below = height - len(lines) - above
     for tall, pair in ((above, (0, 1)), (below, (2, 3))):
         boxes = [
-            [
-                _title(state, place, wide, glyphs),
-                *_panel(place, view, run, state, data, wide, tall - 1, glyphs),
-            ]
+            [_title(state, place, wide, glyphs), *_panel(page, place, wide, tall - 1)]
             for place, wide in zip(pair, (left, right), strict=True)
         ]
         for one, other in zip(*(_filled(box, tall) for box in boxes), strict=True):
@@ -144,35 +152,19 @@ def _title(state: PageState, place: int, width: int, glyphs: Glyphs) -> Line:
     return [(head + glyphs.line * (width - len(head)), style)]
 
 
-def _panel(
-    place: int,
-    view: SweepView,
-    run: RunView,
-    state: PageState,
-    data: PageData,
-    width: int,
-    height: int,
-    glyphs: Glyphs,
-) -> list[Line]:
+def _panel(page: _Page, place: int, width: int, height: int) -> list[Line]:
     """What a panel shows in `height` lines."""
     if place == 0:
-        return _curves(view, run, state, data, width, height, glyphs)
-    made = {1: _configuration, 2: _log, 3: _rollouts}[place](view, run, data, width)
+        return _curves(page, width, height)
+    made = {1: _configuration, 2: _log, 3: _rollouts}[place](page, width)
     spare = max(0, len(made) - height)
-    moved = min(state.moved[place], spare)
+    moved = min(page.state.moved[place], spare)
     start = spare - moved if place == 2 else moved
     return made[start : start + height]
 
 
-def _curves(
-    view: SweepView,
-    run: RunView,
-    state: PageState,
-    data: PageData,
-    width: int,
-    height: int,
-    glyphs: Glyphs,
-) -> list[Line]:
+def _curves(page: _Page, width: int, height: int) -> list[Line]:
+    view, run, state, data, glyphs = page
     best = next((other for other in view.runs if other.id == data.best), None)
     about = [_place_of(run)]
     if best is not None:
@@ -196,9 +188,9 @@ def _difference(run: RunView, best: RunView) -> list[tuple[str, str, str]]:
     ]
 
 
-def _configuration(view: SweepView, run: RunView, data: PageData, width: int) -> list[Line]:
-    del data
-    best = best_run(view.runs, run.id)
+def _configuration(page: _Page, width: int) -> list[Line]:
+    run = page.run
+    best = best_run(page.view.runs, run.id)
     lines: list[Line] = []
     if best is not None:
         said = f"how {_place_of(run)}, {best.name}, differs:"
@@ -221,19 +213,18 @@ def _texts(config: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _log(view: SweepView, run: RunView, data: PageData, width: int) -> list[Line]:
-    del view
-    if not data.log:
-        return [[(f"nothing printed ({run.shown_state})", "dim")]]
-    return [[(part, "")] for line in data.log for part in wrap(harmless(line.expandtabs(4)), width)]
+def _log(page: _Page, width: int) -> list[Line]:
+    if not page.data.log:
+        return [[(f"nothing printed ({page.run.shown_state})", "dim")]]
+    texts = (harmless(line.expandtabs(4)) for line in page.data.log)
+    return [[(part, "")] for text in texts for part in wrap(text, width)]
 
 
-def _rollouts(view: SweepView, run: RunView, data: PageData, width: int) -> list[Line]:
-    del view, run
-    if not data.rollouts:
+def _rollouts(page: _Page, width: int) -> list[Line]:
+    if not page.data.rollouts:
         return [[("this run has left no rollouts", "dim")]]
     lines: list[Line] = []
-    for one in data.rollouts:
+    for one in page.data.rollouts:
         lines.append([(fit(harmless(one.head), width).rstrip(), "bold")])
         for who, said in one.spoken:
             texts = said.splitlines() or [""]

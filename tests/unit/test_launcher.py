@@ -271,15 +271,20 @@ def _silent(monkeypatch: pytest.MonkeyPatch, scene: Scene, method: str) -> None:
     monkeypatch.setattr(scene.backend, method, refuse)
 
 
+def _stop_one_while_silent(monkeypatch: pytest.MonkeyPatch, scene: Scene, method: str) -> None:
+    """One of two is to be stopped, the other has ended, and a third waits."""
+    scene.step()
+    _silent(monkeypatch, scene, method)
+    scene.worker(scene.ids[0], 1, Event.CANCEL)
+    scene.finish(scene.ids[1])
+    assert scene.step().unreachable == f"fake: {method}: not authorized"
+
+
 def test_a_job_that_cannot_be_stopped_holds_nothing_up(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second, third = scene.ids
-    scene.step()
-    _silent(monkeypatch, scene, "cancel")
-    scene.worker(first, 1, Event.CANCEL)
-    scene.finish(second)
-    assert scene.step().unreachable == "fake: cancel: not authorized"
+    first, _, third = scene.ids
+    _stop_one_while_silent(monkeypatch, scene, "cancel")
     assert scene.backend.submitted[2:] == [token(third, 1)]
     assert scene.observed()["unreachable"] == "fake: cancel: not authorized"
     monkeypatch.undo()
@@ -307,12 +312,8 @@ def test_nothing_is_started_unseen_but_what_can_be_stopped_is(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where what has ended is not known: the accounting of Slurm is down, say."""
-    first, second, third = scene.ids
-    scene.step()
-    _silent(monkeypatch, scene, "poll")
-    scene.worker(first, 1, Event.CANCEL)
-    scene.finish(second)
-    assert scene.step().unreachable == "fake: poll: not authorized"
+    first, _, third = scene.ids
+    _stop_one_while_silent(monkeypatch, scene, "poll")
     assert scene.backend.cancelled == [token(first, 1)]
     assert not scene.events(third)
 
