@@ -18,6 +18,7 @@ from typing import NamedTuple
 import libtmux
 from libtmux.exc import LibTmuxException, TmuxCommandNotFound
 
+from sweeper.engine.home import home
 from sweeper.errors import EnvironmentFailure, Unreachable
 
 __all__ = ["Pane", "Refusal", "TmuxServer", "argument", "as_shown", "socket_name"]
@@ -154,7 +155,11 @@ class TmuxServer:
 
     def ensure_window(self, name: str, folder: str, title: str, argv: Sequence[str]) -> str:
         """See that a window of sweeper's own runs in the session of `folder`, which is made when
-        there is none; gives the session's id. A window whose program has ended is replaced."""
+        there is none; gives the session's id. A window whose program has ended is replaced.
+
+        The program has our home: the server, and so what runs in it, has that of whoever started
+        it, and users of several homes share the server."""
+        argv = ("-e", f"SWEEPER_HOME={home()}", *argv)
         session = self.session(folder)
         if session is None:
             return self._new_session(name, folder, title, argv)

@@ -213,8 +213,8 @@ def _engine(plan: "Plan", terms: Terms, tell: Callable[[str], None]) -> str:
 
 def _ensure_engine(backend: str) -> "EngineInfo":
     """This user's engine, started when there is none."""
+    from sweeper.engine import home as homes
     from sweeper.engine import lifecycle
-    from sweeper.engine.home import home
 
     found = lifecycle.find()
     if found is not None:
@@ -222,12 +222,15 @@ def _ensure_engine(backend: str) -> "EngineInfo":
     if backend == "tmux":
         from sweeper.backends.tmux import TmuxServer
 
-        TmuxServer().ensure_window("engine", "engine", "engine", lifecycle.command(home()))
+        # The session is known by the home: another home's engine, on the same server, is another.
+        command = lifecycle.command(homes.home())
+        TmuxServer().ensure_window("engine", homes.engine(), "engine", command)
     else:
         null = subprocess.DEVNULL  # it keeps a log of its own
         subprocess.Popen(
-            lifecycle.command(home()), stdin=null, stdout=null, stderr=null, start_new_session=True
-        )
+            lifecycle.command(homes.home()),
+            stdin=null, stdout=null, stderr=null, start_new_session=True,
+        )  # fmt: skip
     return lifecycle.wait(timeout=_ENGINE_SECONDS)
 
 

@@ -43,6 +43,23 @@ def test_names_that_two_folders_share(tmux_socket: str) -> None:
     assert (server.session("/one"), server.session("/two")) == (first, second)
 
 
+def test_programs_have_the_home_of_who_opened_their_window(
+    tmux_socket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not of who started the server, which homes share: a launcher would look for its engine, and
+    for the environment of its runs, in the wrong one."""
+    told = tmp_path / "told"
+    say = ["sh", "-c", f'echo "$SWEEPER_HOME" >> {told}; sleep "$0"']
+    opened = [("one", "sweep", "600"), ("two", "sweep", "0"), ("two", "more", "600")]
+    for number, (folder, title, seconds) in enumerate([*opened, ("two", "sweep", "600")], 1):
+        monkeypatch.setenv("SWEEPER_HOME", f"/homes/{folder}")
+        session = TmuxServer().ensure_window("s", f"/{folder}", title, [*say, seconds])
+        _until(lambda n=number: told.exists() and len(told.read_text().splitlines()) == n)
+        if seconds == "0":
+            _until(lambda s=session: TmuxServer().panes(s)[0].dead)
+    assert told.read_text().split() == ["/homes/one", *["/homes/two"] * 3]
+
+
 def test_a_path_that_the_locale_cannot_spell(
     tmux_socket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from sweeper.engine import lifecycle
 from sweeper.errors import EngineError
+from sweeper.launcher.start import _ensure_engine
 
 pytestmark = [
     pytest.mark.e2e,
@@ -76,6 +77,18 @@ def test_a_home_has_one_engine(tmp_path):
             assert b"another engine serves" in errors and b"Traceback" not in errors
         assert lifecycle.find(str(tmp_path)) == info
         assert first.poll() is None
+
+
+def test_two_homes_have_two_engines_on_one_tmux_server(tmp_path, tmux_socket, monkeypatch):
+    """Their sessions differ, though the server is one. Each is ended by its own home."""
+    infos = []
+    for name in ("one", "two"):
+        monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / name))
+        infos.append(_ensure_engine("tmux"))
+    assert _ensure_engine("tmux") == infos[1]
+    assert [info.home for info in infos] == [str(tmp_path / name) for name in ("one", "two")]
+    for info in infos:
+        assert lifecycle.stop(info.home) is True
 
 
 def test_a_killed_engine_is_none_and_the_next_takes_its_place(tmp_path):
