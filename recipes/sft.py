@@ -8,6 +8,7 @@ always has the next to work on. Stopped at any time (SIGTERM, Ctrl-C) and starte
 the same log_path, a run goes on from its last checkpoint as if nothing had happened.
 """
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -66,7 +67,8 @@ class Evaluation:
         self, connection: service.Service, tokenizer: Any, examples: list[chat.Example]
     ) -> dict[str, float]:
         """`test/nll`, in nats per answer token, and `test/accuracy`, the share of answers
-        that greedy sampling reproduces exactly."""
+        that greedy sampling reproduces exactly. A model that has diverged has no answers: then
+        `test/nll` alone."""
         import tinker
 
         sampler = connection.wait(self._sampler)
@@ -81,6 +83,8 @@ class Evaluation:
             for example, answer in zip(examples, answers, strict=True)
         ]
         nll = mean_nll(connection.wait(self._forward).loss_fn_outputs, self._data)
+        if not math.isfinite(nll):
+            return {"test/nll": nll}
         samples = [connection.wait(request).sequences[0] for request in requests]
         right = sum(
             sample.stop_reason == "stop" and chat.same_text(tokenizer, sample.tokens, answer)

@@ -5,9 +5,10 @@ rest. Line n of the metrics has step n's own results, and the evaluation of the 
 step n began with; the last line, at max_steps, has only an evaluation.
 """
 
+import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import chz
@@ -137,7 +138,11 @@ class Trainer(ABC):
         self.run.record_checkpoint(record | self.tracker.mark)
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
-        """A line of metrics, and one on the screen. `time/total` is since the line before."""
+        """A line of metrics, and one on the screen. `time/total` is since the line before.
+
+        Raises RecipeError once that is written if the run has diverged: what comes after a NaN is
+        NaN too, and costs as much.
+        """
         now = time.monotonic()
         times = {"progress": step / self.config.max_steps, "time/total": now - self.last_line}
         self.last_line = now
@@ -145,6 +150,19 @@ class Trainer(ABC):
         self.tracker.log(step, metrics | times)
         scores = "  ".join(f"{key} {metrics[key]:.4f}" for key in self.shown if key in metrics)
         print(f"step {step}/{self.config.max_steps}  {scores}", flush=True)
+        if broken := not_finite(metrics):
+            key, value = broken
+            raise service.RecipeError(
+                f"training has diverged: {key} is {value} at step {step}; lower the learning rate"
+            )
+
+
+def not_finite(metrics: Mapping[str, Any]) -> tuple[str, float] | None:
+    """The first metric that is NaN or infinite, and its value."""
+    for key, value in metrics.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            return key, value
+    return None
 
 
 def open_training(

@@ -3,10 +3,11 @@
 import asyncio
 import hmac
 import json
+import math
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError
-from typing import Any
+from typing import Any, cast
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -40,10 +41,24 @@ _DYNAMIC_CONFIG: Body = {"sample_cancel_enabled": True}
 Handler = Callable[[Request], Awaitable[Response]]
 
 
+def _spelled(value: Any) -> Any:
+    """NaN and infinities as the strings that the SDK's models read as numbers: JSON has none, and
+    its parser refuses the bare words."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {key: _spelled(item) for key, item in cast(Body, value).items()}
+    if isinstance(value, list):
+        return [_spelled(item) for item in cast(list[Any], value)]
+    return value
+
+
 def _json(document: object, status: int = 200) -> Response:
-    # unlike Starlette's JSONResponse, lets NaN through: the SDK reads it, and a metric may be one
-    body = json.dumps(document, separators=(",", ":")).encode()
-    return Response(body, status, media_type="application/json")
+    try:
+        text = json.dumps(document, separators=(",", ":"), allow_nan=False)
+    except ValueError:  # a metric of a run that diverges
+        text = json.dumps(_spelled(document), separators=(",", ":"), allow_nan=False)
+    return Response(text.encode(), status, media_type="application/json")
 
 
 def _reply(reply: Reply) -> Response:

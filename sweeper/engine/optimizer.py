@@ -35,10 +35,13 @@ def parse(given: Mapping[str, Any]) -> AdamParams:
     """A client's `adam_params`, checked. RequestError says which value cannot be."""
     if unknown := sorted(set(given) - set(AdamParams._fields)):
         raise RequestError(f"adam_params: unknown {', '.join(unknown)}")
+    for name, value in given.items():
+        # the SDK sends null for NaN and infinities, which JSON has not
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not math.isfinite(value) or value < 0:
+            said = "NaN or infinite" if value is None else value
+            raise RequestError(f"adam_params: {name} is {said}; it must be finite and not below 0")
     params = AdamParams(**{name: float(value) for name, value in given.items()})
-    for name, value in params._asdict().items():
-        if not math.isfinite(value) or value < 0:
-            raise RequestError(f"adam_params: {name} is {value}; it must be finite and not below 0")
     if params.beta1 >= 1 or params.beta2 >= 1:
         raise RequestError("adam_params: beta1 and beta2 must be below 1")
     return params

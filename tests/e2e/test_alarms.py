@@ -153,6 +153,34 @@ def test_each_is_said_and_acted_on_once_though_its_launcher_is_killed(scene: Sce
     }
 
 
+@pytest.mark.parametrize("every", [1, 0])
+def test_a_run_that_diverges_records_it_is_called_out_and_ends(
+    every: int, engine: lifecycle.EngineInfo, tmp_path: Path
+) -> None:
+    """Its steps are real: a learning rate too large makes weights, then losses, that are NaN."""
+    scene = Scene(tmp_path, engine.home)
+    grid = {
+        "name": "hot",
+        "recipe": "sft",
+        "service": "local",
+        "base": {"learning_rate": 1e20, "max_steps": 50, "test_size": 4, "eval_every": every},
+        "metric": {"name": "test/nll", "goal": "minimize"},
+        "launch": {"backend": "local"},
+    }
+    with scene.launching(grid) as launch:
+        said = launch.communicate(timeout=SECONDS)[1]
+    assert launch.returncode == 3, said
+    (run,) = json.loads(scene.run("ls", "hot", "--json").stdout)["runs"]
+    assert run["state"] == "failed"
+    assert "training has diverged: " in scene.run("logs", "hot").stdout
+    (path,) = scene.folder.glob("sweeps/hot/runs/*/metrics.jsonl")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert rows[-1]["step"] == 1  # the first whose weights it moved
+    assert rows[-1]["train_mean_nll"] != rows[-1]["train_mean_nll"]
+    found = json.loads(scene.run("alarms", "hot", "--json").stdout)["alarms"]
+    assert "nan" in {alarm["rule"] for alarm in found}
+
+
 def test_the_verb(scene: Scene) -> None:
     grid = toys(scene) | {"grid": {"kind": ["broken", "fine"]}}
     assert scene.run("alarms", "toys").returncode == 5

@@ -262,6 +262,16 @@ def test_a_checkpoint_has_a_time_to_live(rest, training):
         training.save_state("briefer", ttl_seconds=10).result(timeout=WAIT)
 
 
+def test_a_diverging_run_sees_its_infinities(training):
+    step(training, 1e20)
+    passed = training.forward_backward(DATA, "cross_entropy").result(timeout=WAIT)
+    stepped = training.optim_step(tinker.AdamParams(learning_rate=1e20)).result(timeout=WAIT)
+    assert not np.isfinite(passed.metrics["loss:sum"])
+    assert not np.isfinite(stepped.metrics["unclipped_grad_l2:mean"])
+    with pytest.raises(tinker.RequestFailedError, match="learning_rate is NaN or infinite"):
+        training.optim_step(tinker.AdamParams(learning_rate=float("nan"))).result(timeout=WAIT)
+
+
 def test_what_cannot_be_done_is_said_clearly(service, training):
     with pytest.raises(tinker.NotFoundError, match="no base model 'x/y' here; use tiny/qwen3"):
         service.create_lora_training_client("x/y").result()

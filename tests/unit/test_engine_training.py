@@ -180,6 +180,8 @@ def test_no_gradient_moves_nothing():
     ("given", "message"),
     [
         ({"learning_rate": float("nan")}, "learning_rate is nan"),
+        ({"learning_rate": None}, "learning_rate is NaN or infinite"),  # as the SDK sends them
+        ({"eps": "1"}, "eps is 1"),
         ({"beta1": 1.0}, "below 1"),
         ({"momentum": 0.9}, "unknown momentum"),
     ],
