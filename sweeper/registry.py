@@ -20,7 +20,8 @@ from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.metrics import Point
 from sweeper.records.folders import folder_runs
 from sweeper.records.runs import RecordedRun, Sweep
-from sweeper.states import NoState, State
+from sweeper.records.selecting import check_states, named
+from sweeper.states import State
 from sweeper.store.files import Store, open_store
 from sweeper.store.sweeps import find_sweeps
 from sweeper.tables.keeping import Folder
@@ -225,22 +226,11 @@ class Registry:
         return [_flat(record) for record in self.records(sweep, state, where)]
 
     def run(self, reference: str) -> RecordedRun:
-        """The run that `reference` names: `sweep/name`, `sweep/` and the beginning of a name, an
-        id, or the beginning of an id (six digits or more).
-
-        An exact name or id goes before a beginning. Raises `NotFound`, or `UsageError` when more
-        than one run fits.
-        """
-        name, slash, wanted = reference.partition("/")
-        ours = slash and self.has_sweep(name)
-        runs = self.handles(name if ours else None)
-        if not ours:
-            wanted = reference
-        names = [run.name if ours else f"{run.sweep}/{run.name}" for run in runs]
-        exact = [r for r, n in zip(runs, names, strict=True) if wanted in (n, r.name, r.id)]
-        by_name = [r for r, n in zip(runs, names, strict=True) if slash and n.startswith(wanted)]
-        by_id = [run for run in runs if len(wanted) >= 6 and run.id.startswith(wanted)]
-        fitting = exact or by_name or by_id
+        """The one run that `reference` names, a selector of `records.selecting`: `sweep/name`, the
+        beginning of one, a value, an id. Raises `NotFound`, or `UsageError` when more fit."""
+        sweep, slash, _ = reference.partition("/")
+        runs = self.handles(sweep if slash and self.has_sweep(sweep) else None)
+        fitting = named(runs, reference)
         if not fitting:
             raise NotFound(f"no run {reference!r} in {', '.join(self.roots)}")
         if len(fitting) > 1:
@@ -394,9 +384,5 @@ def _states(state: str | Iterable[str] | None) -> set[str] | None:
     if state is None:
         return None
     wanted = {str(one) for one in ([state] if isinstance(state, str) else state)}
-    known = [state.value for state in (*State, *NoState)]
-    unknown = wanted - set(known)
-    if unknown:
-        choices = ", ".join(known)
-        raise UsageError(f"no state {sorted(unknown)[0]!r}; there is {choices}")
+    check_states(sorted(wanted))
     return wanted

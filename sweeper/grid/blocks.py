@@ -35,13 +35,15 @@ _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)*\Z
 
 class Setting(NamedTuple):
     """One value given to one key. `value` is as written, `given` the same as dotted keys,
-    `places` where each of those stands; `refers`: it holds references to other keys."""
+    `places` where each of those stands; `refers`: it holds references to other keys; `text`: how a
+    number was written, where that is known."""
 
     value: Any
     given: dict[str, Any]
     places: dict[str, Place]
     place: Place
     refers: bool = False
+    text: str | None = None
 
 
 class Block(NamedTuple):
@@ -79,7 +81,8 @@ def read_settings(node: Node, section: str, problems: Problems) -> dict[str, Set
                 problems.add(place, f"{section}: {leaf[:60]!r} is given twice{other}")
                 break
             where = setting.places[leaf]
-            found[leaf] = Setting(value, {leaf: value}, {leaf: where}, where, refers(value))
+            text = setting.text if leaf == key else None
+            found[leaf] = Setting(value, {leaf: value}, {leaf: where}, where, refers(value), text)
     return found
 
 
@@ -246,7 +249,8 @@ def _setting(key: str, node: Node, problems: Problems) -> Setting:
         places[leaf] = item.place
     for place, message in faults(node):
         problems.add(place, f"{key[:60]!r}: {message}")
-    return Setting(plain(node), given, places, node.place, any(map(refers, given.values())))
+    refers_on = any(map(refers, given.values()))
+    return Setting(plain(node), given, places, node.place, refers_on, node.text)
 
 
 def leaves(key: str, node: Node) -> Iterator[tuple[str, Node]]:

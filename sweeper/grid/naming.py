@@ -10,9 +10,9 @@ instead of `"recipe"` where the grid has one. Mappings inside `values` stand as 
 alike as `1`, others by the shortest text that reads back exactly (Python's `repr`). The field that
 takes the seed stands under `seed`, wherever it was given, and nowhere else.
 
-The name is for people: `lr=1e-4,rank=8,seed=0`, only what varies. A cell's name leaves out the
-seed. Distinct cells have distinct names, also where the file system folds case; a value that cannot
-stand in a name as it is carries a short hash.
+The name is for people: `lr=1e-4,rank=8,seed=0`, only what varies, numbers as the grid spells them.
+A cell's name leaves out the seed. Distinct cells have distinct names, also where the file system
+folds case; a value that cannot stand in a name as it is carries a short hash.
 """
 
 import hashlib
@@ -20,6 +20,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, cast
 
 from sweeper.grid.nodes import scalar
@@ -38,6 +39,8 @@ MAX_NAME = 100
 _MAX_LABEL = 40
 
 _SAFE = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9._+-]*\Z")
+_WRITTEN = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?\Z")
+"""A number whose spelling can stand in a name."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
 
 _SHORT = {
@@ -122,14 +125,16 @@ def _number(value: float) -> str:
     return scientific if saved > (0 if abs(value) < 1 else 2) else positional
 
 
-def _label(value: Any) -> str:
-    """A value as it stands in a name; differs for values whose canonical text differs, up to
-    case and to collisions of a hash."""
+def _label(value: Any, written: str | None = None) -> str:
+    """A value as it stands in a name, a number as it was `written` in the grid; differs for values
+    whose canonical text differs, up to case and to collisions of a hash."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int) and abs(value) < 10**_MAX_LABEL:
         return str(value)
     if isinstance(value, float):
+        if written is not None and len(written) <= _MAX_LABEL and _WRITTEN.match(written):
+            return written
         return _number(value) if math.isfinite(value) else str(value)
     if isinstance(value, str) and _is_plain(value):
         return value
@@ -158,11 +163,14 @@ def _hashed(value: Any, digits: int) -> str:
     return f"{shown}~{_hash(text, digits)}"
 
 
-def value_labels(values: Iterable[Any]) -> dict[str, str]:
-    """Canonical text -> label, for all values of one axis. Labels differ even when case is
-    folded: of two that would not, the one with capitals gets a hash."""
+def value_labels(
+    values: Iterable[Any], written: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, str]:
+    """Canonical text -> label, for all values of one axis; `written` has the spelling of numbers,
+    by canonical text. Labels differ even when case is folded: of two that would not, the one with
+    capitals gets a hash."""
     found = {canonical(value): value for value in values}
-    labels = {text: _label(value) for text, value in found.items()}
+    labels = {text: _label(value, written.get(text)) for text, value in found.items()}
     for digits in (6, 12, 64):
         folded: dict[str, list[str]] = {}
         for text, label in labels.items():

@@ -67,10 +67,11 @@ class Place(NamedTuple):
 
 class Node(NamedTuple):
     """A value and its place: a scalar, a list of nodes, or a mapping as
-    `{key: (place of the key, node)}`."""
+    `{key: (place of the key, node)}`. `text` is how a number was written, where it was."""
 
     value: Any
     place: Place
+    text: str | None = None
 
     @property
     def items(self) -> "list[Node] | None":
@@ -308,7 +309,7 @@ class _Reader:
         self._spend(nodes, place)
         if depth + height > MAX_DEPTH:
             raise self.stop(place, f"nested more than {MAX_DEPTH} deep")
-        return Node(node.value, place)
+        return Node(node.value, place, node.text)
 
     def _scalar(self, event: Any, place: Place) -> Node:
         text = str(event.value)
@@ -316,7 +317,8 @@ class _Reader:
         if event.style is not None or event.tag is not None:
             return Node(text, place)
         try:
-            return Node(scalar(text), place)
+            value = scalar(text)
+            return Node(value, place, text if isinstance(value, float) else None)
         except ValueError as error:
             self.problems.add(place, str(error))
             return Node(None, place)

@@ -195,11 +195,12 @@ def _labels(grid: Grid, points: Sequence[Point], keys: Sequence[str], word: str)
     parts: dict[str, dict[str, str]] = {}
     short = key_labels(keys, word)
     offered = _offered(grid, points[:included])
+    written = _written(grid)
     everywhere = {key for block in grid.blocks for key in block.axes}
     for key in keys:
         values = offered.get(key, [])
         values += [value[key] for value in chosen if key in value]
-        labels = value_labels(values)
+        labels = value_labels(values, written.get(key, {}))
         # Included cells stand beside those of the axes, not all of which know their other keys.
         beside = bool(grid.include and grid.blocks) and key not in everywhere
         if len(labels) > 1 or beside or any(key not in value for value in chosen):
@@ -216,6 +217,19 @@ def _labels(grid: Grid, points: Sequence[Point], keys: Sequence[str], word: str)
                 text = texts[id(row)] = _row_labels(row, parts)
             found += text
         yield shorten(",".join(found), _MAX_CELL)
+
+
+def _written(grid: Grid) -> dict[str, dict[str, str]]:
+    """How the grid spells numbers: by key, then by the value's canonical text."""
+    given = [pair for block in _all_blocks(grid) for pair in block.axes.items()]
+    single = [*grid.include, grid.base, grid.fixed, *(when.base for when in grid.whens)]
+    given += [(key, (setting,)) for settings in single for key, setting in settings.items()]
+    written: dict[str, dict[str, str]] = {}
+    for key, settings in given:
+        for setting in settings:
+            if setting.text is not None:
+                written.setdefault(key, {}).setdefault(canonical(setting.value), setting.text)
+    return written
 
 
 def _row_labels(row: Row, parts: Mapping[str, Mapping[str, str]]) -> list[str]:

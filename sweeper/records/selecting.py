@@ -1,13 +1,32 @@
-"""The selectors that verbs share: names, states, a condition."""
+"""Which runs a user means: a sweep, a name, a value, a state, a condition. Every verb asks here.
+
+A selector is, the first that fits:
+
+- a sweep, or a glob of sweeps: all of its runs;
+- a run's id, or its name, with `sweep/` before it or without;
+- a glob of names (`lr=3e-2*`);
+- values, `key=value` with commas between them (`lr=3e-2,seed=0`): the runs that have all of them;
+- the beginning of a name, or of an id (six digits or more).
+
+A number is found in any spelling: `lr=3e-2` and `learning_rate=0.03` name the same runs.
+"""
 
 import fnmatch
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from sweeper.errors import NotFound, UsageError
+from sweeper.grid.naming import canonical
+from sweeper.grid.nodes import scalar
 from sweeper.records.runs import RecordedRun
-from sweeper.states import State
+from sweeper.states import NoState, State
 
-__all__ = ["pick"]
+__all__ = ["check_states", "named", "pick"]
+
+_ID_DIGITS = 6
+_VALUE = re.compile(r"(?<==)([-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)(?=[,*]|\Z)")
+"""A number that is the whole value of a key in a name, or all of it before a `*`."""
 
 
 def pick(
@@ -16,35 +35,93 @@ def pick(
     states: Sequence[str] | None = None,
     where: str | None = None,
 ) -> list[RecordedRun]:
-    """Those of `runs` that a user means, in their order: with one of `names` (a run's name or id, a
-    glob, or the beginning of a name), in one of `states`, and for which `where` holds. Raises
-    `NotFound` for a name that no run has, `UsageError` for a state or a condition that is none."""
-    known = {state.value for state in State}
-    for state in states or ():
-        if state not in known:
-            raise UsageError(f"no state {state!r}: there is {', '.join(sorted(known))}")
+    """Those of `runs` that a user means, in their order: fitting one of the selectors `names` (all
+    without one), in one of `states`, and for which `where` holds. Raises `NotFound` for a selector
+    that no run fits, `UsageError` for a state or a condition that is none."""
+    check_states(states)
     chosen = list(runs)
     if names:
-        wanted = {run.id for name in names for run in _named(runs, name)}
-        chosen = [run for run in chosen if run.id in wanted]
+        wanted: set[int] = set()
+        for name in names:
+            found = named(runs, name)
+            if not found:
+                raise NotFound(f"no run {name!r} in {runs[0].sweep if runs else 'the sweep'}")
+            wanted.update(map(id, found))
+        chosen = [run for run in chosen if id(run) in wanted]
     if states:
         chosen = [run for run in chosen if run.state.value in states]
     if where:
         from sweeper.where import parse_where, select
 
-        found = {run.id: run for run in chosen}
-        kept = select(parse_where(where), [run.record() for run in chosen])
-        chosen = [found[record["id"]] for record in kept]
+        records = [run.record() for run in chosen]
+        kept = {id(record) for record in select(parse_where(where), records)}
+        chosen = [run for run, record in zip(chosen, records, strict=True) if id(record) in kept]
     return chosen
 
 
-def _named(runs: Sequence[RecordedRun], name: str) -> list[RecordedRun]:
-    found = (
-        [run for run in runs if name in (run.name, run.id)]
-        or [run for run in runs if fnmatch.fnmatchcase(run.name, name)]
-        or [run for run in runs if run.name.startswith(name)]
-        or [run for run in runs if len(name) >= 6 and run.id.startswith(name)]
+def check_states(states: Sequence[str] | None) -> None:
+    """Raise `UsageError` for a state that no run can be in."""
+    known = [state.value for state in (*State, *NoState)]
+    for state in states or ():
+        if state not in known:
+            raise UsageError(f"no state {state!r}: there is {', '.join(known)}")
+
+
+def named(runs: Sequence[RecordedRun], selector: str) -> list[RecordedRun]:
+    """The runs that one selector means; empty where there are none."""
+    selector = selector.rstrip("/")
+    found = [run for run in runs if run.sweep == selector]
+    found = found or [run for run in runs if selector in (_full(run), run.name, run.id)]
+    found = found or [run for run in runs if fnmatch.fnmatchcase(run.sweep, selector)]
+    if found:
+        return found
+    plain = _in_one_spelling(selector)
+    names = [(run, _in_one_spelling(_full(run)), _in_one_spelling(run.name)) for run in runs]
+    return (
+        [run for run, *both in names if any(fnmatch.fnmatchcase(name, plain) for name in both)]
+        or _having(runs, selector)
+        or [run for run, *both in names if any(name.startswith(plain) for name in both)]
+        or [run for run, *_ in names if _full(run).startswith(selector)]
+        or [run for run in runs if len(selector) >= _ID_DIGITS and run.id.startswith(selector)]
     )
-    if not found:
-        raise NotFound(f"no run {name!r} in {runs[0].sweep if runs else 'the sweep'}")
-    return found
+
+
+def _full(run: RecordedRun) -> str:
+    return f"{run.sweep}/{run.name}"
+
+
+def _in_one_spelling(name: str) -> str:
+    """A name or selector with its numbers in the one spelling that compares: `3e-2` as `0.03`."""
+    return _VALUE.sub(lambda match: _canonical(match[1]), name)
+
+
+def _canonical(text: str) -> str:
+    """The one text of a value that is written as in YAML."""
+    try:
+        return canonical(scalar(text))
+    except (ValueError, OverflowError):
+        return text
+
+
+def _having(runs: Sequence[RecordedRun], selector: str) -> list[RecordedRun]:
+    """The runs that have all of the selector's values, by their short names or the configuration's
+    keys. None where it is not a list of values."""
+    sweep, _, values = selector.rpartition("/")
+    wanted = [part.partition("=") for part in values.split(",")]
+    if not all(key and equal and value for key, equal, value in wanted):
+        return []
+    return [
+        run
+        for run in runs
+        if sweep in ("", run.sweep) and all(_has(run, key, value) for key, _, value in wanted)
+    ]
+
+
+def _has(run: RecordedRun, key: str, value: str) -> bool:
+    text = _canonical(value)
+    for part in run.name.split(","):
+        name, _, label = part.partition("=")
+        if name == key:
+            return value == label or text == _canonical(label)
+    config: Mapping[str, Any] = run.config
+    return key in config and text == canonical(config[key])

@@ -25,7 +25,7 @@ EXPANSIONS = {
         ("lr=0.1,warmup=0", PRODUCT | cell(learning_rate=0.1, schedule__warmup=0)),
         ("lr=0.3,warmup=0", PRODUCT | cell(learning_rate=0.3, schedule__warmup=0)),
         ("lr=0.3,warmup=5", PRODUCT | cell(learning_rate=0.3, schedule__warmup=5)),
-        ("lr=1,bowl=narrow", PRODUCT | cell(learning_rate=1.0, bowl="narrow")),
+        ("lr=1.0,bowl=narrow", PRODUCT | cell(learning_rate=1.0, bowl="narrow")),
     ],
     "zip": [
         (
@@ -52,7 +52,7 @@ EXPANSIONS = {
     "when": [
         *(
             (f"opt=sgd,momentum={m}", cell(optimizer="sgd", momentum=float(m)))
-            for m in ("0", "0.5", "0.9")
+            for m in ("0.0", "0.5", "0.9")
         ),
         *(
             (
@@ -84,7 +84,7 @@ EXPANSIONS = {
     ],
     "extends": [
         (
-            f"lr={rate},momentum={momentum:g}",
+            f"lr={rate},momentum={momentum}",
             cell(steps=10, schedule__kind="constant", learning_rate=rate, momentum=momentum),
         )
         for rate in (0.2, 0.4)
