@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import platform
-import re
 import subprocess
 import sys
 import time
@@ -18,7 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from sweeper.errors import AlreadyExists
-from sweeper.provenance.redaction import Redactor, secret_values
+from sweeper.provenance.redaction import Redactor, is_secret_name, secret_values
 from sweeper.provenance.snapshot import checkout_of, git
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
@@ -32,9 +31,6 @@ _SHOWN = (
 _DIFF_BYTES = 1_000_000
 _UNTRACKED = 100
 _EARLIER = 50
-_SECRET_WORDS = frozenset(
-    {"KEY", "APIKEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "CREDENTIALS"}
-)
 _LIST = """
 import json, os, sys
 names = [n for f in sys.path if os.path.isdir(f) for n in os.listdir(f) if n.endswith('.dist-info')]
@@ -97,17 +93,12 @@ def redact_command(command: Sequence[str], redactor: Redactor) -> list[str]:
         name, separator, value = argument.partition("=")
         if masked and not argument.startswith("-"):
             shown.append("***")
-        elif separator and value and _secret_name(name):
+        elif separator and value and is_secret_name(name):
             shown.append(f"{name}=***")
         else:
             shown.append(redactor.text(argument))
-        masked = not separator and argument.startswith("--") and _secret_name(argument)
+        masked = not separator and argument.startswith("--") and is_secret_name(argument)
     return shown
-
-
-def _secret_name(name: str) -> bool:
-    words = re.split(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])", name.rpartition("/")[2])
-    return any(word.upper() in _SECRET_WORDS for word in words)
 
 
 def _changes(

@@ -6,9 +6,10 @@ short ones, of which a log is full by chance.
 """
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 
-__all__ = ["Redactor", "secret_values"]
+__all__ = ["Redactor", "is_secret_name", "secret_values"]
 
 MASK = b"***"
 SHORTEST_NAMED = 4
@@ -16,24 +17,78 @@ SHORTEST_NAMED = 4
 SHORTEST_GUESSED = 8
 """The same for a variable that is taken for a secret because of its name."""
 
-_ENDINGS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "CREDENTIALS")
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+
+# Names, as words: `OPENAI_APIKEY`, `openai.api_key`, `openaiApiKey`.
+_WORD = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])")
+# A name with one of these is a secret's wherever it stands, also at the end of a word: PGPASSWORD.
+_ANYWHERE = re.compile(
+    r"(PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIALS?|SSHPASS"
+    r"|(API|ACCESS|SECRET|PRIVATE|ACCOUNT|ENCRYPTION|SIGNING)_?KEY"
+    r"|(ACCESS|AUTH|API|BEARER|REFRESH|SESSION)_?TOKEN|CONNECTION_?STRING|WEBHOOK(_URL)?)S?(_|$)"
+)
+# With one of these only at the end, since much else has them: TOKENIZERS_PARALLELISM, KEY_REPEAT.
+_AT_THE_END = frozenset({"KEY", "PASS", "AUTH", "JWT"})
+_AT_THE_END_OF_MORE = frozenset({"PWD", "PAT"})  # PWD itself is a folder
+_QUALIFIED = re.compile("READ|WRITE|R[OW]|PROD|DEV|STAGING|TEST|MAIN|OLD|NEW|BACKUP|DEFAULT")
+# What ends in one of these says where something is, or how it is made, and not what it is.
+_ABOUT = re.compile(
+    "FILE|PATH|DIR|DIRECTORY|FOLDER|IDS?|NAME|TYPE|LEN|LENGTH|SIZE|COUNT|TTL|EXPIRY|EXPIRES|TIMEOUT"
+    "|URI|HOST|ENDPOINT|PROVIDER|MANAGER|BACKEND|ARN|REGION|SOCK|PROMPT|POLICY"
+)
+# What these are of is told to everybody: a tokenizer's marks, a column, half of a pair.
+_KNOWN_TO_ALL = re.compile(
+    "BOS|EOS|PAD|UNK|MASK|SEP|CLS|STOP|START|END|IMAGE|SPECIAL"
+    "|PUBLIC|METRIC|REWARD|SORT|GROUP|PARTITION|FOREIGN|HOT"
+)
+_IN_ADDRESS = re.compile(r"://(?:[^/@\s:]*:([^/@\s]+)|([^/@\s:]{20,}))@")
 
 
 def secret_values(environment: Mapping[str, str], names: Collection[str]) -> list[str]:
-    """The values that nobody should see: of the variables in `names`, and of those whose name ends
-    in KEY, TOKEN, SECRET, PASSWORD or CREDENTIALS."""
+    """The values that nobody should see: of the variables in `names`, of those whose name is a
+    secret's, and passwords within addresses (`postgres://me:password@host`)."""
     found: list[str] = []
     for name, value in environment.items():
         if name in names:
             shortest = SHORTEST_NAMED
-        elif name.upper().rpartition("_")[2] in _ENDINGS:
+        elif is_secret_name(name):
             shortest = SHORTEST_GUESSED
         else:
+            found += _passwords(value)
             continue
         if len(value) >= shortest:
             found.append(value)
     return found
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a variable, option or key of this name is likely to hold a secret."""
+    words = [word.upper() for word in _WORD.split(name.rpartition("/")[2]) if word]
+    while len(words) > 1 and _QUALIFIED.fullmatch(words[-1]):
+        words.pop()
+    if not words or _ABOUT.fullmatch(words[-1]):
+        return False
+    if _ANYWHERE.search("_".join(words)):
+        return True
+    *before, last = words
+    if before and _KNOWN_TO_ALL.fullmatch(before[-1]):
+        return False
+    return (
+        last in _AT_THE_END
+        or last.endswith("TOKEN")
+        or (bool(before) and last in _AT_THE_END_OF_MORE)
+    )
+
+
+def _passwords(value: str) -> list[str]:
+    """Those in the addresses of a value, as they stand there and as they are meant."""
+    if "://" not in value:
+        return []
+    from urllib.parse import unquote
+
+    found = [one or other for one, other in _IN_ADDRESS.findall(value)]
+    forms = {form for password in found for form in (password, unquote(password))}
+    return sorted(form for form in forms if len(form) >= SHORTEST_GUESSED)
 
 
 class Redactor:

@@ -14,6 +14,10 @@ from sweeper.terminal import warn
 
 __all__ = ["export"]
 
+_FORMULA = "^[\\s\\pZ\\pC]*[=+\\-@\uff1d\uff0b\uff0d\uff20]|^[\t\r\n]"
+"""Texts that a spreadsheet computes: they may start other programs, or fetch an address."""
+_NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+
 
 def export(arguments: Namespace) -> int:
     """Write what was recorded where other tools read it."""
@@ -29,7 +33,7 @@ def export(arguments: Namespace) -> int:
         raise UsageError(f"--out: the {arguments.format} file to write")
     table = registry.table(arguments.table, runs)
     try:
-        _write(table, arguments.format, arguments.out)
+        _write(table, arguments.format, arguments.out, raw=arguments.raw)
     except OSError as error:
         raise EnvironmentFailure(f"{arguments.out}: {error.strerror or error}") from error
     print(f"{len(runs)} runs, {table.num_rows} rows: {arguments.out}")
@@ -37,24 +41,49 @@ def export(arguments: Namespace) -> int:
     return 0
 
 
-def _write(table: Any, kind: str, path: str) -> None:
-    """The whole file or none of it. In a CSV nothing is an empty field and NaN is `nan`."""
+def _write(table: Any, kind: str, path: str, *, raw: bool) -> None:
+    """The whole file or none of it. In a CSV nothing is an empty field and NaN is `nan`, and a text
+    that a spreadsheet would compute is made one that it shows, unless `raw`."""
     arrow: Any = importlib.import_module("pyarrow")
     temporary = f"{path}.tmp-{os.getpid()}"
     try:
         if kind == "parquet":
             importlib.import_module("pyarrow.parquet").write_table(table, temporary)
         else:
-            plain = [
-                column.cast("string") if arrow.types.is_dictionary(column.type) else column
-                for column in table.columns
-            ]
-            flat = arrow.table(plain, names=table.column_names)
+            flat = _plain(arrow, table) if raw else _as_texts(arrow, _plain(arrow, table))
             importlib.import_module("pyarrow.csv").write_csv(flat, temporary)
         os.replace(temporary, path)
     finally:
         if os.path.exists(temporary):
             os.unlink(temporary)
+
+
+def _plain(arrow: Any, table: Any) -> Any:
+    """A table whose columns CSV can have."""
+    columns = [
+        column.cast("string") if arrow.types.is_dictionary(column.type) else column
+        for column in table.columns
+    ]
+    return arrow.table(columns, names=table.column_names)
+
+
+def _as_texts(arrow: Any, table: Any) -> Any:
+    """The same with an apostrophe before each text that is a formula to a spreadsheet, by which
+    the spreadsheet knows a text. Numbers stay, also where they stand as text."""
+    compute: Any = importlib.import_module("pyarrow.compute")
+
+    def shown(column: Any) -> Any:
+        if not arrow.types.is_string(column.type) and not arrow.types.is_large_string(column.type):
+            return column
+        risky = compute.and_not(
+            compute.match_substring_regex(column, _FORMULA),
+            compute.match_substring_regex(column, _NUMBER),
+        )
+        told = compute.binary_join_element_wise("'", column, "")
+        return compute.if_else(risky, told, column)
+
+    names = arrow.chunked_array([table.column_names], type=arrow.string())
+    return arrow.table([shown(one) for one in table.columns], names=shown(names).to_pylist())
 
 
 def to_wandb(runs: Sequence[RecordedRun], project: str, folder: str | None) -> int:

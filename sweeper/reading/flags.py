@@ -67,6 +67,12 @@ def export(verb: ArgumentParser) -> None:
         default="metrics",
         help="what to write as CSV or Parquet (metrics)",
     )
+    verb.add_argument(
+        "--raw",
+        action="store_true",
+        help="CSV for programs: texts as recorded (else an apostrophe is set before each that a "
+        "spreadsheet would compute)",
+    )
     verb.add_argument("--out", help="the file to write; for wandb the folder of its files")
     verb.add_argument("--project", default="sweeper", help="the W&B project (sweeper)")
 

@@ -1,12 +1,14 @@
 """SQL over tables in memory, by DuckDB: it may read them, and reach nothing else.
 
 No file, no extension, no setting and no Python variable is within its reach, and only a single
-statement that selects is run.
+statement that selects is run: from these tables, from what it makes itself, and from a few
+functions. DuckDB says what a statement is made of, so that nothing is guessed from its text.
 """
 
+import json
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, cast
 
 from sweeper.errors import UsageError
 
@@ -24,6 +26,18 @@ _LOCKED: dict[str, str | bool | int | float | list[str]] = {
     "temp_directory": "",
     "lock_configuration": True,
 }
+
+_ROWS_OF = frozenset(
+    {"generate_series", "json_each", "json_tree", "range", "repeat", "summary", "unnest"}
+)
+"""Functions that make tables, of what they are given and of nothing else."""
+_REFUSED = frozenset(
+    {"current_setting", "getenv", "getvariable", "nextval", "pg_sleep", "sleep_ms", "write_log"}
+)
+"""Functions that make values of what is no table's business."""
+_SYSTEM = ("duckdb_", "pg_", "pragma_", "sqlite_")
+"""How names of DuckDB's own tables begin, which no part of a query may have."""
+_SHOWS = frozenset({'"tables"', "__show_tables_expanded"})
 
 
 class Answer(NamedTuple):
@@ -43,6 +57,7 @@ def ask(query: str, tables: Mapping[str, Callable[[], Any]], frame: bool = False
             statements = connection.extract_statements(query)
             if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
                 raise UsageError("sql: give one SELECT; its tables are " + ", ".join(TABLES))
+            _refuse(connection, statements[0].query)
             for name, make in tables.items():
                 if mentioned(name, query):
                     connection.register(name, make())
@@ -53,6 +68,55 @@ def ask(query: str, tables: Mapping[str, Callable[[], Any]], frame: bool = False
         except duckdb.Error as error:
             lines = [line for line in str(error).splitlines() if line.strip()]
             raise UsageError(f"sql: {' '.join(lines[:2])}") from error
+
+
+def _refuse(connection: Any, statement: str) -> None:
+    """Raise `UsageError` for a statement that reads anything but the tables."""
+    [(text,)] = connection.execute("select json_serialize_sql(?)", [statement]).fetchall()
+    parsed = json.loads(text)
+    if parsed["error"]:
+        raise UsageError(f"sql: {parsed['error_message']}")
+    nodes = list(_nodes(parsed["statements"]))
+    own = {
+        str(one["key"]).lower() for node in nodes for one in node.get("cte_map", {}).get("map", ())
+    }
+    for node in nodes:
+        if what := _out_of_reach(node, own):
+            raise UsageError(f"sql: {what} is out of reach; there is {', '.join(TABLES)}")
+    for name in own:
+        if name.startswith(_SYSTEM):
+            raise UsageError(f"sql: {name} is a name of DuckDB's own; choose another")
+
+
+def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
+    """The parts of a statement, at any depth."""
+    pending = [tree]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, dict):
+            yield cast(dict[str, Any], part)
+            pending += cast(dict[str, Any], part).values()
+        elif isinstance(part, list):
+            pending += cast(list[Any], part)
+
+
+def _out_of_reach(node: Mapping[str, Any], own: set[str]) -> str | None:
+    """What a part of a statement reads that it may not; `own`: names that the statement gives."""
+    kind = node.get("type")
+    if kind == "BASE_TABLE":
+        name, schema = str(node["table_name"]), str(node["schema_name"]).lower()
+        ours = schema in ("", "main") and name.lower() in {*TABLES, *own}
+        return None if ours else name
+    if kind == "TABLE_FUNCTION":
+        name = str(node["function"].get("function_name")).lower()
+        return None if name in _ROWS_OF else f"{name}()"
+    if kind == "SHOW_REF":
+        name = str(node["table_name"])
+        shown = node["query"] or name in _SHOWS or name.lower() in TABLES
+        return None if shown else name or "a schema"
+    if node.get("class") == "FUNCTION" and str(node["function_name"]).lower() in _REFUSED:
+        return f"{node['function_name']}()"
+    return None
 
 
 def mentioned(name: str, query: str) -> bool:

@@ -174,6 +174,33 @@ def test_tables_are_written_for_others(root: Path, capsys: pytest.CaptureFixture
     assert sorted(path.name for path in root.parent.iterdir() if ".tmp" in path.name) == []
 
 
+def test_a_csv_has_nothing_that_a_spreadsheet_would_compute(
+    tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch
+):
+    """A metric's text, its key and a setting come from whoever wrote the folder: a spreadsheet that
+    opens the export must not start what they name. A machine gets all of it as it was."""
+    import csv
+
+    formulas = ["=cmd|'/C calc'!A0", "+1+1", "-2+3", "@SUM(A1)", "\t=1", "\r=1", " =1", "\uff1d1"]
+    innocent = ["plain", "1e-4", "-0.5", "+7", "a=b", ""]
+    sweep = written.Written(tmp_path / "root", "s", {"lr": [1]})
+    rows = [{"step": i, "=key": text} for i, text in enumerate([*formulas, *innocent])]
+    sweep.run({"lr": 1}, 0, rows)
+    sweep.save()
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+    out = tmp_path / "out.csv"
+    export = ["export", "s", "--root", str(tmp_path / "root"), "--format", "csv", "--out", str(out)]
+
+    def read(key: str) -> list[str]:
+        with open(out, newline="") as file:
+            return [row[key] for row in csv.DictReader(file)]
+
+    assert main(export) == 0
+    assert read("'=key") == [f"'{text}" for text in formulas] + innocent
+    assert main([*export, "--raw"]) == 0
+    assert read("=key") == formulas + innocent
+
+
 def test_gc_removes_what_nobody_needs_and_only_when_told(
     root: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
 ):

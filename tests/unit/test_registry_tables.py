@@ -103,6 +103,30 @@ def test_sql_tells_nothing_from_nan_and_keeps_what_is_no_number(root: Path):
         "select * from root",
         "select getenv('HOME')",
         "select * from query('copy (select 1) to ''{out}''')",
+        "select * from query('select * from duckdb_settings()')",
+        "select * from query_table('pg_settings')",
+        "select * from duckdb_settings()",
+        "select * from Duckdb_Settings()",
+        "select * from runs, lateral (select * from duckdb_settings())",
+        "with x as (select * from duckdb_extensions()) select * from x",
+        "select (select value from duckdb_settings() limit 1)",
+        "select * from (with duckdb_databases as (select 1) select 1), duckdb_databases",
+        "select * from pg_catalog.pg_settings",
+        "select * from pg_settings",
+        "select * from duckdb_secrets()",
+        "select * from duckdb_variables()",
+        "select current_setting('home_directory')",
+        "select pg_catalog.current_setting('home_directory')",
+        "select [current_setting(x) for x in ['threads']]",
+        "select getvariable('x')",
+        "show threads",
+        "show databases",
+        "summarize pg_settings",
+        "select * from enable_logging()",
+        "select * from json_execute_serialized_sql('{}')",
+        "select * from parquet_schema('{out}')",
+        "select * from test_all_types()",
+        "explain select 1",
         "",
         "selekt 1",
         "select nothing from runs",
@@ -113,6 +137,21 @@ def test_sql_reaches_nothing_but_its_tables(root: Path, tmp_path: Path, query: s
     with pytest.raises(UsageError, match="sql: "):
         Registry(str(root)).sql_rows(query.replace("{out}", str(out)))
     assert not out.exists()
+
+
+def test_sql_asks_its_tables_in_any_way(root: Path):
+    registry = Registry(str(root))
+    for query in (
+        "with best as (select min(lr) m from runs) select m from best",
+        "select x from (select unnest([1]) x), range(1) r",
+        "with recursive r as (select 1 a union all select a + 1 from r where a < 3) from r",
+        "from main.runs union all by name (from metrics)",
+        "describe runs",
+        "summarize runs",
+        "select * from runs positional join metrics",
+        "select list_transform([1], lambda x: x + 1), current_date, json_extract('[1]', '$[0]')",
+    ):
+        assert registry.sql_rows(query)[1], query
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.errors import StoreError
-from sweeper.provenance.redaction import Redactor, secret_values
+from sweeper.provenance.redaction import Redactor, is_secret_name, secret_values
 from sweeper.states import Event
 from sweeper.store.documents import encode, read_json
 from sweeper.store.files import LocalStore
@@ -151,6 +151,42 @@ def test_which_variables_are_secrets() -> None:
         "HOME": "/home/me/somewhere",
     }
     assert secret_values(environment, ["GIVEN", "SHORT"]) == ["1234", "12345678", "abcdefgh"]
+
+
+_SECRETS = """
+PGPASSWORD OPENAI_APIKEY OPENAI_API_KEY OPENAI_API_KEY_2 OPENAI_API_KEY_PROD ANTHROPIC_API_KEY
+AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN HF_TOKEN HF_TOKEN_READ HUGGING_FACE_HUB_TOKEN HFTOKEN
+WANDB_API_KEY COMET_API_KEY NEPTUNE_API_TOKEN GITHUB_TOKEN GH_TOKEN GITHUB_PAT NPM_TOKEN
+MYSQL_PWD MYSQL_ROOT_PASSWORD DB_PASS SMTP_PASSWD SSHPASS REDISCLI_AUTH RESTIC_PASSWORD
+BORG_PASSPHRASE AZURE_CLIENT_SECRET AZURE_STORAGE_KEY AZURE_STORAGE_CONNECTION_STRING
+SLACK_WEBHOOK_URL SECRET_KEY_BASE DJANGO_SECRET_KEY JWT_SECRET PRIVATE_KEY
+GOOGLE_APPLICATION_CREDENTIALS TWILIO_AUTH_TOKEN TINKER_API_KEY SWEEPER_ENGINE_TOKEN openai.api_key
+openaiApiKey api-key --api-key service/password SSH_PRIVATE_KEY ENCRYPTIONKEY
+"""
+_INNOCENT = """
+TOKENIZERS_PARALLELISM KEYBOARD KEYBOARD_LAYOUT MONKEY DONKEY TURKEY HOTKEY HOT_KEY KEYMAP PWD
+OLDPWD INIT_CWD MAX_TOKENS NUM_TOKENS TOKENS_PER_STEP TOKENIZER EOS_TOKEN PAD_TOKEN SSH_AUTH_SOCK
+SSH_ASKPASS XAUTHORITY GIT_AUTHOR_NAME GNOME_KEYRING_CONTROL BYPASS COMPASS PASSENGERS
+AWS_WEB_IDENTITY_TOKEN_FILE AWS_SHARED_CREDENTIALS_FILE AWS_ACCESS_KEY_ID RESTIC_PASSWORD_FILE
+SECRETARY PASSWORD_LENGTH PUBLIC_KEY METRIC_KEY PATH PATTERN PAT SSL_KEY_FILE KEY_REPEAT TERM
+TOKEN_COUNT AUTHOR AUTHORITY HOME EDITOR PASSIVE HF_HUB_OFFLINE CUDA_VISIBLE_DEVICES LR max_tokens
+"""
+
+
+def test_secrets_are_known_by_their_names_and_innocents_stay() -> None:
+    assert [name for name in _SECRETS.split() if not is_secret_name(name)] == []
+    assert [name for name in _INNOCENT.split() if is_secret_name(name)] == []
+
+
+def test_a_password_within_an_address_is_a_secret() -> None:
+    environment = {
+        "DATABASE_URL": "postgres://me:correct%2Dhorse@host/db",
+        "HTTPS_PROXY": "http://user:short@proxy:3128",
+        "PIP_INDEX_URL": "https://ghp_0123456789abcdefghij@index.example/simple",
+        "DOCS": "https://example.org/a@b",
+    }
+    found = secret_values(environment, [])
+    assert found == ["correct%2Dhorse", "correct-horse", "ghp_0123456789abcdefghij"]
 
 
 # Outcomes
