@@ -115,7 +115,9 @@ class FolderRun(RecordedRun):
     def _recall(self, what: str, name: str, find: Callable[[], Any]) -> Any:
         """As remembered while that file is as it was."""
         source = self.files.source(self._below(name))
-        return None if source is None else self.index.recall(self.id, what, [source.stamp], find)
+        if source is None:
+            return None
+        return self.index.recall(self.id, what, [(name, source.stamp)], find)
 
     def _below(self, name: str) -> str:
         return f"{self._folder}/{name}" if self._folder else name

@@ -114,10 +114,9 @@ def _folders(files: Files) -> set[str]:
 def _look(place: _Place, files: Files, parse_rows: bool) -> News | None:
     if place.full is not None and place.stamp is not None:
         try:
-            status = os.stat(place.full)
+            if Stamp.of(os.stat(place.full)) == place.stamp:
+                return None
         except OSError:
-            return None
-        if (status.st_size, status.st_mtime_ns, status.st_ino) == place.stamp:
             return None
     source = files.source(place.path)
     if source is None or source.stamp == place.stamp:

@@ -5,15 +5,17 @@ in no sweep. An `Index` remembers what need not be looked at again.
 """
 
 import functools
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics import (
     Merged,
     Parsed,
     Point,
+    as_float,
     merge,
     merge_checkpoints,
     numbers,
@@ -34,6 +36,8 @@ __all__ = ["RecordedRun", "Sweep", "SweepRun"]
 _LARGE = 100_000
 """Bytes of metrics from which on it pays to load what reads them quicker."""
 _PLANNED = RunState(State.PLANNED, 0, 0, None)
+_TOLD_BEFORE = (Event.SUCCEEDED, Event.FAILED, Event.CANCELLED, Event.PREEMPTED, Event.CLAIMED)
+"""Events of an attempt before the last that tell of it, the most telling first."""
 
 
 class Sweep:
@@ -53,17 +57,14 @@ class Sweep:
         self.document: dict[str, Any] = read_plan(store, name)
         self.index = Index(memory, f"sweep {name}")
         self.files = Files(store, self.layout.runs)
-        self.events, self._marks = look_at_events(store, name)
+        self.state_files = Files(store, self.layout.state)
+        elsewhere = self.state_files.local is None
+        self.events = look_at_events(store, name, self.state_files.entries() if elsewhere else None)
         folded: dict[int, RunState] = {}
         for events in self.events.values():
             if id(events) not in folded:
                 folded[id(events)] = fold(events)
         self._states = {run: folded[id(events)] for run, events in self.events.items()}
-
-    def recall(self, run: str, what: str, find: Callable[[], Any]) -> Any:
-        """Something that follows from a run's events: as remembered while there are no others."""
-        mark = self._marks.get(run)
-        return find() if mark is None else self.index.recall(run, what, [Stamp(0, mark, 0)], find)
 
     @property
     def metric(self) -> dict[str, str] | None:
@@ -210,7 +211,8 @@ class RecordedRun(ABC):
             stamps = [self.files.stamp(path) for path in self.metrics_paths()]
             if not any(stamps):
                 return None
-            found = self.index.recall(self.id, f"{goal} {at} {name}", stamps, find)
+            files = [(str(number), stamp) for number, stamp in enumerate(stamps, start=1)]
+            found = self.index.recall(self.id, f"{goal} {at} {name}", files, find)
         return Point(*found) if found else None
 
     @functools.cached_property
@@ -281,6 +283,15 @@ class RecordedRun(ABC):
         return f"<run {self.sweep}/{self.name} {self.id} {self.state.value}>"
 
 
+class _Ending(NamedTuple):
+    """What a table shows of how a run went, and so what is remembered of it."""
+
+    reason: str | None = None
+    started: str | None = None
+    ended: str | None = None
+    wall_s: float | None = None
+
+
 class SweepRun(RecordedRun):
     """A run of a sweep."""
 
@@ -289,7 +300,7 @@ class SweepRun(RecordedRun):
         self._sweep = sweep
         self._state = state
         self._config: dict[str, Any] = dict(planned.get("config") or {})
-        self._ended: list[Any] | None = None
+        self._unreadable = False
         self.id = planned["id"]
         self.name = planned["name"]
         self.cell = planned.get("cell", planned["name"])
@@ -317,41 +328,56 @@ class SweepRun(RecordedRun):
 
     @property
     def reason(self) -> str | None:
-        return self._ending()[0]
+        return self._ending.reason
 
     @property
     def times(self) -> dict[str, Any]:
-        _, started, ended, wall = self._ending()
-        return {"started": started, "ended": ended, "wall_s": wall}
+        found = self._ending
+        return {"started": found.started, "ended": found.ended, "wall_s": found.wall_s}
 
-    def _ending(self) -> list[Any]:
-        """Reason, start, end, seconds: what a table of runs shows, and so what is remembered."""
-        found = self._ended
-        if found is None:
-            read: list[Any] | None = self._sweep.recall(self.id, "ending", self._read_ending)
-            found = self._ended = read or [None] * 4
-        return found
+    @functools.cached_property
+    def _ending(self) -> _Ending:
+        """As remembered while the events that it is read from are the same files, as they were."""
+        told = sorted(
+            (attempt, event)
+            for attempt, event in self._sweep.events.get(self.id, ())
+            if (attempt, event) == (self._state.attempt, self._state.event)
+            or (attempt < self._state.attempt and event in _TOLD_BEFORE)
+        )
+        found: list[_Ending] = []
 
-    def _read_ending(self) -> list[Any] | None:
+        def read() -> list[Any] | None:
+            found.append(self._read_ending())
+            # One that cannot be read may be another time, and look the same.
+            return None if self._unreadable else list(found[0])
+
+        path, stamp = self.layout.event, self._sweep.state_files.stamp
+        files = [(f"{n}.{event}", stamp(path(self.id, n, event))) for n, event in told]
+        recalled: list[Any] | None = self.index.recall(self.id, "ending", files, read)
+        return found[0] if recalled is None else _Ending(*recalled)
+
+    def _read_ending(self) -> _Ending:
         last = self.outcome
-        if not last and self._state.event in TELLING:
-            return None  # it cannot be read now
-        started, wall = last.get("started"), last.get("wall_s")
+        self._unreadable = not last and self._state.event in TELLING
+        started, walls = _text(last.get("started")), [_seconds(last.get("wall_s"))]
         for attempt in range(self._state.attempt - 1, 0, -1):
             earlier = self.ended(attempt)
-            started = earlier.get("started") or started
-            if earlier.get("wall_s") is not None:
-                wall = (wall or 0.0) + earlier["wall_s"]
-        return [last.get("reason"), started, last.get("ended"), wall]
+            started = _text(earlier.get("started")) or started
+            walls.append(_seconds(earlier.get("wall_s")))
+        known = [wall for wall in walls if wall is not None]
+        reason, ended = _text(last.get("reason")), _text(last.get("ended"))
+        return _Ending(reason, started, ended, sum(known) if known else None)
 
     def ended(self, attempt: int) -> dict[str, Any]:
         """The body of the event that tells most of an attempt; empty without."""
         prefix = f"{self.layout.state}/{self.id}/{attempt}"
-        for event in ("succeeded", "failed", "cancelled", "preempted", "claimed"):
+        for event in _TOLD_BEFORE:
             try:
                 return read_json(self.store, f"{prefix}.{event}.json")
-            except (NotFound, StoreError):
+            except NotFound:
                 continue
+            except StoreError:
+                self._unreadable = True
         return {}
 
     @property
@@ -382,6 +408,15 @@ class SweepRun(RecordedRun):
         order = list(Event)
         found = self._sweep.events.get(self.id, set())
         return sorted(found, key=lambda pair: (pair[0], order.index(pair[1])))
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _seconds(value: Any) -> float | None:
+    number = as_float(value)
+    return number if number is not None and math.isfinite(number) else None
 
 
 def _keys(rows: list[dict[str, Any]]) -> list[str]:

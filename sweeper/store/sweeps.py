@@ -4,7 +4,6 @@ One listing of `state/` answers for every run, since the names of the files carr
 """
 
 import os
-import zlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -50,9 +49,13 @@ def read_plan(store: Store, sweep: str) -> dict[str, Any]:
 
 def read_events(store: Store, sweep: str) -> Events:
     """Every event on record, for every run of which there is any."""
+    return _events_in(store.names(Layout(sweep).state))
+
+
+def _events_in(paths: Iterable[str]) -> Events:
     events: Events = {}
     known: dict[str, tuple[int, Event] | None] = {}  # there are few names, and many files
-    for path in store.names(Layout(sweep).state):
+    for path in paths:
         folder, _, name = path.rpartition("/")
         if name not in known:
             known[name] = parse_name(name)
@@ -62,40 +65,27 @@ def read_events(store: Store, sweep: str) -> Events:
     return events
 
 
-def look_at_events(store: Store, sweep: str) -> tuple[Events, dict[str, int]]:
+def look_at_events(store: Store, sweep: str, listed: Iterable[str] | None = None) -> Events:
     """The same for who only looks, and in half the time: most runs have the same events, which then
-    are the same set, not to be changed. And a number for each run, the same only while it has the
-    same events (whose files never change)."""
+    are the same set, not to be changed. `listed`: the paths of the files, if they are known."""
     top = store.local_path(Layout(sweep).state)
-    if top is None:
-        return _look_elsewhere(store, sweep)
+    if top is None or listed is not None:
+        return read_events(store, sweep) if listed is None else _events_in(listed)
     events: Events = {}
-    marks: dict[str, int] = {}
-    known: dict[frozenset[str], tuple[set[tuple[int, Event]], int]] = {}
+    known: dict[frozenset[str], set[tuple[int, Event]]] = {}
     try:
         for run in os.listdir(top):
             names = frozenset(_names_in(f"{top}/{run}"))
-            if names not in known:
-                mark = zlib.crc32("/".join(sorted(names)).encode("utf-8", "surrogateescape"))
-                known[names] = _events_of(names), mark
-            found, marks[run] = known[names]
+            found = known.get(names)
+            if found is None:
+                found = known[names] = _events_of(names)
             if found:
                 events[run] = found
     except FileNotFoundError:
-        return {}, {}
+        return {}
     except OSError as error:
         raise StoreError(f"{error.filename}: {error.strerror}") from error
-    return events, marks
-
-
-def _look_elsewhere(store: Store, sweep: str) -> tuple[Events, dict[str, int]]:
-    files: dict[str, list[tuple[str, int, int]]] = {}
-    for path, size, stamp in store.list(Layout(sweep).state):
-        folder, _, name = path.rpartition("/")
-        files.setdefault(folder.rpartition("/")[2], []).append((name, size, stamp))
-    marks = {run: zlib.crc32(repr(sorted(found)).encode()) for run, found in files.items()}
-    events = {run: _events_of(name for name, *_ in found) for run, found in files.items()}
-    return {run: found for run, found in events.items() if found}, marks
+    return events
 
 
 def _events_of(names: Iterable[str]) -> set[tuple[int, Event]]:

@@ -1,14 +1,14 @@
 """What is known of a sweep's runs without looking again: their events, how they ended, what they
 are judged by. No numpy, so that `ls` starts quickly.
 
-What is remembered of a run's events holds while there are no others (bodies of events never
-change), and what is remembered of its metrics while their files are as they were.
+Whatever is remembered was read from some files, and holds while those are the same files, and as
+they were.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sweeper.tables.keeping import Folder, is_fleeting
+from sweeper.tables.keeping import Folder
 from sweeper.tables.sources import Stamp
 
 __all__ = ["Index"]
@@ -23,11 +23,16 @@ class Index:
         self._changed = False
 
     def recall(
-        self, run: str, what: str, stamps: Sequence[Stamp | None], find: Callable[[], Any]
+        self,
+        run: str,
+        what: str,
+        files: Sequence[tuple[str, Stamp | None]],
+        find: Callable[[], Any],
     ) -> Any:
-        """`what` of a run, a JSON value: as remembered if the stamps are still the same, else
-        found out. None, which says that it could not be, is not remembered."""
-        now = " ".join(map(_told, stamps))
+        """`what` of a run, a JSON value: as remembered if the files that it is read from (names
+        that tell them apart, and stamps from before they are read) are still the same, else found
+        out. None, which says that it could not be, is not remembered."""
+        now = " ".join(_told(name, stamp) for name, stamp in files)
         if self._known is None:
             kept = None if self._folder is None else self._folder.load_json(self._name)
             self._known = kept or {}
@@ -35,7 +40,7 @@ class Index:
         if known is not None and known[0] == now:
             return known[1]
         found = find()
-        steady = not any(s is not None and s.inode and is_fleeting(s.time) for s in stamps)
+        steady = not any(stamp is not None and stamp.is_fleeting for _, stamp in files)
         if steady and found is not None and self._folder is not None:
             self._known.setdefault(run, {})[what] = [now, found]
             self._changed = True
@@ -48,6 +53,6 @@ class Index:
             self._changed = False
 
 
-def _told(stamp: Stamp | None) -> str:
-    """A stamp as it is kept: there are many, and a text is less than a list."""
-    return "-" if stamp is None else f"{stamp[0]}.{stamp[1]}.{stamp[2]}"
+def _told(name: str, stamp: Stamp | None) -> str:
+    """A file as it is kept: there are many, and a text is less than a list."""
+    return f"{name}:" if stamp is None else f"{name}:{stamp[0]}.{stamp[1]}.{stamp[2]}.{stamp[3]}"

@@ -62,7 +62,8 @@ class PackedReader:
 
 def belongs(source: Source) -> bool:
     """Whether a file is one for a pack."""
-    return source.stamp.size <= _SMALL and source.settled
+    stamp = source.stamp
+    return stamp.size <= _SMALL and source.settled and not stamp.is_fleeting
 
 
 class _Member(NamedTuple):

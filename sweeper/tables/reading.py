@@ -1,9 +1,9 @@
 """From a file to its columns, through the cache: only bytes that are new are read.
 
-A cached file counts when its stamp is as it was. One that has grown is continued, if the bytes
-before the end that was cached are still the same; anything else is read again. The time of a file
-is only as fine as the kernel's clock: one changed moments before it was last looked at is compared
-by the checksum of all its bytes.
+A cached file counts when its stamp is as it was. One that has grown is continued, if all bytes
+before the end that was cached are still the same: by a checksum, or elsewhere by the objects that
+it is made of; anything else is parsed again. The times of a file are only as fine as the kernel's
+clock: one changed moments before it was last looked at is compared by the checksum of its bytes.
 """
 
 import zlib
@@ -13,20 +13,18 @@ from typing import Any
 from sweeper.errors import NotFound
 from sweeper.tables.cache import Cache, Kept
 from sweeper.tables.columns import Columns, line_end, parse_columns
-from sweeper.tables.keeping import is_fleeting
 from sweeper.tables.sources import Files, Source, Stamp
 
 __all__ = ["Reader", "chosen"]
 
-_EDGE = 4096
-
 
 class Reader:
-    """Reads columns; `cache` None: each time from the file. `bytes_read` counts what was."""
+    """Reads columns; `cache` None: each time from the file. `parsed` counts the bytes that were not
+    in it."""
 
     def __init__(self, cache: Cache | None) -> None:
         self.cache = cache
-        self.bytes_read = 0
+        self.parsed = 0
         self._hint: tuple[str, ...] = ()
 
     def columns(
@@ -74,7 +72,7 @@ class Reader:
         else:
             known = cache.load(source.name, None) or kept
             kept = self._continued(source, known) or self._fresh(source, keys)
-        if cache is not None and "size" in kept.about:
+        if cache is not None and kept.about:
             cache.save(source.name, kept)
         return kept.columns if keys is None else chosen(kept.columns, keys)
 
@@ -86,40 +84,47 @@ class Reader:
 
     def _fresh(self, source: Source, keys: list[str] | None) -> Kept:
         stamp, data = source.view(0)
-        self.bytes_read += len(data)
+        self.parsed += len(data)
         columns = parse_columns(data, keys, self._hint)
         if keys is None:
             self._hint = tuple(columns.values)
         kept = self.cache is not None and len(data) == stamp.size
-        about = _about(stamp, data, columns) if kept else {}
+        about = _about(source, stamp, data, columns) if kept else {}
         return Kept(about, columns, keys is None)
 
     def _continued(self, source: Source, kept: Kept) -> Kept | None:
         """What was kept with what is new; None when the file is another, or was rewritten."""
         mark = _Mark(kept.about)
-        begin = 0 if mark.stamp.size == source.stamp.size else max(0, mark.offset - _EDGE)
+        elsewhere = bool(mark.pieces)
+        if elsewhere != bool(source.pieces) or (not elsewhere and mark.sum is None):
+            return None
+        if elsewhere and source.pieces[: len(mark.pieces)] != mark.pieces:
+            return None
+        begin = mark.offset if elsewhere else 0
         stamp, data = source.view(begin)
-        self.bytes_read += len(data)
         if stamp.size < mark.stamp.size or len(data) != stamp.size - begin:
             return None
-        if begin == 0 and stamp.size == mark.stamp.size:
-            same = mark.whole is not None and zlib.crc32(data) == mark.whole
-            return Kept(_seen(kept.about, stamp), kept.columns, kept.whole) if same else None
-        if zlib.crc32(data[: mark.offset - begin]) != mark.edge:
-            return None
+        if mark.sum is not None:
+            if stamp.size == mark.stamp.size and zlib.crc32(data) == mark.whole:
+                return Kept(_seen(kept.about, stamp), kept.columns, kept.whole)
+            if zlib.crc32(data[: mark.offset]) != mark.sum:
+                return None
         new = data[mark.offset - begin :]
+        self.parsed += len(new)
         old = kept.columns.head(mark.rows)
         keys = None if kept.whole else list(old.values)
         later = parse_columns(new, keys, old.values)
         columns = old.then(later)
+        if kept.whole:  # what stood on a last line that is another now may have had keys of its own
+            columns = columns.without_empty()
         line = line_end(new)
         about = {
             **_seen(kept.about, stamp),
             "offset": mark.offset + line,
             "rows": columns.rows - _rows_after(new, line),
-            "edge": zlib.crc32(data[: mark.offset - begin + line][-_EDGE:]),
             "sum": None if mark.sum is None else zlib.crc32(new[:line], mark.sum),
             "whole": None if mark.sum is None else zlib.crc32(new, mark.sum),
+            "pieces": source.pieces,
         }
         return Kept(about, columns, kept.whole)
 
@@ -131,38 +136,36 @@ def _fits(kept: Kept, source: Source) -> bool:
 
 class _Mark:
     """What a cache file says of the file it was made from: its stamp, the end (`offset`) and the
-    number of its whole lines, checksums of the bytes before that end (`edge`: the last of them,
-    `sum`: all) and of all bytes (`whole`), None where they were not needed."""
+    number of its whole lines, checksums of the bytes before that end (`sum`) and of all bytes
+    (`whole`), None where they were not needed; the `pieces` of one that lies elsewhere."""
 
     def __init__(self, about: dict[str, Any]) -> None:
-        self.stamp = Stamp(about["size"], about["time"], about["inode"])
+        self.stamp = Stamp(*about["stamp"])
         self.fleeting: bool = about["fleeting"]
         self.offset: int = about["offset"]
         self.rows: int = about["rows"]
-        self.edge: int = about["edge"]
         self.sum: int | None = about["sum"]
         self.whole: int | None = about["whole"]
+        self.pieces: list[list[int]] = about["pieces"]
 
 
-def _about(stamp: Stamp, data: memoryview, columns: Columns) -> dict[str, Any]:
+def _about(source: Source, stamp: Stamp, data: memoryview, columns: Columns) -> dict[str, Any]:
     offset = line_end(data)
-    seen = _seen({}, stamp)
-    # Only what changed just now will be compared by all its bytes.
-    total = zlib.crc32(data[:offset]) if seen["fleeting"] else None
+    # What has kept still will hardly be compared by its bytes.
+    compared = not source.pieces and (stamp.is_fleeting or not source.settled)
+    total = zlib.crc32(data[:offset]) if compared else None
     return {
-        **seen,
+        **_seen({}, stamp),
         "offset": offset,
         "rows": columns.rows - _rows_after(data, offset),
-        "edge": zlib.crc32(data[max(0, offset - _EDGE) : offset]),
+        "pieces": source.pieces,
         "sum": total,
         "whole": None if total is None else zlib.crc32(data[offset:], total),
     }
 
 
 def _seen(about: dict[str, Any], stamp: Stamp) -> dict[str, Any]:
-    fleeting = stamp.inode != 0 and is_fleeting(stamp.time)
-    return {**about, "size": stamp.size, "time": stamp.time, "inode": stamp.inode,
-            "fleeting": fleeting}  # fmt: skip
+    return {**about, "stamp": stamp, "fleeting": stamp.is_fleeting}
 
 
 def _rows_after(data: memoryview, line: int) -> int:

@@ -9,6 +9,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,9 +17,8 @@ import numpy as np
 from sweeper.errors import NotFound
 from sweeper.metrics import Row, as_float, parse
 from sweeper.tables.cache import Cache, Kept
-from sweeper.tables.columns import Columns, columns_of, join, present
+from sweeper.tables.columns import Columns, absent, columns_of, join, present
 from sweeper.tables.frames import Part
-from sweeper.tables.keeping import is_fleeting
 from sweeper.tables.sources import Files, Stamp
 
 __all__ = [
@@ -154,6 +154,8 @@ def read_rollouts(
     cache: Cache | None, files: Files, folders: Sequence[str], keys: Sequence[str] | None = None
 ) -> Rollouts:
     """All summaries of a run. Of files that the cache knows nothing is read."""
+    if not folders:  # it has not started
+        return Rollouts(Columns(0, {label: absent(0) for label in LABELS}), {})
     name = f"rollouts {folders[-1]}"
     now = [(file, files.source(file.path)) for file in summary_files(files, folders)]
     told = [[f.path, f.attempt, list(s.stamp)] for f, s in now if s is not None]
@@ -168,34 +170,67 @@ def read_rollouts(
     if old is not None:
         labels = old.about["labels"]
     parts: list[Columns] = []
+    steady = True
     for file, source in now:
         if source is None:
             continue
         part = known.get((file.path, file.attempt, source.stamp))
         if part is None:
             try:
-                part = _parsed(source.read(0)[1], file, labels)
+                stamp, data = source.read(0)
+                part = _parsed(data, file, labels)
+                steady &= stamp == source.stamp and not stamp.is_fleeting
             except NotFound:
-                part = Columns()
+                part, steady = Columns(), False
         parts.append(part)
-    made, rows = join(parts), [part.rows for part in parts]
-    steady = not any(s.stamp.inode and is_fleeting(s.stamp.time) for _, s in now if s is not None)
+    made, labels = _numbered_anew(join(parts), labels)
     if cache is not None and steady:
-        cache.save(name, Kept({"files": told, "rows": rows, "labels": labels}, made, True))
+        about = {"files": told, "labels": labels, **_outlined(parts)}
+        cache.save(name, Kept(about, made, True))
     return Rollouts(made, labels)
 
 
+def _numbered_anew(
+    columns: Columns, labels: Mapping[str, list[str]]
+) -> tuple[Columns, dict[str, list[str]]]:
+    """The texts numbered as they appear, whichever files were read before: nobody can tell by their
+    order what was in the cache."""
+    values, kept = dict(columns.values), {label: list[str]() for label in labels}
+    for label in labels:
+        codes, first, place = np.unique(
+            columns.column(label), return_index=True, return_inverse=True
+        )
+        order = np.argsort(first)
+        kept[label] = [labels[label][int(code)] for code in codes[order]]
+        values[label] = np.argsort(order)[place].astype(np.float64)
+    return Columns(columns.rows, values, columns.odd, columns.malformed), kept
+
+
+def _outlined(parts: Sequence[Columns]) -> dict[str, Any]:
+    """What tells the parts in what they are joined to: of each its rows, its keys (one of
+    `shapes`), and what could not be read."""
+    shapes: dict[tuple[str, ...], int] = {}
+    told = [
+        [part.rows, shapes.setdefault(tuple(part.values), len(shapes)), part.malformed]
+        for part in parts
+    ]
+    return {"parts": told, "shapes": list(shapes)}
+
+
 def _segments(kept: Kept) -> dict[tuple[str, int, Stamp], Columns]:
+    """The parts again, by their files."""
     found: dict[tuple[str, int, Stamp], Columns] = {}
-    start = 0
-    for (path, attempt, stamp), rows in zip(kept.about["files"], kept.about["rows"], strict=True):
-        found[path, attempt, Stamp(*stamp)] = _slice(kept.columns, start, start + rows)
+    start, about = 0, kept.about
+    for (path, attempt, stamp), part in zip(about["files"], about["parts"], strict=True):
+        rows, shape, malformed = part
+        own = _slice(kept.columns, start, start + rows, about["shapes"][shape])
+        found[path, attempt, Stamp(*stamp)] = replace(own, malformed=malformed)
         start += rows
     return found
 
 
-def _slice(columns: Columns, start: int, end: int) -> Columns:
-    values = {key: column[start:end] for key, column in columns.values.items()}
+def _slice(columns: Columns, start: int, end: int, keys: Sequence[str]) -> Columns:
+    values = {key: columns.values[key][start:end] for key in keys}
     odd = {
         key: {row - start: value for row, value in found.items() if start <= row < end}
         for key, found in columns.odd.items()

@@ -1,28 +1,41 @@
 """The files that runs leave behind, as readers need them: how large, how new, and their bytes.
 
-A local file is told by size, time and inode. On a remote store one listing tells all of them, and
+A local file is told by size, times and inode. On a remote store one listing tells all of them, and
 a file that grows may lie there in parts, `<path>.parts/<offset>`, until it is whole.
 """
 
 import os
 import threading
 import time
-import zlib
 from typing import NamedTuple, Protocol
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.store.files import Entry, Store
+from sweeper.tables.keeping import is_fleeting, number_of
 
 __all__ = ["Files", "Source", "Stamp", "stamp_of"]
 
 
 class Stamp(NamedTuple):
     """What changes with a file: its bytes, its time (nanoseconds, or what a store has instead),
-    its inode (0 where there is none)."""
+    its inode (0 where there is none), and when the kernel saw it change (nanoseconds): copying and
+    unpacking give a file the time and often the size of another, but nobody can set that one."""
 
     size: int
     time: int
     inode: int
+    changed: int = 0
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> "Stamp":
+        """That of a local file."""
+        return cls(status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
+
+    @property
+    def is_fleeting(self) -> bool:
+        """Whether it is of a local file that changed so lately that its next change may not show:
+        then what was read of it holds for this moment only."""
+        return self.inode != 0 and is_fleeting(max(self.time, self.changed))
 
 
 def stamp_of(path: str) -> Stamp | None:
@@ -31,7 +44,7 @@ def stamp_of(path: str) -> Stamp | None:
         status = os.stat(path)
     except OSError:
         return None
-    return Stamp(status.st_size, status.st_mtime_ns, status.st_ino)
+    return Stamp.of(status)
 
 
 class Source(Protocol):
@@ -39,6 +52,9 @@ class Source(Protocol):
 
     name: str
     stamp: Stamp
+    pieces: list[list[int]]
+    """Of a file that lies elsewhere: offset, size and stamp of each object that it is made of. An
+    object is never written to, so that bytes in the same pieces are the same bytes."""
 
     @property
     def settled(self) -> bool:
@@ -77,6 +93,7 @@ _STILL = 600_000_000_000
 class _Local:
     def __init__(self, name: str, path: str, stamp: Stamp) -> None:
         self.name, self.stamp = name, stamp
+        self.pieces: list[list[int]] = []
         self._path = path
 
     @property
@@ -92,8 +109,7 @@ class _Local:
             # Not `open`: to make its object takes longer than to read a small file.
             file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                status = os.fstat(file)
-                stamp = Stamp(status.st_size, status.st_mtime_ns, status.st_ino)
+                stamp = Stamp.of(os.fstat(file))
                 size = max(0, stamp.size - start)
                 room = _ROOM.get(size) if size <= _LARGEST else memoryview(bytearray(size))
                 filled = 0
@@ -124,9 +140,8 @@ class _Remote:
         self.name = name
         self._store, self._pieces = store, pieces
         end = max(offset + entry.size for offset, entry in pieces)
-        told = [(offset, entry.size, entry.stamp) for offset, entry in pieces]
-        mixed = zlib.crc32(repr(told).encode())
-        changed = pieces[0][1].stamp if len(pieces) == 1 else mixed
+        self.pieces = [[offset, entry.size, entry.stamp] for offset, entry in pieces]
+        changed = pieces[0][1].stamp if len(pieces) == 1 else number_of(repr(self.pieces))
         self.stamp = Stamp(end, changed, 0)
 
     @property
@@ -211,7 +226,7 @@ class Files:
             return self._parts(path, list(self.store.list(folder)))
         except OSError as error:
             raise StoreError(f"{full}: {error.strerror or error}") from error
-        return _Local(path, full, Stamp(status.st_size, status.st_mtime_ns, status.st_ino))
+        return _Local(path, full, Stamp.of(status))
 
     def _parts(self, path: str, entries: list[Entry]) -> Source | None:
         """The parts from 0 on without a gap: what follows a gap has no place yet."""

@@ -1,6 +1,8 @@
 """The registry over sweeps that were written by hand."""
 
 import math
+import os
+import shutil
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -9,6 +11,7 @@ import pytest
 
 from sweeper.errors import NotFound, UsageError
 from sweeper.registry import RUN_COLUMNS, Registry
+from sweeper.tables import keeping
 
 
 @pytest.fixture
@@ -185,5 +188,53 @@ def test_an_outcome_that_cannot_be_read_now_is_asked_for_again(
     assert [record["reason"] for record in registry.records()] == [None]
     event.write_bytes(body)
     assert [record["reason"] for record in registry.records()] == ["oom"]
-    event.write_bytes(b"")  # events never change: what was read once holds
-    assert [record["reason"] for record in registry.records()] == ["oom"]
+    event.write_bytes(b"")
+    assert [record["reason"] for record in registry.records()] == [None]
+
+
+@pytest.mark.parametrize("aged", [True, False])
+def test_a_sweep_that_is_made_anew_is_not_told_as_the_one_before(
+    tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch, aged: bool
+):
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(keeping, "MOMENT", 0)
+    root = tmp_path / "root"
+    for reason, wall in (("timeout", 3.0), ("started", 1.0)):
+        shutil.rmtree(root, ignore_errors=True)
+        sweep = written.Written(root, "s")
+        sweep.run({}, 0, [], "preempted", cell="", reason="spot", wall_s=wall)
+        sweep.run({}, 0, [], "failed", cell="", reason=reason, wall_s=wall, attempt=2)
+        sweep.save()
+        if aged:  # as unpacked from an archive
+            for path in root.rglob("*"):
+                os.utime(path, (1_600_000_000, 1_600_000_000))
+        [record] = Registry(str(root)).records()
+        assert (record["reason"], record["wall_s"]) == (reason, 2 * wall)
+
+
+def test_an_event_of_the_wrong_shape_is_not_remembered(
+    tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(keeping, "MOMENT", 0)
+    sweep = written.Written(tmp_path / "root", "s")
+    sweep.run({}, 0, [], "preempted", cell="")
+    run = sweep.run({}, 0, [], "failed", cell="", reason="oom", attempt=2)
+    sweep.save()
+    state = tmp_path / "root" / "s" / "state" / run
+    for event in ("1.preempted.json", "2.failed.json"):
+        body = (state / event).read_text()
+        for damaged in ('{"wall_s": "long", "reason": [1], "started": {}}', "{}", "[]", "\x00"):
+            (state / event).write_text(damaged)
+            [record] = Registry(str(tmp_path / "root")).records()
+            assert record["wall_s"] == 60.0
+        (state / event).write_text(body)
+        [record] = Registry(str(tmp_path / "root")).records()
+        assert (record["reason"], record["wall_s"]) == ("oom", 120.0)
+
+
+def test_runs_that_have_not_started_have_no_rollouts(tmp_path: Path, written: ModuleType):
+    sweep = written.Written(tmp_path, "s")
+    sweep.run({}, 0, state="planned")
+    sweep.save()
+    assert Registry(str(tmp_path)).rollouts().empty

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,13 @@ from typing import Any
 import pytest
 
 from sweeper.store.files import Entry, LocalStore
+from sweeper.tables import keeping
 from sweeper.tables.cache import Cache
 from sweeper.tables.columns import Columns, present
 from sweeper.tables.index import Index
 from sweeper.tables.keeping import Folder, cache_folder
 from sweeper.tables.reading import Reader
-from sweeper.tables.sources import Files, stamp_of
+from sweeper.tables.sources import Files, Stamp, stamp_of
 
 OLD = 1_600_000_000_000_000_000
 PATH = "runs/a/metrics.jsonl"
@@ -28,13 +30,14 @@ def lines(*rows: object) -> str:
 class Desk:
     """A file that is written, and readers of it, each as in a new process."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.patch = patch
         self.store = LocalStore(str(folder / "root"))
         self.cache = str(folder / "cache")
         self.file = folder / "root" / PATH
         self.file.parent.mkdir(parents=True)
         self.moment = OLD
-        self.read_bytes = 0
+        self.parsed = 0
 
     def write(self, text: str | bytes, *, age: bool = True) -> None:
         data = text.encode() if isinstance(text, str) else text
@@ -47,6 +50,7 @@ class Desk:
         self.settle(age)
 
     def settle(self, age: bool) -> None:
+        self.patch.setattr(keeping, "MOMENT", 0 if age else 2_000_000_000)
         if age:  # long ago, and another time than before
             self.moment += 1_000_000_000
             os.utime(self.file, ns=(self.moment, self.moment))
@@ -54,9 +58,13 @@ class Desk:
     def columns(self, keys: list[str] | None = None) -> Columns:
         reader = Reader(Cache(Folder(self.store.root, self.cache)))
         found = reader.columns(Files(self.store, "runs"), PATH, keys)
-        self.read_bytes = reader.bytes_read
+        self.parsed = reader.parsed
         assert found is not None
         return found
+
+    def rows(self) -> int:
+        """The whole lines that there are."""
+        return self.file.read_bytes().count(b"\n")
 
     def values(self, key: str = "a") -> list[float]:
         column = self.columns([key]).column(key)
@@ -64,57 +72,75 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    return Desk(tmp_path, monkeypatch)
 
 
 def test_what_has_not_changed_is_not_read_again(desk: Desk):
     desk.write(lines({"step": 0, "a": 1.0}, {"step": 1, "a": 2.0, "note": "x"}))
-    assert desk.values() == [1.0, 2.0] and desk.read_bytes > 0
-    assert desk.values() == [1.0, 2.0] and desk.read_bytes == 0
+    assert desk.values() == [1.0, 2.0] and desk.parsed > 0
+    assert desk.values() == [1.0, 2.0] and desk.parsed == 0
     assert desk.columns().odd == {"note": {1: "x"}}  # the first time only `a` was kept
-    assert desk.columns().odd == {"note": {1: "x"}} and desk.read_bytes == 0
-    assert desk.values("none") == [] and desk.read_bytes == 0
+    assert desk.columns().odd == {"note": {1: "x"}} and desk.parsed == 0
+    assert desk.values("none") == [] and desk.parsed == 0
 
 
-def test_only_new_bytes_are_read(desk: Desk):
-    desk.write(lines(*({"step": i, "a": i} for i in range(2000))))
+def test_only_new_bytes_are_parsed(desk: Desk):
+    desk.write(lines(*({"step": i, "a": i} for i in range(2000))), age=False)
     assert len(desk.columns().column("a")) == 2000
     size = desk.file.stat().st_size
-    desk.add(lines({"step": 2000, "a": 7}) + '{"step": 2001')
+    desk.add(lines({"step": 2000, "a": 7}) + '{"step": 2001', age=False)
     found = desk.columns()
     assert (found.rows, found.torn, found.column("a")[-1]) == (2001, 1, 7)
-    assert desk.read_bytes < 5000 < size
-    desk.add(', "late": 9}\n')  # the torn line was only being written
+    assert desk.parsed < 5000 < size
+    desk.add(', "late": 9}\n', age=False)  # the torn line was only being written
     found = desk.columns()
     assert (found.rows, found.torn, found.column("late")[-1]) == (2002, 0, 9)
-    assert desk.read_bytes < 5000
+    assert desk.parsed < 5000
 
 
-REWRITES: dict[str, Callable[[Desk], None]] = {
-    "shorter": lambda desk: desk.write(lines({"step": 0, "a": 5})),
-    "longer": lambda desk: desk.write(lines(*({"step": i, "a": 5} for i in range(9)))),
-    "as long": lambda desk: desk.write(lines(*({"step": i, "a": 5} for i in range(3)))),
-    "as long, in the same moment": lambda desk: desk.write(
-        lines(*({"step": i, "a": 5} for i in range(3))), age=False
+REWRITES: dict[str, Callable[[str], str]] = {
+    "shorter": lambda text: text[: len(text) // 2],
+    "longer": lambda text: text.replace('"a": 1', '"a": 5') + text,
+    "as long": lambda text: text.replace('"a": 1', '"a": 5'),
+    "longer, one line far from the end is another": lambda text: (
+        text.replace('"a": 0', '"a": 5', 1) + lines({"step": 300, "a": 5})
     ),
 }
 
 
 @pytest.mark.parametrize("rewrite", REWRITES.values(), ids=REWRITES)
+@pytest.mark.parametrize("moment", ["just now", "growing", "long ago", "long ago, time put back"])
 @pytest.mark.parametrize("keys", [None, ["a"]])
-def test_a_file_that_was_rewritten_is_read_again(desk: Desk, rewrite: Any, keys: Any):
-    fresh = "moment" in next(k for k, v in REWRITES.items() if v is rewrite)
-    desk.write(lines(*({"step": i, "a": i} for i in range(3))), age=not fresh)
+def test_a_file_that_was_rewritten_is_read_again(
+    desk: Desk, rewrite: Callable[[str], str], moment: str, keys: list[str] | None
+):
+    text = lines(*({"step": i, "a": i} for i in range(300)))
+    desk.write(text, age="ago" in moment)
+    if moment == "growing":  # for more than an instant, and less than minutes
+        desk.patch.setattr(keeping, "MOMENT", 0)
     desk.columns(keys)
     before = desk.file.stat()
-    rewrite(desk)
-    if fresh:  # the coarsest clock: nothing tells the two apart but their bytes
+    desk.write(rewrite(text), age="ago" in moment)
+    if moment == "growing":
+        desk.patch.setattr(keeping, "MOMENT", 0)
+    if "back" in moment:
         os.utime(desk.file, ns=(before.st_atime_ns, before.st_mtime_ns))
-        assert desk.file.stat().st_mtime_ns == before.st_mtime_ns
-    found = desk.columns(keys).column("a")
-    assert set(found.tolist()) == {5.0}
-    assert len(found) == len(desk.file.read_text().splitlines())
+    assert desk.columns(keys).column("a").tolist() == [
+        json.loads(line)["a"] for line in desk.file.read_text().splitlines()[: desk.rows()]
+    ]
+
+
+def test_a_file_that_was_rewritten_within_a_tick_of_the_clock_is_read_again(desk: Desk):
+    def coarse(status: os.stat_result) -> Stamp:
+        return Stamp(status.st_size, OLD, status.st_ino, time.time_ns())
+
+    text = lines(*({"step": i, "a": i} for i in range(3)))
+    desk.patch.setattr(time, "time_ns", lambda: OLD)  # no time passes
+    desk.patch.setattr(Stamp, "of", coarse)
+    for value in (1, 5, 7):
+        desk.write(text.replace('"a": 1', f'"a": {value}'), age=False)
+        assert desk.values() == [0.0, value, 2.0]
 
 
 def test_a_file_that_was_replaced_by_a_longer_one_is_read_again(desk: Desk):
@@ -205,23 +231,26 @@ def test_parts_are_one_file_and_the_whole_goes_before_them(tmp_path: Path):
     assert rows() == [0, 1, 2] and not store.read
 
 
-def test_the_index_forgets_what_has_changed_and_what_changed_just_now(tmp_path: Path):
+def test_the_index_forgets_what_has_changed_and_what_changed_just_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     folder, file = Folder("root", str(tmp_path / "cache")), tmp_path / "file"
     calls: list[int] = []
 
-    def recall() -> int:
-        index = Index(folder, "s")
-        found = index.recall("r", "x", [stamp_of(str(file))], lambda: calls.append(1) or len(calls))
+    def recall(name: str = "1") -> int:
+        index, files = Index(folder, "s"), [(name, stamp_of(str(file)))]
+        found = index.recall("r", "x", files, lambda: calls.append(1) or len(calls))
         index.save()
         return found
 
     file.write_text("1")
     assert [recall(), recall()] == [1, 2]  # too new to rely on its time
-    os.utime(file, ns=(OLD, OLD))
+    monkeypatch.setattr(keeping, "MOMENT", 0)
     assert [recall(), recall()] == [3, 3]
-    os.utime(file, ns=(OLD + 1, OLD))
+    file.read_text()
     assert recall() == 3  # looking at a file changes nothing
-    os.utime(file, ns=(OLD, OLD + 1))
-    assert recall() == 4
+    assert [recall("2"), recall("2")] == [4, 4]  # as old and large, but another
+    os.utime(file, ns=(OLD, OLD))
+    assert [recall("2"), recall("2")] == [5, 5]
     file.unlink()
-    assert [recall(), recall()] == [5, 5]
+    assert [recall(), recall()] == [6, 6]

@@ -1,0 +1,37 @@
+"""Is what is remembered true? Sequences of anything that may happen to what was recorded, and after
+each thing the reading verbs, with the cache that they have filled and with an empty one:
+
+    python tests/chaos/caches.py [--sequences 1000] [--seed 1]
+
+Exit code 1 when two answers differ, or one is a bug of ours.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from harness.readings import check
+
+
+def main() -> int:
+    options = argparse.ArgumentParser()
+    options.add_argument("--sequences", type=int, default=1000)
+    options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--steps", type=int, default=8)
+    given = options.parse_args()
+    begun, wrong = time.monotonic(), 0
+    for seed in range(given.seed, given.seed + given.sequences):
+        with tempfile.TemporaryDirectory() as folder:
+            for found in check(Path(folder), seed, given.steps):
+                wrong += 1
+                print(f"--seed {seed}: {found.question}", *found.after, sep="\n  ")
+                print(f"cached:\n{found.cached}\nempty:\n{found.empty}", flush=True)
+    took = time.monotonic() - begun
+    print(f"{given.sequences} sequences of {given.steps} steps, {took:.0f} s: {wrong} wrong")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+"""Do reading verbs say what the files say? Each is asked twice: with the cache that was filled by
+all that was asked before, and with an empty one."""
+
+import contextlib
+import io
+import os
+import random
+import shutil
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from analysis.frames import load
+from harness.recorded import SWEEPS, Place, World, folder_place, memory_place
+from sweeper.cli import main
+from sweeper.records import runs as runs_module
+from sweeper.records import tabulating
+from sweeper.registry import Registry
+from sweeper.tables import keeping, packing
+
+__all__ = ["Difference", "check"]
+
+_KEYS = (None, ["loss"], ["other", "late"])
+
+
+class Difference(NamedTuple):
+    """Two answers to one question that should be one; `after` is what had happened by then."""
+
+    question: str
+    cached: str
+    empty: str
+    after: tuple[str, ...]
+
+
+def check(folder: Path, seed: int, steps: int = 8, asked: int = 4) -> list[Difference]:
+    """One sequence: after each of `steps` things that happen, so many questions. Ends with the
+    first that has two answers, or an answer that is a bug of ours."""
+    rng = random.Random(seed)
+    if rng.random() < 0.3:
+        places = [memory_place(f"memory://caches-{os.getpid()}-{seed}/{name}") for name in "ab"]
+    else:
+        places = [folder_place(folder / name / "sweeps") for name in "ab"]
+    world, after = World(places, rng), list[str]()
+    homes = (folder / "kept", folder / "empty")
+    out = folder / "table.csv"
+    for _ in range(steps):
+        for _ in range(rng.randrange(1, 3)):
+            after.append(world.step())
+        for place in places:
+            place.settle()
+        questions = _questions(places, out)
+        with _tuned(rng):
+            for name in rng.sample(sorted(questions), asked):
+                answers = [_answer(home, questions[name]) for home in homes]
+                shutil.rmtree(homes[1], ignore_errors=True)
+                if answers[0] != answers[1] or "bug of ours" in answers[0]:
+                    return [Difference(name, answers[0], answers[1], tuple(after))]
+    return []
+
+
+@contextlib.contextmanager
+def _tuned(rng: random.Random) -> Generator[None]:
+    """The ways that readers take by size, count and age, all of them with few small files. Time has
+    passed, or has not: a file that changed just now is not relied on."""
+    tuned = [
+        (keeping, "MOMENT", rng.choice((0, 0, keeping.MOMENT))),
+        (runs_module, "_LARGE", rng.choice((0, 100_000))),
+        (tabulating, "_MANY", rng.choice((1, 16))),
+        (packing, "_SMALL", rng.choice((0, 500, 65536))),
+    ]
+    before = [getattr(module, name) for module, name, _ in tuned]
+    for module, name, value in tuned:
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for (module, name, _), value in zip(tuned, before, strict=True):
+            setattr(module, name, value)
+
+
+def _answer(home: Path, question: Callable[[], str]) -> str:
+    before = os.environ.get("SWEEPER_HOME")
+    os.environ["SWEEPER_HOME"] = str(home)
+    try:
+        return question()
+    finally:
+        if before is None:
+            del os.environ["SWEEPER_HOME"]
+        else:
+            os.environ["SWEEPER_HOME"] = before
+
+
+def _questions(places: list[Place], out: Path) -> dict[str, Callable[[], str]]:
+    found: dict[str, Callable[[], str]] = {}
+
+    def verb(*arguments: str) -> None:
+        found[" ".join(arguments)] = lambda: _told(arguments, out)
+
+    for place in places:
+        root = ("--root", place.root)
+        verb("status", *root, "--json")
+        verb("ls", *root, "--json", "--metric", "loss", "--metric", "late")
+        verb("ls", *root)
+        for table in ("runs", "metrics", "rollouts", "checkpoints"):
+            verb("sql", f"from {table}", *root, "--json")
+            verb("export", "--format", "csv", "--table", table, "--out", str(out), *root)
+        query = 'select run, sweep, count(*), min("loss"), max(step) from metrics group by 1, 2'
+        verb("sql", f"{query} order by 1, 2", *root, "--json")
+        verb("logs", "*", *root, "--json")
+        for sweep in SWEEPS:
+            verb("status", sweep, *root, "--json")
+            verb("ls", sweep, *root, "--json", "--where", "wall_s > 5 or lr = 1")
+            verb("show", f"{sweep}/lr=1", *root, "--json")
+            verb("rollouts", f"{sweep}/lr=1", *root, "--json", "-n", "0")
+            verb("diff", f"{sweep}/lr=1", f"{sweep}/lr=2", *root, "--json")
+            found[f"report of {sweep} in {place.root}"] = _tried(
+                lambda sweep=sweep, root=place.root: load(Registry(root), sweep, None, None)
+            )
+    roots = [place.root for place in places]
+    for keys in _KEYS:
+        found[f"metrics {keys} of both"] = _tried(lambda keys=keys: _metrics(roots, keys))
+    found["the last rollouts of both"] = _tried(lambda: _rollouts(roots, -1))
+    found["rewards of both"] = _tried(lambda: _rollouts(roots, None, ["total_reward", "a"]))
+    found["runs of both"] = _tried(lambda: Registry(*roots).records())
+    return found
+
+
+def _told(arguments: tuple[str, ...], out: Path) -> str:
+    """Exit code, what was printed and what was written."""
+    out.unlink(missing_ok=True)
+    printed, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
+        try:
+            code: object = main(arguments)
+        except SystemExit as stopped:
+            code = stopped.code
+    written = out.read_text() if out.exists() else ""
+    return f"{code}\n{printed.getvalue()}\n{errors.getvalue()}\n{written}"
+
+
+def _metrics(roots: list[str], keys: list[str] | None) -> Any:
+    registry = Registry(*roots)
+    return registry.metrics(keys=keys), registry.problems
+
+
+def _rollouts(roots: list[str], iteration: int | None, keys: list[str] | None = None) -> Any:
+    registry = Registry(*roots)
+    return registry.rollouts(iteration=iteration, keys=keys), registry.problems
+
+
+def _tried(call: Callable[[], Any]) -> Callable[[], str]:
+    def tried() -> str:
+        from sweeper.errors import SweeperError
+
+        try:
+            return _plain(call())
+        except SweeperError as error:
+            return f"{type(error).__name__}: {error}"
+
+    return tried
+
+
+def _plain(value: Any) -> str:
+    """Any value of ours as a text with all that is in it."""
+    if isinstance(value, np.ndarray):
+        return repr(value.tolist())
+    if is_dataclass(value):
+        return _plain({field.name: getattr(value, field.name) for field in fields(value)})
+    if hasattr(value, "to_csv"):
+        return f"{list(value.dtypes.items())}\n{value.to_csv()}"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key!r}: {_plain(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_plain, value)) + "]"
+    return repr(value)

@@ -1,0 +1,11 @@
+"""What is remembered of runs is what their files say; `caches.py` makes the large count."""
+
+from pathlib import Path
+
+import pytest
+from harness.readings import check
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_happens_to_files_the_verbs_say_what_is_in_them(memory: Path, seed: int):
+    assert check(memory, seed) == []
