@@ -15,7 +15,7 @@ from sweeper.backends.base import Backend
 from sweeper.backends.terms import Terms
 from sweeper.errors import UsageError
 
-__all__ = ["Terms", "backend_names", "open_backend", "options_of", "terms_of"]
+__all__ = ["Terms", "backend_names", "check_name", "open_backend", "options_of", "terms_of"]
 
 _BUILT_IN = {
     "aws-batch": "sweeper.backends.aws_batch:open_backend",
@@ -48,10 +48,7 @@ def open_backend(
 
     Raises `UsageError` for an unknown name and `EnvironmentFailure` where what it needs is missing.
     """
-    target = _BUILT_IN.get(name) or _plugins().get(name)
-    if target is None:
-        known = ", ".join(backend_names())
-        raise UsageError(f"no backend {name!r}: there is {known}")
+    target = check_name(name)
     opener = _function(target)
     return cast(Backend, opener(sweep, folder, options) if options else opener(sweep, folder))
 
@@ -67,6 +64,19 @@ def terms_of(name: str, options: Mapping[str, Any] = _NO_OPTIONS) -> Terms:
         return Terms()
     found = getattr(importlib.import_module(target.partition(":")[0]), "terms", None)
     return Terms() if found is None else cast(Terms, found(options))
+
+
+def check_name(name: str) -> str:
+    """Where the opener of the backend called `name` is. Raises `UsageError` for an unknown name."""
+    target = _BUILT_IN.get(name) or _plugins().get(name)
+    if target is None:
+        from difflib import get_close_matches
+
+        known = backend_names()
+        near = get_close_matches(name, known, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise UsageError(f"no backend {name!r}{hint}: there is {', '.join(known)}")
+    return target
 
 
 def _function(target: str) -> Callable[..., Any]:

@@ -7,16 +7,17 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from sweeper.backends import options_of, terms_of
-from sweeper.errors import NotFound
+from sweeper.errors import GridError, NotFound, StoreError
 from sweeper.launcher.environment import env_file
 from sweeper.launcher.placing import asked_by, worker_argv
 from sweeper.planner.plan import Plan, Run, repeats_by_default
 from sweeper.planner.plan import plan as make_plan
 from sweeper.recipe.reference import render_command
 from sweeper.states import ENDED, RunState, State, fold, wants_attempt
-from sweeper.store.files import Store
+from sweeper.store.files import Store, default_root, open_store
 from sweeper.store.layout import Layout, token
 from sweeper.store.sweeps import read_events, read_outcome, read_plan
+from sweeper.store.writable import check_root
 from sweeper.tracking import NAMES, SECTION
 
 __all__ = ["GIVEN", "Fate", "Survey", "document", "planned_by", "survey"]
@@ -57,13 +58,24 @@ class Survey(NamedTuple):
 
 
 def planned_by(arguments: argparse.Namespace) -> Plan:
-    """The plan that a command line asks for. Raises `GridError`."""
+    """The plan that a command line asks for. Raises `GridError`, and `StoreError` for a root where
+    no sweep can be kept."""
     overrides = list(arguments.overrides)
     if arguments.backend:
         overrides.append(f"launch.backend={arguments.backend}")
     if arguments.max_parallel is not None:
         overrides.append(f"launch.max_parallel={arguments.max_parallel}")
-    return make_plan(arguments.grid, overrides, validate=not arguments.no_validate)
+    store = open_store(arguments.root or default_root())
+    try:
+        planned = make_plan(arguments.grid, overrides, validate=not arguments.no_validate)
+    except GridError as error:
+        try:
+            check_root(store)
+        except StoreError as other:  # all that is wrong is told at once
+            raise GridError([*error.problems, str(other)]) from error
+        raise
+    check_root(store)
+    return planned
 
 
 def survey(planned: Plan, store: Store) -> Survey:

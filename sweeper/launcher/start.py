@@ -27,6 +27,7 @@ from sweeper.store.documents import read_json
 from sweeper.store.files import Store, default_root, open_store
 from sweeper.store.layout import Layout
 from sweeper.store.sweeps import read_observations, read_plan, read_states
+from sweeper.store.writable import check_root
 from sweeper.worker.job import read_environment
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def launch(
 
     planned = source if isinstance(source, Plan) else plan(source, overrides)
     store = open_store(root or default_root())
+    check_root(store)
     if store.local_path("") is None:
         elsewhere.check(store, planned.name)
     launched = planned.launch.document()

@@ -11,6 +11,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from sweeper.backends import check_name, options_of, terms_of
+from sweeper.errors import UsageError
 from sweeper.grid import Grid, read_grid
 from sweeper.grid.alarms import Alarms, OnAlarm
 from sweeper.grid.blocks import Block, Setting
@@ -21,7 +23,16 @@ from sweeper.grid.slurm import unmatched
 from sweeper.grid.wandb import Wandb
 from sweeper.planner.cells import Run, axis_values, make_runs
 from sweeper.planner.expansion import MAX_RUNS, Expansion, Point, count_points, place_of
-from sweeper.recipe.reference import RUN_KEYS, Problem, Recipe, RecipeError, inspect, placeholders
+from sweeper.recipe.reference import (
+    RUN_KEYS,
+    Problem,
+    Recipe,
+    RecipeError,
+    inspect,
+    lacking,
+    placeholders,
+    render_command,
+)
 
 __all__ = ["Plan", "Run", "plan", "repeats_by_default"]
 
@@ -121,7 +132,10 @@ class _Planner:
         points, runs = self._runs()
         self._check_repeats(points, runs)
         recipe = self._check_recipe(points, runs, validate)
+        self._check_backend()
         self._check_templates(runs)
+        if validate:
+            self._check_program(runs)
         for unused in unmatched(grid.launch.slurm, [run.config for run in runs]):
             self.warnings.append(f"{grid.places['launch.slurm']}: {unused}")
         if recipe is None or self.problems:
@@ -153,6 +167,7 @@ class _Planner:
         """Have the recipe check what could be read of a grid that has mistakes, so that all are
         told at once. What may only follow from the others is left untold."""
         grid = self.grid
+        self._check_backend()
         if grid.recipe is None:
             return
         expansion = Expansion(grid, Problems(), [], late=self.seed_field)
@@ -306,6 +321,31 @@ class _Planner:
         else:
             place = place_of(grid, self._point(points, problem.number), key)
         self.problems.add(place or grid.places["recipe"], message)
+
+    def _check_backend(self) -> None:
+        """Note a backend that there is not."""
+        try:
+            check_name(self.grid.launch.backend)
+        except UsageError as error:
+            place = self.grid.places.get("launch.backend", self.grid.places["launch"])
+            self.problems.add(place, f"launch.backend: {error}")
+
+    def _check_program(self, runs: Sequence[Run]) -> None:
+        """Note the programs of a command that are not on this machine, where its jobs run."""
+        grid = self.grid
+        if grid.command is None or self.problems:
+            return
+        launch = grid.launch.document()
+        if not terms_of(launch["backend"], options_of(launch)).here:
+            return
+        folder = os.path.abspath(os.path.expanduser(grid.launch.cwd or "."))
+        env = {**os.environ, **grid.launch.env}
+        program = grid.command[:1]
+        configs = [run.config for run in runs[: len(runs) if placeholders(program) else 1]]
+        for name in dict.fromkeys(render_command(program, config)[0] for config in configs):
+            message = lacking(name, folder, env)
+            if message is not None:
+                self.problems.add(grid.places["command"], f"command: {message}")
 
     def _check_templates(self, runs: Sequence[Run]) -> None:
         """Check the placeholders of `launch.window`, and that a command uses every axis."""

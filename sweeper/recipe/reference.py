@@ -23,6 +23,7 @@ __all__ = [
     "Recipe",
     "RecipeError",
     "inspect",
+    "lacking",
     "placeholders",
     "render_command",
     "render_window",
@@ -179,6 +180,21 @@ def find_python(name: str | None) -> str:
             return path
     where = candidates[0] if os.sep in name else f"{name} on PATH"
     raise RecipeError("python", f"launch.python: there is no interpreter {where}")
+
+
+def lacking(program: str, folder: str, env: Mapping[str, str]) -> str | None:
+    """Why a command's program cannot be started in `folder` with the environment `env`; None where
+    it can."""
+    if os.sep in program:
+        path = os.path.join(folder, program)
+        if not os.path.isfile(path):
+            return f"there is no program {path}"
+        return None if os.access(path, os.X_OK) else f"{path} may not be executed: chmod +x"
+    from shutil import which  # few grids have a command
+
+    if which(program, path=env.get("PATH", os.defpath)) is None:
+        return f"there is no program {program[:60]!r} on PATH"
+    return None
 
 
 def placeholders(command: Sequence[str]) -> list[str]:

@@ -10,7 +10,7 @@ from sweeper.planner.plan import plan
 
 COMMON = """
 name: common
-command: [x]
+command: [echo]
 service: none
 base: {steps: 5, opt: {name: adam, wd: 0.1}}
 grid: {lr: [1, 2], rank: [8, 32]}
@@ -114,7 +114,7 @@ def test_a_recipe_stands_for_a_command(files):
         GridError, match=r"g.yaml:2:9: recipe 'nope': no recipe and no module is called 'nope'"
     ):
         files("extends: common.yaml\nrecipe: nope\n")
-    assert files("extends: common.yaml\ncommand: [y]\n").recipe.command == ["y"]
+    assert files("extends: common.yaml\ncommand: [echo, y]\n").recipe.command == ["echo", "y"]
 
 
 def test_chains_count_from_the_file_that_says_so(files, tmp_path):
@@ -140,7 +140,7 @@ def test_mistakes_carry_the_place_in_their_file(files):
     found = problems(
         files,
         "extends: other.yaml\nbase: {a: '${nope}'}\nmetrc: 1\n",
-        other="command: [x]\ngrid: {b: 3}\nseeds: 0\n",
+        other="command: [echo]\ngrid: {b: 3}\nseeds: 0\n",
     )
     assert found == [
         "g.yaml:3:1: unknown key 'metrc' (did you mean 'metric'?)",

@@ -12,7 +12,7 @@ from sweeper.planner.plan import plan
 
 
 def make(*overrides, **grid):
-    return plan({"name": "g", "command": ["x"], **grid}, overrides)
+    return plan({"name": "g", "command": ["echo"], **grid}, overrides)
 
 
 def configs(*overrides, **grid):

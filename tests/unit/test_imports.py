@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[2]
 RANKS = [
     {"errors", "command", "states", "thresholds", "tracking"},
     {"where", "metrics", "engine", "grid", "recipe", "store"},
-    {"planner", "provenance", "terminal", "backends", "tables"},
-    {"worker", "records", "alarms"},
+    {"provenance", "terminal", "backends", "tables"},
+    {"planner", "worker", "records", "alarms"},
     {"launcher", "testing", "registry"},
     {"verbs"},
     {"reading"},

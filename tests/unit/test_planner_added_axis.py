@@ -16,7 +16,7 @@ from sweeper.testing import FakeBackend, FakeClock
 
 GRID = {
     "name": "s",
-    "command": ["x"],
+    "command": ["echo"],
     "base": {"rank": 8},
     "grid": {"lr": [1]},
     "random": {"samples": 2, "seed": 7, "axes": {"temperature": {"uniform": [0, 1]}}},

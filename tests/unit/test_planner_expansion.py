@@ -12,7 +12,7 @@ from sweeper.planner.plan import plan
 
 
 def make(**grid):
-    return plan({"name": "g", "command": ["x"], **grid})
+    return plan({"name": "g", "command": ["echo"], **grid})
 
 
 def configs(**grid):
@@ -54,7 +54,7 @@ def test_exclude_takes_out_what_has_all_its_values():
 
 
 def test_an_exclusion_that_takes_nothing_out_is_warned_of():
-    warnings = make(command=["{a}"], grid={"a": [1, 2]}, exclude=[{"a": 3}]).warnings
+    warnings = make(command=["echo", "{a}"], grid={"a": [1, 2]}, exclude=[{"a": 3}]).warnings
     assert warnings == ("exclude[0].a: exclude takes nothing out",)
 
 
@@ -63,7 +63,7 @@ def test_exclude_of_an_unknown_axis_is_a_mistake_but_not_of_a_dropped_one():
     assert problems(**grid) == [
         "exclude[0].rnk: exclude: there is no axis 'rnk' (did you mean 'rank'?)"
     ]
-    dropped = {"name": "g", "command": ["x"], **grid, "exclude": [{"rank": 1, "b": 1}]}
+    dropped = {"name": "g", "command": ["echo"], **grid, "exclude": [{"rank": 1, "b": 1}]}
     found = plan(dropped, ["~rank"])
     assert [run.config for run in found.runs] == [{"b": 1}, {"b": 2}]
     assert "exclude names rank, which the command line dropped" in found.warnings[0]
@@ -109,7 +109,7 @@ def test_too_many_runs_are_refused_before_they_are_made():
 
 def test_points_are_made_one_at_a_time():
     axes = {f"a{n}": list(range(100)) for n in range(50)}
-    grid = grid_from_mapping({"name": "g", "command": ["x"], "grid": axes})
+    grid = grid_from_mapping({"name": "g", "command": ["echo"], "grid": axes})
     assert count_points(grid) == 100**50
     points = Expansion(grid, Problems(), []).points()
     assert next(points).config == dict.fromkeys(axes, 0)
@@ -117,16 +117,16 @@ def test_points_are_made_one_at_a_time():
 
 
 def test_warnings_worth_having():
-    assert make(command=["{a}"], grid={"a": [1], "seed": [1, 2]}).warnings == (
+    assert make(command=["echo", "{a}"], grid={"a": [1], "seed": [1, 2]}).warnings == (
         "grid.a[0]: the axis a has only one value",
         "grid.seed[0]: the axis seed counts as replicates: use seeds",
     )
-    zipped = make(command=["{a}{seed}"], zip=[{"a": [1, 2], "seed": [1, 2]}])
+    zipped = make(command=["echo", "{a}{seed}"], zip=[{"a": [1, 2], "seed": [1, 2]}])
     assert zipped.warnings == ("zip[0].seed[0]: the axis seed counts as replicates",)
-    assert make(command=["x", "{a}"], grid={"a": [1, 2], "b": [1, 2]}).warnings == (
+    assert make(command=["echo", "{a}"], grid={"a": [1, 2], "b": [1, 2]}).warnings == (
         "grid.b[0]: the command does not use the axis b",
     )
-    assert make(command=["x", "{a}"], grid={"a": [1, 2]}).warnings == ()
+    assert make(command=["echo", "{a}"], grid={"a": [1, 2]}).warnings == ()
 
 
 @pytest.mark.parametrize(
@@ -134,13 +134,13 @@ def test_warnings_worth_having():
     [
         ({"base": {"seed": 1}, "seeds": 2}, "base.seed: seed is given by seeds already"),
         ({"base": {"run": 1}}, "base.run: run is set by sweeper"),
-        ({"command": ["x", "{a}"]}, "command: command: there is no value for {a}"),
-        ({"command": ["x", "{seed}"]}, "command: command: {seed} needs seeds"),
+        ({"command": ["echo", "{a}"]}, "command: command: there is no value for {a}"),
+        ({"command": ["echo", "{seed}"]}, "command: command: {seed} needs seeds"),
         (
-            {"command": ["x", "{seed}"], "include": [{"seed": 1}, {"a": 1}]},
+            {"command": ["echo", "{seed}"], "include": [{"seed": 1}, {"a": 1}]},
             "command: command: {seed} needs seeds",
         ),
-        ({"command": ["x", "{"]}, "command: command: stray brace in '{'; {{ stands for a brace"),
+        ({"command": ["echo", "{"]}, "command: command: stray brace in '{'; {{ stands for a brace"),
         (
             {"launch": {"window": "{nope}"}},
             "launch.window: launch.window: there is no {nope}",
@@ -165,14 +165,14 @@ def test_mistakes(grid, message):
 
 
 def test_a_seed_that_is_no_integer_is_a_value_of_the_configuration():
-    (run,) = make(command=["x", "{seed}"], base={"seed": "abc"}).runs
+    (run,) = make(command=["echo", "{seed}"], base={"seed": "abc"}).runs
     assert (run.seed, run.config) == (None, {"seed": "abc"})
 
 
 def test_a_plan_without_validation_says_so():
     found = plan({"name": "g", "recipe": "not.imported"}, validate=False)
     assert found.warnings == ("recipe: not validated: values may be read otherwise",)
-    assert plan({"name": "g", "command": ["x"]}, validate=False).warnings == ()
+    assert plan({"name": "g", "command": ["echo"]}, validate=False).warnings == ()
 
 
 def test_the_document_is_json_and_has_all_that_a_launch_needs():
@@ -197,4 +197,4 @@ def test_the_document_is_json_and_has_all_that_a_launch_needs():
     }
     assert document["metric"] == {"name": "m", "goal": "maximize", "at": "last"}
     assert document["launch"]["timeout_s"] == 120.0
-    assert document["recipe"]["command"] == ["x"]
+    assert document["recipe"]["command"] == ["echo"]

@@ -79,12 +79,12 @@ def test_published_vectors(mapping, text, expected):
     ],
 )
 def test_how_it_was_given_does_not_count(other):
-    command = {"command": ["x"]}
+    command = {"command": ["echo"]}
     assert run_ids({**command, **other}) == run_ids({**command, "base": {"a": 1e-4, "b": 1}})
 
 
 def test_nested_and_dotted_keys_are_one():
-    command = {"command": ["x"]}
+    command = {"command": ["echo"]}
     nested = run_ids({**command, "base": {"o": {"p": {"q": 1}, "r": 2}}})
     assert nested == run_ids({**command, "base": {"o.p.q": 1, "o.r": 2}})
     assert nested == run_ids({**command, "base": {"o": {"p.q": 1, "r": 2}}})
@@ -92,7 +92,7 @@ def test_nested_and_dotted_keys_are_one():
 
 
 def test_a_seed_is_a_seed_wherever_it_was_given():
-    command = {"command": ["x"]}
+    command = {"command": ["echo"]}
     by_seeds = run_ids({**command, "seeds": [3, 4]})
     assert run_ids({**command, "grid": {"seed": [3, 4]}}) == by_seeds
     assert run_ids({**command, "base": {"seed": 3}}) == by_seeds[:1]
@@ -108,12 +108,12 @@ def test_a_seed_is_a_seed_wherever_it_was_given():
 def test_distinct_values_have_distinct_ids(values):
     if values[0] == values[1] and type(values[0]) is type(values[1]):
         pytest.skip("the same float")
-    assert len(set(run_ids({"command": ["x"], "grid": {"a": values}}))) == 2
+    assert len(set(run_ids({"command": ["echo"], "grid": {"a": values}}))) == 2
 
 
 def test_another_axis_with_the_default_left_out_keeps_no_id_but_more_values_keep_all():
-    before = {"command": ["x"], "grid": {"a": [1, 2]}, "seeds": 2}
-    after = {"command": ["x"], "grid": {"a": [0, 1, 2]}, "include": [{"b": 1}], "seeds": 3}
+    before = {"command": ["echo"], "grid": {"a": [1, 2]}, "seeds": 2}
+    after = {"command": ["echo"], "grid": {"a": [0, 1, 2]}, "include": [{"b": 1}], "seeds": 3}
     assert set(run_ids(before)) < set(run_ids(after))
 
 

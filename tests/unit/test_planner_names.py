@@ -13,11 +13,11 @@ SAFE = re.compile(r"[A-Za-z0-9_+~][A-Za-z0-9._+~=,-]*\Z")
 
 
 def names(**grid):
-    return [run.name for run in plan({"name": "n", "command": ["x"], **grid}).runs]
+    return [run.name for run in plan({"name": "n", "command": ["echo"], **grid}).runs]
 
 
 def cells(**grid):
-    return [run.cell for run in plan({"name": "n", "command": ["x"], **grid}).runs]
+    return [run.cell for run in plan({"name": "n", "command": ["echo"], **grid}).runs]
 
 
 def test_only_what_varies_stands_in_a_name():
@@ -64,7 +64,7 @@ def test_a_cell_has_one_name_whatever_its_seed():
 
 def test_a_seed_in_a_zip_or_in_included_cells_is_no_part_of_the_cell():
     def shown(**grid):
-        found = plan({"name": "n", "command": ["x"], **grid})
+        found = plan({"name": "n", "command": ["echo"], **grid})
         return [(run.cell, run.seed, run.name) for run in found.runs], list(found.axes)
 
     assert shown(zip=[{"lr": [1, 1, 2], "seed": [0, 1, 0]}]) == (
@@ -224,7 +224,7 @@ samples = st.fixed_dictionaries(
 def test_names_of_any_grid_are_distinct_and_safe(axes, base, include, when, random):
     from sweeper.errors import GridError
 
-    grid = {"name": "n", "command": ["x"], "grid": axes, "seeds": {"field": "s_", "values": 2}}
+    grid = {"name": "n", "command": ["echo"], "grid": axes, "seeds": {"field": "s_", "values": 2}}
     grid |= {"base": base, "include": include, "when": when, "random": random}
     try:
         runs = plan(grid).runs

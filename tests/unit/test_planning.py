@@ -17,7 +17,7 @@ from sweeper.verbs import planning_view
 
 GRID = {
     "name": "toys",
-    "command": ["train", "--lr={lr}", "{log_path}", "{seed}", "{attempt}", "{run}"],
+    "command": ["echo", "--lr={lr}", "{log_path}", "{seed}", "{attempt}", "{run}"],
     "base": {"fixed": "x"},
     "grid": {"lr": [0.1, 0.2]},
     "seeds": 2,
@@ -44,7 +44,7 @@ def text(planned: Plan, store: LocalStore) -> str:
 def test_a_plan_that_was_never_launched(store: LocalStore) -> None:
     planned = plan(GRID)
     said = text(planned, store).splitlines()
-    assert said[0].startswith("toys: train --lr={lr} {log_path}")
+    assert said[0].startswith("toys: echo --lr={lr} {log_path}")
     assert said[0].endswith(" on local, service none, at most 8 at once")
     assert said[2:8] == [
         "key   values",
@@ -107,7 +107,7 @@ def test_the_document_says_what_is_submitted(store: LocalStore) -> None:
     said = planning.document(planning.survey(planned, store), store)
     run = said["runs"][1]
     folder = f"{store.root}/toys/runs/{run['id']}.1"
-    assert run["job"]["command"] == ["train", "--lr=0.1", folder, "1", "1", run["id"]]
+    assert run["job"]["command"] == ["echo", "--lr=0.1", folder, "1", "1", run["id"]]
     assert run["job"]["log_path"] == folder
     assert run["job"]["token"] == f"{run['id']}-a1"
     assert run["job"]["argv"][-2:] == [f"{store.root}/toys", f"{run['id']}-a1"]
@@ -131,7 +131,7 @@ def test_axes_are_told_from_the_runs(store: LocalStore) -> None:
     """Whatever section they stand in, and whatever was left out."""
     grid = {
         "name": "mixed",
-        "command": ["x", "{opt}"],
+        "command": ["echo", "{opt}"],
         "grid": {"opt": ["adam", "sgd"], "one": [1]},
         "zip": [{"a": [1, 2], "b": ["x", "y"]}],
         "random": {"samples": 20, "axes": {"t": {"uniform": [0.5, 1]}}},
@@ -164,7 +164,7 @@ def test_it_fits_a_terminal(
     screen = Terminal()
     monkeypatch.setattr("sys.stdout", screen)
     grid = GRID | {
-        "command": ["train"],
+        "command": ["echo"],
         "grid": {
             "a_rather_long_name_of_a_field": [f"some/long/value-{n}" for n in range(10)],
             "another_rather_long_name": ["an/even/longer/value/漢字漢字漢字漢字漢字漢字", "y"],
@@ -227,3 +227,31 @@ def test_runs_that_only_give_a_default_are_warned_of(store: LocalStore) -> None:
     assert planning.document(found, store)["warnings"] == ["first", warning]
     store.replace(Layout("toys").plan, encode(planned.document() | {"created": "x"}))
     assert planning.survey(planned, store).plan.warnings == ("first",)
+
+
+def test_what_cannot_work_here_is_told_with_the_other_mistakes(tmp_path, capsys):
+    grid = tmp_path / "g.yaml"
+    grid.write_text("command: [nowhere-to-be-found, '{a}']\ngrid: {a: [1]}\n")
+    assert main(["plan", str(grid)]) == 2
+    assert f"{grid}:1:10: command: there is no program 'nowhere" in capsys.readouterr().err
+    grid.write_text("command: [./train.sh]\nlaunch: {backend: lokal}\nseed: 3\n")
+    assert main(["plan", str(grid)]) == 2
+    said = capsys.readouterr().err
+    assert f"{grid}:2:19: launch.backend: no backend 'lokal' (did you mean 'local'?)" in said
+    assert "unknown key 'seed'" in said
+    grid.write_text("command: [./train.sh]\n")
+    assert main(["plan", str(grid)]) == 2
+    assert f"there is no program {Path.cwd()}/./train.sh" in capsys.readouterr().err
+
+
+def test_a_root_that_cannot_be_written_is_told_by_plan(tmp_path, capsys):
+    grid = tmp_path / "g.yaml"
+    grid.write_text("command: [echo]\n")
+    file = tmp_path / "file"
+    file.touch()
+    for root in ("/proc/nope", str(file / "below")):
+        assert main(["plan", str(grid), "--root", root]) == 6
+        said = capsys.readouterr().err
+        assert said.startswith(f"sweeper: the root {root}") and said.count("\n") == 1
+        assert main(["launch", str(grid), "--root", root, "--wait"]) == 6
+        assert capsys.readouterr().err == said

@@ -71,7 +71,9 @@ def test_numbers_in_names_keep_the_spelling_of_the_grid(tmp_path: Path):
 
     grid = tmp_path / "g.yaml"
     rates = "[2e-3, 3e-2, 0.10, 1E-4, 5]"
-    grid.write_text(f"command: [x, '{{rate}}']\ngrid: {{rate: {rates}}}\ninclude: [{{rate: 7.50}}]")
+    grid.write_text(
+        f"command: [echo, '{{rate}}']\ngrid: {{rate: {rates}}}\ninclude: [{{rate: 7.50}}]"
+    )
     names = [run.name for run in plan(str(grid)).runs]
     assert names == [
         "rate=2e-3",
