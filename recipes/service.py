@@ -117,7 +117,7 @@ def connect(base_url: str | None, metadata: dict[str, str]) -> Service:
                 "no usable API key: set TINKER_API_KEY (it begins with tml-), "
                 "or base_url to the address of a local engine"
             )
-        key = "tml-local"  # an engine here asks for none; the SDK insists on one
+        key = "tml-local"  # the SDK insists on one, and a service here may ask for none
     if url and (silence := _silence(url)):
         raise RecipeError(f"no service answers at {url} ({silence})")
     tell_of_waits()

@@ -1,12 +1,18 @@
-"""`sweeper engine start|serve|status|stop`, also as `python -P -m sweeper.engine`."""
+"""`sweeper engine start|serve|status|env|stop`, also as `python -P -m sweeper.engine`."""
 
 import argparse
+import math
+import shlex
 import sys
+from collections.abc import Callable, Sequence
 
 from sweeper.engine import lifecycle
 from sweeper.engine.lifecycle import TOKEN
 from sweeper.engine.limits import add_limits, limits_of
 from sweeper.errors import EngineError, SweeperError
+
+_NAMED = 5  # sweeps, where they use the engine that is to stop
+_SHOWN = 10  # sessions, of those that it has or had
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -17,10 +23,23 @@ def _parser() -> argparse.ArgumentParser:
     for action in (
         _with_settings(actions.add_parser("start", help="start one, which stays")),
         _with_settings(actions.add_parser("serve", help="serve in the foreground")),
-        actions.add_parser("status", help="say whether one runs, and where"),
-        actions.add_parser("stop", help="stop it"),
+        _with_all(actions.add_parser("status", help="say whether one runs, and where")),
+        actions.add_parser(
+            "env", help='print what a shell sets to use it: eval "$(sweeper engine env)"'
+        ),
+        _with_force(actions.add_parser("stop", help="stop it")),
     ):
         action.add_argument("--home", help="default: $SWEEPER_HOME or the user's data directory")
+    return parser
+
+
+def _with_all(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    parser.add_argument("--all", action="store_true", help="list all sessions, not the last 10")
+    return parser
+
+
+def _with_force(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    parser.add_argument("--force", action="store_true", help="though sweeps use it")
     return parser
 
 
@@ -55,8 +74,38 @@ def _start(host: str, port: int, home: str | None, settings: lifecycle.Settings)
     print("\n".join(lifecycle.describe(info, settings.token)))
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the verb; the exit code."""
+def _no_one(_info: lifecycle.EngineInfo) -> Sequence[str]:
+    return ()
+
+
+def _stop(home: str | None, users: Sequence[str], *, force: bool) -> None:
+    """Stop it, but ask first where sweeps use it, if there is anybody to ask."""
+    if users and not force:
+        more = f" and {len(users) - _NAMED} more" if len(users) > _NAMED else ""
+        named = f"{', '.join(users[:_NAMED])}{more}"
+        what = f"{len(users)} sweep{'s' * (len(users) > 1)} at work use it: {named}"
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise EngineError(f"{what}; `sweeper engine stop --force` stops it all the same")
+        print(f"{what}. Runs wait, or begin again from their last checkpoint, when it is back.")
+        if input("Stop it? [y/N] ").strip().lower() not in ("y", "yes"):
+            print("it goes on")
+            return
+    print("stopped" if lifecycle.stop(home) else "no engine is running")
+
+
+def _show(action: str, info: lifecycle.EngineInfo, *, everything: bool) -> None:
+    if action == "status":
+        print("\n".join(lifecycle.describe(info, most=math.inf if everything else _SHOWN)))
+        return
+    for name, value in lifecycle.client_environment(info).items():
+        print(f"export {name}={shlex.quote(value)}")
+
+
+def main(
+    argv: list[str] | None = None,
+    users: Callable[[lifecycle.EngineInfo], Sequence[str]] = _no_one,
+) -> int:
+    """Run the verb; the exit code. `users` gives the sweeps at work that use an engine."""
     parser = _parser()
     arguments = parser.parse_args(argv)
     try:
@@ -74,13 +123,16 @@ def main(argv: list[str] | None = None) -> int:
                 _start(arguments.host, arguments.port, *where)
             return 0
         if arguments.action == "stop":
-            print("stopped" if lifecycle.stop(arguments.home) else "no engine is running")
+            found = None if arguments.force else lifecycle.find(arguments.home)
+            _stop(arguments.home, users(found) if found else (), force=arguments.force)
             return 0
         found = lifecycle.find(arguments.home)
         if found is None:
-            print("no engine is running: `sweeper engine start` starts one")
+            nothing = "no engine is running: `sweeper engine start` starts one"
+            print(nothing, file=sys.stderr if arguments.action == "env" else sys.stdout)
             return 5
-        print("\n".join(lifecycle.describe(found)))
+        everything = arguments.action == "status" and arguments.all
+        _show(arguments.action, found, everything=everything)
     except SweeperError as error:
         print(f"sweeper: {error}", file=sys.stderr)
         return error.exit_code

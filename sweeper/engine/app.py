@@ -1,7 +1,6 @@
 """The engine's requests over HTTP, as the SDK of `tinker` 0.38 makes them."""
 
 import asyncio
-import hmac
 import json
 import math
 import time
@@ -13,9 +12,11 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
-from sweeper.engine import listing
+from sweeper.engine import keys, listing
 from sweeper.engine.errors import Busy, RequestError, Unknown
+from sweeper.engine.front import OPEN, Front, local_names
 from sweeper.engine.limits import Bucket, Failures, Paused
 from sweeper.engine.scheduler import Reply
 from sweeper.engine.service import Body, Service
@@ -75,29 +76,20 @@ def _busy(error: Busy) -> Response:
     return response
 
 
-class _Front:
-    """What a request has to pass: the token, the failures asked for, the rate."""
+class _Rehearsal:
+    """What a request has to pass where limits were asked for: failures, the rate."""
 
-    def __init__(self, service: Service, token: str | None) -> None:
+    def __init__(self, service: Service) -> None:
         limits = service.limits
-        self._service, self._token = service, token
+        self._service = service
         self._bucket = Bucket(limits.rate_limit)
         self._failures = Failures(limits.fail_rate, limits.seed)
-
-    def _allowed(self, request: Request) -> bool:
-        if self._token is None:
-            return True
-        bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
-        given = request.headers.get("x-api-key") or bearer
-        return hmac.compare_digest(given.encode(), self._token.encode())
 
     def guard(self, name: str, handler: Handler) -> Handler:
         """The handler behind all that stands before it."""
         inner = _guarded(handler)
 
         async def guarded(request: Request) -> Response:
-            if name != "healthz" and not self._allowed(request):
-                return _json({"detail": "this engine asks for its token as the API key"}, 401)
             if name in _CAN_FAIL and self._failures.next():
                 self._service.meter.add(None, failed=1)
                 return _json({"detail": "a failure that --fail-rate asked for"}, 500)
@@ -127,7 +119,10 @@ def _guarded(handler: Handler) -> Handler:
 
 async def _body(request: Request) -> Body:
     raw = await request.body()
-    body: Any = json.loads(raw) if raw else {}
+    try:
+        body: Any = json.loads(raw) if raw else {}
+    except RecursionError:
+        raise RequestError("the body is nested too deeply") from None
     if not isinstance(body, dict):
         raise RequestError("the body is not a JSON object")
     return body  # pyright: ignore[reportUnknownVariableType]  # a JSON object has string keys
@@ -253,10 +248,26 @@ def _missing(request: Request, _error: Exception) -> Response:
     return _json({"detail": f"this engine has no {request.method} {request.url.path}"}, 404)
 
 
-def build(service: Service, identity: Body, token: str | None = None) -> Starlette:
+def _too_large(_request: Request, error: Exception) -> Response:
+    return _json({"detail": getattr(error, "detail", "the body is too large")}, 413)
+
+
+def _health(identity: Body, token: str | None) -> Handler:
+    async def handler(request: Request) -> Response:
+        challenge = request.query_params.get("challenge")
+        proof = {"proof": keys.proof(token, challenge)} if token and challenge else {}
+        return _json({"status": "ok", **identity, **proof})
+
+    return handler
+
+
+def build(
+    service: Service, identity: Body, token: str | None = None, address: str | None = None
+) -> ASGIApp:
     """The application. `identity` is what `healthz` answers besides that all is well; all else
-    asks for the token, if there is one."""
-    front = _Front(service, token)
+    asks for the token, if there is one. `address` is that on loopback where it listens: then it
+    answers to no other name of its host."""
+    rehearsal = _Rehearsal(service)
     posted: dict[str, Handler] = {
         name: _posted(function)
         for name, function in {
@@ -284,9 +295,11 @@ def build(service: Service, identity: Body, token: str | None = None) -> Starlet
         "weights_info": _weights_info(service),
     }
     handlers = [("POST", name, handler) for name, handler in posted.items()]
-    handlers.append(("GET", "healthz", _constant({"status": "ok", **identity})))
+    handlers.append(("GET", OPEN.removeprefix(PREFIX), _health(identity, token)))
     ttl = "training_runs/{run}/checkpoints/{checkpoint:path}/ttl"
     handlers.append(("PUT", ttl, _expire(service)))
     handlers += [(m, path, _listed(service, function)) for m, path, function in listing.ROUTES]
-    routes = [Route(PREFIX + path, front.guard(path, h), methods=[m]) for m, path, h in handlers]
-    return Starlette(routes=routes, exception_handlers={404: _missing})
+    guard = rehearsal.guard
+    routes = [Route(PREFIX + path, guard(path, h), methods=[m]) for m, path, h in handlers]
+    inner = Starlette(routes=routes, exception_handlers={404: _missing, 413: _too_large})
+    return Front(inner, token, None if address is None else local_names(address))

@@ -18,16 +18,16 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from sweeper.engine import home as homes
-from sweeper.engine import hub
+from sweeper.engine import hub, keys
+from sweeper.engine.keys import TOKEN
 from sweeper.engine.limits import Limits
 from sweeper.errors import EngineError
 
-__all__ = ["SERVICE", "TOKEN", "EngineInfo", "Settings", "client_key", "command", "describe",
-           "find", "hub_environment", "log_path", "meter", "record_path", "serve", "start",
-           "stop", "wait"]  # fmt: skip
+__all__ = ["SERVICE", "TOKEN", "EngineInfo", "Settings", "client_environment", "client_key",
+           "command", "describe", "find", "hub_environment", "log_path", "loopback", "meter",
+           "record_path", "serve", "start", "stop", "wait"]  # fmt: skip
 
 SERVICE = "sweeper-engine"
-TOKEN = "SWEEPER_ENGINE_TOKEN"  # noqa: S105 -- the name of the variable
 _NO_MODELS: Mapping[str, str] = {}
 _ASK_SECONDS = 5.0
 _STOP_SECONDS = 20.0
@@ -100,13 +100,20 @@ def hub_environment(
     return {"HF_HUB_CACHE": cache, "HF_HUB_OFFLINE": "1"}
 
 
-def client_key() -> str:
-    """What clients on this machine give as their API key: the engine's token, or what the SDK
-    wants to see where none is asked for."""
-    return os.environ.get(TOKEN) or "tml-local"
+def client_key(home: str | None = None) -> str:
+    """What clients on this machine give as their API key: the token of the home's engine, or what
+    the SDK wants to see where none is asked for."""
+    return keys.read(home) or os.environ.get(TOKEN) or "tml-local"
 
 
-def _loopback(host: str) -> bool:
+def client_environment(info: EngineInfo, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Variables with which a program in `environ` reaches the engine, and finds the tokenizers of
+    its models. Raises EngineError."""
+    address = {"TINKER_BASE_URL": info.url, "TINKER_API_KEY": client_key(info.home)}
+    return address | hub_environment(info.home, environ)
+
+
+def loopback(host: str) -> bool:
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -115,7 +122,7 @@ def _loopback(host: str) -> bool:
 
 def _token(given: str | None, host: str) -> str | None:
     token = given or os.environ.get(TOKEN) or None
-    if token is None and not _loopback(host):
+    if token is None and not loopback(host):
         raise EngineError(
             f"the engine listens beyond loopback ({host}) only with a token: set ${TOKEN}"
         )
@@ -133,11 +140,13 @@ def serve(
     home: str | None = None,
     settings: Settings = Settings(),  # noqa: B008 -- a tuple
 ) -> None:
-    """Serve until SIGTERM or SIGINT; a hangup is survived. Port 0 is a free one.
+    """Serve until SIGTERM or SIGINT; a hangup is survived.
 
-    Without a token in the settings $SWEEPER_ENGINE_TOKEN is asked for, if there is one. Raises
-    EngineError if another engine serves the home, the address cannot be had or would be open to
-    others without a token, a limit is none, or a model cannot be read.
+    Port 0 is that of the home's engine before, where it can be had, else a free one. Without a
+    token in the settings it is $SWEEPER_ENGINE_TOKEN, else the one that the home keeps (`keys`),
+    which is made at the first start. Raises EngineError if another engine serves the home, the
+    address cannot be had, or would be open to others with the home's own token, a limit is none,
+    or a model cannot be read.
     """
     settings.limits.check()
     settings = settings._replace(token=_token(settings.token, host))
@@ -168,27 +177,34 @@ def _ask(
     return answer if isinstance(answer, dict) else None  # pyright: ignore[reportUnknownVariableType]  # JSON
 
 
-def find(home: str | None = None) -> EngineInfo | None:
-    """The engine that serves a home; None if none does, whatever is recorded."""
+def find(home: str | None = None, timeout: float = _ASK_SECONDS) -> EngineInfo | None:
+    """The engine that serves a home; None if none does, whatever is recorded, or does not answer
+    within `timeout` seconds."""
+    import secrets
+
     path = os.path.abspath(home or homes.home())
     try:
         with open(record_path(path), encoding="utf-8") as file:
             record: dict[str, Any] = json.load(file)
         info = EngineInfo(record["url"], record["pid"], record["started"], record["version"], path,
                           record.get("models") or [], record.get("aliases") or {})  # fmt: skip
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    answer = _ask(info.url, _ASK_SECONDS) or {}
-    expected = {"service": SERVICE, "home": path, "pid": info.pid, "started": info.started}
-    return info if expected.items() <= answer.items() else None
+    challenge, token = secrets.token_hex(16), keys.read(path)
+    answer = _ask(info.url, timeout, f"healthz?challenge={challenge}") or {}
+    expected = {"service": SERVICE, "pid": info.pid, "started": info.started}
+    if record.get("proves"):
+        expected["proof"] = keys.proof(token or "", challenge)
+    same = os.path.realpath(str(answer.get("home"))) == os.path.realpath(path)
+    return info if same and expected.items() <= answer.items() else None
 
 
 def meter(info: EngineInfo, token: str | None = None) -> dict[str, Any] | None:
     """What each session has used (`meter.Meter.report`); None if it does not say.
 
-    The token is taken from $SWEEPER_ENGINE_TOKEN if none is given.
+    The token is the home's if none is given.
     """
-    answer = _ask(info.url, _ASK_SECONDS, "meter", token or os.environ.get(TOKEN))
+    answer = _ask(info.url, _ASK_SECONDS, "meter", token or client_key(info.home))
     return answer if answer is not None and "sessions" in answer else None
 
 
@@ -204,8 +220,9 @@ def _counted(line: Mapping[str, Any]) -> str:
     return ", ".join([f"tokens: {text or 'none'}", f"{line['steps']:,} steps", *extra])
 
 
-def describe(info: EngineInfo, token: str | None = None, most: int = 10) -> list[str]:
-    """Lines for a terminal: where the engine is, and what its last sessions have used."""
+def describe(info: EngineInfo, token: str | None = None, most: float = 10) -> list[str]:
+    """Lines for a terminal: where the engine is, and what its last sessions have used, `most` of
+    them at most."""
     lines = [f"{info.url}, pid {info.pid}, since {info.started}"]
     report = meter(info, token)
     if report is None:
@@ -213,9 +230,11 @@ def describe(info: EngineInfo, token: str | None = None, most: int = 10) -> list
     sessions = report["sessions"]
     running = sum(line["ended"] is None for line in sessions)
     lines.append(f"{running} of {len(sessions)} sessions open; {_counted(report['total'])}")
-    for line in sessions[:most]:
+    for line in sessions[: int(min(most, len(sessions)))]:
         named = line["display_name"] or " ".join(line["tags"]) or line["session_id"]
         lines.append(f"  {named} ({'ended' if line['ended'] else 'open'}): {_counted(line)}")
+    if len(sessions) > most:
+        lines.append(f"  and {len(sessions) - int(most):,} older ones: `--all` lists them")
     return lines
 
 

@@ -19,10 +19,10 @@ import uvicorn
 
 from sweeper import __version__
 from sweeper.engine import home as homes
-from sweeper.engine import hub, names
+from sweeper.engine import hub, keys, names
 from sweeper.engine.app import build
 from sweeper.engine.checkpoints import Vault
-from sweeper.engine.lifecycle import SERVICE, Settings, log_path, record_path
+from sweeper.engine.lifecycle import SERVICE, Settings, log_path, loopback, record_path
 from sweeper.engine.models import Models
 from sweeper.engine.service import Service
 from sweeper.errors import EngineError
@@ -72,6 +72,21 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise EngineError(f"cannot listen on {host} port {port}: {error.strerror}") from error
+    return listener
+
+
+def _listen_again(host: str, port: int, home: str) -> socket.socket:
+    """Listen on `port`; where any will do, on that of the engine before, if it can be had: what was
+    at work when that one went away finds this one."""
+    path = os.path.join(homes.engine(home), "port")
+    listener = None
+    if port == 0:
+        failures = (OSError, ValueError, OverflowError, EngineError)
+        with contextlib.suppress(*failures), open(path, encoding="ascii") as file:
+            listener = _listen(host, int(file.read()))
+    listener = listener or _listen(host, port)
+    with open(path, "w", encoding="ascii") as file:
+        file.write(f"{listener.getsockname()[1]}\n")
     return listener
 
 
@@ -134,14 +149,16 @@ def _run(host: str, port: int, home: str, settings: Settings) -> None:
     service = Service(offered, vault, homes.spill(home), THREADS, settings.limits)
     started = datetime.now(UTC).isoformat(timespec="milliseconds")
     identity = {"service": SERVICE, "pid": os.getpid(), "started": started, "home": home}
-    with _listen(host, port) as listener:
+    token = settings.token or keys.read(home) or keys.new()
+    with _listen_again(host, port, home) as listener:
+        keys.keep(home, token)
         address, bound = listener.getsockname()[:2]
         url = f"http://[{address}]:{bound}" if ":" in address else f"http://{address}:{bound}"
         record = {"schema": 1, "url": url, "pid": os.getpid(), "started": started,
                   "version": __version__, "models": offered.names(),
-                  "aliases": dict(settings.aliases)}  # fmt: skip
+                  "aliases": dict(settings.aliases), "proves": True}  # fmt: skip
         config = uvicorn.Config(
-            build(service, identity, settings.token),
+            build(service, identity, token, address if loopback(address) else None),
             log_config=None,
             access_log=False,
             lifespan="off",

@@ -12,15 +12,17 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import Any, NamedTuple, cast
 
 from sweeper.backends import options_of, terms_of
 from sweeper.engine.home import home
-from sweeper.engine.lifecycle import client_key, hub_environment
+from sweeper.engine.lifecycle import EngineInfo, client_key, hub_environment
 from sweeper.errors import EnvironmentFailure, SweeperError
 from sweeper.states import OPEN, State, fold, wants_attempt
 from sweeper.store.files import Store, open_store
 from sweeper.store.lock import is_held
 from sweeper.store.sweeps import Events, read_events, read_plan
+from sweeper.worker.job import read_environment
 
 __all__ = [
     "env_file",
@@ -29,6 +31,7 @@ __all__ = [
     "require",
     "service_environment",
     "unused",
+    "users",
     "write",
 ]
 
@@ -96,34 +99,76 @@ def forget(path: str) -> None:
         os.unlink(path)
 
 
-def _kept() -> Iterator[tuple[str, str]]:
-    """Pairs of a file that `write` left, an hour ago or more, and the folder of its sweep ("" in a
-    file that nobody can use)."""
+class _Kept(NamedTuple):
+    """A file that `write` left: its path, when it was written, and what is in it; {} where nobody
+    can use that."""
+
+    path: str
+    written: float
+    document: Mapping[str, Any]
+
+    @property
+    def folder(self) -> str:
+        """The folder of its sweep; "" where nobody knows."""
+        return str(self.document.get(_OWNER, ""))
+
+
+def _kept(where: str) -> Iterator[_Kept]:
+    """What was kept in the home `where`."""
     try:
-        found = sorted(os.scandir(os.path.join(home(), "environments")), key=lambda e: e.name)
+        found = sorted(os.scandir(os.path.join(where, "environments")), key=lambda e: e.name)
     except OSError:
         return
     for entry in found:
+        document: Any = None
         try:
-            if time.time() - entry.stat().st_mtime < _YOUNG_SECONDS:
-                continue
-            with open(entry.path, encoding="utf-8") as file:
+            written = entry.stat().st_mtime
+            with suppress(ValueError, PermissionError), open(entry.path, encoding="utf-8") as file:
                 document = json.load(file)
-            folder, place = str(document.get(_OWNER, "")), document.get(_PLACE)
-            if isinstance(place, str) and os.path.exists(place):
-                yield place, folder  # and the note of it the next time
-                continue
-        except FileNotFoundError:
+        except OSError:
             continue
-        except (OSError, ValueError, AttributeError):
-            folder = ""
-        yield entry.path, folder
+        known = cast(dict[str, Any], document) if isinstance(document, dict) else {}
+        yield _Kept(entry.path, written, known)
+
+
+def _old() -> Iterator[tuple[str, str]]:
+    """Pairs of a file that `write` left, an hour ago or more, and the folder of its sweep ("" in a
+    file that nobody can use)."""
+    for kept in _kept(home()):
+        if time.time() - kept.written < _YOUNG_SECONDS:
+            continue
+        place = kept.document.get(_PLACE)
+        if isinstance(place, str) and os.path.exists(place):
+            yield place, kept.folder  # and the note of it the next time
+        else:
+            yield kept.path, kept.folder
+
+
+def users(info: EngineInfo) -> list[str]:
+    """The folders of sweeps that use this home's engine `info` and may be at work: where that
+    cannot be seen, they may."""
+    found: list[str] = []
+    for kept in _kept(info.home):
+        environment = kept.document
+        place = environment.get(_PLACE)
+        if isinstance(place, str):
+            with suppress(SweeperError):
+                environment = read_environment(place)
+        # Wherever it is now, or was: its token does not change.
+        if environment.get("TINKER_API_KEY") == client_key(info.home) and kept.folder:
+            root, _, sweep = kept.folder.rpartition("/")
+            try:
+                used = _in_use(open_store(root), sweep)
+            except (SweeperError, OSError):
+                used = True
+            found += [kept.folder] * used
+    return found
 
 
 def unused(but: str = "") -> Iterator[str]:
     """Files that `write` left an hour ago or more for sweeps of which nothing runs any more: their
     launcher was killed, and nobody launched them again. That of the sweep at `but` is none."""
-    for path, folder in _kept():
+    for path, folder in _old():
         root, _, sweep = folder.rpartition("/")
         if folder != but:
             with suppress(SweeperError, OSError):  # not known, so it stays
@@ -157,13 +202,13 @@ def _goes_on(store: Store, sweep: str, events: Events) -> bool:
 
 
 def service_environment(
-    service: str, engine_url: str | None, grids: Mapping[str, str] = _NOTHING
+    service: str, engine_url: str | None, key: str, grids: Mapping[str, str] = _NOTHING
 ) -> dict[str, str]:
-    """What the tinker SDK needs to reach `service`, and `transformers` to find the tokenizers of
-    the engine's models. `grids` is what the grid will put over it: its `HF_HOME` counts. Raises
-    `EngineError`.
+    """What the tinker SDK needs to reach `service`, by the engine's `key`, and `transformers` to
+    find the tokenizers of the engine's models. `grids` is what the grid will put over it: its
+    `HF_HOME` counts. Raises `EngineError`.
     """
     if service == "local" and engine_url is not None:
         found = hub_environment(environ={**os.environ, **grids})
-        return {"TINKER_BASE_URL": engine_url, "TINKER_API_KEY": client_key(), **found}
+        return {"TINKER_BASE_URL": engine_url, "TINKER_API_KEY": key, **found}
     return {}

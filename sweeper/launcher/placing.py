@@ -9,7 +9,7 @@ from typing import Any
 from sweeper.backends import Terms, options_of, terms_of
 from sweeper.backends.base import Backend
 from sweeper.command import worker_command
-from sweeper.engine.lifecycle import TOKEN
+from sweeper.engine.lifecycle import TOKEN, client_key
 from sweeper.errors import UsageError
 from sweeper.provenance.snapshot import Made
 from sweeper.store.files import Store
@@ -19,6 +19,7 @@ __all__ = [
     "admit",
     "asked_by",
     "described",
+    "engine_key",
     "engine_url",
     "has_code",
     "kept_here",
@@ -74,6 +75,11 @@ def engine_url(terms: Terms) -> str | None:
             "its token; or use `service: tinker`"
         )
     return url.rstrip("/")
+
+
+def engine_key(terms: Terms) -> str:
+    """What jobs give the engine as their key: that of the one at `engine_url`, or of ours."""
+    return client_key() if terms.here else os.environ.get(TOKEN, "")
 
 
 def kept_here(terms: Terms, secrets: Sequence[str]) -> list[str]:

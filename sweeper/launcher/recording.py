@@ -95,7 +95,7 @@ def write_environment(
     """Keep this process's environment for the workers of a sweep, and say where; and at which
     `place` its jobs are from now on. Raises `UsageError` where some may be elsewhere."""
     stay(store, sweep, place)
-    extra = environment.service_environment(service, url, env)
+    extra = environment.service_environment(service, url, placing.engine_key(terms), env)
     shared = placing.shared_environment(terms, store, sweep)
     path = environment.write(f"{store.root}/{sweep}", extra, shared)
     document = {"schema": SCHEMA, "env_file": path, "engine": url, "place": dict(place)}

@@ -31,6 +31,8 @@ TELLING = ENDED | {Event.LOST, Event.CLAIMED}
 Events = dict[str, set[tuple[int, Event]]]
 """Run id -> what happened to it, as pairs of attempt and event."""
 
+_NAMED = 5  # sweeps, of those that there are where one is not
+
 
 def find_sweeps(store: Store) -> list[str]:
     """Names of the sweeps at the store's root, sorted."""
@@ -43,7 +45,8 @@ def read_plan(store: Store, sweep: str) -> dict[str, Any]:
         return read_json(store, Layout(sweep).plan)
     except NotFound as error:
         known = find_sweeps(store)
-        hint = f"there is {', '.join(known[:5])}" if known else "there is none"
+        more = f" and {len(known) - _NAMED} more (`sweeper status`)" if len(known) > _NAMED else ""
+        hint = f"there is {', '.join(known[:_NAMED])}{more}" if known else "there is none"
         raise NotFound(f"no sweep {sweep!r} in {store.root}: {hint}") from error
 
 

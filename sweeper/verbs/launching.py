@@ -118,5 +118,6 @@ def attach(arguments: Namespace) -> int:
 def engine(arguments: Namespace) -> int:
     """Serve, look for, or stop the local engine."""
     from sweeper.engine.__main__ import main
+    from sweeper.launcher.environment import users
 
-    return main(arguments.rest)
+    return main(arguments.rest, users)

@@ -182,6 +182,7 @@ class Bench:
             subprocess.run(
                 [*command, *(f"{k}={v}" for k, v in given.items())],
                 check=True,
+                env={**os.environ, **lifecycle.client_environment(info)},
                 stdout=subprocess.DEVNULL,
             )
             for name, kind in self.kinds.items():

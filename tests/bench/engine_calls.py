@@ -61,8 +61,9 @@ def batch(size: int, length: int) -> list[types.Datum]:
     ]
 
 
-def connect(url: str) -> tuple[tinker.ServiceClient, tinker.TrainingClient]:
-    service = tinker.ServiceClient(base_url=url, api_key="tml-local")
+def connect(info: lifecycle.EngineInfo) -> tuple[tinker.ServiceClient, tinker.TrainingClient]:
+    key = lifecycle.client_key(info.home)
+    service = tinker.ServiceClient(base_url=info.url, api_key=key)
     return service, service.create_lora_training_client(
         base_model="tiny/qwen3", rank=16, seed=0
     ).result()
@@ -88,7 +89,7 @@ def timed(call: Callable[[], Any], times: int) -> tuple[float, float]:
 
 def calls() -> None:
     with engine() as info:
-        service, training = connect(info.url)
+        service, training = connect(info)
         small, large = batch(16, 24), batch(64, 64)
         sampler = training.save_weights_and_get_sampling_client().result()
         prompt = types.ModelInput.from_ints(list(range(1, 9)))
@@ -131,14 +132,14 @@ def memory() -> None:
         prompt, parameters = types.ModelInput.from_ints([1, 2, 3]), types.SamplingParams(
             max_tokens=16, seed=1
         )  # fmt: skip
-        lost, _ = connect(info.url)
+        lost, _ = connect(info)
         print("\n| requests | MiB held | files under its home |")
         print("|---|---|---|")
         for round_ in range(11):
             held = process.memory_info().rss / 2**20
             files = sum(len(names) for _, _, names in os.walk(info.home))
             print(f"| {requests:,} | {held:.0f} | {files} |", flush=True)
-            service, training = connect(info.url)
+            service, training = connect(info)
             for number in range(200 if round_ < 10 else 0):
                 step(training, data)
                 training.forward(data, "cross_entropy").result()
@@ -159,7 +160,7 @@ def clients() -> None:
         rates: list[float] = []
         for threads in (1, 2):
             with engine(threads) as info:
-                command = [sys.executable, __file__, "client", info.url, str(size), str(length)]
+                command = [sys.executable, __file__, "client", info.home, str(size), str(length)]
                 running = [
                     subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
                     for _ in range(count)
@@ -172,9 +173,9 @@ def clients() -> None:
         )
 
 
-def client(url: str, size: int, length: int, seconds: float = 8.0) -> None:
+def client(home: str, size: int, length: int, seconds: float = 8.0) -> None:
     """Train for a while; print the steps a second."""
-    service, training = connect(url)
+    service, training = connect(lifecycle.wait(home))
     data = batch(size, length)
     time.sleep(2.0)  # the others are still importing
     begun, done = time.monotonic(), 0

@@ -17,8 +17,9 @@ from sweeper.engine import lifecycle
 class Recipes:
     """Recipes as programs of their own, with no other service than the tests' engine."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, key: str) -> None:
         self.url = url
+        self.key = key
 
     def run(
         self, recipe: str, log_path: Path, env: Mapping[str, str] | None = None, **settings: Any
@@ -91,16 +92,16 @@ class Recipes:
         arguments = [f"{key}={value}" for key, value in settings.items()]
         return [sys.executable, "-m", f"recipes.{recipe}", f"log_path={log_path}", *arguments]
 
-    @staticmethod
-    def _environment(more: Mapping[str, str] | None) -> dict[str, str]:
+    def _environment(self, more: Mapping[str, str] | None) -> dict[str, str]:
         ours = {k: v for k, v in os.environ.items() if not k.startswith(("TINKER_", "WANDB_"))}
-        return ours | {"PYTHONUNBUFFERED": "1"} | dict(more or {})  # as a worker does
+        ours |= {"PYTHONUNBUFFERED": "1", "TINKER_API_KEY": self.key}  # as a worker does
+        return ours | dict(more or {})
 
 
 @pytest.fixture(scope="session")
 def recipes(engine: lifecycle.EngineInfo) -> Recipes:
     """Runs recipes, and reads what they leave behind."""
-    return Recipes(engine.url)
+    return Recipes(engine.url, lifecycle.client_key(engine.home))
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,7 @@
 """The engine's process: one a home, found while it lives, its checkpoints there after it."""
 
+import contextlib
+import http.client
 import json
 import os
 import signal
@@ -132,10 +134,25 @@ def verb(home, name, *more):
 
 def test_the_verbs(tmp_path):
     assert verb(tmp_path, "status").returncode == 5
+    nothing = verb(tmp_path, "env")
+    assert (nothing.returncode, nothing.stdout) == (5, "") and "engine start" in nothing.stderr
     assert verb(tmp_path, "stop").stdout == "no engine is running\n"
     with serving(tmp_path) as process:
         info = lifecycle.wait(str(tmp_path), timeout=60)
         assert verb(tmp_path, "status").stdout.startswith(f"{info.url}, pid {process.pid}, since ")
+        told = dict(
+            line.split()[1].split("=", 1) for line in verb(tmp_path, "env").stdout.splitlines()
+        )
+        own = {"X-API-Key": told["TINKER_API_KEY"], "Content-Type": "application/json"}
+        address = told["TINKER_BASE_URL"].removeprefix("http://")
+        with contextlib.closing(http.client.HTTPConnection(address)) as connection:
+            for _ in range(12):
+                connection.request("POST", "/api/v1/create_session", b"{}", own)
+                assert connection.getresponse().read()
+        *listed, last = verb(tmp_path, "status").stdout.splitlines()
+        assert len(listed) == 12, listed
+        assert last == "  and 2 older ones: `--all` lists them"
+        assert len(verb(tmp_path, "status", "--all").stdout.splitlines()) == 14
         assert verb(tmp_path, "stop").stdout == "stopped\n"
 
 
@@ -167,11 +184,12 @@ def test_why_none_was_started_is_one_line(tmp_path, flags, message, monkeypatch)
     assert lifecycle.find(str(tmp_path)) is None
 
 
-def client(url, code, *arguments):
-    """Run SDK calls in a process of their own: what they print as JSON."""
+def client(exports, code, *arguments):
+    """Run SDK calls in a process of their own, whose shell was told `exports`: what they print as
+    JSON."""
     prelude = """
 import json, sys, tinker
-service = tinker.ServiceClient(base_url=sys.argv[1], api_key="tml-local")
+service = tinker.ServiceClient()
 def data(i):
     tokens = [(7 * i + j) % 256 for j in range(10)]
     targets = tinker.TensorData(data=tokens[1:], dtype="int64", shape=[9])
@@ -184,7 +202,16 @@ def step(training, i):
 """
     run = subprocess.run(
         # A Python with buffers to flush now and then aborts at its end beside the SDK's threads.
-        [sys.executable, "-u", "-c", prelude + code, url, *arguments],
+        [
+            "sh",
+            "-c",
+            exports + 'exec "$0" "$@"',
+            sys.executable,
+            "-u",
+            "-c",
+            prelude + code,
+            *arguments,
+        ],
         capture_output=True,
         text=True,
         check=False,
@@ -195,9 +222,9 @@ def step(training, i):
 
 def test_checkpoints_outlive_the_engine(tmp_path):
     with serving(tmp_path) as process:
-        url = lifecycle.wait(str(tmp_path), timeout=60).url
+        lifecycle.wait(str(tmp_path), timeout=60)
         straight, path = client(
-            url,
+            verb(tmp_path, "env").stdout,
             """
 training = service.create_lora_training_client("tiny/qwen3", rank=4, seed=0).result()
 first = [step(training, i) for i in range(3)]
@@ -208,13 +235,13 @@ print(json.dumps([[step(training, i) for i in range(3, 6)], path]))
         process.kill()
         process.wait(30)
     with serving(tmp_path):
-        url = lifecycle.wait(str(tmp_path), timeout=60).url
+        lifecycle.wait(str(tmp_path), timeout=60)
         resumed, run = client(
-            url,
+            verb(tmp_path, "env").stdout,
             """
-training = service.create_training_client_from_state_with_optimizer(sys.argv[2]).result()
-rest = tinker.RestClient(base_url=sys.argv[1], api_key="tml-local")
-run = rest.get_training_run_by_tinker_path(sys.argv[2]).result()
+training = service.create_training_client_from_state_with_optimizer(sys.argv[1]).result()
+rest = tinker.RestClient()
+run = rest.get_training_run_by_tinker_path(sys.argv[1]).result()
 print(json.dumps([[step(training, i) for i in range(3, 6)], run.last_checkpoint.tinker_path]))
 """,
             path,

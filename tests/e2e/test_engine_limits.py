@@ -55,8 +55,9 @@ def serving(home, settings, **environ):
 
 
 @contextmanager
-def connected(url, key="tml-local", **more):
-    client = tinker.ServiceClient(base_url=url, api_key=key, **more)
+def connected(info, **more):
+    key = lifecycle.client_key(info.home)
+    client = tinker.ServiceClient(base_url=info.url, api_key=key, **more)
     try:
         yield client
     finally:
@@ -90,8 +91,8 @@ def test_a_session_beyond_the_limit_is_paused_and_then_served(tmp_path, monkeypa
         QueueStateLogger, "on_queue_state_change", lambda _self, *state: seen.append(state)
     )
     with serving(tmp_path, Settings(limits=Limits(max_sessions=1))) as info:
-        with connected(info.url) as second:
-            with connected(info.url, user_metadata={"sweep": "s"}) as first:
+        with connected(info) as second:
+            with connected(info, user_metadata={"sweep": "s"}) as first:
                 train(first, 1)
                 waiting = second.create_lora_training_client(MODEL, rank=4)
                 deadline = time.monotonic() + WAIT
@@ -106,13 +107,13 @@ def test_a_session_beyond_the_limit_is_paused_and_then_served(tmp_path, monkeypa
 
 
 def test_many_more_sessions_than_the_limit_all_finish(tmp_path):
-    def one(url):
-        with connected(url) as service:
+    def one(info):
+        with connected(info) as service:
             return train(service, 2)[0]
 
     with serving(tmp_path, Settings(limits=Limits(max_sessions=3))) as info:
         with concurrent.futures.ThreadPoolExecutor(16) as pool:
-            results = list(pool.map(one, [info.url] * 16))
+            results = list(pool.map(one, [info] * 16))
         report = lifecycle.meter(info)
     assert results == [results[0]] * 16
     assert report["total"]["steps"] == 32 and report["total"]["paused"] > 0
@@ -121,7 +122,7 @@ def test_many_more_sessions_than_the_limit_all_finish(tmp_path):
 
 def test_samples_beyond_the_limit_come_all_the_same(tmp_path):
     limits = Limits(max_concurrent_samples=1)
-    with serving(tmp_path, Settings(limits=limits)) as info, connected(info.url) as service:
+    with serving(tmp_path, Settings(limits=limits)) as info, connected(info) as service:
         sampler = service.create_sampling_client(base_model=MODEL).result()
         prompt = tinker.ModelInput.from_ints([1, 2, 3])
         params = tinker.SamplingParams(max_tokens=400, seed=1, stop=[])
@@ -134,11 +135,11 @@ def test_samples_beyond_the_limit_come_all_the_same(tmp_path):
 
 
 def test_failures_a_rate_and_latency_change_no_result(tmp_path):
-    with serving(tmp_path / "a", Settings()) as info, connected(info.url) as service:
+    with serving(tmp_path / "a", Settings()) as info, connected(info) as service:
         expected, _ = train(service)
         assert lifecycle.meter(info)["total"]["failed"] == 0
     limits = Limits(fail_rate=0.3, rate_limit=3, latency=0.2, seed=0)
-    with serving(tmp_path / "b", Settings(limits=limits)) as info, connected(info.url) as service:
+    with serving(tmp_path / "b", Settings(limits=limits)) as info, connected(info) as service:
         found, training = train(service, 6)
         assert found == expected
         before = time.monotonic()
@@ -149,16 +150,16 @@ def test_failures_a_rate_and_latency_change_no_result(tmp_path):
         assert total["trained_tokens"] == 6 * 3 and total["steps"] == 7
 
 
-def test_a_token_is_asked_of_every_request(tmp_path, monkeypatch):
+def test_a_token_that_was_chosen_is_asked_of_every_request(tmp_path):
     with serving(tmp_path, Settings(), SWEEPER_ENGINE_TOKEN=SECRET) as info:
-        with connected(info.url, SECRET) as service:
+        with connected(info) as service:
             train(service, 1)
         for key in ("tml-local", SECRET + "x"):
             for method, path in (("GET", "sessions"), ("POST", "create_session"), ("GET", "meter")):
                 assert asked(info.url, method, path, key) == 401
-        assert lifecycle.meter(info) is None
-        assert lifecycle.describe(info) == [f"{info.url}, pid {info.pid}, since {info.started}"]
-        monkeypatch.setenv("SWEEPER_ENGINE_TOKEN", SECRET)
+        assert lifecycle.meter(info, SECRET + "x") is None
+        lines = lifecycle.describe(info, SECRET + "x")
+        assert lines == [f"{info.url}, pid {info.pid}, since {info.started}"]
         _, second, third = lifecycle.describe(info)
         assert second.startswith("0 of 1 sessions open; tokens: trained 3")
         assert third.endswith("(ended): tokens: trained 3, 1 steps")
@@ -169,7 +170,7 @@ def test_a_token_is_asked_of_every_request(tmp_path, monkeypatch):
 
 ASK = """
 import json, sys, tinker
-service = tinker.ServiceClient(base_url=sys.argv[1], api_key="tml-local")
+service = tinker.ServiceClient()
 out = {}
 for name in ("tiny/qwen3", "Qwen/Qwen3-8B"):
     training = service.create_lora_training_client(name, rank=4, seed=0).result()
@@ -188,8 +189,8 @@ def test_a_model_has_other_names_and_its_tokenizer_is_found_by_them(tmp_path):
     settings = Settings(aliases={"Qwen/Qwen3-8B": MODEL})
     with serving(tmp_path, settings) as info:
         run = subprocess.run(
-            [sys.executable, "-P", "-W", "ignore", "-c", ASK, info.url],
-            env={**os.environ, **lifecycle.hub_environment(str(tmp_path))},
+            [sys.executable, "-P", "-W", "ignore", "-c", ASK],
+            env={**os.environ, **lifecycle.client_environment(info)},
             capture_output=True,
             text=True,
             check=False,

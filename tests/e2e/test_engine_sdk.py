@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pytest
 
+from sweeper.engine.lifecycle import client_key
 from sweeper.engine.names import STAND_INS
 
 pytestmark = [
@@ -27,7 +28,7 @@ def connect(engine):
     made = []
 
     def connect(**more):
-        client = tinker.ServiceClient(base_url=engine.url, api_key="tml-local", **more)
+        client = tinker.ServiceClient(base_url=engine.url, api_key=client_key(engine.home), **more)
         made.append(client)
         return client
 
@@ -46,7 +47,7 @@ def service(connect):
 
 @pytest.fixture(scope="module")
 def rest(engine):
-    return tinker.RestClient(base_url=engine.url, api_key="tml-local")
+    return tinker.RestClient(base_url=engine.url, api_key=client_key(engine.home))
 
 
 @pytest.fixture

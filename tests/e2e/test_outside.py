@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from sweeper.engine.lifecycle import client_key
+
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
 
@@ -118,7 +120,7 @@ def test_the_built_in_recipe_is_not_shadowed(environment: Path, project: Path, e
     (project / "sft.yaml").write_text(
         "name: theirs\nrecipe: sft\nservice: none\n"
         f"base: {{base_url: '{engine.url}', max_steps: 2, eval_every: 0, train_size: 64}}\n"
-        "launch: {backend: local, env: {TINKER_API_KEY: tml-local}}\n"
+        f"launch: {{backend: local, env: {{TINKER_API_KEY: {client_key(engine.home)}}}}}\n"
     )
     _run(project, environment / "sweeper", "launch", "sft.yaml", "--wait")
     listed = json.loads(_run(project, environment / "sweeper", "ls", "theirs", "--json"))

@@ -79,7 +79,7 @@ def work(tmp_path: Path) -> Iterator[Work]:
         made.told = {"SWEEPER_ENGINE_URL": engine.url, "SWEEPER_ENGINE_TOKEN": TOKEN}
         yield made
     finally:
-        made.sweeper("engine", "stop", **made.home)
+        made.sweeper("engine", "stop", "--force", **made.home)
 
 
 @pytest.fixture(params=["slurm", "aws-batch"])

@@ -8,7 +8,8 @@ import threading
 
 import pytest
 
-from sweeper.engine import home, lifecycle
+from sweeper.engine import __main__ as engine_verbs
+from sweeper.engine import home, keys, lifecycle
 from sweeper.errors import EngineError
 
 
@@ -78,6 +79,63 @@ def test_only_the_engine_of_this_home_and_record_is_found(tmp_path, impostor):
         assert lifecycle.stop(str(tmp_path)) is False
     answer.update(same)
     assert lifecycle.find(str(tmp_path)).url == url
+
+
+def test_who_copies_what_an_engine_says_of_itself_is_not_found(tmp_path, impostor):
+    """Another user's program on the port of an engine that died would be sent the token next. It
+    cannot answer a challenge that takes the token."""
+    url, answer = impostor
+    record(tmp_path, url=url, proves=True)
+    keys.keep(str(tmp_path), keys.new())
+    same = {"service": lifecycle.SERVICE, "home": str(tmp_path), "pid": os.getpid(), "started": "t"}
+    for proof in ({}, {"proof": ""}, {"proof": keys.proof("tml-" + "x" * 40, "c")}):
+        answer.clear()
+        answer.update(same | proof)
+        assert lifecycle.find(str(tmp_path)) is None
+
+
+def test_a_home_may_be_named_by_a_link(tmp_path, impostor):
+    url, answer = impostor
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    record(tmp_path / "real", url=url)
+    answer |= {"service": lifecycle.SERVICE, "pid": os.getpid(), "started": "t"}
+    answer["home"] = str(tmp_path / "real")
+    assert lifecycle.find(str(tmp_path / "link")).url == url
+
+
+@pytest.mark.parametrize(
+    ("flags", "terminal", "answer", "stopped"),
+    [
+        ([], False, None, False),
+        ([], True, "", False),
+        ([], True, "y", True),
+        (["--force"], False, None, True),
+    ],
+)
+def test_an_engine_that_sweeps_use_is_not_stopped_unasked(
+    flags, terminal, answer, stopped, tmp_path, impostor, monkeypatch, capsys
+):
+    """Its runs would have to wait for another. Without a terminal nobody is asked."""
+    url, says = impostor
+    record(tmp_path, url=url)
+    says |= {"service": lifecycle.SERVICE, "pid": os.getpid(), "started": "t"}
+    says["home"] = str(tmp_path)
+    stops = []
+    monkeypatch.setattr(lifecycle, "stop", stops.append)
+    for stream in (sys.stdin, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: terminal, raising=False)
+    monkeypatch.setattr("builtins.input", lambda _: answer if terminal else pytest.fail("asked"))
+    sweeps = [f"/sweeps/{n}" for n in range(7)]
+    code = engine_verbs.main(["stop", "--home", str(tmp_path), *flags], lambda _: sweeps)
+    told = capsys.readouterr()
+    assert bool(stops) == stopped
+    if not flags:
+        named = (
+            "7 sweeps at work use it: /sweeps/0, /sweeps/1, /sweeps/2, /sweeps/3, /sweeps/4 and 2"
+        )
+        assert named in (told.out if terminal else told.err)
+    assert code == (6 if not stopped and not terminal else 0)
 
 
 def test_waiting_in_vain_ends_with_the_log(tmp_path):

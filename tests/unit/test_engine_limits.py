@@ -127,7 +127,7 @@ def test_the_command_has_all_settings_but_the_token(tmp_path):
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "example.invalid"])  # noqa: S104
 def test_beyond_loopback_it_wants_a_token(host, tmp_path, monkeypatch):
     monkeypatch.delenv("SWEEPER_ENGINE_TOKEN", raising=False)
-    assert client_key() == "tml-local"
+    assert client_key(str(tmp_path)) == "tml-local"
     with pytest.raises(EngineError, match="only with a token: set \\$SWEEPER_ENGINE_TOKEN"):
         serve(host, home=str(tmp_path))
     for token in ("tml-short", "a" * 40):

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from sweeper.errors import EnvironmentFailure, StoreError, UsageError
+from sweeper.engine import keys
+from sweeper.engine.lifecycle import EngineInfo
+from sweeper.errors import EnvironmentFailure, NotFound, StoreError, UsageError
 from sweeper.launcher import environment, start
 from sweeper.launcher.loop import GAVE_UP, Summary
 from sweeper.launcher.progress import exit_code, line
@@ -18,6 +20,7 @@ from sweeper.states import Event, State
 from sweeper.store import lock
 from sweeper.store.files import LocalStore
 from sweeper.store.layout import Layout
+from sweeper.store.sweeps import read_plan
 from sweeper.terminal import duration, number, print_table
 
 
@@ -103,6 +106,34 @@ def test_environments_that_nobody_needs_are_found(
     left = {name for name, path in paths.items() if path.exists()}
     assert left == {"open", "held", "young", "mine", "requeued"}
     assert not broken.exists()
+
+
+def test_who_uses_an_engine_is_known_by_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it was when they were launched; a sweep that cannot be looked at may be at work."""
+    home = str(tmp_path / "home")
+    monkeypatch.setenv("SWEEPER_HOME", home)
+    os.makedirs(f"{home}/engine")
+    keys.keep(home, "tml-ours")
+    store = LocalStore(str(tmp_path / "sweeps"))
+    for name, key in (("open", "tml-ours"), ("over", "tml-ours"), ("hosted", "tml-another")):
+        store.create(f"{name}/state/a/1.claimed.json", b"{}")
+        environment.write(f"{store.root}/{name}", {"TINKER_API_KEY": key})
+    store.create("over/state/a/1.succeeded.json", b"{}")
+    environment.write("nowhere://at/all/s", {"TINKER_API_KEY": "tml-ours"})
+    info = EngineInfo("http://127.0.0.1:1", 1, "t", "0", home)
+    assert set(environment.users(info)) == {"nowhere://at/all/s", f"{store.root}/open"}
+
+
+def test_a_sweep_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
+    """Or the first of them, and how many more there are."""
+    store = LocalStore(str(tmp_path))
+    for n in range(8):
+        store.create(f"s{n}/sweep.json", b"{}")
+    more = r"there is s0, s1, s2, s3, s4 and 3 more \(`sweeper status`\)$"
+    with pytest.raises(NotFound, match=more):
+        read_plan(store, "other")
 
 
 def test_an_outage_after_all_is_over_fails_no_launch(

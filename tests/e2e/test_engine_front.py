@@ -1,0 +1,76 @@
+"""What a request has to pass before the engine looks at it. Whoever shares the machine, or has a
+page open in its owner's browser, reaches the port as the owner does."""
+
+import contextlib
+import http.client
+import json
+import os
+import stat
+
+import pytest
+
+from sweeper.engine import keys, lifecycle
+from sweeper.engine.front import JSON_BYTES
+
+pytestmark = pytest.mark.e2e
+JSON = {"Content-Type": "application/json"}
+TEXT = {"Content-Type": "text/plain"}
+
+
+@pytest.fixture
+def ask(engine):
+    """Makes a request: gives the status, and why it was refused."""
+    address = engine.url.removeprefix("http://")
+    own = {"X-API-Key": lifecycle.client_key(engine.home)}
+
+    def ask(method, path, body=None, headers=None):
+        with contextlib.closing(http.client.HTTPConnection(address, timeout=60)) as connection:
+            connection.request(method, f"/api/v1/{path}", body, own | (headers or {}))
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read()).get("detail", "")
+
+    return ask
+
+
+def test_a_token_is_asked_for_that_only_its_user_can_read(engine, ask):
+    """Of everything but whether it is there: also of addresses that it has not."""
+    assert stat.S_IMODE(os.stat(keys.path(engine.home)).st_mode) == 0o600
+    for key in ("", "tml-local", lifecycle.client_key(engine.home) + "x"):
+        other = {"X-API-Key": key}
+        assert ask("GET", "healthz", headers=other) == (200, "")
+        checkpoint = "training_runs/a:train:0/checkpoints/weights/b"
+        for method, path in (("GET", "meter"), ("DELETE", checkpoint), ("PATCH", "nowhere")):
+            status, why = ask(method, path, headers=other)
+            assert status == 401 and "`sweeper engine env`" in why
+    bearer = {"X-API-Key": "", "Authorization": f"Bearer {lifecycle.client_key(engine.home)}"}
+    assert ask("GET", "meter", headers=bearer)[0] == 200
+
+
+def test_pages_of_a_browser_are_not_answered(ask):
+    """Neither one that has the name of its site lead here, nor one that just sends something."""
+    for host in ("localhost", "LOCALHOST:80", "127.0.0.1:9", "[::1]:9"):
+        assert ask("GET", "meter", headers={"Host": host}) == (200, "")
+    for host in ("evil.example", "127.0.0.1.evil.example:80", "", "[::2]"):
+        status, why = ask("GET", "healthz", headers={"Host": host})
+        assert (status, why) == (403, f"this engine is not {host!r}: it answers to its own machine")
+    for origin in ("http://evil.example", "null", "http://localhost"):
+        assert ask("POST", "create_session", "{}", JSON | {"Origin": origin})[0] == 403
+    assert ask("POST", "create_session", "{}", TEXT)[0] == 415
+    assert ask("POST", "create_session", "{}")[0] == 415
+    assert ask("POST", "create_session", "{}", JSON)[0] == 200
+
+
+def test_large_and_deep_bodies_are_refused(ask):
+    deep = b"[" * 40_000_000
+    limit = f"the body has more than {JSON_BYTES:,} bytes"
+    assert ask("POST", "create_session", deep, JSON) == (413, limit)
+    pieces = iter([deep[:1_000_000]] * 40)  # in chunks: nobody says before how many
+    assert ask("POST", "create_session", pieces, JSON) == (413, limit)
+    protobuf = {"Content-Type": "application/x-protobuf"}
+    assert ask("POST", "forward_backward", b"\x0a" + bytes(70_000_000), protobuf)[0] == 413
+    for body in (deep[:1_000_000], b'{"a":' * 200_000):
+        refused = (400, "the body is nested too deeply")
+        assert ask("POST", "create_session", body, JSON) == refused
+    status, why = ask("POST", "forward_backward", b"\x0b" * 1_000_000, protobuf)
+    assert status == 400 and why
+    assert ask("POST", "create_session", "{}", JSON) == (200, "")
