@@ -58,7 +58,8 @@ class Registry:
         """`cache`: whether to use one, or its folder instead of the usual."""
         if not roots:
             raise UsageError("a registry needs a root: Registry('sweeps')")
-        self._stores = [open_store(str(root)) for root in roots]
+        stores = [open_store(str(root)) for root in roots]
+        self._stores = [*{store.root: store for store in stores}.values()]  # links may lead to one
         self._cache = cache
         self._memories = {store.root: self._memory(store) for store in self._stores}
         self.problems: list[str] = []

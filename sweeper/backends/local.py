@@ -1,14 +1,16 @@
 """Jobs as plain processes of this machine, each in a session of its own so that they outlive the
-launcher. A job is found again by the command line of its worker in the process table."""
+launcher. One that another launcher started is found again in the process table, or by the lock that
+its worker holds; see `workers.py`."""
 
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 import psutil
 
 from sweeper.backends.base import JobSpec, JobState, JobStatus
+from sweeper.backends.workers import Workers
 from sweeper.errors import Unreachable
 
 __all__ = ["LocalBackend", "open_backend"]
@@ -23,18 +25,18 @@ def open_backend(sweep: str, folder: str) -> "LocalBackend":
 class LocalBackend:
     """See `sweeper.backends.base.Backend`.
 
-    A token is known by the worker's last arguments, `<folder> <token>`: the folder keeps apart
-    sweeps that share a run.
+    Whatever is asked, the children that have ended are reaped first: how one ended is kept until
+    `poll` is no longer asked about it.
     """
 
     name = "local"
 
     def __init__(self, folder: str) -> None:
-        self._folder = folder
+        self._workers = Workers(folder)
         self._children: dict[str, subprocess.Popen[bytes]] = {}
-        self._adopted: dict[str, psutil.Process] = {}
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
+        self._reap()
         for job in jobs:
             try:
                 self._children[job.token] = subprocess.Popen(
@@ -49,19 +51,31 @@ class LocalBackend:
                 raise Unreachable(f"cannot start {job.argv[0]}: {error.strerror}") from error
 
     def find(self, tokens: Sequence[str]) -> dict[str, str]:
-        self._adopt(set(tokens) - set(self._children))
-        known = {t: str(self._children[t].pid) for t in tokens if t in self._children}
-        return known | {t: str(self._adopted[t].pid) for t in tokens if t in self._adopted}
+        self._reap()
+        found = {t: str(self._children[t].pid) for t in tokens if t in self._children}
+        others = set(tokens) - found.keys()
+        found |= {token: str(process.pid) for token, process in self._workers.find(others).items()}
+        others -= found.keys()
+        return found | dict.fromkeys(self._workers.holding(others), "elsewhere")
 
     def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
-        self._reap(set(tokens))
-        self._adopt(set(tokens) - set(self._children) - set(self._adopted))
-        return {token: self._status(token) for token in tokens}
+        self._reap()
+        for token in self._children.keys() - set(tokens):
+            if self._children[token].returncode is not None:
+                del self._children[token]
+        own = {t: child for t in tokens if (child := self._children.get(t)) is not None}
+        ended = {t: child.returncode for t, child in own.items() if child.returncode is not None}
+        alive = own.keys() - ended.keys()
+        # Of a job that was started twice, one has ended; nor is one that we do not know absent.
+        alive |= self._workers.holding(set(tokens) - alive)
+        return {token: _status(token in alive, ended, token) for token in tokens}
 
     def cancel(self, tokens: Sequence[str]) -> None:
-        for token in self.find(tokens):
-            # Either looks first whether the process has ended and its pid is another's by now.
-            process = self._children.get(token) or self._adopted[token]
+        self._reap()
+        others = self._workers.find(set(tokens) - self._children.keys())
+        own = [child for t in tokens if (child := self._children.get(t)) is not None]
+        # Either looks first whether the process has ended and its pid is another's by now.
+        for process in (*own, *others.values()):
             with suppress(ProcessLookupError, psutil.NoSuchProcess):
                 process.send_signal(signal.SIGTERM)
 
@@ -69,43 +83,15 @@ class LocalBackend:
         del token
         return iter(())
 
-    def _status(self, token: str) -> JobStatus:
-        child = self._children.get(token)
-        if child is not None:
-            code = child.poll()
-            if code is None:
-                return JobStatus(JobState.RUNNING)
-            return JobStatus(JobState.ENDED, code)
-        process = self._adopted.get(token)
-        if process is None:
-            return JobStatus(JobState.ABSENT)
-        # psutil compares the start time too, so that a pid used again is not taken for ours.
-        try:
-            alive = process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            alive = False
-        return JobStatus(JobState.RUNNING if alive else JobState.ABSENT)
+    def _reap(self) -> None:
+        """None of the children that have ended is left a zombie."""
+        for child in self._children.values():
+            child.poll()
 
-    def _reap(self, wanted: set[str]) -> None:
-        """Let go of the children that have ended and that nobody asks about any more."""
-        for token in set(self._children) - wanted:
-            if self._children[token].poll() is not None:
-                del self._children[token]
 
-    def _adopt(self, wanted: set[str]) -> None:
-        """Look through the process table for workers that another launcher started."""
-        if not wanted:
-            return
-        found: dict[int, tuple[str, psutil.Process]] = {}
-        for process in psutil.process_iter():
-            try:
-                arguments = process.cmdline()
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue
-            if len(arguments) > 2 and arguments[-2] == self._folder and arguments[-1] in wanted:
-                found[process.pid] = arguments[-1], process
-        for token, process in found.values():
-            with suppress(psutil.NoSuchProcess):
-                # What a worker forks has its command line, and is not the job.
-                if process.ppid() not in found:
-                    self._adopted[token] = process
+def _status(alive: bool, ended: Mapping[str, int], token: str) -> JobStatus:
+    if alive:
+        return JobStatus(JobState.RUNNING)
+    if token in ended:
+        return JobStatus(JobState.ENDED, ended[token])
+    return JobStatus(JobState.ABSENT)

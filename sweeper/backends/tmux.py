@@ -2,8 +2,9 @@
 
 A job is a pane: alone in a window named for its run, or beside the others of its group. It is
 known by its token, the last argument of its program, which tmux keeps with the pane: there is no
-moment at which a job runs and cannot be found. A finished pane stays, with its last screen. What
-tmux says of an exit code is never used: it loses some.
+moment at which a job runs and cannot be found. One whose window was closed, or that another server
+has, is found as on `local`. A finished pane stays, with its last screen. What tmux says of an exit
+code is never used: it loses some.
 """
 
 import hashlib
@@ -22,6 +23,7 @@ from sweeper.backends.tmux_server import (
     as_shown,
     socket_name,
 )
+from sweeper.backends.workers import Workers
 from sweeper.command import self_command
 
 __all__ = ["TmuxBackend", "TmuxServer", "ensure_view", "open_backend", "socket_name"]
@@ -60,6 +62,7 @@ class TmuxBackend:
         self._server = server
         self._sweep = sweep
         self._folder = folder
+        self._workers = Workers(folder)
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
         if not jobs:
@@ -78,19 +81,24 @@ class TmuxBackend:
             self._server.source([_own_window(session, job) for job in missing])
 
     def find(self, tokens: Sequence[str]) -> dict[str, str]:
-        return {token: pane.id for token, pane in self._panes(tokens).items()}
+        found = {token: pane.id for token, pane in self._panes(tokens).items()}
+        elsewhere = self._workers.holding(set(tokens) - found.keys())
+        return found | dict.fromkeys(elsewhere, "no window")
 
     def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
         panes = self._panes(tokens)
-        return {token: _status(panes.get(token)) for token in tokens}
+        shown = {token for token, pane in panes.items() if not pane.dead}
+        # Windows are closed, and servers end, without their workers; or it is another server.
+        alive = shown | self._workers.holding(set(tokens) - shown)
+        return {token: _status(token in alive, panes.get(token)) for token in tokens}
 
     def cancel(self, tokens: Sequence[str]) -> None:
-        for pane in self._panes(tokens).values():
-            if not pane.dead and pane.pid:
-                try:
-                    os.kill(pane.pid, signal.SIGTERM)
-                except ProcessLookupError:
-                    continue  # it ended by itself
+        panes = self._panes(tokens)
+        shown = {token: pane.pid for token, pane in panes.items() if not pane.dead and pane.pid}
+        others = self._workers.find(set(tokens) - shown.keys())
+        for pid in (*shown.values(), *(process.pid for process in others.values())):
+            with suppress(ProcessLookupError):  # it ended by itself
+                os.kill(pid, signal.SIGTERM)
 
     def logs(self, token: str) -> Iterator[str]:
         pane = self._panes([token]).get(token)
@@ -119,14 +127,16 @@ class TmuxBackend:
         for pane in self._server.panes(session):
             match = _TOKEN.search(pane.command)
             if match and match.group(1) in wanted:
-                found.setdefault(match.group(1), pane)
+                before = found.get(match.group(1))
+                if before is None or before.dead:  # of an earlier sweep at the same place, say
+                    found[match.group(1)] = pane
         return found
 
 
-def _status(pane: Pane | None) -> JobStatus:
-    if pane is None:
-        return JobStatus(JobState.ABSENT)
-    return JobStatus(JobState.ENDED if pane.dead else JobState.RUNNING)
+def _status(alive: bool, pane: Pane | None) -> JobStatus:
+    if alive:
+        return JobStatus(JobState.RUNNING)
+    return JobStatus(JobState.ABSENT if pane is None else JobState.ENDED)
 
 
 def _own_window(session: str, job: JobSpec, name: str | None = None) -> str:

@@ -146,12 +146,18 @@ class TmuxServer:
         return bool(found) and os.path.realpath(found[0]) == os.path.realpath(socket)
 
     def session(self, folder: str) -> str | None:
-        """The id of the session that belongs to the sweep at `folder`; None without one."""
-        for line in self._listing("list-sessions", "-F", "#{session_id} #{@sweeper_folder}"):
-            session, _, owner = line.partition(" ")
-            if owner == _mark(folder):
+        """The id of the session that belongs to the sweep at `folder`, by this name or, where its
+        folder is mounted twice, by another; None without one."""
+        form = "#{session_id} #{@sweeper_folder} #{@sweeper_place}"
+        name, place = _mark(folder), _place(folder)
+        other = None
+        for line in self._listing("list-sessions", "-F", form):
+            session, owner, its_place = line.split(" ")
+            if owner == name:
                 return session
-        return None
+            if place and its_place == place:
+                other = session
+        return other
 
     def ensure_window(self, name: str, folder: str, title: str, argv: Sequence[str]) -> str:
         """See that a window of sweeper's own runs in the session of `folder`, which is made when
@@ -193,6 +199,7 @@ class TmuxServer:
         made = result.stdout.strip()
         # Marked before anything else: only a marked session is found again.
         self._run("set-option", "-t", made, "@sweeper_folder", _mark(folder))
+        self._run("set-option", "-t", made, "@sweeper_place", _place(folder))
         self._run("set-option", "-w", "-t", f"{made}:", "@sweeper_token", title)
         return made
 
@@ -239,6 +246,16 @@ def _mark(folder: str) -> str:
     """How a session is known to be a folder's: not by its path, of which tmux shows no more than
     its locale has characters for."""
     return hashlib.sha256(folder.encode()).hexdigest()
+
+
+def _place(folder: str) -> str:
+    """What the folder is, whatever path leads to it; empty where it is none of this machine's. With
+    its name: the number of one that was removed may be another's soon."""
+    try:
+        found = os.stat(folder)
+    except OSError:
+        return ""
+    return _mark(f"{found.st_dev}:{found.st_ino}:{os.path.basename(folder)}")
 
 
 def _whole(argument: str) -> str:

@@ -98,7 +98,7 @@ class LocalStore:
     """
 
     def __init__(self, root: str) -> None:
-        self.root = os.path.abspath(root)
+        self.root = os.path.realpath(root)  # one place has one name, whatever links lead there
         self._inode = 0
 
     def _full(self, path: str) -> str:

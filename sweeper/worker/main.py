@@ -5,6 +5,7 @@ in a process group of its own, which does not outlive it; keeps its output; beat
 it ended. Every run starts one of these, so it loads little: no third-party package, and of the
 standard library what it needs.
 
+Held from before the claim to the end of this process: a lock by which others see that it lives.
 Durable when: the claim before the recipe starts; the recipe's own files and the log before the
 outcome; the outcome before this process exits. Where the store is elsewhere, what is written lies
 in a spool on this machine first, and is in the store before the outcome.
@@ -26,6 +27,7 @@ from sweeper.states import Event
 from sweeper.store.documents import SCHEMA, encode, read_json, timestamp
 from sweeper.store.files import open_store
 from sweeper.store.layout import Layout
+from sweeper.store.presence import hold
 from sweeper.worker import machine, seeding
 from sweeper.worker.child import Child, spawn
 from sweeper.worker.claim import claim, newer_attempt, patiently
@@ -85,7 +87,11 @@ class Worker:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_stop)
         set_blocking(False)
-        job = patiently(lambda: read_json(self.store, self.layout.job(self.run, self.attempt)))
+        described = self.layout.job(self.run, self.attempt)
+        job = patiently(lambda: read_json(self.store, described))
+        path = self.store.local_path(described)
+        if path is not None:
+            hold(path)
         if not claim(self.store, self.layout, self.run, self.attempt, self.submitted):
             say(f"sweeper: attempt {self.attempt} of {job['name']} belongs to another worker")
             return 0

@@ -238,3 +238,12 @@ def test_runs_that_have_not_started_have_no_rollouts(tmp_path: Path, written: Mo
     sweep.run({}, 0, state="planned")
     sweep.save()
     assert Registry(str(tmp_path)).rollouts().empty
+
+
+def test_two_names_of_one_root_are_one(root: Path, tmp_path_factory: pytest.TempPathFactory):
+    """A run is not told twice because a link leads to where it lies."""
+    link = tmp_path_factory.mktemp("links") / "sweeps"
+    link.symlink_to(root)
+    registry = Registry(str(root), str(link), f"{link}/alpha/..")
+    assert registry.roots == (str(root),)
+    assert len(registry.runs("alpha")) == 4

@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -110,10 +110,18 @@ class Sweep:
     def layout(self) -> Layout:
         return Layout(NAME)
 
-    def start(self, verb: str = "launch", *, fork: bool = True, **changes: Any) -> Launching:
-        """Start a launcher; `changes` are to its spec."""
+    def start(
+        self,
+        verb: str = "launch",
+        *,
+        fork: bool = True,
+        through: Sequence[str] = (),
+        **changes: Any,
+    ) -> Launching:
+        """Start a launcher; `changes` are to its spec. `through`: the program, and its first
+        arguments, that executes it where it is not forked."""
         spec = {**self.spec, **changes}
-        launching = Launching(self._fork(verb, spec) if fork else self._exec(verb, spec))
+        launching = Launching(self._fork(verb, spec) if fork else self._exec(verb, spec, through))
         self.launched.append(launching)
         return launching
 
@@ -137,10 +145,10 @@ class Sweep:
         finally:
             os._exit(code)
 
-    def _exec(self, verb: str, spec: Mapping[str, Any]) -> int:
+    def _exec(self, verb: str, spec: Mapping[str, Any], through: Sequence[str]) -> int:
         path = self.folder / f"spec-{len(self.launched)}.json"
         path.write_text(json.dumps(spec))
-        command = [sys.executable, "-P", str(HERE / "entry.py"), verb, str(path)]
+        command = [*through, sys.executable, "-P", str(HERE / "entry.py"), verb, str(path)]
         with self.log.open("ab") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, env=self.environment)
         process.returncode = 0  # waited for by its pid

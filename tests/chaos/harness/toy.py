@@ -12,6 +12,7 @@ Standard library only, and quick to start: each step is a row in the ledger and 
     torn-N      write N bytes of the second step's metrics, and die by SIGKILL
     memory      take memory until there is none
     say-TEXT    print TEXT at the end
+    waits       go on to the end only when there is a file LEDGER.go
 """
 
 import json
@@ -38,6 +39,8 @@ def main(ledger: str, steps: str, seconds: str, mode: str, log_path: str) -> int
         if "silent" not in words:
             append(os.path.join(log_path, "metrics.jsonl"), line.encode())
         time.sleep(float(seconds) / int(steps))
+        while "waits" in words and not os.path.exists(f"{ledger}.go"):
+            time.sleep(0.02)
         if saves:
             record = {"name": f"{step:06d}", "step": step, "state_path": f"toy://{run}/{step}"}
             append(checkpoints, (json.dumps(record) + "\n").encode())

@@ -1,0 +1,105 @@
+"""The workers of one sweep that live on this machine, whoever started them, and under whatever name
+of the sweep's folder: what a backend asks before it says that there is no such job.
+
+A worker is known by its command line, which ends in `<folder> <token>`, and by what that folder is:
+a link, another mount or another working folder may give it another name. One that no process table
+of ours shows (it lives in another container) is known by the lock that it holds; see
+`sweeper.store.presence`.
+"""
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+
+import psutil
+
+from sweeper.errors import Unreachable
+from sweeper.store import presence
+from sweeper.store.layout import Layout
+
+__all__ = ["Workers"]
+
+_Identity = tuple[int, int]
+
+
+class Workers:
+    """Those of the sweep at `folder`, which may be an address elsewhere."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._known: dict[str, psutil.Process] = {}
+
+    def find(self, tokens: Iterable[str]) -> dict[str, psutil.Process]:
+        """Token -> the worker's process, of those that live and can be seen from here. Raises
+        `Unreachable` when the process table cannot be read."""
+        wanted = set(tokens)
+        self._known = {t: p for t, p in self._known.items() if t not in wanted or _lives(p)}
+        missing = wanted - self._known.keys()
+        if missing:
+            self._known |= self._look(missing)
+        return {token: self._known[token] for token in wanted & self._known.keys()}
+
+    def holding(self, tokens: Iterable[str]) -> set[str]:
+        """Those of the tokens whose worker lives, to be seen from here or not. Raises
+        `Unreachable`."""
+        wanted = set(tokens)
+        held = {token for token in wanted if presence.is_held(self._job(token))}
+        return held | self.find(wanted - held).keys()
+
+    def _job(self, token: str) -> str:
+        root, _, sweep = self._folder.rpartition("/")
+        run, _, attempt = token.rpartition("-a")
+        return os.path.join(root, Layout(sweep).job(run, int(attempt)))
+
+    def _look(self, wanted: set[str]) -> dict[str, psutil.Process]:
+        """Look through the process table."""
+        ours = _identity(self._folder)
+        found: dict[int, tuple[str, psutil.Process]] = {}
+        try:
+            for process in psutil.process_iter():
+                with suppress(psutil.Error):
+                    words = process.cmdline()
+                    if (
+                        len(words) > 2
+                        and words[-1] in wanted
+                        and self._is_ours(process.pid, words[-2], ours)
+                    ):
+                        found[process.pid] = words[-1], process
+        except OSError as error:
+            raise Unreachable(f"cannot read the process table: {error.strerror}") from error
+        workers: dict[str, psutil.Process] = {}
+        for token, process in found.values():
+            with suppress(psutil.Error):
+                # What a worker forks has its command line, and is not the job.
+                if process.ppid() not in found and _lives(process):
+                    workers[token] = process
+        return workers
+
+    def _is_ours(self, pid: int, folder: str, ours: _Identity | None) -> bool:
+        """Whether the folder that a process was told is the sweep's."""
+        if folder == self._folder:
+            return True
+        if ours is None or os.path.basename(folder) != os.path.basename(self._folder):
+            return False
+        # As the process sees it, then as we do; and its working folder, whatever that is called.
+        seen = (f"/proc/{pid}/root{folder}", folder, f"/proc/{pid}/cwd")
+        return any(_identity(path) == ours for path in seen)
+
+
+def _identity(path: str) -> _Identity | None:
+    """What a folder is, by whatever name; None where there is none."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _lives(process: psutil.Process) -> bool:
+    """psutil compares the start time too, so that a pid used again is not taken for ours."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.Error:
+        return True  # there, and not to be looked at

@@ -1,0 +1,54 @@
+"""That a worker lives, for whoever sees its folder: from before its claim to its end, however it
+ends, it holds a lock of the kernel's on its job's description. The lock is the file's, not its
+name's: by which path, mount, home, user or process namespace either side has come makes no
+difference. Where a disk has no locks, nothing is known by them.
+
+Standard library only, and little of it: the worker loads this for every job.
+"""
+
+import fcntl
+import os
+import time
+from contextlib import suppress
+
+__all__ = ["hold", "is_held"]
+
+_TRIES = 20
+_PAUSE = 0.05
+
+
+def hold(path: str) -> None:
+    """Hold the file at `path` until this process ends. Copies of a job hold it together. A program
+    that is executed from here, or a process whose descriptors are closed, holds nothing."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)  # stays open: closing it would let go
+    except OSError:
+        return
+    for _ in range(_TRIES):  # not for ever: who looks has it himself for an instant
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_PAUSE)
+            continue
+        except OSError:  # a disk without locks
+            os.close(descriptor)
+        return
+
+
+def is_held(path: str) -> bool:
+    """Whether some process that lives holds the file; False too where that cannot be known."""
+    for mode in (os.O_RDWR, os.O_RDONLY):  # a network disk wants to write where it locks
+        with suppress(OSError):
+            descriptor = os.open(path, mode)
+            break
+    else:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False

@@ -1,0 +1,91 @@
+"""One sweep under several names: a worker that is at work is found whatever path, link, mount, home
+or process namespace its launcher, or the next one, knows it by. Told by the ledger: while a worker
+lives there is no second attempt, however long it is silent."""
+
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from harness.real import NAME, Sweep, until
+
+from sweeper.states import Event
+from sweeper.store.documents import read_json
+from sweeper.store.sweeps import read_observations
+
+Sweeps = Callable[..., Sweep]
+
+NAMESPACES = {
+    "bind": ["--mount"],
+    "namespace": ["--mount", "--pid", "--fork", "--mount-proc", "--kill-child"],
+}
+
+
+@pytest.fixture
+def other_socket(tmux_socket: str) -> Iterator[str]:
+    """Another tmux server, gone afterwards."""
+    name = f"{tmux_socket}-b"
+    yield name
+    subprocess.run(["tmux", "-L", name, "kill-server"], capture_output=True, check=False)
+
+
+def _other_name(one: Sweep, way: str, socket: str) -> dict[str, Any]:
+    """What a second launcher is told, so that it knows the sweep by another name."""
+    other = one.folder.parent / f"{one.folder.name}-{way}"
+    if way == "home":
+        one.environment |= {"SWEEPER_HOME": str(other), "SWEEPER_TMUX_SOCKET": socket}
+        return {}
+    if way == "link":
+        other.symlink_to(one.folder)
+        return {"folder": str(other)}
+    if way == "dots":  # above what the link leads to, which is not what its name says
+        (one.folder / "below").mkdir()
+        other.symlink_to(one.folder / "below")
+        return {"folder": f"{other}/.."}
+    other.mkdir()
+    into = ["unshare", *NAMESPACES[way], "sh", "-c"]
+    into += ['mount --bind "$0" "$1" && shift && exec "$@"', str(one.folder), str(other)]
+    if subprocess.run([*into, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no mounts of one's own here: they take root")
+    return {"folder": str(other), "through": into, "fork": False}
+
+
+@pytest.mark.parametrize("backend", ["local", "tmux"])
+@pytest.mark.parametrize("way", ["link", "dots", "home", "bind", "namespace"])
+def test_a_worker_that_is_silent_is_found_by_another_name(
+    sweep: Sweeps, way: str, backend: str, other_socket: str
+) -> None:
+    """The launcher dies, the worker does not beat for longer than the lease, and another launcher
+    takes the sweep over under another name, or on another tmux server."""
+    spec: Any = {"worker": {"beat": 600}}
+    one = sweep(runs=1, lease=0.4, backend=backend, spec=spec, mode="waits")
+    first = one.start()
+    until(one.rows, why="nothing runs")
+    first.kill()
+    second = one.start(**_other_name(one, way, other_socket))
+    until(lambda: "stale" in _seen(one) or len(one.rows()) > 1, why="nobody misses it")
+    one.folder.joinpath("ledger.go").touch()
+    assert second.wait() == 0, one.log.read_text()
+    one.rest()
+    assert one.verdict(once=True).good
+
+
+def test_a_job_at_work_is_stopped_by_another_name(sweep: Sweeps, other_socket: str) -> None:
+    """From another tmux server, which has no window of it: its process is told, at once."""
+    spec: Any = {"worker": {"beat": 600}}
+    one = sweep(runs=1, backend="tmux", spec=spec, mode="waits")
+    first = one.start()
+    until(one.rows, why="nothing runs")
+    first.kill()
+    _other_name(one, "home", other_socket)
+    second = one.start()
+    (run,) = one.states()
+    one.store.create(one.layout.event(run, 1, Event.CANCEL), b"{}")
+    assert second.wait() == 3, one.log.read_text()
+    ended = read_json(one.store, one.layout.event(run, 1, Event.CANCELLED))
+    assert ended["signal"] == "SIGTERM"  # the worker's own word
+
+
+def _seen(one: Sweep) -> list[str]:
+    """What launchers have observed last."""
+    return list(read_observations(one.store, NAME)["observed"].values())
