@@ -11,8 +11,9 @@ from analysis.axes import Axis
 from analysis.behaviour import BINS, Behaviour, CellBehaviour
 from analysis.cells import Ranking
 from analysis.edges import by_ratios, ordered
-from analysis.figures import MUTED, PALETTE, layout, plain, rounded, tones
+from analysis.figures import MUTED, PALETTE, tones
 from analysis.findings import cell_text
+from analysis.layouts import layout, marks, on_scale, plain, rounded
 from analysis.settings import level
 from analysis.tradeoffs import Tradeoff
 
@@ -40,10 +41,7 @@ def axis_figure(axis: Axis, metric: str, *, log: bool) -> dict[str, Any]:
     if spaced:
         found["xaxis"].update({"type": "log" if axis.log else "linear"})
         found["xaxis"].update({"tickvals": x, "ticktext": [plain(e.value) for e in axis.levels]})
-    found["yaxis"]["type"] = "log" if log else "linear"
-    found["yaxis"].pop("dtick", None)
-    if log and max(ends) > 3 * min(ends):  # of a narrower range plotly chooses the ticks well
-        found["yaxis"]["dtick"] = found["meta"]["dtick"]
+    on_scale(found, "log" if log else "linear")
     found["margin"] = {"l": 48, "r": 16, "t": 12, "b": 40}
     found["meta"]["log"] = False
     trace = {
@@ -201,7 +199,7 @@ def tradeoff_figure(found: Tradeoff, ranking: Ranking, metric: str) -> dict[str,
     laid["xaxis"]["rangemode"] = "normal"
     laid["meta"]["log"] = False
     if min(found.x) > 0 and max(found.x) / min(found.x) > 30:
-        laid["xaxis"]["type"] = "log"
+        laid["xaxis"].update({"type": "log", **marks(min(found.x), max(found.x))})
     return {"data": traces, "layout": laid}
 
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from analysis import words
-from analysis.figures import PALETTE, layout, plain, rounded
+from analysis.figures import PALETTE
 from analysis.inference import Estimate, contrast, paired
+from analysis.layouts import layout, plain, rounded
 from analysis.statistics import Scale, Summary, against_best, choose_scale, summarise
 from sweeper.errors import UsageError
 

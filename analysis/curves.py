@@ -1,6 +1,7 @@
 """Curves as a screen can show them: seeds aligned, thinned without losing a spike. Pure."""
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from analysis.series import Floats, Series
 
-__all__ = ["POINTS", "Band", "band", "thin", "thin_rows"]
+__all__ = ["POINTS", "Band", "band", "smooth", "thin", "thin_rows"]
 
 POINTS = 240
 """Points drawn a curve. A plot is some 900 pixels wide, and a bucket of steps keeps two."""
@@ -58,6 +59,27 @@ def _at_once(runs: Sequence[Series]) -> NDArray[np.float64] | None:
         return None
     table = np.stack([points.values for points in runs])
     return table if np.isfinite(table).all() else None
+
+
+def smooth(points: Series, window: float) -> Series:
+    """A curve as a moving mean of its finite values over `window` steps. Toward its ends the window
+    is as narrow as the way to the end, so that a curve ends where it ended."""
+    finite = np.isfinite(points.values)
+    steps, values = points.steps[finite], points.values[finite]
+    if not len(steps) or not window > 0:
+        return points
+    half: Floats = np.minimum(window / 2, np.minimum(steps - steps[0], steps[-1] - steps))
+    first: NDArray[np.intp] = np.searchsorted(steps, steps - half, "left")
+    after: NDArray[np.intp] = np.searchsorted(steps, steps + half, "right")
+    with np.errstate(over="ignore", invalid="ignore"):
+        middle = float(values.mean())  # near it sums are exact
+        middle = middle if math.isfinite(middle) else 0.0
+        sums = np.concatenate(([0.0], np.cumsum(values - middle)))
+        means: Floats = (sums[after] - sums[first]) / (after - first) + middle
+    alone = (after - first == 1) | ~np.isfinite(means)
+    found = points.values.copy()
+    found[finite] = np.where(alone, values, means)
+    return points._replace(values=found)
 
 
 def thin(values: Floats, points: int = POINTS) -> NDArray[np.intp]:

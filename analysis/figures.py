@@ -5,7 +5,7 @@ Each trace has `meta`: `cell` (its position in the ranking), `tone` (an index in
 for the muted colour) and `role` ("run", "band", "mean", "end" or "best"), by which the page picks
 colours for a light or a dark screen and switches cells on and off. The lines of a cell's runs are
 one trace with gaps, `meta.runs` says whose they are; `meta.x` has what may stand below a curve
-instead of the step.
+instead of the step, `meta.smooth` the values as a moving mean, where that changes anything.
 """
 
 import math
@@ -13,15 +13,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from analysis.cells import Cell, Ranking
-from analysis.curves import POINTS, Band, band, thin, thin_rows
+from analysis.curves import POINTS, Band, band, smooth, thin, thin_rows
 from analysis.findings import cell_text
 from analysis.frames import RunData
+from analysis.layouts import integers, layout, on_scale, plain, rounded
 from analysis.series import Floats, Series
 
-__all__ = ["COLOURED", "MUTED", "PALETTE", "curves", "layout", "plain", "rounded", "tones"]
+__all__ = ["COLOURED", "MUTED", "PALETTE", "curves", "tones"]
 
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#b58900", "#56b4e9", "#882255", "#5c6bc0")
 """Okabe and Ito's colours (jfly.uni-koeln.de/color), yellow darkened for a white page, filled up
@@ -29,12 +29,12 @@ from Paul Tol's muted set; told apart with the common colour-vision deficiencies
 
 MUTED = "#8a8f98"
 COLOURED = len(PALETTE)
-_DIGITS = 5
-_POWERS = 10.0 ** np.arange(309)
 _BUDGET = 40_000
 """Points of all thin lines of a figure together: with a thousand runs each is a hair."""
 _MEANS = 16_000
 """Likewise of all means."""
+SMOOTHED = 0.05
+"""The share of a figure's steps over which "smoothed" takes means."""
 _MANY = 300
 """With more runs only the metric and the training curve show single runs."""
 
@@ -63,7 +63,9 @@ def curves(
     drawn = sum(key in run.curves for cell in ranking.cells for run in cell.runs)
     points = min(POINTS, max(40, _BUDGET // max(drawn, 1)))
     means = min(POINTS, max(40, _MEANS // max(len(ranking.cells), 1)))
-    pen = _Pen(key, points, means, single=main or drawn <= _MANY, clocks=main)
+    window = SMOOTHED * _reach(ranking.cells, key)
+    single = main or drawn <= _MANY
+    pen = _Pen(key, points, means, window, single=single, clocks=main)
     # The best is drawn last, on top.
     for position, cell in reversed(list(enumerate(ranking.cells))):
         meta = {"cell": position, "tone": colours[cell.name]}
@@ -75,16 +77,17 @@ def curves(
     found = layout("step", low=low, high=high)
     found["meta"]["clocks"] = clocks
     if even:
-        found["yaxis"] = {**found["yaxis"], "type": "linear"}
-        found["yaxis"].pop("dtick", None)
+        on_scale(found, "linear")
     return {"data": traces, "layout": found}
 
 
 class _Pen:
     """Draws the curves of one key."""
 
-    def __init__(self, key: str, points: int, means: int, *, single: bool, clocks: bool) -> None:
-        self.key, self.points, self.means = key, points, means
+    def __init__(
+        self, key: str, points: int, means: int, window: float, *, single: bool, clocks: bool
+    ) -> None:
+        self.key, self.points, self.means, self.window = key, points, means, window
         self.single, self.clocks = single, clocks
 
     def cell(self, cell: Cell, meta: dict[str, Any]) -> list[dict[str, Any]]:
@@ -98,9 +101,12 @@ class _Pen:
             found = None
         traces: list[dict[str, Any]] = []
         kept = np.empty(0, dtype=np.intp)
+        even: Band | None = None
         if found is not None:
             kept = thin(found.mean, self.means)
-            traces.append(_band_trace(found, kept, colour, meta))
+            # The band and the mean of smoothed runs, so that no run leaves its own band.
+            even = band([self._smooth(run.curves[self.key]) for run in whole])
+            traces.append(_band_trace(found, even, kept, colour, meta))
         if self.single or found is None:
             strong = found is None  # without a mean the runs' own lines are the strong ones
             for state in (True, False):
@@ -108,8 +114,11 @@ class _Pen:
                 traces += self._runs(own, colour, meta, strong=strong, dotted=not state)
         traces += [t for run in drawn for t in _cross(run, self.key, colour, meta)]
         if found is not None:
-            traces.append(self._mean(found, kept, whole, cell, colour, meta))
+            traces.append(self._mean(found, even, kept, whole, cell, colour, meta))
         return traces
+
+    def _smooth(self, points: Series) -> Series:
+        return smooth(points, self.window)
 
     def _clocks(self, runs: Sequence[RunData], at: Sequence[Any]) -> dict[str, Floats]:
         """For each clock that all `runs` have its mean at positions of their series."""
@@ -157,6 +166,8 @@ class _Pen:
             ]
             for run, at in shown
         ]
+        y = rounded(_joined([points.values[at] for points, at in own]))
+        even = rounded(_joined([self._smooth(points).values[at] for points, at in own]))
         line: dict[str, Any] = {"width": 2 if strong else 1, "color": colour}
         if dotted:
             line["dash"] = "dot"
@@ -165,8 +176,8 @@ class _Pen:
                 "type": "scatter",
                 "mode": "lines+markers" if max(len(at) for _, at in shown) == 1 else "lines",
                 "name": owners[0][0] if len(owners) == 1 else "runs",
-                "x": _steps(_joined([points.steps[at] for points, at in own])),
-                "y": rounded(_joined([points.values[at] for points, at in own])),
+                "x": integers(_joined([points.steps[at] for points, at in own])),
+                "y": y,
                 "line": line,
                 "opacity": 0.95 if strong else 0.4,
                 "hovertemplate": "%{x}: %{y}",
@@ -174,7 +185,8 @@ class _Pen:
                     **meta,
                     "role": "run",
                     "runs": owners,
-                    "x": {name: _steps(clocks[name]) for name in sorted(clocks)},
+                    "x": {name: integers(clocks[name]) for name in sorted(clocks)},
+                    **_smoothed(y, even),
                 },
             }
         ]
@@ -182,6 +194,7 @@ class _Pen:
     def _mean(
         self,
         found: Band,
+        even: Band | None,
         kept: Any,
         runs: Sequence[RunData],
         cell: Cell,
@@ -190,17 +203,24 @@ class _Pen:
     ) -> dict[str, Any]:
         width = 3 if meta["cell"] == 0 else 2 if meta["tone"] >= 0 else 1.2
         clocks = self._clocks(runs, [own[kept] for own in found.at])
+        y = rounded(found.mean[kept])
+        smoother = {} if even is None else _smoothed(y, rounded(even.mean[kept]))
         return {
             "type": "scatter",
             "mode": "lines+markers" if len(kept) <= 12 else "lines",
             "name": f"{plain(cell_text(cell))} (mean of {len(runs)})",
-            "x": _steps(found.steps[kept]),
-            "y": rounded(found.mean[kept]),
+            "x": integers(found.steps[kept]),
+            "y": y,
             "line": {"width": width, "color": colour},
             "opacity": 1 if meta["tone"] >= 0 else 0.55,
             "marker": {"size": 5},
             "hovertemplate": "%{x}: %{y}",
-            "meta": {**meta, "role": "mean", "x": {k: _steps(v) for k, v in clocks.items()}},
+            "meta": {
+                **meta,
+                "role": "mean",
+                "x": {k: integers(v) for k, v in clocks.items()},
+                **smoother,
+            },
         }
 
 
@@ -228,50 +248,28 @@ def _kept_of(points: Series, limit: int) -> Any:
     return np.arange(len(points.values)) if len(at) == len(finite) else finite[at]
 
 
-def rounded(values: Floats | Sequence[float]) -> list[float | None]:
-    """As many digits as a plot can show; None for what is not finite (the largest floats round to
-    infinity). A whole number over a power of ten is the float that is nearest to the decimal, and
-    so is written with few digits."""
-    own = np.asarray(values, dtype=float)
-    size = np.abs(own)
-    plain = (size > 0) & (size < np.inf)
-    places = _DIGITS - 1 - np.floor(np.log10(np.where(plain, size, 1.0))).astype(np.intp)
-    power = _POWERS[np.minimum(np.abs(places), 308)]
-    with np.errstate(all="ignore"):
-        found = np.where(places < 0, np.rint(own / power) * power, np.rint(own * power) / power)
-    return _without(found, ~np.isfinite(found))
+def _smoothed(values: list[float | None], even: list[float | None]) -> dict[str, Any]:
+    return {} if values == even else {"smooth": even}
 
 
-def _without(values: NDArray[Any], gaps: NDArray[np.bool_]) -> list[Any]:
-    """As a list, with None in the gaps."""
-    found: list[Any] = values.tolist()
-    for at in np.flatnonzero(gaps).tolist():
-        found[at] = None
-    return found
-
-
-def _steps(values: Floats) -> list[float | None]:
-    """As integers if they are all that, else rounded; None for NaN."""
-    gaps = np.isnan(values)
-    known = np.where(gaps, 0.0, values)
-    if (np.rint(known) == known).all() and (np.abs(known) < 2**53).all():
-        return _without(known.astype(np.int64), gaps)
-    return rounded(values)
-
-
-def _band_trace(found: Band, kept: Any, colour: str, meta: dict[str, Any]) -> dict[str, Any]:
-    steps = _steps(found.steps[kept])
+def _band_trace(
+    found: Band, even: Band, kept: Any, colour: str, meta: dict[str, Any]
+) -> dict[str, Any]:
+    steps = integers(found.steps[kept])
+    outline, smoother = (
+        rounded(own.high[kept]) + rounded(own.low[kept][::-1]) for own in (found, even)
+    )
     return {
         "type": "scatter",
         "mode": "lines",
         "x": steps + steps[::-1],
-        "y": rounded(found.high[kept]) + rounded(found.low[kept][::-1]),
+        "y": outline,
         "fill": "toself",
         "fillcolor": colour,
         "opacity": 0.14,
         "line": {"width": 0, "color": colour},
         "hoverinfo": "skip",
-        "meta": {**meta, "role": "band"},
+        "meta": {**meta, "role": "band", **_smoothed(outline, smoother)},
     }
 
 
@@ -286,13 +284,21 @@ def _cross(run: RunData, key: str, colour: str, meta: dict[str, Any]) -> list[di
             "type": "scatter",
             "mode": "markers",
             "name": f"{plain(run.name)} (diverged after this)",
-            "x": _steps(finite.steps[-1:]),
+            "x": integers(finite.steps[-1:]),
             "y": rounded(finite.values[-1:]),
             "marker": {"symbol": "x", "size": 9, "color": colour},
             "hovertemplate": "%{x}: %{y}",
             "meta": {**meta, "role": "end"},
         }
     ]
+
+
+def _reach(cells: Sequence[Cell], key: str) -> float:
+    """From the first step of any run to the last."""
+    ends = [
+        run.curves[key].steps[[0, -1]] for cell in cells for run in cell.runs if run.curves.get(key)
+    ]
+    return float(np.max(ends) - np.min(ends)) if ends else 0.0
 
 
 def _extent(cells: Sequence[Cell], key: str) -> tuple[float, float]:
@@ -304,42 +310,3 @@ def _extent(cells: Sequence[Cell], key: str) -> tuple[float, float]:
         if len(values):
             low, high = min(low, float(values.min())), max(high, float(values.max()))
     return (low, high) if low <= high else (0.0, 0.0)
-
-
-def layout(
-    x_title: str, *, low: float = 0.0, high: float = 0.0, height: int = 420, y_title: str = ""
-) -> dict[str, Any]:
-    """What all figures have in common; `low` and `high` are the ends of the values."""
-    # Positive values over more than one and a half orders of magnitude read better on a log axis.
-    log = low > 0 and high / low > 30
-    # 1, 2 and 5 of each decade, or the powers of ten: all nine digits stand on each other.
-    dtick = "D2" if low > 0 and high / low < 1e3 else 1
-    axis = {"automargin": True, "zeroline": False, "showline": False, "ticks": ""}
-    y: dict[str, Any] = {**axis, **({"type": "log", "dtick": dtick} if log else {"type": "linear"})}
-    y |= {"exponentformat": "e", "minexponent": 5}  # a KL of 2e-9 is nobody's 2n
-    if y_title:
-        y["title"] = {"text": plain(y_title), "standoff": 8}
-    return {
-        "autosize": True,
-        "height": height,
-        "margin": {"l": 48, "r": 12, "t": 30, "b": 44},
-        "showlegend": False,
-        "hovermode": "closest",
-        "dragmode": "zoom",
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "xaxis": {
-            **axis,
-            "title": {"text": plain(x_title), "standoff": 10},
-            "rangemode": "tozero",
-            "type": "linear",
-        },
-        "yaxis": y,
-        "hoverlabel": {"namelength": -1, "align": "left"},
-        "meta": {"log": low > 0, "dtick": dtick, "clocks": []},
-    }
-
-
-def plain(text: str) -> str:
-    """Text for plotly, which reads a little HTML in titles and names."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

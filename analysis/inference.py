@@ -1,12 +1,12 @@
-"""Comparisons beyond the one that names the best. Pure; everything that scipy has is scipy's."""
+"""Comparisons beyond the one that names the best. Pure."""
 
-import importlib
 import math
-import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+
+from analysis.distributions import range_tail, student_quantile, student_tail
 
 __all__ = [
     "Estimate",
@@ -22,6 +22,9 @@ __all__ = [
 
 CONFIDENCE = 0.95
 
+_NORMAL = 1.959963984540054
+"""So many standard deviations to either side hold `CONFIDENCE` of a normal distribution."""
+
 
 class Estimate(NamedTuple):
     """A difference with its standard error, degrees of freedom, two-sided 95 % Student t interval
@@ -33,11 +36,6 @@ class Estimate(NamedTuple):
     low: float | None = None
     high: float | None = None
     p: float | None = None
-
-
-def _stats() -> Any:
-    """scipy.stats, which has no types and takes a while to load."""
-    return importlib.import_module("scipy.stats")
 
 
 def contrast(groups: Sequence[Sequence[float]], weights: Sequence[float]) -> Estimate:
@@ -59,10 +57,10 @@ def contrast(groups: Sequence[Sequence[float]], weights: Sequence[float]) -> Est
 
 
 def _student(value: float, error: float, df: float) -> Estimate:
-    student = _stats().t
-    low, high = student.interval(CONFIDENCE, df, loc=value, scale=error)
-    p = 2 * student.sf(abs(value) / error, df)
-    return Estimate(value, error, df, float(low), float(high), float(p))
+    reach = student_quantile((1 + CONFIDENCE) / 2, df) * error
+    return Estimate(
+        value, error, df, value - reach, value + reach, float(student_tail(value / error, df))
+    )
 
 
 def paired(own: Mapping[int, float], other: Mapping[int, float]) -> Estimate | None:
@@ -85,24 +83,24 @@ def paired_with(
             if min(differences) != max(differences):  # so there are two or more
                 alike.setdefault(shared, []).append(name)
     for shared, names in alike.items():
-        table = [[cells[name][seed] for seed in shared] for name in names]
-        with warnings.catch_warnings():
-            # Of values that differ in their last digit only.
-            warnings.simplefilter("ignore", RuntimeWarning)
-            test = _stats().ttest_rel(table, [[other[seed] for seed in shared]], axis=1)
-            bounds = test.confidence_interval(CONFIDENCE)
-        errors = np.std(np.subtract(table, [other[seed] for seed in shared]), axis=1, ddof=1)
-        rows = (errors / len(shared) ** 0.5, bounds.low, bounds.high, test.pvalue)
+        table = np.array([[cells[name][seed] - other[seed] for seed in shared] for name in names])
+        n, means = len(shared), np.mean(table, axis=1)
+        errors = np.std(table, axis=1, ddof=1) / n**0.5
+        reach = student_quantile((1 + CONFIDENCE) / 2, n - 1) * errors
+        rows = (errors, means - reach, means + reach, student_tail(means / errors, n - 1))
         for name, row in zip(names, np.transpose(rows).tolist(), strict=True):
             error, low, high, p = row
-            found[name] = Estimate(found[name].value, error, len(shared) - 1.0, low, high, p)
+            found[name] = Estimate(found[name].value, error, n - 1.0, low, high, p)
     return found
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:
     """Wilson's 95 % interval of a proportion (JASA 22, 1927, 209-212)."""
-    found = _stats().binomtest(successes, trials).proportion_ci(CONFIDENCE, method="wilson")
-    return float(found.low), float(found.high)
+    share, square = successes / trials, _NORMAL**2 / trials
+    middle = (share + square / 2) / (1 + square)
+    reach = _NORMAL * math.sqrt(share * (1 - share) / trials + square / 4 / trials) / (1 + square)
+    low = 0.0 if successes == 0 else middle - reach
+    return low, 1.0 if successes == trials else middle + reach
 
 
 def holm(values: Sequence[float]) -> list[float]:
@@ -156,7 +154,6 @@ def seeds_to_part(difference: float, sds: tuple[float, float], family: int) -> i
     `family` cells and with these standard deviations, if `difference` is the true one: the least
     of some round numbers for which it exceeds the Games-Howell threshold by 0.84 standard errors.
     None when 100 are not enough."""
-    tail = _stats().studentized_range.sf
     unit = max(abs(difference), *sds)
     if difference == 0 or not math.isfinite(unit):
         return None
@@ -170,7 +167,7 @@ def seeds_to_part(difference: float, sds: tuple[float, float], family: int) -> i
         seeds = _SEEDS[middle]
         df = (seeds - 1) * pooled**2 / (sds[0] ** 4 + sds[1] ** 4)
         excess = abs(difference) / math.sqrt(pooled / seeds) - 0.8416
-        if excess > 0 and float(tail(excess * 2**0.5, family, df)) <= 1 - CONFIDENCE:
+        if excess > 0 and range_tail(excess * 2**0.5, family, df) <= 1 - CONFIDENCE:
             high = middle
         else:
             low = middle + 1

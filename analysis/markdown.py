@@ -1,12 +1,11 @@
 """The report as Markdown with PNGs beside it, for where there is no browser."""
 
-import importlib.util
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from analysis import words
 from analysis.findings import cell_text, method, short_name
-from analysis.gallery import gallery
+from analysis.gallery import Panel
 from analysis.page import commands, provenance
 from analysis.pictures import cells_picture, picture
 from analysis.stability import RULE
@@ -20,11 +19,8 @@ _CURVES, _FIGURES = 3, 10
 _LATER = ("trend", "interaction", "no_effect", "waiting", "undeclared", "retired", "unreadable")
 
 
-def write(study: Study) -> dict[str, bytes]:
-    """`report.md` and its pictures, by name. Without matplotlib there are none."""
-    if importlib.util.find_spec("matplotlib") is None:
-        text = "\n".join(_lines(study, {})) + "\n\nPictures need matplotlib.\n"
-        return {"report.md": text.encode("utf-8", "replace")}
+def write(study: Study, panels: Sequence[Panel]) -> dict[str, bytes]:
+    """`report.md` and its pictures, by name."""
     pictures: dict[str, bytes] = {}
     shown: dict[str, list[tuple[str, str]]] = {}
     metric = study.data.metric.name if study.data.metric is not None else ""
@@ -33,7 +29,7 @@ def write(study: Study) -> dict[str, bytes]:
         pictures["cells.png"] = found
         shown["cells"] = [("The cells", "cells.png")]
     count: dict[str, int] = {}
-    for panel in gallery(study):
+    for panel in panels:
         number = count[panel.section] = count.get(panel.section, 0) + 1
         if number <= (_CURVES if panel.section == "curves" else _FIGURES):
             name = f"{panel.section}-{number}.png"

@@ -10,7 +10,9 @@ times as large.
 import base64
 import functools
 import hashlib
+import importlib.util
 import json
+import os
 import shlex
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +38,7 @@ from analysis.tables import (
     rate_rows,
     run_rows,
 )
+from sweeper.errors import EnvironmentFailure
 
 __all__ = ["commands", "provenance", "render"]
 
@@ -146,7 +149,12 @@ def _asset(name: str) -> str:
 @functools.cache
 def _plotly() -> tuple[str, str]:
     """plotly's own script, packed, and the hash by which the page's policy lets it run."""
-    text = resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text("utf-8")
+    spec = importlib.util.find_spec("plotly")  # where it is: loading it takes longer than the page
+    if spec is None or spec.origin is None:
+        raise EnvironmentFailure("plotly is not installed: pip install plotly")
+    path = os.path.join(os.path.dirname(spec.origin), "package_data", "plotly.min.js")
+    with open(path, encoding="utf-8", newline="") as file:
+        text = file.read()
     # A browser reads every line ending as one "\n" before it computes the script's hash.
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     return _packed(text.encode()), _hash(text)

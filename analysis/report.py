@@ -109,7 +109,7 @@ def analyze(
         if pictures:
             from analysis.markdown import write
 
-            files |= write(found)
+            files |= write(found, panels)
     written = {
         name: sources[0].write(name, content)
         if out is None

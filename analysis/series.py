@@ -1,19 +1,16 @@
 """What one key of one run recorded, as arrays. Pure."""
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
-from sweeper.metrics import as_float
 
 __all__ = [
     "EMPTY",
     "Floats",
     "Series",
     "best",
-    "floats",
     "last",
     "smoothed",
 ]
@@ -44,19 +41,6 @@ class Series(NamedTuple):
 
 _NO = np.empty(0)
 EMPTY = Series(_NO, _NO, np.empty(0, dtype=np.intp))
-
-
-def floats(values: NDArray[Any], *, nan: bool = False) -> tuple[Floats, NDArray[np.bool_]]:
-    """A column as floats, and where it has a number at all; NaN counts as one with `nan`. Of a
-    column of objects booleans, texts and nested values are none, integers beyond any float are
-    infinite."""
-    if values.dtype != object:
-        found = values.astype(float, copy=False)
-        return found, np.ones(len(found), dtype=bool) if nan else ~np.isnan(found)
-    numbers = [as_float(value) for value in values]
-    there = np.array([number is not None for number in numbers], dtype=bool)
-    found = np.array([math.nan if number is None else number for number in numbers], dtype=float)
-    return found, there if nan else there & ~np.isnan(found)
 
 
 def last(points: Series) -> tuple[float, float] | None:

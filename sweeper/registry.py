@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from sweeper.records.following import Follower
     from sweeper.records.tabulating import Tabulator
+    from sweeper.tables.frames import Part
 
 __all__ = ["RUN_COLUMNS", "RecordedRun", "Registry", "Sweep", "save"]
 
@@ -295,6 +296,10 @@ class Registry:
         parts = self._tables().metrics(resolved, keys)
         first = ["step", *(key for key in keys or () if key != "step")]
         return numbers_frame(parts, first, metric_column, whole=["step"])
+
+    def columns(self, runs: Any = None, keys: Sequence[str] | None = None) -> "list[Part]":
+        """The same without pandas: of each run the rows, as columns of numbers."""
+        return self._tables().metrics(self._resolve(runs), keys)
 
     def follow(self, runs: Any = None) -> "Follower":
         """What these runs record from now on; see `Follower.poll`."""

@@ -136,16 +136,6 @@ const figures = async (embedded, runs) => {
     }
   }
 
-  const moving = (values) => {
-    const reach = Math.max(1, Math.round(values.length / 40));
-    return values.map((value, at) => {
-      if (value === null) return null;
-      let sum = 0, count = 0;
-      for (let i = at; i >= Math.max(0, at - reach) && values[i] !== null; i--) { sum += values[i]; count++; }
-      for (let i = at + 1; i <= Math.min(values.length - 1, at + reach) && values[i] !== null; i++) { sum += values[i]; count++; }
-      return sum / count;
-    });
-  };
   const theme = () => (dark.matches && !printing ? embedded.dark : embedded.light);
   const tone = (trace, colours) => colours.tones[trace.meta.tone < 0 ? colours.tones.length - 1 : trace.meta.tone];
   const curve = (trace) => ["run", "mean", "band", "end"].includes(trace.meta.role);
@@ -159,7 +149,7 @@ const figures = async (embedded, runs) => {
     if (curve(trace)) {
       if (clock !== "step" && trace.meta.x?.[clock]) copy.x = trace.meta.x[clock];
       else if (clock !== "step" && (trace.meta.role === "band" || trace.meta.role === "end")) copy.visible = false;
-      if (smooth && trace.meta.role !== "band" && trace.y.length > 8) copy.y = moving(trace.y);
+      if (smooth && trace.meta.smooth) copy.y = trace.meta.smooth;
     }
     return copy;
   };
@@ -186,6 +176,29 @@ const figures = async (embedded, runs) => {
     if (printing) Object.assign(layout, PAPER, { height: Math.min(300, layout.height) });
     return Plotly.react(charts[index], traces, layout, config);
   };
+  // The marks that the report came with are those of the whole range: closer, there are others.
+  const marks = (low, high) => {
+    const found = [];
+    for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += 1) {
+      for (let digit = 1; digit < 10; digit += 1) found.push(Number(`${digit}e${power}`));
+    }
+    const inside = found.filter((value) => value >= low && value <= high);
+    if (inside.length > 2) return { tickvals: inside, ticktext: inside.map((value) => String(value)) };
+    const size = 10 ** Math.floor(Math.log10((high - low) / 4));
+    const step = [1, 2, 5, 10].map((digit) => digit * size).find((one) => (high - low) / one <= 7);
+    const values = Array.from({ length: 8 }, (_, at) => Number(((Math.ceil(low / step) + at) * step).toPrecision(12)));
+    const kept = values.filter((value) => value <= high);
+    return { tickvals: kept, ticktext: kept.map((value) => String(value)) };
+  };
+  const zoomed = (index, event) => {
+    const yaxis = charts[index].layout.yaxis;
+    if (yaxis.type !== "log" || !Object.keys(event).some((key) => key.startsWith("yaxis.") && !key.includes("tick"))) return;
+    const { tickvals, ticktext } = shown[index].layout.meta.ticks;
+    const [low, high] = yaxis.range.map((end) => 10 ** end);
+    const enough = tickvals.filter((value) => value >= low && value <= high).length > 3;
+    const chosen = enough ? { tickvals, ticktext } : marks(low, high);
+    Plotly.relayout(charts[index], { "yaxis.tickvals": chosen.tickvals, "yaxis.ticktext": chosen.ticktext });
+  };
   const drawAll = () => Promise.all(charts.map((_, index) => draw(index)));
 
   charts.forEach((chart, index) => {
@@ -197,8 +210,8 @@ const figures = async (embedded, runs) => {
     scale.hidden = !shown[index].layout.meta.log;
     buttons.forEach((button) => button.addEventListener("click", () => {
       const type = button.dataset.scale;
-      const dtick = type === "log" ? shown[index].layout.meta.dtick : undefined;
-      const yaxis = { ...layouts[index].yaxis, type, dtick };
+      const { tickvals, ticktext, ...bare } = layouts[index].yaxis;
+      const yaxis = { ...bare, type, ...(type === "log" ? shown[index].layout.meta.ticks : {}) };
       layouts[index] = { ...layouts[index], yaxis };
       mark();
       draw(index);
@@ -242,12 +255,13 @@ const figures = async (embedded, runs) => {
     });
   }
   await drawAll();
-  for (const chart of charts) {
+  charts.forEach((chart, index) => {
+    chart.on("plotly_relayout", (event) => zoomed(index, event));
     chart.on("plotly_click", (event) => {
       const run = runs.get(event.points[0]?.customdata);
       if (run) show(run);
     });
-  }
+  });
   document.documentElement.classList.add("drawn");
 };
 start();

@@ -44,7 +44,10 @@ import analysis
 analysis.analyze(sys.argv[1], "bench", out=sys.argv[2], pictures=sys.argv[3] == "pictures")
 """
 
+FLOOR = "import numpy"
+
 TITLES = {
+    "floor": "`import numpy`, and nothing else",
     "plain": "pandas and plotly, `write_html`",
     "first": "`report.html` and `report.json`",
     "again": "again, metrics cached",
@@ -144,6 +147,7 @@ def main() -> None:
         os.sync()  # or the first to read it waits for the disk
         plain, out = root / "plain.html", root / "out"
         taken: dict[str, list[tuple[float, float]]] = {
+            "floor": [],
             "plain": [],
             "first": [],
             "again": [],
@@ -152,6 +156,7 @@ def main() -> None:
         for number in range(given.rounds):
             cache = root / f"cache-{number}"  # empty: nothing was read before
             report = (str(root), str(out))
+            taken["floor"].append(seconds(cache, FLOOR))
             taken["plain"].append(seconds(cache, PLAIN, str(root / "bench"), str(plain)))
             taken["first"].append(seconds(cache, OURS, *report, "none"))
             taken["again"].append(seconds(cache, OURS, *report, "none"))
@@ -166,7 +171,7 @@ def main() -> None:
     print("|---|---|---|---|")
     for name, title in TITLES.items():
         size = f"{sizes[name] / 1e6:.1f}" if name in sizes else ""
-        print(f"| {title} | {middle[name][0]:.1f} | {middle[name][1]:.1f} | {size} |")
+        print(f"| {title} | {middle[name][0]:.2f} | {middle[name][1]:.2f} | {size} |")
     faster = [plain / ours for plain, ours in zip(middle["plain"], middle["first"], strict=True)]
     print(
         f"\nours, first time: {faster[0]:.1f} times as fast ({faster[1]:.1f} by the processor), ",

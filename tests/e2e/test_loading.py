@@ -63,6 +63,17 @@ def test_importing_analysis_is_light() -> None:
     assert not loaded & {"pandas", "plotly", "scipy", "numpy", "jinja2"}
 
 
+def test_a_report_needs_no_library_that_loads_for_long(tmp_path: Path, written: ModuleType) -> None:
+    written.grid_of_means(tmp_path, {(1e-4, 8): 0.9, (1e-3, 8): 0.2, (1e-2, 8): 1.1})
+    code = (
+        "import analysis, sys; report = analysis.analyze(sys.argv[1], 'demo')\n"
+        "assert 'cells.png' in report.files\n"
+        "heavy = {'pandas', 'pyarrow', 'duckdb', 'plotly', 'matplotlib', 'scipy.stats', 'fsspec'}\n"
+        "print(*heavy & set(sys.modules))\n"
+    )
+    assert _run(code, str(tmp_path)) == []
+
+
 def test_records_need_no_pandas(tmp_path: Path, written: ModuleType) -> None:
     sweep = written.Written(tmp_path, "alpha")
     sweep.run({"lr": 1}, 0, [{"step": 0, "test/nll": 1.0}])

@@ -56,6 +56,13 @@ def test_the_curves_are_drawn_without_a_word_on_the_console(
     # Three cells: their runs, their means and their bands in each of two plots.
     lines = re.findall(r'class="js-line"[^>]*d="M[^"]+L', document)
     assert len(lines) >= 12
+    # A logarithmic axis is marked with whole numbers, not with digits that want a power of ten.
+    marks = [
+        [float(text) for text in re.findall(r'class="ytick"><text[^>]*>([^<]*)<', chart)]
+        for chart in document.split('data-figure="')[1:]
+    ]
+    decades = [own for own in marks if own and max(own) > 5 * min(own) > 0]
+    assert decades and all(own == sorted(set(own)) for own in marks)
     ours = "#4ba6dd" if scheme == 0 else "#0072b2"
     red, green, blue = (int(ours[i : i + 2], 16) for i in (1, 3, 5))
     assert f"stroke: rgb({red}, {green}, {blue})" in document
@@ -134,10 +141,15 @@ setTimeout(() => {
   toggle.click();
   said.push(toggle.getAttribute("aria-pressed"));
   curves.querySelector("[data-scale=log]").click();
+  document.getElementById("smooth").click();
   said.push(curves.querySelector("[data-scale=log]").getAttribute("aria-pressed"));
   setTimeout(() => {
     said.push(chart.data.filter((trace) => trace.visible).length);
     said.push(chart.layout.yaxis.type);
+    const training = curves.querySelectorAll(".chart")[1].data;
+    const role = (name) => training.find((trace) => trace.meta.role === name);
+    const changed = (name) => role(name).y === role(name).meta.smooth;
+    said.push(["run", "band", "mean"].every(changed));
     document.title = said.join(" | ");
   }, 1500);
 }, 2500);
@@ -149,7 +161,7 @@ def test_clicks_sort_the_table_and_switch_the_curves(page: Path, tmp_path: Path)
     # By rank; by mean upwards and downwards; one run is left; one of three cells (of three traces
     # each: runs, band, mean) is off.
     upwards, downwards = "1e-3 1e-4 0.01", "0.01 1e-4 1e-3"
-    assert said == [upwards, upwards, downwards, "1", "false", "true", "6", "log"]
+    assert said == [upwards, upwards, downwards, "1", "false", "true", "6", "log", "true"]
 
 
 PAPER = """

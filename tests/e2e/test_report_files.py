@@ -27,7 +27,6 @@ def sweeper(*arguments: str | Path) -> str:
 
 @pytest.mark.parametrize("sweep", ["truth", "hostile", "hostile-rl"])
 def test_markdown_with_pictures_beside_it(tmp_path: Path, written: ModuleType, sweep: str):
-    pytest.importorskip("matplotlib")
     make = {"truth": written.truth, "hostile": written.hostile}.get(sweep, written.hostile_rollouts)
     make(tmp_path)
     first = analysis.analyze(str(tmp_path), sweep, out=tmp_path / "1")

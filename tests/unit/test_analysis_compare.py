@@ -13,7 +13,6 @@ from scipy import stats
 
 import analysis
 from analysis.markdown import escape, fenced
-from analysis.pictures import _safe
 from sweeper.errors import NotFound, UsageError
 from sweeper.registry import Registry
 
@@ -127,7 +126,3 @@ def test_markdown_shows_text_as_it_is(text: str, expected: str):
 
 def test_a_fence_is_longer_than_what_is_in_it():
     assert fenced("a\n````\nb", "yaml") == "`````yaml\na\n````\nb\n`````"
-
-
-def test_matplotlib_reads_no_mathematics():
-    assert _safe("$x$") == "\\$x\\$" and _safe("a\\b") == "a\\b"

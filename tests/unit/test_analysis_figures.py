@@ -4,9 +4,14 @@ import math
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
+import pytest
+
 from analysis.cells import rank
+from analysis.curves import smooth
 from analysis.figures import curves
 from analysis.frames import load
+from analysis.series import Series
 from sweeper.registry import Registry
 
 
@@ -40,3 +45,34 @@ def test_values_near_the_largest_float_are_drawn_or_left_out(tmp_path: Path, wri
     sweep.save()
     figure = curves(rank(load(Registry(str(tmp_path)), "demo", None, None)), "test/nll")
     assert figure is not None and figure["data"][0]["y"] == [1.0, None, 2.0]
+
+
+def test_smoothed_is_one_window_for_runs_mean_and_band(tmp_path: Path, written: ModuleType):
+    sweep = written.Written(tmp_path)
+    for seed in range(3):
+        sweep.run({}, seed, written.curve(0.2 + seed / 100, steps=200, every=1, noise=0.3))
+    sweep.save()
+    figure = curves(rank(load(Registry(str(tmp_path)), "demo", None, None)), "test/nll")
+    assert figure is not None
+    drawn = {trace["meta"]["role"]: trace for trace in figure["data"]}
+    even = {role: trace["meta"]["smooth"] for role, trace in drawn.items()}
+    count = len(drawn["mean"]["x"])
+    high, low = even["band"][:count], even["band"][count:][::-1]
+    runs = [even["run"][i * (count + 1) : i * (count + 1) + count] for i in range(3)]
+    for run in runs:
+        assert all(a <= value <= b for a, value, b in zip(low, run, high, strict=True))
+    means = np.mean(runs, axis=0)
+    assert even["mean"] == pytest.approx(means.tolist(), rel=1e-3)
+    # Much of the noise is gone, and the ends are where they were.
+    raw = drawn["run"]["y"][:count]
+    assert np.std(np.diff(runs[0])) < 0.3 * np.std(np.diff(raw))
+    assert (runs[0][0], runs[0][-1]) == (raw[0], raw[-1])
+
+
+def test_a_window_is_of_steps_and_gaps_stay_gaps():
+    steps, values = np.array([0.0, 1, 2, 3, 10]), np.array([4.0, math.nan, 0.0, 8.0, 2.0])
+    found = smooth(Series(steps, values, np.arange(5)), 4.0)
+    assert found.values[2] == pytest.approx(4.0)  # 0, 2 and 3: nothing else is within two steps
+    assert math.isnan(found.values[1]) and found.values[[0, 4]].tolist() == [4.0, 2.0]
+    huge = Series(steps, np.array([1.7e308, -1.7e308, 1.7e308, 1.7e308, 1.7e308]), np.arange(5))
+    assert np.isfinite(smooth(huge, 4.0).values).all()

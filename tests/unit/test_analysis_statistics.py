@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from analysis.distributions import range_quantile, range_tail, student_quantile, student_tail
 from analysis.statistics import against_best, choose_scale, comparable, summarise
 
 
@@ -152,3 +153,22 @@ def test_enormous_values_have_the_figures_of_small_ones():
     many = {cell: [v * 1e308 for v in values] for cell, values in few.items()}
     assert against_best(many, "a")["b"].p == pytest.approx(against_best(few, "a")["b"].p)
     assert summarise([-1.7e308, 1.7e308]).mean == 0.0
+
+
+@pytest.mark.parametrize("df", [1.0, 1.3, 2.0, 3.7, 20.0, 400.0])
+@pytest.mark.parametrize("means", [2, 6, 35])
+def test_the_studentized_range_is_scipys(means: int, df: float):
+    for statistic in (0.01, 1.0, 3.5, 9.0, 40.0):
+        expected = float(stats.studentized_range.sf(statistic, means, df))
+        assert range_tail(statistic, means, df) == pytest.approx(expected, abs=1e-9)
+    assert range_tail(range_quantile(0.95, means, df), means, df) == pytest.approx(0.05, abs=1e-9)
+
+
+def test_students_distribution_is_scipys():
+    for df in (1.0, 2.5, 40.0):
+        assert student_quantile(0.975, df) == pytest.approx(
+            float(stats.t.ppf(0.975, df)), rel=1e-12
+        )
+        for statistic in (0.0, -2.2, 30.0):
+            expected = 2 * float(stats.t.sf(abs(statistic), df))
+            assert student_tail(statistic, df) == pytest.approx(expected, rel=1e-12)

@@ -1,0 +1,99 @@
+"""What all figures of a report have in common: layouts as plain dicts for plotly, and numbers as
+short as a plot can show them. Pure."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.series import Floats
+from analysis.ticks import log_ticks, tick_text
+
+__all__ = ["integers", "layout", "marks", "on_scale", "plain", "rounded"]
+
+_DIGITS = 5
+_POWERS = 10.0 ** np.arange(309)
+
+
+def rounded(values: Floats | Sequence[float]) -> list[float | None]:
+    """As many digits as a plot can show; None for what is not finite (the largest floats round to
+    infinity). A whole number over a power of ten is the float that is nearest to the decimal, and
+    so is written with few digits."""
+    own = np.asarray(values, dtype=float)
+    size = np.abs(own)
+    plain = (size > 0) & (size < np.inf)
+    places = _DIGITS - 1 - np.floor(np.log10(np.where(plain, size, 1.0))).astype(np.intp)
+    power = _POWERS[np.minimum(np.abs(places), 308)]
+    with np.errstate(all="ignore"):
+        found = np.where(places < 0, np.rint(own / power) * power, np.rint(own * power) / power)
+    return _without(found, ~np.isfinite(found))
+
+
+def _without(values: NDArray[Any], gaps: NDArray[np.bool_]) -> list[Any]:
+    """As a list, with None in the gaps."""
+    found: list[Any] = values.tolist()
+    for at in np.flatnonzero(gaps).tolist():
+        found[at] = None
+    return found
+
+
+def integers(values: Floats) -> list[float | None]:
+    """As integers if they are all that, else rounded; None for NaN."""
+    gaps = np.isnan(values)
+    known = np.where(gaps, 0.0, values)
+    if (np.rint(known) == known).all() and (np.abs(known) < 2**53).all():
+        return _without(known.astype(np.int64), gaps)
+    return rounded(values)
+
+
+def layout(
+    x_title: str, *, low: float = 0.0, high: float = 0.0, height: int = 420, y_title: str = ""
+) -> dict[str, Any]:
+    """What all figures have in common; `low` and `high` are the ends of the values."""
+    # Positive values over more than one and a half orders of magnitude read better on a log axis.
+    log = low > 0 and high / low > 30
+    axis = {"automargin": True, "zeroline": False, "showline": False, "ticks": ""}
+    y: dict[str, Any] = {**axis, "type": "linear"}
+    y |= {"exponentformat": "e", "minexponent": 5}  # a KL of 2e-9 is nobody's 2n
+    if y_title:
+        y["title"] = {"text": plain(y_title), "standoff": 8}
+    found: dict[str, Any] = {
+        "autosize": True,
+        "height": height,
+        "margin": {"l": 48, "r": 12, "t": 30, "b": 44},
+        "showlegend": False,
+        "hovermode": "closest",
+        "dragmode": "zoom",
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "xaxis": {
+            **axis,
+            "title": {"text": plain(x_title), "standoff": 10},
+            "rangemode": "tozero",
+            "type": "linear",
+        },
+        "yaxis": y,
+        "hoverlabel": {"namelength": -1, "align": "left"},
+        "meta": {"log": low > 0, "ticks": marks(low, high), "clocks": []},
+    }
+    if log:
+        on_scale(found, "log")
+    return found
+
+
+def marks(low: float, high: float) -> dict[str, Any]:
+    """The marks of a logarithmic axis: plotly's own have no decimals."""
+    values = log_ticks(low, high)
+    return {"tickvals": values, "ticktext": [tick_text(value) for value in values]}
+
+
+def on_scale(layout: dict[str, Any], scale: str) -> None:
+    """Make the axis of a layout's values "linear" or "log"."""
+    bare = {k: v for k, v in layout["yaxis"].items() if k not in ("tickvals", "ticktext")}
+    layout["yaxis"] = {**bare, "type": scale, **(layout["meta"]["ticks"] if scale == "log" else {})}
+
+
+def plain(text: str) -> str:
+    """Text for plotly, which reads a little HTML in titles and names."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,0 +1,52 @@
+"""Where an axis is marked, and with which text. Pure.
+
+On a logarithmic axis plotly writes 2 both for 0.2 and for 20: whoever reads a value off a curve has
+to count decades. So these marks are ours.
+"""
+
+import itertools
+import math
+
+__all__ = ["linear_ticks", "log_ticks", "tick_text"]
+
+_DIGITS = ((1,), (1, 3), (1, 2, 5), (1, 2, 3, 5, 7), (1, 2, 3, 4, 5, 6, 7, 8, 9))
+_FEWEST, _MOST = 5, 9
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Round values between two positive ones, for a logarithmic axis: powers of ten, between them
+    others where these are few."""
+    if not (0 < low <= high < math.inf):
+        return []
+    bottom, top = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    stride = max(1, -(-(top - bottom) // _MOST))
+    powers = range(-(-bottom // stride) * stride, top + 1, stride)
+    found: list[float] = []
+    for digits in _DIGITS if stride == 1 else _DIGITS[:1]:
+        both = itertools.product(powers, digits)
+        found = [value for power, d in both if low <= (value := float(f"{d}e{power}")) <= high]
+        if len(found) >= _FEWEST:
+            return found
+    return found if stride > 1 or len(found) > 2 else linear_ticks(low, high)
+
+
+def linear_ticks(low: float, high: float, most: int = 7) -> list[float]:
+    """Multiples of 1, 2 or 5 times a power of ten between two values, at most so many."""
+    span = high - low
+    if not (0 < span < math.inf):
+        return [low] if math.isfinite(low) else []
+    power = math.floor(math.log10(span / most))
+    steps = (float(f"{digit}e{power + more}") for more in (0, 1) for digit in (1, 2, 5))
+    step = next(step for step in steps if step > 0 and span / step <= most)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [float(f"{n * step:.12g}") for n in range(first, last + 1)]
+
+
+def tick_text(value: float) -> str:
+    """A mark as one reads it: `0.02`, `500`, `1e-5`, `2e6`."""
+    if value == 0:
+        return "0"
+    if 1e-4 < abs(value) < 1e5 or not math.isfinite(value):
+        return f"{value:.10g}"
+    mantissa, _, power = f"{value:.6e}".partition("e")
+    return f"{mantissa.rstrip('0').rstrip('.')}e{int(power)}"
