@@ -6,7 +6,16 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-__all__ = ["duration", "harmless", "in_colour", "number", "print_json", "print_table", "warn"]
+__all__ = [
+    "duration",
+    "harmless",
+    "in_colour",
+    "number",
+    "print_json",
+    "print_table",
+    "shortened",
+    "warn",
+]
 
 # What a terminal takes for an order: CSI, OSC and the like to their end, then shorter ones.
 _ORDER = re.compile(
@@ -99,6 +108,11 @@ def harmless(text: str) -> str:
     if "\x1b" in text:
         text = _ORDER.sub("", text)
     return _CONTROL.sub(lambda found: repr(found.group())[1:-1], text)
+
+
+def shortened(text: str, most: int) -> str:
+    """The beginning of a text that is longer than `most` characters."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def duration(seconds: float | None) -> str:

@@ -3,14 +3,13 @@
 import re
 from typing import Any, NamedTuple
 
-__all__ = ["FIRST", "Breaker", "Failure", "failure_of", "last_line", "normalised"]
+__all__ = ["FIRST", "Breaker", "Failure", "failure_of", "normalised"]
 
 FIRST = 3
 """How many runs have to fail alike, with none that ended otherwise before."""
 
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-f]{12,}\b|\d+(?:[.,:]\d+)*(?:e[+-]?\d+)?")
 _PATH = re.compile(r"(?:[A-Za-z]+:/)?(?:/[^\s/'\":,;()<>]+)+/?")
-_SHOWN = 200
 
 
 class Failure(NamedTuple):
@@ -60,18 +59,7 @@ def normalised(line: str) -> str:
     return _NUMBER.sub("#", _PATH.sub("/", line)).strip()
 
 
-def last_line(data: bytes) -> str:
-    """The last line of a log's end that says anything, for people; what W&B says when a program
-    ends only where there is nothing else."""
-    other = ""
-    for line in reversed(data.decode("utf-8", "replace").splitlines()):
-        text = "".join(char for char in line if char.isprintable()).strip()
-        if text and not text.startswith("wandb:"):
-            return text[:_SHOWN]
-        other = other or text
-    return other[:_SHOWN]
-
-
 def failure_of(outcome: dict[str, Any], line: str) -> Failure:
-    """From the outcome of a failed attempt and the last line that it printed."""
-    return Failure(outcome.get("reason"), outcome.get("code"), line or outcome.get("detail") or "")
+    """From the outcome of a failed attempt, which mostly says why, and the last line that it
+    printed."""
+    return Failure(outcome.get("reason"), outcome.get("code"), outcome.get("detail") or line)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from sweeper.cause import cause
 from sweeper.errors import NotFound, StoreError
-from sweeper.launcher.breaker import Failure, failure_of, last_line
+from sweeper.launcher.breaker import Failure, failure_of
 from sweeper.launcher.pacing import backoff
 from sweeper.states import Event, RunState, State
 from sweeper.store.files import Store
@@ -88,9 +89,10 @@ class Ends:
             self._ends[run] = end._replace(due=self._clock())
 
     def failure(self, run: str) -> Failure:
-        """Why a run failed, with the last line that it printed."""
+        """Why a run failed, by its outcome, else by what it printed last."""
         end = self._ends[run]
-        line = last_line(self._tail(self._layout.log(run, end.state.attempt)))
+        log = self._layout.log(run, end.state.attempt)
+        line = "" if end.outcome.get("detail") else cause(self._tail(log))
         return failure_of(dict(end.outcome), line)
 
     def _passed(self, outcome: Mapping[str, Any], delay: float) -> float:

@@ -18,9 +18,9 @@ from contextlib import suppress
 from typing import IO, Any, NamedTuple
 
 from sweeper.alarms.records import Alarm
+from sweeper.cause import last_line
 from sweeper.errors import AlreadyExists, SweeperError
 from sweeper.launcher.board import Board
-from sweeper.launcher.breaker import last_line
 from sweeper.provenance.redaction import Redactor, secret_values
 from sweeper.recipe.reference import render_command
 from sweeper.states import OPEN

@@ -24,7 +24,7 @@ def show(arguments: Namespace) -> int:
         return print_json({"schema": 1, **document})
     record = document["run"]
     print(f"{run.sweep}/{run.name}  {run.id}  {record['state']}", end="")
-    print(f" ({record['reason']})" if record["reason"] else "")
+    print(f" ({run.explained})" if run.explained else "")
     print(f"{run.path}")
     if document["wandb"]:
         print(document["wandb"])

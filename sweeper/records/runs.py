@@ -157,6 +157,12 @@ class RecordedRun(ABC):
         return self.outcome.get("reason")
 
     @property
+    def explained(self) -> str | None:
+        """The reason and, of a failure, what is known of its cause: `error: ValueError: no`."""
+        detail = self.outcome.get("detail") if self.state is State.FAILED else None
+        return ": ".join(filter(None, (self.reason, detail))) or None
+
+    @property
     def times(self) -> dict[str, Any]:
         """`started` of the first attempt and `ended` of the deciding one (UTC, ISO 8601), and
         `wall_s`, the seconds that the attempts with an outcome took together; None if unknown."""

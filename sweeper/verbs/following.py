@@ -246,7 +246,7 @@ def _say(run: "RecordedRun", observed: dict[str, str]) -> Said:
     return {
         "state": run.state.value,
         "attempts": run.attempts,
-        "reason": run.outcome.get("reason") if ended else None,
+        "reason": run.explained if ended else None,
         "observed": observed.get(run.id),
     }
 

@@ -10,7 +10,7 @@ from sweeper.errors import UsageError
 from sweeper.records.selecting import pick
 from sweeper.registry import Registry
 from sweeper.store.files import default_root
-from sweeper.terminal import duration, harmless, print_json, print_table
+from sweeper.terminal import duration, harmless, print_json, print_table, shortened
 
 if TYPE_CHECKING:
     from sweeper.alarms import Alarm
@@ -30,6 +30,8 @@ __all__ = [
 ]
 
 _SHOWN = 50
+_REASON = 80
+"""Characters of the reason for which a run failed, in a table."""
 NOBODY = "no launcher is at work: nothing more is started"
 
 
@@ -79,7 +81,10 @@ def print_status(sweep: "Sweep", arguments: Namespace, most: int = _SHOWN) -> No
     runs = pick(active(sweep), (), arguments.state, arguments.where)
     alarms = read_alarms(sweep, runs)
     if arguments.json:
-        records = [run.record() | {"observed": observed.get(run.id)} for run in runs]
+        records = [
+            run.record() | {"observed": observed.get(run.id), "detail": run.outcome.get("detail")}
+            for run in runs
+        ]
         told = [alarm.document() for alarm in alarms]
         print_json({"schema": 1, "sweep": sweep.name, **seen, "runs": records, "alarms": told})
         return
@@ -95,7 +100,8 @@ def print_status(sweep: "Sweep", arguments: Namespace, most: int = _SHOWN) -> No
         steps = [row["step"] for row in run.history.rows if row.get("step") is not None]
         spent = duration(_seconds(record))
         row = (run.name, state, run.attempts, max(steps, default=None), spent)
-        rows.append((*row, *((record["value"],) if metric else ()), record["reason"] or ""))
+        why = shortened(run.explained or "", _REASON)
+        rows.append((*row, *((record["value"],) if metric else ()), why))
     print_table(
         ["run", "state", "attempts", "step", "time", *([metric] if metric else []), "reason"], rows
     )

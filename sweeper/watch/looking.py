@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from sweeper.alarms.records import Alarm as Recorded
 from sweeper.alarms.records import read as read_alarms
+from sweeper.cause import cause
 from sweeper.errors import NotFound, StoreError
-from sweeper.launcher.breaker import last_line
 from sweeper.records.following import Follower
 from sweeper.records.runs import Sweep, SweepRun
 from sweeper.states import OPEN, RunState, State
@@ -264,19 +264,19 @@ class Looker:
             if state is not None and state.event is not None:
                 budget -= 2 if state.state is State.FAILED else 1
                 try:
-                    self._bodies[run] = read_outcome(self._store, self._name, run, state)
+                    body = self._bodies[run] = read_outcome(self._store, self._name, run, state)
                     if state.state is State.FAILED:
-                        self._bodies[run]["said"] = self._said(run)
+                        body["said"] = body.get("detail") or self._said(run)
                 except (StoreError, OSError):
                     self._unread[run] = None
 
     def _said(self, run: str) -> str:
-        """The last line that a run has printed."""
+        """Why a run failed, by what it printed last."""
         try:
             tail = self.run(run).log_tail(limit=_SAID_BYTES)
         except NotFound:
             return ""
-        return last_line("\n".join(tail).encode())
+        return cause("\n".join(tail).encode())
 
     # From what is known to what is shown
 

@@ -1,16 +1,17 @@
 """How an attempt ended: its event, and the reason. Pure but for the counter of memory kills.
 
-Reasons of `failed`: `error` (the recipe's own exit code), `killed` (by a signal that was not ours),
-`oom` (by the kernel, for memory), `timeout`, `incomplete` (exit 0 without its final checkpoint),
-`start` (it could not be started), `quota` (it failed because the service refused it more). Of
-`preempted`: `terminated`, `superseded` by a newer attempt. Of `cancelled`: `cancelled` on request,
-`interrupted` at the keyboard.
+Reasons of `failed`: `error` (the recipe's own exit code; the detail is its exception, or what it
+printed last), `killed` (by a signal that was not ours), `oom` (by the kernel, for memory),
+`timeout`, `incomplete` (exit 0 without its final checkpoint), `start` (it could not be started),
+`quota` (it failed because the service refused it more). Of `preempted`: `terminated`, `superseded`
+by a newer attempt. Of `cancelled`: `cancelled` on request, `interrupted` at the keyboard.
 """
 
 import os
 import signal
 from typing import Any, NamedTuple
 
+from sweeper.cause import cause
 from sweeper.states import Event
 from sweeper.worker.pauses import is_quota_error
 
@@ -87,10 +88,11 @@ def _failed(ending: Ending) -> dict[str, Any]:
         return _outcome(Event.FAILED, code, "oom", "killed by the kernel: out of memory")
     if code is not None and code < 0:
         return _outcome(Event.FAILED, code, "killed")
-    detail = None
+    details = [cause(ending.tail)]
     if ending.memory_kills:  # a process of the recipe's perhaps, or another run's
-        detail = "meanwhile the kernel killed a process of this cgroup: out of memory"
-    return _outcome(Event.FAILED, code, "quota" if is_quota_error(ending.tail) else "error", detail)
+        details.append("meanwhile the kernel killed a process of this cgroup: out of memory")
+    reason = "quota" if is_quota_error(ending.tail) else "error"
+    return _outcome(Event.FAILED, code, reason, "; ".join(filter(None, details)) or None)
 
 
 def _outcome(

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 # A module may import from ranks below its own. Packages stand for all that is in them.
 RANKS = [
-    {"errors", "command", "states", "thresholds", "tracking"},
+    {"cause", "errors", "command", "states", "thresholds", "tracking"},
     {"where", "metrics", "engine", "grid", "recipe", "store"},
     {"provenance", "terminal", "backends", "tables"},
     {"planner", "worker", "records", "alarms"},

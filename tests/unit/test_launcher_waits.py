@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sweeper.errors import NotFound, StoreError
-from sweeper.launcher.breaker import Breaker, Failure, last_line, normalised
+from sweeper.launcher.breaker import Breaker, Failure, normalised
 from sweeper.launcher.pacing import QUOTA_TRIES, Pace, backoff
 from sweeper.states import OPEN, Event, State, fold
 from sweeper.store.documents import encode
@@ -265,8 +265,6 @@ def test_what_differs_from_run_to_run_makes_no_difference() -> None:
     two = "ValueError: /tmp/b/runs/77ab9c12.2/x.json: step 3 (0x55aa) took 12 s"
     assert normalised(one) == normalised(two)
     assert normalised(one) != normalised("KeyError: 17")
-    assert last_line(b"a\nlast one \x1b[0m\n\n  \n") == "last one [0m"
-    assert last_line(b"") == ""
     breaker = Breaker()
     assert breaker.tripped(3) is None
     breaker.see("a", Failure("error", 1, one))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from sweeper.cause import cause, last_line
 from sweeper.errors import NotFound
-from sweeper.launcher.breaker import last_line
 from sweeper.reading.colours import BASIC, MANY, assign
 from sweeper.reading.logs import logs, text_of
 from sweeper.records.logs import Tail, files_of
@@ -228,10 +228,23 @@ def test_no_lines_are_not_nothing(printing: Printing, capsys: pytest.CaptureFixt
     assert "nothing that fits" in capsys.readouterr().err
 
 
+def test_the_cause_is_what_ends_the_last_traceback() -> None:
+    trace = b"Traceback (most recent call last):\n  File 'x', line 1, in <module>\n    f()\n"
+    told = (
+        trace + b"torch.OutOfMemoryError: CUDA out of memory\nwandb: syncing\nsaving what is left\n"
+    )
+    assert cause(told) == "torch.OutOfMemoryError: CUDA out of memory"
+    both = trace + b"KeyError: 'a'\n\nDuring handling of this:\n\n" + trace + b"SystemError\n"
+    assert cause(both) == "SystemError"
+    assert cause(b"step 1\nError: no such file\n") == "Error: no such file"
+    assert cause(trace) == "f()"  # cut off
+
+
 def test_the_last_line_is_not_what_wandb_says() -> None:
     said = b"wandb: Synced 5 files\nwandb: Find logs at: /x\n"
     assert last_line(b"ValueError: bad\n" + said) == "ValueError: bad"
     assert last_line(said) == "wandb: Find logs at: /x"
+    assert last_line(b"a\nlast one \x1b[0m\n\n  \n") == "last one [0m"
     assert last_line(b"") == ""
 
 
