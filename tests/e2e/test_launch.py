@@ -51,6 +51,7 @@ def test_failures_are_told(shell: Shell) -> None:
     status = shell.run("status", "toys", code=3)
     assert "error" in status
     assert "RuntimeError: the toy was told to fail" in shell.run("logs", "toys/lr=0.1,seed=0")
+    assert "error: RuntimeError: the toy was told to fail" in shell.run("status", "toys", code=3)
     said = shell.run("launch", "grid.yaml", "fail=true", "--wait", code=3)
     assert {attempt for _, attempt, _ in shell.executed()} == {"1"}  # left alone
     again = "6 failed: `sweeper logs toys --state failed` shows what they printed, `sweeper retry"

@@ -203,12 +203,15 @@ def test_new_attempts_and_new_runs_are_followed(sweeper: Sweeper) -> None:
 @pytest.mark.parametrize("backend", ["local", "tmux"])
 def test_a_run_that_never_began_has_what_its_backend_kept(sweeper: Sweeper, backend: str) -> None:
     sweeper.grid("echo never", backend, 2)
-    text = (sweeper.folder / "grid.yaml").read_text().replace("[sh,", "[/no/such/program,")
+    program = sweeper.folder / "broken"
+    program.write_text("#!/no/such/interpreter\n")
+    program.chmod(0o755)
+    text = (sweeper.folder / "grid.yaml").read_text().replace("[sh,", f"[{program},")
     (sweeper.folder / "grid.yaml").write_text(text)
     sweeper.run("launch", "grid.yaml", "--wait", code=3)
     for follow in ((), ("-f",)):
         said = sweeper.run("logs", "many", *follow)
-        assert said.count("cannot start the recipe: /no/such/program") == 2, said
+        assert said.count(f"cannot start the recipe: {program}") == 2, said
         assert "Pane is dead" not in said
 
 
