@@ -1,6 +1,7 @@
 """The engine's requests over HTTP, as the SDK of `tinker` 0.38 makes them."""
 
 import asyncio
+import contextlib
 import json
 import math
 import time
@@ -128,9 +129,14 @@ async def _body(request: Request) -> Body:
     return body  # pyright: ignore[reportUnknownVariableType]  # a JSON object has string keys
 
 
-def _posted(function: Callable[[Body], Body]) -> Handler:
+def _posted(service: Service, function: Callable[[Body], Body]) -> Handler:
     async def handler(request: Request) -> Response:
-        return _json(function(await _body(request)))
+        body = await _body(request)
+        try:
+            return _json(function(body))
+        except Exception as error:
+            service.refuse(body, str(error))
+            raise
 
     return handler
 
@@ -244,8 +250,16 @@ def _expire(service: Service) -> Handler:
     return handler
 
 
-def _missing(request: Request, _error: Exception) -> Response:
-    return _json({"detail": f"this engine has no {request.method} {request.url.path}"}, 404)
+def _missing(service: Service) -> Callable[[Request, Exception], Awaitable[Response]]:
+    """What an address or a method that is not there answers; a number in the request is freed."""
+
+    async def missing(request: Request, _error: Exception) -> Response:
+        message = f"this engine has no {request.method} {request.url.path}"
+        with contextlib.suppress(ValueError, RequestError):  # a body that is none of the SDK's
+            service.refuse(await _body(request), message)
+        return _json({"detail": message}, 404)
+
+    return missing
 
 
 def _too_large(_request: Request, error: Exception) -> Response:
@@ -269,7 +283,7 @@ def build(
     answers to no other name of its host."""
     rehearsal = _Rehearsal(service)
     posted: dict[str, Handler] = {
-        name: _posted(function)
+        name: _posted(service, function)
         for name, function in {
             "create_session": service.create_session,
             "session_heartbeat": service.heartbeat,
@@ -301,5 +315,7 @@ def build(
     handlers += [(m, path, _listed(service, function)) for m, path, function in listing.ROUTES]
     guard = rehearsal.guard
     routes = [Route(PREFIX + path, guard(path, h), methods=[m]) for m, path, h in handlers]
-    inner = Starlette(routes=routes, exception_handlers={404: _missing, 413: _too_large})
+    missing = _missing(service)
+    handled = {404: missing, 405: missing, 413: _too_large}
+    inner = Starlette(routes=routes, exception_handlers=handled)
     return Front(inner, token, None if address is None else local_names(address))

@@ -122,6 +122,7 @@ class Lane:
         self.limit = 1 if ordered else 1_000_000
         self.next = 1
         self.early: list[tuple[int, int, _Job]] = []
+        self.early_since = 0.0  # when it began to wait for the number that is next
         self.queue: collections.deque[_Job] = collections.deque()
         self.running = 0
         self.listed = False
@@ -160,11 +161,32 @@ class Scheduler:
                 lane.queue.append(job)
             else:
                 heapq.heappush(lane.early, (sequence, next(self._tie), job))
-                while lane.early and lane.early[0][0] <= lane.next:
-                    number, _, due = heapq.heappop(lane.early)
-                    lane.next = max(lane.next, number + 1)
-                    lane.queue.append(due)
+                if len(lane.early) == 1 or sequence <= lane.next:
+                    lane.early_since = time.monotonic()
+                self._due(lane)
             self._list(lane)
+
+    @staticmethod
+    def _due(lane: Lane) -> None:
+        while lane.early and lane.early[0][0] <= lane.next:
+            number, _, due = heapq.heappop(lane.early)
+            lane.next = max(lane.next, number + 1)
+            lane.queue.append(due)
+
+    def pass_over(self, lane: Lane, seconds: float) -> None:
+        """Give up on a number that requests have waited for so long: they fail, and the next one
+        is the one after them. A client that lost a request for good would wait for ever."""
+        with self._condition:
+            if not lane.early or time.monotonic() - lane.early_since < seconds:
+                return
+            missing = lane.next
+            lane.next = 1 + max(number for number, _, _ in lane.early)
+            waiting = [job for _, _, job in lane.early]
+            lane.early.clear()
+        for job in waiting:
+            if job.future.set_running_or_notify_cancel():
+                message = f"request {missing} of this training client, which goes before, never came"
+                job.future.set_result(failure(message, "user"))
 
     def close(self, lane: Lane) -> None:
         """Fail what waits in a lane and refuse what comes; what runs ends by itself."""

@@ -5,6 +5,7 @@ training client is queued whatever is wrong with it and fails in its turn: the S
 requests, and one that never came would hold up all that follow.
 """
 
+import contextlib
 import logging
 import threading
 import time
@@ -16,11 +17,11 @@ from typing import Any
 from sweeper.engine import optimizer, wire, work
 from sweeper.engine.admission import Admission
 from sweeper.engine.checkpoints import Vault, parse
-from sweeper.engine.errors import Busy, RequestError
+from sweeper.engine.errors import Busy, RequestError, Unknown
 from sweeper.engine.limits import Limits
 from sweeper.engine.meter import Meter
 from sweeper.engine.models import Models
-from sweeper.engine.scheduler import Lane, Promises, Reply, Scheduler
+from sweeper.engine.scheduler import Lane, Promises, Reply, Scheduler, failure
 from sweeper.engine.state import Adapter, Registry, Run, Sampler, Session
 
 __all__ = ["Body", "Service"]
@@ -33,6 +34,8 @@ _UNSUPPORTED = ("target_prompt_logprobs", "prompt_alt_tokens_k", "topk_sample_lo
 # A client says that it lives every 10 s. One that was killed does not end its session, and would
 # keep another out of its seat until the session is swept.
 _SEAT_SECONDS = 35.0
+# The SDK tries for 5 minutes to send a request, and then goes on with the next number.
+_MISSING_SECONDS = 600.0
 
 
 def _owner(name: str, kind: str) -> str:
@@ -76,10 +79,22 @@ class Service:
         run, sequence = self._run(body["model_id"]), body.get("seq_id")
         return self._queue_for(run, sequence, lambda: job(run))
 
-    def _queue_for(self, run: Run, sequence: int | None, job: Callable[[], Reply]) -> Body:
+    def _queue_for(self, run: Run, sequence: Any, job: Callable[[], Reply]) -> Body:
+        if sequence is not None and not isinstance(sequence, int):
+            raise RequestError(f"seq_id is {sequence!r}; it must be a whole number")
         label = uuid.uuid4().hex if sequence is None else sequence
         name = self._promise(f"{run.id}:{label}", run.lane, job, sequence)
         return {"request_id": name, "model_id": run.id}
+
+    def refuse(self, body: Body, message: str) -> None:
+        """Let a request that was turned away have its number's turn, if it has one: the SDK counts
+        it, and those that follow would wait for it for ever."""
+        name, sequence = body.get("model_id"), body.get("seq_id")
+        if not isinstance(name, str) or not isinstance(sequence, int):
+            return
+        with contextlib.suppress(Unknown):
+            promised = self._queue_for(self._run(name), sequence, lambda: failure(message, "user"))
+            self.promises.fetched(promised["request_id"])  # nobody will ask for it
 
     def _run(self, name: str) -> Run:
         run = self.registry.run(name)
@@ -97,6 +112,8 @@ class Service:
             for session in self.registry.sweep():
                 self._ended(session)
                 log.info("session %s was silent and has ended", session)
+            for run in self.registry.runs():
+                self.scheduler.pass_over(run.lane, _MISSING_SECONDS)
             alive = {session.id for session in self.registry.sessions()}
             self._admission.keep(alive - set(self.registry.silent(_SEAT_SECONDS)))
             if now - self._purged > _PURGE_SECONDS:

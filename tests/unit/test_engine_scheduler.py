@@ -61,6 +61,18 @@ def test_a_request_waits_for_one_that_has_not_come(scheduler):
     assert done == [1, 2]
 
 
+def test_a_request_that_never_comes_is_not_waited_for_for_ever(scheduler):
+    lane, done = Lane(ordered=True), []
+    late = [submit(scheduler, lane, recorder(done, n), n) for n in (4, 2)]
+    scheduler.pass_over(lane, 3600)
+    assert not any(future.done() for future in late)
+    scheduler.pass_over(lane, 0)
+    assert all("request 1 of" in future.result(5).body["error"] for future in late)
+    submit(scheduler, lane, recorder(done, 5), 5).result(5)
+    assert done == [5]
+    assert "over" in submit(scheduler, lane, recorder(done, 1), 1).result(5).body["error"]
+
+
 def test_a_failed_request_does_not_hold_up_the_next(scheduler):
     def fail():
         raise RequestError("no")

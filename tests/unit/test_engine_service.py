@@ -1,13 +1,15 @@
 """The engine's requests without HTTP: exactness, isolation, bounded memory."""
 
+import asyncio
 import concurrent.futures
 import os
 import time
 
+import httpx
 import numpy as np
 import pytest
 
-from sweeper.engine import state, wire
+from sweeper.engine import app, state, wire
 from sweeper.engine.checkpoints import Vault, parse
 from sweeper.engine.errors import RequestError, Unknown
 from sweeper.engine.models import Models
@@ -189,6 +191,27 @@ def test_a_request_sent_again_is_not_done_again(service):
 def test_a_bad_request_fails_in_its_turn_and_the_next_goes_on(service, request_of, message):
     client = Client(service)
     assert message in client.result(request_of(client))["error"]
+    assert client.train(0)
+
+
+@pytest.mark.parametrize(
+    ("method", "address", "status"),
+    [("POST", "save_weights_elsewhere", 404), ("PUT", "optim_step", 404), ("POST", "sample", 404)],
+)
+def test_a_number_sent_to_an_address_that_is_not_there_is_free(service, method, address, status):
+    """The SDK counts the request as made: one that had no turn would hold up all that follow."""
+    client = Client(service)
+
+    async def send():
+        transport = httpx.ASGITransport(app.build(service, {}))
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as http:
+            return await http.request(method, f"/api/v1/{address}", json=client.body())
+
+    answer = asyncio.run(send())
+    assert (answer.status_code, answer.json()["detail"]) == (
+        status,
+        f"this engine has no {method} /api/v1/{address}",
+    )
     assert client.train(0)
 
 
