@@ -144,6 +144,7 @@ alarms: dev ## how good the alarms are, on healthy and misconfigured runs, an ho
 bench: dev ## the measurements of docs/: slow, and better on a quiet machine
 	@$(BIN)/python tests/bench/engine_arrays.py
 	@$(BIN)/python tests/bench/engine_calls.py
+	@$(BIN)/python tests/bench/engine_turns.py
 	@$(BIN)/python tests/bench/worker_start.py
 	@$(BIN)/python tests/bench/tmux_submit.py
 	@$(BIN)/python tests/bench/batch_submit.py

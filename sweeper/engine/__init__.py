@@ -2,7 +2,8 @@
 
     home, lifecycle                  where it lives; start, find and stop it (standard library only)
     tiny, models, hub                the built-in model, models read from a directory, tokenizers
-    net, sampling                    the transformer: forward, exact backward, generation
+    net, sampling, prefixes          the transformer: forward, exact backward, generation, and
+                                     prompts read before
     lora, losses, optimizer          what is trained, for what, and how
     batches, checkpoints             data in, weights out
     scheduler, state, work           who waits for what, what is held, what is done for them

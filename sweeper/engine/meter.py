@@ -16,7 +16,8 @@ class Usage:
     """Counts of one session, or of all. Tokens are those of the inputs and of the answers.
 
     `trained_tokens` went through forward and backward, `forward_tokens` through forward only;
-    `prompt_tokens` were read once a sampling request, whatever its `num_samples`;
+    `prompt_tokens` were read once a sampling request, whatever its `num_samples`, `cached_tokens`
+    of them had been read before, by the same weights after the same tokens;
     `sampled_tokens` were drawn. `paused` requests had to wait for their turn. Only in the total:
     `refused` requests were answered with a 429, `failed` ones with the 500 of `fail_rate`.
     """
@@ -24,6 +25,7 @@ class Usage:
     trained_tokens: int = 0
     forward_tokens: int = 0
     prompt_tokens: int = 0
+    cached_tokens: int = 0
     sampled_tokens: int = 0
     steps: int = 0
     samples: int = 0

@@ -44,14 +44,17 @@ class _Parts(NamedTuple):
 class Model:
     """A frozen base: sizes, weights by short name, rotations, tokens that end a text."""
 
-    def __init__(self, name: str, directory: str, parts: _Parts) -> None:
+    def __init__(
+        self, name: str, directory: str, parts: _Parts, turns: tuple[Array, Array] | None = None
+    ) -> None:
         self.name, self.directory = name, directory
         self.shape, self.base, self.eos = parts
-        self.turns: tuple[Array, Array] = rotary(self.shape, np.float32)
+        self.turns: tuple[Array, Array] = turns or rotary(self.shape, np.float32)
 
     def renamed(self, name: str) -> "Model":
         """The same model, with the same arrays, under another name."""
-        return Model(name, self.directory, _Parts(self.shape, self.base, self.eos))
+        parts = _Parts(self.shape, self.base, self.eos)
+        return Model(name, self.directory, parts, self.turns)
 
     @cached_property
     def decode(self) -> Callable[[list[int]], str]:

@@ -9,6 +9,7 @@ Sources: RMSNorm (Zhang and Sennrich 2019), rotary positions (Su et al. 2021), g
 (Ainslie et al. 2023), SwiGLU (Shazeer 2020), query and key norms as in Qwen3.
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +22,9 @@ __all__ = [
     "Effective",
     "Shape",
     "Tape",
+    "attention_weights",
     "backward",
+    "causal",
     "forward",
     "log_softmax",
     "logits",
@@ -33,6 +36,9 @@ __all__ = [
 ]
 
 MASKED = -1e30
+# Of sequences longer than this the attention weights are not kept, but made so many positions at a
+# time: those of 16,384 positions would take 4 GB a layer.
+LONG, QUERIES = 1024, 256
 
 
 class Shape(NamedTuple):
@@ -82,7 +88,7 @@ class Tape(NamedTuple):
     q: Array  # B x KV x (G T) x h
     k: Array  # B x KV x T x h
     v: Array
-    p: Array  # attention weights, B x KV x (G T) x T
+    p: Array | None  # attention weights, B x KV x (G T) x T; None of a long sequence
     mixed: Array  # N x (H h)
     x2: Array
     inv2: Array
@@ -136,21 +142,52 @@ def swiglu(gate_up: Array) -> tuple[Array, Array]:
     return act, sigmoid
 
 
-def _causal(length: int, dtype: npt.DTypeLike) -> Array:
+def causal(length: int, dtype: npt.DTypeLike) -> Array:
+    """What is added to the scores of T queries and as many keys: none sees what comes after it."""
     return np.triu(np.full((length, length), MASKED, dtype), 1)
 
 
-def _attend(q: Array, k: Array, v: Array, mask: Array, groups: int) -> tuple[Array, Array]:
-    """Causal attention of B x KV x (G T) x h queries: what is mixed, and the weights."""
-    length = k.shape[2]
-    scores = q @ k.swapaxes(-1, -2)
+def attention_weights(q: Array, keys: Array, mask: Array, groups: int) -> Array:
+    """Causal attention of the last L positions' queries (B x KV x (G L) x h) over all T keys
+    (B x KV x T x h): B x KV x (G L) x T. `mask` is `causal` of L positions or more."""
+    length = q.shape[2] // groups
+    scores = q @ keys.swapaxes(-1, -2)
     scores *= scores.dtype.type(1.0 / np.sqrt(q.shape[-1]))
-    grouped = scores.reshape(*scores.shape[:2], groups, length, length)
-    grouped += mask
+    if length > 1:
+        grouped = scores.reshape(*scores.shape[:2], groups, length, -1)
+        grouped[..., -length:] += mask[:length, :length]
     scores -= scores.max(-1, keepdims=True)
     np.exp(scores, out=scores)
     scores /= scores.sum(-1, keepdims=True)
-    return scores @ v, scores
+    return scores
+
+
+def _in_parts(x: Array, groups: int) -> Iterator[tuple[slice, Array]]:
+    """Some positions at a time of B x KV x (G T) x h: which they are, and B x KV x (G L) x h."""
+    batch, kv, rows, head = x.shape
+    whole = x.reshape(batch, kv, groups, rows // groups, head)
+    for start in range(0, rows // groups, QUERIES):
+        part = whole[..., start : start + QUERIES, :]
+        place = slice(start, start + part.shape[3])
+        yield place, part.reshape(batch, kv, -1, head)
+
+
+def _attend(q: Array, k: Array, v: Array, mask: Array, groups: int) -> tuple[Array, Array | None]:
+    """Causal attention of B x KV x (G T) x h queries: what is mixed, and the weights.
+
+    Those of a long sequence would not fit: they are made some positions at a time, and made again
+    by the backward pass.
+    """
+    if k.shape[2] <= LONG:
+        weights = attention_weights(q, k, mask, groups)
+        return weights @ v, weights
+    mixed = np.empty_like(q)
+    whole = mixed.reshape(*k.shape[:2], groups, k.shape[2], k.shape[3])
+    for place, queries in _in_parts(q, groups):
+        weights = attention_weights(queries, k[:, :, : place.stop], mask, groups)
+        part = weights @ v[:, :, : place.stop]
+        whole[..., place, :] = part.reshape(*k.shape[:2], groups, -1, k.shape[3])
+    return mixed, None
 
 
 def _layer(
@@ -192,7 +229,7 @@ def forward(
     """
     batch, length = ids.shape
     cos, sin = turns[0][:length, None, :], turns[1][:length, None, :]
-    mask = _causal(length, net.embed.dtype)
+    mask = causal(length if length <= LONG else QUERIES, net.embed.dtype)
     x, tapes = net.embed[ids.reshape(-1)], list[Tape]()
     for block in net.blocks:
         x, tape = _layer(x, block, shape, batch, cos, sin, mask)
@@ -258,6 +295,34 @@ def _head_grad(
     return dx
 
 
+def _attention_grads(
+    dmixed: Array, p: Array, q: Array, k: Array, v: Array
+) -> tuple[Array, Array, Array]:
+    """From the gradient of what attention mixed to those of queries, keys and values."""
+    dv = p.swapaxes(-1, -2) @ dmixed
+    dscores = dmixed @ v.swapaxes(-1, -2)
+    dscores -= np.vecdot(dscores, p)[..., None]
+    dscores *= p
+    dscores *= dscores.dtype.type(1.0 / np.sqrt(k.shape[-1]))
+    return dscores @ k, dscores.swapaxes(-1, -2) @ q, dv
+
+
+def _long_attention_grads(dmixed: Array, tape: Tape, groups: int) -> tuple[Array, Array, Array]:
+    """The same where the weights were not kept."""
+    mask = causal(QUERIES, dmixed.dtype)
+    dq, dk, dv = np.empty_like(tape.q), np.zeros_like(tape.k), np.zeros_like(tape.v)
+    whole = dq.reshape(*tape.k.shape[:2], groups, *tape.k.shape[2:])
+    parts = zip(_in_parts(tape.q, groups), _in_parts(dmixed, groups), strict=True)
+    for (place, q), (_, d) in parts:
+        k, v = tape.k[:, :, : place.stop], tape.v[:, :, : place.stop]
+        p = attention_weights(q, k, mask, groups)
+        dq_part, dk_part, dv_part = _attention_grads(d, p, q, k, v)
+        whole[..., place, :] = dq_part.reshape(*tape.k.shape[:2], groups, -1, tape.k.shape[3])
+        dk[:, :, : place.stop] += dk_part
+        dv[:, :, : place.stop] += dv_part
+    return dq, dk, dv
+
+
 def _attention_grad(
     dmixed: Array, tape: Tape, block: Block, shape: Shape, cos: Array, sin: Array
 ) -> Array:
@@ -266,13 +331,11 @@ def _attention_grad(
     groups, both = shape.heads // kv, shape.heads + kv
     dmixed = dmixed.reshape(batch, length, kv, groups, head).transpose(0, 2, 3, 1, 4)
     dmixed = dmixed.reshape(batch, kv, groups * length, head)
-    dv = tape.p.swapaxes(-1, -2) @ dmixed
-    dscores = dmixed @ tape.v.swapaxes(-1, -2)
-    dscores -= np.vecdot(dscores, tape.p)[..., None]
-    dscores *= tape.p
-    dscores *= dscores.dtype.type(1.0 / np.sqrt(head))
-    dq = (dscores @ tape.k).reshape(batch, kv, groups, length, head)
-    dk = dscores.swapaxes(-1, -2) @ tape.q
+    if tape.p is None:
+        dq, dk, dv = _long_attention_grads(dmixed, tape, groups)
+    else:
+        dq, dk, dv = _attention_grads(dmixed, tape.p, tape.q, tape.k, tape.v)
+    dq = dq.reshape(batch, kv, groups, length, head)
     dqkv = np.empty((batch, length, both + kv, head), dmixed.dtype)
     turned = np.empty((batch, length, both, head), dmixed.dtype)
     turned[:, :, : shape.heads] = dq.transpose(0, 3, 1, 2, 4).reshape(batch, length, -1, head)

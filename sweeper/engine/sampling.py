@@ -12,15 +12,23 @@ from sweeper.engine.net import (
     Block,
     Effective,
     Shape,
-    forward,
+    attention_weights,
+    causal,
     log_softmax,
     logits,
     rms,
     rotate,
     swiglu,
 )
+from sweeper.engine.prefixes import BLOCK, Prefixes
 
 __all__ = ["Params", "Prompt", "Sampled", "read", "sample"]
+
+ROOM = 256  # positions that a cache grows by
+_UNSEEN = causal(BLOCK, np.float32)
+
+Cache = tuple[Array, Array]
+"""The keys and the values of a layer."""
 
 
 class Params(NamedTuple):
@@ -44,72 +52,127 @@ class Sampled(NamedTuple):
 
 
 class Prompt(NamedTuple):
-    """A prompt that has been read: logits of every position, keys and values of every layer."""
+    """A prompt that has been read: its keys and values, and the output of its last positions."""
 
     length: int
-    logits: Array  # T x V
-    cache: list[tuple[Array, Array]]  # 1 x KV x T x h each
+    x: Array  # (T - first) x d: the last layer's output, before the final norm
+    cache: list[Cache]  # a layer: KV x T x h each
+    reused: int = 0  # positions that had been read before
+
+    @property
+    def first(self) -> int:
+        """The position of the first row of `x`."""
+        return self.length - len(self.x)
 
 
-def read(net: Effective, shape: Shape, turns: tuple[Array, Array], tokens: list[int]) -> Prompt:
-    """Run the prompt through the network. RequestError if it is empty, too long or not tokens."""
+def check(shape: Shape, tokens: list[int]) -> None:
+    """Raise RequestError if a prompt is empty, too long or not of tokens."""
     if not tokens:
         raise RequestError("the prompt is empty")
     if len(tokens) > shape.context:
         raise RequestError(f"the prompt has {len(tokens)} tokens; the context is {shape.context}")
     if min(tokens) < 0 or max(tokens) >= shape.vocab:
         raise RequestError(f"the prompt has a token outside the vocabulary of {shape.vocab}")
-    x, tapes = forward(net, shape, np.array([tokens]), turns)
-    return Prompt(len(tokens), logits(net, shape, x), [(tape.k, tape.v) for tape in tapes])
 
 
-def _cached_attention(q: Array, keys: Array, values: Array) -> Array:
-    """One position's queries (n x KV x G x h) over the cached ones (n x KV x T x h)."""
-    scores = q @ keys.swapaxes(-1, -2)
-    scores *= scores.dtype.type(1.0 / np.sqrt(q.shape[-1]))
-    scores -= scores.max(-1, keepdims=True)
-    np.exp(scores, out=scores)
-    scores /= scores.sum(-1, keepdims=True)
-    return scores @ values
-
-
-def _next_layer(
-    x: Array,
-    block: Block,
+def read(
+    net: Effective,
     shape: Shape,
-    cache: tuple[Array, Array],
+    turns: tuple[Array, Array],
+    tokens: list[int],
+    *,
+    first: int | None = None,
+    prefixes: Prefixes | None = None,
+    owner: int = 0,
+) -> Prompt:
+    """Run a prompt through the network, block by block, but for what `prefixes` has of it.
+
+    `first` is the first position whose output is wanted; None is the last. RequestError if the
+    prompt is empty, too long or not of tokens.
+    """
+    check(shape, tokens)
+    length = len(tokens)
+    first = length - 1 if first is None else min(first, length - 1)
+    ids = np.array(tokens, np.int32)
+    parts = [ids[at : at + BLOCK].tobytes() for at in range(0, length, BLOCK)]
+    held = prefixes.find(owner, parts) if prefixes else []
+    # Of a block that is kept there is the output of the last position only.
+    useful = len(parts) if first == length - 1 else first // BLOCK
+    held = held[:useful]
+    size = shape.kv_heads, length, shape.head
+    cache = [(np.empty(size, net.embed.dtype), np.empty(size, net.embed.dtype)) for _ in net.blocks]
+    for number, block in enumerate(held):
+        place = slice(number * BLOCK, (number + 1) * BLOCK)
+        for (keys, values), (kept_keys, kept_values) in zip(cache, block.cache, strict=True):
+            keys[:, place], values[:, place] = kept_keys, kept_values
+    outputs = [held[-1].last[None]] if len(held) == len(parts) else list[Array]()
+    above = held[-1] if held else None
+    for at in range(len(held) * BLOCK, length, BLOCK):
+        x = _read_block(net, shape, turns, ids[at : at + BLOCK], cache, at)
+        if at + len(x) > first:
+            outputs.append(x)
+        if prefixes:
+            place = slice(at, at + len(x))
+            own = [(keys[:, place].copy(), values[:, place].copy()) for keys, values in cache]
+            above = prefixes.add(owner, above, parts[at // BLOCK], own, x[-1].copy())
+    return Prompt(length, np.concatenate(outputs), cache, min(len(held) * BLOCK, length))
+
+
+def _read_block(
+    net: Effective,
+    shape: Shape,
+    turns: tuple[Array, Array],
+    ids: npt.NDArray[Any],
+    cache: list[Cache],
     at: int,
-    turn: tuple[Array, Array],
 ) -> Array:
-    n, both = len(x), shape.heads + shape.kv_heads
+    """Read the positions from `at` on: L x d of the last layer's output. Fills the cache there."""
+    whole = [(keys[None], values[None]) for keys, values in cache]
+    return _extend(net, shape, turns, ids, whole, at, len(ids))
+
+
+def _extend_layer(
+    x: Array, block: Block, shape: Shape, cache: Cache, at: int, length: int,
+    turn: tuple[Array, Array],
+) -> Array:  # fmt: skip
+    n, both = len(x) // length, shape.heads + shape.kv_heads
+    kv, groups, end = shape.kv_heads, shape.heads // shape.kv_heads, at + length
     h1, _ = rms(x, block.attention_norm, shape.eps)
-    qkv = (h1 @ block.qkv.T).reshape(n, both + shape.kv_heads, shape.head)
-    qk = qkv[:, :both]
+    qkv = (h1 @ block.qkv.T).reshape(n, length, both + kv, shape.head)
+    qk = qkv[:, :, :both]
     if block.qk_norm is not None:
         qk, _ = rms(qk, block.qk_norm, shape.eps)
     turned = rotate(qk, *turn)
     keys, values = cache
-    keys[:, :, at] = turned[:, shape.heads :]
-    values[:, :, at] = qkv[:, both:]
-    q = turned[:, : shape.heads].reshape(n, shape.kv_heads, -1, shape.head)
-    mixed = _cached_attention(q, keys[:, :, : at + 1], values[:, :, : at + 1])
-    x2 = x + mixed.reshape(n, -1) @ block.out.T
+    keys[:, :, at:end] = turned[:, :, shape.heads :].swapaxes(1, 2)
+    values[:, :, at:end] = qkv[:, :, both:].swapaxes(1, 2)
+    q = turned[:, :, : shape.heads].reshape(n, length, kv, groups, shape.head)
+    q = q.transpose(0, 2, 3, 1, 4).reshape(n, kv, groups * length, shape.head)
+    mixed = attention_weights(q, keys[:, :, :end], _UNSEEN, groups) @ values[:, :, :end]
+    mixed = mixed.reshape(n, kv, groups, length, shape.head).transpose(0, 3, 1, 2, 4)
+    x2 = x + mixed.reshape(len(x), -1) @ block.out.T
     h2, _ = rms(x2, block.mlp_norm, shape.eps)
     return x2 + swiglu(h2 @ block.gate_up.T)[0] @ block.down.T
 
 
-def _next_logits(
+def _extend(
     net: Effective,
     shape: Shape,
     turns: tuple[Array, Array],
     tokens: npt.NDArray[Any],
-    caches: list[tuple[Array, Array]],
+    caches: list[Cache],
     at: int,
+    length: int = 1,
 ) -> Array:
-    x, turn = net.embed[tokens], (turns[0][at], turns[1][at])
+    """Read `length` more tokens of each of n sequences, from position `at` on.
+
+    Their keys and values go into the caches (n x KV x room x h). Returns (n length) x d.
+    """
+    place = slice(at, at + length)
+    x, turn = net.embed[tokens], (turns[0][place, None, :], turns[1][place, None, :])
     for block, cache in zip(net.blocks, caches, strict=True):
-        x = _next_layer(x, block, shape, cache, at, turn)
-    return logits(net, shape, x)
+        x = _extend_layer(x, block, shape, cache, at, length, turn)
+    return x
 
 
 def _truncated(probabilities: Array, params: Params) -> Array:
@@ -153,16 +216,15 @@ def _draw(
     return tokens, np.take_along_axis(logprobs, tokens[:, None], -1)[:, 0]
 
 
-def _room(prompt: Prompt, n: int, steps: int) -> list[tuple[Array, Array]]:
-    """The prompt's cache for n sequences, with room for `steps` more positions."""
+def _room(caches: list[Cache], n: int, length: int, room: int) -> list[Cache]:
+    """What caches hold of the first `length` positions, for n sequences, with space for `room`."""
 
     def grown(part: Array) -> Array:
-        _, heads, length, size = part.shape
-        out = np.empty((n, heads, length + steps, size), part.dtype)
-        out[:, :, :length] = part
+        out = np.empty((n, part.shape[-3], length + room, part.shape[-1]), part.dtype)
+        out[:, :, :length] = part[..., :length, :]
         return out
 
-    return [(grown(keys), grown(values)) for keys, values in prompt.cache]
+    return [(grown(keys), grown(values)) for keys, values in caches]
 
 
 def sample(
@@ -171,16 +233,15 @@ def sample(
     """Draw n continuations of a prompt.
 
     The logprobs are those of the tempered distribution before top-k and top-p cut it; at
-    temperature 1 they equal what training computes for the same tokens.
+    temperature 1 they equal what training computes for the same tokens. A prompt that fills the
+    context has one token drawn all the same: nothing has to be read after it.
     """
     seed = None if params.seed is None else params.seed % 2**64
     rng = np.random.Generator(np.random.PCG64(seed))
-    steps = min(params.max_tokens, shape.context - prompt.length)
-    if steps < 1:
-        raise RequestError(f"a prompt of {prompt.length} tokens leaves no room in {shape.context}")
+    steps = max(1, min(params.max_tokens, shape.context - prompt.length))
     out = [Sampled([], [], stopped=False) for _ in range(n)]
-    alive, scores = np.arange(n), prompt.logits[-1:].repeat(n, 0)
-    caches = _room(prompt, n, steps) if steps > 1 else []
+    alive, scores = np.arange(n), logits(net, shape, prompt.x[-1:]).repeat(n, 0)
+    caches, end = prompt.cache, prompt.length
     for step in range(steps):
         # numbers are drawn for every sequence, ended or not: each has its own stream
         tokens, logprobs = _draw(scores, params, rng.random(n)[alive])
@@ -197,6 +258,10 @@ def sample(
             break
         if not going.all():
             alive, tokens = alive[going], tokens[going]
-            caches = [(keys[going], values[going]) for keys, values in caches]
-        scores = _next_logits(net, shape, turns, tokens, caches, prompt.length + step)
+            if step:
+                caches = [(keys[going], values[going]) for keys, values in caches]
+        if end == caches[0][0].shape[-2]:
+            caches = _room(caches, len(alive), end, min(steps - step, ROOM))
+        scores = logits(net, shape, _extend(net, shape, turns, tokens, caches, end))
+        end += 1
     return out

@@ -185,7 +185,9 @@ class Scheduler:
             lane.early.clear()
         for job in waiting:
             if job.future.set_running_or_notify_cancel():
-                message = f"request {missing} of this training client, which goes before, never came"
+                message = (
+                    f"request {missing} of this training client, which goes before, never came"
+                )
                 job.future.set_result(failure(message, "user"))
 
     def close(self, lane: Lane) -> None:

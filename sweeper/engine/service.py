@@ -21,6 +21,7 @@ from sweeper.engine.errors import Busy, RequestError, Unknown
 from sweeper.engine.limits import Limits
 from sweeper.engine.meter import Meter
 from sweeper.engine.models import Models
+from sweeper.engine.prefixes import Prefixes
 from sweeper.engine.scheduler import Lane, Promises, Reply, Scheduler, failure
 from sweeper.engine.state import Adapter, Registry, Run, Sampler, Session
 
@@ -58,7 +59,10 @@ class Service:
         self.models, self.vault = models, vault
         self.scheduler = Scheduler(threads)
         self.promises = Promises()
-        self.registry = Registry(spill, self.scheduler.close)
+        self.prefixes = Prefixes()
+        self.registry = Registry(
+            spill, self.scheduler.close, lambda adapter: self.prefixes.forget(adapter.serial)
+        )
         self.meter = Meter()
         self.limits = limits
         self._admission = Admission(self.promises, self.scheduler, self.meter, limits)
@@ -378,11 +382,12 @@ class Service:
             topk_prompt_logprobs=int(body.get("topk_prompt_logprobs") or 0),
             last_n=body.get("prompt_logprobs_last_n"),
         )
-        result = work.sample(sampler.adapter, request)
+        result = work.sample(sampler.adapter, request, self.prefixes)
         self.meter.add(
             session,
             samples=n,
             prompt_tokens=len(request.prompt),
+            cached_tokens=result.reused,
             sampled_tokens=sum(len(sequence.tokens) for sequence in result.sequences),
         )
         return Reply(wire.sampled(result))

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import itertools
 import os
 import shutil
 import threading
@@ -38,9 +39,12 @@ class Adapter:
 
     _recent: ClassVar["collections.OrderedDict[int, Adapter]"] = collections.OrderedDict()
     _lock: ClassVar[threading.Lock] = threading.Lock()
+    _serials: ClassVar["itertools.count[int]"] = itertools.count(1)
 
     def __init__(self, model: Model, config: LoraConfig, arrays: Arrays) -> None:
         self.model, self.config = model, config
+        self.serial = next(self._serials)
+        """What it is known by to those who keep something of it; never used again."""
         self._arrays: Arrays | None = arrays
         self._file = ""
         self._network: Effective | None = None
@@ -124,9 +128,12 @@ class Session:
 class Registry:
     """Everything above by id. Any thread may ask; samplers beyond the limit are dropped."""
 
-    def __init__(self, spill: str, on_drop: Callable[[Lane], None]) -> None:
+    def __init__(
+        self, spill: str, on_drop: Callable[[Lane], None], on_idle: Callable[[Adapter], None]
+    ) -> None:
+        """`on_drop` hears of a lane that is over, `on_idle` of a sampler that leaves the memory."""
         self._lock = threading.Lock()
-        self._spill, self._on_drop = spill, on_drop
+        self._spill, self._on_drop, self._on_idle = spill, on_drop, on_idle
         shutil.rmtree(spill, ignore_errors=True)  # of an engine that ended badly
         self._sessions: dict[str, Session] = {}
         self._runs: dict[str, Run] = {}
@@ -183,13 +190,15 @@ class Registry:
             held[sampler.id] = sampler
             self._sessions[session].samplers.append(sampler.id)
             del self._sessions[session].samplers[:-1000]
-            dropped = held.popitem(last=False)[0] if len(held) > SAMPLERS else None
+            dropped = held.popitem(last=False)[1] if len(held) > SAMPLERS else None
             old = list(held.values())[: max(0, len(held) - SAMPLERS_IN_MEMORY)]
         for idle in old:
             idle.adapter.spill(self._file_of(idle.id))
+            self._on_idle(idle.adapter)
         if dropped is not None:
+            self._on_idle(dropped.adapter)
             with contextlib.suppress(FileNotFoundError):
-                os.remove(self._file_of(dropped))
+                os.remove(self._file_of(dropped.id))
 
     def _file_of(self, sampler: str) -> str:
         session, _, number = sampler.rpartition(":sample:")
@@ -224,6 +233,7 @@ class Registry:
             self.drop_run(run)
         for sampler in samplers.values():
             self._on_drop(sampler.lane)
+            self._on_idle(sampler.adapter)
         shutil.rmtree(os.path.join(self._spill, name), ignore_errors=True)
 
     def silent(self, seconds: float) -> list[str]:

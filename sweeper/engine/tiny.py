@@ -35,7 +35,7 @@ CONFIG: dict[str, Any] = {
     "num_key_value_heads": 2,
     "head_dim": 16,
     "hidden_act": "silu",
-    "max_position_embeddings": 2048,
+    "max_position_embeddings": 16384,
     "rms_norm_eps": 1e-6,
     "rope_theta": 10000.0,
     "tie_word_embeddings": False,
@@ -157,24 +157,36 @@ def _write(directory: str) -> None:
     cast(Any, safetensors.numpy).save_file(weights(), target, {"format": "pt"})
 
 
+def _is_this(directory: str) -> bool:
+    try:
+        with open(os.path.join(directory, "config.json"), encoding="utf-8") as file:
+            return json.load(file) == CONFIG
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
 def ensure(models: str) -> str:
-    """The model's directory under `models`, made if it is not there.
+    """The model's directory under `models`, made if it is not there or of an earlier release.
 
     It appears whole or not at all; of two processes that make it at once one wins, and both find
     the same files.
     """
     directory = os.path.join(models, NAME.replace("/", "--"))
-    if os.path.isdir(directory):
+    if _is_this(directory):
         return directory
     os.makedirs(models, exist_ok=True)
     scratch = tempfile.mkdtemp(prefix=".making-", dir=models)
+    old = f"{scratch}-old"
     try:
         os.chmod(scratch, 0o755)  # noqa: S103 -- mkdtemp's 0700 would hide it from other users
         _write(scratch)
         with contextlib.suppress(OSError):
+            if os.path.isdir(directory) and not _is_this(directory):
+                os.rename(directory, old)
             os.rename(scratch, directory)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    if not os.path.isdir(directory):
+        shutil.rmtree(old, ignore_errors=True)
+    if not _is_this(directory):
         raise OSError(f"could not put the model {NAME} at {directory}")
     return directory

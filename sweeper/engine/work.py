@@ -15,6 +15,7 @@ from sweeper.engine.checkpoints import Checkpoint, Place, Vault
 from sweeper.engine.errors import RequestError
 from sweeper.engine.models import Model
 from sweeper.engine.optimizer import Moments
+from sweeper.engine.prefixes import BLOCK, Prefixes
 from sweeper.engine.state import Adapter, Run
 
 __all__ = [
@@ -61,7 +62,7 @@ def create(
     return Run(name, adapter, user_metadata)
 
 
-def _one_pass(
+def one_pass(
     adapter: Adapter, data: Sequence[Datum], loss: losses.Loss, config: losses.LossConfig,
     *, train: bool
 ) -> tuple[list[Array], float, Arrays]:  # fmt: skip
@@ -99,7 +100,7 @@ def forward_backward(
     for number, datum in enumerate(data):
         check(datum, number, loss, run.adapter.model.shape)
     with np.errstate(all="ignore"):  # a run that diverges is to see its infinities
-        logprobs, total, gradients = _one_pass(run.adapter, data, loss, config, train=train)
+        logprobs, total, gradients = one_pass(run.adapter, data, loss, config, train=train)
     for key, gradient in gradients.items():
         held = run.gradients.get(key)
         run.gradients[key] = gradient if held is None else held + gradient
@@ -193,6 +194,7 @@ class SampleResult(NamedTuple):
     sequences: list[sampling.Sampled]
     prompt_logprobs: Array | None
     topk: tuple[Array, Array] | None  # T x k token ids, T x k logprobs
+    reused: int = 0  # tokens of the prompt that had been read before
 
 
 def _stop(model: Model, stop: Any) -> tuple[frozenset[int], Callable[[list[int]], bool] | None]:
@@ -234,39 +236,51 @@ def _params(model: Model, request: SampleRequest) -> sampling.Params:
     return params
 
 
+def _first_scored(request: SampleRequest) -> int:
+    """The first position of the prompt whose own token is scored: the one before has its logits."""
+    n = len(request.prompt)
+    return 1 if request.last_n is None else max(1, n - request.last_n)
+
+
 def _prompt_scores(
-    prompt: sampling.Prompt, request: SampleRequest
+    network: net.Effective, shape: net.Shape, prompt: sampling.Prompt, request: SampleRequest
 ) -> tuple[Array | None, tuple[Array, Array] | None]:
     """Logprobs of the prompt's own tokens and the best k at each place; none for the first."""
-    k, n = request.topk_prompt_logprobs, prompt.length
-    if not request.prompt_logprobs and not k:
-        return None, None
-    scores = net.log_softmax(prompt.logits[:-1])
-    first = 1 if request.last_n is None else max(1, n - request.last_n)
+    k, n, first = request.topk_prompt_logprobs, prompt.length, _first_scored(request)
     own = np.full(n, np.nan, np.float32)
-    if n > 1:
-        own[1:] = np.take_along_axis(scores, np.array(request.prompt)[1:, None], -1)[:, 0]
-    own[:first] = np.nan
-    if not k:
-        return own, None
     # empty cells as the protocol has them: token 0, logprob -99999
     best = np.zeros((n, k), np.int32)
     values = np.full((n, k), -99999.0, np.float32)
-    width = min(k, scores.shape[-1])
-    order = np.argsort(-scores, -1, kind="stable")[:, :width]
-    best[first:, :width] = order[first - 1 :]
-    values[first:, :width] = np.take_along_axis(scores, order, -1)[first - 1 :]
-    return (own if request.prompt_logprobs else None), (best, values)
+    ids, width = np.array(request.prompt), min(k, shape.vocab)
+    for at in range(prompt.first, n - 1, BLOCK):  # a block at a time, as it was read
+        end = min(at + BLOCK, n - 1)
+        rows = prompt.x[at - prompt.first : end - prompt.first]
+        scores = net.log_softmax(net.logits(network, shape, rows))
+        place = slice(at + 1, end + 1)
+        own[place] = np.take_along_axis(scores, ids[place, None], -1)[:, 0]
+        if k:
+            order = np.argsort(-scores, -1, kind="stable")[:, :width]
+            best[place, :width] = order
+            values[place, :width] = np.take_along_axis(scores, order, -1)
+    own[:first], best[:first], values[:first] = np.nan, 0, -99999.0
+    return (own if request.prompt_logprobs else None), ((best, values) if k else None)
 
 
-def sample(adapter: Adapter, request: SampleRequest) -> SampleResult:
-    """Draw sequences, and score the prompt if asked."""
+def sample(adapter: Adapter, request: SampleRequest, prefixes: Prefixes | None) -> SampleResult:
+    """Draw sequences, and score the prompt if asked. `prefixes` are prompts read before."""
     model, network = adapter.model, adapter.network
-    params = _params(model, request)
+    shape, params = model.shape, _params(model, request)
+    scored = request.prompt_logprobs or request.topk_prompt_logprobs
     with np.errstate(all="ignore"):
-        prompt = sampling.read(network, model.shape, model.turns, request.prompt)
-        scored = _prompt_scores(prompt, request)
-        sequences = sampling.sample(
-            network, model.shape, model.turns, prompt, request.n, params
-        )  # fmt: skip
-    return SampleResult(sequences, *scored)
+        prompt = sampling.read(
+            network,
+            shape,
+            model.turns,
+            request.prompt,
+            first=_first_scored(request) - 1 if scored else None,
+            prefixes=prefixes,
+            owner=adapter.serial,
+        )
+        scores = _prompt_scores(network, shape, prompt, request) if scored else (None, None)
+        sequences = sampling.sample(network, shape, model.turns, prompt, request.n, params)
+    return SampleResult(sequences, *scores, reused=prompt.reused)

@@ -91,7 +91,7 @@ def sample(sampler, n=1, prompt=PROMPT, **params):
 def test_what_is_on_offer(rest):
     models = rest.get_server_capabilities().result().supported_models
     offered = {model.model_name: model.max_context_length for model in models}
-    assert offered == dict.fromkeys((MODEL, *STAND_INS), 2048)
+    assert offered == dict.fromkeys((MODEL, *STAND_INS), 16384)
 
 
 def test_the_tokenizer_is_the_models_and_needs_no_network(training, monkeypatch):
@@ -157,6 +157,18 @@ def test_sampling_agrees_with_training(training):
     scored = sampler.compute_logprobs(tinker.ModelInput.from_ints(TOKENS)).result(timeout=WAIT)
     assert scored[0] is None
     np.testing.assert_allclose(scored[1:], logprobs(training)[0], atol=1e-5)
+
+
+def test_a_prompt_may_fill_the_context_and_its_logprobs_are_those_of_training(training):
+    step(training)
+    sampler = training.save_weights_and_get_sampling_client().result()
+    tokens = np.random.default_rng(0).integers(0, 256, 16385).tolist()
+    full = tinker.ModelInput.from_ints(tokens[:-1])
+    scored = sampler.compute_logprobs(full).result(timeout=WAIT)
+    (trained,) = logprobs(training, [datum(tokens)])
+    np.testing.assert_allclose(scored[1:], trained[:-1], atol=1e-4)
+    with pytest.raises(tinker.RequestFailedError, match="16385 tokens; the context is 16384"):
+        sampler.compute_logprobs(tinker.ModelInput.from_ints(tokens)).result(timeout=WAIT)
 
 
 def test_sampling_parameters(training):

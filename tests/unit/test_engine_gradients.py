@@ -106,6 +106,21 @@ def test_gradients_match_when_one_kind_of_map_is_trained(kept):
     assert_matches_differences(rng, random_base(rng, SHAPE), config, data, "cross_entropy")
 
 
+def test_gradients_of_long_sequences_match_and_are_those_of_short_ones(monkeypatch):
+    """Attention a few positions at a time, its weights made again for the backward pass."""
+    rng = np.random.default_rng(4)
+    base, config = random_base(rng, SHAPE), LoraConfig(rank=2, seed=0)
+    adapter, data = random_adapter(rng, config), random_data(rng, [11, 9, 2])
+    short = loss_and_gradients(base, adapter, config, data, "cross_entropy")
+    monkeypatch.setattr(net, "LONG", 4)
+    monkeypatch.setattr(net, "QUERIES", 3)
+    long = loss_and_gradients(base, adapter, config, data, "cross_entropy")
+    assert long[0] == pytest.approx(short[0], rel=1e-12)
+    for key, gradient in short[1].items():
+        np.testing.assert_allclose(long[1][key], gradient, rtol=1e-9, atol=1e-12)
+    assert_matches_differences(rng, base, config, data, "cross_entropy")
+
+
 def test_microbatches_change_the_sum_by_rounding_only(monkeypatch):
     rng = np.random.default_rng(3)
     base, config = random_base(rng, SHAPE), LoraConfig(rank=2, seed=0)

@@ -65,6 +65,15 @@ def test_making_it_at_once_leaves_one_whole_model(tmp_path):
     ]
 
 
+def test_a_model_of_an_earlier_release_is_made_anew(tmp_path):
+    directory = tiny.ensure(str(tmp_path))
+    path = os.path.join(directory, "config.json")
+    with open(path, "w") as file:
+        json.dump({**tiny.CONFIG, "max_position_embeddings": 2048}, file)
+    assert models.Models(str(tmp_path)).contexts() == {tiny.NAME: 16384}
+    assert os.listdir(tmp_path) == ["tiny--qwen3"]
+
+
 def test_a_model_that_was_not_finished_is_made_again(tmp_path, monkeypatch):
     def fail(*_):
         raise KeyboardInterrupt

@@ -346,6 +346,39 @@ def test_the_meter_counts_tokens_for_each_session(service):
     assert counts.items() <= report["total"].items()
 
 
+def test_the_next_turn_is_read_from_where_the_last_one_ended(service):
+    """And what was kept of the prompts goes with the weights, or when these go to disk."""
+    client, tokens = Client(service), [n % 256 for n in range(400)]
+
+    def turn(sampler, number, length, **more):
+        prompt = {"chunks": [{"type": "encoded_text", "tokens": tokens[:length]}]}
+        body = {"sampling_session_id": sampler, "seq_id": number, "prompt": prompt, **more}
+        return client.result(
+            service.sample({**body, "sampling_params": {"max_tokens": 4, "seed": 1}})
+        )
+
+    def reused():
+        return service.meter.report()["total"]["cached_tokens"]
+
+    first = client.snapshot()
+    turn(first, 0, 200)
+    assert reused() == 0
+    answer = turn(first, 1, 300)
+    assert reused() > 100
+    client.train(0)
+    second, before = client.snapshot(), reused()
+    assert turn(second, 0, 300) != answer
+    assert reused() == before
+    assert turn(second, 1, 300) == turn(second, 2, 300)
+    held = service.prefixes.nbytes
+    for _ in range(SAMPLERS_IN_MEMORY):
+        client.snapshot()
+    assert held > 0 and service.prefixes.nbytes == 0  # both have gone to disk
+    assert turn(first, 2, 300) == answer
+    service.finish_session(client.session)
+    assert service.prefixes.nbytes == 0
+
+
 def test_the_sweep_deletes_what_has_expired(service):
     client = Client(service)
     gone, kept = client.save("gone", ttl_seconds=3600), client.save("kept", ttl_seconds=3600)
