@@ -10,6 +10,7 @@ from concurrent.futures import CancelledError
 from typing import Any, cast
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -255,7 +256,7 @@ def _missing(service: Service) -> Callable[[Request, Exception], Awaitable[Respo
 
     async def missing(request: Request, _error: Exception) -> Response:
         message = f"this engine has no {request.method} {request.url.path}"
-        with contextlib.suppress(ValueError, RequestError):  # a body that is none of the SDK's
+        with contextlib.suppress(ValueError, RequestError, HTTPException):  # none of the SDK's
             service.refuse(await _body(request), message)
         return _json({"detail": message}, 404)
 
