@@ -13,6 +13,7 @@ from analysis.cells import Cell, Ranking
 from analysis.edges import find_edges
 from analysis.frames import SweepData
 from analysis.statistics import SPAN, Comparison, Scale
+from sweeper.store.sweeps import is_unseeded
 
 __all__ = ["PENDING", "Finding", "cell_text", "find", "method", "short_name", "worse_by"]
 
@@ -72,7 +73,7 @@ def find(data: SweepData, ranking: Ranking) -> list[Finding]:
         *([] if "all_diverged" in told else _diverged(data, ranking)),
         *_edges(ranking),
         *_incomplete(data),
-        *_replicates(ranking),
+        *_replicates(data, ranking),
         *_records(data),
     ]
 
@@ -264,15 +265,26 @@ def _incomplete(data: SweepData) -> list[Finding]:
     return [Finding("incomplete", "warning", text, cells, evidence)]
 
 
-def _replicates(ranking: Ranking) -> list[Finding]:
+def _replicates(data: SweepData, ranking: Ranking) -> list[Finding]:
+    found: list[Finding] = []
+    unseeded = is_unseeded(data.document)
+    if unseeded:
+        text = (
+            "Seeds are not set: the grid says that runs of one cell differ by themselves, and the "
+            "intervals hold as far as that is so."
+        )
+        found.append(Finding("unseeded", "note", text))
     cells = tuple(cell.name for cell in ranking.cells if cell.summary.identical)
-    if not cells:
-        return []
-    text = (
-        f"All seeds of {words.counted(len(cells), 'cell')} gave exactly the same value: the seed "
-        "may not reach the recipe. No interval is given there."
-    )
-    return [Finding("identical", "warning", text, cells)]
+    if cells:
+        all_of, why = ("seeds", "the seed may not reach the recipe")
+        if unseeded:
+            all_of, why = ("replicates", "they do not differ by themselves")
+        text = (
+            f"All {all_of} of {words.counted(len(cells), 'cell')} gave exactly the same value: "
+            f"{why}. No interval is given there."
+        )
+        found.append(Finding("identical", "warning", text, cells))
+    return found
 
 
 def _records(data: SweepData) -> list[Finding]:

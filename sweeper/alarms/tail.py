@@ -31,8 +31,8 @@ class Tail:
 
     def __init__(self, store: Store, layout: Layout, run: str, attempt: int) -> None:
         self._store = store
-        self._path = f"{layout.log_path(run, attempt)}/metrics.jsonl"
-        self._before = f"{layout.log_path(run, attempt - 1)}/metrics.jsonl"
+        self._path = f"{layout.recorded(run, attempt)}/metrics.jsonl"
+        self._before = f"{layout.recorded(run, attempt - 1)}/metrics.jsonl"
         self._resumed = attempt > 1
         self._start()
 

@@ -222,7 +222,7 @@ class Watcher:
         step = as_float(row.get("step"))
         if watch.rollouts <= -_TRIES or step is None or not 0 <= step < 1e9:
             return {}
-        path = path_of(self._layout.log_path(seen.run, seen.attempt), step)
+        path = path_of(self._layout.recorded(seen.run, seen.attempt), step)
         with suppress(NotFound, StoreError):
             data = self._store.read_range(path, 0, _ROLLOUT_BYTES)
             watch.rollouts = 1

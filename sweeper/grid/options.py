@@ -27,6 +27,9 @@ __all__ = [
 ]
 
 MAX_SEEDS = 10_000
+NO_FIELD = "none"
+"""What `seeds.field` is where no seed is set."""
+
 MAX_HINTS = 10
 MIN_LEASE_SECONDS = 15.0
 """Three beats of a worker: with less, a worker that lives would be declared lost."""
@@ -39,13 +42,15 @@ FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)*\Z")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?\Z")
+_METRICS_DIR = re.compile(r"\{log_path\}(/(?!\.\.?(/|\Z))[A-Za-z0-9._+=,~-]{1,100}){1,8}\Z")
 _BACKEND = re.compile(r"[a-z][a-z0-9-]*\Z")
 
 
 class Seeds(NamedTuple):
-    """The replicates of every cell: the field that takes the seed, and its values."""
+    """The replicates of every cell: the field that takes the seed, and its values. Without a field
+    no seed is set: the runs differ by themselves, and the values only number them."""
 
-    field: str
+    field: str | None
     values: tuple[int, ...]
     place: Place
 
@@ -76,6 +81,7 @@ class Launch(NamedTuple):
     lease_s: float = 60.0
     grace_s: float = 30.0
     log_path_field: str | None = None
+    metrics_dir: str | None = None
     window: str | None = None
     sync_s: float = 20.0
     slurm: Mapping[str, Any] = MappingProxyType({})
@@ -218,6 +224,7 @@ def read_launch(node: Node, problems: Problems) -> Launch:
         "lease_s": section.duration("lease", MIN_LEASE_SECONDS),
         "grace_s": section.duration("grace"),
         "log_path_field": section.string("log_path_field"),
+        "metrics_dir": section.string("metrics_dir"),
         "window": section.string("window"),
         "sync_s": section.duration("sync", MIN_SYNC_SECONDS),
         "slurm": read_slurm(section.node("slurm"), problems),
@@ -230,6 +237,12 @@ def read_launch(node: Node, problems: Problems) -> Launch:
     if field and not FIELD.match(field):
         problems.add(
             section.entries["log_path_field"][1].place, "launch.log_path_field: not a field's name"
+        )
+    folder = given["metrics_dir"]
+    if folder and not _METRICS_DIR.match(folder):
+        problems.add(
+            section.entries["metrics_dir"][1].place,
+            "launch.metrics_dir: write a folder in the run's own, like '{log_path}/run'",
         )
     return Launch(**{key: value for key, value in given.items() if value is not None})
 
@@ -290,8 +303,9 @@ def read_secrets(node: Node, problems: Problems) -> tuple[str, ...]:
 
 
 def read_seeds(node: Node, problems: Problems) -> Seeds | None:
-    """`3` (that is 0, 1, 2), `[11, 12]`, or `{field: shuffle_seed, values: 3}`."""
-    field = "seed"
+    """`3` (that is 0, 1, 2), `[11, 12]`, or `{field: shuffle_seed, values: 3}`; with `field: none`
+    no seed is set."""
+    field: str | None = "seed"
     values: Node | None = node
     if node.entries is not None:
         section = Section(node, "seeds", ("field", "values"), problems)
@@ -303,7 +317,7 @@ def read_seeds(node: Node, problems: Problems) -> Seeds | None:
             problems.add(node.place, "seeds needs values: how many, or a list")
             return None
     found = _seed_values(values, problems)
-    return Seeds(field, found, node.place) if found else None
+    return Seeds(None if field == NO_FIELD else field, found, node.place) if found else None
 
 
 def _seed_values(node: Node, problems: Problems) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ from sweeper.launcher.reacting import Reactions
 from sweeper.states import OPEN, Event, State
 from sweeper.store.documents import SCHEMA, encode, read_json, timestamp
 from sweeper.store.files import Store
-from sweeper.store.layout import Layout
+from sweeper.store.layout import Layout, metrics_dir
 from sweeper.thresholds import resolve
 
 __all__ = ["Alarming"]
@@ -66,7 +66,7 @@ class Alarming:
         env_file: str | None = None,
     ) -> None:
         self._store = store
-        self._layout = Layout(sweep)
+        self._layout = Layout(sweep, metrics_dir(plan["launch"]))
         self._board = board
         self._beats = beats
         self._ends = ends

@@ -359,6 +359,7 @@ class Launcher:
             "cwd": self._plan["recipe"]["cwd"],
             "snapshot": self._plan.get("snapshot"),
             "env": launch["env"],
+            "metrics_dir": launch.get("metrics_dir"),
             "env_file": self._env_file,
             "secrets": self._plan["secrets"],
             "timeout_s": launch["timeout_s"],

@@ -30,7 +30,11 @@ class Run(NamedTuple):
 
 
 def make_runs(
-    grid: Grid, expansion: Expansion, points: Sequence[Point], seed_field: str, problems: Problems
+    grid: Grid,
+    expansion: Expansion,
+    points: Sequence[Point],
+    seed_field: str | None,
+    problems: Problems,
 ) -> list[Run]:
     """The runs of the points, in their order and the seeds innermost."""
     try:
@@ -53,7 +57,7 @@ class _Runs:
         grid: Grid,
         expansion: Expansion,
         points: Sequence[Point],
-        seed_field: str,
+        seed_field: str | None,
         problems: Problems,
     ) -> None:
         self.grid, self.expansion, self.points = grid, expansion, points
@@ -70,13 +74,15 @@ class _Runs:
     def made(self) -> Iterator[Run]:
         """Each run, with its cell's name and its id."""
         grid, field = self.grid, self.seed_field
-        own = [point.config.get(field, _NONE) for point in self.points]
+        own = [_NONE if field is None else point.config.get(field, _NONE) for point in self.points]
         # Without `seeds`, a cell's own integer is its seed, and shown where it is not always one.
         replicates = grid.seeds is not None or all(n is _NONE or type(n) is int for n in own)
         shown = grid.seeds is not None or (replicates and len(set(own)) > 1)
         keys = [key for key in _given_keys(grid) if key != field or not replicates]
         # What the replicates are called: not `seed` where a key of that name means something else.
-        word = field if "seed" in keys and grid.seeds is not None else "seed"
+        word = field if field and "seed" in keys and grid.seeds is not None else "seed"
+        if field is None:
+            word = "replicate"
         cells = _Cells(_labels(grid, self.points, keys, word))
         for point, mine, label in zip(self.points, own, cells.labels, strict=True):
             fixed = mine if type(mine) is int else None
@@ -86,7 +92,9 @@ class _Runs:
                 name = cell
                 if shown and seed is not None:
                     name = shorten(f"{cell},{word}={seed}" if cell else f"{word}={seed}")
-                config = point.config if grid.seeds is None else {**point.config, field: seed}
+                config = point.config
+                if grid.seeds is not None and field is not None:
+                    config = {**config, field: seed}
                 if point.pending:
                     config, values = self._with_seed(point, config)
                 self._size += len(values)
@@ -106,7 +114,7 @@ class _Runs:
         values, the seed left out."""
         config = dict(config)
         self.expansion.settle(point, config)
-        known = type(config.get(self.seed_field)) is int
+        known = self.seed_field is not None and type(config.get(self.seed_field)) is int
         return config, self._values(config, self.seed_field if known else None)
 
     def _values(self, config: Mapping[str, Any], left_out: str | None) -> str:

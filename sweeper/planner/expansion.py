@@ -73,7 +73,7 @@ class Expansion:
         problems: Problems,
         warnings: list[str],
         *,
-        late: str = "seed",
+        late: str | None = "seed",
         replicates: int = 1,
     ) -> None:
         self.grid, self.problems, self.warnings, self.late = grid, problems, warnings, late

@@ -288,6 +288,7 @@ class _Planner:
             grid.launch.python,
             grid.launch.cwd,
             log_path_field=grid.launch.log_path_field,
+            metrics_dir=grid.launch.metrics_dir,
             seed_field=self.seed_field,
             env=grid.launch.env,
             validate=validate,

@@ -3,6 +3,7 @@
 from argparse import Namespace
 
 from sweeper.reading.choosing import chosen, open_registry, tell_problems
+from sweeper.records.runs import SweepRun
 from sweeper.registry import save
 from sweeper.terminal import duration, print_json, print_table
 
@@ -36,5 +37,8 @@ def ls(arguments: Namespace) -> int:
             for r in records
         ],
     )
+    unseeded = (run.sweep for run in runs if isinstance(run, SweepRun) and run.unseeded)
+    for name in dict.fromkeys(unseeded):
+        print(f"{name}: seeds are not set; its replicates differ by themselves")
     tell_problems(registry)
     return 0

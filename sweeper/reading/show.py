@@ -105,5 +105,5 @@ def _attempts(run: RecordedRun) -> list[dict[str, Any]]:
 
 
 def _files(run: RecordedRun) -> list[dict[str, Any]]:
-    found = [entry for folder in run.folders() for entry in run.store.list(folder)]
+    found = [entry for folder in run.log_paths() for entry in run.store.list(folder)]
     return [{"path": e.path, "size": e.size} for e in sorted(found, key=lambda entry: entry.path)]

@@ -124,17 +124,9 @@ def check(waits: int | None) -> None:
     With `waits` the request is there when that descriptor has a byte, and never when it is closed;
     until then what will be needed is loaded.
     """
-    import importlib.util
     import json
 
-    spec = importlib.util.spec_from_file_location(
-        "sweeper_inspection", os.path.join(_HERE, "inspection.py")
-    )
-    if spec is None or spec.loader is None:
-        raise ImportError("inspection.py is missing beside bootstrap.py")
-    inspection = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = inspection
-    spec.loader.exec_module(inspection)
+    inspection = _inspection()
     early: set[str] = set()
     if waits is not None:
         early = load_early()
@@ -155,6 +147,21 @@ def check(waits: int | None) -> None:
     with os.fdopen(answer_to, "wb") as file:
         file.write(json.dumps(answer).encode())
     os._exit(0)  # without what the recipe's import has left running
+
+
+def _inspection() -> Any:
+    """The module inspection.py, by its path."""
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location(
+        "sweeper_inspection", os.path.join(_HERE, "inspection.py")
+    )
+    if spec is None or spec.loader is None:
+        raise ImportError("inspection.py is missing beside bootstrap.py")
+    inspection = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = inspection
+    spec.loader.exec_module(inspection)
+    return inspection
 
 
 def load_early() -> set[str]:
@@ -201,11 +208,33 @@ def run(path: str) -> None:
         move_imports(moved)
     set_path(recipe)
     sys.argv[1:] = to_argv(child["config"], recipe.get("forms") or {})
-    if recipe["kind"] == "file":
+    answer_prompts()
+    if recipe.get("function"):
+        inspection = _inspection()
+        module = inspection.load(recipe)
+        sys.argv[0] = module.__file__ or recipe["module"]
+        inspection.sibling("building").run(module, recipe["function"], sys.argv[1:])
+    elif recipe["kind"] == "file":
         sys.argv[0] = recipe["file"]
         runpy.run_path(recipe["file"], run_name="__main__")
     else:
         runpy.run_module(recipe["module"], run_name="__main__", alter_sys=True)
+
+
+def answer_prompts() -> None:
+    """Answer a recipe that asks what to do about a folder which is there already: "resume", where
+    it offers that (tinker-cookbook's `check_log_dir` asks so). To all else nobody answers."""
+    import builtins
+
+    def answered(prompt: object = "", /) -> str:
+        text = str(prompt)
+        words = "".join(c if c.isalpha() else " " for c in text.lower()).split()
+        if "resume" in words:
+            print(f"{text}resume (answered by sweeper)", flush=True)
+            return "resume"
+        raise EOFError(f"a run has nobody to ask: {text}")
+
+    builtins.input = answered
 
 
 def die_with_parent() -> None:

@@ -32,9 +32,30 @@ _BAD: Any = object()
 _Field: typing.TypeAlias = "tuple[str, tuple[str, ...], tuple[int, ...]]"  # name, keys, places
 
 
+class Class:
+    """What configurations are made by: a chz class."""
+
+    def __init__(self, cls: Any) -> None:
+        self.cls = cls
+
+    def make(self, arguments: list[str]) -> Any:
+        """The config that `key=value`s make. Raises what chz and the class raise."""
+        return chz.Blueprint(self.cls).make_from_argv(arguments)
+
+    def read(self, made: Any, key: str) -> tuple[Any, str]:
+        """The object in which a key is to be looked up, and the key there."""
+        return made, key
+
+    def annotation(self, field: str) -> Any:
+        """The type of a field."""
+        return chz.chz_fields(self.cls)[field].x_type
+
+
 class Checker:
-    """Parses configurations. What went through once is not parsed again: the object is then made
-    by the class itself from what chz had made for each of its fields, validators and all.
+    """Parses configurations. `source` makes them: a `Class`, or a `building.Function`.
+
+    What a class has made once is not parsed again: the object is then made by the class itself
+    from what chz had made for each of its fields, validators and all.
 
     `filled` is what the worker adds to each. After `check`, `forms` says which keys are written
     otherwise than usual, and `problems` holds (index, key, message).
@@ -42,13 +63,14 @@ class Checker:
 
     def __init__(
         self,
-        cls: Any,
+        source: Any,
         takes: dict[str, Any],
         filled: dict[str, Any],
         to_argv: Any,
         written: Any,
     ) -> None:
-        self.cls, self.takes, self.filled = cls, takes, filled
+        self.source, self.cls = source, source.cls
+        self.takes, self.filled = takes, filled
         self.to_argv, self.written = to_argv, written
         self.forms: dict[str, str] = {}
         self.problems: list[tuple[int | None, str | None, str]] = []
@@ -91,6 +113,8 @@ class Checker:
 
     def _passes(self, fields: list[_Field], row: list[int]) -> bool:
         """The quick way; False says only that the slow one must tell."""
+        if not isinstance(self.source, Class):  # only the function knows what it makes of them
+            return False
         made: dict[str, Any] = {}
         bad = False
         for name, keys, places in fields:
@@ -116,7 +140,7 @@ class Checker:
         """Keep what chz has made for each field of a configuration; `left` are the good keys. What
         only does not go together with another value is not bad by itself."""
         for name, keys, places in fields:
-            found = read(made, name)
+            found = self._read(made, name)
             if not all(key in left for key in keys):
                 told = [(k, texts[k]) in self._bad or self._refused.get(k) for k in keys]
                 found = _BAD if any(told) else _MISSING
@@ -154,7 +178,7 @@ class Checker:
                     self._bad.add((key, texts[key]))
                 del left[key]
         for key, value in list(left.items()):
-            got = read(made, key)
+            got = self._read(made, key)
             if got is not _MISSING and not same(value, got):
                 if self._reform(left, key):
                     return True
@@ -167,8 +191,10 @@ class Checker:
         return False
 
     def _make(self, config: dict[str, Any], **forms: str) -> Any:
-        argv = self.to_argv(config, {**self.forms, **forms})
-        return chz.Blueprint(self.cls).make_from_argv(argv)
+        return self.source.make(self.to_argv(config, {**self.forms, **forms}))
+
+    def _read(self, made: Any, key: str) -> Any:
+        return read(*self.source.read(made, key))
 
     def _refuse(self, index: int, key: str, value: Any) -> bool:
         """Whether the key is no field, or takes code: told once, and left out."""
@@ -184,7 +210,7 @@ class Checker:
         first, *rest = key.split(".")
         if first not in self.takes:
             return f"{self.cls.__name__} has no field '{first}'{_nearest(first, self.takes)}"
-        annotations = annotations_at(chz.chz_fields(self.cls)[first].x_type, rest)
+        annotations = annotations_at(self.source.annotation(first), rest)
         if any(map(takes_object, annotations)):
             return f"{key} is an object: set its fields, as in {key}.<field>"
         if any(map(takes_code, annotations)):
@@ -220,7 +246,7 @@ class Checker:
             if key in self.forms or list(self.written(key, config[key], form)) == usual:
                 continue
             try:
-                fits = same(config[key], read(self._make(config, **{key: form}), key))
+                fits = same(config[key], self._read(self._make(config, **{key: form}), key))
             except Exception:  # noqa: BLE001
                 fits = False
             if fits:
@@ -232,13 +258,13 @@ class Checker:
         first, *rest = key.split(".")
         if not rest:
             return str(self.takes[first]["type"])
-        found = annotations_at(chz.chz_fields(self.cls)[first].x_type, rest)
+        found = annotations_at(self.source.annotation(first), rest)
         return " | ".join(_name(annotation) for annotation in found) or "another value"
 
     def _hint(self, key: str) -> str:
         """The nearest field beside a nested one that does not exist."""
         first, *rest = key.split(".")
-        above = annotations_at(chz.chz_fields(self.cls)[first].x_type, rest[:-1])
+        above = annotations_at(self.source.annotation(first), rest[:-1])
         classes = [typing.get_origin(m) or m for a in above for m in _members(a)]
         beside = [name for cls in classes if chz.is_chz(cls) for name in chz.chz_fields(cls)]
         return _nearest(rest[-1], beside)

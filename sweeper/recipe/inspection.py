@@ -1,8 +1,8 @@
 """The checking half of bootstrap.py, in the recipe's interpreter: find the recipe, import it, and
 have chz parse every configuration as the run will. Standard library and the recipe's chz only.
 
-A request is {"reference", "cwd", "log_path_field", "configs": [...], "import": bool}; with "deep"
-the fields of nested configs are described too. An answer is
+A request is {"reference", "cwd", "log_path_field", "metrics_dir", "configs": [...], "import":
+bool}; with "deep" the fields of nested configs are described too. An answer is
 {"error": [kind, message]}, or {"recipe": {...}, "problems": [[index, key, message], ...]}: the
 index of a configuration and the key in it, null where none is at fault. Kinds of error:
 `recipe` (there is none such), `import`, `main` (it would do nothing), `class`, `log_path`.
@@ -10,6 +10,7 @@ index of a configuration and the key in it, null where none is at fault. Kinds o
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import os
@@ -17,6 +18,9 @@ import sys
 from typing import Any, cast
 
 GROUP = "sweeper.recipes"
+_NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_STARTS = frozenset({"main", "cli_main", "entrypoint", "nested_entrypoint", "methods_entrypoint",
+                     "dispatch_entrypoint"})  # fmt: skip
 
 
 class Refused(Exception):
@@ -42,32 +46,111 @@ def answer(request: dict[str, Any], to_argv: Any, written: Any, set_path: Any) -
 def _inspect(
     request: dict[str, Any], recipe: dict[str, Any], to_argv: Any, written: Any
 ) -> dict[str, Any]:
-    check_guard(recipe)
+    check_source(recipe)
     module = load(recipe)
-    cls = config_class(module, recipe["config_class"])
-    takes = describe(cls, deep=bool(request.get("deep")))
-    field = request["log_path_field"] or "log_path"
-    if field not in takes and "." not in field:
-        hint = "" if request["log_path_field"] else "; say which one with launch.log_path_field"
-        raise Refused("log_path", f"{cls.__name__} has no field {field}{hint}")
+    source, takes = _source_of(request, recipe, module, to_argv)
+    field = log_path_field(request, takes, source.cls.__name__)
     recipe = {
         **recipe,
-        "config_class": cls.__name__,
+        "config_class": source.cls.__name__,
         "log_path_field": field,
         "behavior_field": "behavior_if_log_dir_exists" in takes,
         "takes": takes,
     }
     # What the worker will fill in, with something of the kind it will be.
-    filled = {field: os.path.join(request["cwd"], "log_path")}
+    filled = {} if field is None else {field: os.path.join(request["cwd"], "log_path")}
     if recipe["behavior_field"]:
         filled["behavior_if_log_dir_exists"] = "resume"
-    checker = _sibling("checking").Checker(cls, takes, filled, to_argv, written)
+    checker = sibling("checking").Checker(source, takes, filled, to_argv, written)
     checker.check(request["configs"])
     recipe["forms"] = checker.forms
     return {"recipe": recipe, "problems": checker.problems}
 
 
-def _sibling(name: str) -> Any:
+def _source_of(
+    request: dict[str, Any], recipe: dict[str, Any], module: Any, to_argv: Any
+) -> tuple[Any, dict[str, Any]]:
+    """What makes configurations of this recipe, and the fields that they have."""
+    import inspect
+
+    deep = bool(request.get("deep"))
+    name = recipe["function"] or recipe["config_class"]
+    found = getattr(module, name, None) if name is not None else None
+    if not inspect.isfunction(found):
+        recipe["function"] = None
+        cls = config_class(module, name)
+        if name is not None:
+            check_source(recipe)  # it is run after all, and not only imported
+        return sibling("checking").Class(cls), describe(cls, deep=deep)
+    recipe["function"] = name
+    building = sibling("building")
+    nothing: dict[str, Any] = {}
+    first: dict[str, Any] = next(_given(request["configs"]), nothing)
+    errors: list[Exception] = []
+    # Without values, where it has defaults: a wrong value is then told with its place.
+    folder = {request["log_path_field"] or "log_path": "log_path"}  # it may take that, too
+    attempts: list[list[str]] = [to_argv(folder, {}), to_argv({**folder, **first}, {})]
+    for arguments in attempts:
+        try:
+            source = building.Function(found, arguments)
+            building.consumer(module, source.cls)
+        except building.Unusable as error:
+            raise Refused("main", str(error)) from None
+        except Exception as error:  # noqa: BLE001  (it is somebody else's code)
+            errors.append(error)
+        else:
+            return source, _describe_function(source, request, deep)
+    text = str(errors[-1]).strip().split("\n")[0]
+    raise Refused("class", f"{name}(): {type(errors[-1]).__name__}: {text}")
+
+
+def _given(configs: dict[str, list[Any]]) -> Any:
+    """Configurations as they were packed."""
+    for shape, *numbers in configs["rows"]:
+        values = (configs["values"][number] for number in numbers)
+        yield dict(zip(configs["shapes"][shape], values, strict=True))
+
+
+def _describe_function(source: Any, request: dict[str, Any], deep: bool) -> dict[str, Any]:
+    """The same as of a class, with what the function sets as defaults, and its parameters."""
+    takes = describe(source.cls, deep=deep)
+    field = request["log_path_field"] or "log_path"
+    arguments = [f"{field}=log_path"] if field in takes else []
+    for name, value in source.defaults(arguments).items():
+        takes[name]["required"] = False
+        takes[name].pop("default", None)
+        if value is None or isinstance(value, (bool, int, float, str)):
+            takes[name] = {k: v for k, v in takes[name].items() if k != "required"}
+            takes[name]["default"] = value
+    for name, parameter in source.parameters.items():
+        if name not in takes:
+            about: dict[str, Any] = {"type": type_name(source.annotation(name)), "doc": ""}
+            if parameter.default is parameter.empty:
+                about["required"] = True
+            elif parameter.default is None or isinstance(
+                parameter.default, (bool, int, float, str)
+            ):
+                about["default"] = parameter.default
+            takes[name] = about
+    return takes
+
+
+def log_path_field(request: dict[str, Any], takes: dict[str, Any], name: str) -> str | None:
+    """The field that takes the run's folder; None for a recipe that has none, where
+    `launch.metrics_dir` says what it writes all the same."""
+    field = request["log_path_field"]
+    if field is None and "log_path" not in takes and request.get("metrics_dir"):
+        return None
+    found: str = field or "log_path"
+    if found.partition(".")[0] not in takes:
+        hint = "" if field else (
+            "; say which one with launch.log_path_field, or where it writes with launch.metrics_dir"
+        )  # fmt: skip
+        raise Refused("log_path", f"{name} has no field {found}{hint}")
+    return found
+
+
+def sibling(name: str) -> Any:
     """A module from this file's folder, which is not on the module path."""
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
     return _from_file(f"sweeper_{name}", path)
@@ -96,6 +179,7 @@ def locate(request: dict[str, Any]) -> dict[str, Any]:
         "module": head,
         "file": None,
         "config_class": cls or None,
+        "function": None,
         "on_path": True,
         "cwd": request["cwd"],
     }
@@ -157,38 +241,73 @@ def entry_points() -> dict[str, str]:
     return {point.name: point.value for point in metadata.entry_points(group=GROUP)}
 
 
-def check_guard(recipe: dict[str, Any]) -> None:
-    """Refuse a module that does nothing when it is run as `__main__`; its run would succeed. By its
-    source, before it is imported, which would run what stands unguarded. One without source, or
-    that cannot be found or parsed, is left to the import. A `__main__.py` needs no guard."""
-    import ast
-
+def check_source(recipe: dict[str, Any]) -> None:
+    """Refuse a module that does nothing when it is run as `__main__`, since its run would succeed,
+    and one that starts a run as soon as it is imported: to plan must not be to run. By its source,
+    before it is imported. One without source, or that cannot be found or parsed, is left to the
+    import. Sees whether the name that the recipe gives is a function's, which is called instead."""
     try:
-        if recipe["kind"] == "file":
-            with open(recipe["file"], "rb") as file:
-                source: Any = file.read()
-            main = os.path.basename(recipe["file"]) == "__main__.py"
-        else:
-            spec = importlib.util.find_spec(recipe["module"])
-            main = spec is None or spec.submodule_search_locations is not None
-            source = None if main else _source(spec)
-        if main or source is None:
+        source, main = _read_source(recipe)
+        if source is None:
             return
         tree = ast.parse(source)
     except Exception:  # noqa: BLE001  (looking for it imports what it lies in)
         return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Compare):
-            below = list(ast.walk(node))
-            names = {inner.id for inner in below if isinstance(inner, ast.Name)}
-            texts = [inner.value for inner in below if isinstance(inner, ast.Constant)]
-            if "__name__" in names and "__main__" in texts:
-                return
-    raise Refused(
-        "main",
-        "nothing in it starts a run: end it with"
-        ' `if __name__ == "__main__": chz.nested_entrypoint(main)`, or run it by `command:`',
-    )
+    name = recipe["config_class"]
+    names = {node.name: node for node in tree.body if isinstance(node, _NAMED)}
+    if name is not None and isinstance(names.get(name), ast.FunctionDef):
+        recipe["function"] = name
+    guarded = any(_is_guard(node) for node in ast.walk(tree))
+    if (main and not guarded) or any(map(_starts, tree.body)):
+        raise Refused(
+            "main",
+            "it starts a run as soon as it is imported, which planning has to do: put what starts"
+            ' it under `if __name__ == "__main__":`, or run it by `command:`',
+        )
+    if not guarded and (name is None or isinstance(names.get(name), ast.ClassDef)):
+        raise Refused(
+            "main",
+            "nothing in it starts a run: end it with"
+            ' `if __name__ == "__main__": chz.nested_entrypoint(main)`, or run it by `command:`',
+        )
+
+
+def _read_source(recipe: dict[str, Any]) -> tuple[Any, bool]:
+    """The source of what `python -m` or `python FILE` would run, and whether it is a
+    `__main__.py`."""
+    if recipe["kind"] == "file":
+        with open(recipe["file"], "rb") as file:
+            return file.read(), os.path.basename(recipe["file"]) == "__main__.py"
+    spec = importlib.util.find_spec(recipe["module"])
+    main = spec is not None and spec.submodule_search_locations is not None
+    if main and recipe["config_class"] is None:
+        spec = importlib.util.find_spec(f"{recipe['module']}.__main__")
+    return (None, False) if spec is None else (_source(spec), main)
+
+
+def _is_guard(node: Any) -> bool:
+    """Whether it compares `__name__` with "__main__"."""
+    if not isinstance(node, ast.Compare):
+        return False
+    below = list(ast.walk(node))
+    names = {inner.id for inner in below if isinstance(inner, ast.Name)}
+    texts = [inner.value for inner in below if isinstance(inner, ast.Constant)]
+    return "__name__" in names and "__main__" in texts
+
+
+def _starts(node: Any) -> bool:
+    """Whether a statement of a module, when that is imported, calls what usually starts a run."""
+    if isinstance(node, (*_NAMED, ast.Lambda)):
+        return False
+    if isinstance(node, (ast.If, ast.BoolOp)) and any(map(_is_guard, ast.walk(node))):
+        return False
+    if isinstance(node, ast.Call):
+        called = node.func
+        name = getattr(called, "attr", getattr(called, "id", ""))
+        of = getattr(getattr(called, "value", None), "id", "")
+        if name in _STARTS or (of, name) == ("asyncio", "run"):
+            return True
+    return any(map(_starts, ast.iter_child_nodes(node)))
 
 
 def _source(spec: Any) -> str | None:
@@ -204,7 +323,8 @@ def load(recipe: dict[str, Any]) -> Any:
             return _from_file(f"recipe_{stem}", recipe["file"])
         name = recipe["module"]
         spec = importlib.util.find_spec(name)
-        if spec is not None and spec.submodule_search_locations is not None:
+        package = spec is not None and spec.submodule_search_locations is not None
+        if package and recipe["function"] is None:
             name = f"{name}.__main__"  # what `python -m` runs of a package
         return importlib.import_module(name)
     except KeyboardInterrupt:
@@ -225,7 +345,7 @@ def config_class(module: Any, name: str | None) -> Any:
         if found is None:
             raise Refused("class", f"it has no class {name}")
         if not chz.is_chz(found):
-            raise Refused("class", f"{name} is not a chz class")
+            raise Refused("class", f"{name} is no chz class, nor a function that returns a config")
         return found
     names = cast("dict[str, Any]", vars(module))
     defined: dict[str, Any] = {

@@ -1,7 +1,8 @@
 """A recipe: where it is, which config it takes, and the command that runs it.
 
 A reference is a short name (`sft`: an entry point of `sweeper.recipes`), a module
-(`package.module`), a file (`path/to/file.py`), each with `:Class` or without, or it is a command.
+(`package.module`), a file (`path/to/file.py`), each with `:Class`, with `:function` or without, or
+it is a command.
 What is found, and whether a configuration is right, is decided by the interpreter that will run
 it: one subprocess imports the recipe and has chz parse every configuration (`bootstrap.py`,
 `inspection.py`, `checking.py`).
@@ -27,6 +28,7 @@ __all__ = [
     "placeholders",
     "render_command",
     "render_window",
+    "with_log_path",
 ]
 
 IMPORT_SECONDS = 60.0
@@ -59,7 +61,8 @@ class Recipe(NamedTuple):
     """A recipe as found. Paths are absolute.
 
     `on_path`: whether `cwd` goes on the module path, as with `python -m`. `forms` says which
-    fields' values are written on chz's command line otherwise than usual.
+    fields' values are written on chz's command line otherwise than usual. `function`: the one that
+    returns the config, where the reference names one.
     """
 
     reference: str
@@ -76,6 +79,7 @@ class Recipe(NamedTuple):
     behavior_field: bool
     takes: dict[str, dict[str, Any]]
     forms: dict[str, str]
+    function: str | None = None
 
     def document(self) -> dict[str, Any]:
         """As `sweep.json` has it."""
@@ -96,7 +100,8 @@ def inspect(
     cwd: str | None = None,
     *,
     log_path_field: str | None = None,
-    seed_field: str = "seed",
+    metrics_dir: str | None = None,
+    seed_field: str | None = "seed",
     env: Mapping[str, str] | None = None,
     validate: bool = True,
     deep: bool = False,
@@ -105,8 +110,10 @@ def inspect(
     the configurations, parsed as their runs will. All in one process, which is what costs the time.
 
     `python` and `cwd` may be relative to the current folder; `env` is added to our environment,
-    as it will be to the run's. Without `validate` the recipe is not imported, and taken to have the
-    usual fields. With `deep` the fields of nested configs are described too. Raises `RecipeError`.
+    as it will be to the run's. `metrics_dir`: a recipe need not have a field for its folder.
+    `seed_field` is None where no seed is given to it. Without `validate` the recipe is not
+    imported, and taken to have the usual fields. With `deep` the fields of nested configs are
+    described too. Raises `RecipeError`.
     """
     folder = os.path.abspath(os.path.expanduser(cwd or "."))
     if not os.path.isdir(folder):
@@ -121,25 +128,32 @@ def inspect(
         "reference": source,
         "cwd": folder,
         "log_path_field": log_path_field,
+        "metrics_dir": metrics_dir,
         "configs": _packed(configs),
         "import": validate,
         "deep": deep,
     }
-    answer = _ask(interpreter, folder, request, {**os.environ, **(env or {})})
+    filled = with_log_path(env or {}, os.path.join(folder, "log_path"))
+    answer = _ask(interpreter, folder, request, {**os.environ, **filled})
     if "error" in answer:
         kind, message = answer["error"]
         raise RecipeError(kind, _explain(kind, source, message, interpreter))
     found: dict[str, Any] = answer["recipe"]
     takes: dict[str, dict[str, Any]] = found["takes"]
-    unseen = {"log_path_field": log_path_field or "log_path", "behavior_field": False}
+    usual = None if metrics_dir is not None else "log_path"
+    unseen = {"log_path_field": log_path_field or usual, "behavior_field": False}
     given = {
         "reference": source,
         "command": None,
         "python": interpreter,
-        "seed_field": seed_field if not takes or seed_field.partition(".")[0] in takes else None,
+        "seed_field": seed_field if not takes or _is_field(seed_field, takes) else None,
     }
     recipe = Recipe.from_document(unseen | found | given)
     return recipe, [Problem(*problem) for problem in answer["problems"]]
+
+
+def _is_field(key: str | None, takes: Mapping[str, Any]) -> bool:
+    return key is not None and key.partition(".")[0] in takes
 
 
 def _packed(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
@@ -197,6 +211,11 @@ def lacking(program: str, folder: str, env: Mapping[str, str]) -> str | None:
     return None
 
 
+def with_log_path(env: Mapping[str, str], log_path: str) -> dict[str, str]:
+    """`launch.env` with `{log_path}` for the folder of a run, wherever it stands."""
+    return {name: value.replace("{log_path}", log_path) for name, value in env.items()}
+
+
 def placeholders(command: Sequence[str]) -> list[str]:
     """The keys in a command's template. Raises `RecipeError` for a stray brace."""
     keys: dict[str, None] = {}
@@ -243,7 +262,7 @@ def render_window(
 
 
 def _command(
-    command: list[str], python: str, cwd: str, log_path_field: str | None, seed_field: str
+    command: list[str], python: str, cwd: str, log_path_field: str | None, seed_field: str | None
 ) -> Recipe:
     return Recipe(
         reference=" ".join(command)[:200],

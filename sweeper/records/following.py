@@ -53,7 +53,7 @@ class _Place:
         return self.run.files.prefix == ""
 
     def _attempts_path(self) -> str:
-        return f"{self.run.layout.log_path(self.run.id, self.attempt)}/metrics.jsonl"
+        return f"{self.run.layout.recorded(self.run.id, self.attempt)}/metrics.jsonl"
 
     def next(self) -> str:
         """The name of the folder that a further attempt would have."""

@@ -25,8 +25,8 @@ from sweeper.metrics import (
 from sweeper.states import Event, NoState, RunState, State, fold
 from sweeper.store.documents import read_json
 from sweeper.store.files import Store
-from sweeper.store.layout import Layout
-from sweeper.store.sweeps import TELLING, look_at_events, read_outcome, read_plan
+from sweeper.store.layout import Layout, metrics_dir
+from sweeper.store.sweeps import TELLING, is_unseeded, look_at_events, read_outcome, read_plan
 from sweeper.tables.index import Index
 from sweeper.tables.keeping import Folder
 from sweeper.tables.sources import Files, Stamp
@@ -53,8 +53,8 @@ class Sweep:
         self.store = store
         self.name = name
         self.root = store.root
-        self.layout = Layout(name)
         self.document: dict[str, Any] = read_plan(store, name)
+        self.layout = Layout(name, metrics_dir(self.document.get("launch") or {}))
         self.index = Index(memory, f"sweep {name}")
         self.files = Files(store, self.layout.runs)
         self.state_files = Files(store, self.layout.state)
@@ -75,6 +75,11 @@ class Sweep:
     def axes(self) -> dict[str, list[Any]]:
         """The declared axes and their values, in grid order, without the seed."""
         return self.document.get("axes") or {}
+
+    @functools.cached_property
+    def unseeded(self) -> bool:
+        """Whether no seed is given to its replicates."""
+        return is_unseeded(self.document)
 
     @property
     def path(self) -> str:
@@ -129,7 +134,11 @@ class RecordedRun(ABC):
 
     @abstractmethod
     def folders(self) -> list[str]:
-        """The recipe's folder of each attempt, oldest first, from the store's root on."""
+        """Where each attempt recorded its metrics, oldest first, from the store's root on."""
+
+    def log_paths(self) -> list[str]:
+        """The recipe's folder of each attempt, in which those are."""
+        return self.folders()
 
     def metrics_paths(self) -> list[str]:
         """Where the metrics of each attempt lie, oldest first."""
@@ -322,6 +331,10 @@ class SweepRun(RecordedRun):
 
     def folders(self) -> list[str]:
         attempts = range(1, max(self.attempts, self._state.attempt) + 1)
+        return [self.layout.recorded(self.id, attempt) for attempt in attempts]
+
+    def log_paths(self) -> list[str]:
+        attempts = range(1, max(self.attempts, self._state.attempt) + 1)
         return [self.layout.log_path(self.id, attempt) for attempt in attempts]
 
     @property
@@ -390,6 +403,11 @@ class SweepRun(RecordedRun):
     def provenance(self) -> dict[str, Any]:
         """Where the code and its packages came from, as recorded at the launch."""
         return self._sweep.document.get("provenance") or {}
+
+    @property
+    def unseeded(self) -> bool:
+        """Whether its seed is only a number that tells it from the cell's other runs."""
+        return self._sweep.unseeded
 
     @property
     def unfinished(self) -> bool:

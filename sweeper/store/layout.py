@@ -4,16 +4,23 @@ The files under `runs/` belong to the recipe and have tinker-cookbook's names an
 everything else is ours.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from sweeper.states import Event
 
-__all__ = ["Layout", "token"]
+__all__ = ["Layout", "metrics_dir", "token"]
+
+_LOG_PATH = "{log_path}"
 
 
 class Layout:
-    """The paths of one sweep."""
+    """The paths of one sweep. `inner`: the folder in a run's own where its metrics lie, "" for that
+    itself (see `metrics_dir`)."""
 
-    def __init__(self, sweep: str) -> None:
+    def __init__(self, sweep: str, inner: str = "") -> None:
         self.sweep = sweep
+        self.inner = inner
         self.plan = f"{sweep}/sweep.json"
         self.state = f"{sweep}/state"
         self.heartbeats = f"{sweep}/heartbeats"
@@ -51,6 +58,11 @@ class Layout:
         """The recipe's own folder for one attempt."""
         return f"{self.runs}/{run}.{attempt}"
 
+    def recorded(self, run: str, attempt: int) -> str:
+        """Where an attempt's metrics, checkpoints and iterations lie."""
+        folder = self.log_path(run, attempt)
+        return f"{folder}/{self.inner}" if self.inner else folder
+
     def attempt(self, run: str, attempt: int) -> str:
         """What the launcher and the worker keep about one attempt."""
         return f"{self.sweep}/attempts/{run}.{attempt}"
@@ -62,6 +74,13 @@ class Layout:
     def log(self, run: str, attempt: int) -> str:
         """Standard output and error of the recipe."""
         return f"{self.attempt(run, attempt)}/stdout.log"
+
+
+def metrics_dir(launch: Mapping[str, Any]) -> str:
+    """The folder in a run's own that `launch.metrics_dir` names (`{log_path}/run`: "run"), by a
+    sweep's section `launch`; "" without."""
+    said: str | None = launch.get("metrics_dir")
+    return said.removeprefix(_LOG_PATH).strip("/") if said else ""
 
 
 def token(run: str, attempt: int) -> str:

@@ -4,7 +4,7 @@ One listing of `state/` answers for every run, since the names of the files carr
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sweeper.errors import NotFound, StoreError
@@ -37,6 +37,15 @@ _NAMED = 5  # sweeps, of those that there are where one is not
 def find_sweeps(store: Store) -> list[str]:
     """Names of the sweeps at the store's root, sorted."""
     return sorted(store.folders_with("sweep.json"))
+
+
+def is_unseeded(document: Mapping[str, Any]) -> bool:
+    """Whether the runs of a sweep are replicates that no seed is given to (`seeds: {field: none}`):
+    that they differ is then the word of whoever wrote the grid."""
+    recipe: Mapping[str, Any] = document.get("recipe") or {}
+    runs: Sequence[Mapping[str, Any]] = document.get("runs") or ()
+    unset = "seed_field" in recipe and recipe["seed_field"] is None
+    return unset and any(run.get("seed") is not None for run in runs)
 
 
 def read_plan(store: Store, sweep: str) -> dict[str, Any]:

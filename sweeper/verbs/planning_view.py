@@ -205,7 +205,7 @@ def _axes(plan: Plan) -> Iterator[tuple[str, str, str]]:
             yield key, str(len(values)), _listed(list(values.values())) + where
     seeds = sorted({run.seed for run in plan.runs if run.seed is not None})
     if len(seeds) > 1:
-        yield seed or "seed", str(len(seeds)), _listed(seeds)
+        yield seed or "replicate (no seed is set)", str(len(seeds)), _listed(seeds)
 
 
 def _listed(values: Sequence[Any]) -> str:

@@ -38,7 +38,7 @@ def prepare(store: Store, layout: Layout, job: dict[str, Any]) -> Prepared:
     os.makedirs(log_path, exist_ok=True)
     if job["resume"] != "never":
         seeding.seed(place, layout, run, attempt, job["resume"])
-    environment = _with_the_backends(environment) | job["env"]
+    environment = _with_the_backends(environment) | _env(job, log_path)
     environment |= {
         "SWEEPER_ROOT": store.root,
         "SWEEPER_SWEEP": layout.sweep,
@@ -61,6 +61,13 @@ def prepare(store: Store, layout: Layout, job: dict[str, Any]) -> Prepared:
     else:
         command = _bootstrap(place, layout, job, log_path, copy)
     return Prepared(command, environment, cwd, log_path, place)
+
+
+def _env(job: dict[str, Any], log_path: str) -> dict[str, str]:
+    """What `launch.env` sets."""
+    from sweeper.recipe.reference import with_log_path
+
+    return with_log_path(job["env"], log_path)
 
 
 def _with_the_backends(environment: dict[str, str]) -> dict[str, str]:
@@ -121,7 +128,9 @@ def _bootstrap(
     copy: dict[str, str] | None,
 ) -> list[str]:
     recipe = job["recipe"]
-    config = job.get("fields", {}) | job["config"] | {recipe["log_path_field"]: log_path}
+    config = job.get("fields", {}) | job["config"]
+    if recipe["log_path_field"] is not None:
+        config[recipe["log_path_field"]] = log_path
     if recipe["behavior_field"]:
         config["behavior_if_log_dir_exists"] = "resume"
     child = f"{layout.attempt(job['run'], job['attempt'])}/child.json"

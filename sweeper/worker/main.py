@@ -26,7 +26,7 @@ from sweeper.provenance.redaction import Redactor, secret_values
 from sweeper.states import Event
 from sweeper.store.documents import SCHEMA, encode, read_json, timestamp
 from sweeper.store.files import open_store
-from sweeper.store.layout import Layout
+from sweeper.store.layout import Layout, metrics_dir
 from sweeper.store.presence import hold
 from sweeper.worker import machine, seeding
 from sweeper.worker.child import Child, spawn
@@ -92,6 +92,7 @@ class Worker:
         path = self.store.local_path(described)
         if path is not None:
             hold(path)
+        self.layout = Layout(self.layout.sweep, metrics_dir(job))
         if not claim(self.store, self.layout, self.run, self.attempt, self.submitted):
             say(f"sweeper: attempt {self.attempt} of {job['name']} belongs to another worker")
             return 0
@@ -153,7 +154,7 @@ class Worker:
             self._syncing.start()
         output, code, memory = self._attend(job, prepared, guard)
         self._await_signal(code)
-        final = seeding.has_final_checkpoint(prepared.log_path)
+        final = seeding.has_final_checkpoint(os.path.join(prepared.log_path, self.layout.inner))
         ending = self._ending(code)._replace(
             final=final,
             timeout_s=job["timeout_s"] if self._timed_out else None,
@@ -190,7 +191,7 @@ class Worker:
         code and its memory."""
         child = self._child
         assert child is not None  # noqa: S101 - it was just started
-        self._pauses = Pauses(os.path.join(prepared.log_path, "metrics.jsonl"))
+        self._pauses = Pauses(os.path.join(prepared.log_path, self.layout.inner, "metrics.jsonl"))
         log = self.layout.log(self.run, self.attempt)
         output = Output(prepared.place, log, self._redactor, self._pauses)
         copying = threading.Thread(target=output.copy, args=(child.output,), daemon=True)

@@ -8,10 +8,11 @@ from typing import Any
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
 
-__all__ = ["has_final_checkpoint", "seed"]
+__all__ = ["has_final_checkpoint", "read_records", "record_folders", "seed"]
 
 _APPENDED = ("metrics.jsonl", "checkpoints.jsonl")
 _COPIED = ("config.json",)
+_DEEP = 8
 
 
 def seed(store: Store, layout: Layout, run: str, attempt: int, mode: str) -> int | None:
@@ -28,20 +29,43 @@ def seed(store: Store, layout: Layout, run: str, attempt: int, mode: str) -> int
         if (folder := store.local_path(layout.log_path(run, earlier))) and os.path.isdir(folder)
     }
     # An attempt that was killed while it was being seeded has no checkpoints yet: they come last.
-    chosen = [n for n in folders if read_records(os.path.join(folders[n], "checkpoints.jsonl"))]
+    chosen = [
+        number
+        for number, folder in folders.items()
+        if any(
+            read_records(os.path.join(folder, inner, "checkpoints.jsonl"))
+            for inner in record_folders(folder, layout)
+        )
+    ]
     if mode == "always":
         # The launcher puts the diff there, before anything has run.
         chosen += [n for n in folders if set(os.listdir(folders[n])) - {"code.diff"}]
     if not chosen or target is None:
         return None
     source = folders[chosen[0]]
-    for name in _COPIED:
-        if os.path.exists(os.path.join(source, name)):
-            copy(os.path.join(source, name), os.path.join(target, name))
-    for name in _APPENDED:
-        if os.path.exists(os.path.join(source, name)):
-            copy(os.path.join(source, name), os.path.join(target, name), lines=True)
+    for name in (*_COPIED, *_APPENDED):
+        for inner in record_folders(source, layout):
+            path = os.path.join(source, inner, name)
+            if os.path.exists(path):
+                os.makedirs(os.path.join(target, inner), exist_ok=True)
+                copy(path, os.path.join(target, inner, name), lines=name in _APPENDED)
     return chosen[0]
+
+
+def record_folders(log_path: str, layout: Layout) -> list[str]:
+    """The folders in a recipe's own that may hold records: that itself (""), and for a program of
+    several stages (`launch.metrics_dir`) those below it, each stage's."""
+    found = [""]
+    if not layout.inner:
+        return found
+    for folder, inner, _ in os.walk(log_path):
+        below = os.path.relpath(folder, log_path)
+        inner[:] = sorted(name for name in inner if not name.startswith((".", "iteration_")))
+        if below.count(os.sep) + 1 >= _DEEP:
+            inner.clear()
+        if below != ".":
+            found.append(below)
+    return found
 
 
 def has_final_checkpoint(log_path: str) -> bool | None:

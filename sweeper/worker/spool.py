@@ -14,13 +14,13 @@ import fcntl
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError
 from sweeper.store.files import LocalStore, Store
 from sweeper.store.layout import Layout
-from sweeper.worker.seeding import read_records
+from sweeper.worker.seeding import read_records, record_folders
 from sweeper.worker.syncing import Sync, Syncing, contiguous
 
 __all__ = ["abandoned", "arrange", "discard", "place", "recover", "spools", "start_syncing", "tidy"]
@@ -194,16 +194,20 @@ def _fetch_earlier(store: Store, spool: LocalStore, layout: Layout, run: str, at
         folder = layout.log_path(run, earlier)
         target = _path_of(spool, folder)
         if not os.path.isdir(target):
-            _fetch(store, folder, target)
-        if read_records(os.path.join(target, "checkpoints.jsonl")):
+            _fetch(store, folder, target, layout)
+        if any(
+            read_records(os.path.join(target, inner, "checkpoints.jsonl"))
+            for inner in record_folders(target, layout)
+        ):
             return
 
 
-def _fetch(store: Store, folder: str, target: str) -> None:
+def _fetch(store: Store, folder: str, target: str, layout: Layout) -> None:
     for _ in range(5):
         sizes = {entry.path: entry.size for entry in store.list(folder)}
         with suppress(NotFound):  # parts may become one file while we read
-            files = {name: _read(store, f"{folder}/{name}", sizes) for name in _FETCHED}
+            names = _fetched(folder, sizes) if layout.inner else _FETCHED
+            files = {name: _read(store, f"{folder}/{name}", sizes) for name in names}
             break
     else:
         raise StoreError(f"{store.root}/{folder}: changes while it is read")
@@ -214,11 +218,24 @@ def _fetch(store: Store, folder: str, target: str) -> None:
     try:
         os.makedirs(temporary)
         for name, data in ((name, data) for name, data in files.items() if data is not None):
+            os.makedirs(os.path.dirname(os.path.join(temporary, name)), exist_ok=True)
             with open(os.path.join(temporary, name), "wb") as file:
                 file.write(data)
         os.rename(temporary, target)
     except OSError as error:
         raise EnvironmentFailure(f"cannot write {target}: {error.strerror}") from error
+
+
+def _fetched(folder: str, sizes: Iterable[str]) -> list[str]:
+    """The files of that kind in all folders below, where a program has one for each stage."""
+    found: dict[str, None] = {}
+    for path in sizes:
+        inner = path.removeprefix(f"{folder}/").split("/")
+        if inner[-2:-1] and inner[-2].endswith(".parts"):
+            inner = [*inner[:-2], inner[-2].removesuffix(".parts")]
+        if inner[-1] in _FETCHED and not any(part.startswith("iteration_") for part in inner):
+            found["/".join(inner)] = None
+    return list(found)
 
 
 def _read(store: Store, path: str, sizes: dict[str, int]) -> bytes | None:

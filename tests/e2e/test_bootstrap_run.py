@@ -199,3 +199,60 @@ def _alive(pid: int) -> bool:
             return file.read().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+BUILDS = """
+import asyncio, chz, sys
+
+@chz.chz
+class Data:
+    size: int = 8
+
+@chz.chz
+class Config:
+    log_path: str
+    name: str
+    rate: float
+    data: Data
+
+def blueprint(name: str = "a", wide: bool = False):
+    data = Data(size=16 if wide else 8)
+    return chz.Blueprint(Config).apply({"name": name, "rate": 0.5, "data": data})
+
+def config(log_path: str = "nowhere", name: str = "b"):
+    return Config(log_path=log_path, name=name, rate=0.25, data=Data())
+
+async def main(config):
+    answer = input(f"{config.log_path} already exists. What now? [delete, resume, exit]: ")
+    await asyncio.sleep(0)
+    print(answer, config.log_path, config.name, config.rate, config.data.size)
+    input("Sure? ")
+"""
+
+
+@pytest.mark.parametrize(
+    ("reference", "given", "made"),
+    [
+        ("builds:blueprint", {}, "a 0.5 8"),
+        ("builds:blueprint", {"name": "x", "wide": True}, "x 0.5 16"),
+        ("builds.py:blueprint", {"wide": True, "data.size": 3, "rate": 2.0}, "a 2.0 3"),
+        ("builds:config", {"name": "y", "data.size": 3}, "y 0.25 3"),
+    ],
+)
+def test_the_config_that_a_function_returns_is_run_by_its_main(folder, reference, given, made):
+    """And a program that asks whether to resume is answered; to another question nobody answers."""
+    (folder / "builds.py").write_text(BUILDS)
+    found = plan({"name": "g", "recipe": reference, "base": given})
+    done = run(found.recipe, {**found.runs[0].config, "log_path": "log"}, folder)
+    asked = "log already exists. What now? [delete, resume, exit]: resume (answered by sweeper)"
+    assert done.stdout.splitlines() == [asked, f"resume log {made}"]
+    assert done.stderr.splitlines()[-1] == "EOFError: a run has nobody to ask: Sure? "
+
+
+def test_a_main_that_is_elsewhere_is_that_of_the_config_s_module(folder):
+    (folder / "builds.py").write_text(BUILDS)
+    (folder / "mine.py").write_text("from builds import blueprint as base\ndef build(name: str):\n"
+                                    "    return base(name, wide=True)\n")  # fmt: skip
+    found = plan({"name": "g", "recipe": "mine:build", "base": {"name": "z"}})
+    done = run(found.recipe, {**found.runs[0].config, "log_path": "log"}, folder)
+    assert done.stdout.splitlines()[-1] == "resume log z 0.5 16"

@@ -76,6 +76,68 @@ def test_a_module_in_a_folder_and_an_interpreter_of_its_own(shell: Shell) -> Non
     assert "lowest point" in shell.run("logs", "module/lr=0.3,noise=0.1,seed=0")
 
 
+STAGES = """
+import json, os, pathlib, random, sys
+import chz
+
+@chz.chz
+class CLIConfig:
+    rate: float = 1.0
+
+def main(config: CLIConfig) -> None:
+    top = pathlib.Path(os.environ["RUNS_DIR"], "both")
+    for stage in ("first", "second"):
+        folder = top / stage
+        folder.mkdir(parents=True, exist_ok=True)
+        done = folder / "checkpoints.jsonl"
+        if done.exists():
+            print("found", stage)
+            continue
+        with open(folder / "metrics.jsonl", "a") as file:
+            value = config.rate * random.random() + (10 if stage == "first" else 0)
+            file.write(json.dumps({"step": 0, "loss": value}) + "\\n")
+        done.write_text(json.dumps({"name": "final", "batch": 1}) + "\\n")
+        if os.environ["SWEEPER_ATTEMPT"] == "1":
+            sys.exit("stopped after " + stage)
+
+if __name__ == "__main__":
+    chz.nested_entrypoint(main)
+"""
+STAGED = """
+name: staged
+recipe: stages.py
+grid: {rate: [1.0, 2.0]}
+seeds: {field: none, values: 2}
+metric: {name: loss, goal: minimize}
+launch:
+  backend: local
+  retries: 1
+  env: {RUNS_DIR: "{log_path}/all"}
+  metrics_dir: "{log_path}/all/both/second"
+"""
+
+
+def test_a_program_of_stages_without_a_field_for_its_folder_or_a_seed(shell: Shell) -> None:
+    """It gets its folder by the environment, its metrics lie further down, it resumes from the
+    checkpoints of each stage, and its replicates are told to have no seed."""
+    (shell.folder / "stages.py").write_text(STAGES)
+    (shell.folder / "staged.yaml").write_text(STAGED)
+    shell.run("launch", "staged.yaml", "--wait")
+    runs = shell.runs("staged")
+    assert [(run["state"], run["attempts"]) for run in runs] == [("succeeded", 2)] * 4
+    assert all(0 <= run["value"] < 2 for run in runs)  # the second stage's, not the first's
+    assert len({run["value"] for run in runs}) == 4
+    log = shell.run("logs", runs[0]["id"])
+    assert "found first" in log
+    assert "found second" not in log
+    listed = shell.run("ls", "staged")
+    assert "staged: seeds are not set; its replicates differ by themselves" in listed
+    shown = json.loads(shell.run("show", runs[0]["id"], "--json"))
+    assert [record["name"] for record in shown["checkpoints"]] == ["final"]
+    assert any("/both/first/metrics.jsonl" in file["path"] for file in shown["files"])
+    assert "Seeds are not set" in shell.run("analyze", "staged")
+
+
 def test_a_command_in_another_language(shell: Shell) -> None:
     shell.run("launch", "grids/command.yaml", "--wait")
     found = {run["config"]["learning_rate"]: run["value"] for run in shell.runs("command")}

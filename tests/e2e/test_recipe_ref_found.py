@@ -108,7 +108,9 @@ def test_the_class_named_else_cliconfig_else_the_only_one(write):
         "recipe 'named': it defines 2 chz classes: add one to the recipe, as in :A (A, B)"
     )
     assert error("named:C") == "recipe 'named:C': it has no class C"
-    assert error("named:chz") == "recipe 'named:chz': chz is not a chz class"
+    assert error("named:chz") == (
+        "recipe 'named:chz': chz is no chz class, nor a function that returns a config"
+    )
 
 
 def test_recipes_of_ours_are_found_by_their_short_name_whatever_the_folder_holds(write):
@@ -138,10 +140,12 @@ def test_what_cannot_be_used_is_said_in_a_line(write):
         "recipe 'plain': it defines no chz class; run it by `command:`, or name the class"
     )
     assert error("nolog") == (
-        "recipe 'nolog': C has no field log_path; say which one with launch.log_path_field"
+        "recipe 'nolog': C has no field log_path; say which one with launch.log_path_field, or "
+        "where it writes with launch.metrics_dir"
     )
     assert error("nolog", log_path_field="oot") == "recipe 'nolog': C has no field oot"
     assert resolve("nolog", log_path_field="out").log_path_field == "out"
+    assert resolve("nolog", metrics_dir="{log_path}/run").log_path_field is None
     assert "no recipe and no module is called 'sfft' (recipes: rl, sft" in error("sfft")
     assert error("no/such.py").startswith("recipe 'no/such.py': there is no file /")
     assert error("a b") == "'a b' names no recipe, module or file"
@@ -221,11 +225,107 @@ def test_a_module_that_nothing_starts_is_refused_before_it_is_imported(write, tm
     assert not (tmp_path / "imported").exists()
     write("turned.py", body + "if '__main__' == __name__:\n    print()\n")
     write("latin.py", "# -*- coding: latin-1 -*-\n" + body + "__name__ == '__main__' and print()")
-    # What `python -m` runs of a package is started by that.
-    write("whole/__init__.py", "")
-    write("whole/__main__.py", body)
-    for source in ("turned", "turned.py", "latin", "whole", "whole/__main__.py"):
+    for source in ("turned", "turned.py", "latin"):
         assert resolve(source).config_class == "Config"
+
+
+def test_what_would_start_a_run_when_it_is_imported_is_refused_before_that(write, tmp_path):
+    """To plan must not be to train."""
+    body = textwrap.dedent(CONFIG.format(name="Config")).partition("if __name__")[0]
+    body = "open('imported', 'w').close()\n" + body + "def main(config): pass\n"
+    told = (
+        "it starts a run as soon as it is imported, which planning has to do: put what starts it "
+        'under `if __name__ == "__main__":`, or run it by `command:`'
+    )
+    write("whole/__init__.py", "")
+    write("whole/__main__.py", body + "chz.nested_entrypoint(main)\n")
+    write("quiet/__init__.py", "")
+    write("quiet/__main__.py", "from quiet.cli import app\napp()\n")
+    write("quiet/cli.py", body)
+    write("late.py", body + "import asyncio\nresult = asyncio.run(main(Config()))\n" + GUARD)
+    write("builds.py", body + "def build(): return Config()\nmain(build())\n")
+    for source in ("whole", "whole/__main__.py", "quiet", "late", "late.py", "builds:build"):
+        assert error(source) == f"recipe {source!r}: {told}"
+    assert not (tmp_path / "imported").exists()
+    write("whole/__main__.py", body + GUARD)
+    assert resolve("whole").config_class == "Config"
+
+
+BUILDS = """
+    import chz
+
+    @chz.chz
+    class Data:
+        size: int = 8
+
+    @chz.chz
+    class Config:
+        log_path: str
+        name: str
+        rate: float
+        steps: int = 10
+        data: Data
+
+    def blueprint(name: str = "a", wide: bool = False) -> chz.Blueprint[Config]:
+        data = Data(size=16 if wide else 8)
+        return chz.Blueprint(Config).apply({"name": name, "rate": 0.5, "data": data})
+
+    def config(log_path: str, name: str = "b") -> Config:
+        return Config(log_path=log_path, name=name, rate=0.25, data=Data())
+
+    def action() -> chz.Blueprint:
+        return chz.Blueprint(main)
+
+    def number() -> int:
+        return 1
+
+    def main(config: Config) -> None:
+        print(config, flush=True)
+"""
+
+
+def test_a_function_that_returns_a_blueprint_or_a_config_is_a_recipe(write):
+    write("builds.py", BUILDS)
+    found = resolve("builds:blueprint")
+    assert (found.function, found.config_class, found.log_path_field) == (
+        "blueprint",
+        "Config",
+        "log_path",
+    )
+    assert found.takes["rate"] == {"type": "float", "doc": "", "default": 0.5}
+    assert found.takes["name"]["default"] == "a"
+    assert found.takes["wide"] == {"type": "bool", "doc": "", "default": False}
+    given, problems = inspect("builds.py:config", [{"rate": 2.0}])
+    assert (given.function, given.config_class, problems) == ("config", "Config", [])
+    assert error("builds:action").startswith(
+        "recipe 'builds:action': action() returns a Blueprint of <function main"
+    )
+    assert error("builds:number") == (
+        "recipe 'builds:number': number() returns int, not a chz config or a Blueprint of one"
+    )
+    write("alone.py", BUILDS.partition("    def main")[0])
+    assert error("alone:blueprint") == (
+        "recipe 'alone:blueprint': no main(config) in alone to run what it returns"
+    )
+
+
+def test_what_a_function_s_config_does_not_take_is_told_with_its_key(write):
+    write("builds.py", BUILDS)
+    given = [
+        {"rate": 1, "wide": True, "data.size": 4, "name": "x"},
+        {"rate": "much"},
+        {"wide": 3},
+        {"rat": 1.0},
+        {"data.siz": 1},
+        {"data": {"size": 1}},
+    ]
+    assert [tuple(problem) for problem in inspect("builds:blueprint", given)[1]] == [
+        (1, "rate", 'rate takes float, not "much"'),
+        (2, "wide", "wide takes bool, not 3"),
+        (3, "rat", "Config has no field 'rat' (did you mean 'rate'?)"),
+        (4, "data.siz", "Config has no field 'data.siz' (did you mean 'size'?)"),
+        (5, "data", "data is an object: set its fields, as in data.<field>"),
+    ]
 
 
 def test_without_validation_nothing_is_imported(write):

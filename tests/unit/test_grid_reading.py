@@ -62,6 +62,7 @@ def test_a_grid_with_everything():
         "lease_s": 50.0,
         "grace_s": 1.5,
         "log_path_field": "out",
+        "metrics_dir": None,
         "window": "{rank}",
         "sync_s": 10.0,
         "slurm": {},
@@ -384,3 +385,14 @@ def test_a_lease_is_longer_than_a_worker_s_beat():
     text = "recipe: x\nlaunch: {lease: 1s}\n"
     with pytest.raises(GridError, match=r"grid.yaml:2:17: launch.lease is at least 15s"):
         parse_grid(text, "grid.yaml")
+
+
+@pytest.mark.parametrize(
+    "folder", ["run", "{log_path}", "{log_path}/..", "{log_path}/a/../b", "/x"]
+)
+def test_a_metrics_dir_lies_in_the_run_s_own_folder(folder):
+    with pytest.raises(GridError) as caught:
+        parse_grid(f"recipe: r\nlaunch: {{metrics_dir: '{folder}'}}", "g.yaml")
+    assert caught.value.problems == (
+        "g.yaml:2:23: launch.metrics_dir: write a folder in the run's own, like '{log_path}/run'",
+    )

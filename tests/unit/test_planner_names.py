@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from sweeper.grid.naming import MAX_NAME, key_labels, value_labels
 from sweeper.planner.plan import plan
+from sweeper.store.sweeps import is_unseeded
 
 SAFE = re.compile(r"[A-Za-z0-9_+~][A-Za-z0-9._+~=,-]*\Z")
 
@@ -94,6 +95,28 @@ def test_a_seed_in_a_zip_or_in_included_cells_is_no_part_of_the_cell():
         ("seed=none", None, "seed=none"),
         ("seed=1", 1, "seed=1"),
     ]
+
+
+def test_replicates_without_a_seed_are_runs_of_their_own():
+    """They have a number, and an id, but nothing in their configuration."""
+    found = plan(
+        {
+            "name": "n",
+            "command": ["echo", "{lr}"],
+            "grid": {"lr": [1, 2]},
+            "seeds": {"field": "none", "values": 2},
+        }
+    )
+    assert [(run.name, run.cell, run.seed, run.config) for run in found.runs] == [
+        ("lr=1,replicate=0", "lr=1", 0, {"lr": 1}),
+        ("lr=1,replicate=1", "lr=1", 1, {"lr": 1}),
+        ("lr=2,replicate=0", "lr=2", 0, {"lr": 2}),
+        ("lr=2,replicate=1", "lr=2", 1, {"lr": 2}),
+    ]
+    assert len({run.id for run in found.runs}) == 4
+    assert is_unseeded(found.document())
+    seeded = plan({"name": "n", "command": ["echo", "{seed}"], "seeds": 2})
+    assert not is_unseeded(seeded.document())
 
 
 def test_an_axis_called_seed_beside_other_replicates():
