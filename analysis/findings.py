@@ -13,7 +13,7 @@ from analysis.cells import Cell, Ranking
 from analysis.edges import find_edges
 from analysis.frames import SweepData
 from analysis.statistics import SPAN, Comparison, Scale
-from sweeper.store.sweeps import is_unseeded
+from sweeper.registry import is_unseeded
 
 __all__ = ["PENDING", "Finding", "cell_text", "find", "method", "short_name", "worse_by"]
 

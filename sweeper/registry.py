@@ -23,7 +23,7 @@ from sweeper.records.runs import RecordedRun, Sweep
 from sweeper.records.selecting import check_states, named
 from sweeper.states import State
 from sweeper.store.files import Store, open_store
-from sweeper.store.sweeps import find_sweeps
+from sweeper.store.sweeps import find_sweeps, is_unseeded
 from sweeper.tables.keeping import Folder
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from sweeper.records.tabulating import Tabulator
     from sweeper.tables.frames import Part
 
-__all__ = ["RUN_COLUMNS", "RecordedRun", "Registry", "Sweep", "save"]
+__all__ = ["RUN_COLUMNS", "RecordedRun", "Registry", "Sweep", "is_unseeded", "save"]
 
 RUN_COLUMNS = (
     *("run", "sweep", "name", "cell", "seed", "state", "attempts", "reason"),
