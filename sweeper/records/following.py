@@ -11,11 +11,12 @@ from typing import NamedTuple
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics import Row, parse
 from sweeper.records.runs import RecordedRun
-from sweeper.tables.sources import Files, Stamp
+from sweeper.tables.sources import Files, Source, Stamp
 
 __all__ = ["Follower", "News"]
 
 _TAIL = 65536
+_EDGE = 512
 
 
 class News(NamedTuple):
@@ -37,6 +38,8 @@ class _Place:
         self.full: str | None = None
         self.stamp: Stamp | None = None
         self.offset = 0
+        self.edge = b""
+        """The last bytes before that: while they are the same, so is what was read."""
         self.anew = False
         """The rows that are told next are all there are of it."""
         self.open(max(len(run.folders()), 1))
@@ -45,7 +48,7 @@ class _Place:
         self.attempt = attempt
         self.path = self.run.metrics_paths()[0] if self.is_folder else self._attempts_path()
         self.full = self.run.store.local_path(self.path)
-        self.stamp, self.offset = None, 0
+        self.stamp, self.offset, self.edge = None, 0, b""
 
     @property
     def is_folder(self) -> bool:
@@ -125,17 +128,32 @@ def _look(place: _Place, files: Files, parse_rows: bool) -> News | None:
     if known is not None and (
         source.stamp.size < place.offset or source.stamp.inode != known.inode
     ):
-        place.offset, place.anew = 0, True
-    # What was there before is not told: the last line's end tells where to go on.
-    start = place.offset if parse_rows else max(0, source.stamp.size - _TAIL)
+        place.offset, place.edge, place.anew = 0, b"", True
     try:
-        stamp, data = source.read(start)
-        if start > place.offset and b"\n" not in data:
-            start = place.offset
-            stamp, data = source.read(start)
+        stamp, start, data = _read(place, source, parse_rows)
     except NotFound:
         return None
     place.stamp = stamp
     whole = data[: data.rfind(b"\n") + 1]
+    new = whole[max(0, place.offset - start) :]
     place.offset = start + len(whole)
-    return News(place.run, parse(whole).rows, place.anew) if whole and parse_rows else None
+    place.edge = whole[-_EDGE:]
+    return News(place.run, parse(new).rows, place.anew) if new and parse_rows else None
+
+
+def _read(place: _Place, source: Source, parse_rows: bool) -> tuple[Stamp, int, bytes]:
+    """What is new, and before it the bytes that were last before: when they are others the file was
+    written anew. What was there before the first look is not told: of that only the end of the last
+    line is found, which tells where to go on."""
+    start = place.offset - len(place.edge)
+    if not parse_rows:
+        start = max(start, source.stamp.size - _TAIL)
+    stamp, data = source.read(start)
+    if start > place.offset and b"\n" not in data:
+        start = place.offset
+        stamp, data = source.read(start)
+    if parse_rows and not data.startswith(place.edge):
+        start = place.offset = 0
+        place.edge, place.anew = b"", True
+        stamp, data = source.read(start)
+    return stamp, start, data

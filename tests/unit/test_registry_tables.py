@@ -238,6 +238,10 @@ def test_what_is_new_is_told_once(root: Path, written: ModuleType):
     assert [one.rows for one in follower.poll()] == [[{"step": 2}]]
     file.write_text('{"step": 0}\n')
     assert [(one.rows, one.again) for one in follower.poll()] == [([{"step": 0}], True)]
+    file.write_text('{"step": 3}\n{"step": 4}\n')  # in place, and longer than what was there
+    assert [(one.rows, one.again) for one in follower.poll()] == [
+        ([{"step": 3}, {"step": 4}], True)
+    ]
     run = registry.run("s/lr=2,seed=0")
     later = root / "s" / "runs" / f"{run.id}.3"
     later.mkdir()
