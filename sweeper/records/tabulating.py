@@ -10,7 +10,7 @@ from sweeper.metrics import Point, as_float
 from sweeper.records.runs import RecordedRun
 from sweeper.tables.cache import Cache
 from sweeper.tables.columns import present
-from sweeper.tables.filling import helped, worth_it
+from sweeper.tables.filling import helped, rollouts_worth_it, worth_it
 from sweeper.tables.frames import Part, numbers_table, plain_table
 from sweeper.tables.keeping import Folder
 from sweeper.tables.merging import merge_columns
@@ -18,6 +18,7 @@ from sweeper.tables.packing import PackedReader
 from sweeper.tables.reading import Reader
 from sweeper.tables.rollouts import COLUMNS, LABELS, rollout_parts
 from sweeper.tables.sql import mentioned, mentions_all
+from sweeper.tables.summaries import SummaryReader
 
 __all__ = ["Tabulator", "checkpoint_rows", "metric_column"]
 
@@ -33,6 +34,7 @@ class Tabulator:
     def __init__(self, memories: Mapping[str, Folder | None], problems: list[str]) -> None:
         self._memories = memories
         self._readers: dict[str, Reader | PackedReader] = {}
+        self._summaries = SummaryReader()
         self._many = False
         self._problems = problems
 
@@ -69,8 +71,7 @@ class Tabulator:
         self, runs: Sequence[RecordedRun], keys: Sequence[str] | None
     ) -> AbstractContextManager[None]:
         """A second process, when there is much to parse in the files of one folder."""
-        folders = {(run.root, run.files.prefix) for run in runs}
-        memory = self._memories.get(runs[0].root) if len(folders) == 1 else None
+        memory = self._one_memory(runs)
         if memory is not None:
             paths = [path for run in runs for path in run.metrics_paths()]
             if worth_it(Cache(memory), runs[0].files, paths):
@@ -112,15 +113,30 @@ class Tabulator:
     ) -> list[Part]:
         """The rollouts of each run; see `rollouts.rollout_parts`."""
         parts: list[Part] = []
-        for run in runs:
-            common = {"run": run.id, "sweep": run.sweep}
-            found = rollout_parts(
-                self._cache(run), run.files, run.folders(), common, iteration, keys
-            )
-            malformed = sum(part.columns.malformed for part in found)
-            self._report(run, "rollout summaries", malformed, 0)
-            parts += found
+        with self._help_with_rollouts(runs):
+            for run in runs:
+                common = {"run": run.id, "sweep": run.sweep}
+                found = rollout_parts(
+                    *(self._cache(run), run.files, run.folders(), common),
+                    *(iteration, keys, self._summaries),
+                )
+                malformed = sum(part.columns.malformed for part in found)
+                self._report(run, "rollout summaries", malformed, 0)
+                parts += found
         return parts
+
+    def _help_with_rollouts(self, runs: Sequence[RecordedRun]) -> AbstractContextManager[None]:
+        memory = self._one_memory(runs)
+        if memory is not None:
+            files, folders = runs[0].files, [run.folders() for run in runs]
+            if rollouts_worth_it(Cache(memory), files, folders):
+                return helped(memory, files, rollouts=folders)
+        return nullcontext()
+
+    def _one_memory(self, runs: Sequence[RecordedRun]) -> Folder | None:
+        """The cache of all these runs, if they lie in one folder."""
+        folders = {(run.root, run.files.prefix) for run in runs}
+        return self._memories.get(runs[0].root) if len(folders) == 1 else None
 
     def makers(self, query: str, runs: Sequence[RecordedRun]) -> dict[str, Callable[[], Any]]:
         """What makes the tables that a query may ask for, of these runs."""

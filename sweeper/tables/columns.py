@@ -21,13 +21,17 @@ from sweeper.metrics import parse
 
 __all__ = [
     "ABSENT",
+    "AWKWARD",
+    "EXACT",
     "Columns",
     "Floats",
     "Odd",
     "absent",
     "columns_of",
+    "is_text",
     "join",
     "line_end",
+    "line_ends",
     "parse_columns",
     "present",
 ]
@@ -41,10 +45,11 @@ ABSENT: float = struct.unpack("<d", struct.pack("<Q", _BITS))[0]
 """Stands in a column where a row has no number. It is a NaN, but not the NaN that is recorded:
 `present` tells them apart by their bits."""
 
-_EXACT = 2.0**53
+EXACT = 2.0**53
+"""From here on a float holds not every integer."""
 _WIDEST = 2000
 _OPEN, _CLOSE, _NEWLINE = b"{}\n"
-_AWKWARD = re.compile(r'["\\\x00-\x1f\ud800-\udfff]')
+AWKWARD = re.compile(r'["\\\x00-\x1f\ud800-\udfff]')
 """What a key that a decoder is made for cannot have in it."""
 _TOGETHER = 250
 """Lines that are tried at once: when one of them is not plain, each is tried alone."""
@@ -158,7 +163,7 @@ def parse_columns(
         found = _Reader(hint, strict=True)
     else:
         # What is passed over must be text too: the decoder does not look.
-        plain = _is_text(data) and not any(map(_AWKWARD.search, keys))
+        plain = is_text(data) and not any(map(AWKWARD.search, keys))
         found = _Reader(keys, strict=not plain, wanted=frozenset(keys))
     if not found.take_whole(whole):
         lines = bytes(whole).split(b"\n")
@@ -184,6 +189,22 @@ def line_end(data: bytes | memoryview) -> int:
     return bytes(data).rfind(b"\n") + 1
 
 
+def line_ends(data: bytes | memoryview) -> NDArray[np.intp] | None:
+    """Where the lines end, if all are whole and each begins and ends with a brace; else None.
+
+    A decoder takes objects with any blanks between them. They are one a line when there are as many
+    objects as such lines: an object that went on in the next line would have `}` and `{` with
+    nothing between, which is no JSON.
+    """
+    if len(data) < 3 or data[0] != _OPEN or data[-1] != _NEWLINE:
+        return None
+    letters = np.frombuffer(data, np.uint8)
+    ends = _where(letters == _NEWLINE)
+    if (letters[ends - 1] != _CLOSE).any() or (letters[ends[:-1] + 1] != _OPEN).any():
+        return None
+    return ends
+
+
 def _where(mask: NDArray[np.bool_]) -> NDArray[np.intp]:
     """The places of the few that are true, in half the time of `flatnonzero`: eight at a look."""
     whole = len(mask) // 8 * 8
@@ -193,7 +214,8 @@ def _where(mask: NDArray[np.bool_]) -> NDArray[np.intp]:
     return np.concatenate((some[rows] * 8 + columns, whole + np.flatnonzero(mask[whole:])))
 
 
-def _is_text(data: bytes | memoryview) -> bool:
+def is_text(data: bytes | memoryview) -> bool:
+    """Whether it is UTF-8 throughout."""
     if not len(data) or np.frombuffer(data, np.uint8).max() < 128:
         return True
     try:
@@ -224,7 +246,7 @@ class _Reader:
         self, keys: Iterable[str], strict: bool, wanted: frozenset[str] | None = None
     ) -> None:
         self.wanted = wanted
-        self._keys = dict.fromkeys(key for key in keys if not _AWKWARD.search(key))
+        self._keys = dict.fromkeys(key for key in keys if not AWKWARD.search(key))
         self.strict = strict
         self._rows = 0
         self._malformed = 0
@@ -242,19 +264,11 @@ class _Reader:
         return _decoder(tuple(self._keys), self.strict).decode if self._keys else _refuse
 
     def take_whole(self, data: bytes | memoryview) -> bool:
-        """Whole lines at once, if all are plain; else takes none.
-
-        The decoder takes objects with any blanks between them. They are one a line when each line
-        begins and ends with a brace and there are as many objects as lines: an object that went
-        on in the next line would have `}` and `{` with nothing between, which is no JSON.
-        """
-        if not self._keys or len(data) < 3 or data[0] != _OPEN or data[-1] != _NEWLINE:
+        """Whole lines at once, if all are plain; else takes none."""
+        ends = line_ends(data) if self._keys else None
+        if ends is None:
             return False
-        letters = np.frombuffer(data, np.uint8)
-        ends = _where(letters == _NEWLINE)
         count = len(ends)
-        if (letters[ends - 1] != _CLOSE).any() or (letters[ends[:-1] + 1] != _OPEN).any():
-            return False
         try:
             read = _decoder(tuple(self._keys), self.strict).decode_lines(data)
         except (ValueError, RecursionError):
@@ -295,7 +309,7 @@ class _Reader:
         row = self._chosen(rows[0])
         self._slow.append((self._rows, row))
         self._rows += 1
-        new = [key for key in row if key not in self._keys and not _AWKWARD.search(key)]
+        new = [key for key in row if key not in self._keys and not AWKWARD.search(key)]
         if new and len(self._keys) + len(new) <= _WIDEST:
             self._flush()
             self._keys.update(dict.fromkeys(new))
@@ -312,7 +326,7 @@ class _Reader:
             return
         keys = tuple(self._keys)
         block = _turned(self._read, len(keys))
-        large = np.abs(block) >= _EXACT
+        large = np.abs(block) >= EXACT
         if large.any() and self._block is not None:
             self._lines = bytes(self._block).split(b"\n")
         for row in np.flatnonzero(large.any(axis=0)).tolist() if large.any() else ():
@@ -404,6 +418,6 @@ def _exact(value: Any) -> float | None:
     """A number that a float holds exactly; None for anything else."""
     if isinstance(value, float):
         return value
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _EXACT:
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < EXACT:
         return float(value)
     return None

@@ -1,0 +1,113 @@
+"""Rollout summaries read quickly: the very rows that reading record by record gives."""
+
+import json
+import math
+import random
+from typing import Any
+
+import pytest
+
+from sweeper.metrics import parse
+from sweeper.tables.columns import Columns, present
+from sweeper.tables.summaries import LABELS, SummaryFile, SummaryReader, flat
+
+AWKWARD: list[Any] = [None, True, "text", [], {}, 2**60 + 1, 10**400, -1.5, math.nan, math.inf]
+
+
+def record(rng: random.Random, turns: int = 1, awkward: float = 0.0) -> dict[str, Any]:
+    """A summary as recipes write it; of its values such a part is anything."""
+
+    def value(usual: Any) -> Any:
+        return rng.choice(AWKWARD) if rng.random() < awkward else usual
+
+    def metrics(*names: str) -> Any:
+        found = {name: value(rng.random()) for name in names if rng.random() < 0.8}
+        return value({key: found[key] for key in rng.sample(sorted(found), len(found))})
+
+    steps = [
+        {
+            "ob_len": value(rng.randrange(99)),
+            "ac_len": value(rng.randrange(99)),
+            "metrics": metrics("ok", "format", "both", "turns", "ä"),
+            "logs": {"response": "{four}\n"},
+        }
+        for _ in range(turns)
+    ]
+    made = {
+        **{"iteration": value(3), "group_idx": value(1), "traj_idx": value(rng.randrange(8))},
+        **{"total_reward": value(rng.random()), "final_reward": value(0), "steps": value(steps)},
+        **{"split": value(rng.choice(("train", "test"))), "tags": value([rng.choice("xyz")])},
+        "sampling_client_step": rng.choice((None, 3)),
+        "trajectory_metrics": metrics("both", "own", "run", 'a"b', "metrics.run"),
+    }
+    return {key: found for key, found in made.items() if rng.random() < 0.97}
+
+
+def by_record(files: list[tuple[SummaryFile, bytes]]) -> tuple[list[dict[str, str]], list[int]]:
+    """Rows as `flat` makes them, with their texts; and what could not be read of each file."""
+    rows: list[dict[str, str]] = []
+    bad: list[int] = []
+    for file, data in files:
+        found = parse(data)
+        bad.append(found.malformed + found.torn)
+        for one in found.rows:
+            row = flat(one, file)
+            tags = one.get("tags") if isinstance(one.get("tags"), list) else []
+            texts = (file.name, str(one.get("split", file.name)), ",".join(map(str, tags or [])))
+            told = {key: told_as(value) for key, value in row.items()}
+            rows.append(told | dict(zip(LABELS, texts, strict=True)))
+    return rows, bad
+
+
+def told_as(value: Any) -> str:
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**53:
+        return repr(float(value))
+    return repr(value)
+
+
+def as_rows(columns: Columns, labels: dict[str, list[str]]) -> list[dict[str, str]]:
+    rows: list[dict[str, str]] = [{} for _ in range(columns.rows)]
+    for key, column in columns.values.items():
+        for place in present(column).nonzero()[0].tolist():
+            value = column[place]
+            text = labels[key][int(value)] if key in labels else repr(float(value))
+            rows[place][key] = text
+    for key, odd in columns.odd.items():
+        for place, value in odd.items():
+            assert key not in rows[place]
+            rows[place][key] = repr(value)
+    return rows
+
+
+@pytest.mark.parametrize("awkward", [0.0, 0.01, 0.2])
+@pytest.mark.parametrize("turns", [(1,), (0, 1, 3), (2,)])
+def test_what_is_read_quickly_is_what_is_read_by_record(awkward: float, turns: tuple[int, ...]):
+    rng = random.Random(f"{awkward} {turns}")
+    reader = SummaryReader()
+    for _ in range(12):
+        files: list[tuple[SummaryFile, bytes]] = []
+        for iteration in range(rng.randrange(1, 4)):
+            lines = [json.dumps(record(rng, rng.choice(turns), awkward)) for _ in range(20)]
+            if awkward and rng.random() < 0.3:
+                lines.insert(rng.randrange(20), rng.choice(("nonsense", "", "[1]", "{}", "\xff")))
+            data = "\n".join(lines).encode("latin-1") + rng.choice((b"\n", b"\n", b"", b"{torn"))
+            name = rng.choice(("train", "eval"))
+            files.append((SummaryFile("x", iteration, name, 2), rng.choice((data, data, b""))))
+        found = reader.read(files)
+        rows, bad = by_record(files)
+        assert as_rows(found.columns, found.labels) == rows
+        assert (sum(found.rows), found.malformed) == (len(rows), bad)
+        assert found.rows == [len(parse(data).rows) for _, data in files]
+
+
+def test_most_records_are_read_quickly(monkeypatch: pytest.MonkeyPatch):
+    """Absent and empty values, several turns and texts of many kinds are no reason to be slow."""
+    rng = random.Random(1)
+    reader = SummaryReader()
+    file = SummaryFile("x", 0, "train", 1)
+    data = "".join(json.dumps(record(rng, rng.choice((1, 2)))) + "\n" for _ in range(200)).encode()
+    reader.read([(file, data)])
+    taught = data.replace(b'a\\"b', b"ab").replace(b"metrics.run", b"c")  # what no decoder knows
+    reader.read([(file, taught)])
+    monkeypatch.setattr("sweeper.tables.summaries.flat", None)
+    assert sum(reader.read([(file, taught)]).rows) == 200
