@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from sweeper.errors import NotFound
 from sweeper.metrics import Point, as_float
 from sweeper.records.runs import RecordedRun
 from sweeper.tables.cache import Cache
@@ -13,8 +14,9 @@ from sweeper.tables.columns import present
 from sweeper.tables.filling import helped, rollouts_worth_it, worth_it
 from sweeper.tables.frames import Part, numbers_table, plain_table
 from sweeper.tables.keeping import Folder
+from sweeper.tables.lasts import Last, last_number
 from sweeper.tables.merging import merge_columns
-from sweeper.tables.packing import PackedReader
+from sweeper.tables.packing import PackedReader, belongs
 from sweeper.tables.reading import Reader
 from sweeper.tables.rollouts import COLUMNS, LABELS, rollout_parts
 from sweeper.tables.sql import mentioned, mentions_all
@@ -87,6 +89,9 @@ class Tabulator:
 
     def value(self, run: RecordedRun, key: str, goal: str, at: str) -> Point | None:
         """What `metrics.value_at` gives of the numbers in a run's history."""
+        found = self._last(run, key) if at != "best" else None
+        if found is not None:
+            return found
         columns = self._metrics_of(run, [key]).columns
         steps, values = columns.column("step"), columns.column(key).copy()
         for row, value in columns.odd.get(key, {}).items():
@@ -104,6 +109,28 @@ class Tabulator:
             order = values[finite]
             row = finite[order.argmax() if goal == "maximize" else order.argmin()]
         return Point(float(steps[row]) if stepped[row] else None, float(values[row]))
+
+    def _last(self, run: RecordedRun, key: str) -> Point | None:
+        """The last point, if a look at files that the cache does not know tells it: of the newest
+        attempt, as long as none before it came as far."""
+        cache, found = self._cache(run), list[Last]()
+        for path in run.metrics_paths():
+            source = run.files.source(path)
+            if source is None:
+                continue
+            if source.pieces or belongs(source) or (cache is not None and cache.has(path)):
+                return None
+            try:
+                last = last_number(source.view(0)[1], key)
+            except NotFound:
+                last = None
+            if last is None:
+                return None
+            found.append(last)
+        point = found[-1].point if found else None
+        if point is None or point.step is None:
+            return None
+        return point if all(last.step < point.step for last in found[:-1]) else None
 
     def rollouts(
         self,

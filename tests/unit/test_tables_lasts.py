@@ -1,0 +1,82 @@
+"""The last number without parsing all: what all lines say, or nothing."""
+
+import json
+import math
+import random
+
+import pytest
+
+from sweeper.metrics import Point, merge, numbers, parse, value_at
+from sweeper.tables.lasts import last_number
+
+
+def lines(*rows: object) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+PLAIN = [{"step": step, "loss": step / 7, "other": 1} for step in range(200)]
+TOLD = {
+    "plain": lines(*PLAIN),
+    "compact": lines(*PLAIN).replace(b": ", b":").replace(b", ", b","),
+    "gaps": lines(*PLAIN[::3]),
+    "other keys after": lines(*PLAIN, {"step": 200, "loss": "text"}, {"step": 201, "late": 1}),
+    "not a number": lines(*PLAIN, {"step": 200, "loss": math.nan}),
+    "malformed at the end": lines(*PLAIN) + b'{"step": 200, "loss": }\n',
+    "malformed on the way": lines(*PLAIN[:9]) + b'{"step": 9, loss}\n' + lines(*PLAIN[10:]),
+    "large integers": lines(*PLAIN, {"step": 200, "loss": 2**80}),
+    "two on a line": lines(*PLAIN[:50]) + lines(PLAIN[50], {"step": 900}).replace(b"\n", b"", 1),
+    "one line": lines(PLAIN[5]),
+}
+LEFT = {
+    "empty": b"",
+    "steps go back": lines(*PLAIN, PLAIN[3]),
+    "steps repeat": lines(*PLAIN, PLAIN[-1]),
+    "a step on the way is higher": lines(*PLAIN[:50], {"step": 500, "loss": 1}, *PLAIN[51:]),
+    "a step of more digits": lines(*PLAIN[:50], {"step": 10**15, "loss": 1}, *PLAIN[51:]),
+    "a step that is none": lines(*PLAIN[:50], {"step": "x"}, *PLAIN[50:]),
+    "half a step": lines(*PLAIN[:50], {"step": 49.5, "loss": 1}, *PLAIN[50:]),
+    "an exponent": lines(*PLAIN).replace(b'"step": 50,', b'"step": 5e9,'),
+    "no step": lines(*PLAIN, {"loss": 3.0}),
+    "another key first": lines(*PLAIN[:50], {"loss": 3.0, "step": 500}, *PLAIN[51:]),
+    "torn": lines(*PLAIN) + b'{"step": 200, "lo',
+    "no end of the last line": lines(*PLAIN)[:-1],
+    "negative": lines({"step": -1, "loss": 1}, *PLAIN),
+}
+
+
+def by_parsing(data: bytes) -> Point:
+    point = value_at(numbers(merge([parse(data)]).rows, "loss"), "minimize", "last")
+    assert point is not None and point.step is not None
+    return Point(float(point.step), point.value)
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_what_is_told_is_what_all_lines_say(name: str):
+    found = last_number(TOLD[name], "loss")
+    assert found is not None
+    assert repr(found.point) == repr(by_parsing(TOLD[name]))
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_what_a_look_does_not_tell_is_left(name: str):
+    assert last_number(LEFT[name], "loss") is None
+
+
+def test_a_key_that_is_not_near_the_end_is_left():
+    found = last_number(lines({"step": 0, "rare": 1.0}, *PLAIN[1:]), "rare")
+    assert found is not None and found.point is None and found.step == 199
+
+
+def test_any_line_that_is_changed_somewhere_is_told_right_or_left():
+    rng = random.Random(4)
+    plain = lines(*PLAIN[:12])
+    count = 0
+    for _ in range(4000):
+        at = rng.randrange(len(plain))
+        letter = rng.choice(b'0123456789{}",:. \n-eEx\\')
+        data = plain[:at] + bytes([letter]) + plain[at + rng.randrange(2) :]
+        found = last_number(data, "loss")
+        if found is not None and found.point is not None:
+            count += 1
+            assert repr(found.point) == repr(by_parsing(data)), data
+    assert count > 2000
