@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from analysis import words
 from analysis.cells import Cell, Ranking, rank
 from analysis.findings import short_name
-from analysis.frames import Metric, RunData, SweepData, load
+from analysis.frames import Metric, RunData, SweepData, differently, load
 from analysis.inference import Estimate, contrast, holm, paired
 from analysis.settings import level
 from analysis.statistics import Scale, choose_scale
@@ -77,6 +77,7 @@ class Versus:
                 "b": self.b,
                 "metric": self.metric.name,
                 "goal": self.metric.goal,
+                "at": self.metric.at,
                 "scale": self.scale,
                 "cells": [_record(row) for row in self.rows],
                 "overall": None if self.overall is None else self.overall._asdict(),
@@ -88,7 +89,12 @@ class Versus:
 
 
 def versus(
-    registry: Registry, a: str, b: str, metric: str | None = None, goal: str | None = None
+    registry: Registry,
+    a: str,
+    b: str,
+    metric: str | None = None,
+    goal: str | None = None,
+    at: str | None = None,
 ) -> Versus:
     """Compare `a` and `b`, each a sweep or `sweep/cell` (the beginning of its name is enough).
 
@@ -96,12 +102,14 @@ def versus(
     same cell. Raises `NotFound`, and `UsageError` for a sweep beside a cell, without a metric, and
     for sweeps that are judged differently.
     """
-    own, other = (_side(registry, reference, metric, goal) for reference in (a, b))
+    own, other = (_side(registry, reference, metric, goal, at) for reference in (a, b))
     if (own.cell is None) != (other.cell is None):
         raise UsageError("compare two sweeps, or two cells (sweep/cell)")
     judged = own.data.metric
-    if judged is None or judged != other.data.metric:
-        raise UsageError("the two are not judged by the same metric: say --metric and --goal")
+    if (told := differently([judged, other.data.metric])) is not None:
+        raise UsageError(f"{a} and {b} are {told}")
+    if judged is None:
+        raise UsageError("neither grid names a metric: say --metric")
     if own.cell is not None and other.cell is not None:
         pairs = [(f"{short_name(own.cell)} and {short_name(other.cell)}", own.cell, other.cell)]
         only: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
@@ -134,9 +142,11 @@ class _Side:
         return self.data.runs if self.cell is None else self.cell.runs
 
 
-def _side(registry: Registry, reference: str, metric: str | None, goal: str | None) -> _Side:
+def _side(
+    registry: Registry, reference: str, metric: str | None, goal: str | None, at: str | None
+) -> _Side:
     name, slash, wanted = reference.partition("/")
-    data = load(registry, name, metric, goal, rollouts=False)
+    data = load(registry, name, metric, goal, at, rollouts=False)
     ranking = rank(data)
     if not slash:
         return _Side(data, ranking, None)
@@ -275,7 +285,8 @@ def _lines(found: Versus) -> Iterator[str]:
     yield f"A {found.a}"
     yield f"B {found.b}"
     what = "B as a multiple of A" if found.scale == "log" else "B less A"
-    yield f"{found.metric.name}, {better} is better; {what} with 95 % intervals (Welch)"
+    yield f"{found.metric.name}, {better} is better, {found.metric.at} value of each run"
+    yield f"{what}, with 95 % intervals (Welch)"
     for key, a, b in found.changed:
         yield f"  {key}: {a} in A, {b} in B"
     if not found.rows:

@@ -11,7 +11,7 @@ import numpy as np
 
 from analysis.costs import Cost, clock, token_columns
 from analysis.history import Histories, History
-from analysis.keys import candidates, choose, train_candidates
+from analysis.keys import candidates, choose, goal_of, train_candidates
 from analysis.rollouts import BUDGET, Rollout, read_rollouts
 from analysis.series import Floats, Series, best, last, smoothed
 from analysis.sources import Placed, Source, find_sources
@@ -20,7 +20,7 @@ from sweeper.errors import UsageError
 from sweeper.records.runs import SweepRun
 from sweeper.registry import RecordedRun, Registry
 
-__all__ = ["Metric", "RunData", "SweepData", "find_metric", "load", "read"]
+__all__ = ["Metric", "RunData", "SweepData", "differently", "find_metric", "load", "read"]
 
 LOG_LINES = 12
 """How much of a failed run's log the report shows."""
@@ -28,11 +28,13 @@ LOG_LINES = 12
 
 @dataclass(frozen=True)
 class Metric:
-    """What cells are compared by: the last or the best value of `name` in each run."""
+    """What cells are compared by: the last or the best value of `name` in each run. `guessed`:
+    which way is better is told by its name alone."""
 
     name: str
     goal: str  # "minimize" or "maximize"
     at: str = "last"  # or "best"
+    guessed: bool = field(default=False, compare=False)
 
     @property
     def sign(self) -> float:
@@ -89,7 +91,8 @@ class SweepData:
     """A sweep (or several) at the moment it was read. `retired` counts the runs that an earlier
     version of the grid had; they are no part of `runs`. `keys` maps each key with numbers to the
     number of runs that recorded it; `roles` says which of them is the training curve, the reward
-    and so on (see `analysis.keys`)."""
+    and so on (see `analysis.keys`); `root` is where the first sweep is kept ("" for a folder),
+    `paths` are the folders of all."""
 
     name: str
     document: Mapping[str, Any]
@@ -102,6 +105,8 @@ class SweepData:
     assumed: int = 0
     roles: Mapping[str, str] = field(default_factory=dict[str, str])
     names: tuple[str, ...] = ()
+    root: str = ""
+    paths: tuple[str, ...] = ()
 
     @property
     def drawn(self) -> list[str]:
@@ -111,18 +116,26 @@ class SweepData:
         return list(dict.fromkeys(keys))
 
 
-def find_metric(own: Mapping[str, str] | None, name: str | None, goal: str | None) -> Metric | None:
+def find_metric(
+    own: Mapping[str, str] | None, name: str | None, goal: str | None, at: str | None = None
+) -> Metric | None:
     """The metric asked for, else the sweep's own. Raises `UsageError` when which way is better is
-    not known."""
+    not known, nor told by the name."""
+    if at not in (None, "last", "best"):
+        raise UsageError(f"at {at!r}: say last or best")
     if goal not in (None, "minimize", "maximize"):
         raise UsageError(f"goal {goal!r}: say minimize or maximize")
     if name is None or (own is not None and own["name"] == name):
         if own is None:
             return None
-        return Metric(own["name"], goal or own.get("goal", "minimize"), own.get("at", "last"))
-    if goal is None:
-        raise UsageError(f"metric {name!r}: say which way is better, goal minimize or maximize")
-    return Metric(name, goal)
+        usual = own.get("goal", "minimize"), own.get("at", "last")
+        return Metric(own["name"], goal or usual[0], at or usual[1])
+    found = goal or goal_of(name)
+    if found is None:
+        raise UsageError(
+            f"metric {name!r}: say which way is better, --goal minimize or --goal maximize"
+        )
+    return Metric(name, found, at or "last", guessed=goal is None)
 
 
 def load(
@@ -130,21 +143,27 @@ def load(
     sweeps: str | Sequence[str],
     metric: str | None,
     goal: str | None,
+    at: str | None = None,
     *,
     rollouts: bool = True,
 ) -> SweepData:
     """Read a sweep, or several as one. Raises `NotFound` when there is none, `UsageError` as
     `find_metric`, and when sweeps are judged by different metrics and none was asked for."""
     names = [sweeps] if isinstance(sweeps, str) else list(dict.fromkeys(sweeps))
-    return read(find_sources(registry, names), metric, goal, rollouts=rollouts)
+    return read(find_sources(registry, names), metric, goal, at, rollouts=rollouts)
 
 
 def read(
-    found: Sequence[Source], metric: str | None, goal: str | None, *, rollouts: bool = True
+    found: Sequence[Source],
+    metric: str | None,
+    goal: str | None,
+    at: str | None = None,
+    *,
+    rollouts: bool = True,
 ) -> SweepData:
     """Read sources as one sweep; errors as `load`."""
     names = [source.name for source in found]
-    chosen = _one_metric(found, metric, goal)
+    chosen = _one_metric(found, metric, goal, at)
     several = len(found) > 1
     budget = BUDGET // max(sum(len(source.runs) for source in found), 1) if rollouts else 0
     budget = min(budget, BUDGET // 32)
@@ -176,15 +195,39 @@ def read(
         assumed=sum(placed.assumed for source in found for placed in source.runs),
         roles=roles,
         names=tuple(names),
+        root=found[0].root,
+        paths=tuple(source.path for source in found),
     )
 
 
-def _one_metric(sources: Sequence[Source], name: str | None, goal: str | None) -> Metric | None:
-    found = [find_metric(source.metric, name, goal) for source in sources]
-    if any(metric != found[0] for metric in found):
-        named = ", ".join(sorted({metric.name if metric else "none" for metric in found}))
-        raise UsageError(f"the sweeps are judged differently ({named}): say --metric and --goal")
+def _one_metric(
+    sources: Sequence[Source], name: str | None, goal: str | None, at: str | None
+) -> Metric | None:
+    found = [find_metric(source.metric, name, goal, at) for source in sources]
+    told = differently(found)
+    if told is not None:
+        raise UsageError(told)
     return found[0]
+
+
+def differently(found: Sequence[Metric | None]) -> str | None:
+    """That sweeps are not judged alike, by what, and what to say so that they are; None if they
+    are."""
+    if all(metric == found[0] for metric in found):
+        return None
+    texts = dict.fromkeys(
+        f"{metric.at} {metric.name}, {metric.goal}" if metric else "no metric" for metric in found
+    )
+    known = [metric for metric in found if metric is not None]
+    ways = {
+        "--metric": {metric.name for metric in known},
+        "--goal": {metric.goal for metric in known},
+        "--at": {metric.at for metric in known},
+    }
+    flags = [flag for flag, values in ways.items() if len(values) > 1]
+    if len(known) < len(found):
+        flags = ["--metric", *(flag for flag in flags if flag != "--metric")]
+    return f"not judged alike ({'; '.join(texts)}): say {' and '.join(flags)}"
 
 
 def _of_sweep(run: RunData, sweep: str) -> RunData:

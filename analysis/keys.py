@@ -5,10 +5,11 @@ has no such figure.
 """
 
 import functools
+import math
 import re
 from collections.abc import Collection, Mapping
 
-__all__ = ["ROLES", "candidates", "choose", "train_candidates"]
+__all__ = ["ROLES", "bounds_of", "candidates", "choose", "goal_of", "train_candidates"]
 
 ROLES = ("reward", "accuracy", "kl", "entropy", "length", "gradient")
 """What is drawn beside the metric and the training curve, where it was recorded."""
@@ -33,6 +34,75 @@ _WORDS: Mapping[str, re.Pattern[str]] = {
     "length": re.compile(r"(?:response|completion)s?[/_]?(?:mean_)?length"),
     "gradient": re.compile(r"grad(?:ient)?_norm$"),
 }
+
+
+_MORE = frozenset(
+    (
+        *(
+            "acc",
+            "accuracy",
+            "auc",
+            "bleu",
+            "correct",
+            "elo",
+            "em",
+            "f1",
+            "mrr",
+            "pass",
+            "precision",
+        ),
+        *(
+            "recall",
+            "return",
+            "returns",
+            "reward",
+            "rewards",
+            "rouge",
+            "score",
+            "solved",
+            "success",
+        ),
+        *("win", "wins"),
+    )
+)
+_LESS = frozenset(
+    (
+        *("bpb", "brier", "cer", "cost", "divergence", "err", "error", "errors", "kl", "loss"),
+        *("losses", "mae", "mse", "nll", "perplexity", "ppl", "regret", "rmse", "wer"),
+    )
+)
+_SHARES = frozenset(
+    (
+        *("acc", "accuracy", "auc", "correct", "em", "f1", "frac", "fraction", "pass", "precision"),
+        *("recall", "solved", "success"),
+    )
+)
+_NEVER_NEGATIVE = frozenset(
+    ("bpb", "brier", "cer", "mae", "mse", "nll", "perplexity", "ppl", "rmse", "wer")
+)
+
+
+def _parts(key: str) -> frozenset[str]:
+    return frozenset(re.split(r"[^a-z0-9]+", key.lower()))
+
+
+def goal_of(key: str) -> str | None:
+    """Which way a metric is better, as far as its name says it: "minimize" or "maximize"."""
+    more, less = (bool(words & _parts(key)) for words in (_MORE, _LESS))
+    return None if more == less else "maximize" if more else "minimize"
+
+
+def bounds_of(key: str, low: float, high: float) -> tuple[float, float]:
+    """What a metric, of which all recorded values lie between `low` and `high`, can be at all, as
+    far as its name says it: a share is from 0 to 1, and so is a reward that was nothing else; an
+    error is not negative. Infinite where nothing is known."""
+    parts = _parts(key)
+    if parts & _LESS:
+        never = bool(parts & _NEVER_NEGATIVE) and low >= 0
+        return (0.0 if never else -math.inf), math.inf
+    if parts & (_SHARES | {"reward", "rewards"}) and low >= 0 and high <= 1:
+        return 0.0, 1.0
+    return -math.inf, math.inf
 
 
 @functools.lru_cache(maxsize=64)

@@ -4,9 +4,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from analysis import words
+from analysis.commands import reproducing
 from analysis.findings import cell_text, method, short_name
 from analysis.gallery import Panel
-from analysis.page import commands, provenance
+from analysis.page import provenance
 from analysis.pictures import cells_picture, picture
 from analysis.stability import RULE
 from analysis.study import Study
@@ -102,7 +103,10 @@ def _lines(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator[st
     if study.next is not None:
         yield f"\n## The grid to run next\n\n{escape(study.next.why)} Also in `next.yaml`.\n"
         yield fenced(study.next.command, "console") + "\n"
+        yield from (f"{escape(note)}\n" for note in (study.next.note,) if note)
         yield fenced(study.next.yaml, "yaml")
+    if study.no_next is not None:
+        yield f"\n## The grid to run next\n\nThere is no next.yaml: {escape(study.no_next)}."
     if "curves" in shown:
         yield "\n## Curves\n\nColours are those of the picture of the cells; grey are all others."
         yield from _images(shown, "curves")
@@ -236,7 +240,7 @@ def _rollouts(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator
 
 def _reproduce(study: Study) -> Iterator[str]:
     yield "\n## How to reproduce\n"
-    yield fenced("\n".join(commands(study)), "console") + "\n"
+    yield fenced("\n".join(reproducing(study.data, study.prices)), "console") + "\n"
     for key, value in provenance(study.data):
         yield f"- {escape(key)}: {escape(value)}"
     again = [run for run in study.data.runs if run.attempts > 1]

@@ -7,15 +7,16 @@ a winner that is measured by fresh seeds flatters nobody).
 """
 
 import io
-import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from analysis import words
 from analysis.cells import Cell, Ranking
+from analysis.commands import elsewhere, launching
 from analysis.findings import Finding
 from analysis.frames import SweepData
+from sweeper.store.documents import dotted
 
 __all__ = ["NextGrid", "propose"]
 
@@ -25,24 +26,41 @@ _AXES = ("grid", "zip", "random", "when", "exclude", "include")
 
 @dataclass(frozen=True)
 class NextGrid:
-    """`kind`: "extend" an axis, "confirm" the top with fresh seeds, or "seeds" for all cells."""
+    """`kind`: "extend" an axis, "confirm" the top with fresh seeds, or "seeds" for all cells.
+    `overrides` are what the first launch's command line had and this one's still needs; `command`
+    launches it, once it is known where it is written, with a `note` where that is not all."""
 
     kind: str
     why: str
     yaml: str
-    command: str
+    overrides: tuple[str, ...]
     runs: int
     cells: int = 0
+    command: str = ""
+    note: str | None = None
+
+    def placed(self, data: SweepData, path: str) -> "NextGrid":
+        """As it is told: written to a path or an address."""
+        command = launching(data, path, self.overrides)
+        return replace(self, command=command, note=elsewhere(data))
 
 
 def propose(
     data: SweepData, ranking: Ranking, findings: Sequence[Finding], needed: int | None
-) -> NextGrid | None:
-    """What the findings ask for, if the grid's text can say it. `needed` is how many seeds a cell
-    are thought to part the cells at the top."""
+) -> NextGrid | str | None:
+    """What the findings ask for, or a text that says why the grid cannot be made to say it; None
+    where nothing is asked for. `needed` is how many seeds a cell are thought to part the cells at
+    the top."""
     text = data.document.get("grid")
-    if not isinstance(text, str) or len(data.names) > 1 or not text.strip():
-        return None
+    if len(data.names) > 1:
+        text, why = "", "several sweeps are compared here, and each has a grid of its own"
+    elif not data.document:
+        text, why = "", "these runs were not launched from a grid"
+    else:
+        why = "the text of its grid is not on record"
+    if not isinstance(text, str) or not text.strip():
+        asked = any(f.kind in ("edge", "tied", "not_compared") for f in findings)
+        return why if asked else None
     kinds = {finding.kind for finding in findings}
     edges = [f.evidence for f in findings if f.kind == "edge" and f.evidence]
     extended = [edge for edge in edges if edge.get("suggestion") is not None]
@@ -69,8 +87,8 @@ def _seeded(data: SweepData, ranking: Ranking) -> bool:
 
 
 def _parsed(text: str, *, comments: bool) -> Any:
-    """The grid as a mapping, with `comments` as ruamel's own that keeps them; None when it is
-    none, or takes over from another file, which may not be found from elsewhere."""
+    """The grid as a mapping, with `comments` as ruamel's own that keeps them; else a text that says
+    why a next one cannot be made of it."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
@@ -78,9 +96,11 @@ def _parsed(text: str, *, comments: bool) -> Any:
     try:
         found: Any = reader.load(text)
     except (YAMLError, ValueError, RecursionError):
-        return None
-    if not isinstance(found, Mapping) or "extends" in found:
-        return None
+        return "its text on record cannot be read"
+    if not isinstance(found, Mapping):
+        return "its text on record is no mapping"
+    if "extends" in found:
+        return "it extends another file, which would not be found from where next.yaml lies"
     return cast(Any, found)
 
 
@@ -103,26 +123,24 @@ def _named(grid: Any, name: str) -> None:
         insert(0, "name", name)
 
 
-def _kept(data: SweepData, without: Sequence[str]) -> list[str]:
+def _kept(data: SweepData, without: Sequence[str]) -> tuple[str, ...]:
     """The overrides of the command line that still mean something."""
     given: list[Any] = data.document.get("overrides") or []
     keys = [str(o).lstrip("~").partition("=")[0].strip() for o in given]
-    return [
+    return tuple(
         str(override)
         for override, key in zip(given, keys, strict=True)
         if not str(override).startswith("~") and key not in without and key != "name"
-    ]
+    )
 
 
-def _command(overrides: Sequence[str]) -> str:
-    return shlex.join(["sweeper", "launch", "next.yaml", *overrides])
-
-
-def _extend(data: SweepData, text: str, edges: Sequence[Mapping[str, Any]]) -> NextGrid | None:
+def _extend(data: SweepData, text: str, edges: Sequence[Mapping[str, Any]]) -> NextGrid | str:
     grid = _parsed(text, comments=True)
-    axes: Any = grid.get("grid") if grid is not None else None
-    if not hasattr(axes, "get"):  # it has no such section
-        return None
+    if isinstance(grid, str):
+        return grid
+    axes: Any = grid.get("grid")
+    if not hasattr(axes, "get"):
+        return "the values are in no section `grid`, where one more could be added"
     done: list[str] = []
     more = 1.0
     for edge in edges:
@@ -139,13 +157,15 @@ def _extend(data: SweepData, text: str, edges: Sequence[Mapping[str, Any]]) -> N
         more *= (len(planned) + 1) / len(planned)
         done.append(key)
     if not done:
-        return None
+        return (
+            f"{words.listed([str(edge['axis']) for edge in edges])} is no plain list in its `grid`"
+        )
     _named(grid, data.name)
     changed = words.listed(done)
     why = f"{changed} one value further; finished runs are kept."
     title = f"{data.name} with {changed} extended: launch it and what is done stays done."
     runs = round(len(data.runs) * more) - len(data.runs)
-    return NextGrid("extend", why, _written(grid, title), _command(_kept(data, done)), runs)
+    return NextGrid("extend", why, _written(grid, title), _kept(data, done), runs)
 
 
 def _fresh(data: SweepData, count: int) -> list[int]:
@@ -172,16 +192,16 @@ def _inline(value: Any) -> Any:
 
 def _confirm(
     data: SweepData, top: Sequence[Cell], of: str, text: str, needed: int | None
-) -> NextGrid | None:
+) -> NextGrid | str:
     grid = _parsed(text, comments=False)
-    if grid is None or "command" in grid:
-        return None
+    if isinstance(grid, str):
+        return grid
     cells = top[:_CELLS]
     most = max(cell.summary.n for cell in cells)
     count = min(max(needed or 2 * most, _FEWEST, most + 1), _MOST)
     seeds = {"seeds": grid.get("seeds")}
     _set_seeds(seeds, _fresh(data, count))
-    include = [_inline(dict(cell.settings)) for cell in cells]
+    include = [_inline(_chosen(data, cell)) for cell in cells]
     # The file's own order: what is set, what is compared, how it runs.
     before = {key: grid[key] for key in ("recipe", "service", "base") if key in grid}
     after = {key: grid[key] for key in grid if key not in (*_AXES, "name", "seeds", *before)}
@@ -195,18 +215,30 @@ def _confirm(
     title = f"{told} of {data.name}, on fresh seeds."
     overrides = _kept(data, [*(key for cell in cells for key in cell.settings), *data.axes])
     yaml = _written(made, title[:1].upper() + title[1:])
-    return NextGrid("confirm", why, yaml, _command(overrides), len(cells) * count, len(cells))
+    return NextGrid("confirm", why, yaml, overrides, len(cells) * count, len(cells))
 
 
-def _seeds(data: SweepData, ranking: Ranking, text: str) -> NextGrid | None:
+def _chosen(data: SweepData, cell: Cell) -> dict[str, Any]:
+    """What makes a cell: what tells it from the others, and of axes on which all are alike what
+    they all have."""
+    config = dict(dotted(cell.runs[0].config))
+    alike = {
+        key: value
+        for key, value in config.items()
+        if any(key == axis or key.startswith(f"{axis}.") for axis in data.axes)
+    }
+    return {**alike, **cell.settings}
+
+
+def _seeds(data: SweepData, ranking: Ranking, text: str) -> NextGrid | str:
     grid = _parsed(text, comments=True)
-    if grid is None:
-        return None
+    if isinstance(grid, str):
+        return grid
     _set_seeds(grid, _FEWEST)
     _named(grid, data.name)
     runs = len(ranking.cells) * _FEWEST - len(data.runs)
     if runs <= 0:
-        return None
+        return "every cell was given three seeds"
     why = "Three seeds a cell: the least that tells noise from effect."
     title = f"{data.name} with three seeds a cell."
-    return NextGrid("seeds", why, _written(grid, title), _command(_kept(data, [])), runs)
+    return NextGrid("seeds", why, _written(grid, title), _kept(data, []), runs)

@@ -21,6 +21,7 @@ from typing import Any
 
 from analysis import words
 from analysis.cells import Ranking
+from analysis.commands import reproducing
 from analysis.figures import MUTED, PALETTE, tones
 from analysis.findings import method, short_name
 from analysis.frames import SweepData
@@ -40,7 +41,7 @@ from analysis.tables import (
 )
 from sweeper.errors import EnvironmentFailure
 
-__all__ = ["commands", "provenance", "render"]
+__all__ = ["provenance", "render"]
 
 DARK = ("#4ba6dd", "#ef8a4a", "#2fbf95", "#d68ad0", "#d9b340", "#9ad7ff", "#dd6f9f", "#98a4f2")
 """`PALETTE` for a dark screen."""
@@ -107,7 +108,7 @@ def render(study: Study, panels: Sequence[Panel]) -> str:
         rates=rate_rows(study.stability.rates),
         rule=RULE,
         method=method(ranking.scale),
-        commands=commands(study),
+        commands=reproducing(data, study.prices),
         grid=data.document.get("grid"),
         grid_path=data.document.get("grid_path"),
         provenance=provenance(data),
@@ -204,28 +205,6 @@ def _legend(ranking: Ranking, panels: Sequence[Panel]) -> list[dict[str, Any]]:
         name = words.counted(len(muted), "other cell")
         named.append({"tone": len(PALETTE), "cells": muted, "name": name})
     return named
-
-
-def commands(study: Study) -> list[str]:
-    """What makes the same sweep, and the same report."""
-    data = study.data
-    document = data.document
-    path = document.get("grid_path")
-    overrides: list[str] = document.get("overrides") or []
-    launch = shlex.join(["sweeper", "launch", str(path or "grid.yaml"), *map(str, overrides)])
-    analyze = ["sweeper", "analyze", *(data.names or (data.name,))]
-    own = document.get("metric")
-    if data.metric is not None and (not own or own["name"] != data.metric.name):
-        analyze += ["--metric", data.metric.name, "--goal", data.metric.goal]
-    elif (
-        data.metric is not None
-        and own is not None
-        and own.get("goal", "minimize") != data.metric.goal
-    ):
-        analyze += ["--goal", data.metric.goal]
-    if study.prices:
-        analyze += ["--prices", ",".join(f"{k}={v:g}" for k, v in sorted(study.prices.items()))]
-    return [launch, shlex.join(analyze)]
 
 
 def provenance(data: SweepData) -> list[tuple[str, str]]:

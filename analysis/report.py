@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +17,8 @@ from analysis.frames import read
 from analysis.gallery import gallery
 from analysis.page import render
 from analysis.sources import find_sources, write_file
-from analysis.study import study
+from analysis.study import Study, study
+from analysis.verdict import printable
 from sweeper.registry import Registry
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def analyze(
     goal: str | None = None,
     out: str | os.PathLike[str] | None = None,
     *,
+    at: str | None = None,
     prices: str | None = None,
     pictures: bool = True,
 ) -> Report:
@@ -78,14 +80,14 @@ def analyze(
     `report.md` with its pictures, and `next.yaml` where there is a grid to run next.
 
     `registry` may be a root; instead of a sweep's name there may be the path of a folder with runs
-    in it, of which nothing tells the finished ones and all are taken for finished. `metric` and
-    `goal` ("minimize" or "maximize") default to the sweep's own; another metric is compared by its
-    last value. `prices` are dollars per million tokens, like `train=0.4,sample=0.8`. The files go
-    to the folder `out`, by default to `report/` in the folder of the (first) sweep. Without
-    `pictures` there is no Markdown: drawing for it takes longer than all the rest. The same records
-    give the same bytes.
+    in it, of which nothing tells the finished ones and all are taken for finished. `metric`, `goal`
+    ("minimize" or "maximize") and `at` ("last" or "best") default to the sweep's own; of another
+    metric the last value counts, and its name tells the goal where it can. `prices` are dollars per
+    million tokens, like `train=0.4,sample=0.8`. The files go to the folder `out`, by default to
+    `report/` in the folder of the (first) sweep. Without `pictures` there is no Markdown. The same
+    records in the same place give the same bytes: commands name that place.
 
-    Raises `NotFound` without such a sweep, `UsageError` for a metric whose goal is not known, for
+    Raises `NotFound` without such a sweep, `UsageError` for a metric whose goal nothing tells, for
     prices that are none, and for an `out` that is no folder, `StoreError` when the report cannot
     be written.
     """
@@ -96,8 +98,12 @@ def analyze(
     sources = find_sources(registry, names)
     # Of recorded values some are near the ends of all floats.
     with np.errstate(all="ignore"), _uncollected():
-        data = read(sources, metric, goal)
+        data = read(sources, metric, goal, at)
         found = study(data, priced)
+        if found.next is not None:
+            here = None if out is None else os.path.join(os.path.abspath(out), "next.yaml")
+            placed = found.next.placed(data, here or sources[0].place("next.yaml"))
+            found = replace(found, next=placed)
         panels = gallery(found)
         told = document(found)
         files = {
@@ -117,7 +123,18 @@ def analyze(
         for name, content in files.items()
     }
     figures = {panel.name: panel.figure for panel in panels}
-    return Report(found.verdict.text(data.name), told, figures, written)
+    return Report(_text(found), told, figures, written)
+
+
+def _text(study: Study) -> str:
+    """For the terminal: the verdict, and the command of what is to be run next."""
+    lines = [study.verdict.text(study.data.name)]
+    if study.next is not None:
+        lines.append(f"  next: {printable(study.next.command)}")
+        lines += [f"        {printable(study.next.note)}"] if study.next.note else []
+    if study.no_next is not None:
+        lines.append(f"  no next.yaml: {study.no_next}")
+    return "\n".join(lines)
 
 
 @contextmanager

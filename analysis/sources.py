@@ -9,6 +9,7 @@ from typing import Any
 from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.registry import RecordedRun, Registry, Sweep
 from sweeper.store.documents import dotted
+from sweeper.store.files import open_store
 
 __all__ = ["Placed", "Source", "find_sources", "write_file"]
 
@@ -43,11 +44,28 @@ class Source:
     retired: int
     sweep: Sweep | None
 
+    @property
+    def root(self) -> str:
+        """The root that its sweep is in; "" for a folder, which is in none."""
+        return "" if self.sweep is None else self.sweep.root
+
+    @property
+    def path(self) -> str:
+        """The folder of the sweep, or the folder that was named; an address on a remote store."""
+        return self.registry.roots[0] if self.sweep is None else self.sweep.path
+
+    def place(self, name: str) -> str:
+        """Where `write` keeps a file, as a whole path or an address."""
+        return f"{self.path.rstrip('/')}/report/{name}"
+
     def write(self, name: str, content: bytes) -> str:
         """Keep a file of the report with it; gives its path."""
         if self.sweep is not None:
             return self.sweep.write_report(name, content)
-        return write_file(os.path.join(self.registry.roots[0], "report"), name, content)
+        if "://" in self.path:
+            open_store(self.path).replace(f"report/{name}", content)
+            return self.place(name)
+        return write_file(os.path.join(self.path, "report"), name, content)
 
 
 def find_sources(registry: Registry, names: Sequence[str]) -> list[Source]:
@@ -59,12 +77,22 @@ def _find(registry: Registry, name: str) -> Source:
     try:
         return _of_sweep(registry, registry.sweep(name))
     except (NotFound, StoreError) as error:  # StoreError: a path, which is no sweep's name
-        found = _of_folder(os.path.abspath(name)) if os.path.isdir(name) else None
-        if found is not None:
-            return found
+        for path in _folders(registry, name):
+            found = _of_folder(path)
+            if found is not None:
+                return found
         if os.path.isdir(name) or os.sep in name:
             raise NotFound(f"{name}: neither a sweep nor a folder with runs in it") from error
         raise
+
+
+def _folders(registry: Registry, name: str) -> list[str]:
+    """Which folders a name may mean: one here, or one below a root, as `ls` shows it."""
+    if "://" in name:
+        return [name]
+    below = [f"{root.rstrip('/')}/{name}" for root in registry.roots]
+    known = [path for path in below if "://" in path or os.path.isdir(path)]
+    return [*([os.path.abspath(name)] if os.path.isdir(name) else []), *known]
 
 
 def _of_sweep(registry: Registry, sweep: Sweep) -> Source:
@@ -103,7 +131,7 @@ def _of_folder(path: str) -> Source | None:
         )
     if not runs:
         return None
-    return Source(os.path.basename(path), registry, {}, None, {}, tuple(runs), 0, None)
+    return Source(path.rstrip("/").rpartition("/")[2], registry, {}, None, {}, tuple(runs), 0, None)
 
 
 def write_file(folder: str, name: str, content: bytes) -> str:

@@ -23,7 +23,8 @@ __all__ = ["Study", "study"]
 class Study:
     """What the pages are made of. `paired` are differences from the best over shared seeds, on the
     scale of the comparison, by cell; `flattery` is what `inference.optimism` found; `needed` the
-    seeds a cell that are thought to part the first two; `prices` are dollars per million tokens."""
+    seeds a cell that are thought to part the first two; `no_next` says why a grid to run next,
+    which the findings ask for, cannot be written; `prices` are dollars per million tokens."""
 
     data: SweepData
     ranking: Ranking
@@ -40,6 +41,7 @@ class Study:
     flattery: tuple[float, float] | None
     needed: int | None
     next: NextGrid | None
+    no_next: str | None
     failures: tuple[Failure, ...]
     prices: Mapping[str, float]
 
@@ -61,7 +63,8 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
     lead = _lead(ranking, shared)
     needed = _needed(ranking, lead)
     flattery = _flattery(ranking, sign)
-    following = propose(data, ranking, findings, needed)
+    proposed = propose(data, ranking, findings, needed)
+    following = proposed if isinstance(proposed, NextGrid) else None
     verdict = decide(data, ranking, findings, lead, flattery, following, prices or {})
     return Study(
         data=data,
@@ -79,6 +82,7 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
         flattery=flattery,
         needed=needed,
         next=following,
+        no_next=proposed if isinstance(proposed, str) else None,
         failures=tuple(group_failures(data.runs)),
         prices=dict(prices or {}),
     )

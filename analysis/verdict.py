@@ -17,7 +17,7 @@ from analysis.inference import Estimate
 from analysis.nextgrid import NextGrid
 from analysis.statistics import Comparison
 
-__all__ = ["Check", "Lead", "Verdict", "decide"]
+__all__ = ["Check", "Lead", "Verdict", "decide", "printable"]
 
 _LATER = ("retired", "unreadable", "undeclared", "trend", "interaction", "no_effect", "waiting")
 """Findings that have their place further down."""
@@ -91,8 +91,12 @@ def _wrapped(text: str, mark: str, width: int) -> list[str]:
 
 
 def _for_terminal(line: str) -> str:
-    """Figures that can be pasted; and no control characters, which come from values and paths."""
-    line = line.replace(words.MINUS, "-").replace(words.NONE, "-")
+    """Figures that can be pasted."""
+    return printable(line.replace(words.MINUS, "-").replace(words.NONE, "-"))
+
+
+def printable(line: str) -> str:
+    """Without control characters, which come from values and paths."""
     return "".join(c if c.isprintable() else "\ufffd" for c in line)
 
 
@@ -268,11 +272,16 @@ def _kind(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> str
     return "alone" if "alone" in kinds else "none"
 
 
+_OTHER = {"minimize": "maximize", "maximize": "minimize"}
+
+
 def _measure(data: SweepData) -> str:
     if data.metric is None:
         return "no metric to compare by"
     better = "lower" if data.metric.goal == "minimize" else "higher"
-    return f"{data.metric.name}, {better} is better, {data.metric.at} value of each run"
+    guessed = f" by its name (--goal {_OTHER[data.metric.goal]} turns it)"
+    told = guessed if data.metric.guessed else ""
+    return f"{data.metric.name}, {better} is better{told}, {data.metric.at} value of each run"
 
 
 def _number(ranking: Ranking) -> tuple[str | None, str | None]:

@@ -182,7 +182,12 @@ def _attach(verb: argparse.ArgumentParser) -> None:
 
 def _judge(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--metric", help="compare by this metric (default: the grid's)")
-    verb.add_argument("--goal", choices=["minimize", "maximize"])
+    verb.add_argument(
+        "--goal", choices=["minimize", "maximize"], help="default: the grid's, or as its name says"
+    )
+    verb.add_argument(
+        "--at", choices=["last", "best"], help="which value of a run counts (default: the grid's)"
+    )
 
 
 def _analyze(verb: argparse.ArgumentParser) -> None:

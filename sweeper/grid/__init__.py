@@ -16,10 +16,11 @@ reading     all of it together
 """
 
 from sweeper.grid.options import Launch, Metric, Seeds
-from sweeper.grid.reading import Grid, grid_from_mapping, load_grid, parse_grid, read_grid
+from sweeper.grid.reading import Grid, GridText, grid_from_mapping, load_grid, parse_grid, read_grid
 
 __all__ = [
     "Grid",
+    "GridText",
     "Launch",
     "Metric",
     "Seeds",

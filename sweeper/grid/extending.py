@@ -14,7 +14,7 @@ from sweeper.errors import GridError
 from sweeper.grid.blocks import Reach, leaves
 from sweeper.grid.nodes import MAX_BYTES, Node, Place, Problems, Stop, kind, read_yaml
 
-__all__ = ["MAX_EXTENDS", "Source", "extended", "read_text"]
+__all__ = ["MAX_EXTENDS", "Source", "decoded", "extended", "read_text"]
 
 MAX_EXTENDS = 8
 
@@ -37,6 +37,11 @@ def read_text(path: str) -> str:
         raise GridError([f"{path}: {error.strerror or error}"]) from error
     except ValueError as error:  # a NUL in the path
         raise GridError([f"{path!r}: {error}"]) from error
+    return decoded(data, path)
+
+
+def decoded(data: bytes, path: str) -> str:
+    """What the file of a grid says. Raises `GridError`."""
     if len(data) > MAX_BYTES:
         raise GridError([f"{path}: more than {MAX_BYTES} bytes, which is what a grid may have"])
     try:

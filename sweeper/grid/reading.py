@@ -24,7 +24,7 @@ from sweeper.grid.blocks import (
 )
 from sweeper.grid.conditions import When, check_whens, read_whens
 from sweeper.grid.data import from_python
-from sweeper.grid.extending import Source, extended, read_text
+from sweeper.grid.extending import Source, decoded, extended, read_text
 from sweeper.grid.nodes import Node, Place, Problems, Stop, kind, plain, read_yaml
 from sweeper.grid.options import (
     Launch,
@@ -46,6 +46,7 @@ __all__ = [
     "MAX_AXES",
     "MAX_ENTRIES",
     "Grid",
+    "GridText",
     "grid_from_mapping",
     "load_grid",
     "parse_grid",
@@ -132,13 +133,24 @@ def grid_from_mapping(mapping: Mapping[str, Any], overrides: Overrides = ()) -> 
     return grid
 
 
+class GridText(NamedTuple):
+    """What a grid's file holds that is no file of this machine."""
+
+    path: str
+    data: bytes
+
+
 def read_grid(
-    source: "str | os.PathLike[str] | Mapping[str, Any]", overrides: Overrides, problems: Problems
+    source: "str | os.PathLike[str] | Mapping[str, Any] | GridText",
+    overrides: Overrides,
+    problems: Problems,
 ) -> Grid:
     """The grid in a file or mapping, as far as it can be read: what is wrong with it is noted and
     left out. Raises `GridError` when there is nothing to go on with."""
     if isinstance(source, Mapping):
         return _from_mapping(source, overrides, problems)
+    if isinstance(source, GridText):
+        return _parse(decoded(source.data, source.path), source.path, overrides, problems)
     path = os.fspath(source)
     return _parse(read_text(path), path, overrides, problems)
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from sweeper.backends import check_name, options_of, terms_of
-from sweeper.errors import UsageError
-from sweeper.grid import Grid, read_grid
+from sweeper.errors import GridError, NotFound, StoreError, UsageError
+from sweeper.grid import Grid, GridText, read_grid
 from sweeper.grid.alarms import Alarms, OnAlarm
 from sweeper.grid.blocks import Block, Setting
 from sweeper.grid.naming import canonical
@@ -102,17 +102,33 @@ def plan(
 ) -> Plan:
     """The plan of a grid: a file's path, or the same as a mapping.
 
-    `overrides` are as on the command line (`["max_steps=5", "~lr"]`, a string for a single one) or
-    a mapping, in which a list sets an axis. Without `validate` the recipe is not imported; names
-    and ids are the same. Raises `GridError`.
+    A path may be the address of a file in a store. `overrides` are as on the command line
+    (`["max_steps=5", "~lr"]`, a string for a single one) or a mapping, in which a list sets an
+    axis. Without `validate` the recipe is not imported; names and ids are the same. Raises
+    `GridError`.
     """
     problems = Problems()
-    planner = _Planner(read_grid(source, overrides or (), problems), problems)
+    planner = _Planner(read_grid(_fetched(source), overrides or (), problems), problems)
     if problems:
         if validate:
             planner.check_what_is_left()
         raise problems.error()
     return planner.plan(validate)
+
+
+def _fetched(
+    source: "str | os.PathLike[str] | Mapping[str, Any]",
+) -> "str | os.PathLike[str] | Mapping[str, Any] | GridText":
+    """A grid in a store, by its address, such as the next one that a report proposes."""
+    if not isinstance(source, str) or "://" not in source:
+        return source
+    from sweeper.store.files import open_store
+
+    above, _, name = source.rpartition("/")
+    try:
+        return GridText(source, open_store(above).read(name))
+    except (NotFound, StoreError) as error:
+        raise GridError([f"{source}: {error}"]) from error
 
 
 class _Planner:

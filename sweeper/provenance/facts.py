@@ -67,6 +67,7 @@ def collect(
         "packages": {name: packages[name] for name in _SHOWN if name in packages},
         "all_packages": _keep(store, layout, listing.encode(), "packages.txt"),
         "cwd": cwd,
+        "typed_in": os.getcwd(),
         "commit": commit.decode().strip() if commit else None,
         "dirty": None,
         **code,

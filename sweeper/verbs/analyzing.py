@@ -23,6 +23,7 @@ def analyze(arguments: Namespace) -> int:
         names,
         metric=arguments.metric,
         goal=arguments.goal,
+        at=arguments.at,
         out=arguments.out,
         prices=arguments.prices,
         pictures=not arguments.no_pictures,
@@ -37,7 +38,9 @@ def analyze(arguments: Namespace) -> int:
 def compare(arguments: Namespace) -> int:
     """Two sweeps cell by cell, or two cells seed by seed."""
     registry, (a, b) = _named(arguments.root, [arguments.a, arguments.b])
-    found = _analysis().versus(registry, a, b, metric=arguments.metric, goal=arguments.goal)
+    found = _analysis().versus(
+        registry, a, b, metric=arguments.metric, goal=arguments.goal, at=arguments.at
+    )
     if arguments.json:
         return print_json(found.document)
     print(found.text)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import analysis
 from analysis.behaviour import Behaviour
 from analysis.costs import Cost, dollars, parse_prices
 from analysis.frames import load
@@ -60,7 +61,7 @@ def test_a_sweep_with_a_known_truth_is_told_exactly(tmp_path: Path, written: Mod
     assert following is not None and following.kind == "extend" and following.runs == 20
     assert "  lora_rank: [4, 16, 64, 256]" in following.yaml and "# compared" in following.yaml
     assert parse_grid(following.yaml, "next.yaml").name == "truth"
-    assert following.command == "sweeper launch next.yaml"
+    assert following.overrides == ()
 
 
 def test_ties_are_confirmed_on_fresh_seeds(tmp_path: Path, written: ModuleType):
@@ -72,9 +73,11 @@ def test_ties_are_confirmed_on_fresh_seeds(tmp_path: Path, written: ModuleType):
     assert found is not None and found.kind == "confirm" and found.cells == 2
     read = parse_grid(found.yaml, "next.yaml")
     assert read.name == "demo-confirm"
-    assert "- {learning_rate: 0.001}" in found.yaml and "- {learning_rate: 0.01}" in found.yaml
+    # An axis on which all cells are alike is no less part of them.
+    assert "- {learning_rate: 0.001, lora_rank: 8}" in found.yaml
+    assert "- {learning_rate: 0.01, lora_rank: 8}" in found.yaml
     assert "seeds: [3, 4, " in found.yaml
-    assert found.command == "sweeper launch next.yaml max_steps=9"
+    assert found.overrides == ("max_steps=9",)
 
 
 def test_of_many_cells_with_one_run_the_first_get_more_seeds(tmp_path: Path, written: ModuleType):
@@ -85,7 +88,10 @@ def test_of_many_cells_with_one_run_the_first_get_more_seeds(tmp_path: Path, wri
     assert found.verdict.kind == "unproven"
     assert found.next is not None
     assert (found.next.kind, found.next.cells, found.next.runs) == ("confirm", 8, 24)
-    assert "seeds: [1, 2, 3]" in found.next.yaml and "{learning_rate: 0.02}" in found.next.yaml
+    assert (
+        "seeds: [1, 2, 3]" in found.next.yaml
+        and "{learning_rate: 0.02, lora_rank: 8}" in found.next.yaml
+    )
     assert "Launch next.yaml: the first 8 cells on fresh seeds (24 runs)." in found.verdict.steps
 
 
@@ -95,13 +101,22 @@ def test_a_grid_that_cannot_be_read_has_no_next_one(tmp_path: Path, written: Mod
     found = studied(tmp_path)
     assert "edge" in kinds(found)
 
-    def proposed(text: str | None) -> NextGrid | None:
+    def proposed(text: str | None) -> NextGrid | str | None:
         data = replace(found.data, document={**found.data.document, "grid": text})
         return propose(data, found.ranking, found.findings, None)
 
-    for text in ("a: [", "- 1", "", "extends: x.yaml\ngrid: {lr: [1, 2, 4]}", "a: &a [*a]", None):
-        assert proposed(text) is None
-    assert proposed("grid: {lr: [1, 2, 4]}") is not None
+    why = {
+        "a: [": "cannot be read",
+        "- 1": "no mapping",
+        "": "not on record",
+        "extends: x.yaml\ngrid: {lr: [1, 2, 4]}": "extends another file",
+        "a: &a [*a]": "no section `grid`",
+        None: "not on record",
+    }
+    for text, told in why.items():
+        said = proposed(text)
+        assert isinstance(said, str) and told in said
+    assert isinstance(proposed("grid: {lr: [1, 2, 4]}"), NextGrid)
 
 
 def test_marginal_means_use_only_what_was_measured_at_every_value(
@@ -327,3 +342,29 @@ def test_a_folder_with_runs_of_anyones(tmp_path: Path):
     assert kinds(found)["assumed"].evidence == {"runs": 4}
     with pytest.raises(NotFound):
         load(registry, str(tmp_path / "nowhere"), "loss", "minimize")
+
+
+@pytest.mark.parametrize("place", ["below a root", "by its path", "a run alone"])
+def test_a_folder_of_anyones_is_analysed_as_ls_reads_it(
+    tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch, place: str
+):
+    for rate in (0.1, 0.2):
+        folder = tmp_path / "logs" / "mine" / f"rate-{rate}"
+        folder.mkdir(parents=True)
+        (folder / "metrics.jsonl").write_text(written.dump(written.curve(rate)))
+        (folder / "config.json").write_text(json.dumps({"rate": rate, "log_path": str(folder)}))
+    names = {
+        "below a root": "mine",
+        "by its path": str(tmp_path / "logs" / "mine"),
+        "a run alone": "mine/rate-0.1",
+    }
+    monkeypatch.chdir(tmp_path)
+    root = str(tmp_path / "logs")
+    report = analysis.analyze(root, names[place], metric="test/nll", pictures=False)
+    alone = place == "a run alone"
+    assert [run["last"] for run in report.document["runs"]] == ([0.1] if alone else [0.1, 0.2])
+    assert Path(report.html_path).is_relative_to(tmp_path / "logs" / "mine")
+    asked = "no next.yaml: these runs were not launched from a grid"
+    assert (asked in report.verdict) == (not alone)
+    with pytest.raises(NotFound):
+        analysis.analyze(root, "nothing")

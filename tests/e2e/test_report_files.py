@@ -29,15 +29,16 @@ def sweeper(*arguments: str | Path) -> str:
 def test_markdown_with_pictures_beside_it(tmp_path: Path, written: ModuleType, sweep: str):
     make = {"truth": written.truth, "hostile": written.hostile}.get(sweep, written.hostile_rollouts)
     make(tmp_path)
-    first = analysis.analyze(str(tmp_path), sweep, out=tmp_path / "1")
-    again = analysis.analyze(str(tmp_path), sweep, out=tmp_path / "2")
+    first = analysis.analyze(str(tmp_path), sweep, out=tmp_path / "out")
+    before = {name: Path(path).read_bytes() for name, path in first.files.items()}
+    analysis.analyze(str(tmp_path), sweep, out=tmp_path / "out")
     text = Path(first.files["report.md"]).read_text()
     named = re.findall(r"!\[.*?\]\(([\w.-]+\.png)\)", text)
     pictures = {name for name in first.files if name.endswith(".png")}
     assert set(named) == pictures and {"cells.png", "curves-1.png", "axes-1.png"} <= pictures
     for name, path in first.files.items():
         data = Path(path).read_bytes()
-        assert data == Path(again.files[name]).read_bytes()
+        assert data == before[name]
         if name.endswith(".png"):
             assert data.startswith(PNG) and len(data) > 2000
     # Outside of blocks nothing is a tag, and no line begins one of the blocks' fences.
@@ -48,10 +49,10 @@ def test_markdown_with_pictures_beside_it(tmp_path: Path, written: ModuleType, s
 def test_the_same_bytes_from_another_process(tmp_path: Path, written: ModuleType):
     written.hostile_rollouts(tmp_path / "sweeps")
     found: list[dict[str, bytes]] = []
+    out = tmp_path / "out"
     for seed in ("1", "2"):  # of Python's hashes: the order of sets
-        out = tmp_path / seed
         command = ["analyze", "--root", str(tmp_path / "sweeps"), "hostile-rl", "--out", str(out)]
-        environment = os.environ | {"PYTHONHASHSEED": seed, "XDG_CACHE_HOME": str(out / "cache")}
+        environment = os.environ | {"PYTHONHASHSEED": seed, "XDG_CACHE_HOME": str(tmp_path / seed)}
         environment.pop("SWEEPER_HOME", None)
         subprocess.run([sys.executable, "-m", "sweeper", *command], env=environment, check=True)
         found.append({path.name: path.read_bytes() for path in out.iterdir() if path.is_file()})

@@ -126,3 +126,21 @@ def test_markdown_shows_text_as_it_is(text: str, expected: str):
 
 def test_a_fence_is_longer_than_what_is_in_it():
     assert fenced("a\n````\nb", "yaml") == "`````yaml\na\n````\nb\n`````"
+
+
+def test_sweeps_that_are_judged_at_different_values_compare_at_one(
+    tmp_path: Path, written: ModuleType
+):
+    for name, at in (("one", "last"), ("two", "best")):
+        metric = {"name": "test/nll", "goal": "minimize", "at": at}
+        means = {(1e-4, 8): 0.9, (1e-3, 8): 0.2}
+        written.grid_of_means(tmp_path, means, name=name, metric=metric)
+    registry = Registry(str(tmp_path))
+    told = "one and two are not judged alike .last test/nll, minimize; best test/nll, minimize.: "
+    with pytest.raises(UsageError, match=f"{told}say --at$"):
+        analysis.versus(registry, "one", "two")
+    with pytest.raises(UsageError, match=r"say --at$"):
+        analysis.analyze(registry, ["one", "two"])
+    found = analysis.versus(registry, "one", "two", at="best")
+    assert found.metric.at == "best" and "best value of each run" in found.text
+    assert [row.difference.value for row in found.rows] == [0.0, 0.0]

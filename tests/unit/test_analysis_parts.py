@@ -12,6 +12,7 @@ from analysis import words
 from analysis.curves import band, thin, thin_rows
 from analysis.edges import find_edges
 from analysis.history import Histories
+from analysis.keys import goal_of
 from analysis.series import Series, best, last, smoothed
 from sweeper.metrics import numbers, value_at
 from sweeper.registry import Registry
@@ -227,3 +228,21 @@ def test_durations_and_lists():
     assert found == ["0.2 s", "48 s", "3 min 20 s", "2 h 05 min", "\u2013"]
     assert words.listed(["a", "b", "c"]) == "a, b and c"
     assert words.listed(list("abcdefg"), 3) == "a, b, c and 4 more"
+
+
+@pytest.mark.parametrize(
+    ("key", "goal"),
+    [
+        ("test/nll", "minimize"),
+        ("test/env/all/reward/total", "maximize"),
+        ("eval_accuracy", "maximize"),
+        ("pass@4", "maximize"),
+        ("kl_policy_base", "minimize"),
+        ("train_mean_nll", "minimize"),
+        ("reward_loss", None),
+        ("lossy", None),
+        ("value", None),
+    ],
+)
+def test_a_goal_is_guessed_from_a_name_that_says_it(key: str, goal: str | None):
+    assert goal_of(key) == goal

@@ -1,0 +1,102 @@
+"""Commands that do what they say wherever on this machine they are pasted.
+
+What a grid says of files (a recipe's, `launch.python`, `launch.cwd`) counts from the folder in
+which `sweeper launch` was typed, so a launch goes there first, in a subshell: the reader stays
+where they are. Roots and grids are named whole, or from that folder where they lie in it.
+"""
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from analysis.frames import SweepData
+
+__all__ = ["analysing", "elsewhere", "launching", "reproducing"]
+
+
+def _program() -> list[str]:
+    """What starts this sweeper from a shell: its name where PATH leads here, else its place."""
+    own = os.path.join(os.path.dirname(sys.executable), "sweeper")
+    found = shutil.which("sweeper")
+    if found is not None and os.path.exists(own) and os.path.samefile(found, own):
+        return ["sweeper"]
+    return [own] if os.path.exists(own) else [sys.executable, "-P", "-m", "sweeper"]
+
+
+def _from(folder: str | None, path: str) -> str:
+    """A path as one types it in `folder`: short for what lies below it."""
+    if folder is None or "://" in path:
+        return path
+    below = os.path.relpath(path, folder)
+    return path if below.split(os.sep)[0] == os.pardir else below
+
+
+def _launched(data: SweepData) -> Mapping[str, Any]:
+    return data.document.get("provenance") or {}
+
+
+def _folder(data: SweepData) -> str | None:
+    """The folder in which the sweep was launched, if this machine has it."""
+    found = _typed_in(data)
+    return found if found is not None and os.path.isdir(found) else None
+
+
+def _typed_in(data: SweepData) -> str | None:
+    """It is on record; in older sweeps as the folder of the runs, where that was no other one."""
+    launched = _launched(data)
+    options: Mapping[str, Any] = data.document.get("launch") or {}
+    usual = launched.get("cwd") if options.get("cwd") in (None, ".") else None
+    found = launched.get("typed_in") or usual
+    return found if isinstance(found, str) and found else None
+
+
+def elsewhere(data: SweepData) -> str | None:
+    """Where a launch is to be typed, if that cannot be put into the command."""
+    if _folder(data) is not None:
+        return None
+    folder, host = _typed_in(data), _launched(data).get("host") or "another machine"
+    was = "" if folder is None else f", which was {folder} on {host}"
+    return f"To be typed in the project's folder{was}: paths in the grid count from there."
+
+
+def launching(data: SweepData, grid: str, overrides: Sequence[str]) -> str:
+    """Launch a grid, given by its whole path or address, into the root of the sweep."""
+    folder = _folder(data)
+    words = [*_program(), "launch", _from(folder, grid), *overrides]
+    words += ["--root", _from(folder, data.root)] if data.root else []
+    line = shlex.join(words)
+    return line if folder is None else f"(cd {shlex.quote(folder)} && {line})"
+
+
+def analysing(data: SweepData, prices: Mapping[str, float]) -> str:
+    """Make the same report."""
+    if data.root and len(data.paths) == 1:
+        words = [*_program(), "analyze", data.name, "--root", data.root]
+    else:
+        words = [*_program(), "analyze", *data.paths]
+    own: Mapping[str, Any] = data.document.get("metric") or {}
+    metric = data.metric
+    if metric is not None:
+        if own.get("name") != metric.name:
+            words += ["--metric", metric.name, "--goal", metric.goal]
+        elif own.get("goal", "minimize") != metric.goal:
+            words += ["--goal", metric.goal]
+        usual = own.get("at", "last") if own.get("name") == metric.name else "last"
+        words += ["--at", metric.at] if metric.at != usual else []
+    if prices:
+        words += ["--prices", ",".join(f"{k}={v:g}" for k, v in sorted(prices.items()))]
+    return shlex.join(words)
+
+
+def reproducing(data: SweepData, prices: Mapping[str, float]) -> list[str]:
+    """What makes the same sweep (if it was launched from a file), and the same report."""
+    path, folder = data.document.get("grid_path"), _typed_in(data)
+    found: list[str] = []
+    if isinstance(path, str) and path:
+        whole = path if "://" in path or folder is None else os.path.join(folder, path)
+        given: list[Any] = data.document.get("overrides") or []
+        found.append(launching(data, whole, [str(override) for override in given]))
+    return [*found, analysing(data, prices)]
