@@ -115,6 +115,7 @@ RULES: dict[str, Rule] = {
         "its worker does not beat, and the backend says that it runs",
         {"after": _after(180.0, 15.0, "so long, and no less than launch.lease")},
     ),
+    "metric": Rule("it has succeeded, and not recorded the grid's metric", {}),
     "service": Rule("it has failed since the service did not answer", {}),
     "disk": Rule(
         "the disk that it writes to is nearly full",

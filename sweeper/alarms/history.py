@@ -6,7 +6,7 @@ at a time. Pure: no clock, no disk.
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -39,7 +39,8 @@ class Vitals(NamedTuple):
     that it has taken for one; `others` the longest that it, or before its first step another
     attempt of the sweep, took for the first. `is_command`: it may record no step at all. `paused`
     says why the service holds it back, for `paused_s`; `beat_quiet` passed since the last beat.
-    Bytes are those of the worker's machine (`host`). `failed` is what it printed last, once it has.
+    Bytes are those of the worker's machine (`host`). `failed` is what it printed last, once it has;
+    `metric` is what the grid is judged by, once it has succeeded.
     """
 
     quiet: float = 0.0
@@ -55,6 +56,7 @@ class Vitals(NamedTuple):
     memory_free: float | None = None
     memory_total: float | None = None
     failed: str | None = None
+    metric: str | None = None
 
 
 class Series:
@@ -129,6 +131,11 @@ class History:
                 self.series.setdefault(role, Series(_FROM_ROLLOUTS[role])).add(step, value)
                 fresh.add(role)
         self.fresh = frozenset(fresh)
+
+    @property
+    def keys(self) -> Set[str]:
+        """What it has recorded."""
+        return self._seen
 
     @property
     def step(self) -> float | None:

@@ -238,6 +238,8 @@ ADVICE = {
     "paused": "wait, lower launch.max_parallel, or ask for more quota; nothing is lost meanwhile",
     "heartbeat": "is its machine alive, and does it reach the store? the run is taken for lost "
     "once the backend knows its job no more",
+    "metric": "name one of those in `metric`, or have the recipe record it: without it there is no "
+    "report, and no best run",
     "service": "start it again (`sweeper engine start`), or see that it is reached from there; "
     "then `sweeper retry` goes on from the last checkpoints",
     "disk": "make room on that machine: `sweeper gc`, older runs, checkpoints",

@@ -3,12 +3,14 @@ the time is in the vitals."""
 
 import re
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 
 from sweeper.alarms.history import Evidence, History
 
 __all__ = ["VITALS", "judge_vitals"]
 
 _GB = 1e9
+_KEYS = 6
 _NOBODY = re.compile(
     r"service at \S+ is gone|connection (?:error|refused|reset|aborted|timed out)"
     r"|connect(?:ion)?error|connecttimeout|name or service not known|name resolution"
@@ -82,6 +84,20 @@ def _service(history: History, _: Mapping[str, float]) -> Evidence | None:
     return Evidence(None, history.step, None, None, f"it has failed: {line}")
 
 
+def _metric(history: History, _: Mapping[str, float]) -> Evidence | None:
+    wanted = history.vitals.metric
+    if wanted is None or wanted in history.keys:
+        return None
+    recorded = sorted(history.keys - {"step"})
+    if not recorded:
+        return Evidence(wanted, None, None, None, f"no {wanted!r} was recorded, nor anything else")
+    near = get_close_matches(wanted, recorded, n=1)
+    shown = [*near, *(key for key in recorded if key not in near)][:_KEYS]
+    more = f" and {len(recorded) - len(shown)} more" if len(recorded) > len(shown) else ""
+    text = f"no {wanted!r} was recorded; recorded: {', '.join(shown)}{more}"
+    return Evidence(wanted, history.step, None, None, text)
+
+
 def _disk(history: History, thresholds: Mapping[str, float]) -> Evidence | None:
     free, bound = history.vitals.disk_free, thresholds["below"] * _GB
     if free is None or free >= bound:
@@ -111,6 +127,7 @@ VITALS: dict[str, Callable[[History, Mapping[str, float]], Evidence | None]] = {
     "stalled": _stalled,
     "paused": _paused,
     "heartbeat": _heartbeat,
+    "metric": _metric,
     "service": _service,
     "disk": _disk,
     "memory": _memory,

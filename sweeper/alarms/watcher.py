@@ -43,7 +43,7 @@ _STALLED = "stalled"
 class Seen(NamedTuple):
     """An attempt as the launcher sees it: `running` while a worker is at work on it, `quiet` the
     seconds since its last beat, `beat` what that said; `stopping` when a user wants it to end.
-    `failed` is the last line that it printed, if it has failed."""
+    `failed` is the last line that it printed, if it has failed; `succeeded`: it has."""
 
     run: str
     attempt: int
@@ -52,6 +52,7 @@ class Seen(NamedTuple):
     beat: Mapping[str, Any] | None = None
     stopping: bool = False
     failed: str | None = None
+    succeeded: bool = False
 
 
 class Found(NamedTuple):
@@ -88,7 +89,8 @@ class _Watch:
 class Watcher:
     """Watches the attempts of one sweep. `clock` gives monotonic seconds, `tell` hears of rules
     that fail. `said` has what is on record already, as (run, attempt, rule): it is not found
-    again. `sync_s` is how late metrics may come (0: as they are written).
+    again. `sync_s` is how late metrics may come (0: as they are written); `metric` what the grid
+    judges runs by.
 
     `stalled` has the attempts, as (run, attempt), that stood still at the last look, whether that
     was said of them before or not.
@@ -106,8 +108,10 @@ class Watcher:
         lease: float,
         is_command: bool,
         sync_s: float = 0.0,
+        metric: str | None = None,
     ) -> None:
         self._store = store
+        self._metric = metric
         self._layout = layout
         self._limits = limits
         self._said = said
@@ -150,7 +154,8 @@ class Watcher:
                 watch.history.vitals = self._vitals(watch, seen, now)
             elif not more:
                 over.add(key)
-                watch.history.vitals = Vitals(failed=seen.failed)
+                metric = self._metric if seen.succeeded else None
+                watch.history.vitals = Vitals(failed=seen.failed, metric=metric)
             if seen.running or not more:
                 judged = judge_vitals(watch.history, self._open(seen), self._failed)
                 if _STALLED in judged:

@@ -72,6 +72,7 @@ class Alarming:
         self._ends = ends
         self._clock = clock
         launch: dict[str, Any] = plan["launch"]
+        metric: dict[str, str] | None = plan.get("metric")
         remote = store.local_path("") is None
         sync_s = float(launch.get("sync_s", 20.0)) if remote else 0.0
         self._every = max(REMOTE_LOOK_SECONDS, sync_s) if remote else LOOK_SECONDS
@@ -92,6 +93,7 @@ class Alarming:
             lease=float(launch["lease_s"]),
             is_command=plan["recipe"].get("kind") == "command",
             sync_s=sync_s,
+            metric=metric["name"] if metric else None,
         )
         self._reactions = Reactions(
             store, sweep, plan, board, clock=clock, tell=self._tell, env_file=env_file
@@ -220,7 +222,8 @@ class Alarming:
             over = state.attempt and state.state not in OPEN
             if over and (run, state.attempt) not in self._judged and len(ended) < _MOST_ENDED:
                 failed = self._last_words(run) if state.state is State.FAILED else None
-                ended.append(Seen(run, state.attempt, False, failed=failed))
+                done = state.state is State.SUCCEEDED
+                ended.append(Seen(run, state.attempt, False, failed=failed, succeeded=done))
         # An attempt may be followed by the next before its last rows were read.
         now = {(seen.run, seen.attempt) for seen in (*running, *ended)}
         ended += [Seen(run, attempt, False) for run, attempt in self._before - now]

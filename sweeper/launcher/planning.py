@@ -10,6 +10,7 @@ from sweeper.backends import options_of, terms_of
 from sweeper.errors import GridError, NotFound, StoreError
 from sweeper.launcher.environment import env_file
 from sweeper.launcher.placing import asked_by, worker_argv
+from sweeper.launcher.precedents import unrecorded_metric
 from sweeper.planner.plan import Plan, Run, repeats_by_default
 from sweeper.planner.plan import plan as make_plan
 from sweeper.recipe.reference import render_command
@@ -95,6 +96,9 @@ def survey(planned: Plan, store: Store) -> Survey:
         planned = planned._replace(warnings=warnings)
         names = {run["id"]: run["name"] for run in runs}
         retired = sum(bool(run.get("retired")) for run in runs)
+    odd = unrecorded_metric(planned, store)
+    if odd is not None:
+        planned = planned._replace(warnings=(*planned.warnings, odd))
     fates: list[Fate] = []
     for run in planned.runs:
         happened = events.get(run.id, set())

@@ -65,6 +65,24 @@ def test_a_run_that_failed_for_want_of_the_service(scene: Scene) -> None:
     assert alarm.message == "it has failed: error: Connection refused"
 
 
+def test_a_run_that_did_not_record_what_it_is_judged_by(scene: Scene) -> None:
+    with_on_alarm(scene, metric={"name": "test/nl", "goal": "minimize", "at": "last"})
+    running(scene, 2)
+    rows = (b'{"step": 0, "loss": 1, "test/nll": 2}\n', b'{"step": 0, "test/nl": null}\n')
+    for run, row in zip(scene.ids, rows, strict=False):
+        scene.store.append(f"{scene.layout.log_path(run, 1)}/metrics.jsonl", row)
+    scene.step(2.5)
+    assert alarms(scene.store, "s") == []  # it may come at the end
+    for run in scene.ids[:2]:
+        scene.worker(run, 1, Event.SUCCEEDED)
+        scene.backend.end(f"{run}-a1")
+    scene.step(2.5)
+    scene.step(2.5)
+    [alarm] = alarms(scene.store, "s")
+    assert (alarm.run, alarm.rule) == (scene.ids[0], "metric")
+    assert alarm.message == "no 'test/nl' was recorded; recorded: test/nll, loss"
+
+
 def test_a_metric_may_be_called_anything(scene: Scene) -> None:
     running(scene)
     path = f"{scene.layout.log_path(scene.ids[0], 1)}/metrics.jsonl"

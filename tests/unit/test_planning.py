@@ -255,3 +255,23 @@ def test_a_root_that_cannot_be_written_is_told_by_plan(tmp_path, capsys):
         assert said.startswith(f"sweeper: the root {root}") and said.count("\n") == 1
         assert main(["launch", str(grid), "--root", root, "--wait"]) == 6
         assert capsys.readouterr().err == said
+
+
+def test_a_metric_that_earlier_runs_did_not_record(tmp_path, written):
+    earlier = written.Written(tmp_path, "earlier", {"a": [1]})
+    earlier.run({"a": 1}, 0, [{"step": 0, "loss": 1.0}, {"step": 1, "test/nll": 2.0}])
+    earlier.save()
+    store = LocalStore(str(tmp_path))
+    recipe = json.loads((tmp_path / "earlier/sweep.json").read_text())["recipe"]["reference"]
+
+    def warnings(name, reference=recipe):
+        metric = {"name": name, "goal": "minimize"}
+        made = plan({"name": "n", "command": ["echo"], "metric": metric})
+        made = made._replace(recipe=made.recipe._replace(reference=reference))
+        return planning.survey(made, store).plan.warnings
+
+    assert warnings("test/nll") == warnings("nothing", "another") == ()
+    assert warnings("test/nl") == (
+        "metric: runs of earlier did not record 'test/nl' (did you mean 'test/nll'?); "
+        "they recorded loss, test/nll",
+    )

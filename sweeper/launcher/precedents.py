@@ -1,0 +1,80 @@
+"""What earlier runs of a plan's recipe recorded: a metric that none of them has is likely misspelt,
+and without it a sweep has no report."""
+
+import os
+from collections.abc import Iterator
+
+from sweeper.errors import NotFound, StoreError
+from sweeper.metrics import parse
+from sweeper.planner.plan import Plan
+from sweeper.states import State, fold
+from sweeper.store.files import Store
+from sweeper.store.layout import Layout
+from sweeper.store.sweeps import find_sweeps, read_events, read_plan
+
+__all__ = ["unrecorded_metric"]
+
+_SWEEPS = 5
+_BYTES = 65_536
+_SHOWN = 6
+
+
+def unrecorded_metric(planned: Plan, store: Store) -> str | None:
+    """A warning where the newest succeeded run of the same recipe in this folder did not record
+    the plan's metric; None where it did, or where there is none to go by. On a store that is
+    elsewhere nothing is looked for: it would take too long."""
+    if planned.metric is None or store.local_path("") is None:
+        return None
+    wanted = planned.metric.name
+    for sweep in _newest(store):
+        try:
+            found = _recorded(store, sweep, planned.recipe.reference)
+        except (NotFound, StoreError):
+            continue  # other verbs tell of it
+        if found is None:
+            continue
+        if wanted in found:
+            return None
+        from difflib import get_close_matches
+
+        near = get_close_matches(wanted, found, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        keys = sorted(found - {"step"})
+        more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
+        listed = f"{', '.join(keys[:_SHOWN])}{more}" if keys else "nothing"
+        return f"metric: runs of {sweep} did not record {wanted!r}{hint}; they recorded {listed}"
+    return None
+
+
+def _newest(store: Store) -> Iterator[str]:
+    """The sweeps that were launched last, the newest first."""
+
+    def launched(sweep: str) -> float:
+        path = store.local_path(Layout(sweep).plan)
+        try:
+            return os.stat(path or "").st_mtime
+        except OSError:
+            return 0.0
+
+    yield from sorted(find_sweeps(store), key=launched, reverse=True)[:_SWEEPS]
+
+
+def _recorded(store: Store, sweep: str, recipe: str) -> set[str] | None:
+    """The keys that a succeeded run of the sweep recorded; None where it has none, or runs another
+    recipe. Of a long file the beginning and the end are read: some keys come late."""
+    document = read_plan(store, sweep)
+    if document["recipe"]["reference"] != recipe:
+        return None
+    for run, events in read_events(store, sweep).items():
+        state = fold(events)
+        if state.state is not State.SUCCEEDED:
+            continue
+        path = f"{Layout(sweep).log_path(run, state.attempt)}/metrics.jsonl"
+        try:
+            head = store.read_range(path, 0, _BYTES)
+            size = os.stat(store.local_path(path) or "").st_size
+            tail = store.read_range(path, size - _BYTES, size) if size > _BYTES else b""
+        except (NotFound, OSError):
+            return set()
+        return {key for part in (head, tail) for row in parse(part).rows for key in row}
+    return None
