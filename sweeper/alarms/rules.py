@@ -241,7 +241,7 @@ ADVICE = {
     "metric": "name one of those in `metric`, or have the recipe record it: without it there is no "
     "report, and no best run",
     "service": "start it again (`sweeper engine start`), or see that it is reached from there; "
-    "then `sweeper retry` goes on from the last checkpoints",
+    "runs on the engine then go on from their last checkpoints, others by `sweeper retry`",
     "disk": "make room on that machine: `sweeper gc`, older runs, checkpoints",
     "memory": "run fewer at once there (launch.max_parallel), or ask the backend for more memory",
 }

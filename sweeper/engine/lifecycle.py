@@ -24,8 +24,8 @@ from sweeper.engine.limits import Limits
 from sweeper.errors import EngineError
 
 __all__ = ["SERVICE", "TOKEN", "EngineInfo", "Settings", "client_environment", "client_key",
-           "command", "describe", "find", "hub_environment", "log_path", "loopback", "meter",
-           "record_path", "serve", "start", "stop", "wait"]  # fmt: skip
+           "command", "describe", "find", "hub_environment", "knock", "log_path", "loopback",
+           "meter", "record_path", "serve", "start", "stop", "wait"]  # fmt: skip
 
 SERVICE = "sweeper-engine"
 _NO_MODELS: Mapping[str, str] = {}
@@ -197,6 +197,12 @@ def find(home: str | None = None, timeout: float = _ASK_SECONDS) -> EngineInfo |
         expected["proof"] = keys.proof(token or "", challenge)
     same = os.path.realpath(str(answer.get("home"))) == os.path.realpath(path)
     return info if same and expected.items() <= answer.items() else None
+
+
+def knock(url: str, timeout: float = _ASK_SECONDS) -> str | None:
+    """When the engine at `url`, of whatever home, was started; None if none answers."""
+    answer = _ask(url, timeout) or {}
+    return str(answer.get("started")) if answer.get("service") == SERVICE else None
 
 
 def meter(info: EngineInfo, token: str | None = None) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from sweeper.cause import cause
 from sweeper.errors import NotFound, StoreError
 from sweeper.launcher.breaker import Failure, failure_of
-from sweeper.launcher.pacing import backoff
+from sweeper.launcher.pacing import EXCUSED, backoff
 from sweeper.states import Event, RunState, State
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
@@ -83,9 +83,9 @@ class Ends:
         return end if end is not None and end.due > self._clock() else None
 
     def hurry(self, run: str) -> None:
-        """Somebody wants the run started now. One that the quota stopped waits all the same."""
+        """Somebody wants the run started now. One that the service stopped waits all the same."""
         end = self._ends.get(run)
-        if end is not None and end.reason != "quota" and end.due > self._clock():
+        if end is not None and end.reason not in EXCUSED and end.due > self._clock():
             self._ends[run] = end._replace(due=self._clock())
 
     def failure(self, run: str) -> Failure:

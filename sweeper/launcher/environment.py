@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 from sweeper.backends import options_of, terms_of
 from sweeper.engine.home import home
 from sweeper.engine.lifecycle import EngineInfo, client_key, hub_environment
-from sweeper.errors import EnvironmentFailure, SweeperError
+from sweeper.errors import EnvironmentFailure, StoreError, SweeperError
 from sweeper.states import OPEN, State, fold, wants_attempt
 from sweeper.store.files import Store, open_store
 from sweeper.store.lock import is_held
@@ -25,6 +25,7 @@ from sweeper.store.sweeps import Events, read_events, read_plan
 from sweeper.worker.job import read_environment
 
 __all__ = [
+    "change",
     "env_file",
     "forget",
     "is_needed_later",
@@ -91,6 +92,18 @@ def _keep(path: str, environment: Mapping[str, str]) -> None:
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         json.dump(environment, file)
     os.replace(temporary, path)
+
+
+def change(path: str, values: Mapping[str, str]) -> None:
+    """Put `values` over an environment that is kept, for the workers that read it from now on.
+    Raises `StoreError`."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            environment: dict[str, str] = json.load(file)
+        if not values.items() <= environment.items():
+            _keep(path, {**environment, **values})
+    except (OSError, ValueError) as error:
+        raise StoreError(f"the runs' environment in {path} cannot be changed: {error}") from error
 
 
 def forget(path: str) -> None:

@@ -3,7 +3,7 @@
 from sweeper.launcher.board import Board
 from sweeper.launcher.breaker import Breaker, Failure
 from sweeper.launcher.ends import Ends
-from sweeper.launcher.pacing import QUOTA_TRIES
+from sweeper.launcher.pacing import EXCUSED, SERVICE_TRIES
 from sweeper.states import OPEN, Event, RunState, State
 
 __all__ = ["Judge"]
@@ -46,9 +46,9 @@ class Judge:
             if view.retry:
                 self._ends.hurry(run)
             end = self._ends.end(run)
-            if fresh and end is not None and end.reason == "quota":
-                refused |= self._begun
-                self._excuse(run, state.attempt)
+            if fresh and end is not None and end.reason in EXCUSED:
+                refused |= self._begun and end.reason == "quota"
+                self._excuse(run, state.attempt, EXCUSED[end.reason])
             if fresh and self._begun:
                 self._open[run] = state
             if self._open.get(run) == state and not self._board.views[run].wants:
@@ -59,12 +59,12 @@ class Judge:
         self._begun = True
         return refused
 
-    def _excuse(self, run: str, attempt: int) -> None:
-        """What the quota stopped is tried again, and is no failure."""
+    def _excuse(self, run: str, attempt: int, why: str) -> None:
+        """What the service stopped is tried again, and is no failure."""
         tries = sum(event is Event.RETRY for _, event in self._board.events(run))
         retired = run in self._board.retired
-        if tries < QUOTA_TRIES and not retired and not self._board.views[run].cancel:
-            body = {"by": "the launcher, because of the quota"}
+        if tries < SERVICE_TRIES and not retired and not self._board.views[run].cancel:
+            body = {"by": f"the launcher, because {why}"}
             self._board.add(run, attempt, Event.RETRY, body)
             self._known.add((run, attempt))
 

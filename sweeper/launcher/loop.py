@@ -29,6 +29,7 @@ from sweeper.errors import (
     StoreError,
     Unreachable,
 )
+from sweeper.launcher import engine_watch
 from sweeper.launcher.alarming import Alarming
 from sweeper.launcher.board import Board
 from sweeper.launcher.ends import Ends
@@ -128,7 +129,9 @@ class Launcher:
         self._terms = terms_of(str(launch.get("backend")), options_of(launch))
         service = read_json(store, self._layout.service)
         self._env_file: str = service["env_file"]
-        self._engine: str | None = service.get("engine")
+        where = self._layout, self._plan, service, self._terms
+        self._engine = engine_watch.watch(store, *where, clock)
+        self._engine_url: str | None = service.get("engine")
         self._diff: bytes | None = None
         self._starting = starting
         self._beats = Heartbeats(store, self._layout, clock)
@@ -138,6 +141,7 @@ class Launcher:
         who = self._board, self._beats, self._ends, clock, self._env_file
         self._alarming = Alarming(store, sweep, self._plan, *who) if starting else None
         self._stopping: set[str] = set()
+        self._away = False
         # Attempts that were opened and are at work nowhere: the backend has been asked.
         self._nowhere: set[str] = set()
         self._observed: dict[str, str] = {}
@@ -204,6 +208,8 @@ class Launcher:
             return True
 
         settled = answered(self._settle)
+        told = not answered(self._look_for_engine)
+        self._away = told or (self._engine is not None and self._engine.away)
         answered(self._stop)
         if settled:
             refused = self._judge.look()
@@ -228,7 +234,7 @@ class Launcher:
 
     def _free(self) -> int:
         """How many more jobs there may be at work."""
-        if self._judge.held is not None or not self._starting:
+        if self._judge.held is not None or not self._starting or self._away:
             return 0
         most = 1 if self._judge.smoke else self._pace.limit
         return max(0, most - self._busy())
@@ -258,6 +264,12 @@ class Launcher:
                 again.append(run)
         self._nowhere -= set(again)
         self._submit(again)
+
+    def _look_for_engine(self) -> None:
+        """See where the engine is, if there is to be one. Raises `Unreachable` where that is to be
+        told."""
+        if self._engine is not None:
+            self._engine.look()
 
     def _settle(self) -> None:
         """Find the attempts that ended without their worker's word, and the lost ones."""
@@ -312,6 +324,8 @@ class Launcher:
         request as well."""
         opened = self._board.open().items()
         asked = {token(run, n) for run, n in opened if self._board.views[run].cancel}
+        if self._engine is not None and self._starting and not self._away:
+            asked |= {token(run, n) for run, n in opened if self._engine.orphaned(run, n)}
         self._stopping &= asked
         fresh = sorted(asked - self._stopping)
         if fresh:
@@ -338,6 +352,8 @@ class Launcher:
                 self._board.end(
                     run, attempt, Event.CANCELLED, "cancelled", "before it was submitted"
                 )
+            elif self._away:
+                self._observed[run] = "waits for the engine"
             elif len(chosen) < room and self._judge.first in (None, run):
                 chosen.append(run)
         self._judge.started(chosen)
@@ -372,7 +388,9 @@ class Launcher:
         if self._code_diff():
             path = f"{self._layout.log_path(run, attempt)}/code.diff"
             self._store.replace(path, self._code_diff(), durable=False)
-        job = described(self._terms, job, self._engine)
+        if self._engine is not None:
+            job["engine"] = self._engine.described(run, attempt)
+        job = described(self._terms, job, self._engine_url)
         self._store.replace(self._layout.job(run, attempt), encode(job))
         self._board.add(run, attempt, Event.INTENT)
 

@@ -22,10 +22,12 @@ from typing import NamedTuple
 
 from sweeper.states import Event
 
-__all__ = ["QUOTA_TRIES", "Pace", "backoff"]
+__all__ = ["EXCUSED", "SERVICE_TRIES", "Pace", "backoff"]
 
-QUOTA_TRIES = 20
-"""How often a run is started again because of the quota, before it counts as failed."""
+EXCUSED = {"quota": "of the quota", "service": "its engine went away"}
+"""Reasons of failures that are the service's, and count for no retry; and why, for people."""
+SERVICE_TRIES = 20
+"""How often a run is started again after such a failure, before it counts as failed."""
 
 _WINDOW_SECONDS = 30.0
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweeper import tracking
 from sweeper.backends import Terms, options_of, terms_of
+from sweeper.engine.home import home
 from sweeper.errors import NotFound, UsageError
 from sweeper.launcher import environment, placing
 from sweeper.launcher.staying import stay
@@ -99,6 +100,7 @@ def write_environment(
     shared = placing.shared_environment(terms, store, sweep)
     path = environment.write(f"{store.root}/{sweep}", extra, shared)
     document = {"schema": SCHEMA, "env_file": path, "engine": url, "place": dict(place)}
+    document["home"] = home()
     store.replace(Layout(sweep).service, encode(document))
 
 

@@ -11,6 +11,7 @@ from sweeper.alarms.records import Alarm as Recorded
 from sweeper.alarms.records import read as read_alarms
 from sweeper.cause import cause
 from sweeper.errors import NotFound, StoreError
+from sweeper.launcher.pacing import EXCUSED
 from sweeper.records.following import Follower
 from sweeper.records.runs import Sweep, SweepRun
 from sweeper.states import OPEN, RunState, State
@@ -389,14 +390,13 @@ class Looker:
         )
 
     def _waits(self, run: str, state: RunState, observed: str, beat: Beat | None) -> str:
-        """Why the service holds a run back: that it says so, or that the quota has ended its last
-        attempt and there will be another."""
+        """Why the service holds a run back: that it says so, or that the quota, or an engine that
+        went away, has ended its last attempt and there will be another."""
         if state.state in OPEN:
             # The launcher publishes less often than a worker beats, but sees those of all stores.
             said = observed.removeprefix("paused: ") if observed.startswith("paused: ") else ""
             return by_our_clock(said if beat is None else beat.paused or said)
-        if self._bodies.get(run, {}).get("reason") != "quota":
+        reason = str(self._bodies.get(run, {}).get("reason"))
+        if reason not in EXCUSED or not self._states.wants(run):
             return ""
-        if not self._states.wants(run):
-            return ""
-        return by_our_clock(f"quota: {observed}" if observed else "quota")
+        return by_our_clock(f"{reason}: {observed}" if observed else reason)

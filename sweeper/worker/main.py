@@ -31,6 +31,7 @@ from sweeper.store.presence import hold
 from sweeper.worker import machine, seeding
 from sweeper.worker.child import Child, spawn
 from sweeper.worker.claim import claim, newer_attempt, patiently
+from sweeper.worker.engine import blame
 from sweeper.worker.guard import Guard
 from sweeper.worker.job import Prepared, prepare, read_environment
 from sweeper.worker.outcome import Ending, MemoryKills, failure, judge
@@ -165,7 +166,7 @@ class Worker:
         if unsynced is not None:  # perhaps since the run was cancelled meanwhile
             ending = ending._replace(cancelled=self._cancelled, unsynced=unsynced)
         lost = {"log_lost_bytes": output.lost} if output.lost else {}
-        return judge(ending) | {"max_rss_bytes": memory} | lost
+        return blame(job, judge(ending)) | {"max_rss_bytes": memory} | lost
 
     def _prepare(self, job: dict[str, Any]) -> Prepared | None:
         """What to execute; None when we are to stop before that is known. A store that does not

@@ -3,8 +3,9 @@
 Reasons of `failed`: `error` (the recipe's own exit code; the detail is its exception, or what it
 printed last), `killed` (by a signal that was not ours), `oom` (by the kernel, for memory),
 `timeout`, `incomplete` (exit 0 without its final checkpoint), `start` (it could not be started),
-`quota` (it failed because the service refused it more). Of `preempted`: `terminated`, `superseded`
-by a newer attempt. Of `cancelled`: `cancelled` on request, `interrupted` at the keyboard.
+`quota` (it failed because the service refused it more), `service` (its engine went away:
+`engine.blame`). Of `preempted`: `terminated`, `superseded` by a newer attempt. Of `cancelled`:
+`cancelled` on request, `interrupted` at the keyboard.
 """
 
 import os

@@ -169,7 +169,7 @@ def limited_engine(open_terminal: Any, tmp_path: Path) -> Iterator[None]:
     """An engine that takes a request in 20 seconds, at the home of the terminals."""
     assert sweeper(tmp_path, "engine", "start", "--rate-limit", "0.05").returncode == 0
     yield
-    assert sweeper(tmp_path, "engine", "stop").returncode == 0
+    assert sweeper(tmp_path, "engine", "stop", "--force").returncode == 0
 
 
 @pytest.mark.usefixtures("limited_engine")

@@ -10,7 +10,7 @@ import pytest
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.launcher.breaker import Breaker, Failure, normalised
-from sweeper.launcher.pacing import QUOTA_TRIES, Pace, backoff
+from sweeper.launcher.pacing import SERVICE_TRIES, Pace, backoff
 from sweeper.states import OPEN, Event, State, fold
 from sweeper.store.documents import encode
 from sweeper.store.layout import token
@@ -90,7 +90,7 @@ def test_a_quota_that_never_comes_back_ends(make_scene: Any) -> None:
         if scene.step(1000).finished:
             break
         scene.finish(scene.ids[0], attempt, Event.FAILED, reason="quota")
-    assert len(scene.backend.submitted) == QUOTA_TRIES + 1
+    assert len(scene.backend.submitted) == SERVICE_TRIES + 1
     assert scene.states() == [State.FAILED]
 
 

@@ -32,7 +32,7 @@ class Spec(TypedDict, total=False):
     first of three writes for which the disk is full. `clock`: seconds by which the time of day is
     off. `step_back`: seconds that it loses with every look. `strikes`: for workers, the seed and
     the kinds of interference by an assassin. `backoff`: what waits between attempts are multiplied
-    by.
+    by. `engine_patience`: seconds that attempts get whose engine is elsewhere by now.
     """
 
     folder: str
@@ -48,6 +48,7 @@ class Spec(TypedDict, total=False):
     strikes: dict[str, Any]
     no_space: int
     backoff: float
+    engine_patience: float
     worker: "Spec"
 
 
@@ -94,6 +95,7 @@ def _prepare_launcher(spec: Spec) -> None:
     _set_clock(spec)
     _set("POLL_SECONDS", spec.get("poll"))
     _set("SETTLE_SECONDS", spec.get("settle"))
+    _set("ORPHAN_SECONDS", spec.get("engine_patience"))
     true_backoff, scale = pacing.backoff, spec.get("backoff", 1.0)
     _set("backoff", lambda *about: scale * true_backoff(*about))
     told = json.dumps(spec.get("worker", {}))

@@ -1,0 +1,151 @@
+"""The engine that runs use, as an address that may move: it is killed, stopped, started again, on
+the same port where that can be had and else on another. While none answers nothing is started.
+
+What a training client holds goes with its engine: an attempt that was at work then fails, which its
+worker knows for what it is (`worker.engine`), and begins again from its last checkpoint.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from sweeper.backends import Terms
+from sweeper.engine import lifecycle
+from sweeper.errors import NotFound, StoreError, Unreachable
+from sweeper.launcher import environment
+from sweeper.store.documents import encode, read_json
+from sweeper.store.files import Store
+from sweeper.store.layout import Layout
+
+__all__ = ["EngineWatch", "Where", "watch"]
+
+SILENT_SECONDS = 5.0
+"""How long an engine may be too busy to answer before that is said."""
+ORPHAN_SECONDS = 60.0
+"""What an attempt gets to end by itself when its engine is at another address: it may need it no
+more, and many a program gives up after half a minute. The SDK would go on asking for ever."""
+_ASK_SECONDS = 1.0
+
+
+class Where(NamedTuple):
+    """One process of an engine: its address, and when it was started."""
+
+    url: str
+    started: str
+
+
+class EngineWatch:
+    """Looks for the engine of a sweep by `find`, and keeps what the runs to come are told of it
+    true. `clock` gives monotonic seconds; `known` is where it was at the launch.
+
+    `fixed`: only who launched can say where it is. Then it may be that nobody but the jobs reaches
+    it, and it counts as gone only once it has answered.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        layout: Layout,
+        find: Callable[[], Where | None],
+        clock: Callable[[], float],
+        known: str,
+        *,
+        fixed: bool,
+    ) -> None:
+        self._store = store
+        self._layout = layout
+        self._find = find
+        self._clock = clock
+        self._fixed = fixed
+        self._url = known
+        self._where: Where | None = None
+        self._since = clock()
+        self._silent: float | None = None
+        self._began: dict[tuple[str, int], str | None] = {}
+
+    @property
+    def away(self) -> bool:
+        """Whether nothing should be started now, as of the last look."""
+        return self._silent is not None and not (self._fixed and self._where is None)
+
+    def look(self) -> None:
+        """Look whether it is there, and where. Raises `Unreachable`, with what is to be told, when
+        it is not, or is where nobody can be told."""
+        now = self._clock()
+        found = self._find()
+        if found is not None and found != self._where:
+            try:
+                self._tell(found)
+            except StoreError as error:
+                self._silent = now
+                raise Unreachable(str(error)) from error
+            self._where, self._since = found, now
+        if found is not None:
+            self._silent = None
+            return
+        self._silent = now if self._silent is None else self._silent
+        if self.away and now - self._silent >= SILENT_SECONDS:
+            raise Unreachable(
+                f"no engine answers at {self._url}: `sweeper engine start` starts it again"
+            )
+
+    def _tell(self, found: Where) -> None:
+        """Have its address and key known to those that start from now on, and on record."""
+        if self._fixed:
+            return
+        service = read_json(self._store, self._layout.service)
+        key = lifecycle.client_key(service.get("home"))
+        told = {"TINKER_BASE_URL": found.url, "TINKER_API_KEY": key}
+        environment.change(service["env_file"], told)
+        if found.url != service.get("engine"):
+            self._store.replace(self._layout.service, encode(service | {"engine": found.url}))
+        self._url = found.url
+
+    def described(self, run: str, attempt: int) -> dict[str, str] | None:
+        """What an attempt that is opened now is to use, for its description."""
+        found = self._where
+        self._began[run, attempt] = found and found.url
+        return None if found is None else found._asdict()
+
+    def orphaned(self, run: str, attempt: int) -> bool:
+        """Whether an attempt asks an address to which its engine is not coming back: there is
+        another one elsewhere, and it has had its time to end by itself."""
+        if self._where is None or self._silent is not None:
+            return False
+        if self._clock() - self._since < ORPHAN_SECONDS:
+            return False
+        if (run, attempt) not in self._began:
+            job: Mapping[str, Any] = {}
+            with suppress(NotFound, StoreError):
+                job = read_json(self._store, self._layout.job(run, attempt))
+            engine: Any = job.get("engine")
+            self._began[run, attempt] = str(engine["url"]) if engine else None
+        return self._began[run, attempt] not in (None, self._where.url)
+
+
+def watch(
+    store: Store,
+    layout: Layout,
+    plan: Mapping[str, Any],
+    service: Mapping[str, Any],
+    terms: Terms,
+    clock: Callable[[], float],
+) -> EngineWatch | None:
+    """The watch of a sweep with this plan; None where its runs use no engine of ours. `service` is
+    what is on record of the launch."""
+    url = service.get("engine")
+    if plan.get("service") != "local" or not isinstance(url, str):
+        return None
+    if "TINKER_BASE_URL" in plan["launch"]["env"]:
+        return None  # another one, which the grid names
+
+    def here() -> Where | None:
+        found = lifecycle.find(service.get("home"), _ASK_SECONDS)
+        return None if found is None else Where(found.url, found.started)
+
+    def there() -> Where | None:
+        started = lifecycle.knock(url, _ASK_SECONDS)
+        return None if started is None else Where(url, started)
+
+    find = here if terms.here else there
+    return EngineWatch(store, layout, find, clock, url, fixed=not terms.here)

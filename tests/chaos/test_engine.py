@@ -1,0 +1,147 @@
+"""A real engine, killed in the middle of a sweep that trains on it by the unmodified SDK, and
+started again: on its port, on another one, and only after a while."""
+
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness.real import HERE, NAME, Sweep, until
+
+from sweeper.engine import lifecycle
+from sweeper.states import Event, State
+from sweeper.store.documents import read_json
+from sweeper.store.sweeps import read_events, read_observations
+
+STEPS = 8
+
+
+class Served:
+    """A sweep of four trainers, three at once, and the engine that it uses."""
+
+    def __init__(self, sweep: Callable[..., Sweep], home: Path, **launch: Any) -> None:
+        self.home = str(home)
+        trainer = [sys.executable, "-P", str(HERE / "trainer.py"), "{ledger}", str(STEPS), "4"]
+        self.sweep = sweep(
+            runs=4,
+            steps=STEPS,
+            command=[*trainer, "{log_path}"],
+            launch={"max_parallel": 3, "grace": "2s", **launch},
+            spec={"engine_patience": 3.0},
+        )
+        self.sweep.spec["grid"]["service"] = "local"
+        self.sweep.spec["grid"]["launch"]["env"] = {"PYTHONPATH": str(HERE)}
+        # Not below the sweep's folder: what runs there is the sweep's.
+        self.sweep.environment["SWEEPER_HOME"] = self.home
+        self.start()
+
+    def kill(self) -> None:
+        """SIGKILL, in the middle of everything."""
+        self.engine.kill()
+        self.engine.wait()
+        assert lifecycle.find(self.home) is None
+
+    def start(self) -> None:
+        null = subprocess.DEVNULL
+        self.engine = subprocess.Popen(lifecycle.command(self.home), stdin=null, stderr=null)
+        self.info = lifecycle.wait(self.home, timeout=60)
+
+    def at_work(self, rows: int) -> None:
+        until(lambda: len(self.sweep.rows()) >= rows, 120, "nothing trains")
+
+    def judge(self) -> None:
+        """All has come to its end; nothing was lost, done twice, or held against a run."""
+        one = self.sweep
+        assert one.settled()
+        verdict = one.verdict(resumes=True)
+        assert verdict.good, verdict
+        for run, events in read_events(one.store, NAME).items():
+            failed = {attempt for attempt, event in events if event is Event.FAILED}
+            for attempt in failed:
+                why = read_json(one.store, one.layout.event(run, attempt, Event.FAILED))
+                assert why["reason"] == "service", why
+            assert failed <= {attempt for attempt, event in events if event is Event.RETRY}
+            steps = [step for identity, _, step in one.rows() if identity == run]
+            # resumed, not begun again: a step is done again at most where its save was lost
+            assert len(steps) <= STEPS + len({attempt for attempt, _ in events}) - 1, steps
+
+
+@pytest.fixture
+def serve(sweep: Callable[..., Sweep], tmp_path: Path) -> Iterator[Callable[..., Served]]:
+    made: list[Served] = []
+
+    def make(**launch: Any) -> Served:
+        made.append(Served(sweep, tmp_path / f"engine{len(made)}", **launch))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.sweep.clean()
+        one.engine.terminate()
+        one.engine.wait()
+
+
+def test_killed_and_started_again_on_its_port_twice(serve: Callable[..., Served]) -> None:
+    """Without retries: what an engine takes with it costs none."""
+    one = serve(retries=0)
+    launching = one.sweep.start()
+    url = one.info.url
+    for rows in (3, 12):
+        one.at_work(rows)
+        one.kill()
+        one.start()
+        assert one.info.url == url
+    assert launching.wait(300) == 0
+    one.judge()
+
+
+def test_its_port_is_taken_when_it_comes_back(serve: Callable[..., Served]) -> None:
+    """The launcher finds it, and ends those that would ask the old address for ever."""
+    one = serve(retries=0)
+    launching = one.sweep.start()
+    one.at_work(3)
+    one.kill()
+    host, port = one.info.url.removeprefix("http://").split(":")
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind((host, int(port)))
+        taken.listen()  # and never answers anybody
+        one.start()
+        assert not one.info.url.endswith(f":{port}")
+        assert launching.wait(300) == 0
+    one.judge()
+    assert read_json(one.sweep.store, one.sweep.layout.service)["engine"] == one.info.url
+
+
+def test_while_there_is_none_nothing_is_started_and_that_is_told(
+    serve: Callable[..., Served],
+) -> None:
+    """Also not by a launcher that was killed meanwhile, and started again. Who would stop an
+    engine that a sweep uses is told so."""
+    one = serve(retries=0)
+    first = one.sweep.start()
+    one.at_work(2)
+    stop = [str(Path(sys.executable).with_name("sweeper")), "engine", "stop"]
+    refused = subprocess.run(
+        stop, env=one.sweep.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert refused.returncode == 6 and f"{one.sweep.root}/{NAME}" in refused.stderr
+    one.kill()
+    first.kill()
+    for process in one.sweep.workers():  # as a machine that goes down takes all with it
+        process.kill()
+    done = len(one.sweep.rows())
+    second = one.sweep.start("drive")
+    told = f"no engine answers at {one.info.url}"
+    until(lambda: told in str(read_observations(one.sweep.store, NAME).get("unreachable")), 120)
+    until(lambda: set(one.sweep.states().values()) == {State.LOST, State.PLANNED}, 120)
+    observed = read_observations(one.sweep.store, NAME)["observed"]
+    assert set(observed.values()) == {"waits for the engine"}
+    assert len(one.sweep.rows()) == done and second.poll() is None
+    one.start()
+    assert second.wait(300) == 0
+    one.judge()

@@ -1,0 +1,175 @@
+"""A launcher whose runs use an engine that goes away and comes back, and what its workers say."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.engine import lifecycle
+from sweeper.engine.lifecycle import EngineInfo
+from sweeper.launcher import engine_watch, environment
+from sweeper.launcher.pacing import SERVICE_TRIES
+from sweeper.states import Event, State
+from sweeper.store.documents import encode, read_json
+from sweeper.worker.engine import blame
+
+FIRST, SECOND = "http://127.0.0.1:1111", "http://127.0.0.1:2222"
+
+
+class Engine:
+    """What is found of it, and a scene of runs that use it."""
+
+    def __init__(self, scene: Any, home: Path) -> None:
+        self.scene, self.home = scene, home
+        self.info: EngineInfo | None = EngineInfo(FIRST, 1, "t1", "0", str(home))
+        self.env_file = environment.write("/s", {"TINKER_BASE_URL": FIRST, "MINE": "1"})
+        plan = read_json(scene.store, scene.layout.plan) | {"service": "local"}
+        scene.store.replace(scene.layout.plan, encode(plan))
+        service = {"schema": 1, "env_file": self.env_file, "engine": FIRST, "home": str(home)}
+        scene.store.replace(scene.layout.service, encode(service))
+        scene.launcher = scene.new_launcher()
+
+    def find(self, home: str | None = None, timeout: float = 5.0) -> EngineInfo | None:
+        assert home == str(self.home)
+        return self.info
+
+    def back(self, url: str, started: str = "t2") -> None:
+        self.info = EngineInfo(url, 2, started, "0", str(self.home))
+
+    def told(self) -> dict[str, str]:
+        return json.loads(Path(self.env_file).read_text())
+
+    def job(self, run: str, attempt: int) -> Any:
+        return read_json(self.scene.store, self.scene.layout.job(run, attempt))["engine"]
+
+
+@pytest.fixture
+def make_engine(make_scene: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+
+    def make(runs: int, **launch: Any) -> tuple[Any, Engine]:
+        scene = make_scene(runs, **launch)
+        engine = Engine(scene, tmp_path / "home")
+        monkeypatch.setattr(lifecycle, "find", engine.find)
+        return scene, engine
+
+    return make
+
+
+def test_nothing_is_started_while_no_engine_answers(make_engine: Any) -> None:
+    """And what is started then gets the address where it is, without another launch."""
+    scene, engine = make_engine(2)
+    engine.info = None
+    scene.step()
+    assert scene.observed()["unreachable"] is None  # it may be too busy for a moment
+    assert not scene.step(60).finished
+    observed = scene.observed()
+    assert observed["unreachable"].startswith(f"no engine answers at {FIRST}: `sweeper engine st")
+    assert set(observed["observed"].values()) == {"waits for the engine"}
+    assert scene.backend.submitted == []
+    engine.back(SECOND)
+    scene.step()
+    assert len(scene.backend.submitted) == 2
+    assert scene.observed()["unreachable"] is None
+    assert engine.told() == engine.told() | {"TINKER_BASE_URL": SECOND, "MINE": "1"}
+    assert engine.job(scene.ids[0], 1) == {"url": SECOND, "started": "t2"}
+    assert read_json(scene.store, scene.layout.service)["engine"] == SECOND
+
+
+def test_what_the_engine_took_with_it_costs_no_retry(make_engine: Any) -> None:
+    """Nor does it hold the sweep, though all fail alike; also when launchers come and go."""
+    scene, engine = make_engine(4, max_parallel=4)
+    scene.step()
+    engine.info = None
+    for run in scene.ids:
+        scene.finish(run, 1, Event.FAILED, reason="service")
+    scene.step()
+    assert scene.observed()["held"] is None
+    scene.launcher = scene.new_launcher()
+    scene.step(1000)
+    assert len(scene.backend.submitted) == 4
+    engine.back(FIRST)
+    scene.step(1000)
+    assert len(scene.backend.submitted) == 8
+    for run in scene.ids:
+        scene.finish(run, 2)
+    assert scene.step().finished
+    assert scene.states() == [State.SUCCEEDED] * 4
+
+
+def test_an_engine_that_always_dies_ends_its_runs(make_engine: Any) -> None:
+    """It may be them that it dies of."""
+    scene, _ = make_engine(1)
+    for attempt in range(1, 100):
+        scene.step()
+        if scene.step(1000).finished:
+            break
+        scene.finish(scene.ids[0], attempt, Event.FAILED, reason="service")
+    assert len(scene.backend.submitted) == SERVICE_TRIES + 1
+    assert scene.states() == [State.FAILED]
+
+
+@pytest.mark.parametrize(("url", "ended"), [(FIRST, False), (SECOND, True)])
+def test_who_asks_an_address_where_no_engine_will_be_is_ended(
+    make_engine: Any, url: str, ended: bool
+) -> None:
+    """The SDK would ask for ever. At the same address it is told, and fails by itself. Also by a
+    launcher that was not there when the run began."""
+    scene, engine = make_engine(1)
+    run = scene.ids[0]
+    scene.step()
+    engine.info = None
+    scene.step(1000)
+    assert scene.backend.cancelled == []  # it may come back
+    engine.back(url)
+    scene.launcher = scene.new_launcher()
+    for _ in range(3):
+        scene.step(engine_watch.ORPHAN_SECONDS / 2)
+        scene.beat(run)
+    scene.step()
+    assert scene.backend.cancelled == [f"{run}-a1"] * ended
+    if ended:
+        scene.finish(run, 1, Event.PREEMPTED, reason="terminated")
+        scene.step()
+        assert engine.job(run, 2) == {"url": SECOND, "started": "t2"}
+
+
+def test_an_environment_that_cannot_be_changed_is_waited_for(make_engine: Any) -> None:
+    """Runs would be sent to the old address."""
+    scene, engine = make_engine(1)
+    Path(engine.env_file).write_text("{")
+    engine.back(SECOND)
+    scene.step()
+    assert "cannot be changed" in scene.observed()["unreachable"]
+    assert scene.backend.submitted == []
+    Path(engine.env_file).write_text("{}")
+    scene.step()
+    assert scene.backend.submitted and engine.told()["TINKER_BASE_URL"] == SECOND
+
+
+@pytest.mark.parametrize(
+    ("now", "reason", "told"),
+    [
+        ("t1", "error", "error"),  # it is there: the recipe's own fault
+        ("t2", "error", "service"),
+        (None, "incomplete", "service"),
+        (None, "timeout", "service"),
+        (None, "oom", "oom"),  # which no engine is the cause of
+    ],
+)
+def test_a_worker_knows_whose_fault_it_was(
+    now: str | None, reason: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        lifecycle, "knock", lambda url, _: now if url == FIRST else pytest.fail(url)
+    )
+    outcome = {"event": Event.FAILED, "reason": reason, "detail": None, "code": 1}
+    job = {"engine": {"url": FIRST, "started": "t1"}}
+    found = blame(job, outcome)
+    assert (found["reason"], found["code"]) == (told, 1)
+    assert (FIRST in str(found["detail"])) == (told == "service")
+    for other in ({}, {"engine": None}):
+        assert blame(other, outcome) == outcome
+    done = {"event": Event.SUCCEEDED, "reason": None, "detail": None, "code": 0}
+    assert blame(job, done) == done
