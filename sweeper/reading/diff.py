@@ -2,11 +2,14 @@
 
 import json
 from argparse import Namespace
+from collections.abc import Sequence
 from typing import Any
 
 from sweeper.errors import UsageError
 from sweeper.reading.choosing import chosen, open_registry
 from sweeper.reading.show import last_metrics
+from sweeper.records.runs import RecordedRun
+from sweeper.records.selecting import named
 from sweeper.terminal import print_json, print_table
 
 __all__ = ["diff"]
@@ -18,7 +21,7 @@ _MISSING: Any = object()
 def diff(arguments: Namespace) -> int:
     """A row a key, a column a run."""
     registry = open_registry(arguments)
-    runs = chosen(registry, arguments)
+    runs = _as_typed(chosen(registry, arguments), arguments.runs)
     if len(runs) < 2:
         raise UsageError(f"diff needs two runs or more; {len(runs)} fits")
     if len(runs) > _MOST and not arguments.json:
@@ -41,6 +44,12 @@ def diff(arguments: Namespace) -> int:
     if not (config or metrics):
         print("the same configuration, and the same last metrics")
     return 0
+
+
+def _as_typed(runs: list[RecordedRun], selectors: Sequence[str]) -> list[RecordedRun]:
+    """The runs in the order in which they were asked for."""
+    typed = [run for selector in selectors for run in named(runs, selector)]
+    return list({id(run): run for run in typed}.values()) or runs
 
 
 def _rows(values: list[dict[str, Any]], everything: bool) -> list[list[Any]]:

@@ -1,13 +1,19 @@
 """`sweeper ls`: runs and what they reached."""
 
 from argparse import Namespace
+from difflib import get_close_matches
 
+from sweeper.errors import NotFound
 from sweeper.reading.choosing import chosen, open_registry, tell_problems
-from sweeper.records.runs import SweepRun
+from sweeper.reading.show import last_metrics
+from sweeper.records.runs import RecordedRun, SweepRun
 from sweeper.registry import save
 from sweeper.terminal import duration, print_json, print_table
 
 __all__ = ["ls"]
+
+_LOOKED_AT = 20
+"""Runs of which all is read to say what there is instead of a metric that nobody has."""
 
 
 def ls(arguments: Namespace) -> int:
@@ -20,6 +26,9 @@ def ls(arguments: Namespace) -> int:
         points = {key: run.value({"name": key, "at": "last"}) for key in asked}
         if asked:
             record["metrics"] = {k: None if p is None else p.value for k, p in points.items()}
+    for key in asked:
+        if runs and all(record["metrics"][key] is None for record in records):
+            _refuse(key, runs)
     save(runs)
     if arguments.json:
         return print_json({"schema": 1, "runs": records, "problems": registry.problems})
@@ -42,3 +51,12 @@ def ls(arguments: Namespace) -> int:
         print(f"{name}: seeds are not set; its replicates differ by themselves")
     tell_problems(registry)
     return 0
+
+
+def _refuse(key: str, runs: list[RecordedRun]) -> None:
+    """Raise `NotFound` for a key that none of the runs has recorded, where one has recorded any."""
+    known = {name for run in runs[:_LOOKED_AT] for name in last_metrics(run)}
+    if known and key not in known:
+        near = get_close_matches(key, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(sorted(known))}"
+        raise NotFound(f"no run has recorded {key!r}; {hint}")

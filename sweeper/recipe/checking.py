@@ -267,7 +267,8 @@ class Checker:
         above = annotations_at(self.source.annotation(first), rest[:-1])
         classes = [typing.get_origin(m) or m for a in above for m in _members(a)]
         beside = [name for cls in classes if chz.is_chz(cls) for name in chz.chz_fields(cls)]
-        return _nearest(rest[-1], beside)
+        inside = key.rpartition(".")[0]
+        return _nearest(key, [f"{inside}.{name}" for name in beside])
 
     def _message(self, key: str, value: Any, error: Exception) -> str:
         extraneous = isinstance(error, chz.blueprint.ExtraneousBlueprintArg)

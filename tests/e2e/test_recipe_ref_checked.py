@@ -169,7 +169,7 @@ def test_what_chz_refuses_is_told_all_at_once(checked):
         {"optimizer.lrr": 1, "optimizer.lr": "x", "sizes": [1, "b"], "half": -1},
     )
     assert {p.key: p.message for p in problems} == {
-        "optimizer.lrr": "Config has no field 'optimizer.lrr' (did you mean 'lr'?)",
+        "optimizer.lrr": "Config has no field 'optimizer.lrr' (did you mean 'optimizer.lr'?)",
         "number": 'number takes float, not "abc"',
         "count": "count takes int, not 1.0",
         "flag": 'flag takes bool, not "maybe"',
@@ -249,7 +249,7 @@ def test_a_mistake_of_many_runs_is_told_once_where_it_was_written(tmp_path, monk
     assert list(caught.value.problems) == [
         "override 'maybe=5': maybe takes str | None: 5 would reach the recipe as \"5\"",
         'g.yaml:2:14: text takes str: 5 would reach the recipe as "5"',
-        "g.yaml:2:34: Config has no field 'optimizer.lrr' (did you mean 'lr'?)",
+        "g.yaml:2:34: Config has no field 'optimizer.lrr' (did you mean 'optimizer.lr'?)",
         'g.yaml:4:14: count takes int, not "x"',
         "g.yaml:6:9: Config has no field 'sed'",
         "g.yaml:7:20: choice takes Literal['a', 'b'], not \"c\"",

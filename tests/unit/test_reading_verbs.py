@@ -99,7 +99,20 @@ def test_what_is_false_is_a_fact():
 
 
 @pytest.mark.usefixtures("root")
+def test_a_metric_that_nobody_has_recorded_is_told(capsys: pytest.CaptureFixture[str]):
+    assert main(["ls", "--metric", "test/nl"]) == 5
+    assert capsys.readouterr().err == (
+        "sweeper: no run has recorded 'test/nl'; did you mean 'test/nll'?\n"
+    )
+    assert main(["ls", "lr=3", "--metric", "test/nl"]) == 0  # which has recorded nothing at all
+
+
+@pytest.mark.usefixtures("root")
 def test_diff_shows_what_differs(capsys: pytest.CaptureFixture[str]):
+    assert [run["name"] for run in ask(capsys, "diff", "lr=2", "lr=1")["runs"]] == [
+        "lr=2,seed=0",
+        "lr=1,seed=0",
+    ]
     found = ask(capsys, "diff", "s/lr=1", "s/lr=2")
     assert found["config"] == {"lr": [1, 2]}
     assert found["last_metrics"] == {"test/nll": [1.0, 2.0]}
