@@ -112,7 +112,7 @@ $(COOKBOOK)/.installed: cookbook-constraints.txt tests/support/hub_datasets.py |
 	@echo "installing tinker-cookbook into $(COOKBOOK)"
 	@test -x $(COOKBOOK)/bin/python || $(PYTHON) -m venv $(COOKBOOK)
 	@$(COOKBOOK)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --constraint cookbook-constraints.txt 'tinker-cookbook[math-rl,wandb]'
+	  --no-deps --requirement cookbook-constraints.txt
 	@$(COOKBOOK)/bin/python tests/support/hub_datasets.py $(COOKBOOK)/data
 	@touch $@
 

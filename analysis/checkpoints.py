@@ -7,7 +7,7 @@ from typing import Any
 
 from analysis import words
 from analysis.frames import RunData
-from sweeper.metrics import as_float
+from sweeper.metrics import as_float, is_finished
 
 __all__ = ["Checkpoint", "choose_checkpoint"]
 
@@ -31,7 +31,7 @@ def choose_checkpoint(run: RunData, at: str) -> Checkpoint | None:
     usable = [record for record in run.checkpoints if _path(record) is not None]
     if not usable:
         return None
-    final = [record for record in usable if record.get("final")]
+    final = [record for record in usable if is_finished([record])]
     chosen = (final or usable)[-1]
     note = None
     if at == "best" and run.step is not None and chosen.get("batch") != run.step:
@@ -39,7 +39,7 @@ def choose_checkpoint(run: RunData, at: str) -> Checkpoint | None:
         chosen = exact[-1] if exact else chosen
         if not exact:
             note = f"the best value was at step {run.step:g}, which has no checkpoint"
-    step = chosen.get("batch")
+    step = None if chosen.get("epoch") else chosen.get("batch")  # it counts anew in every epoch
     return Checkpoint(
         run=run.name or run.id,
         name=str(chosen.get("name", "")),

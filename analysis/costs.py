@@ -15,14 +15,17 @@ KINDS = ("prefill", "sample", "train")
 """What the Tinker service counts tokens as: read, written, trained on."""
 
 _SOURCES: Mapping[str, tuple[str, ...]] = {
-    "train": ("num_tokens", "train/num_tokens", "tokens"),
-    "sample": ("env/all/total_ac_tokens", "total_ac_tokens"),
-    "prefill": ("env/all/total_ob_tokens", "total_ob_tokens"),
+    "train": ("tokens/trained", "num_tokens", "train/num_tokens", "tokens"),
+    "sample": ("tokens/sampled", "env/all/total_ac_tokens", "total_ac_tokens"),
+    "prefill": ("tokens/prefill_uncached", "env/all/total_ob_tokens", "total_ob_tokens"),
 }
+_ALSO: Mapping[str, str] = {"tokens/prefill_uncached": "tokens/prefill_cached"}
+"""What is counted apart and is of the same kind: a prompt that was read before is cheaper."""
+
 _MOST = 1e15
 """Tokens or seconds of one step from which on a count is taken for a mistake."""
 
-_CLOCKS = ("time/total", "time/step", "step_time")
+_CLOCKS = ("time/total", "time/step", "time/step:total", "step_time")
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,14 @@ def token_columns(history: History) -> dict[str, Floats]:
     found: dict[str, Floats] = {}
     for kind, names in _SOURCES.items():
         key = next((name for name in names if name in history.keys), None)
-        if key is not None:
-            found[kind] = _counts(history, key)
+        if key is None:
+            continue
+        counts = _counts(history, key)
+        if _ALSO.get(key) in history.keys:
+            counts = counts + _counts(history, _ALSO[key])
+        if key.startswith("tokens/") and not counts.any():
+            continue  # all kinds are recorded, also those that a program has not
+        found[kind] = counts
     return found
 
 

@@ -7,7 +7,7 @@ the last line, values keep their types. What cannot be read is skipped and count
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Parsed",
     "Point",
     "as_float",
+    "is_finished",
     "merge",
     "merge_checkpoints",
     "numbers",
@@ -145,6 +146,12 @@ def merge_checkpoints(attempts: Iterable[Parsed]) -> list[Row]:
                 records.pop(key, None)
                 records[key] = {**row, "attempt": attempt}
     return list(records.values())
+
+
+def is_finished(records: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the last of these checkpoint records is a final one: marked `final`, or named so, as
+    tinker-cookbook does."""
+    return any(r.get("final") is True or r.get("name") == "final" for r in records[-1:])
 
 
 def numbers(rows: Sequence[Row], key: str) -> list[Point]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from sweeper.errors import UsageError
+from sweeper.store.documents import dotted
 
 __all__ = ["Comparison", "parse_where", "select"]
 
@@ -100,6 +101,7 @@ def select(
 
 def _view(record: dict[str, Any]) -> dict[str, Any]:
     config: dict[str, Any] = record["config"]
+    config = {**config, **dict(dotted(config))}  # as `show` prints it
     own = {key: value for key, value in record.items() if key != "config"}
     if "id" in record:
         own["run"] = record["id"]  # what the id is called in tables

@@ -10,7 +10,7 @@ __all__ = ["ROLES", "role_of"]
 ROLES: dict[str, tuple[tuple[str, ...], str]] = {
     "loss": (
         ("train_mean_nll", "train/loss", "train_loss", "train/nll", "dpo_loss", "loss"),
-        r"(?:^|/)(?:train[/_])?(?:mean_|total_)?(?:loss|nll)(?::mean)?$",
+        r"(?:^|/)(?:train[/_])?(?:mean_|total_)?(?:loss|nll|bpb)(?::mean)?$",
     ),
     "reward": (
         ("env/all/reward/total", "reward", "train/reward"),

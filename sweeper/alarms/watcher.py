@@ -210,7 +210,9 @@ class Watcher:
 
     def _time(self, watch: _Watch, rows: list[Row], now: float) -> None:
         """Learn how long steps take. What lay there when we first looked was written before."""
-        took = [as_float(row.get("time/total")) or 0.0 for row in rows[-_STEPS:]]
+        took = [
+            as_float(row.get("time/total", row.get("time/step"))) or 0.0 for row in rows[-_STEPS:]
+        ]
         took = [own if 0 < own < 1e6 else 0.0 for own in took]
         if watch.looked and not watch.steps:
             watch.first = now - watch.begun

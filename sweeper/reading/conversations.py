@@ -1,40 +1,171 @@
 """What was said in a rollout: from the transcript (a logtree) where there is one, else from what
-the turns logged. Pure: JSON in, lines out."""
+the turns logged. Pure: JSON in, lines out.
 
+A transcript has a section for each group that was logged. tinker-cookbook runs the trajectories of
+a group side by side, and what they log lies there in the order in which it came: whose it is has to
+be found out, and cannot always be. It is then said so (`Told.whose`), never guessed in silence.
+"""
+
+import html
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
-__all__ = ["Spoken", "groups_of", "said_by", "turns_logged"]
+from sweeper.metrics import as_float
+
+__all__ = ["Spoken", "Told", "answers", "groups_of", "said_by", "turns_logged"]
 
 Spoken = tuple[str, str]
 """Who, and what was said."""
 
+Record = Mapping[str, Any]
+"""A trajectory's summary."""
+
 _GROUP = "Group Rollout"
+_DETAILS = "Trajectory Details"
+_EPISODE = re.compile(r"Trajectory (\d+) Episode\Z")
+_NUMBERED = re.compile(
+    r"(completion|trajectory|rollout|sample|response|candidate|episode) (\d+)\Z", re.IGNORECASE
+)
+_WHO = re.compile(r"(.{1,60}?): (.*)", re.DOTALL)
+_ANSWERS = frozenset({"assistant", "response", "completion"})
+_HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 
 
-def groups_of(tree: Any, sizes: Sequence[int]) -> list[list[list[Spoken]]]:
-    """Group -> trajectory -> what was said, for the groups that a transcript has: the first ones,
-    in their order. `sizes`: the trajectories of each group. Where the parts of a group do not tell
-    its trajectories apart, all that was said in it is given to each."""
-    found: list[list[list[Spoken]]] = []
+class Told(NamedTuple):
+    """What was said, and whose it is: the trajectory's own; the one that is its own if those of
+    equal reward were logged in their order, which nothing tells ("order"); or all that was said in
+    the group, which cannot be told apart ("group")."""
+
+    spoken: list[Spoken]
+    whose: Literal["trajectory", "order", "group"]
+
+    def shown(self) -> list[Spoken]:
+        """The same, and first whose it is where that is not known."""
+        return [*([("note", WHOSE[self.whose])] if self.whose in WHOSE else []), *self.spoken]
+
+
+WHOSE = {
+    "order": "its own, or that of another one of equal reward in its group",
+    "group": "all that was said in its group: the transcript does not tell whose it is",
+}
+
+
+def groups_of(tree: Any, groups: Sequence[Sequence[Record]]) -> dict[int, list[Told]]:
+    """What was said in each trajectory of the groups that a transcript has, by the number of the
+    group in `groups`; those hold the summaries, in their order.
+
+    A section that tells the lengths of its turns belongs to the next group with just these: groups
+    may have been left out of the summaries. Others are taken in their order.
+    """
     root = tree.get("root") if isinstance(tree, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-    sections = [node for node in _sections(root) if _heading(node) == _GROUP]
-    for section, size in zip(sections, sizes, strict=False):
-        found.append(_apart(section, size))
+    found: dict[int, list[Told]] = {}
+    start = 0
+    for section in (node for node in _sections(root) if _heading(node) == _GROUP):
+        lengths = _lengths_told(section)
+        for number in range(start, len(groups)):
+            if not lengths or lengths == [_lengths(record) for record in groups[number]]:
+                found[number] = _apart(section, groups[number])
+                start = number + 1
+                break
     return found
 
 
-def _apart(group: Mapping[str, Any], size: int) -> list[list[Spoken]]:
-    parts = list(_sections(group, below=True))
+def _lengths_told(group: Record) -> list[list[float]]:
+    """The lengths of the turns of each trajectory, where the section has them: of what was read and
+    what was written, in turn."""
+    told: dict[int, list[float]] = {}
+    for section in _all_sections(group):
+        matched = _EPISODE.match(_heading(section))
+        if matched:
+            rows = (row for row in _rows(section) if row[0] in ("ob_len", "ac_len"))
+            told[int(matched[1])] = [float(text) for _, text in rows if text.isdigit()]
+    return [told[number] for number in sorted(told)]
+
+
+def _lengths(record: Record) -> list[float]:
+    return [
+        number
+        for step in _steps(record)
+        for key in ("ob_len", "ac_len")
+        if (number := as_float(step.get(key))) is not None
+    ]
+
+
+def _apart(group: Record, records: Sequence[Record]) -> list[Told]:
+    """What was said in a group, for each of its trajectories."""
+    parts = [part for part in _sections(group, below=True) if _heading(part) != _DETAILS]
+    numbered = _numbered(group, len(records))
+    if numbered is not None:
+        return [Told(spoken, "trajectory") for spoken in numbered]
+    whole = list(said_by(group))
+    if len(records) == 1:
+        return [Told(whole, "trajectory")]
     first = _heading(parts[0]) if parts else None
     starts = [place for place, part in enumerate(parts) if _heading(part) == first]
-    if not parts or len(starts) != size:
-        return [list(said_by(group))] * size
+    if not parts or len(starts) != len(records):
+        return (
+            [Told(whole, "group") for _ in records]
+            if whole
+            else [Told([], "trajectory")] * len(records)
+        )
     ends = [*starts[1:], len(parts)]
-    return [
-        [spoken for part in parts[start:end] for spoken in said_by(part)]
-        for start, end in zip(starts, ends, strict=True)
-    ]
+    return _assigned([parts[a:b] for a, b in zip(starts, ends, strict=True)], records)
+
+
+def _numbered(group: Record, size: int) -> list[list[Spoken]] | None:
+    """By sections that have the trajectory's number in their heading ("Completion 2"), each with
+    the conversations that stand before them all."""
+    families: dict[str, dict[int, dict[str, Any]]] = {}
+    for section in _all_sections(group):
+        matched = _NUMBERED.match(_heading(section))
+        if matched:
+            families.setdefault(matched[1].lower(), {})[int(matched[2])] = section
+    for family in families.values():
+        if set(family) == set(range(size)):
+            own = {id(section) for section in family.values()}
+            before: list[Spoken] = []
+            for section in _all_sections(group):
+                if id(section) in own:
+                    break
+                if not any(id(inner) in own for inner in _all_sections(section)):
+                    before += said_by(section)
+            return [[*before, *said_by(family[number])] for number in range(size)]
+    return None
+
+
+def _assigned(blocks: Sequence[Sequence[Record]], records: Sequence[Record]) -> list[Told]:
+    """One block for each trajectory: the one with a text that it logged, else one with its reward.
+    Where several have the same, and say different things, in their order."""
+    spoken = [[said for part in block for said in said_by(part)] for block in blocks]
+    left = dict.fromkeys(range(len(blocks)))
+    sure: dict[int, int] = {}
+    for place, record in enumerate(records):
+        logged = {text for who, text in turns_logged(record) if who in _ANSWERS and text}
+        fitting = [n for n in left if any(said in logged for _, said in spoken[n])]
+        if fitting:
+            sure[place] = fitting[0]
+            del left[fitting[0]]
+    told = {place: Told(spoken[block], "trajectory") for place, block in sure.items()}
+    rest = [place for place in range(len(records)) if place not in told]
+    by_reward: dict[str | None, list[int]] = {}
+    for block in left:
+        by_reward.setdefault(dict(spoken[block]).get("reward"), []).append(block)
+    wanted: dict[str | None, list[int]] = {}
+    for place in rest:
+        wanted.setdefault(f"{_reward(records[place]):.3f}", []).append(place)
+    if {k: len(v) for k, v in by_reward.items()} != {k: len(v) for k, v in wanted.items()}:
+        by_reward, wanted = {None: list(left)}, {None: rest}
+    for key, places in wanted.items():
+        same = len({tuple(spoken[block]) for block in by_reward[key]}) == 1
+        for place, block in zip(places, by_reward[key], strict=True):
+            told[place] = Told(spoken[block], "trajectory" if same else "order")
+    return [told[place] for place in range(len(records))]
+
+
+def _reward(record: Record) -> float:
+    """What its turns were worth together."""
+    return sum(as_float(step.get("reward")) or 0.0 for step in _steps(record))
 
 
 def _children(node: Any) -> list[Any]:
@@ -51,35 +182,62 @@ def _sections(node: Any, below: bool = False) -> Iterator[dict[str, Any]]:
         yield from _sections(child)
 
 
-def _heading(section: Mapping[str, Any]) -> str:
-    for child in _children(section):
-        if isinstance(child, dict) and str(child.get("tag", "")) in ("h1", "h2", "h3", "h4", "h5"):  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
-            return _text(child).strip()
-    return ""
+def _all_sections(node: Any) -> Iterator[dict[str, Any]]:
+    """All sections inside a node, in their order."""
+    for section in _sections(node, below=True):
+        yield section
+        yield from _all_sections(section)
 
 
-def _text(node: Any) -> str:
-    if isinstance(node, str):
-        return node
-    return "".join(_text(child) for child in _children(node))
-
-
-def said_by(node: Any) -> Iterator[Spoken]:
-    """The messages of all conversations in a tree, in order, and the rows of its tables."""
-    data = node.get("data") if isinstance(node, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-    if isinstance(data, dict) and data.get("type") == "conversation":  # pyright: ignore[reportUnknownMemberType]
-        messages: Any = data.get("messages")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-        for message in messages if isinstance(messages, list) else []:  # pyright: ignore[reportUnknownVariableType]
-            if isinstance(message, dict):
-                yield str(message.get("role", "?")), _content(message)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
-        return
+def _rows(node: Any) -> Iterator[tuple[str, str]]:
+    """The rows of two cells of all tables below, without their heads."""
     if isinstance(node, dict) and node.get("tag") == "tr":  # pyright: ignore[reportUnknownMemberType]
         cells = [_text(child).strip() for child in _children(node)]
         if len(cells) == 2 and cells != ["key", "value"]:
             yield cells[0], cells[1]
         return
     for child in _children(node):
-        yield from said_by(child)
+        yield from _rows(child)
+
+
+def _heading(section: Mapping[str, Any]) -> str:
+    for child in _children(section):
+        if isinstance(child, dict) and str(child.get("tag", "")) in _HEADINGS:  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+            return _text(child).strip()
+    return ""
+
+
+def _text(node: Any) -> str:
+    if isinstance(node, str):
+        return html.unescape(node)
+    return "".join(_text(child) for child in _children(node))
+
+
+def said_by(node: Any) -> Iterator[Spoken]:
+    """The messages of all conversations in a tree, in order, its paragraphs, and the rows of its
+    tables. What a section repeats of the summaries is left out."""
+    if not isinstance(node, dict):
+        return
+    known: dict[str, Any] = node  # pyright: ignore[reportUnknownVariableType]
+    data: Any = known.get("data")
+    tag = known.get("tag")
+    if isinstance(data, dict) and data.get("type") == "conversation":  # pyright: ignore[reportUnknownMemberType]
+        messages: Any = data.get("messages")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        for message in messages if isinstance(messages, list) else []:  # pyright: ignore[reportUnknownVariableType]
+            if isinstance(message, dict):
+                yield str(message.get("role", "?")), _content(message)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+    elif tag == "p":
+        text = _text(known).strip()
+        matched = _WHO.match(text)
+        yield (matched[1], matched[2]) if matched else ("note", text)
+    elif tag == "details":
+        title, *rest = _children(known) or [""]
+        yield _text(title).strip(), "".join(map(_text, rest)).strip()
+    elif tag == "tr":
+        yield from _rows(known)
+    elif tag != "section" or _heading(known) != _DETAILS:
+        for child in _children(known):
+            yield from said_by(child)
 
 
 def _content(message: Mapping[str, Any]) -> str:
@@ -106,12 +264,22 @@ def _part(part: Any) -> str:
     return f"[{kind}] {rest if text is None else text}\n"
 
 
-def turns_logged(record: Mapping[str, Any]) -> list[Spoken]:
+def turns_logged(record: Record) -> list[Spoken]:
     """What the turns of a summary logged, in order."""
     spoken: list[Spoken] = []
-    steps: Any = record.get("steps")
-    for step in steps if isinstance(steps, list) else []:  # pyright: ignore[reportUnknownVariableType]
-        logs: Any = step.get("logs") if isinstance(step, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    for step in _steps(record):
+        logs: Any = step.get("logs")
         if isinstance(logs, dict):
             spoken += [(str(key), str(value)) for key, value in logs.items()]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     return spoken
+
+
+def answers(spoken: Sequence[Spoken]) -> list[str]:
+    """What the model said, where that is told from the rest."""
+    return [said for who, said in spoken if who in _ANSWERS]
+
+
+def _steps(record: Record) -> list[dict[str, Any]]:
+    steps: Any = record.get("steps")
+    found: list[Any] = steps if isinstance(steps, list) else []  # pyright: ignore[reportUnknownVariableType]
+    return [step for step in found if isinstance(step, dict)]

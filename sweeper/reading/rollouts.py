@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.metrics import Row, as_float, parse
 from sweeper.reading.choosing import open_registry
-from sweeper.reading.conversations import Spoken, groups_of, turns_logged
+from sweeper.reading.conversations import WHOSE, Told, answers, groups_of, turns_logged
 from sweeper.records.runs import RecordedRun
 from sweeper.tables.rollouts import SummaryFile, flat, summary_files
 from sweeper.terminal import print_json, print_table, warn
@@ -36,33 +36,38 @@ class Words:
 
     def __init__(self, run: RecordedRun, found: list[Found]) -> None:
         self._run = run
-        self._places: dict[str, dict[Any, list[Any]]] = {}
+        self._groups: dict[str, dict[Any, list[Found]]] = {}
         for one in found:
-            group, index = one.place
-            self._places.setdefault(one.file.path, {}).setdefault(group, []).append(index)
-        self._latest: tuple[str, dict[tuple[Any, Any], list[Spoken]]] = ("", {})
+            self._groups.setdefault(one.file.path, {}).setdefault(one.place[0], []).append(one)
+        self._latest: tuple[str, dict[tuple[Any, Any], Told]] = ("", {})
 
-    def of(self, one: Found) -> list[Spoken]:
-        """The conversation of a trajectory; what its turns logged where there is none."""
+    def of(self, one: Found) -> Told:
+        """The conversation of a trajectory; what its turns logged where there is none, or none
+        that is its own."""
         if self._latest[0] != one.file.path:
             self._latest = (one.file.path, self._told(one.file))
-        return self._latest[1].get(one.place) or turns_logged(one.record)
+        told = self._latest[1].get(one.place)
+        logged = turns_logged(one.record)
+        own = told is not None and told.whose == "trajectory"
+        if told is None or not told.spoken or (answers(logged) and not own):
+            return Told(logged, "trajectory")
+        return told
 
     def text(self, one: Found) -> str:
         """All that was said or logged in one."""
-        return "\n".join(words for _, words in (*turns_logged(one.record), *self.of(one)))
+        return "\n".join(words for _, words in (*turns_logged(one.record), *self.of(one).spoken))
 
-    def _told(self, file: SummaryFile) -> dict[tuple[Any, Any], list[Spoken]]:
+    def _told(self, file: SummaryFile) -> dict[tuple[Any, Any], Told]:
         try:
             tree: Any = json.loads(self._run.store.read(file.transcript))
         except (NotFound, StoreError, ValueError, RecursionError):
             return {}
-        places = self._places[file.path]
-        groups = groups_of(tree, [len(inner) for inner in places.values()])
+        groups = list(self._groups[file.path].values())
+        told = groups_of(tree, [[one.record for one in group] for group in groups])
         return {
-            (group, index): spoken
-            for (group, inner), told in zip(places.items(), groups, strict=False)
-            for index, spoken in zip(inner, told, strict=False)
+            one.place: words
+            for number, group in told.items()
+            for one, words in zip(groups[number], group, strict=True)
         }
 
 
@@ -93,6 +98,8 @@ def rollouts(arguments: Namespace) -> int:
             _print_conversation(one, words.of(one))
     else:
         print_table((*_COLUMNS, "text"), [_line(one, words) for one in page])
+        if any(words.of(one).whose == "order" for one in page):
+            print(f"\n?: {WHOSE['order']}")
     pages = -(-len(kept) // size)
     print(f"\n{len(page)} of {len(kept)} rollouts", end="")
     print(f", page {arguments.page} of {pages}: --page, --limit" if pages > 1 else "")
@@ -148,24 +155,35 @@ def _wanted(one: Found, words: Words, arguments: Namespace) -> bool:
 
 def _line(one: Found, words: Words) -> list[Any]:
     values = {**one.numbers, "name": one.file.name}
-    spoken = turns_logged(one.record) or words.of(one)
-    answers = [said for who, said in spoken if who in ("assistant", "response")]
-    text = " ".join(_printable((answers or [said for _, said in spoken] or [""])[-1]).split())
+    text = " ".join(_printable(_last_said(one, words.of(one))).split())
     return [*(values.get(c) for c in _COLUMNS), text[:_LINE] + "..." * (len(text) > _LINE)]
 
 
-def _document(one: Found, spoken: list[Spoken]) -> dict[str, Any]:
+def _last_said(one: Found, told: Told) -> str:
+    """What a table shows of it: the model's last answer, else what was logged last."""
+    logged = turns_logged(one.record)
+    if told.whose == "group":
+        return "(its group's: --full)"
+    said = answers(logged) or answers(told.spoken)
+    if said:
+        return said[-1] if told.whose == "trajectory" else f"? {said[-1]}"
+    steps: list[Any] = one.record.get("steps") or []
+    last = turns_logged({"steps": steps[-1:]}) if logged else told.spoken[-1:]
+    return ", ".join(f"{who}: {text}" for who, text in last)
+
+
+def _document(one: Found, told: Told) -> dict[str, Any]:
     labels = {"name": one.file.name, "tags": one.record.get("tags"), "path": one.file.path}
-    said = [{"who": who, "text": text} for who, text in spoken]
-    return one.numbers | labels | {"conversation": said}
+    said = [{"who": who, "text": text} for who, text in told.spoken]
+    return one.numbers | labels | {"whose": told.whose, "conversation": said}
 
 
-def _print_conversation(one: Found, spoken: list[Spoken]) -> None:
+def _print_conversation(one: Found, told: Told) -> None:
     numbers = one.numbers
     head = f"iteration {numbers.get('iteration')} {one.file.name}, group {numbers.get('group_idx')}"
     reward = f"reward {numbers.get('total_reward')}, {numbers.get('ac_len')} tokens"
     print(f"\u2500\u2500 {head}, trajectory {numbers.get('traj_idx')}: {reward}")
-    for who, said in spoken:
+    for who, said in told.shown():
         lines = _printable(said).splitlines() or [""]
         print(f"{_printable(who)}: {lines[0]}")
         for line in lines[1:]:

@@ -37,7 +37,7 @@ def show(arguments: Namespace) -> int:
     metrics = document["last_metrics"]
     _section("last metrics", ("key", "step", "value"),
              [(key, point["step"], point["value"]) for key, point in metrics.items()])  # fmt: skip
-    checkpoints = [(c.get("name"), c.get("batch"), c.get("sampler_path") or c.get("state_path"))
+    checkpoints = [(c.get("name"), _step_of(c), c.get("sampler_path") or c.get("state_path"))
                    for c in document["checkpoints"]]  # fmt: skip
     _section("checkpoints", ("name", "step", "path"), checkpoints)
     files = document["files"]
@@ -50,6 +50,12 @@ def show(arguments: Namespace) -> int:
             print(f"\n{count} {what} of metrics.jsonl could not be read")
     tell_problems(registry)
     return 0
+
+
+def _step_of(checkpoint: Mapping[str, Any]) -> Any:
+    """Where in the training it was made: its batch, which may count anew in every epoch."""
+    batch, epoch = checkpoint.get("batch"), checkpoint.get("epoch")
+    return batch if not epoch else f"epoch {epoch}, {batch}"
 
 
 def _section(title: str, columns: tuple[str, ...], rows: Any) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from sweeper.errors import NotFound, StoreError
+from sweeper.metrics import is_finished
 from sweeper.records.runs import RecordedRun
 from sweeper.states import NoState, State
 from sweeper.store.files import Store
@@ -76,8 +77,8 @@ def _of_names(paths: Iterable[str]) -> set[str]:
 
 class FolderRun(RecordedRun):
     """A run that is a folder and nothing else: its `sweep` is the folder above it ("." at the
-    root), its `id` a hash of its path, and of its state nothing is known but that a `final`
-    checkpoint means it succeeded."""
+    root), its `id` a hash of its path, and of its state nothing is known but that a final
+    checkpoint, the last on record, means it succeeded."""
 
     def __init__(self, store: Store, folder: str, files: Files, index: Index) -> None:
         above, _, name = folder.rpartition("/")
@@ -88,7 +89,7 @@ class FolderRun(RecordedRun):
         self._config: dict[str, Any] | None = None
         self.id = hashlib.sha256(folder.encode("utf-8", "surrogatepass")).hexdigest()[:12]
         self.name = self.cell = name or os.path.basename(store.root.rstrip("/")) or "."
-        ended = self._recall("final", "checkpoints.jsonl", self._is_final)
+        ended = self._recall("finished", "checkpoints.jsonl", self._is_finished)
         self.state = State.SUCCEEDED if ended else NoState.UNKNOWN
 
     @property
@@ -109,8 +110,8 @@ class FolderRun(RecordedRun):
             return None
         return found if isinstance(found, dict) else None  # pyright: ignore[reportUnknownVariableType]
 
-    def _is_final(self) -> bool:
-        return any(record.get("final") for record in self.checkpoint_records())
+    def _is_finished(self) -> bool:
+        return is_finished(self.checkpoint_records())
 
     def _recall(self, what: str, name: str, find: Callable[[], Any]) -> Any:
         """As remembered while that file is as it was."""

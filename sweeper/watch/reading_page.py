@@ -203,5 +203,5 @@ class PageReader:
                 f"trajectory {numbers.get('traj_idx')}: reward {value(reward)}, "
                 f"{value(length)} tokens"
             )
-            told.append(Rollout(head, tuple(words.of(one))))
+            told.append(Rollout(head, tuple(words.of(one).shown())))
         self._rollouts = (file.path, tuple(told))

@@ -5,6 +5,7 @@ import json
 import os
 from typing import Any
 
+from sweeper.metrics import is_finished
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
 
@@ -74,8 +75,7 @@ def has_final_checkpoint(log_path: str) -> bool | None:
     path = os.path.join(log_path, "checkpoints.jsonl")
     if not os.path.exists(path):
         return None
-    records = read_records(path)
-    return any(r.get("final") is True or r.get("name") == "final" for r in records[-1:])
+    return is_finished(read_records(path))
 
 
 def read_records(path: str) -> list[dict[str, Any]]:

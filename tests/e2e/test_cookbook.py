@@ -73,12 +73,21 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     lifecycle.stop(str(made.home))
 
 
+REWARD = "env/all/reward/total"
+
+
 @pytest.mark.parametrize(
     ("grid", "count", "metric", "others"),
     [
-        ("math_rl", 4, "env/all/reward/total", ["env/all/format", "optim/kl_sample_train_v1"]),
+        ("math_rl", 4, REWARD, ["env/all/format", "optim/kl_sample_train_v1", "tokens/sampled"]),
         ("sl_loop", 2, "train_mean_nll", ["num_tokens", "learning_rate"]),
         ("rl_loop", 2, "reward/total", ["progress/done_frac"]),
+        ("sl_basic", 4, "train_mean_nll", ["tokens/trained", "train_mean_bpb", "test/bpb"]),
+        ("rl_basic", 2, REWARD, ["tokens/sampled", "time/total"]),
+        ("rlhf", 2, REWARD, ["env/all/win_minus_loss", "tokens/trained"]),
+        ("guess_number", 2, REWARD, ["env/all/turns_per_episode"]),
+        ("twenty_questions", 2, REWARD, ["env/all/turns_per_episode"]),
+        ("distillation", 2, "teacher_kl", ["optim/entropy"]),
     ],
 )
 def test_its_programs_run_as_they_are(
@@ -102,6 +111,38 @@ def test_its_programs_run_as_they_are(
     if grid == "sl_loop":
         first, last = (frame[frame["step"] == step][metric] for step in (0, 23))
         assert last.max() < first.min() / 2  # it learns, with either learning rate
+    if grid in ROLLOUTS:
+        for run in shell.runs("ls", sweep):
+            _check_rollouts(shell, run, *ROLLOUTS[grid])
+
+
+ROLLOUTS: dict[str, tuple[str, str]] = {
+    "math_rl": ("assistant", "order"),
+    "rl_basic": ("assistant", "order"),
+    "rlhf": ("assistant", "trajectory"),
+    "guess_number": ("guess", "trajectory"),
+    "twenty_questions": ("Turn 20 - Player", "group"),
+}
+"""Who speaks in a rollout, and the least that is known of whose the words are."""
+
+
+def _check_rollouts(shell: Shell, run: dict[str, Any], who: str, least: str) -> None:
+    """Those that were logged have words, as many of the model's own as it took turns: its own, or
+    said to be another's or its group's."""
+    read = json.loads(shell.run("rollouts", run["id"], "--limit", "0", "--json"))["rollouts"]
+    told = [one for one in read if one["conversation"]]
+    assert told
+    for one in told:
+        turns = [said for said in one["conversation"] if said["who"] == who]
+        if one["whose"] == "group":
+            assert least == "group"
+            assert len(turns) > 1
+        else:
+            assert one["whose"] in ("trajectory", least)
+            assert len(turns) == (one["turns"] if who in ("guess", "assistant") else 1)
+    alone = run["config"].get("group_size") == 1
+    if least == "trajectory" or alone:
+        assert {one["whose"] for one in told} == {"trajectory"}
 
 
 TRACKED = """

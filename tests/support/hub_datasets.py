@@ -62,17 +62,38 @@ def problems(count: int, draw: random.Random) -> list[dict[str, object]]:
     return rows
 
 
+def preferences(count: int, draw: random.Random) -> list[dict[str, object]]:
+    """Like Anthropic/hh-rlhf: two conversations that differ in their last answer. Here: a word is
+    written backwards, or it is not."""
+    rows: list[dict[str, object]] = []
+    for chat in chats(count, draw):
+        word = str(chat["prompt"]).split()[1]
+        asked = f"\n\nHuman: {chat['prompt']}\n\nAssistant:"
+        rows.append({"chosen": f"{asked} {word[::-1]}", "rejected": f"{asked} no, {word}{word}"})
+    return rows
+
+
+def questions(count: int, draw: random.Random) -> list[dict[str, object]]:
+    """Like zwhe99/DeepMath-103K, of which only the questions are used here."""
+    return [
+        {"question": row["question"], "final_answer": str(row["answer"]).rpartition(" ")[2]}
+        for row in problems(count, draw)
+    ]
+
+
 def main(folder: Path) -> None:
-    """Write both sets below `folder`, over what is there."""
+    """Write the sets below `folder`, over what is there."""
     draw = random.Random(SEED)
     for name, config, make in (
         ("HuggingFaceH4/no_robots", "default", chats),
         ("openai/gsm8k", "main", problems),
+        ("Anthropic/hh-rlhf", "default", preferences),
+        ("zwhe99/DeepMath-103K", "default", questions),
     ):
         place = folder / name
         place.mkdir(parents=True, exist_ok=True)
         (place / "README.md").write_text(CARD.format(config=config))
-        for split, count in (("train", 320), ("test", 32)):
+        for split, count in (("train", 320), ("test", 128)):
             lines = [json.dumps(row) + "\n" for row in make(count, draw)]
             (place / f"{split}.jsonl").write_text("".join(lines))
 

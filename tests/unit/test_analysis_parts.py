@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from analysis import words
+from analysis.costs import token_columns
 from analysis.curves import band, thin, thin_rows
 from analysis.edges import find_edges
 from analysis.history import Histories
@@ -104,6 +105,29 @@ def test_columns_hold_what_the_registry_takes_for_numbers(
         assert np.array_equal(series.values, [p.value for p in stepped], equal_nan=True)
         if metric is not None:
             assert ("key" in found.of(run.id).keys) == bool(expected)
+
+
+def test_tokens_are_counted_under_whichever_names_a_program_gives_them(
+    tmp_path: Path, written: ModuleType
+):
+    """tinker-cookbook counts what it is billed for, in all kinds, those that it has none of too."""
+    billed = {"sampled": 5, "trained": 7, "prefill_cached": 2, "prefill_uncached": 3}
+    none = dict.fromkeys(billed, 0) | {"trained": 9}
+    new, tuned = ({f"tokens/{kind}": n for kind, n in b.items()} for b in (billed, none))
+    old = {"num_tokens": 4, "env/all/total_ac_tokens": 6, "env/all/total_ob_tokens": 8}
+    sweep = written.Written(tmp_path)
+    for seed, row in enumerate((new | old, tuned | {"num_tokens": 9}, old)):
+        sweep.run({}, seed, [{"step": 0, **row}, {"step": 1, **row}])
+    sweep.save()
+    registry = Registry(str(tmp_path))
+    runs = registry.sweep("demo").runs
+    histories = Histories(registry, runs, None)
+    found = [token_columns(histories.of(run.id)) for run in runs]
+    assert [{kind: n.sum() for kind, n in counts.items()} for counts in found] == [
+        {"train": 14, "sample": 10, "prefill": 10},
+        {"train": 18},
+        {"train": 8, "sample": 12, "prefill": 16},
+    ]
 
 
 @pytest.mark.parametrize("goal", ["minimize", "maximize"])

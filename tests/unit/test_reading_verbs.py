@@ -51,7 +51,7 @@ def tree() -> dict[str, Any]:
 
     parts = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "out loud"}]
     asked = section("Prompt", talk("user", "why?"))
-    episodes = [asked, section("Reply", talk("assistant", "first"))]
+    episodes = [asked, section("Reply", talk("assistant", "said 00 \x1b[31m"))]
     episodes += [asked, section("Reply", talk("assistant", parts))]
     return {"tag": "body", "children": ["text", section("Group Rollout", *episodes)]}
 
@@ -159,10 +159,8 @@ def test_rollouts_are_chosen_and_read(capsys: pytest.CaptureFixture[str]):
     assert "said 11 \ufffd[31m" in capsys.readouterr().out
 
 
-def test_a_group_that_does_not_divide_is_told_whole():
-    [group] = groups_of({"root": tree()}, [3])
-    assert len(group) == 3 and group[0] == group[2] and len(group[0]) == 4
-    assert groups_of("no tree", [1]) == groups_of({"root": [1]}, [1]) == []
+def test_a_transcript_that_is_none_is_passed_over():
+    assert groups_of("no tree", [[{}]]) == groups_of({"root": [1]}, [[{}]]) == {}
     assert turns_logged({"steps": [1, {"logs": 2}]}) == turns_logged({}) == []
 
 

@@ -204,6 +204,23 @@ def test_rollouts_that_change_are_read_again(root: Path, written: ModuleType, ca
     assert "other" in set(frame["split"])
 
 
+def test_a_folder_has_succeeded_if_its_last_checkpoint_is_a_final_one(tmp_path: Path):
+    """However that is said: tinker-cookbook calls it so by its name."""
+    for name, records in {
+        "named": [{"name": "000010"}, {"name": "final", "batch": 0, "epoch": 1}],
+        "marked": [{"name": "x", "final": True}],
+        "going-on": [{"name": "final"}, {"name": "000020"}],
+        "begun": [{"name": "000010"}],
+    }.items():
+        (tmp_path / name).mkdir()
+        lines = "".join(json.dumps(record) + "\n" for record in records)
+        (tmp_path / name / "checkpoints.jsonl").write_text(lines)
+    found = {run.name: run.state.value for run in Registry(str(tmp_path)).handles()}
+    assert found == dict.fromkeys(("named", "marked"), "succeeded") | dict.fromkeys(
+        ("going-on", "begun"), "unknown"
+    )
+
+
 def test_folders_of_other_programs_are_runs(root: Path):
     registry = Registry(str(root))
     frame = registry.runs()

@@ -80,3 +80,10 @@ def test_an_unknown_key_is_an_error_that_names_the_nearest():
 
 def test_nothing_is_unknown_of_no_runs():
     assert select(parse_where("anything = 1"), []) == []
+
+
+def test_a_nested_configuration_is_asked_by_the_keys_that_show_prints() -> None:
+    nested = {"id": "1", "name": "a", "config": {"data": {"size": 8, "path": {}}, "lr": 1}}
+    for text in ("data.size = 8", "config.data.size < 9", "lr = 1"):
+        assert select(parse_where(text), [nested]) == [nested]
+    assert select(parse_where("data.size > 8"), [nested]) == []

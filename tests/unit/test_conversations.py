@@ -1,0 +1,138 @@
+"""Whose the words of a transcript are: what is shown is a trajectory's own, or said not to be."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sweeper.reading.conversations import Told, groups_of
+
+Node = dict[str, Any]
+
+
+def node(tag: str, *children: Any) -> Node:
+    return {"tag": tag, "attrs": {}, "children": list(children)}
+
+
+def section(title: str, *children: Any) -> Node:
+    return node("section", node("h3", title), node("div", *children))
+
+
+def talk(role: str, content: str) -> Node:
+    data = {"type": "conversation", "messages": [{"role": role, "content": content}]}
+    return node("div") | {"data": data}
+
+
+def table(**values: object) -> Node:
+    head = node("tr", node("th", "key"), node("th", "value"))
+    rows = (node("tr", node("td", key), node("td", str(value))) for key, value in values.items())
+    return node("table", node("thead", head), node("tbody", *rows))
+
+
+def record(*turns: tuple[int, int], reward: float = 0.0, **logs: str) -> dict[str, Any]:
+    """The summary of a trajectory whose turns read and wrote so many tokens."""
+    steps = [{"ob_len": ob, "ac_len": ac, "reward": 0.0, "logs": logs} for ob, ac in turns]
+    steps[-1]["reward"] = reward
+    return {"steps": steps}
+
+
+def details(records: Sequence[dict[str, Any]]) -> Node:
+    """What tinker-cookbook adds to each group: numbers, which are no words."""
+    episodes: list[Node] = []
+    for number, one in enumerate(records):
+        turns = [
+            section(f"Turn {k}", table(ob_len=s["ob_len"], ac_len=s["ac_len"], step_reward="0.000"))
+            for k, s in enumerate(one["steps"], start=1)
+        ]
+        inside = section(
+            "Episode Details", *turns, table(num_turns=len(turns), total_return="0.000")
+        )
+        episodes.append(section(f"Trajectory {number} Episode", inside))
+    return section("Trajectory Details", *episodes)
+
+
+def told(
+    *groups: tuple[list[Node], list[dict[str, Any]]], **left_out: Any
+) -> dict[int, list[Told]]:
+    sections = [section("Group Rollout", *parts, details(records)) for parts, records in groups]
+    summaries = [records for _, records in groups if records is not left_out.get("without")]
+    return groups_of({"root": node("body", *sections)}, summaries)
+
+
+def answered(text: str, reward: float) -> list[Node]:
+    """A turn of a problem, as its environment logs it."""
+    return [
+        section("Prompt", talk("user", "2 + 2?")),
+        section("Policy Response", talk("assistant", text)),
+        section("Reward", table(correct=bool(reward), reward=f"{reward:.3f}")),
+    ]
+
+
+def said(found: Sequence[Told]) -> list[tuple[str, str]]:
+    return [(next(t for w, t in one.spoken if w == "assistant"), one.whose) for one in found]
+
+
+def test_answers_that_came_in_another_order_are_told_apart_by_their_rewards():
+    """Trajectories run side by side: the first to end is logged first."""
+    records = [record((9, 3), reward=r) for r in (0.0, 1.0, 0.0)]
+    parts = [*answered("4", 1.0), *answered("three", 0.0), *answered("five", 0.0)]
+    assert said(told((parts, records))[0]) == [
+        ("three", "order"),
+        ("4", "trajectory"),
+        ("five", "order"),
+    ]
+    alike = [*answered("4", 1.0), *answered("five", 0.0), *answered("five", 0.0)]
+    assert {whose for _, whose in said(told((alike, records))[0])} == {"trajectory"}
+
+
+def test_an_answer_that_a_trajectory_has_logged_is_its_own():
+    records = [record((9, 3), response="b"), record((9, 3), response="a")]
+    parts = [*answered("a", 0.0), *answered("b", 0.0)]
+    assert said(told((parts, records))[0]) == [("b", "trajectory"), ("a", "trajectory")]
+
+
+def test_completions_with_a_number_are_those_of_that_trajectory():
+    """Preferences: all completions of a group are logged together, then how they compare."""
+    records = [record((9, n)) for n in (1, 2, 3)]
+    parts = section(
+        "compute_group_rewards",
+        section("Prompt", talk("user", "Who are you?")),
+        *(section(f"Completion {n}", talk("assistant", f"I am {n}")) for n in (0, 2, 1)),
+        section("Pairwise Comparisons", node("p", "Matchup 0: (0 vs 1) - Reward: 1.00")),
+    )
+    found = told(([parts], records))[0]
+    assert [one.spoken for one in found] == [
+        [("user", "Who are you?"), ("assistant", f"I am {n}")] for n in range(3)
+    ]
+    assert {one.whose for one in found} == {"trajectory"}
+
+
+def test_paragraphs_are_words_and_those_of_a_whole_group_are_called_so():
+    lines = [
+        node("p", "Turn 1 - Player: Is it &lt;big&gt;?"),
+        node("p", "Turn 1 - Answerer: no"),
+        node("p", "Game Over"),
+    ]
+    words = [
+        ("Turn 1 - Player", "Is it <big>?"),
+        ("Turn 1 - Answerer", "no"),
+        ("note", "Game Over"),
+    ]
+    alone, several = [record((9, 3))], [record((9, 3)), record((9, 4))]
+    assert told((lines, alone))[0] == [Told(words, "trajectory")]
+    assert told((lines, several))[0] == [Told(words, "group")] * 2
+
+
+def test_a_group_that_the_summaries_leave_out_shifts_nobody_s_words():
+    """Groups whose rewards are all the same may not be trained on, and are then in no summary."""
+    dropped = [record((5, 1)), record((5, 2))]
+    kept = [record((7, 3), reward=1.0), record((7, 4))]
+    found = told(
+        ([*answered("x", 0.0), *answered("y", 0.0)], dropped),
+        ([*answered("right", 1.0), *answered("wrong", 0.0)], kept),
+        without=dropped,
+    )
+    assert said(found[0]) == [("right", "trajectory"), ("wrong", "trajectory")]
+    assert list(found) == [0]
+
+
+def test_numbers_alone_are_no_words():
+    assert told(([], [record((9, 3)), record((9, 4))]))[0] == [Told([], "trajectory")] * 2
