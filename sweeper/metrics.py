@@ -149,9 +149,11 @@ def merge_checkpoints(attempts: Iterable[Parsed]) -> list[Row]:
 
 
 def is_finished(records: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the last of these checkpoint records is a final one: marked `final`, or named so, as
-    tinker-cookbook does."""
-    return any(r.get("final") is True or r.get("name") == "final" for r in records[-1:])
+    """Whether the last of these checkpoint records is a final one: marked so, or without a mark
+    named so, as tinker-cookbook does."""
+    return any(
+        record.get("final", record.get("name") == "final") is True for record in records[-1:]
+    )
 
 
 def numbers(rows: Sequence[Row], key: str) -> list[Point]:
