@@ -16,20 +16,20 @@ from sweeper.states import Event, State
 from sweeper.store.documents import read_json
 from sweeper.store.sweeps import read_events, read_observations
 
-STEPS = 8
+STEPS = 6
 
 
 class Served:
-    """A sweep of four trainers, three at once, and the engine that it uses."""
+    """A sweep of three trainers, two at once, and the engine that it uses."""
 
     def __init__(self, sweep: Callable[..., Sweep], home: Path, **launch: Any) -> None:
         self.home = str(home)
-        trainer = [sys.executable, "-P", str(HERE / "trainer.py"), "{ledger}", str(STEPS), "4"]
+        trainer = [sys.executable, "-P", str(HERE / "trainer.py"), "{ledger}", str(STEPS), "2"]
         self.sweep = sweep(
-            runs=4,
+            runs=3,
             steps=STEPS,
             command=[*trainer, "{log_path}"],
-            launch={"max_parallel": 3, "grace": "2s", **launch},
+            launch={"max_parallel": 2, "grace": "2s", **launch},
             spec={"engine_patience": 3.0},
         )
         self.sweep.spec["grid"]["service"] = "local"
@@ -89,7 +89,7 @@ def test_killed_and_started_again_on_its_port_twice(serve: Callable[..., Served]
     one = serve(retries=0)
     launching = one.sweep.start()
     url = one.info.url
-    for rows in (3, 12):
+    for rows in (3, 10):
         one.at_work(rows)
         one.kill()
         one.start()
