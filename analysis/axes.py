@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
+from analysis import words
 from analysis.cells import Cell, Ranking
 from analysis.edges import by_ratios, ordered
 from analysis.inference import Estimate, contrast
@@ -33,6 +34,12 @@ class Level:
     low: float | None
     high: float | None
     cells: int
+
+    @property
+    def shown(self) -> str:
+        """Its text, a long number cut short."""
+        long = self.number is not None and len(self.value) > words.BRIEF
+        return words.brief(self.number) if long else self.value
 
 
 @dataclass(frozen=True)
@@ -124,6 +131,8 @@ def _level(text: str, number: float | None, cells: list[Cell], ranking: Ranking)
     found = contrast([ranking.on_scale(cell) for cell in cells], [1 / len(cells)] * len(cells))
     back = ranking.off_scale
     low, high = (None if bound is None else back(bound) for bound in (found.low, found.high))
+    if low is not None and high is not None:
+        low, high = max(low, ranking.bounds[0]), min(high, ranking.bounds[1])
     return Level(text, number, back(found.value), low, high, len(cells))
 
 
@@ -180,6 +189,7 @@ def _pair(x: Axis, y: Axis, cells: Sequence[Cell], ranking: Ranking, sign: float
         there = [(sign * value, i) for i, value in enumerate(row) if value is not None]
         best.append(min(there)[1] if there else None)
     means = tuple(tuple(None if v is None else ranking.off_scale(v) for v in row) for row in scaled)
+    xs, ys = (tuple(entry.shown for entry in axis.levels) for axis in (x, y))
     return Grid2(x.key, y.key, xs, ys, means, tuple(best), _interaction(scaled))
 
 

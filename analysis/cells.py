@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from analysis.frames import RunData, SweepData
+from analysis.keys import bounds_of
 from analysis.settings import settings
 from analysis.statistics import (
     Comparison,
@@ -73,7 +74,7 @@ class Ranking:
     best has none. `passed_over` are cells that are not the best only because a run of theirs
     diverged: what is left of them has a better mean.
     On the `scale` "log" means are geometric and comparisons are ratios. `keys` are the settings of
-    all cells, in order.
+    all cells, in order. No interval leaves the `bounds` of what the metric can be.
     """
 
     cells: tuple[Cell, ...]
@@ -83,6 +84,13 @@ class Ranking:
     passed_over: tuple[Cell, ...]
     scale: Scale
     keys: tuple[str, ...]
+    bounds: tuple[float, float] = (-math.inf, math.inf)
+
+    @property
+    def cut(self) -> bool:
+        """Whether an interval ends where the metric does, and not by itself."""
+        ends = (end for cell in self.measured for end in (cell.summary.low, cell.summary.high))
+        return any(end in self.bounds for end in ends)
 
     @property
     def measured(self) -> tuple[Cell, ...]:
@@ -136,7 +144,8 @@ def rank(data: SweepData) -> Ranking:
     Only runs that succeeded with a finite value count. A cell with a diverged run is ranked by
     what is left of it but is never the best: its mean leaves out just the runs that went wrong.
     """
-    cells, scale, keys = _cells(data)
+    bounds = _bounds(data)
+    cells, scale, keys = _cells(data, bounds)
     sign = data.metric.sign if data.metric is not None else 1.0
 
     def level(cell: Cell) -> float:
@@ -147,14 +156,14 @@ def rank(data: SweepData) -> Ranking:
     ordered = (*ranked, *(cell for cell in cells if not cell.summary.n))
     best = ranked[0] if ranked and not ranked[0].diverged and not _all_same(measured) else None
     if best is None:
-        return Ranking(ordered, None, None, {}, (), scale, keys)
+        return Ranking(ordered, None, None, {}, (), scale, keys, bounds)
     best_run = min(
         (run for run in best.runs if run.counts), key=lambda run: sign * (run.value or 0.0)
     )
     groups = {cell.name: cell.values for cell in ranked if not cell.diverged}
     comparisons = against_best(groups, best.name, scale)
     passed_over = tuple(c for c in ranked if c.diverged and level(c) < level(best))
-    return Ranking(ordered, best, best_run, comparisons, passed_over, scale, keys)
+    return Ranking(ordered, best, best_run, comparisons, passed_over, scale, keys, bounds)
 
 
 def _all_same(cells: Sequence[Cell]) -> bool:
@@ -163,7 +172,9 @@ def _all_same(cells: Sequence[Cell]) -> bool:
     return len(cells) > 1 and len(ends) == 1 and min(cell.summary.n for cell in cells) > 1
 
 
-def _cells(data: SweepData) -> tuple[list[Cell], Scale, tuple[str, ...]]:
+def _cells(
+    data: SweepData, bounds: tuple[float, float]
+) -> tuple[list[Cell], Scale, tuple[str, ...]]:
     grouped: dict[str, list[RunData]] = {}
     for run in data.runs:
         grouped.setdefault(run.cell, []).append(run)
@@ -176,7 +187,25 @@ def _cells(data: SweepData) -> tuple[list[Cell], Scale, tuple[str, ...]]:
         for name, runs in grouped.items()
     ]
     scale = choose_scale(cell.values for cell in bare)
-    return [replace(cell, summary=summarise(cell.values, scale)) for cell in bare], scale, keys
+    cells = [replace(cell, summary=summarise(cell.values, scale)) for cell in bare]
+    return [replace(cell, summary=_within(cell.summary, bounds)) for cell in cells], scale, keys
+
+
+def _bounds(data: SweepData) -> tuple[float, float]:
+    """What the metric can be, by its name and by all that was recorded of it."""
+    metric = data.metric
+    curves = [run.curves.get(metric.name) for run in data.runs] if metric is not None else []
+    found = [curve.finite.values for curve in curves if curve is not None]
+    ends = [float(end) for own in found if len(own) for end in (own.min(), own.max())]
+    if metric is None or not ends:
+        return -math.inf, math.inf
+    return bounds_of(metric.name, min(ends), max(ends))
+
+
+def _within(found: Summary, bounds: tuple[float, float]) -> Summary:
+    if found.low is None or found.high is None:
+        return found
+    return found._replace(low=max(found.low, bounds[0]), high=min(found.high, bounds[1]))
 
 
 def _unset(

@@ -34,13 +34,13 @@ def axis_figure(axis: Axis, metric: str, *, log: bool) -> dict[str, Any]:
     below = [0.0 if e.low is None else e.mean - e.low for e in axis.levels]
     numbers = [entry.number for entry in axis.levels]
     spaced = all(n is not None and (n > 0 or not axis.log) for n in numbers)
-    x: list[Any] = list(numbers) if spaced else [plain(entry.value) for entry in axis.levels]
+    x: list[Any] = list(numbers) if spaced else [plain(entry.shown) for entry in axis.levels]
     ends = [v for e in axis.levels for v in (e.low, e.mean, e.high) if v is not None]
     found = layout(axis.key, low=min(ends), high=max(ends), height=260, y_title=metric)
     found["xaxis"].update({"rangemode": "normal", "type": "category"})
     if spaced:
         found["xaxis"].update({"type": "log" if axis.log else "linear"})
-        found["xaxis"].update({"tickvals": x, "ticktext": [plain(e.value) for e in axis.levels]})
+        found["xaxis"].update({"tickvals": x, "ticktext": [plain(e.shown) for e in axis.levels]})
     on_scale(found, "log" if log else "linear")
     found["margin"] = {"l": 48, "r": 16, "t": 12, "b": 40}
     found["meta"]["log"] = False

@@ -12,9 +12,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analysis.frames import SweepData
+from analysis.frames import RunData, SweepData
 
-__all__ = ["analysing", "elsewhere", "launching", "reproducing"]
+__all__ = [
+    "analysing",
+    "elsewhere",
+    "launching",
+    "listing",
+    "reading_logs",
+    "reproducing",
+    "run_to_log",
+]
 
 
 def _program() -> list[str]:
@@ -89,6 +97,27 @@ def analysing(data: SweepData, prices: Mapping[str, float]) -> str:
     if prices:
         words += ["--prices", ",".join(f"{k}={v:g}" for k, v in sorted(prices.items()))]
     return shlex.join(words)
+
+
+def reading_logs(data: SweepData) -> tuple[str, str] | None:
+    """What shows all that a run printed, but for the run itself, which stands between; None for
+    runs in folders, of which no log is kept, and for those of several roots."""
+    roots = {os.path.dirname(path.rstrip("/")) for path in data.paths}
+    if not data.root or len(roots) > 1:
+        return None
+    return shlex.join([*_program(), "logs"]), shlex.join(["--root", data.root])
+
+
+def run_to_log(data: SweepData, run: RunData) -> str | None:
+    """A run that has printed something, as `reading_logs` takes it."""
+    if not run.attempts:
+        return None
+    return shlex.quote(run.name if len(data.names) > 1 else f"{data.name}/{run.name}")
+
+
+def listing(data: SweepData, state: str) -> str:
+    """Show which runs are in a state."""
+    return shlex.join([*_program(), "ls", data.names[0], "--state", state, "--root", data.root])
 
 
 def reproducing(data: SweepData, prices: Mapping[str, float]) -> list[str]:

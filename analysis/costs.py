@@ -1,6 +1,6 @@
 """What runs cost: steps, tokens, time, and dollars where prices are given. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +9,16 @@ from analysis.history import History
 from analysis.series import Floats
 from sweeper.errors import UsageError
 
-__all__ = ["KINDS", "Cost", "clock", "dollars", "parse_prices", "token_columns"]
+__all__ = [
+    "KINDS",
+    "Cost",
+    "clock",
+    "dollars",
+    "parse_prices",
+    "steps_done",
+    "token_columns",
+    "token_keys",
+]
 
 KINDS = ("prefill", "sample", "train")
 """What the Tinker service counts tokens as: read, written, trained on."""
@@ -30,7 +39,7 @@ _CLOCKS = ("time/total", "time/step", "time/step:total", "step_time")
 
 @dataclass(frozen=True)
 class Cost:
-    """`steps` is the last step recorded, `tokens` counts by kind, `seconds` the wall time of all
+    """`steps` is how many were done, `tokens` counts by kind, `seconds` the wall time of all
     attempts; None where nothing was recorded."""
 
     steps: float | None
@@ -41,6 +50,26 @@ class Cost:
     def total(self) -> float | None:
         """Tokens of all kinds."""
         return sum(self.tokens.values()) if self.tokens else None
+
+
+def steps_done(history: History, training: Sequence[str]) -> float | None:
+    """How many steps a run did. `training`: keys that a step of training records, which an
+    evaluation before the first or after the last does not. Counted from 0 or from 1, each or every
+    so many, the last stands for as many as there are between two."""
+    known = [key for key in training if key in history.keys]
+    there = [history.column(key)[1] for key in known]
+    rows = np.logical_or.reduce(there) if there else np.ones(len(history.steps), dtype=bool)
+    steps = np.unique(history.steps[rows & np.isfinite(history.steps)])
+    if not len(steps):
+        return None
+    gap = float(np.median(np.diff(steps))) if len(steps) > 1 else 1.0
+    each = bool(known) or gap == 1
+    return float(steps[-1] - steps[0] + gap) if each and steps[0] <= gap else float(steps[-1])
+
+
+def token_keys() -> list[str]:
+    """Keys under which tokens are counted."""
+    return [name for names in _SOURCES.values() for name in names]
 
 
 def token_columns(history: History) -> dict[str, Floats]:

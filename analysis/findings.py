@@ -59,7 +59,7 @@ def short_name(cell: Cell) -> str:
 
 def cell_text(cell: Cell) -> str:
     """A cell by its settings, as people say it: `learning_rate 5e-3, lora_rank 16`."""
-    parts = [f"{axis} {words.setting(v)}" for axis, v in cell.settings.items()]
+    parts = [f"{axis} {words.brief(v)}" for axis, v in cell.settings.items()]
     parts += [f"{axis} not set" for axis in cell.unset]
     return ", ".join(parts) or short_name(cell)
 
@@ -241,7 +241,7 @@ def _edges(ranking: Ranking) -> list[Finding]:
     tried = [cell.settings for cell in ranking.tried]
     for edge in find_edges(best.settings, tried, [cell.settings for cell in ranking.cells]):
         text = (
-            f"{edge.axis} {words.setting(edge.value)} is the {edge.side} value tried: a better one "
+            f"{edge.axis} {words.brief(edge.value)} is the {edge.side} value tried: a better one "
             "may lie beyond it."
         )
         found.append(Finding("edge", "warning", text, (best.name,), asdict(edge)))

@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
-from analysis.costs import Cost, clock, token_columns
+from analysis.costs import Cost, clock, steps_done, token_columns, token_keys
 from analysis.history import Histories, History
 from analysis.keys import candidates, choose, goal_of, train_candidates
 from analysis.rollouts import BUDGET, Rollout, read_rollouts
@@ -23,7 +21,10 @@ from sweeper.registry import RecordedRun, Registry
 __all__ = ["Metric", "RunData", "SweepData", "differently", "find_metric", "load", "read"]
 
 LOG_LINES = 12
-"""How much of a failed run's log the report shows."""
+"""How much of a run's log the report shows."""
+
+_LOGS = 400
+"""With more runs only those that did not succeed show it."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +168,7 @@ def read(
     several = len(found) > 1
     budget = BUDGET // max(sum(len(source.runs) for source in found), 1) if rollouts else 0
     budget = min(budget, BUDGET // 32)
+    logged = rollouts and sum(len(source.runs) for source in found) <= _LOGS
     runs: list[RunData] = []
     keys: Counter[str] = Counter()
     for source in found:
@@ -175,7 +177,7 @@ def read(
         keys.update(histories.keys)
         raised = _alarms(source)
         for placed in source.runs:
-            data = _read(placed, histories.of(placed.run.id), chosen, budget)
+            data = _read(placed, histories.of(placed.run.id), chosen, budget, logged=logged)
             data = replace(data, alarms=tuple(raised.get(placed.run.id, ())))
             runs.append(_of_sweep(data, source.name) if several else data)
     axes: dict[str, list[Any]] = {"sweep": list(names)} if several else {}
@@ -243,7 +245,9 @@ def _of_sweep(run: RunData, sweep: str) -> RunData:
     )
 
 
-def _read(placed: Placed, history: History, metric: Metric | None, budget: int) -> RunData:
+def _read(
+    placed: Placed, history: History, metric: Metric | None, budget: int, *, logged: bool
+) -> RunData:
     run = placed.run
     keys = history.keys
     name = metric.name if metric is not None else None
@@ -267,10 +271,10 @@ def _read(placed: Placed, history: History, metric: Metric | None, budget: int) 
         detail=_detail(run.outcome),
         wall_s=times["wall_s"],
         unreadable=history.malformed,
-        cost=_cost(history.steps, tokens, times["wall_s"]),
+        cost=_cost(history, name, tokens, times["wall_s"]),
         curves={key: found for key, found in curves.items() if found},
         clocks=clocks,
-        log=() if succeeded else tuple(run.log_tail(LOG_LINES)),
+        log=tuple(run.log_tail(LOG_LINES)) if not succeeded or logged else (),
         checkpoints=tuple(run.checkpoint_records()) if succeeded else (),
         rollouts=read_rollouts(run, budget) if budget and run.attempts else (),
         sweep=run.sweep,
@@ -319,10 +323,12 @@ def _clocks(history: History, tokens: Mapping[str, Floats]) -> dict[str, Floats]
     return found
 
 
-def _cost(steps: Floats, tokens: Mapping[str, Floats], wall_s: float | None) -> Cost:
-    reached = steps[np.isfinite(steps)]
+def _cost(
+    history: History, metric: str | None, tokens: Mapping[str, Floats], wall_s: float | None
+) -> Cost:
+    steps = steps_done(history, [*token_keys(), *train_candidates(metric)])
     counts = {kind: float(part.sum()) for kind, part in tokens.items()}
-    return Cost(float(reached[-1]) if len(reached) else None, counts, wall_s)
+    return Cost(steps, counts, wall_s)
 
 
 def _detail(outcome: Mapping[str, Any]) -> str | None:

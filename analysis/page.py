@@ -21,7 +21,7 @@ from typing import Any
 
 from analysis import words
 from analysis.cells import Ranking
-from analysis.commands import reproducing
+from analysis.commands import listing, reading_logs, reproducing
 from analysis.figures import MUTED, PALETTE, tones
 from analysis.findings import method, short_name
 from analysis.frames import SweepData
@@ -32,6 +32,7 @@ from analysis.tables import (
     CELLS,
     RUNS,
     cell_table,
+    common,
     details,
     first_cells,
     heat,
@@ -103,6 +104,7 @@ def render(study: Study, panels: Sequence[Panel]) -> str:
         cells_shown=CELLS,
         runs_shown=RUNS,
         rows=run_rows(study),
+        common=common(study),
         paired=paired_rows(study),
         heats=[(pair, heat(pair, _sign(data))) for pair in study.pairs],
         rates=rate_rows(study.stability.rates),
@@ -115,6 +117,8 @@ def render(study: Study, panels: Sequence[Panel]) -> str:
         retried=[run for run in data.runs if run.attempts > 1],
         short_name=short_name,
         words=words,
+        logs=reading_logs(data),
+        list_failed=listing(data, "failed") if data.root else None,
     )
 
 

@@ -1,13 +1,14 @@
 """Rows of the report's tables: texts, and what to sort by. Pure."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis import words
 from analysis.axes import Grid2
 from analysis.behaviour import examples
 from analysis.cells import Cell, Ranking
+from analysis.commands import run_to_log
 from analysis.costs import dollars
 from analysis.figures import PALETTE, tones
 from analysis.findings import short_name
@@ -22,6 +23,7 @@ __all__ = [
     "CELLS",
     "RUNS",
     "cell_table",
+    "common",
     "details",
     "first_cells",
     "heat",
@@ -53,6 +55,7 @@ def cell_table(ranking: Ranking) -> dict[str, Any]:
             "tone": colours[cell.name] if colours[cell.name] >= 0 else len(PALETTE),
             "name": short_name(cell),
             "settings": [_setting(cell, key) for key in ranking.keys],
+            "pairs": _pairs(cell.name, cell.settings),
             "mean": words.fixed(cell.summary.mean, places),
             "interval": _span(cell.summary.low, cell.summary.high, places),
             "range": _span(cell.summary.minimum, cell.summary.maximum, places),
@@ -95,7 +98,7 @@ def _setting(cell: Cell, key: str) -> tuple[str, str]:
     """A value and what to sort by."""
     if key not in cell.settings:
         return words.NONE, ""
-    return words.setting(cell.settings[key]), _sortable(cell.settings[key])
+    return words.brief(cell.settings[key]), _sortable(cell.settings[key])
 
 
 def _sortable(value: Any) -> str:
@@ -167,14 +170,36 @@ class _Scale:
         return found
 
 
+def _pairs(name: str, settings: Mapping[str, Any]) -> str:
+    """What a filter may ask for as `key=value`, a line each: settings by their keys, and by the
+    short forms that names have."""
+    short = [part for part in name.split(",") if "=" in part]
+    return "\n".join([*short, *(f"{key}={words.setting(own)}" for key, own in settings.items())])
+
+
+def common(study: Study) -> str:
+    """The same of what all runs have in common."""
+    configs = [dict(dotted(run.config)) for run in study.data.runs[:RUNS]]
+    first = configs[0] if configs else {}
+    alike = {
+        key: value
+        for key, value in first.items()
+        if key not in study.ranking.keys and all(own.get(key, own) == value for own in configs)
+    }
+    return _pairs("", alike)
+
+
 def run_rows(study: Study) -> list[dict[str, Any]]:
     """A row a run, in the order of the ranking."""
     positions = {cell.name: i for i, cell in enumerate(study.ranking.cells)}
     colours = tones(study.ranking)
+    cells = {cell.name: cell for cell in study.ranking.cells}
     runs = [run for cell in study.ranking.cells for run in cell.runs][:RUNS]
     return [
         {
             "run": run,
+            "settings": [_setting(cells[run.cell], key) for key in study.ranking.keys],
+            "pairs": _pairs(run.name, {**cells[run.cell].settings, "seed": run.seed}),
             "rank": positions[run.cell] + 1,
             "tone": colours[run.cell] if colours[run.cell] >= 0 else len(PALETTE),
             "state": "diverged" if run.diverged else run.state,
@@ -203,6 +228,7 @@ def details(study: Study) -> dict[str, dict[str, Any]]:
             "facts": _facts(run),
             "config": [[key, words.setting(value)[:_TEXT]] for key, value in dotted(run.config)],
             "log": list(run.log),
+            "quoted": run_to_log(study.data, run),
             "rollouts": [
                 {
                     "title": f"{one.why}: reward {words.number(one.rollout.reward, 3)}, "
@@ -216,6 +242,9 @@ def details(study: Study) -> dict[str, dict[str, Any]]:
             ],
         }
     return found
+
+
+_CHECKPOINTS = {"sampler_path": "to sample from", "state_path": "to train on from", "path": ""}
 
 
 def _facts(run: RunData) -> list[list[str]]:
@@ -234,9 +263,12 @@ def _facts(run: RunData) -> list[list[str]]:
         ["alarms", "; ".join(alarm.message or alarm.rule for alarm in run.alarms)],
     ]
     paths = [
-        str(r[k]) for r in run.checkpoints[-1:] for k in ("sampler_path", "state_path") if r.get(k)
+        [f"checkpoint {what}".strip(), str(record[key])]
+        for record in run.checkpoints[-1:]
+        for key, what in _CHECKPOINTS.items()
+        if record.get(key)
     ]
-    return [pair for pair in [*found, *(["checkpoint", path] for path in paths)] if pair[1]]
+    return [pair for pair in [*found, *paths] if pair[1]]
 
 
 def heat(pair: Grid2, sign: float) -> list[dict[str, Any]]:
@@ -244,6 +276,9 @@ def heat(pair: Grid2, sign: float) -> list[dict[str, Any]]:
     hole."""
     means = [mean for row in pair.means for mean in row if mean is not None]
     places = words.decimals(*means)
+    least = min((abs(mean) for mean in means if mean), default=1.0)
+    if places is not None and 1e-3 <= least < 1:  # two digits of the smallest too
+        places = max(places, 1 - math.floor(math.log10(least)))
     ranked = sorted({sign * mean for mean in means}, reverse=True)
     last = max(len(ranked) - 1, 1)
     shade = {value: position / last for position, value in enumerate(ranked)}

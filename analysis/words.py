@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 __all__ = [
+    "BRIEF",
     "MINUS",
     "NONE",
     "amount",
+    "brief",
     "counted",
     "decimals",
     "difference",
@@ -62,10 +64,12 @@ def decimals(*values: float | None) -> int | None:
 
 
 def fixed(value: float | None, places: int | None) -> str:
-    """A value with so many decimals, or as `number` writes it when `places` is None."""
+    """A value with so many decimals, or as `number` writes it when `places` is None. What is not
+    zero is never written as one."""
     if places is None or value is None or not math.isfinite(value):
         return number(value)
-    return _minus(f"{value:.{places}f}")
+    text = f"{value:.{places}f}"
+    return number(value, 2) if value and not float(text) else _minus(text)
 
 
 def together(*values: float | None) -> list[str]:
@@ -117,6 +121,18 @@ def setting(value: Any) -> str:
             return f"{mantissa.rstrip('0').rstrip('.')}e{int(power)}"
         return text
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+BRIEF = 8
+"""Signs of a number that nobody minds reading."""
+
+
+def brief(value: Any) -> str:
+    """The same for people: of a number that was drawn, say, four digits."""
+    text = setting(value)
+    if not isinstance(value, float) or not math.isfinite(value) or len(text) <= BRIEF:
+        return text
+    return setting(float(f"{value:.4g}"))
 
 
 def duration(seconds: float | None) -> str:

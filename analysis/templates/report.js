@@ -28,15 +28,33 @@ for (const table of all("table.sortable")) {
   });
 }
 
+const pairs = (text) => new Map((text ?? "").toLowerCase().split("\n").map((line) => {
+  const at = line.indexOf("=");
+  return [line.slice(0, at), line.slice(at + 1)];
+}));
+// A setting is asked for by its key, whole or the last part of it, and found however its value is written.
+const asked = (word, known) => {
+  const at = word.indexOf("=");
+  if (at < 1 || at === word.length - 1) return null;
+  const [key, value] = [word.slice(0, at), word.slice(at + 1)];
+  for (const own of known) {
+    const found = own.get(key) ?? [...own].find(([name]) => name.endsWith(`.${key}`))?.[1];
+    if (found !== undefined) return found === value || Number(found) === Number(value);
+  }
+  return null;
+};
 for (const input of all("input[data-filter]")) {
-  const rows = [...document.getElementById(input.dataset.filter).tBodies[0].rows];
+  const table = document.getElementById(input.dataset.filter);
+  const rows = [...table.tBodies[0].rows];
+  const common = pairs(table.dataset.common);
   const said = input.closest(".filter").querySelector(".small");
   input.addEventListener("input", () => {
     const wanted = input.value.toLowerCase().split(/\s+/).filter(Boolean);
     let shown = 0;
     for (const row of rows) {
       const text = row.textContent.toLowerCase();
-      row.hidden = !wanted.every((word) => text.includes(word));
+      const known = [pairs(row.dataset.pairs), common];
+      row.hidden = !wanted.every((word) => asked(word, known) ?? text.includes(word));
       shown += !row.hidden;
     }
     said.textContent = wanted.length ? `${shown} of ${rows.length}` : "";
@@ -71,7 +89,7 @@ const element = (name, text, attributes = {}) => {
 
 const dialog = document.getElementById("run");
 const show = (run) => {
-  const pairs = (id, entries) => document.getElementById(id).replaceChildren(
+  const put = (id, entries) => document.getElementById(id).replaceChildren(
     ...entries.map(([name, value]) => {
       const row = element("div", "");
       row.append(element("dt", name), element("dd", value));
@@ -79,13 +97,21 @@ const show = (run) => {
     }),
   );
   document.getElementById("run-name").textContent = run.name;
-  pairs("run-facts", run.facts);
+  put("run-facts", run.facts);
   const link = document.getElementById("run-link");
   link.hidden = !run.link;
   if (run.link) link.href = run.link;
-  pairs("run-config", run.config);
-  document.getElementById("run-log").replaceChildren(...(run.log.length
-    ? [element("h3", "The end of its log"), element("pre", run.log.join("\n"), { tabindex: "0" })] : []));
+  put("run-config", run.config);
+  const log = document.getElementById("run-log");
+  const { before, after } = log.dataset;
+  const whole = before && run.quoted ? element("p", "All of it: ", { class: "small" }) : null;
+  whole?.append(element("code", `${before} ${run.quoted} ${after}`));
+  log.replaceChildren(
+    element("h3", "The end of its log"),
+    run.log.length ? element("pre", run.log.join("\n"), { tabindex: "0" })
+      : element("p", whole ? "It is not in this page." : "There is none.", { class: "small" }),
+    ...(whole ? [whole] : []),
+  );
   const written = run.rollouts.flatMap((one) => [
     element("p", one.title, { class: "small" }),
     ...(one.prompt ? [element("pre", one.prompt, { class: "prompt", tabindex: "0" })] : []),

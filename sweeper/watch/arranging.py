@@ -142,7 +142,7 @@ def matching(runs: Sequence[RunView], wanted: str) -> tuple[list[RunView], str]:
 def _record(run: RunView) -> dict[str, Any]:
     known = {"id": run.id, "name": run.name, "cell": run.cell, "seed": run.seed}
     now = {"state": run.shown_state, "attempts": run.attempt, "reason": run.reason or None}
-    reached = {"value": run.value, "rank": run.rank, "step": run.step, "alarms": len(run.alarms)}
+    reached = {"value": run.value, "place": run.rank, "step": run.step, "alarms": len(run.alarms)}
     return {**known, **now, **reached, "config": dict(run.config)}
 
 

@@ -171,7 +171,7 @@ def table(view: SweepView, width: int, need: int) -> Table:
         found += [
             Column(_last(view.metric, 9), 9, True, _value, _mean),
             Column("curve", 24 if width >= 160 else 8, False, _curve, _nothing),
-            Column("rank", 4, True, _rank, _group_rank),
+            Column("place", 5, True, _rank, _group_rank),
         ]
     found.append(Column("beat", 4, True, _beat, _nothing))
     if width >= 130:
@@ -189,7 +189,7 @@ def table(view: SweepView, width: int, need: int) -> Table:
 
 
 _SPARED = ("done", "try", "curve")
-_LAST_SPARED = ("beat", "left", "rank", "step", "state")
+_LAST_SPARED = ("beat", "left", "place", "step", "state")
 _LEAST_NAME = 24
 
 

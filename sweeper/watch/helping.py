@@ -22,4 +22,4 @@ A run's page
 
   waiting: the service holds the run back (its rate, its capacity): no failure
   stalled: no step for too long    silent: no heartbeat (beat) for launch.lease
-  !: alarms; the line above the keys tells them          rank: by the metric"""
+  !: alarms; the line above the keys tells them         place: by the metric"""

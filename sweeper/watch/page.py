@@ -115,7 +115,7 @@ def _head(view: SweepView, run: RunView, data: PageData, width: int, glyphs: Gly
         told.append(f"heartbeat {age(run.beat)} ago")
     if run.value is not None and view.metric is not None:
         ranked = sum(other.rank is not None for other in view.runs)
-        place = "" if run.rank is None else f" (rank {run.rank} of {ranked})"
+        place = "" if run.rank is None else f" (place {run.rank} of {ranked})"
         told.append(f"{harmless(view.metric)} {value(run.value)}{place}")
     if run.remark:
         told.append(harmless(run.remark))

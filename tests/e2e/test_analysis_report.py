@@ -77,7 +77,7 @@ def test_two_equal_winners_and_a_worse_one(tmp_path: Path, written: ModuleType):
     assert "edge" not in kinds(report)
     standing = re.findall(r'<td class="standing">([^<]*)', page(report))
     assert standing == ["best", "not told apart", "worse", "worse"]
-    assert len(re.findall(r'<tr class="t\d apart">', page(report))) == 2
+    assert len(re.findall(r'<tr class="t\d apart"', page(report))) == 2
 
 
 def test_a_winner_at_the_edge_says_where_to_go_on(tmp_path: Path, written: ModuleType):
@@ -286,13 +286,85 @@ def test_enormous_numbers_are_numbers(tmp_path: Path, written: ModuleType):
     assert not re.search(r'="-?(nan|inf)"', page(report))
 
 
+def test_a_run_has_its_log_and_tells_its_checkpoints_apart(tmp_path: Path, written: ModuleType):
+    sweep = written.Written(tmp_path, axes={"lr": [1, 2]})
+    paths = {"sampler_path": "tinker://sample", "state_path": "tinker://train"}
+    record = {"name": "final", "batch": 1, "final": True, **paths}
+    rows = [{"step": 1, "test/nll": 1.0}]
+    sweep.run({"lr": 1}, 0, rows, log="began\nended\n", checkpoints=[record])
+    sweep.run({"lr": 2}, 0, rows, state="planned")
+    sweep.save()
+    report = analyze(str(tmp_path), "demo")
+    shown = {one["name"]: one for one in json.loads(unpacked(report, "data"))["runs"].values()}
+    done, planned = shown["lr=1,seed=0"], shown["lr=2,seed=0"]
+    assert done["log"] == ["began", "ended"] and planned["log"] == []
+    assert (done["quoted"], planned["quoted"]) == ("demo/lr=1,seed=0", None)
+    wanted = r'id="run-log" data-before="\S*sweeper logs" data-after="--root (.*?)"'
+    logs = re.search(wanted, page(report))
+    assert logs is not None and logs[1] == str(tmp_path)
+    facts = dict(done["facts"])
+    assert facts["checkpoint to sample from"] == "tinker://sample"
+    assert facts["checkpoint to train on from"] == "tinker://train"
+    head = page(report).split('id="runs-table"')[1].split("</thead>")[0]
+    assert ">lr</button>" in head
+
+
+def test_long_numbers_are_cut_for_people_and_small_ones_are_not_zero(
+    tmp_path: Path, written: ModuleType
+):
+    rates = (8.977406710561e-4, 3.1415926535897931, 3.2)
+    cells = [
+        ({"rate": rate, "k": k}, [mean * 0.9, mean, mean * 1.1])
+        for rate, mean in zip(rates, (0.0023, 0.9, 1.2), strict=True)
+        for k in (1, 2)
+    ]
+    written.measured(tmp_path, cells, axes=("rate", "k"))
+    report = analyze(str(tmp_path), "demo")
+    assert report.verdict.startswith("demo: rate 8.977e-4, k 1")
+    assert report.document["cells"][0]["settings"]["rate"] == rates[0]
+    heat = page(report).split('class="heat"')[1].split("</table>")[0]
+    assert "0.0023" in heat and ">0.00<" not in heat and "8.977e-4" in heat
+
+
+def test_no_interval_leaves_what_the_metric_can_be(tmp_path: Path, written: ModuleType):
+    metric = {"name": "reward", "goal": "maximize", "at": "last"}
+    sweep = written.Written(tmp_path, axes={"lr": [1, 2]}, metric=metric)
+    for lr, ends in ((1, (0.0, 1.0, 0.1)), (2, (0.9, 1.0, 0.2))):
+        for seed, end in enumerate(ends):
+            sweep.run({"lr": lr}, seed, [{"step": 0, "reward": 0.0}, {"step": 1, "reward": end}])
+    sweep.save()
+    report = analyze(str(tmp_path), "demo")
+    assert [(cell["low"], cell["high"]) for cell in report.document["cells"]] == [(0, 1), (0, 1)]
+    levels = report.document["axes"][0]["levels"]
+    assert all(0 <= level["low"] <= level["high"] <= 1 for level in levels)
+    assert "left what reward can be" in page(report)
+
+
+@pytest.mark.parametrize(
+    ("steps", "evaluated", "told"),
+    [(range(60), 60, 60), (range(1, 61), 0, 60), (range(0, 60, 10), 60, 60), ((), 80, 80)],
+)
+def test_steps_are_counted_as_done(
+    tmp_path: Path, written: ModuleType, steps: Any, evaluated: int, told: int
+):
+    rows = [{"step": step, "train/nll": 1.0} for step in steps]
+    rows = [*rows, {"step": evaluated, "test/nll": 1.0}, {"step": evaluated + 20, "test/nll": 1.0}]
+    rows = rows if steps else [{"step": s, "test/nll": 1.0} for s in (0, 40, 80)]
+    sweep = written.Written(tmp_path)
+    sweep.run({}, 0, sorted(rows, key=lambda row: row["step"]))
+    sweep.save()
+    report = analyze(str(tmp_path), "demo")
+    assert [run["steps"] for run in report.document["runs"]] == [told]
+
+
 def test_null_is_shown_and_a_missing_setting_is_a_dash(tmp_path: Path, written: ModuleType):
     cells = [({"cap": None}, [0.1]), ({"cap": 5, "warmup": 1}, [0.9])]
     written.measured(tmp_path, cells, axes=["cap"])
     text = page(analyze(str(tmp_path), "demo"))
     assert re.search(r'class="axis">cap</span> <span class="value">null<', text)
     assert re.findall(r'<td data-sort="[^"]*" class="set">([^<]*)<', text) == [
-        *("null", "\u2013", "5", "1"),
+        *("null", "\u2013", "5", "1"),  # of the cells,
+        *("null", "\u2013", "5", "1"),  # and of the runs
     ]
 
 

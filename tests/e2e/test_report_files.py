@@ -146,7 +146,7 @@ def test_the_verbs(tmp_path: Path, written: ModuleType):
         written.grid_of_means(tmp_path / "sweeps", means, name=name)
     root, out = ("--root", tmp_path / "sweeps"), ("--out", tmp_path / "out", "--no-pictures")
     said = sweeper("analyze", *root, "one", *out)
-    assert "clear winner" in said and "a run takes 80 steps" in said
+    assert "clear winner" in said and "a run takes 81 steps" in said  # 0 to 80
     both = json.loads(sweeper("analyze", *root, "one", "two", *out, "--json"))
     assert both["sweep"] == "one + two" and len(both["cells"]) == 6
     folder = sweeper("analyze", tmp_path / "sweeps" / "two", *out)

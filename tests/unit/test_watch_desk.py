@@ -149,7 +149,7 @@ def test_the_cursor_stays_on_its_run() -> None:
         ("oom", ["lr=3e-3,seed=1"]),
         ("WAITING rate", ["lr=9e-3,seed=0"]),
         ("lr=1e-3 seed=0", ["lr=1e-3,seed=0"]),
-        ("learning_rate < 3e-3 and rank = 2", ["lr=1e-3,seed=1"]),
+        ("learning_rate < 3e-3 and place = 2", ["lr=1e-3,seed=1"]),
         ("nothing at all", []),
     ],
 )
@@ -298,7 +298,7 @@ def test_all_of_the_help_can_be_read_on_a_small_screen() -> None:
         press(desk, "pagedown")
         seen += "\n".join(shown(desk)[:13])
     assert all(word in " ".join(seen.split()) for word in " ".join(HELP.split()).split())
-    assert "rank: by the metric" in "\n".join(shown(desk))
+    assert "place: by the metric" in "\n".join(shown(desk))
     press(desk, "x")
     assert shown(desk)[0].startswith("demo")
 
