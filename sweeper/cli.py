@@ -5,7 +5,8 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from sweeper.errors import SweeperError
+from sweeper.errors import EnvironmentFailure, SweeperError
+from sweeper.limits import lacking
 from sweeper.reading import flags
 
 __all__ = ["main", "parser"]
@@ -37,6 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("SWEEPER_DEBUG"):
             raise
+        if (lack := lacking(error)) is not None:
+            print(f"sweeper: {lack}", file=sys.stderr)
+            return EnvironmentFailure.exit_code
         kind = type(error).__name__
         print(
             f"sweeper: a bug of ours: {kind}: {error} (SWEEPER_DEBUG=1 shows where)",

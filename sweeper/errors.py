@@ -8,6 +8,7 @@
          ├─ StoreError                the store refuses or cannot be reached
          │   └─ AlreadyExists         an exclusive create lost the race
          ├─ Unreachable               a backend does not answer: says nothing about its jobs
+         │   └─ NoRoom                it can start no more jobs now: those at work go on
          ├─ EngineError               the local engine does not start or does not answer
          └─ AnotherLauncher           a sweep has its launcher already
 
@@ -23,6 +24,7 @@ __all__ = [
     "EngineError",
     "EnvironmentFailure",
     "GridError",
+    "NoRoom",
     "NotFound",
     "StoreError",
     "SweeperError",
@@ -73,6 +75,10 @@ class AlreadyExists(StoreError):
 
 class Unreachable(EnvironmentFailure):
     """A backend did not answer. It never means that a job is gone."""
+
+
+class NoRoom(Unreachable):
+    """A backend can start no more jobs now, because its machine is full."""
 
 
 class EngineError(EnvironmentFailure):

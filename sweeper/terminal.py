@@ -110,9 +110,10 @@ def harmless(text: str) -> str:
     return _CONTROL.sub(lambda found: repr(found.group())[1:-1], text)
 
 
-def shortened(text: str, most: int) -> str:
-    """The beginning of a text that is longer than `most` characters."""
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+def shortened(text: str, most: int = 60) -> str:
+    """A text on one line, of at most so many characters: a command may be long and have several."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else line[: most - 3] + "..."
 
 
 def duration(seconds: float | None) -> str:

@@ -11,7 +11,8 @@ import psutil
 
 from sweeper.backends.base import JobSpec, JobState, JobStatus
 from sweeper.backends.workers import Workers
-from sweeper.errors import Unreachable
+from sweeper.errors import NoRoom, Unreachable
+from sweeper.limits import lacking
 
 __all__ = ["LocalBackend", "open_backend"]
 
@@ -48,6 +49,8 @@ class LocalBackend:
                     start_new_session=True,
                 )
             except OSError as error:
+                if (lack := lacking(error)) is not None:
+                    raise NoRoom(f"{lack}: the next job is started when there is room") from error
                 raise Unreachable(f"cannot start {job.argv[0]}: {error.strerror}") from error
 
     def find(self, tokens: Sequence[str]) -> dict[str, str]:

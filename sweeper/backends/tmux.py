@@ -25,6 +25,7 @@ from sweeper.backends.tmux_server import (
 )
 from sweeper.backends.workers import Workers
 from sweeper.command import self_command
+from sweeper.states import State
 
 __all__ = ["TmuxBackend", "TmuxServer", "ensure_view", "open_backend", "socket_name"]
 
@@ -36,6 +37,11 @@ _LEAST_WIDTH, _LEAST_HEIGHT = 26, 5
 """What a pane needs, its border included, to be worth a look: in a window of 40 x 12 there are two
 of them, and the others in the next."""
 
+MOST_ENDED = 50
+"""Panes of jobs that are over that stay; what the others printed is in the runs' logs."""
+
+_OVER = re.compile("succeeded$|failed|cancelled$|preempted|lost|next attempt")
+"""What is shown beside a pane whose job's end is on record."""
 _TOKEN = re.compile(r"(?:^|\s)([0-9a-f]+-a[0-9]+)$")
 
 
@@ -115,6 +121,7 @@ class TmuxBackend:
         for job, pane in self._panes(list(words)).items():
             word = argument(as_shown(words[job]))
             lines.append(f"set-option -p -t {pane.id} @sweeper_state {word}")
+        lines += _closing(self._server.panes(session), MOST_ENDED)
         with suppress(Refusal):  # somebody has closed a pane meanwhile; the others are set
             self._server.source(lines)
 
@@ -131,6 +138,15 @@ class TmuxBackend:
                 if before is None or before.dead:  # of an earlier sweep at the same place, say
                     found[match.group(1)] = pane
         return found
+
+
+def _closing(panes: Sequence[Pane], most: int) -> list[str]:
+    """The tmux commands that close panes of jobs whose end is on record, beyond `most`: first the
+    oldest of those that succeeded. Not in the window that somebody may be looking at."""
+    over = [pane for pane in panes if pane.dead and _OVER.match(pane.word)]
+    over.sort(key=lambda pane: (pane.word != State.SUCCEEDED.value, int(pane.id[1:])))
+    surplus = over[: max(0, len(over) - most)]
+    return [f"kill-pane -t {pane.id}" for pane in surplus if not pane.current]
 
 
 def _status(alive: bool, pane: Pane | None) -> JobStatus:

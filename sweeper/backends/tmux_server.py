@@ -19,7 +19,8 @@ import libtmux
 from libtmux.exc import LibTmuxException, TmuxCommandNotFound
 
 from sweeper.engine.home import home
-from sweeper.errors import EnvironmentFailure, Unreachable
+from sweeper.errors import EnvironmentFailure, NoRoom, Unreachable
+from sweeper.limits import lacking
 
 __all__ = ["Pane", "Refusal", "TmuxServer", "argument", "as_shown", "socket_name"]
 
@@ -31,6 +32,7 @@ _INHERITED = {
     *("SWEEPER_HOME", "SWEEPER_TMUX_SOCKET"),
 }
 _NO_SOCKET = "(No such file or directory)"  # error connecting to a socket that is not there
+_NO_FORK = "fork failed"
 _NOTHING_THERE = ("no server running", "can't find session", _NO_SOCKET, "(Connection refused)")
 _REVIVAL_SECONDS = 30.0
 _SOCKET_SECONDS = 3.0
@@ -44,8 +46,8 @@ def socket_name() -> str:
 class Pane(NamedTuple):
     """A pane of a session: tmux's ids of it and its window, whether its program has ended, the pid
     it had, the group of jobs that its window shows (or empty), the mark of a window of sweeper's
-    own (or empty), how wide and high that window is, and the end of the command that it was opened
-    with."""
+    own (or empty), how wide and high that window is, whether it is the one that the session shows,
+    the word shown beside it (or empty), and the end of the command that it was opened with."""
 
     id: str
     window: str
@@ -55,6 +57,8 @@ class Pane(NamedTuple):
     own: str
     width: int
     height: int
+    current: bool
+    word: str
     command: str
 
 
@@ -62,6 +66,7 @@ _PANE = "\t".join(
     (
         *("#{pane_id}", "#{window_id}", "#{pane_dead}", "#{pane_pid}"),
         *("#{@sweeper_group}", "#{@sweeper_token}", "#{window_width}", "#{window_height}"),
+        *("#{window_active}", "#{@sweeper_state}"),
         "#{=-32:pane_start_command}",
     )
 )
@@ -91,12 +96,14 @@ class TmuxServer:
                 "there is no tmux on this machine: install it (Debian: `apt-get install tmux`, "
                 "macOS: `brew install tmux`) or use `--backend local`"
             ) from error
-        except (LibTmuxException, OSError) as error:  # no process to be had, say
-            raise Unreachable(f"tmux: {error}") from error
+        except (LibTmuxException, OSError) as error:
+            raise _unreachable(error) from error
         if result.returncode:
             message = " ".join(result.stderr) or f"exit code {result.returncode}"
             if _NO_SOCKET in message and self._revive(message):
                 return self._run(*arguments)
+            if _NO_FORK in message:
+                raise NoRoom(f"tmux: {message}: the next job is started when there is room")
             raise Refusal(message)
         self._looked = -_REVIVAL_SECONDS  # it answers: when it does not next time, look at once
         return result.stdout
@@ -191,9 +198,12 @@ class TmuxServer:
         # The server keeps the environment of the client that starts it and shows it to anyone who
         # asks: it gets none of ours but what programs need to run at all. Runs get theirs by file.
         environment = {k: v for k, v in os.environ.items() if k in _INHERITED}
-        result = subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=False
-        )
+        try:
+            result = subprocess.run(
+                command, env=environment, capture_output=True, text=True, check=False
+            )
+        except OSError as error:
+            raise _unreachable(error) from error
         if result.returncode:
             raise Refusal(result.stderr.strip())
         made = result.stdout.strip()
@@ -207,12 +217,13 @@ class TmuxServer:
         """Every pane of a session, by window and place in it."""
         found: list[Pane] = []
         for line in self._listing("list-panes", "-s", "-t", session, "-F", _PANE):
-            fields = line.split("\t", 8)
-            if len(fields) == 9:
-                pane, window, dead, pid, group, own, width, height, command = fields
+            fields = line.split("\t", 10)
+            if len(fields) == 11:
+                pane, window, dead, pid, group, own, width, height, current, word, command = fields
                 size = int(width or 0), int(height or 0)
+                said = current == "1", word, command
                 found.append(
-                    Pane(pane, window, dead == "1", int(pid or 0), group, own, *size, command)
+                    Pane(pane, window, dead == "1", int(pid or 0), group, own, *size, *said)
                 )
         return found
 
@@ -225,7 +236,7 @@ class TmuxServer:
                 file.flush()
                 self._run("source-file", file.name)
         except OSError as error:  # the disk with the temporary files is full
-            raise Unreachable(f"tmux: {error}") from error
+            raise _unreachable(error) from error
 
     def capture(self, pane: str) -> list[str]:
         """What a pane shows, and its history, as plain lines."""
@@ -240,6 +251,12 @@ class TmuxServer:
             if any(part in message for part in _NOTHING_THERE):
                 return []
             raise
+
+
+def _unreachable(error: Exception) -> Unreachable:
+    """tmux could not be asked."""
+    lack = lacking(error)
+    return Unreachable(f"tmux: {error}") if lack is None else NoRoom(f"tmux: {lack}")
 
 
 def _mark(folder: str) -> str:

@@ -13,7 +13,8 @@ from contextlib import suppress
 
 import psutil
 
-from sweeper.errors import Unreachable
+from sweeper.errors import NoRoom, Unreachable
+from sweeper.limits import lacking
 from sweeper.store import presence
 from sweeper.store.layout import Layout
 
@@ -66,6 +67,8 @@ class Workers:
                     ):
                         found[process.pid] = words[-1], process
         except OSError as error:
+            if (lack := lacking(error)) is not None:
+                raise NoRoom(f"cannot read the process table: {lack}") from error
             raise Unreachable(f"cannot read the process table: {error.strerror}") from error
         workers: dict[str, psutil.Process] = {}
         for token, process in found.values():

@@ -1,6 +1,7 @@
 """Stopping a sweep whose runs all fail for one cause, before it has cost much. Pure."""
 
 import re
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 __all__ = ["FIRST", "Breaker", "Failure", "failure_of", "normalised"]
@@ -33,6 +34,22 @@ class Breaker:
 
     def __init__(self) -> None:
         self._ends: dict[str, Failure | None] = {}
+        self._firsts: dict[str, Failure | None] = {}
+
+    def see_first(self, run: str, failure: Failure | None) -> None:
+        """An attempt of a run has ended, of which there may be others; None: not by failing, which
+        outweighs what was before."""
+        if failure is None:
+            self._firsts[run] = None
+        elif len(self._firsts) < FIRST:
+            self._firsts.setdefault(run, failure)
+
+    def suspects(self) -> Collection[str]:
+        """The runs whose attempts, the first to end, all failed alike: as many as it takes to stop
+        a sweep, once they have no other left. None otherwise."""
+        if len(self._firsts) < FIRST or _cause(self._firsts.values()) is None:
+            return ()
+        return self._firsts.keys()
 
     def see(self, run: str, failure: Failure | None) -> None:
         """A run has ended, in this launch; None: otherwise than by failing."""
@@ -41,17 +58,22 @@ class Breaker:
 
     def tripped(self, runs: int) -> Failure | None:
         """What they all failed by; None unless as many as it takes have. There are `runs` runs."""
-        ends = list(self._ends.values())
-        if not ends or len(ends) < min(FIRST, runs):
-            return None
-        first = ends[0]
-        if first is None or not all(end is not None and end.alike(first) for end in ends):
-            return None
-        return ends[-1]
+        return None if len(self._ends) < min(FIRST, runs) else _cause(self._ends.values())
 
     def reset(self) -> None:
         """Begin again: a user has asked for another try."""
         self._ends.clear()
+        self._firsts.clear()
+
+
+def _cause(ends: Iterable[Failure | None]) -> Failure | None:
+    """What all of them failed by, as the last one says it; None where they are not alike."""
+    last: Failure | None = None
+    for end in ends:
+        if end is None or (last is not None and not end.alike(last)):
+            return None
+        last = end
+    return last
 
 
 def normalised(line: str) -> str:

@@ -5,6 +5,7 @@ from sweeper.launcher.breaker import Breaker, Failure
 from sweeper.launcher.ends import Ends
 from sweeper.launcher.pacing import EXCUSED, SERVICE_TRIES
 from sweeper.states import OPEN, Event, RunState, State
+from sweeper.worker.outcome import LIMIT
 
 __all__ = ["Judge"]
 
@@ -35,9 +36,10 @@ class Judge:
         if self.smoke and runs:
             self.first = runs[0]
 
-    def look(self) -> bool:
-        """Learn from what has ended since the last time; whether the quota has stopped a run."""
-        refused = False
+    def look(self) -> str | None:
+        """Learn from what has ended since the last time; what has stopped a run meanwhile that was
+        not its own doing (see `pacing.LOWERED`)."""
+        refused: str | None = None
         for run, view in self._board.views.items():
             state = view.state
             if not state.attempt or state.unacknowledged or state.state in OPEN:
@@ -47,10 +49,14 @@ class Judge:
                 self._ends.hurry(run)
             end = self._ends.end(run)
             if fresh and end is not None and end.reason in EXCUSED:
-                refused |= self._begun and end.reason == "quota"
+                if self._begun and end.reason == "quota":
+                    refused = "service"
                 self._excuse(run, state.attempt, EXCUSED[end.reason])
+            if fresh and end is not None and end.reason == LIMIT and self._begun:
+                refused = refused or "machine"
             if fresh and self._begun:
                 self._open[run] = state
+                self._try(run, state.state)
             if self._open.get(run) == state and not self._board.views[run].wants:
                 del self._open[run]
                 self._learn(run, state.state)
@@ -67,6 +73,22 @@ class Judge:
             body = {"by": f"the launcher, because {why}"}
             self._board.add(run, attempt, Event.RETRY, body)
             self._known.add((run, attempt))
+
+    @property
+    def doubted(self) -> bool:
+        """Whether the first attempts all failed alike, and the runs have others left, which will
+        tell: until then no run is started that was not."""
+        suspects = self._breaker.suspects() if self.held is None else ()
+        unknown = self._board.unacknowledged()
+        views = {run: self._board.views[run] for run in suspects}
+        return any(v.wants or v.state.state in OPEN or r in unknown for r, v in views.items())
+
+    def _try(self, run: str, state: State) -> None:
+        """An attempt of a run has ended, in this launch."""
+        if state is State.SUCCEEDED:
+            self._breaker.see_first(run, None)
+        elif state is State.FAILED and self._ends.failure(run).reason not in EXCUSED:
+            self._breaker.see_first(run, self._ends.failure(run))
 
     def _learn(self, run: str, state: State) -> None:
         """A run has ended for good, in this launch."""

@@ -16,8 +16,9 @@ event ends it or the backend says that it has no such job.
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from sweeper.backends import options_of, terms_of
@@ -25,6 +26,7 @@ from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
 from sweeper.errors import (
     AnotherLauncher,
     EnvironmentFailure,
+    NoRoom,
     NotFound,
     StoreError,
     Unreachable,
@@ -38,6 +40,7 @@ from sweeper.launcher.judge import Judge
 from sweeper.launcher.pacing import Pace
 from sweeper.launcher.placing import asked_by, described, worker_argv
 from sweeper.launcher.showing import Showing
+from sweeper.limits import lacking
 from sweeper.recipe.reference import render_window
 from sweeper.states import OPEN, Event, State
 from sweeper.store.documents import SCHEMA, encode, read_json, timestamp
@@ -63,8 +66,9 @@ class Summary(NamedTuple):
 
     `unreachable` says what does not answer; `held` why nothing new is started any more, and
     `held_back` how many runs that leaves to be started by another launch; `limit` how many jobs
-    there may be at once, where that is less than `max_parallel`; `alarms` is what is to be told of
-    alarms, a line each.
+    there may be at once, where that is less than `max_parallel`, and `limit_by` why (see
+    `pacing.LOWERED`); `alarms` is what is to be told of alarms, a line each. `again`: of those to
+    start, by the state that they are in, the runs that were started before.
     """
 
     counts: Counter[State]
@@ -74,6 +78,8 @@ class Summary(NamedTuple):
     limit: int | None = None
     held_back: int = 0
     alarms: tuple[str, ...] = ()
+    limit_by: str = "service"
+    again: Mapping[State, int] = MappingProxyType({})
 
     @property
     def open(self) -> int:
@@ -142,6 +148,7 @@ class Launcher:
         self._alarming = Alarming(store, sweep, self._plan, *who) if starting else None
         self._stopping: set[str] = set()
         self._away = False
+        self._crowded = False
         # Attempts that were opened and are at work nowhere: the backend has been asked.
         self._nowhere: set[str] = set()
         self._observed: dict[str, str] = {}
@@ -159,10 +166,16 @@ class Launcher:
                     self._ending()
                     # That may have taken minutes, in which somebody asked for a retry.
                     summary = self.step()._replace(alarms=told)
-            except StoreError as error:
-                if self._told is None:
-                    raise  # it never worked: say so at once
-                summary = self._told._replace(unreachable=str(error))
+            except (StoreError, OSError, RuntimeError) as error:
+                said = lacking(error) or (str(error) if isinstance(error, StoreError) else None)
+                if self._told is None or said is None:  # it never worked: say so at once
+                    if said is None or isinstance(error, StoreError):
+                        raise
+                    raise EnvironmentFailure(said) from error
+                summary = self._told._replace(unreachable=said)
+                with suppress(StoreError):  # what was observed before holds no more
+                    self._observed = {}
+                    self._publish(said, self._told.limit, self._judge.held)
             except AnotherLauncher:
                 raise  # what readers see is the other's to say
             except EnvironmentFailure as error:
@@ -190,7 +203,17 @@ class Launcher:
         held = self._judge.held
         back = 0 if held is None else self._wanting()
         told = () if self._alarming is None else self._alarming.look()
-        return Summary(Counter(shown), self._left(), unreachable, held, limit, back, told)
+        return Summary(
+            Counter(shown),
+            self._left(),
+            unreachable,
+            held,
+            limit,
+            back,
+            told,
+            self._pace.why,
+            Counter(self._again()),
+        )
 
     def _reach(self) -> list[str]:
         """What needs the backend. Gives what it did not answer to, which says nothing of any job
@@ -204,6 +227,7 @@ class Launcher:
                 ask()
             except Unreachable as error:
                 silent.append(str(error))
+                self._crowded |= isinstance(error, NoRoom)
                 return False
             return True
 
@@ -214,7 +238,9 @@ class Launcher:
         if settled:
             refused = self._judge.look()
             paused = any(text.startswith("paused") for text in self._observed.values())
-            self._pace.see(self._clock(), self._busy(), paused or refused)
+            why = "service" if paused else "machine" if self._crowded else refused
+            self._crowded = False
+            self._pace.see(self._clock(), self._busy(), why)
             # What may be at work counts as such: only the room beside it is given to others.
             answered(self._acknowledge)
             answered(self._start)
@@ -231,6 +257,14 @@ class Launcher:
         """Runs that are not over, nor at work."""
         wanting = sum(view.wants for view in self._board.views.values())
         return wanting + len(self._board.unacknowledged().keys() - self._board.retired)
+
+    def _again(self) -> Iterator[State]:
+        """The states of the runs that were started before and are to be started again."""
+        if self._judge.held is None and self._starting:
+            unknown = self._board.unacknowledged().keys() - self._board.retired
+            for run, view in self._board.views.items():
+                if view.state.attempt and (view.wants or run in unknown):
+                    yield view.state.state
 
     def _free(self) -> int:
         """How many more jobs there may be at work."""
@@ -276,6 +310,8 @@ class Launcher:
         opened = {token(run, n): run for run, n in self._board.open().items()}
         self._beats.look((run, _attempt_of(job)) for job, run in opened.items())
         if not opened:
+            with suppress(Unreachable):  # what has ended since the last round is let go of
+                self._backend.poll([])
             return
         statuses = self._backend.poll(list(opened))
         ended = (JobState.ENDED, JobState.ABSENT)
@@ -335,6 +371,7 @@ class Launcher:
     def _start(self) -> None:
         """Open attempts for runs that want one, as far as there is room."""
         room = self._free()
+        doubted = self._judge.doubted
         chosen: list[str] = []
         for run, view in self._board.views.items():
             if not view.wants:
@@ -354,6 +391,8 @@ class Launcher:
                 )
             elif self._away:
                 self._observed[run] = "waits for the engine"
+            elif attempt == 1 and doubted:
+                self._observed[run] = "waits: the first runs failed alike, and are tried again"
             elif len(chosen) < room and self._judge.first in (None, run):
                 chosen.append(run)
         self._judge.started(chosen)
@@ -436,6 +475,7 @@ class Launcher:
             "unreachable": unreachable,
             "held": held,
             "limit": limit,
+            "limit_by": None if limit is None else self._pace.why,
             "starting": self._starting,
         }
         if found != self._published:

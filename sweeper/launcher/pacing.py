@@ -7,22 +7,24 @@ After an attempt has ended, the next waits
 
 seconds, where k counts the attempts of the run that ended so, and u, in [0, 1), follows from the
 run and the attempt: runs that failed together do not come back together, and a launcher that is
-started again comes to the same number. A first preemption or loss waits for nothing.
+started again comes to the same number. A first preemption or loss waits for nothing, unless it was
+for want of room.
 
 While the service holds runs back (a worker says that its recipe is paused, or a run failed by its
-quota) the launcher lowers its own limit, at most once in a while, to half of what is at work, and
-starts nothing above it; what runs is left alone. When none has been held back for a while, the
-limit grows by one, and so on until it is `max_parallel` again (additive increase, multiplicative
-decrease, as in Chiu and Jain 1989, "Analysis of the increase and decrease algorithms for congestion
-avoidance in computer networks").
+quota), or the machine has no process to give to another, the launcher lowers its own limit, at most
+once in a while, to half of what is at work, and starts nothing above it; what runs is left alone.
+When none has been held back for a while, the limit grows by one, and so on until it is
+`max_parallel` again (additive increase, multiplicative decrease, as in Chiu and Jain 1989,
+"Analysis of the increase and decrease algorithms for congestion avoidance in computer networks").
 """
 
 import hashlib
 from typing import NamedTuple
 
 from sweeper.states import Event
+from sweeper.worker.outcome import LIMIT
 
-__all__ = ["EXCUSED", "SERVICE_TRIES", "Pace", "backoff"]
+__all__ = ["EXCUSED", "LOWERED", "SERVICE_TRIES", "Pace", "backoff"]
 
 EXCUSED = {"quota": "of the quota", "service": "its engine went away"}
 """Reasons of failures that are the service's, and count for no retry; and why, for people."""
@@ -52,26 +54,36 @@ def backoff(event: Event | None, reason: str | None, ends: int, run: str, attemp
     wait = _QUOTA if reason == "quota" else _WAITS.get(event) if event is not None else None
     if wait is None:
         return 0.0
-    if event is not Event.FAILED and ends <= 1:
+    if event is not Event.FAILED and ends <= 1 and reason != LIMIT:
         return 0.0
     digest = hashlib.sha256(f"{run}.{attempt}".encode()).digest()
     spread = 0.5 + int.from_bytes(digest[:4]) / 2**32
     return min(wait.most, wait.base * 2.0 ** min(max(ends, 1) - 1, _ONCE) * spread)
 
 
+LOWERED = {
+    "service": "the service holds runs back",
+    "machine": "this machine has no room for more",
+}
+"""Why a limit is lowered, by the word that is published."""
+
+
 class Pace:
-    """The limit on jobs at work, between 1 and `most`. Times are a launcher's own clock's."""
+    """The limit on jobs at work, between 1 and `most`; `why` is what it was lowered for last (see
+    `LOWERED`). Times are a launcher's own clock's."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self.limit = most
+        self.why = "service"
         self._cut_at: float | None = None
         self._moved_at = 0.0
 
-    def see(self, now: float, busy: int, held_back: bool) -> None:
-        """Take note of how things are: `busy` jobs at work, some of them `held_back` by the
-        service, or failed by it since the last time."""
-        if held_back:
+    def see(self, now: float, busy: int, held_back: str | None) -> None:
+        """Take note of how things are: `busy` jobs at work, some of them `held_back` by the service
+        or the machine, or ended by them since the last time."""
+        if held_back is not None:
+            self.why = held_back
             if self._cut_at is None or now - self._cut_at >= _WINDOW_SECONDS:
                 self.limit = max(1, min(self.limit, busy) // 2)
                 self._cut_at = now

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from sweeper.launcher.loop import Summary
+from sweeper.launcher.pacing import LOWERED
 from sweeper.states import State
 
 __all__ = ["exit_code", "line", "printer", "showing_progress"]
@@ -60,7 +61,7 @@ def showing_progress() -> Generator[Callable[[Summary], None]]:
             bar.update(
                 task,
                 total=summary.counts.total(),
-                completed=sum(summary.counts[state] for state in _OVER),
+                completed=sum(summary.counts[s] - summary.again.get(s, 0) for s in _OVER),
                 description=_sentence(summary),
             )
             for text in _news(summary, said):
@@ -78,13 +79,18 @@ def _news(summary: Summary, said: set[str]) -> list[str]:
 
 
 def _sentence(summary: Summary) -> str:
+    """Each run is counted once: as over, at work, to be started, or to be started again."""
     counts = summary.counts
     parts = [f"{counts[State.SUCCEEDED]}/{counts.total()} succeeded"]
-    parts += [f"{counts[state]} {state.value}" for state in _TOLD if counts[state]]
-    if summary.to_start:
-        parts.append(f"{summary.to_start} to start")
+    again = summary.again
+    left = {state: counts[state] - again.get(state, 0) for state in _TOLD}
+    parts += [f"{number} {state.value}" for state, number in left.items() if number]
+    if fresh := summary.to_start - sum(again.values()):
+        parts.append(f"{fresh} to start")
+    if again:
+        parts.append(f"{sum(again.values())} to start again")
     if summary.limit is not None:
-        parts.append(f"at most {summary.limit} at once: the service holds runs back")
+        parts.append(f"at most {summary.limit} at once: {LOWERED[summary.limit_by]}")
     if summary.unreachable:
         parts.append(f"waiting: {summary.unreachable}")
     return ", ".join(parts)

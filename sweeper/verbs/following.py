@@ -145,7 +145,7 @@ def changes(
             found.runs.append((run, before.get(run), said))
     sentences = {
         "unreachable": ("the launcher waits: {}", "the launcher goes on"),
-        "limit": ("at most {} at once: the service holds runs back", "as many at once as before"),
+        "limit": (f"at most {{}} at once: {now.get('limit_why')}", "as many at once as before"),
         "held": ("held: {}", "held no more"),
     }
     for key, (begins, ends) in sentences.items():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sweeper.errors import NotFound, UsageError
 from sweeper.states import State, fold, wants_attempt
 from sweeper.store.files import default_root, open_store
-from sweeper.terminal import warn
+from sweeper.terminal import shortened, warn
 
 if TYPE_CHECKING:
     from sweeper.planner.plan import Plan
@@ -26,12 +26,18 @@ def launch(arguments: Namespace) -> int:
     planned = planned_by(arguments)
     for warning in planned.warnings:
         warn(f"warning: {warning}")
-    print(f"{planned.name}: {len(planned.runs)} runs of {_short(planned.recipe.reference)}")
+    begun, idle = _before(planned, arguments.root or default_root())
+    print(
+        f"{planned.name}: {len(planned.runs)} runs of {shortened(planned.recipe.reference)}{begun}"
+    )
     flags = {"smoke": arguments.smoke, "live": arguments.live}
     where = f"{planned.name} --root {arguments.root}" if arguments.root else planned.name
     if not arguments.wait:
         launched = start.launch(planned, arguments.root, wait=False, tell=warn, **flags)
         _tell_failed(_left_alone(launched.root, planned), where)
+        if idle:
+            print(f"nothing to start; `sweeper status {where}` shows what there is")
+            return 0
         print(f"launched; watch it with `sweeper watch {where}`", end="")
         print(f" or `sweeper attach {where}`" if planned.launch.backend == "tmux" else "")
         return 0
@@ -51,6 +57,18 @@ def launch(arguments: Namespace) -> int:
         return 4
     _tell_failed(launched.summary.counts[State.FAILED], where)
     return exit_code(launched.summary)
+
+
+def _before(planned: "Plan", root: str) -> tuple[str, bool]:
+    """What an earlier launch has left to do (`: 2 to start, 16 succeeded`), nothing without one;
+    and whether that is nothing at all."""
+    from sweeper.launcher.planning import counts, survey
+    from sweeper.states import OPEN
+
+    found = survey(planned, open_store(root))
+    if not any(fate.state.opened for fate in found.fates):
+        return "", False
+    return f": {counts(found)}", not any(f.attempt or f.state.state in OPEN for f in found.fates)
 
 
 def _left_alone(root: str, planned: "Plan") -> int:
@@ -73,12 +91,6 @@ def _tell_failed(count: int, where: str) -> None:
             f"{count} failed: `sweeper logs {where} --state failed` shows what they printed, "
             f"`sweeper retry {where}` starts them again"
         )
-
-
-def _short(reference: str) -> str:
-    """A recipe's reference on a line of its own; a command may be long and have several."""
-    line = " ".join(reference.split())
-    return line if len(line) <= 60 else line[:57] + "..."
 
 
 def attach(arguments: Namespace) -> int:

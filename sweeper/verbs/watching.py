@@ -30,6 +30,8 @@ __all__ = [
 ]
 
 _SHOWN = 50
+_RECIPE = 40
+"""Characters of a recipe, which may be a long command, in a table of sweeps."""
 _REASON = 80
 """Characters of the reason for which a run failed, in a table."""
 NOBODY = "no launcher is at work: nothing more is started"
@@ -65,7 +67,10 @@ def _status_of_all(arguments: Namespace) -> int:
     if arguments.json:
         return print_json({"schema": 1, "sweeps": found})
     columns = ("sweep", "recipe", "runs", "states", "created")
-    rows = [(s["sweep"], s["recipe"], s["runs"], counted(s["states"]), s["created"]) for s in found]
+    rows = [
+        (s["sweep"], shortened(s["recipe"], _RECIPE), s["runs"], counted(s["states"]), s["created"])
+        for s in found
+    ]
     print_table(columns, rows)
     return 0
 
@@ -113,7 +118,7 @@ def print_status(sweep: "Sweep", arguments: Namespace, most: int = _SHOWN) -> No
         print(f"the launcher waits: {seen['unreachable']}")
     if seen["limit"] is not None:
         most = sweep.document["launch"]["max_parallel"]
-        print(f"at most {seen['limit']} at once, not {most}: the service holds runs back")
+        print(f"at most {seen['limit']} at once, not {most}: {seen['limit_why']}")
     if seen["held"]:
         print(f"held: {seen['held']}")
     if not seen["launcher"] and not progress(sweep)[1]:
@@ -144,8 +149,10 @@ def alarm_line(alarm: "Alarm", more: int = 0) -> str:
 
 
 def observations(sweep: "Sweep") -> dict[str, Any]:
-    """What the launcher has published: `observed` (run -> in words), `unreachable`, `limit`, which
-    hold only while it is at work (`launcher`), and `held`, which holds until the next."""
+    """What the launcher has published: `observed` (run -> in words), `unreachable`, `limit` and in
+    words `limit_why`, which hold only while it is at work (`launcher`), and `held`, which holds
+    until the next."""
+    from sweeper.launcher.pacing import LOWERED
     from sweeper.states import State
     from sweeper.store.lock import is_held
     from sweeper.store.sweeps import read_observations
@@ -153,12 +160,14 @@ def observations(sweep: "Sweep") -> dict[str, Any]:
     at_work = is_held(sweep.store, sweep.name)
     seen: dict[str, Any] = {"launcher": at_work, "observed": {}, "unreachable": None}
     document = read_observations(sweep.store, sweep.name)
-    seen |= {"limit": None, "held": document.get("held")}
+    seen |= {"limit": None, "limit_why": None, "held": document.get("held")}
     if at_work:
         over = {r.id for r in sweep.runs if r.state in (State.SUCCEEDED, State.CANCELLED)}
         observed: dict[str, str] = document["observed"]
         seen["observed"] = {run: said for run, said in observed.items() if run not in over}
         seen |= {key: document.get(key) for key in ("unreachable", "limit")}
+        if seen["limit"] is not None:
+            seen["limit_why"] = LOWERED.get(str(document.get("limit_by")), LOWERED["service"])
     return seen
 
 

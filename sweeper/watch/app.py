@@ -38,6 +38,8 @@ _ENDED_SECONDS = 5.0
 _LOADING_SECONDS = 0.02
 LINGER_SECONDS = 600.0
 """How long a view that leaves by itself waits after the sweep's end and the last key."""
+UNTOUCHED_SECONDS = 10.0
+"""The same where no key was ever pressed: a view that nobody looks at is a process for nothing."""
 
 _DEBUG = bool(os.environ.get("SWEEPER_DEBUG"))
 
@@ -131,6 +133,7 @@ class WatchApp(App[int]):
         self._place: object = None
         self.canvas = _Canvas()
         self._pressed = time.monotonic()
+        self._touched = False
         self._looking = False
         self._again = False
 
@@ -229,7 +232,8 @@ class WatchApp(App[int]):
         if self._guest is not None and os.getppid() != self._guest:
             return True
         idle = time.monotonic() - self._pressed
-        return self._leaves and self.desk.view.ended and idle > LINGER_SECONDS
+        most = LINGER_SECONDS if self._touched else UNTOUCHED_SECONDS
+        return self._leaves and self.desk.view.ended and idle > most
 
     def _draw(self) -> None:
         try:
@@ -249,7 +253,7 @@ class WatchApp(App[int]):
     async def on_event(self, event: events.Event) -> None:
         """Keys go to the desk and nowhere else."""
         if isinstance(event, events.Key):
-            self._pressed = time.monotonic()
+            self._pressed, self._touched = time.monotonic(), True
             self._do(self.desk.press(event.key, event.character))
             self._draw()
             return

@@ -46,10 +46,17 @@ class Child:
 
 def spawn(command: Sequence[str], cwd: str, environment: Mapping[str, str], guard: Guard) -> Child:
     """Start `command`. Call it while there is one thread: it forks. Raises `EnvironmentFailure`
-    when there is no such program or folder."""
-    output, writing = os.pipe()
-    failed, failing = os.pipe()
-    pid = os.fork()
+    when there is no such program or folder, `OSError` when there is no process to be had."""
+    pipes: list[int] = []
+    try:
+        pipes += os.pipe()
+        pipes += os.pipe()
+        pid = os.fork()
+    except OSError:
+        for descriptor in pipes:
+            os.close(descriptor)
+        raise
+    output, writing, failed, failing = pipes
     if pid == 0:
         _become(command, cwd, environment, guard, writing, failing)
     os.close(writing)

@@ -19,7 +19,12 @@ class Guard:
 
     def __init__(self) -> None:
         reading, self._writing = os.pipe()
-        self._pid = os.fork()
+        try:
+            self._pid = os.fork()
+        except OSError:
+            os.close(reading)
+            os.close(self._writing)
+            raise
         if self._pid == 0:
             try:
                 os.close(self._writing)

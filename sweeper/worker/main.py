@@ -18,10 +18,12 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from sweeper.errors import AlreadyExists, StoreError, SweeperError
+from sweeper.limits import lacking, when_there_is_room
 from sweeper.provenance.redaction import Redactor, secret_values
 from sweeper.states import Event
 from sweeper.store.documents import SCHEMA, encode, read_json, timestamp
@@ -34,7 +36,7 @@ from sweeper.worker.claim import claim, newer_attempt, patiently
 from sweeper.worker.engine import blame
 from sweeper.worker.guard import Guard
 from sweeper.worker.job import Prepared, prepare, read_environment
-from sweeper.worker.outcome import Ending, MemoryKills, failure, judge
+from sweeper.worker.outcome import Ending, MemoryKills, crowded_out, failure, judge
 from sweeper.worker.output import Output, last_word, say, set_blocking
 from sweeper.worker.pauses import Pauses
 from sweeper.worker.restarting import reopen, restarts
@@ -101,8 +103,7 @@ class Worker:
         try:
             outcome = self._execute(job)
         except Exception as error:  # noqa: BLE001 - a claim without an outcome would be a lost run
-            self._signal(signal.SIGKILL)
-            outcome = failure("error", f"a bug of ours: {type(error).__name__}: {error}")
+            outcome = self._broken_off(error)
         if outcome["detail"]:
             outcome["detail"] = self._redactor.text(outcome["detail"])
         event: Event = outcome.pop("event")
@@ -141,18 +142,21 @@ class Worker:
             self._redactor = Redactor(secret_values(prepared.environment, job["secrets"]))
             kills = MemoryKills()
             self._begin_syncing(job, prepared)
-            guard = Guard()
+            guard = when_there_is_room(Guard)
+            start = partial(spawn, prepared.command, prepared.cwd, prepared.environment, guard)
             try:
-                self._child = spawn(prepared.command, prepared.cwd, prepared.environment, guard)
-            except SweeperError:
+                self._child = when_there_is_room(start)
+            except (OSError, SweeperError):
                 guard.dismiss()
                 raise
         except (OSError, ValueError, SweeperError) as error:
+            if lacking(error) is not None:
+                raise
             return failure("start", str(error))
         if self._stopped_at:
             self._ask_to_stop()  # it came while there was no child to hand it to
         if self._syncing is not None:
-            self._syncing.start()
+            when_there_is_room(self._syncing.start)
         output, code, memory = self._attend(job, prepared, guard)
         self._await_signal(code)
         final = seeding.has_final_checkpoint(os.path.join(prepared.log_path, self.layout.inner))
@@ -167,6 +171,17 @@ class Worker:
             ending = ending._replace(cancelled=self._cancelled, unsynced=unsynced)
         lost = {"log_lost_bytes": output.lost} if output.lost else {}
         return blame(job, judge(ending)) | {"max_rss_bytes": memory} | lost
+
+    def _broken_off(self, error: Exception) -> dict[str, Any]:
+        """The outcome where it is not the recipe that has failed: the recipe is ended."""
+        self._signal(signal.SIGKILL)
+        if self._child is not None:
+            with suppress(OSError):
+                self._child.reap()  # the next attempt is not to find it at work
+        lack = lacking(error)
+        if lack is None:
+            return failure("error", f"a bug of ours: {type(error).__name__}: {error}")
+        return judge(self._ending(None)) if self._stopped_at else crowded_out(lack)
 
     def _prepare(self, job: dict[str, Any]) -> Prepared | None:
         """What to execute; None when we are to stop before that is known. A store that does not
@@ -196,9 +211,10 @@ class Worker:
         log = self.layout.log(self.run, self.attempt)
         output = Output(prepared.place, log, self._redactor, self._pauses)
         copying = threading.Thread(target=output.copy, args=(child.output,), daemon=True)
-        copying.start()
+        when_there_is_room(copying.start)
         ended = threading.Event()
-        threading.Thread(target=self._await, args=(child, ended), daemon=True).start()
+        waiting = threading.Thread(target=self._await, args=(child, ended), daemon=True)
+        when_there_is_room(waiting.start)
         self._watch(job, ended, self._pauses)
         killed = self._killed
         self._signal(signal.SIGKILL)  # whatever the recipe left behind in its group

@@ -4,8 +4,9 @@ Reasons of `failed`: `error` (the recipe's own exit code; the detail is its exce
 printed last), `killed` (by a signal that was not ours), `oom` (by the kernel, for memory),
 `timeout`, `incomplete` (exit 0 without its final checkpoint), `start` (it could not be started),
 `quota` (it failed because the service refused it more), `service` (its engine went away:
-`engine.blame`). Of `preempted`: `terminated`, `superseded` by a newer attempt. Of `cancelled`:
-`cancelled` on request, `interrupted` at the keyboard.
+`engine.blame`). Of `preempted`: `terminated`, `superseded` by a newer attempt, `limit` (its machine
+had no process, thread or file to give). Of `cancelled`: `cancelled` on request, `interrupted` at
+the keyboard.
 """
 
 import os
@@ -16,8 +17,10 @@ from sweeper.cause import cause
 from sweeper.states import Event
 from sweeper.worker.pauses import is_quota_error
 
-__all__ = ["Ending", "MemoryKills", "failure", "judge"]
+__all__ = ["LIMIT", "Ending", "MemoryKills", "crowded_out", "failure", "judge"]
 
+LIMIT = "limit"
+"""The reason of an attempt that its machine had no room for: no fault of the run's."""
 _CGROUPS = "/sys/fs/cgroup"
 
 
@@ -115,6 +118,11 @@ def _signal_name(number: int) -> str:
 def failure(reason: str, detail: str) -> dict[str, Any]:
     """The outcome of an attempt that could not start, or that broke sweeper itself."""
     return _outcome(Event.FAILED, None, reason, detail)
+
+
+def crowded_out(detail: str) -> dict[str, Any]:
+    """The outcome of an attempt for which its machine had no room."""
+    return _outcome(Event.PREEMPTED, None, LIMIT, detail)
 
 
 class MemoryKills:

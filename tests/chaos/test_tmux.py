@@ -6,6 +6,7 @@ import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 from harness.real import NAME, Sweep, until
@@ -106,10 +107,12 @@ def test_a_window_is_closed_by_the_user(sweep: Sweeps, tmux_socket: str) -> None
 
 
 def test_a_stopped_worker_wakes_up_beside_a_newer_attempt(sweep: Sweeps, tmux_socket: str) -> None:
-    """Tmux is killed, worker and recipe get SIGSTOP: lost after the lease, attempt 2 is opened
-    and succeeds. SIGCONT: the old worker finds the newer attempt and stops, its outcome outweighs
-    nothing, and what it still wrote lies in a folder of its own."""
-    one = sweep(backend="tmux", runs=1, steps=30, seconds=4.5, lease=1.0)
+    """A worker of which this machine knows nothing, as if it were on another. Tmux is killed,
+    worker and recipe get SIGSTOP: lost after the lease, attempt 2 is opened and succeeds. SIGCONT:
+    the old worker finds the newer attempt and stops, its outcome outweighs nothing, and what it
+    still wrote lies in a folder of its own."""
+    spec: Any = {"hidden": True}
+    one = sweep(backend="tmux", runs=1, steps=30, seconds=4.5, lease=1.0, spec=spec)
     launching = one.start(fork=False)
     until(lambda: len(one.rows()) >= 3)
     (pid,) = _pids(one)

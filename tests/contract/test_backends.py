@@ -195,6 +195,7 @@ def test_jobs_outlive_the_launcher(
 def test_names(tmp_path: Path) -> None:
     assert {"aws-batch", "local", "slurm", "tmux"} <= set(backend_names())
     with pytest.raises(
-        UsageError, match="no backend 'slrum': there is aws-batch, local, slurm, tmux"
+        UsageError,
+        match=r"no backend 'slrum' \(did you mean 'slurm'\?\): there is aws-batch, local, slurm",
     ):
         open_backend("slrum", "sweep", os.fspath(tmp_path))

@@ -247,6 +247,19 @@ def test_many_jobs_that_end_at_once_are_all_found(tmux: Tmux) -> None:
     _until(lambda: tmux.states(tokens) == {JobState.ENDED: 200})
 
 
+def test_of_many_that_are_over_the_newest_stay(tmux: Tmux, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that did not succeed before those that did; and one whose end is not on record."""
+    monkeypatch.setattr("sweeper.backends.tmux.MOST_ENDED", 3)
+    tokens = _tokens(8)
+    tmux.backend.submit([tmux.job(token, f"x={n}", run="0") for n, token in enumerate(tokens)])
+    _until(lambda: tmux.states(tokens) == {JobState.ENDED: 8})
+    words = dict.fromkeys(tokens[2:], "succeeded") | {tokens[0]: "failed"}
+    tmux.backend.show("6 succeeded", words)
+    tmux.backend.show("6 succeeded", {})
+    assert tmux.windows() == ["sweep", "x=0", "x=1", "x=6", "x=7"]
+    assert set(tmux.backend.find(tokens)) == {*tokens[:2], *tokens[6:]}
+
+
 def test_it_works_from_inside_another_tmux(tmux: Tmux, monkeypatch: pytest.MonkeyPatch) -> None:
     tmux.backend.submit([tmux.job("aaaaaaaaaaaa-a1", "outer")])
     (path,) = tmux.run("display-message", "-p", "#{socket_path}")

@@ -91,6 +91,10 @@ def test_without_waiting_the_launcher_goes_on_by_itself(shell: Shell) -> None:
     assert set(shell.executed().values()) == {1}
     followed = shell.run("status", "toys", "--follow")
     assert "toys: 6 succeeded" in followed
+    again = shell.run("launch", "grid.yaml")
+    assert ": 0 to start, 6 succeeded\n" in again
+    assert "nothing to start" in again
+    assert "launched" not in again
 
 
 def test_cells_added_later_run_and_the_others_do_not(shell: Shell) -> None:

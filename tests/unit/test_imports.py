@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 # A module may import from ranks below its own. Packages stand for all that is in them.
 RANKS = [
-    {"cause", "errors", "command", "states", "thresholds", "tracking"},
+    {"cause", "errors", "command", "limits", "states", "thresholds", "tracking"},
     {"metrics", "engine", "grid", "recipe", "store"},
     {"where", "provenance", "terminal", "backends", "tables"},
     {"planner", "worker", "records", "alarms"},

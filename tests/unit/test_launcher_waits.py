@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from sweeper.errors import NotFound, StoreError
+from sweeper.errors import NoRoom, NotFound, StoreError
+from sweeper.launcher import progress
 from sweeper.launcher.breaker import Breaker, Failure, normalised
 from sweeper.launcher.pacing import SERVICE_TRIES, Pace, backoff
 from sweeper.states import OPEN, Event, State, fold
 from sweeper.store.documents import encode
 from sweeper.store.layout import token
-from sweeper.store.sweeps import read_events
+from sweeper.store.sweeps import read_events, read_states
 
 Scene = Any
 
@@ -106,17 +107,17 @@ def test_a_cancelled_run_is_not_excused_by_the_quota(make_scene: Any) -> None:
 
 def test_the_limit_halves_and_grows_back() -> None:
     pace = Pace(8)
-    pace.see(0, 8, True)
+    pace.see(0, 8, "service")
     assert pace.limit == 4
-    pace.see(1, 8, True)
+    pace.see(1, 8, "service")
     assert pace.limit == 4  # not again at once
-    pace.see(40, 4, True)
-    pace.see(80, 2, True)
-    pace.see(120, 1, True)
+    pace.see(40, 4, "service")
+    pace.see(80, 2, "service")
+    pace.see(120, 1, "service")
     assert pace.limit == 1
     grown = []
     for second in range(120, 500):
-        pace.see(second, 1, False)
+        pace.see(second, 1, None)
         grown.append(pace.limit)
     assert sorted(grown) == grown
     assert grown[-1] == 8
@@ -249,6 +250,98 @@ def test_retries_come_before_the_hold(make_scene: Any) -> None:
             _fail(scene, run, "no", attempt)
     assert scene.step().finished
     assert scene.launcher._judge._breaker.tripped(3) is not None
+
+
+@pytest.mark.parametrize("retries", [0, 1, 3])
+def test_retries_do_not_weaken_the_hold(make_scene: Any, retries: int) -> None:
+    """However many attempts each has: while the first runs, which all failed alike, are tried
+    again, no others are begun."""
+    scene = make_scene(40, max_parallel=4, retries=retries)
+    while not (summary := scene.step(1)).finished:
+        for run, state in read_states(scene.store, "s").items():
+            if state.state in OPEN:
+                _fail(scene, run, "KeyError: 'reward' in step 17", state.attempt)
+    assert summary.held is not None
+    assert 3 <= summary.counts[State.FAILED] <= 8
+    assert summary.counts[State.PLANNED] >= 32
+
+
+def test_a_retry_that_succeeds_ends_the_doubt(make_scene: Any) -> None:
+    scene = make_scene(8, max_parallel=3, retries=1)
+    scene.step()
+    for run in scene.ids[:3]:
+        _fail(scene, run, "no")
+    scene.step()
+    assert len(scene.backend.submitted) == 3
+    assert scene.observed()["observed"][scene.ids[5]].startswith("waits: the first runs failed")
+    scene.step(600)
+    scene.finish(scene.ids[0], 2)
+    scene.step()
+    assert token(scene.ids[3], 1) in scene.backend.submitted
+
+
+def test_doubted_runs_that_are_cancelled_are_not_waited_for(make_scene: Any) -> None:
+    scene = make_scene(8, max_parallel=3, retries=1)
+    scene.step()
+    for run in scene.ids[:3]:
+        _fail(scene, run, "no")
+    scene.step()
+    for run in scene.ids[:3]:
+        scene.worker(run, 2, Event.CANCEL)
+    summary = scene.step(600)
+    assert summary.finished
+    assert summary.held is not None
+
+
+def test_each_run_is_counted_once(make_scene: Any) -> None:
+    scene = make_scene(8, max_parallel=8, retries=1)
+    scene.step()
+    for run in scene.ids[:6]:
+        _fail(scene, run, "no")
+    scene.finish(scene.ids[6])
+    summary = scene.step()
+    assert progress.line(summary).endswith("  1/8 succeeded, 1 submitted, 6 to start again")
+    assert summary.to_start == 6
+
+
+def test_a_machine_without_room_slows_the_launcher_and_is_told(make_scene: Any) -> None:
+    """By a worker that could start no recipe: it is tried again, though it has no retries, and not
+    before the others have ended."""
+    scene = make_scene(6, max_parallel=4)
+    scene.step()
+    run = scene.ids[0]
+    scene.finish(run, event=Event.PREEMPTED, reason="limit")
+    summary = scene.step()
+    assert summary.limit == 1
+    assert progress.line(summary).endswith("at most 1 at once: this machine has no room for more")
+    assert scene.observed()["limit_by"] == "machine"
+    scene.step(10)
+    assert len(scene.backend.submitted) == 4
+    for other in scene.ids[1:4]:
+        scene.finish(other)
+    scene.step()
+    assert scene.backend.submitted[4:] == [token(run, 2)]
+
+
+def test_a_full_backend_is_waited_for(make_scene: Any) -> None:
+    """It has started some jobs and has no room for the others, which keep their attempt."""
+    scene = make_scene(6, max_parallel=4)
+    submit = scene.backend.submit
+
+    def full(jobs: Any) -> None:
+        submit(jobs[:2])
+        raise NoRoom("this machine has no more processes")
+
+    scene.backend.submit = full
+    assert scene.step().unreachable == "this machine has no more processes"
+    scene.backend.submit = submit
+    summary = scene.step()
+    assert (summary.limit, summary.limit_by) == (2, "machine")
+    assert len(scene.backend.submitted) == 2
+    for run in scene.ids[:2]:
+        scene.finish(run)
+    scene.step()
+    assert scene.backend.submitted[2:] == _first(scene.ids[2:4])
 
 
 def test_failures_of_an_earlier_launch_hold_nothing(make_scene: Any) -> None:

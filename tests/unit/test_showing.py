@@ -71,18 +71,17 @@ def _said(state: str, attempts: int = 1, reason: str | None = None, observed: st
 
 def test_only_what_changed_is_told() -> None:
     seen = {"launcher": True, "held": None, "limit": None, "unreachable": None}
+    slowed = {"limit": 2, "limit_why": "the service holds runs back"}
     before = {"a": _said("running"), "b": _said("running")}
     assert not changes(before, dict(before), seen, seen)
     after = {"a": _said("running"), "b": _said("failed", reason="oom"), "c": _said("planned", 0)}
-    found = changes(before, after, seen, seen | {"held": "all fail alike", "limit": 2})
+    found = changes(before, after, seen, seen | slowed | {"held": "all fail alike"})
     assert [run for run, _, _ in found.runs] == ["b", "c"]
     assert found.sentences == [
         "at most 2 at once: the service holds runs back",
         "held: all fail alike",
     ]
-    assert changes(before, before, seen | {"limit": 2}, seen).sentences == [
-        "as many at once as before"
-    ]
+    assert changes(before, before, seen | slowed, seen).sentences == ["as many at once as before"]
     assert changes(before, before, seen, seen | {"launcher": False}).sentences == [
         "no launcher is at work: nothing more is started"
     ]

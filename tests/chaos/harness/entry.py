@@ -30,8 +30,10 @@ class Spec(TypedDict, total=False):
     `faults`: number of a call -> fault, for the launcher's store and backend together, or for the
     store of a run's first worker. `only`: count only the calls that hold this text. `no_space`: the
     first of three writes for which the disk is full. `clock`: seconds by which the time of day is
-    off. `step_back`: seconds that it loses with every look. `strikes`: for workers, the seed and
-    the kinds of interference by an assassin. `backoff`: what waits between attempts are multiplied
+    off. `hidden`: neither a lock nor the process table tells of workers, as if they were on another
+    machine. `window`: seconds for which a launcher that was slowed stays so. `step_back`: seconds
+    that it loses with every look. `strikes`: for workers, the seed and the kinds of interference by
+    an assassin. `backoff`: what waits between attempts are multiplied
     by. `engine_patience`: seconds that attempts get whose engine is elsewhere by now.
     """
 
@@ -49,6 +51,8 @@ class Spec(TypedDict, total=False):
     no_space: int
     backoff: float
     engine_patience: float
+    window: float
+    hidden: bool
     worker: "Spec"
 
 
@@ -79,6 +83,9 @@ def worker(spec: Spec, folder: str, token: str) -> int:
 
     _set_clock(spec)
     _set("BEAT_SECONDS", spec.get("beat"))
+    if "folder" in spec:
+        folder = spec["folder"]
+        _set("hold", lambda _: None)
     first = token.endswith("-a1")
     if "faults" in spec and first:
         _break(sweeper.worker.main, ("open_store",), spec)
@@ -96,12 +103,17 @@ def _prepare_launcher(spec: Spec) -> None:
     _set("POLL_SECONDS", spec.get("poll"))
     _set("SETTLE_SECONDS", spec.get("settle"))
     _set("ORPHAN_SECONDS", spec.get("engine_patience"))
+    _set("_WINDOW_SECONDS", spec.get("window"))
     true_backoff, scale = pacing.backoff, spec.get("backoff", 1.0)
     _set("backoff", lambda *about: scale * true_backoff(*about))
     told = json.dumps(spec.get("worker", {}))
 
     def worker_command(folder: str, token: str, *_: object, **__: object) -> list[str]:
-        return [sys.executable, "-P", str(HERE / "entry.py"), "worker", told, folder, token]
+        command = [sys.executable, "-P", str(HERE / "entry.py"), "worker"]
+        if spec.get("hidden"):
+            apart = json.dumps({**spec.get("worker", {}), "folder": folder})
+            return [*command, apart, "elsewhere", token]
+        return [*command, told, folder, token]
 
     _set("worker_command", worker_command)
     if "faults" in spec:

@@ -96,6 +96,7 @@ class Sweep:
             "launch": section | dict(launch or {}),
         }
         times: entry.Spec = {"lease": lease, "poll": 0.03, "settle": 0.6, "backoff": 0.01}
+        times["window"] = 1.0
         times["worker"] = {"beat": 0.2}
         self.spec: entry.Spec = {"folder": str(folder), "grid": grid, **times, **(spec or {})}
         self.environment = {**os.environ, "SWEEPER_HOME": str(folder / "home")}

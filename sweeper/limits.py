@@ -1,0 +1,48 @@
+"""What an error says of this machine's limits: that there is no room now for another process,
+thread or file. It says nothing against whoever asked, and passes. Standard library only."""
+
+import errno
+from collections.abc import Callable
+from time import sleep
+from typing import TypeVar
+
+__all__ = ["lacking", "when_there_is_room"]
+
+T = TypeVar("T")
+
+_PROCESSES = "no more processes or threads (`ulimit -u`, or what its container may have)"
+_LACKING = {
+    errno.EAGAIN: _PROCESSES,
+    errno.ENOMEM: "no more memory",
+    errno.EMFILE: "no more open files for one process (`ulimit -n`)",
+    errno.ENFILE: "no more open files",
+}
+_PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6)
+"""Seconds between tries: those that take the room are often about to end."""
+
+
+def lacking(error: BaseException | None) -> str | None:
+    """What this machine has too little of, where an error (or what it came from) says so: `this
+    machine has no more memory`."""
+    while error is not None:
+        found: str | None = None
+        if isinstance(error, OSError):
+            found = _LACKING.get(error.errno or 0)
+        elif isinstance(error, RuntimeError) and "start new thread" in str(error):
+            found = _PROCESSES
+        if found is not None:
+            return f"this machine has {found}"
+        error = error.__cause__
+    return None
+
+
+def when_there_is_room(start: Callable[[], T]) -> T:
+    """Start something; again, a few times, as long as only room is missing for it."""
+    for pause in _PAUSES:
+        try:
+            return start()
+        except (OSError, RuntimeError) as error:
+            if lacking(error) is None:
+                raise
+        sleep(pause)
+    return start()

@@ -1,0 +1,54 @@
+"""Many quick runs, and machines with no room for more: nothing is left behind, nothing is taken for
+a failure of the runs, and what waits says for what."""
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+
+import pytest
+from harness.real import HERE, NAME, Sweep
+from harness.zombies import Sampled
+
+from sweeper.states import ENDED, Event
+from sweeper.store.documents import read_json
+from sweeper.store.sweeps import read_events
+
+Sweeps = Callable[..., Sweep]
+
+
+def test_quick_runs_leave_no_zombies(sweep: Sweeps) -> None:
+    """A launcher lets go of every job that has ended, also when none is open as it looks. What ends
+    between two looks is no more than what runs at once. (`crowd.py` does it with 2,000.)"""
+    one = sweep(runs=40, seconds=0, launch={"max_parallel": 5})
+    launching = one.start()
+    with Sampled(launching.pid) as sampled:
+        assert launching.wait() == 0
+    assert sampled.looks > 10
+    assert sampled.most <= 5
+    assert one.verdict(once=True).good
+
+
+def test_a_user_with_too_few_processes(sweep: Sweeps) -> None:
+    """Twelve runs at once would take several times as many processes and threads as this user may
+    have. The launcher waits, goes slower and says why; no run fails by it."""
+    if os.getuid() or not (shutil.which("setpriv") and shutil.which("prlimit")):
+        pytest.skip("it takes root to be another user, whose processes are counted by themselves")
+    # By `env`: who may execute what is asked for the user alone, without what setpriv adds.
+    toy = ["/usr/bin/env", sys.executable, "-I", "-S", str(HERE / "toy.py")]
+    command = [*toy, "{ledger}", "3", "0.1", "{mode}", "{log_path}"]
+    one = sweep(runs=16, launch={"max_parallel": 12}, command=command)
+    user = str(60_000 + os.getpid() % 4_000)
+    reads = "+dac_override,+dac_read_search"
+    another = ["setpriv", "--reuid", user, "--regid", user, "--clear-groups"]
+    another += [f"--inh-caps={reads}", f"--ambient-caps={reads}", "prlimit", "--nproc=10"]
+    assert one.start(fork=False, through=another).wait() == 0, one.log.read_text()
+    one.rest()
+    assert one.verdict().good
+    said = one.log.read_text()
+    assert "this machine has no more processes or threads" in said
+    assert "at once: this machine has no room for more" in said
+    for run, happened in read_events(one.store, NAME).items():
+        for attempt, event in [(n, e) for n, e in happened if e in ENDED]:
+            outcome = read_json(one.store, one.layout.event(run, attempt, event))
+            assert event is Event.SUCCEEDED or outcome["reason"] == "limit", outcome

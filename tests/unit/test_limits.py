@@ -1,0 +1,90 @@
+"""What a machine at its limits says, and what is made of it."""
+
+import errno
+import os
+import resource
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sweeper import cli, limits
+from sweeper.backends.base import JobSpec, JobState
+from sweeper.backends.local import LocalBackend
+from sweeper.errors import NoRoom, StoreError
+
+
+def test_what_errors_say_of_limits() -> None:
+    assert "processes or threads" in str(limits.lacking(RuntimeError("can't start new thread")))
+    assert "`ulimit -n`" in str(limits.lacking(OSError(errno.EMFILE, "Too many open files")))
+    assert "`ulimit -u`" in str(limits.lacking(BlockingIOError(errno.EAGAIN, "again")))
+    assert limits.lacking(OSError(errno.ENOENT, "no such file")) is None
+    assert limits.lacking(RuntimeError("anything else")) is None
+    error = StoreError("state: Too many open files in system")
+    error.__cause__ = OSError(errno.ENFILE, "Too many open files in system")
+    assert limits.lacking(error) == "this machine has no more open files"
+
+
+def test_what_has_no_room_is_tried_again_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(limits, "sleep", pauses.append)
+    left: list[Exception] = [OSError(errno.EAGAIN, "again"), RuntimeError("can't start new thread")]
+
+    def start() -> str:
+        if left:
+            raise left.pop()
+        return "started"
+
+    assert limits.when_there_is_room(start) == "started"
+    assert len(pauses) == 2
+    left[:] = [OSError(errno.EAGAIN, "again")] * 99
+    with pytest.raises(BlockingIOError):
+        limits.when_there_is_room(start)
+    left[:] = [ValueError("of another kind")]
+    with pytest.raises(ValueError, match="another kind"):
+        limits.when_there_is_room(start)
+
+
+@contextmanager
+def _no_more_files() -> Iterator[None]:
+    """This process may open no other file."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.open(os.devnull, os.O_RDONLY)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, limit[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+
+
+def test_no_file_to_open_is_no_room_for_jobs(tmp_path: Path) -> None:
+    """And says nothing of those at work: asked about them, it does not call them absent."""
+    backend, token = LocalBackend(str(tmp_path)), "aaaaaaaaaaaa-a1"
+    argv = [sys.executable, "-c", "import time; time.sleep(60)", str(tmp_path), token]
+    job = JobSpec(token, "x", argv, str(tmp_path), {})
+    with _no_more_files(), pytest.raises(NoRoom, match="ulimit -n"):
+        backend.submit([job])
+    assert backend.poll([token])[token].state is JobState.ABSENT
+    backend.submit([job])
+    try:
+        other = LocalBackend(str(tmp_path))
+        with _no_more_files(), pytest.raises(NoRoom):
+            other.poll([token])
+        assert other.poll([token])[token].state is JobState.RUNNING
+    finally:
+        backend.cancel([token])
+        backend._children[token].wait()
+
+
+def test_a_verb_without_room_is_no_bug_of_ours(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(_: list[str]) -> int:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(cli, "_run", full)
+    assert cli.main(["status"]) == 6
+    assert capsys.readouterr().err.startswith("sweeper: this machine has no more processes")
