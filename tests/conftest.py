@@ -5,8 +5,10 @@ import importlib.util
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -31,7 +33,31 @@ def _forget_the_users_aws() -> None:
         os.environ[name] = ",".join([*([given] if given else []), "127.0.0.1", "localhost"])
 
 
+def _same_wherever_started() -> Path:
+    """What a shell, a script or a service hands on must not reach what the tests start: ignored
+    signals (a script's `make test &` ignores SIGINT, `nohup` SIGHUP), a umask, variables and files
+    of sweeper's users. Gives the folder that stands in for HOME and for tmux's sockets."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            # Nothing happens here, as before; a program that is started finds the default.
+            signal.signal(number, lambda *_: None)
+    os.umask(0o022)
+    for name in [name for name in os.environ if name.startswith(("SWEEPER_", "TINKER_", "WANDB_"))]:
+        if not name.startswith("SWEEPER_TEST_"):
+            del os.environ[name]
+    folder = Path(tempfile.mkdtemp(prefix="swt-"))  # short: the path of a socket has 107 bytes
+    os.environ["HOME"] = os.environ["TMUX_TMPDIR"] = str(folder)
+    os.environ.pop("TMUX", None)
+    return folder
+
+
 _forget_the_users_aws()
+_PLACE = _same_wherever_started()
+
+
+def pytest_unconfigure() -> None:
+    """Leave nothing behind."""
+    shutil.rmtree(_PLACE, ignore_errors=True)
 
 
 def pytest_collection_finish() -> None:
