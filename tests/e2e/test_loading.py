@@ -88,7 +88,7 @@ def test_records_need_no_pandas(tmp_path: Path, written: ModuleType) -> None:
 
 
 def test_ids_are_the_same_in_another_process_with_another_hash_seed() -> None:
-    grid = {"name": "v", "command": ["x"], "grid": {"b": ["x", 2], "a": [1e-4]}, "seeds": 2}
+    grid = {"name": "v", "command": ["true"], "grid": {"b": ["x", 2], "a": [1e-4]}, "seeds": 2}
     code = f"import sweeper\nprint(*[run.id for run in sweeper.plan({grid!r}).runs])"
     expected = [run.id for run in sweeper.plan(grid).runs]
     assert _run(code, PYTHONHASHSEED="7") == expected
