@@ -9,7 +9,7 @@ import functools
 import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -114,14 +114,24 @@ class Columns:
         odd = {key: found for key, found in odd.items() if found}
         return Columns(int(mask.sum()), values, odd, self.malformed, self.torn)
 
-    def without_empty(self) -> "Columns":
-        """The keys that some row has: those that were only expected left out."""
-        values = {
-            key: column
-            for key, column in self.values.items()
+    def tidy(self) -> "Columns":
+        """The keys that some row has, and not those that were only expected. Those of the first row
+        as they stand, then the others by the rows that first have them and their names: nobody can
+        tell by their order what was expected."""
+        first: dict[str, Floats] = {}
+        late: list[tuple[int, str]] = []
+        for key, column in self.values.items():
+            odd = self.odd.get(key, {})
             # Mostly the first row has it; NaN is not equal to itself.
-            if (self.rows and column[0] == column[0]) or key in self.odd or present(column).any()
-        }
+            if self.rows and (column[0] == column[0] or 0 in odd or present(column[:1])[0]):
+                first[key] = column
+                continue
+            there = present(column)
+            row = int(there.argmax()) if there.any() else self.rows
+            row = min(row, *odd) if odd else row
+            if row < self.rows:
+                late.append((row, key))
+        values = first | {key: self.values[key] for _, key in sorted(late)}
         return Columns(self.rows, values, self.odd, self.malformed, self.torn)
 
     def head(self, rows: int) -> "Columns":
@@ -160,7 +170,7 @@ def parse_columns(
     last = bytes(data[end:])
     whole = data[:end] if last else data
     if keys is None:
-        found = _Reader(hint, strict=True)
+        found = _Reader((*_first_keys(whole), *hint), strict=True)
     else:
         # What is passed over must be text too: the decoder does not look.
         plain = is_text(data) and not any(map(AWKWARD.search, keys))
@@ -170,16 +180,32 @@ def parse_columns(
         for start in range(0, len(lines), _TOGETHER):
             found.take_all(lines[start : start + _TOGETHER])
     columns = found.columns()
-    if keys is None:
-        columns = columns.without_empty()
     if not last.strip():
-        return columns
+        return columns.tidy() if keys is None else columns
     tail = parse(last)
-    if not tail.rows:
-        return Columns(columns.rows, columns.values, columns.odd, columns.malformed, tail.torn)
-    ending = _Reader(columns.values, found.strict, found.wanted)
-    ending.take(last)
-    return columns.then(ending.columns())
+    if tail.rows:
+        if keys is None and not columns.rows:  # it is the first row
+            columns = Columns(malformed=columns.malformed)
+        ending = _Reader(columns.values, found.strict, found.wanted)
+        ending.take(last)
+        columns = columns.then(ending.columns())
+    else:
+        columns = replace(columns, torn=tail.torn)
+    return columns.tidy() if keys is None else columns
+
+
+def _first_keys(data: bytes | memoryview) -> list[str]:
+    """The keys of the first row, as they stand there."""
+    size = 1 << 12
+    while True:
+        head = bytes(data[:size])
+        for line in head[: head.rfind(b"\n") + 1].split(b"\n"):
+            rows = parse(line).rows
+            if rows:
+                return [*rows[0]]
+        if size >= len(data):
+            return []
+        size *= 8
 
 
 def line_end(data: bytes | memoryview) -> int:

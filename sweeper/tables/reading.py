@@ -89,18 +89,17 @@ class Reader:
         if keys is None:
             self._hint = tuple(columns.values)
         kept = self.cache is not None and len(data) == stamp.size
+        if source.pieces and stamp.is_fleeting:  # they are not compared by their bytes
+            kept = False
         about = _about(source, stamp, data, columns) if kept else {}
         return Kept(about, columns, keys is None)
 
     def _continued(self, source: Source, kept: Kept) -> Kept | None:
         """What was kept with what is new; None when the file is another, or was rewritten."""
         mark = _Mark(kept.about)
-        elsewhere = bool(mark.pieces)
-        if elsewhere != bool(source.pieces) or (not elsewhere and mark.sum is None):
+        if not mark.may_go_on(source):
             return None
-        if elsewhere and source.pieces[: len(mark.pieces)] != mark.pieces:
-            return None
-        begin = mark.offset if elsewhere else 0
+        begin = mark.offset if mark.pieces else 0
         stamp, data = source.view(begin)
         if stamp.size < mark.stamp.size or len(data) != stamp.size - begin:
             return None
@@ -116,7 +115,7 @@ class Reader:
         later = parse_columns(new, keys, old.values)
         columns = old.then(later)
         if kept.whole:  # what stood on a last line that is another now may have had keys of its own
-            columns = columns.without_empty()
+            columns = columns.tidy()
         line = line_end(new)
         about = {
             **_seen(kept.about, stamp),
@@ -147,6 +146,15 @@ class _Mark:
         self.sum: int | None = about["sum"]
         self.whole: int | None = about["whole"]
         self.pieces: list[list[int]] = about["pieces"]
+
+    def may_go_on(self, source: Source) -> bool:
+        """Whether there are rows to go on from, and something to compare what is before the end
+        by; of a file that lies elsewhere, whether that is the same."""
+        if not self.rows or bool(self.pieces) != bool(source.pieces):
+            return False
+        if self.pieces:
+            return source.pieces[: len(self.pieces)] == self.pieces
+        return self.sum is not None
 
 
 def _about(source: Source, stamp: Stamp, data: memoryview, columns: Columns) -> dict[str, Any]:

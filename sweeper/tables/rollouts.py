@@ -173,7 +173,7 @@ class _Gathered:
         labels = {label: [*known] for label, known in self._texts.items()}
         if self._is_known:
             columns, labels = _numbered_anew(columns, labels)
-        columns = columns.without_empty()
+        columns = columns.tidy()
         first = {key: place for place, key in enumerate(COLUMNS)}
         last = len(first)
         keys = sorted(columns.values, key=lambda key: (first.get(key, last), key in LABELS, key))

@@ -220,13 +220,32 @@ class Files:
         try:
             status = os.stat(full)
         except (FileNotFoundError, NotADirectoryError):
-            folder = f"{path}.parts"
             if not os.path.isdir(f"{full}.parts"):
                 return None
-            return self._parts(path, list(self.store.list(folder)))
+            return self._local_parts(path, f"{full}.parts")
         except OSError as error:
             raise StoreError(f"{full}: {error.strerror or error}") from error
         return _Local(path, full, Stamp.of(status))
+
+    def _local_parts(self, path: str, folder: str) -> Source | None:
+        """The same where each part is a file of this machine, told as any other."""
+        stamps: dict[str, Stamp] = {}
+        try:
+            names = os.listdir(folder)
+        except OSError as error:
+            raise StoreError(f"{folder}: {error.strerror or error}") from error
+        for name in names:
+            stamp = stamp_of(f"{folder}/{name}")
+            if stamp is not None:
+                stamps[f"{path}.parts/{name}"] = stamp
+        found = self._parts(
+            path, [Entry(one, s.size, number_of(repr(s))) for one, s in stamps.items()]
+        )
+        if found is not None:
+            times = [max(stamp.time, stamp.changed) for stamp in stamps.values()]
+            size, told = found.stamp.size, number_of(repr(found.pieces))
+            found.stamp = Stamp(size, max(times), told, max(times))
+        return found
 
     def _parts(self, path: str, entries: list[Entry]) -> Source | None:
         """The parts from 0 on without a gap: what follows a gap has no place yet."""

@@ -7,6 +7,7 @@ Exit code 1 when two answers differ, or one is a bug of ours.
 """
 
 import argparse
+import difflib
 import sys
 import tempfile
 import time
@@ -27,7 +28,9 @@ def main() -> int:
             for found in check(Path(folder), seed, given.steps):
                 wrong += 1
                 print(f"--seed {seed}: {found.question}", *found.after, sep="\n  ")
-                print(f"cached:\n{found.cached}\nempty:\n{found.empty}", flush=True)
+                answers = found.cached.splitlines(), found.empty.splitlines()
+                told = list(difflib.unified_diff(*answers, "cached", "empty", n=1, lineterm=""))
+                print(*(told or answers[0])[:40], sep="\n", flush=True)
     took = time.monotonic() - begun
     print(f"{given.sequences} sequences of {given.steps} steps, {took:.0f} s: {wrong} wrong")
     return 1 if wrong else 0

@@ -254,3 +254,23 @@ def test_the_index_forgets_what_has_changed_and_what_changed_just_now(
     assert [recall("2"), recall("2")] == [5, 5]
     file.unlink()
     assert [recall(), recall()] == [6, 6]
+
+
+def test_parts_on_this_machine_are_told_as_files_are(desk: Desk):
+    one, two = lines({"step": 0, "a": 1}).encode(), lines({"step": 1, "a": 2}).encode()
+    folder = desk.file.with_name(f"{desk.file.name}.parts")
+    folder.mkdir()
+    for offset, data in ((0, one), (len(one), two)):
+        (folder / str(offset)).write_bytes(data)
+    desk.patch.setattr(keeping, "MOMENT", 0)
+    assert desk.values() == [1.0, 2.0] and desk.parsed > 0
+    assert desk.values() == [1.0, 2.0] and desk.parsed == 0
+    part = folder / "0"
+    before = part.stat()
+    part.write_bytes(one.replace(b'"a": 1', b'"a": 5'))
+    os.utime(part, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert desk.values() == [5.0, 2.0]
+    desk.patch.setattr(keeping, "MOMENT", 2_000_000_000)
+    part.write_bytes(one)
+    for _ in range(2):  # just now: not believed
+        assert desk.values() == [1.0, 2.0] and desk.parsed > 0

@@ -117,3 +117,13 @@ def test_a_key_that_was_only_expected_is_not_there():
     found = parse_columns(b'{"a":1}\n{"a":2,"note":"x"}\n', None, ("a", "b", "note"))
     assert list(found.values) == ["a", "note"]
     assert found.odd == {"note": {1: "x"}} and found.column("a").tolist() == [1, 2]
+
+
+def test_the_order_of_keys_does_not_tell_what_was_expected():
+    rows: list[dict[str, Any]] = [{"b": 1, "a": 2}, {"a": 1, "z": math.nan, "y": "text"}, {"c": 1}]
+    data = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    hints = [(), ("a", "b"), ("c", "z", "y", "x", "b"), ("z", "y")]
+    for end in (len(data), len(data) - 1, data.index(b"\n") + 1, data.index(b"\n")):
+        orders = {tuple(parse_columns(data[:end], None, hint).values) for hint in hints}
+        assert len(orders) == 1, orders
+    assert tuple(parse_columns(data).values) == ("b", "a", "y", "z", "c")
