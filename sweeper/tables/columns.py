@@ -352,10 +352,10 @@ class _Reader:
             return
         keys = tuple(self._keys)
         block = _turned(self._read, len(keys))
-        large = np.abs(block) >= EXACT
-        if large.any() and self._block is not None:
+        rows = _large(block)
+        if rows and self._block is not None:
             self._lines = bytes(self._block).split(b"\n")
-        for row in np.flatnonzero(large.any(axis=0)).tolist() if large.any() else ():
+        for row in rows:
             # So large that an integer would not be exact: read again, slowly.
             found = parse(self._lines[row] + b"\n").rows[0]
             self._slow.append((self._places[row], self._chosen(found)))
@@ -375,6 +375,14 @@ class _Reader:
                 values[key][part.places] = column
         odd = _put(self._slow, values, self._rows)
         return Columns(self._rows, values, odd, self._malformed)
+
+
+def _large(block: Floats) -> list[int]:
+    """The columns in which a number is so large that a float may not hold it exactly."""
+    # Two quick looks are enough, but where there is a NaN.
+    if block.size and block.min() > -EXACT and block.max() < EXACT:
+        return []
+    return np.flatnonzero((np.abs(block) >= EXACT).any(axis=0)).tolist()
 
 
 def _put(

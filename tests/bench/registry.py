@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -90,6 +91,7 @@ def generate(folder: Path, count: int, steps: int, iterations: int) -> None:
     (top / "sweep.json").write_text(json.dumps(plan))
     for path in sorted(top.rglob("*"), reverse=True):
         os.utime(path, (1_700_000_000, 1_700_000_000))
+    time.sleep(2.5)  # the kernel's own time of a change cannot be set
 
 
 def run(python: str, side: str, folder: Path, cases: list[str]) -> dict[str, float]:
