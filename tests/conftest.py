@@ -45,6 +45,8 @@ def _same_wherever_started() -> Path:
     for name in [name for name in os.environ if name.startswith(("SWEEPER_", "TINKER_", "WANDB_"))]:
         if not name.startswith("SWEEPER_TEST_"):
             del os.environ[name]
+    if _IS_WORKER:
+        return Path(os.environ["HOME"])
     folder = Path(tempfile.mkdtemp(prefix="swt-"))  # short: the path of a socket has 107 bytes
     os.environ["HOME"] = os.environ["TMUX_TMPDIR"] = str(folder)
     os.environ.pop("TMUX", None)
@@ -52,12 +54,15 @@ def _same_wherever_started() -> Path:
 
 
 _forget_the_users_aws()
+_IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
+"""Of pytest-xdist: the process that started it has made the folder, and removes it."""
 _PLACE = _same_wherever_started()
 
 
 def pytest_unconfigure() -> None:
     """Leave nothing behind."""
-    shutil.rmtree(_PLACE, ignore_errors=True)
+    if not _IS_WORKER:
+        shutil.rmtree(_PLACE, ignore_errors=True)
 
 
 def pytest_collection_finish() -> None:
