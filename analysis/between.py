@@ -14,6 +14,7 @@ from analysis.settings import level
 from analysis.statistics import Scale, choose_scale
 from sweeper.errors import NotFound, UsageError
 from sweeper.registry import Registry
+from sweeper.sanitize import harmless
 from sweeper.store.documents import dotted, strict
 
 if TYPE_CHECKING:
@@ -56,9 +57,7 @@ class Versus:
     def text(self) -> str:
         """For a terminal."""
         lines = list(_lines(self))
-        return "\n".join(
-            "".join(c if c.isprintable() else "\ufffd" for c in line) for line in lines
-        )
+        return "\n".join(map(harmless, lines))
 
     @property
     def table(self) -> "pandas.DataFrame":

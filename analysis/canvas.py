@@ -14,6 +14,8 @@ from typing import Literal
 
 from PIL import Image, ImageDraw, ImageFont
 
+from sweeper.sanitize import harmless
+
 __all__ = ["GRID", "INK", "Canvas", "Point", "text_width"]
 
 INK, GRID, _PAPER = "#3a3f47", "#e6e4df", "#ffffff"
@@ -34,7 +36,7 @@ def _font(size: int) -> ImageFont.FreeTypeFont:
 
 def _safe(text: str) -> str:
     """What a line of a picture can show."""
-    shown = "".join(c if c.isprintable() else "\ufffd" for c in text)
+    shown = harmless(text)
     return shown if len(shown) <= _LABEL else f"{shown[: _LABEL - 1]}…"
 
 

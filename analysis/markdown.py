@@ -12,6 +12,7 @@ from analysis.pictures import cells_picture, picture
 from analysis.stability import RULE
 from analysis.study import Study
 from analysis.tables import cell_table, paired_rows, rate_rows
+from sweeper.sanitize import harmless
 
 __all__ = ["write"]
 
@@ -43,7 +44,7 @@ def write(study: Study, panels: Sequence[Panel]) -> dict[str, bytes]:
 def escape(text: str) -> str:
     """Text that Markdown shows as it is, on one line: nothing in it is a link, a tag or a table's
     end."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    line = harmless(" ".join(text.split()))
     line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_{}\[\]()#+!|~$])", r"\\\1", line)
 

@@ -16,8 +16,9 @@ from analysis.frames import SweepData
 from analysis.inference import Estimate
 from analysis.nextgrid import NextGrid
 from analysis.statistics import Comparison
+from sweeper.sanitize import harmless
 
-__all__ = ["Check", "Lead", "Verdict", "decide", "printable"]
+__all__ = ["Check", "Lead", "Verdict", "decide"]
 
 _LATER = ("retired", "unreadable", "undeclared", "trend", "interaction", "no_effect", "waiting")
 """Findings that have their place further down."""
@@ -91,13 +92,8 @@ def _wrapped(text: str, mark: str, width: int) -> list[str]:
 
 
 def _for_terminal(line: str) -> str:
-    """Figures that can be pasted."""
-    return printable(line.replace(words.MINUS, "-").replace(words.NONE, "-"))
-
-
-def printable(line: str) -> str:
-    """Without control characters, which come from values and paths."""
-    return "".join(c if c.isprintable() else "\ufffd" for c in line)
+    """Figures that can be pasted; and no control characters, which come from values and paths."""
+    return harmless(line.replace(words.MINUS, "-").replace(words.NONE, "-"))
 
 
 _LABELS = {

@@ -2,6 +2,8 @@
 
 import re
 
+from sweeper.sanitize import harmless
+
 __all__ = ["cause", "last_line"]
 
 _SHOWN = 200
@@ -34,4 +36,4 @@ def last_line(data: bytes) -> str:
 
 
 def _plain(line: str) -> str:
-    return "".join(char for char in line if char.isprintable()).strip()
+    return harmless(line).strip()

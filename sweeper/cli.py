@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from sweeper.errors import EnvironmentFailure, SweeperError
 from sweeper.limits import lacking
 from sweeper.reading import flags
+from sweeper.sanitize import guarded
+from sweeper.terminal import complain, warn
 
 __all__ = ["main", "parser"]
 
@@ -22,14 +24,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         from sweeper.verbs.completion import complete
 
         complete(parser())
+    with guarded():
+        return _main(list(sys.argv[1:] if argv is None else argv))
+
+
+def _main(given: list[str]) -> int:
     try:
-        code = _run(list(sys.argv[1:] if argv is None else argv))
+        code = _run(given)
         sys.stdout.flush()
     except SweeperError as error:
-        print(f"sweeper: {error}", file=sys.stderr)
-        return error.exit_code
+        return complain(error)
     except KeyboardInterrupt:
-        print("sweeper: interrupted", file=sys.stderr)
+        warn("interrupted")
         return 130
     except BrokenPipeError:
         # The reader (head, less) has gone. Python flushes at exit: give it somewhere to flush to.
@@ -39,13 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if os.environ.get("SWEEPER_DEBUG"):
             raise
         if (lack := lacking(error)) is not None:
-            print(f"sweeper: {lack}", file=sys.stderr)
-            return EnvironmentFailure.exit_code
-        kind = type(error).__name__
-        print(
-            f"sweeper: a bug of ours: {kind}: {error} (SWEEPER_DEBUG=1 shows where)",
-            file=sys.stderr,
-        )
+            return complain(EnvironmentFailure(str(lack)))
+        warn(f"a bug of ours: {type(error).__name__}: {error} (SWEEPER_DEBUG=1 shows where)")
         return 1
     return code
 

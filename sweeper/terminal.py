@@ -1,28 +1,24 @@
 """What is shown on a terminal: values as people read them, tables that fit, JSON, warnings."""
 
 import os
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from sweeper.errors import GridError, SweeperError
+from sweeper.sanitize import harmless, harmless_json, raw
+
 __all__ = [
+    "complain",
     "duration",
-    "harmless",
     "in_colour",
     "number",
     "print_json",
     "print_table",
+    "say",
     "shortened",
     "warn",
 ]
-
-# What a terminal takes for an order: CSI, OSC and the like to their end, then shorter ones.
-_ORDER = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[ -/]*[0-~]"
-)
-# Other controls, those that change the direction of writing, and what ends lines elsewhere.
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -55,7 +51,7 @@ def _print_fitted(
     for row in rows:
         # Text, not markup: a run's name may hold brackets.
         table.add_row(*(Text(number(value)) for value in row))
-    Console(highlight=False).print(table)
+    Console(highlight=False, file=raw(sys.stdout)).print(table)
 
 
 def _print_wide(
@@ -102,14 +98,6 @@ def in_colour() -> bool:
     return not plain and sys.stdout.isatty()
 
 
-def harmless(text: str) -> str:
-    """A line that anybody's program has printed, without what it tells terminals to do: colours and
-    other orders are left out, what else is no character of a text is written out."""
-    if "\x1b" in text:
-        text = _ORDER.sub("", text)
-    return _CONTROL.sub(lambda found: repr(found.group())[1:-1], text)
-
-
 def shortened(text: str, most: int = 60) -> str:
     """A text on one line, of at most so many characters: a command may be long and have several."""
     line = " ".join(text.split())
@@ -134,8 +122,7 @@ def print_json(document: dict[str, Any]) -> int:
 
     from sweeper.store.documents import strict
 
-    json.dump(strict(document), sys.stdout, indent=1, allow_nan=False)
-    print()
+    print(harmless_json(json.dumps(strict(document), indent=1, allow_nan=False)))
     return 0
 
 
@@ -150,6 +137,19 @@ def is_screen() -> bool:
     return os.environ.get("TERM", "") not in ("", "dumb", "unknown")
 
 
+def say(line: str = "", *, flush: bool = False) -> None:
+    """A line on standard output, whatever texts of others are in it."""
+    print(harmless(line), flush=flush)
+
+
 def warn(sentence: str) -> None:
     """A line on standard error."""
-    print(f"sweeper: {sentence}", file=sys.stderr)
+    print(f"sweeper: {harmless(sentence)}", file=sys.stderr)
+
+
+def complain(error: SweeperError) -> int:
+    """Say on standard error why a command ends; gives its exit code. A line, but one for each
+    problem of a grid."""
+    problems = error.problems if isinstance(error, GridError) else (str(error),)
+    print("sweeper: " + "\n".join(map(harmless, problems)), file=sys.stderr)
+    return error.exit_code

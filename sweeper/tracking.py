@@ -105,7 +105,8 @@ def link(document: Mapping[str, Any], run: str) -> str | None:
     section: dict[str, Any] | None = document.get("wandb")
     if section is None or section.get("mode") in _HERE_ONLY or not section.get("entity"):
         return None
-    entity, project = (quote(section[key], safe="") for key in ("entity", "project"))
+    names = (str(section[key]) for key in ("entity", "project"))
+    entity, project = (quote(name, safe="", errors="replace") for name in names)
     app = str(section.get("app") or _APP).rstrip("/")
     return f"{app}/{entity}/{project}/runs/{run_id(document, run)}"
 

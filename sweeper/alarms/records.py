@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from sweeper.errors import AlreadyExists, NotFound, StoreError
 from sweeper.metrics import as_float
+from sweeper.sanitize import harmless
 from sweeper.store.documents import SCHEMA, encode, read_json, strict
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
-from sweeper.terminal import harmless
 
 __all__ = ["Alarm", "Name", "alarms", "names", "put", "read"]
 

@@ -40,7 +40,7 @@ def configured() -> dict[str, Any]:
     problems = Problems()
     found = read_defaults(problems)
     if problems:
-        raise EnvironmentFailure("\n".join(problems.error().problems))
+        raise EnvironmentFailure("; ".join(problems.error().problems))
     return found
 
 

@@ -21,6 +21,7 @@ from libtmux.exc import LibTmuxException, TmuxCommandNotFound
 from sweeper.engine.home import home
 from sweeper.errors import EnvironmentFailure, NoRoom, Unreachable
 from sweeper.limits import lacking
+from sweeper.sanitize import harmless
 
 __all__ = ["Pane", "Refusal", "TmuxServer", "argument", "as_shown", "socket_name"]
 
@@ -193,7 +194,7 @@ class TmuxServer:
         if name in self._listing("list-sessions", "-F", "#{session_name}"):
             name = f"{name}-{_mark(folder)[:4]}"
         command = ["tmux", "-L", self._socket, "-f", _CONFIGURATION, "new-session", "-d"]
-        command += ["-s", name, "-n", as_shown(title), "-x", "200", "-y", "50"]
+        command += ["-s", as_shown(name), "-n", as_shown(title), "-x", "200", "-y", "50"]
         command += ["-P", "-F", "#{session_id}", *map(_whole, argv)]
         # The server keeps the environment of the client that starts it and shows it to anyone who
         # asks: it gets none of ours but what programs need to run at all. Runs get theirs by file.
@@ -281,8 +282,8 @@ def _whole(argument: str) -> str:
 
 
 def as_shown(title: str) -> str:
-    """A text that tmux shows, or uses, as it is: `#` would start a format."""
-    return title.replace("#", "##")
+    """A text that tmux shows, or uses, as it is: `#` would start a format, or a shell's command."""
+    return harmless(title).replace("#", "##")
 
 
 def argument(text: str) -> str:

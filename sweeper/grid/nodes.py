@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
 
 from sweeper.errors import GridError
+from sweeper.sanitize import harmless
 
 __all__ = [
     "FORBIDDEN",
@@ -114,7 +115,7 @@ class Problems:
             self._found,
             key=lambda f: (rank[f[0].source] if f[0].line else -1, f[0].line, f[0].column),
         )
-        return GridError([f"{place}: {_one_line(message)}" for place, message in ordered])
+        return GridError([f"{place}: {harmless(message)}" for place, message in ordered])
 
     def raise_any(self) -> None:
         """Raise `GridError` when there is a problem."""
@@ -210,10 +211,6 @@ def shown(value: object) -> str:
     """A value as Python writes it, cut where it is long."""
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
-
-
-def _one_line(text: str) -> str:
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 class _Reader:

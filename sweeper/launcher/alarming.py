@@ -19,6 +19,7 @@ from sweeper.launcher.board import Board
 from sweeper.launcher.ends import Ends
 from sweeper.launcher.heartbeats import Heartbeats
 from sweeper.launcher.reacting import Reactions
+from sweeper.sanitize import harmless
 from sweeper.states import OPEN, Event, State
 from sweeper.store.documents import SCHEMA, encode, read_json, timestamp
 from sweeper.store.files import Store
@@ -302,4 +303,4 @@ class Alarming:
 
 def _plain(text: str) -> str:
     """As a terminal can show it: a recipe may call its metrics anything."""
-    return "".join(c if c.isprintable() else "?" for c in text[:_LONGEST])
+    return harmless(text[:_LONGEST])

@@ -12,7 +12,7 @@ from sweeper.errors import EnvironmentFailure, SweeperError, UsageError
 from sweeper.store.documents import SCHEMA
 from sweeper.store.files import Store, open_store
 from sweeper.store.layout import Layout
-from sweeper.terminal import print_json, warn
+from sweeper.terminal import print_json, say, warn
 
 __all__ = ["check", "launcher_log", "recover", "sync"]
 
@@ -61,9 +61,9 @@ def sync(arguments: Namespace) -> int:
     if arguments.json:
         return print_json({"schema": SCHEMA, "sweeps": done}) or code
     for one in done:
-        print(f"{one['root']}/{one['sweep']}: {one['attempts']} attempts brought into the store")
+        say(f"{one['root']}/{one['sweep']}: {one['attempts']} attempts brought into the store")
     if not done:
-        print("nothing lies here that is not in its store")
+        say("nothing lies here that is not in its store")
     return code
 
 

@@ -8,6 +8,7 @@ from typing import TextIO
 
 from sweeper.launcher.loop import Summary
 from sweeper.launcher.pacing import LOWERED
+from sweeper.sanitize import harmless, raw
 from sweeper.states import State
 
 __all__ = ["exit_code", "line", "printer", "showing_progress"]
@@ -36,7 +37,7 @@ def printer(stream: TextIO) -> Callable[[Summary], None]:
     said: set[str] = set()
 
     def tell(summary: Summary) -> None:
-        print(line(summary), file=stream, flush=True)
+        print(harmless(line(summary)), file=stream, flush=True)
         for text in _news(summary, said):
             print(text, file=stream, flush=True)
 
@@ -52,8 +53,9 @@ def showing_progress() -> Generator[Callable[[Summary], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    # A reason is text, and no markup.
+    columns = (BarColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=Console(file=raw(sys.stderr))) as bar:
         task = bar.add_task("starting")
         said: set[str] = set()
 
@@ -62,7 +64,7 @@ def showing_progress() -> Generator[Callable[[Summary], None]]:
                 task,
                 total=summary.counts.total(),
                 completed=sum(summary.counts[s] - summary.again.get(s, 0) for s in _OVER),
-                description=_sentence(summary),
+                description=harmless(_sentence(summary)),
             )
             for text in _news(summary, said):
                 bar.console.print(text, markup=False, highlight=False)
@@ -73,6 +75,7 @@ def showing_progress() -> Generator[Callable[[Summary], None]]:
 def _news(summary: Summary, said: set[str]) -> list[str]:
     """What is to be told once, and was not."""
     lines = [*([f"held: {summary.held}"] if summary.held is not None else []), *summary.alarms]
+    lines = map(harmless, lines)
     fresh = [text for text in dict.fromkeys(lines) if text not in said]
     said.update(fresh)
     return fresh

@@ -324,20 +324,24 @@ def _has_begun(store: Store, layout: Layout, before: object) -> bool:
 def main(arguments: Sequence[str]) -> int:
     """The launcher on its own: prints a line at every change."""
     from sweeper.launcher.progress import exit_code, printer
+    from sweeper.sanitize import guarded
+    from sweeper.terminal import complain
 
-    try:
-        smoke = "--smoke" in arguments[1:]
-        if "--env" in arguments:  # a store that is elsewhere is reached as by who launched
-            os.environ.update(read_environment(arguments[arguments.index("--env") + 1]))
-        # Between us and whoever started us a `cancel` may have come, which is over soon.
-        summary = drive(arguments[0], printer(sys.stdout), smoke=smoke, patience=_TAKE_OVER_SECONDS)
-    except SweeperError as error:
-        print(f"sweeper: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("interrupted: the jobs go on", file=sys.stderr)
-        return 130
-    return exit_code(summary)
+    with guarded():
+        try:
+            smoke = "--smoke" in arguments[1:]
+            if "--env" in arguments:  # a store that is elsewhere is reached as by who launched
+                os.environ.update(read_environment(arguments[arguments.index("--env") + 1]))
+            # Between us and whoever started us a `cancel` may have come, which is over soon.
+            summary = drive(
+                arguments[0], printer(sys.stdout), smoke=smoke, patience=_TAKE_OVER_SECONDS
+            )
+        except SweeperError as error:
+            return complain(error)
+        except KeyboardInterrupt:
+            print("interrupted: the jobs go on", file=sys.stderr)
+            return 130
+        return exit_code(summary)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from sweeper.errors import EnvironmentFailure, NotFound, UsageError
 from sweeper.metrics import as_float
 from sweeper.reading.choosing import chosen, open_registry, tell_problems
 from sweeper.records.runs import RecordedRun
-from sweeper.terminal import warn
+from sweeper.terminal import say, warn
 
 __all__ = ["export"]
 
@@ -27,7 +27,7 @@ def export(arguments: Namespace) -> int:
         raise NotFound("no run to export")
     if arguments.format == "wandb":
         count = to_wandb(runs, arguments.project, arguments.out)
-        print(f"{len(runs)} runs, {count} rows: W&B project {arguments.project}")
+        say(f"{len(runs)} runs, {count} rows: W&B project {arguments.project}")
         return 0
     if not arguments.out:
         raise UsageError(f"--out: the {arguments.format} file to write")
@@ -36,7 +36,7 @@ def export(arguments: Namespace) -> int:
         _write(table, arguments.format, arguments.out, raw=arguments.raw)
     except OSError as error:
         raise EnvironmentFailure(f"{arguments.out}: {error.strerror or error}") from error
-    print(f"{len(runs)} runs, {table.num_rows} rows: {arguments.out}")
+    say(f"{len(runs)} runs, {table.num_rows} rows: {arguments.out}")
     tell_problems(registry)
     return 0
 

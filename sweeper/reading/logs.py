@@ -23,10 +23,11 @@ from sweeper.reading.colours import Colours
 from sweeper.records.logs import Line, Tail, files_of
 from sweeper.records.runs import RecordedRun, SweepRun
 from sweeper.registry import Registry
+from sweeper.sanitize import harmless, harmless_json, raw
 from sweeper.states import ENDED, OPEN, Event, NoState, State
 from sweeper.store.files import default_root
 from sweeper.tables.sources import Files
-from sweeper.terminal import harmless, in_colour, warn
+from sweeper.terminal import in_colour, warn
 
 if TYPE_CHECKING:
     from sweeper.backends.base import Backend
@@ -92,12 +93,12 @@ class _Shown:
     def know(self, runs: Iterable[RecordedRun]) -> None:
         """These are the runs whose lines are shown."""
         for run in runs:
-            self._names.setdefault(_key(run), run.name)
+            self._names.setdefault(_key(run), harmless(run.name))
         if len({sweep for _, sweep, _ in self._names}) > 1:
             for root, sweep, identity in self._names:
                 name = self._names[root, sweep, identity]
-                if not name.startswith(f"{sweep}/"):
-                    self._names[root, sweep, identity] = f"{sweep}/{name}"
+                if not name.startswith(f"{harmless(sweep)}/"):
+                    self._names[root, sweep, identity] = f"{harmless(sweep)}/{name}"
         self._width = max(map(len, self._names.values()), default=0)
 
     def wanted(self, lines: Iterable[Line]) -> Iterator[Line]:
@@ -110,14 +111,14 @@ class _Shown:
         found = iter(lines)
         while texts := [self._form(line) for line in itertools.islice(found, _BATCH)]:
             self.count += len(texts)
-            sys.stdout.write("".join(texts))
+            raw(sys.stdout).write("".join(texts))  # which may have colours of ours
 
     def _form(self, line: Line) -> str:
         run = line.run
         if self._json:
             found = {"schema": 1, "sweep": run.sweep, "run": run.id, "name": run.name}
-            raw = line.data.decode("utf-8", "replace")
-            return json.dumps(found | {"attempt": line.attempt, "line": raw}) + "\n"
+            text = line.data.decode("utf-8", "replace")
+            return harmless_json(json.dumps(found | {"attempt": line.attempt, "line": text})) + "\n"
         if len(self._names) < 2:
             return text_of(line.data) + "\n"
         name = f"{self._names[_key(run)]:<{self._width}} |"

@@ -9,8 +9,9 @@ from sweeper.metrics import Row, as_float, parse
 from sweeper.reading.choosing import open_registry
 from sweeper.reading.conversations import WHOSE, Told, answers, groups_of, turns_logged
 from sweeper.records.runs import RecordedRun
+from sweeper.sanitize import harmless_lines
 from sweeper.tables.rollouts import SummaryFile, flat, summary_files
-from sweeper.terminal import print_json, print_table, warn
+from sweeper.terminal import print_json, print_table, say, warn
 
 __all__ = ["rollouts"]
 
@@ -155,7 +156,7 @@ def _wanted(one: Found, words: Words, arguments: Namespace) -> bool:
 
 def _line(one: Found, words: Words) -> list[Any]:
     values = {**one.numbers, "name": one.file.name}
-    text = " ".join(_printable(_last_said(one, words.of(one))).split())
+    text = " ".join(harmless_lines(_last_said(one, words.of(one))).split())
     return [*(values.get(c) for c in _COLUMNS), text[:_LINE] + "..." * (len(text) > _LINE)]
 
 
@@ -182,15 +183,10 @@ def _print_conversation(one: Found, told: Told) -> None:
     numbers = one.numbers
     head = f"iteration {numbers.get('iteration')} {one.file.name}, group {numbers.get('group_idx')}"
     reward = f"reward {numbers.get('total_reward')}, {numbers.get('ac_len')} tokens"
-    print(f"\u2500\u2500 {head}, trajectory {numbers.get('traj_idx')}: {reward}")
+    say(f"\u2500\u2500 {head}, trajectory {numbers.get('traj_idx')}: {reward}")
     for who, said in told.shown():
-        lines = _printable(said).splitlines() or [""]
-        print(f"{_printable(who)}: {lines[0]}")
+        lines = harmless_lines(said).splitlines() or [""]
+        say(f"{who}: {lines[0]}")
         for line in lines[1:]:
-            print(f"    {line}")
+            say(f"    {line}")
     print()
-
-
-def _printable(text: str) -> str:
-    """Without what would steer the terminal: models write anything."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)

@@ -7,7 +7,7 @@ from typing import Any
 from sweeper.reading.choosing import open_registry, tell_problems
 from sweeper.records.runs import RecordedRun, SweepRun
 from sweeper.store.documents import dotted
-from sweeper.terminal import duration, number, print_json, print_table
+from sweeper.terminal import duration, number, print_json, print_table, say
 
 __all__ = ["last_metrics", "show"]
 
@@ -23,13 +23,13 @@ def show(arguments: Namespace) -> int:
     if arguments.json:
         return print_json({"schema": 1, **document})
     record = document["run"]
-    print(f"{run.sweep}/{run.name}  {run.id}  {record['state']}", end="")
-    print(f" ({run.explained})" if run.explained else "")
-    print(f"{run.path}")
+    reason = f" ({run.explained})" if run.explained else ""
+    say(f"{run.sweep}/{run.name}  {run.id}  {record['state']}{reason}")
+    say(run.path)
     if document["wandb"]:
-        print(document["wandb"])
+        say(document["wandb"])
     if record["metric"]:
-        print(f"{record['metric']}: {number(record['value'])}")
+        say(f"{record['metric']}: {number(record['value'])}")
     _section("configuration", ("key", "value"), dotted(run.config))
     rows = [(a["attempt"], ", ".join(a["events"]), duration(a["wall_s"]), a["reason"], a["host"])
             for a in document["attempts"]]  # fmt: skip

@@ -157,7 +157,7 @@ def numbers_table(
     for name in common:
         labels = {text: n for n, text in enumerate(dict.fromkeys(p.common[name] for p in parts))}
         codes = np.repeat([labels[part.common[name]] for part in parts], counts).astype(np.int32)
-        values = pyarrow.array(list(labels), "string")
+        values = pyarrow.array([_text(label) for label in labels], "string")
         coded = pyarrow.array(codes)
         arrays.append(pyarrow.DictionaryArray.from_arrays(coded, values))
         names.append(name)
@@ -175,7 +175,7 @@ def numbers_table(
                 texts[row] = _text(value)
             arrays.append(pyarrow.array(texts, "string"))
             names.append(rename(key) + (".text" if mask.any() else ""))
-    return pyarrow.table(arrays, names=_apart(names))
+    return pyarrow.table(arrays, names=_apart([_text(name) or "" for name in names]))
 
 
 def _pyarrow() -> Any:

@@ -11,7 +11,7 @@ from sweeper.registry import Registry
 from sweeper.store.documents import SCHEMA, read_json
 from sweeper.store.files import Store, default_root
 from sweeper.store.layout import Layout
-from sweeper.terminal import print_json, print_table
+from sweeper.terminal import print_json, print_table, say
 
 __all__ = ["alarms"]
 
@@ -27,13 +27,13 @@ def alarms(arguments: Namespace) -> int:
         records = [_record(alarm, attempts[alarm.run], done.get(alarm)) for alarm in found]
         return print_json({"schema": SCHEMA, "sweep": sweep.name, "alarms": records})
     if not found:
-        print(f"{sweep.name}: no alarms")
+        say(f"{sweep.name}: no alarms")
         return 0
     rows = [(a.name, a.attempt, a.rule, _what(a, done.get(a)), a.time) for a in found]
     print_table(["run", "attempt", "alarm", "evidence", "time"], rows)
     print()
     for line in _advice(found):
-        print(line)
+        say(line)
     return 0
 
 

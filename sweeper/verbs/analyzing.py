@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sweeper.errors import EnvironmentFailure
 from sweeper.store.files import default_root, open_store
-from sweeper.terminal import print_json
+from sweeper.terminal import print_json, say
 
 if TYPE_CHECKING:
     from sweeper.registry import Registry
@@ -31,7 +31,8 @@ def analyze(arguments: Namespace) -> int:
     if arguments.json:
         return print_json(report.document)
     print(report.verdict)
-    print(f"\nreport: {report.html_path}")
+    print()
+    say(f"report: {report.html_path}")
     return 0
 
 

@@ -13,6 +13,7 @@ from argcomplete.completers import BaseCompleter, DirectoriesCompleter, FilesCom
 from argcomplete.shell_integration import shellcode
 
 from sweeper.errors import SweeperError
+from sweeper.sanitize import harmless
 from sweeper.store.files import default_root, open_store
 
 __all__ = ["Offers", "complete", "shell_code"]
@@ -43,7 +44,9 @@ class Offers(BaseCompleter):
         del parser
         find = _OFFERS.get(action.dest)
         try:
-            return [] if find is None else list(find(prefix, parsed_args))
+            found: Iterable[str] = () if find is None else find(prefix, parsed_args)
+            # What a shell shows and puts on its line, a terminal obeys.
+            return [text for text in found if text == harmless(text)]
         except (SweeperError, OSError, KeyError, TypeError):
             return []
 

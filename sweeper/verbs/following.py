@@ -14,14 +14,15 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from sweeper.errors import StoreError
 from sweeper.records.selecting import pick
 from sweeper.registry import Registry
+from sweeper.sanitize import Writer, harmless_json, raw
 from sweeper.store.documents import strict, timestamp
 from sweeper.store.files import default_root
-from sweeper.terminal import is_screen, warn
+from sweeper.terminal import is_screen, say, warn
 from sweeper.verbs.watching import (
     NOBODY,
     active,
@@ -93,12 +94,12 @@ def follow(arguments: Namespace) -> int:
 def _draw(sweep: "Sweep", arguments: Namespace) -> None:
     screen = _Screen()
     width, height = shutil.get_terminal_size()
-    with redirect_stdout(screen):
+    with redirect_stdout(cast(io.StringIO, Writer(screen))):
         print_status(sweep, arguments, max(3, min(50, height - _BELOW)))
     # The cursor ends up below: with a line more the terminal would scroll.
     lines = fitted(screen.getvalue().splitlines(), width, max(1, height - 1))
     text = "".join(f"{line}\x1b[K\n" for line in lines)
-    sys.stdout.write(f"\x1b[H{text}\x1b[J")
+    raw(sys.stdout).write(f"\x1b[H{text}\x1b[J")
 
 
 def fitted(lines: Sequence[str], width: int, height: int) -> list[str]:
@@ -238,7 +239,7 @@ class _Told:
         document = {"schema": 1, "time": timestamp(), "sweep": sweep.name, "at_work": at_work}
         document |= {**seen, "states": dict(states), "runs": records}
         document["alarms"] = [alarm.document() for alarm in alarms]
-        print(json.dumps(strict(document), allow_nan=False))
+        print(harmless_json(json.dumps(strict(document), allow_nan=False)))
 
 
 def _say(run: "RecordedRun", observed: dict[str, str]) -> Said:
@@ -264,4 +265,4 @@ def words_of(before: Said | None, said: Said) -> str:
 
 
 def _line(text: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')}  {text}", flush=True)
+    say(f"{time.strftime('%H:%M:%S')}  {text}", flush=True)

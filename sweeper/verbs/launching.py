@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sweeper.errors import NotFound, UsageError
 from sweeper.states import State, fold, wants_attempt
 from sweeper.store.files import default_root, open_store
-from sweeper.terminal import shortened, warn
+from sweeper.terminal import say, shortened, warn
 
 if TYPE_CHECKING:
     from sweeper.planner.plan import Plan
@@ -27,22 +27,20 @@ def launch(arguments: Namespace) -> int:
     for warning in planned.warnings:
         warn(f"warning: {warning}")
     begun, idle = _before(planned, arguments.root or default_root())
-    print(
-        f"{planned.name}: {len(planned.runs)} runs of {shortened(planned.recipe.reference)}{begun}"
-    )
+    say(f"{planned.name}: {len(planned.runs)} runs of {shortened(planned.recipe.reference)}{begun}")
     flags = {"smoke": arguments.smoke, "live": arguments.live}
     where = f"{planned.name} --root {arguments.root}" if arguments.root else planned.name
     if not arguments.wait:
         launched = start.launch(planned, arguments.root, wait=False, tell=warn, **flags)
         _tell_failed(_left_alone(launched.root, planned), where)
         if idle:
-            print(f"nothing to start; `sweeper status {where}` shows what there is")
+            say(f"nothing to start; `sweeper status {where}` shows what there is")
             return 0
-        print(f"launched; watch it with `sweeper watch {where}`", end="")
-        print(f" or `sweeper attach {where}`" if planned.launch.backend == "tmux" else "")
+        attach = f" or `sweeper attach {where}`" if planned.launch.backend == "tmux" else ""
+        say(f"launched; watch it with `sweeper watch {where}`{attach}")
         return 0
     if planned.launch.backend == "tmux":
-        print(f"watch it with `sweeper attach {where}` from another terminal", flush=True)
+        say(f"watch it with `sweeper attach {where}` from another terminal", flush=True)
     root = arguments.root or default_root()
     try:
         with showing(planned.name, root, plain=arguments.plain) as notify:

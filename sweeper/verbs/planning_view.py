@@ -21,6 +21,7 @@ from sweeper.launcher.planning import (
     survey,
 )
 from sweeper.planner.plan import Plan
+from sweeper.sanitize import harmless
 from sweeper.store.files import Store, default_root, open_store
 from sweeper.terminal import print_json, warn
 
@@ -45,7 +46,7 @@ def plan(arguments: argparse.Namespace) -> int:
     for warning in found.plan.warnings:
         warn(f"warning: {warning}")
     lines = full(found, store) if arguments.full else short(found)
-    sys.stdout.writelines(f"{line}\n" for line in lines)
+    sys.stdout.writelines(f"{harmless(line)}\n" for line in lines)
     return 0
 
 
@@ -95,7 +96,7 @@ def full(found: Survey, store: Store) -> Iterator[str]:
             if key not in ("python", "cwd", "log_path_field") and value not in (None, {})
         },
     }
-    yield from (f"{key:<12}  {_one_line(str(v))}" for key, v in what.items() if v is not None)
+    yield from (f"{key:<12}  {harmless(str(v))}" for key, v in what.items() if v is not None)
     for fate in found.fates:
         run = fate.run
         yield ""
@@ -104,9 +105,9 @@ def full(found: Survey, store: Store) -> Iterator[str]:
         folder = log_path(plan.name, run.id, attempt, store)
         argv = command(plan, run, attempt, folder)
         if argv is not None:
-            yield f"  command: {_one_line(flow(argv))}"
+            yield f"  command: {harmless(flow(argv))}"
         for key, value in run.config.items():
-            yield f"  {key}: {_one_line(flow(value))}"
+            yield f"  {key}: {harmless(flow(value))}"
 
 
 def terminal_width() -> int | None:
@@ -123,6 +124,7 @@ def table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | None, gives: int = 0
 ) -> Iterator[str]:
     """The lines of a table. Where it is wider than `width`, column `gives` is cut."""
+    rows = [[harmless(cell) for cell in row] for row in rows]
     widths = [max(map(_columns, cells)) for cells in zip(columns, *rows, strict=True)]
     if width is not None:
         others = sum(widths) - widths[gives] + len(_GAP) * (len(columns) - 1)
@@ -157,11 +159,6 @@ def _columns(text: str) -> int:
     return sum(0 if combining(c) else 1 + (east_asian_width(c) in "WF") for c in text)
 
 
-def _one_line(text: str) -> str:
-    """Without what would move a terminal's cursor or turn its text around."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-
-
 def _act(attempt: int) -> str:
     return {0: "leave", 1: "start"}.get(attempt, f"attempt {attempt}")
 
@@ -171,7 +168,7 @@ def _head(plan: Plan) -> str:
     recipe = recipe if len(recipe) <= 60 else f"{recipe[:57]}..."
     most = f"at most {plan.launch.max_parallel} at once"
     return (
-        f"{plan.name}: {_one_line(recipe)} on {plan.launch.backend}, service {plan.service}, {most}"
+        f"{plan.name}: {harmless(recipe)} on {plan.launch.backend}, service {plan.service}, {most}"
     )
 
 
@@ -212,5 +209,5 @@ def _listed(values: Sequence[Any]) -> str:
     if len(values) > _LISTED and all(type(value) in (int, float) for value in values):
         return f"{flow(min(values))} to {flow(max(values))}"
     return ", ".join(
-        _one_line(value if isinstance(value, str) and value else flow(value)) for value in values
+        harmless(value if isinstance(value, str) and value else flow(value)) for value in values
     )

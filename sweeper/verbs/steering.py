@@ -31,7 +31,7 @@ from sweeper.store.requests import (
     request_retry,
 )
 from sweeper.store.sweeps import read_events, read_observations, read_plan
-from sweeper.terminal import print_json, warn
+from sweeper.terminal import print_json, say, warn
 
 if TYPE_CHECKING:
     from sweeper.launcher.start import Ready
@@ -69,7 +69,7 @@ def cancel(arguments: Namespace) -> int:
     told = [request for request in done if request.asked] or done
     counts = Counter(request.why for request in told)
     none = f"none of its {len(sweep.runs)} runs is among those that you chose"
-    print(f"{sweep.name}: {', '.join(f'{n} {why}' for why, n in counts.items()) or none}")
+    say(f"{sweep.name}: {', '.join(f'{n} {why}' for why, n in counts.items()) or none}")
     return 0
 
 
@@ -197,14 +197,14 @@ def retry(arguments: Namespace) -> int:
     told = [request.why for request in asked.done if not request.asked or request.why == OPENED]
     for why, count in Counter(told).items():
         warn(f"{count} {why}")
-    print(f"{sweep.name}: {asked.again} runs to start again", flush=True)
+    say(f"{sweep.name}: {asked.again} runs to start again", flush=True)
     if not asked.again:
         if not runs:
             warn("none has failed; what was cancelled is named, or chosen by --state cancelled")
         return 0
     _tell_code(sweep, warn)
     if _taken_up(sweep.store, sweep.name, warn):
-        print("the launcher at work on the sweep takes them up")
+        say("the launcher at work on the sweep takes them up")
         return 0
     try:
         with showing(sweep.name, sweep.root, plain=arguments.plain) as notify:
@@ -214,7 +214,7 @@ def retry(arguments: Namespace) -> int:
         warn("interrupted; what runs goes on")
         return 130
     if launched.summary is None:
-        print(f"launched; watch it with `sweeper watch {sweep.name}`")
+        say(f"launched; watch it with `sweeper watch {sweep.name}`")
         return 0
     return exit_code(launched.summary)
 

@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from sweeper.command import self_command
 from sweeper.launcher.loop import Summary
 from sweeper.launcher.progress import line, showing_progress
+from sweeper.sanitize import harmless, raw
 from sweeper.terminal import is_screen
 
 __all__ = ["showing"]
@@ -84,7 +85,7 @@ class _View:
         why = f"the view ended ({code})" if code else "the view is closed"
         print(f"{why}; the sweep goes on here, Ctrl-C leaves it to itself", file=sys.stderr)
         if self._last is not None:
-            print(line(self._last), file=sys.stderr, flush=True)
+            print(harmless(line(self._last)), file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """End the view, and say how things stand."""
@@ -104,13 +105,13 @@ class _View:
         if last is None:
             return
         if shown or (process is not None and process.returncode == _INTERRUPTED):
-            print(line(last), file=sys.stderr)
+            print(harmless(line(last)), file=sys.stderr)
         if last.held:
-            print(f"held: {last.held}", file=sys.stderr)
+            print(harmless(f"held: {last.held}"), file=sys.stderr)
 
     def _restore(self) -> None:
         """The terminal as it was, after a view that could not see to that itself."""
         with suppress(termios.error, OSError):
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._modes)
-        sys.stderr.write(_RESTORE)
+        raw(sys.stderr).write(_RESTORE)
         sys.stderr.flush()

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from sweeper.errors import UsageError
 from sweeper.records.selecting import pick
 from sweeper.registry import Registry
+from sweeper.sanitize import harmless
 from sweeper.store.files import default_root
-from sweeper.terminal import duration, harmless, print_json, print_table, shortened
+from sweeper.terminal import duration, print_json, print_table, say, shortened
 
 if TYPE_CHECKING:
     from sweeper.alarms import Alarm
@@ -111,25 +112,26 @@ def print_status(sweep: "Sweep", arguments: Namespace, most: int = _SHOWN) -> No
         ["run", "state", "attempts", "step", "time", *([metric] if metric else []), "reason"], rows
     )
     if more:
-        print(f"... and {more} more: `sweeper ls {sweep.name}` has them all, --state chooses")
+        say(f"... and {more} more: `sweeper ls {sweep.name}` has them all, --state chooses")
     counts = Counter(run.state.value for run in active(sweep))
-    print(f"\n{sweep.name}: {counted(counts)}")
+    print()
+    say(f"{sweep.name}: {counted(counts)}")
     if seen["unreachable"]:
-        print(f"the launcher waits: {seen['unreachable']}")
+        say(f"the launcher waits: {seen['unreachable']}")
     if seen["limit"] is not None:
         most = sweep.document["launch"]["max_parallel"]
-        print(f"at most {seen['limit']} at once, not {most}: {seen['limit_why']}")
+        say(f"at most {seen['limit']} at once, not {most}: {seen['limit_why']}")
     if seen["held"]:
-        print(f"held: {seen['held']}")
+        say(f"held: {seen['held']}")
     if not seen["launcher"] and not progress(sweep)[1]:
-        print(NOBODY)
+        say(NOBODY)
     by_rule: dict[str, list[Alarm]] = {}
     for alarm in alarms:
         by_rule.setdefault(alarm.rule, []).append(alarm)
     for first, *others in by_rule.values():
-        print(alarm_line(first, len(others)))
+        say(alarm_line(first, len(others)))
     if len(alarms) > len(by_rule):
-        print(f"`sweeper alarms {sweep.name}` has them all")
+        say(f"`sweeper alarms {sweep.name}` has them all")
 
 
 def read_alarms(sweep: "Sweep", runs: Sequence["RecordedRun"]) -> list["Alarm"]:
@@ -144,8 +146,8 @@ def read_alarms(sweep: "Sweep", runs: Sequence["RecordedRun"]) -> list["Alarm"]:
 def alarm_line(alarm: "Alarm", more: int = 0) -> str:
     """`alarm: x=1 and 3 more: nan: loss is NaN at step 12; lower the learning rate`."""
     others = f" and {more} more" if more else ""
-    said = harmless(f"{alarm.name}{others}: {alarm.rule}: {alarm.message}")
-    return f"alarm: {said}" + (f"; {harmless(alarm.advice)}" if alarm.advice else "")
+    said = f"alarm: {alarm.name}{others}: {alarm.rule}: {alarm.message}"
+    return harmless(said + (f"; {alarm.advice}" if alarm.advice else ""))
 
 
 def observations(sweep: "Sweep") -> dict[str, Any]:

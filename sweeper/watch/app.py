@@ -20,6 +20,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from sweeper.errors import SweeperError
+from sweeper.sanitize import harmless
 from sweeper.tracking import link
 from sweeper.watch import acting
 from sweeper.watch.desk import Deed, Desk
@@ -97,7 +98,8 @@ class _Canvas(Widget, can_focus=True):
         width = self.size.width
         line = self._lines[y] if y < len(self._lines) else []
         # Segments, not markup: what a run is called is data.
-        strip = Strip([Segment(text, _style(words)) for text, words in line])
+        # And harmless, should whoever made the line have forgotten it.
+        strip = Strip([Segment(harmless(text), _style(words)) for text, words in line])
         return strip.adjust_cell_length(width)
 
 

@@ -3,8 +3,9 @@
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
+from sweeper.sanitize import harmless
 from sweeper.watch.drawing import Line
-from sweeper.watch.shapes import Glyphs, fit, harmless, plot, sparkline, value
+from sweeper.watch.shapes import Glyphs, fit, plot, sparkline, value
 
 __all__ = ["Points", "curve_lines"]
 

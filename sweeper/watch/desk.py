@@ -5,11 +5,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from sweeper.sanitize import harmless
 from sweeper.watch.arranging import SORTS, Group, Item, arranged, groupings
 from sweeper.watch.drawing import Line, head_lines, heading, item_line, own_name, table, trimmed
 from sweeper.watch.helping import HELP
 from sweeper.watch.page import PANELS, PageData, PageState, is_wide, page_lines
-from sweeper.watch.shapes import UNICODE, Glyphs, fit, harmless, wrap
+from sweeper.watch.shapes import UNICODE, Glyphs, fit, wrap
 from sweeper.watch.view import RunView, SweepView
 
 __all__ = ["Deed", "Desk"]

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from rich.cells import cell_len
 
+from sweeper.sanitize import harmless
 from sweeper.verbs.watching import NOBODY
 from sweeper.watch.arranging import Group, Item
 from sweeper.watch.shapes import (
@@ -22,7 +23,6 @@ from sweeper.watch.shapes import (
     bar,
     fit,
     fit_middle,
-    harmless,
     short,
     sparkline,
     value,

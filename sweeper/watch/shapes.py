@@ -1,8 +1,4 @@
-"""Texts as a screen of characters takes them: cut to a width, drawn from numbers, and harmless.
-Pure.
-
-What a run, a log or a model wrote is data: nothing in it steers the terminal.
-"""
+"""Texts as a screen of characters takes them: cut to a width, drawn from numbers. Pure."""
 
 import math
 import statistics
@@ -19,7 +15,6 @@ __all__ = [
     "bar",
     "fit",
     "fit_middle",
-    "harmless",
     "mean",
     "plot",
     "short",
@@ -46,21 +41,6 @@ class Glyphs(NamedTuple):
 
 UNICODE = Glyphs("▁▂▃▄▅▆▇█", "█", "·", "▾", "▸", "─", "…", "x", True)
 ASCII = Glyphs("_.-=+*#@", "#", ".", "-", "+", "-", "~", "x", False)
-
-
-def harmless(text: str) -> str:
-    """A text on one line, with nothing in it that steers a terminal: a control character becomes
-    its picture (`␛`), what else cannot be printed U+FFFD."""
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() else _picture(one) for one in text)
-
-
-def _picture(one: str) -> str:
-    code = ord(one)
-    if code < 0x20:
-        return chr(0x2400 + code)
-    return "\u2421" if code == 0x7F else "\ufffd"
 
 
 def fit(text: str, width: int, *, right: bool = False, cut: str = "…") -> str:

@@ -114,7 +114,7 @@ def test_filter_open_cancel_retry_and_jump(
     terminal.press("Enter")
     terminal.wait("test/nll", "x ", "best, lr=")  # beside its own curve the best run's
     terminal.press("3")
-    terminal.wait("[bold]loss[/bold]", "\u241b[31mred")  # a log is data
+    terminal.wait("[bold]loss[/bold]", " red")  # a log is data
     terminal.press("Escape")
     terminal.wait("/ filter")
     terminal.press("c")
@@ -324,7 +324,7 @@ def test_only_what_has_changed_is_drawn(written: Any, tmp_path: Path) -> None:
             await pilot.press("3")
             await pilot.pause(0.3)
             strips = [app.canvas.render_line(y).text for y in range(40)]
-            assert any(line.startswith("[/nonsense] \u241b[31m") for line in strips)
+            assert any(line.rstrip() == "[/nonsense]" for line in strips)
             await pilot.press("escape", "q")
         assert app.return_value == 0
 

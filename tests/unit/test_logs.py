@@ -16,10 +16,11 @@ from sweeper.reading.logs import logs, text_of
 from sweeper.records.logs import Tail, files_of
 from sweeper.records.runs import SweepRun
 from sweeper.registry import Registry
+from sweeper.sanitize import harmless
 from sweeper.states import Event
 from sweeper.store.files import LocalStore
 from sweeper.tables.sources import Files
-from sweeper.terminal import harmless, in_colour, print_table
+from sweeper.terminal import in_colour, print_table
 
 
 class Printing:
@@ -244,7 +245,7 @@ def test_the_last_line_is_not_what_wandb_says() -> None:
     said = b"wandb: Synced 5 files\nwandb: Find logs at: /x\n"
     assert last_line(b"ValueError: bad\n" + said) == "ValueError: bad"
     assert last_line(said) == "wandb: Find logs at: /x"
-    assert last_line(b"a\nlast one \x1b[0m\n\n  \n") == "last one [0m"
+    assert last_line(b"a\nlast one \x1b[0m\n\n  \n") == "last one"
     assert last_line(b"") == ""
 
 
