@@ -65,7 +65,12 @@ class Source:
         if "://" in self.path:
             open_store(self.path).replace(f"report/{name}", content)
             return self.place(name)
-        return write_file(os.path.join(self.path, "report"), name, content)
+        folder = os.path.join(self.path, "report")
+        if os.path.islink(folder):  # whose folder it is may have laid it to anywhere
+            raise UsageError(
+                f"{folder}: is a symbolic link; say by --out where the report is to be"
+            )
+        return write_file(folder, name, content)
 
 
 def find_sources(registry: Registry, names: Sequence[str]) -> list[Source]:
@@ -135,16 +140,22 @@ def _of_folder(path: str) -> Source | None:
 
 
 def write_file(folder: str, name: str, content: bytes) -> str:
-    """Write a file of a report, its folder made; gives its path. Raises `UsageError` for what
+    """Write a file of a report, whole, its folder made; gives its path. A link of its name is
+    replaced, not followed. Raises `UsageError` for what
     cannot be a folder, `StoreError` when the file cannot be written."""
     try:
         os.makedirs(folder, exist_ok=True)
     except (OSError, ValueError) as error:  # ValueError: a NUL in it
         raise UsageError(f"out {folder!r}: cannot be made a folder ({_why(error)})") from error
     path = os.path.abspath(os.path.join(folder, name))
+    temporary = f"{path}.tmp-{os.getpid()}"
     try:
-        with open(path, "wb") as file:
+        descriptor = os.open(
+            temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666
+        )
+        with open(descriptor, "wb") as file:
             file.write(content)
+        os.replace(temporary, path)
     except OSError as error:
         raise StoreError(f"{path}: cannot be written ({_why(error)})") from error
     return path

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence, Set
 from sweeper.backends.base import JobSpec, JobState
 from sweeper.backends.slurm_commands import Job, status_of
 from sweeper.errors import EnvironmentFailure, Unreachable
+from sweeper.store.files import refuse_links
 
 __all__ = ["Tables"]
 
@@ -43,6 +44,7 @@ class Tables:
         tasks = [{"token": job.token, "argv": list(job.argv), "cwd": job.cwd} for job in jobs]
         document = {"schema": 1, "requeue": requeue, "tasks": tasks}
         path = self.path(name)
+        refuse_links(os.path.dirname(self.place), self.place)
         try:
             os.makedirs(self.place, exist_ok=True)
             with open(f"{path}.tmp", "w", encoding="utf-8") as file:

@@ -106,8 +106,17 @@ def change(path: str, values: Mapping[str, str]) -> None:
         raise StoreError(f"the runs' environment in {path} cannot be changed: {error}") from error
 
 
-def forget(path: str) -> None:
-    """Remove what `write` kept, if it is there."""
+def forget(path: str, folder: str | None = None) -> None:
+    """Remove what `write` kept, if it is there. Of a path that stands in a store, `folder` is the
+    sweep's: the file says itself that it is kept for that, or it stays. The store may say
+    anything."""
+    if folder is not None:
+        try:
+            with open(path, encoding="utf-8") as file:
+                if json.load(file)[_OWNER] != folder:
+                    return
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return
     with suppress(FileNotFoundError):
         os.unlink(path)
 

@@ -24,7 +24,7 @@ from sweeper.launcher.staying import place_of
 from sweeper.states import State
 from sweeper.store import lock
 from sweeper.store.documents import read_json
-from sweeper.store.files import Store, default_root, open_store
+from sweeper.store.files import Store, default_root, open_store, refuse_links
 from sweeper.store.layout import Layout
 from sweeper.store.sweeps import read_observations, read_plan, read_states
 from sweeper.store.writable import check_root
@@ -188,7 +188,7 @@ def _drive(
     summary = launcher.run()
     with suppress(StoreError):  # all is over: what is left then, `gc` finds
         if not environment.is_needed_later(store, sweep):
-            environment.forget(env_file)
+            environment.forget(env_file, folder)
             environment.forget(environment.env_file(folder))
     return summary
 
@@ -248,7 +248,10 @@ def _detach(store: Store, sweep: str, backend: str, smoke: bool = False) -> None
         where = f"its window: `sweeper attach {sweep}`"
         see_to_it = _in_a_window(store, sweep, command)
     else:
-        where = store.local_path(layout.launcher_log) or elsewhere.launcher_log(store, sweep)
+        kept = store.local_path(layout.launcher_log)
+        if kept is not None:
+            refuse_links(os.path.join(store.root, sweep), kept)
+        where = kept or elsewhere.launcher_log(store, sweep)
         see_to_it = _on_its_own(command, where)
     pause = 0.05 if store.local_path("") is not None else 0.5
     deadline, again = time.monotonic() + 20, time.monotonic() + 1

@@ -34,7 +34,7 @@ from sweeper.reading.choosing import chosen, open_registry
 from sweeper.records.runs import RecordedRun, SweepRun
 from sweeper.registry import Registry
 from sweeper.states import State
-from sweeper.store.files import Store, open_store
+from sweeper.store.files import Store, open_store, refuse_links
 from sweeper.store.lock import is_held
 from sweeper.store.sweeps import find_sweeps
 from sweeper.tables.keeping import cache_folder
@@ -50,7 +50,7 @@ _TEMPORARY = re.compile(r"\.tmp-(\d+)-[0-9a-f]+")
 
 class Waste(NamedTuple):
     """Something to remove: a file or folder, why, and its bytes; `store`, and the path there, if
-    it is a file of a store that is elsewhere."""
+    it is a file of a store."""
 
     path: str
     why: str
@@ -73,6 +73,7 @@ def gc(arguments: Namespace) -> int:
     found += spooled
     if arguments.attempts:
         found += [waste for run in runs for waste in _superseded(run)]
+    found = [waste for waste in found if not _is_beyond_a_link(waste)]
     if arguments.delete:
         _remove(found)
     shown = [waste[:3] for waste in found]
@@ -199,26 +200,45 @@ def _left_parts(run: RecordedRun) -> Iterator[Waste]:
 
 def _submissions(runs: Iterable[RecordedRun], before: float) -> Iterator[Waste]:
     over: dict[str, set[str]] = {}
+    stores: dict[str, Store] = {}
     well: set[str] = set()
     for run in runs:
         if isinstance(run, SweepRun) and run.state in _OVER:
-            over.setdefault(f"{run.store.root}/{run.sweep}", set()).add(run.id)
+            folder = f"{run.store.root}/{run.sweep}"
+            over.setdefault(folder, set()).add(run.id)
+            stores[folder] = run.store
             if run.state is State.SUCCEEDED:
                 well.add(run.id)
+    why = "handed to Slurm, for runs that are over"
     for folder, ids in over.items():
+        store = stores[folder]
+        here = store.local_path("") is not None
         for paths in Tables(folder).spent(ids, well & ids):
             with contextlib.suppress(OSError):
                 found = [(path, os.stat(path)) for path in paths]
                 if max(status.st_mtime for _, status in found) < before:
                     for path, status in found:
-                        yield Waste(path, "handed to Slurm, for runs that are over", status.st_size)
+                        inside = path.removeprefix(f"{store.root}/")
+                        size = status.st_size
+                        yield _in(store, inside, why, size) if here else Waste(path, why, size)
 
 
 def _in(store: Store, path: str, why: str, size: int) -> Waste:
-    full = store.local_path(path)
-    if full is not None:
-        return Waste(full, why, size)
-    return Waste(f"{store.root.rstrip('/')}/{path}", why, size, store, path)
+    full = store.local_path(path) or f"{store.root.rstrip('/')}/{path}"
+    return Waste(full, why, size, store, path)
+
+
+def _is_beyond_a_link(waste: Waste) -> bool:
+    """What a link within a sweep's folder leads to is not the sweep's: it stays, and is told."""
+    if waste.store is None or waste.store.local_path("") is None:
+        return False
+    sweep = waste.inside.partition("/")[0]
+    try:
+        refuse_links(os.path.join(waste.store.root, sweep), os.path.dirname(waste.path))
+    except StoreError as error:
+        warn(f"{waste.path} stays: {error}")
+        return True
+    return False
 
 
 def _spooled(before: float) -> tuple[list[Waste], list[dict[str, Any]]]:
@@ -284,4 +304,11 @@ def _remove(found: Iterable[Waste]) -> None:
             with contextlib.suppress(OSError):
                 os.unlink(waste.path)
     for store, paths in elsewhere.values():
-        store.remove(paths)
+        if store.local_path("") is None:
+            store.remove(paths)
+            continue
+        for path in paths:
+            try:
+                store.remove([path])
+            except StoreError as error:
+                warn(str(error))

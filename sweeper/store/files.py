@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 from sweeper.errors import AlreadyExists, NotFound, StoreError
 
-__all__ = ["Entry", "LocalStore", "Store", "default_root", "open_store"]
+__all__ = ["Entry", "LocalStore", "Store", "default_root", "open_store", "refuse_links"]
 
 _TEMPORARY = ".tmp-"
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -111,6 +111,16 @@ class LocalStore:
             raise StoreError(f"{path}: outside the store {self.root}")
         return full
 
+    def _for_writing(self, path: str, *, itself: bool = False) -> str:
+        """The same for what is written or removed: not through a link within a sweep's folder,
+        which whoever made the folder may have laid to anywhere. The folder itself may be one.
+        `itself`: nor is there a link at `path`, which would be followed."""
+        full = self._full(path)
+        sweep, _, inside = full[len(self.root) + 1 :].partition(os.sep)
+        if inside:
+            refuse_links(os.path.join(self.root, sweep), full if itself else os.path.dirname(full))
+        return full
+
     def _see_root(self) -> None:
         """Once it was there, the root is never made again. A disk that was unmounted leaves no
         folder behind, or an empty one: that is no store without sweeps, but no store."""
@@ -142,7 +152,7 @@ class LocalStore:
         return temporary
 
     def create(self, path: str, data: bytes) -> None:
-        full = self._full(path)
+        full = self._for_writing(path)
         try:
             temporary = self._write_temporary(full, data, durable=True)
             try:
@@ -164,7 +174,7 @@ class LocalStore:
             raise _store_error(full, error) from error
 
     def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
-        full = self._full(path)
+        full = self._for_writing(path)
         try:
             temporary = self._write_temporary(full, data, durable)
             try:
@@ -178,7 +188,7 @@ class LocalStore:
             raise _store_error(full, error) from error
 
     def append(self, path: str, data: bytes) -> None:
-        full = self._full(path)
+        full = self._for_writing(path, itself=True)
         try:
             _make_folder(os.path.dirname(full))
             descriptor = os.open(full, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -281,7 +291,7 @@ class LocalStore:
 
     def remove(self, paths: Iterable[str]) -> None:
         for path in paths:
-            full = self._full(path)
+            full = self._for_writing(path)
             try:
                 with suppress(FileNotFoundError):
                     os.unlink(full)
@@ -310,6 +320,19 @@ def open_store(root: str) -> Store:
         return LocalStore(rest)
     # By name: it is built on this module, and a worker with a local store must not load it.
     return import_module("sweeper.store.remote").open_remote(root)
+
+
+def refuse_links(top: str, path: str) -> None:
+    """Raise `StoreError` where a link stands on the way from the folder `top` to `path`, that
+    included: what lies beyond is somewhere else."""
+    at = top
+    for part in path[len(top) + 1 :].split(os.sep):
+        at = os.path.join(at, part)
+        if os.path.islink(at):
+            raise StoreError(
+                f"{at}: is a symbolic link: nothing is written or removed beyond it; make it a "
+                "folder, or a mount"
+            )
 
 
 def _make_folder(folder: str) -> None:

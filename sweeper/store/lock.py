@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Generator
 
 from sweeper.errors import AnotherLauncher, StoreError
-from sweeper.store.files import Store
+from sweeper.store.files import Store, refuse_links
 from sweeper.store.layout import Layout
 
 __all__ = ["PATIENCE_SECONDS", "holding_sweep", "is_alive", "is_held"]
@@ -33,6 +33,7 @@ def holding_sweep(
             yield check
         return
     path = _path(store, sweep)
+    refuse_links(os.path.join(store.root, sweep), path)
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)

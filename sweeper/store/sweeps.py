@@ -4,6 +4,7 @@ One listing of `state/` answers for every run, since the names of the files carr
 """
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ __all__ = [
     "read_states",
 ]
 
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 TELLING = ENDED | {Event.LOST, Event.CLAIMED}
 """Events that tell more than that they happened."""
 
@@ -51,12 +53,23 @@ def is_unseeded(document: Mapping[str, Any]) -> bool:
 def read_plan(store: Store, sweep: str) -> dict[str, Any]:
     """`sweep.json`: the plan as it was launched. Raises `NotFound` with a hint."""
     try:
-        return read_json(store, Layout(sweep).plan)
+        document = read_json(store, Layout(sweep).plan)
     except NotFound as error:
         known = find_sweeps(store)
         more = f" and {len(known) - _NAMED} more (`sweeper status`)" if len(known) > _NAMED else ""
         hint = f"there is {', '.join(known[:_NAMED])}{more}" if known else "there is none"
         raise NotFound(f"no sweep {sweep!r} in {store.root}: {hint}") from error
+    _check_ids(store, sweep, document)
+    return document
+
+
+def _check_ids(store: Store, sweep: str, document: dict[str, Any]) -> None:
+    """A run's id is part of paths, and of names of jobs: one that is none could lead anywhere."""
+    for run in document.get("runs") or ():
+        identity = run.get("id") if isinstance(run, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        if isinstance(identity, str) and not _ID.fullmatch(identity):
+            path = f"{store.root}/{Layout(sweep).plan}"
+            raise StoreError(f"{path}: damaged (a run's id is {identity!r})")
 
 
 def read_events(store: Store, sweep: str) -> Events:

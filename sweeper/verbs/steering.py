@@ -156,7 +156,7 @@ def _forget_environment(store: Store, sweep: str, retries: int) -> None:
     with suppress(NotFound):
         path: str | None = read_json(store, Layout(sweep).service)["env_file"]
         if path is not None:
-            environment.forget(path)
+            environment.forget(path, f"{store.root}/{sweep}")
 
 
 def _unfinished(store: Store, sweep: str, runs: Iterable[str], retries: int) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from sweeper.command import BOOTSTRAP
 from sweeper.errors import EnvironmentFailure
 from sweeper.store.documents import SCHEMA, encode
-from sweeper.store.files import Store
+from sweeper.store.files import Store, refuse_links
 from sweeper.store.layout import Layout
 from sweeper.worker import seeding
 
@@ -35,6 +35,7 @@ def prepare(store: Store, layout: Layout, job: dict[str, Any]) -> Prepared:
     log_path = place.local_path(layout.log_path(run, attempt))
     if log_path is None:
         raise EnvironmentFailure(f"{place.root}: a worker needs a local folder for its run")
+    refuse_links(os.path.join(place.root, layout.sweep), log_path)
     os.makedirs(log_path, exist_ok=True)
     if job["resume"] != "never":
         seeding.seed(place, layout, run, attempt, job["resume"])

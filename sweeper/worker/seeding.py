@@ -101,5 +101,6 @@ def copy(source: str, target: str, *, lines: bool = False) -> None:
     behind."""
     with open(source, "rb") as file:
         data = file.read()
-    with open(target, "wb") as file:
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
+    with open(descriptor, "wb") as file:
         file.write(data[: data.rfind(b"\n") + 1] if lines else data)

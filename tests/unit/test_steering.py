@@ -1,5 +1,6 @@
 """Cancel and retry: the requests, and what a launcher makes of them."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -226,7 +227,7 @@ def test_cancelling_some_leaves_the_environment_to_the_others(
     scene = make_scene(2, max_parallel=1)
     first, second = scene.ids
     kept = tmp_path / "environment.json"
-    kept.write_text("{}")
+    kept.write_text(json.dumps({"SWEEPER_FOLDER": f"{scene.store.root}/s"}))
     scene.store.replace(scene.layout.service, encode({"schema": 1, "env_file": str(kept)}))
     monkeypatch.setattr(backends, "open_backend", lambda *_: scene.backend)
     monkeypatch.setattr(steering, "_POLL_SECONDS", 0.0)

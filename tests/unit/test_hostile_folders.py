@@ -1,0 +1,180 @@
+"""A sweep folder that somebody else made, whose ids and links lead elsewhere: nothing is written,
+removed or read as an environment there. What lies beyond is counted before and after."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from sweeper.cli import main
+from sweeper.errors import StoreError, UsageError
+from sweeper.launcher import environment
+from sweeper.states import Event
+from sweeper.store.files import LocalStore
+from sweeper.store.lock import holding_sweep
+from sweeper.store.requests import request_cancel
+from sweeper.worker import seeding
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SWEEPER_ROOT", str(tmp_path / "root"))
+    return tmp_path / "root"
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    "identity", ["../../victim/state/0123456789ab", "..", ".", "a/b", "", "x" * 65, "a\n", "a b"]
+)
+@pytest.mark.parametrize("verb", ["cancel", "retry", "status", "logs"])
+def test_an_id_that_is_a_path_is_refused(
+    root: Path,
+    written: ModuleType,
+    capsys: pytest.CaptureFixture[str],
+    identity: str,
+    verb: str,
+) -> None:
+    """`cancel evil` wrote a request into another sweep, whose run then was stopped."""
+    for name in ("victim", "evil"):
+        sweep = written.Written(root, name, {"x": [1]}, launch={"retries": 0, "grace_s": 1})
+        run = sweep.run({"x": 1}, state="running")
+        sweep.save()
+    plan = json.loads((root / "evil" / "sweep.json").read_text())
+    plan["runs"][0]["id"] = identity.replace("0123456789ab", run)
+    (root / "evil" / "sweep.json").write_text(json.dumps(plan))
+    before = tree(root)
+    assert main([verb, "evil"]) == 6
+    assert "evil/sweep.json: damaged (a run's id is " in capsys.readouterr().err
+    assert tree(root) == before
+
+
+def _outside(root: Path) -> Path:
+    outside = root.parent / "outside"
+    outside.mkdir(parents=True)
+    (outside / "keep").write_text("mine")
+    return outside
+
+
+WRITES: dict[str, Callable[[LocalStore], Any]] = {
+    "create": lambda store: store.create("s/linked/new", b"x"),
+    "replace": lambda store: store.replace("s/linked/keep", b"x"),
+    "append": lambda store: store.append("s/linked/keep", b"x"),
+    "remove": lambda store: store.remove(["s/linked/keep"]),
+    "deep": lambda store: store.create("s/a/linked/b/c/new", b"x"),
+    "upload": lambda store: store.upload("s/linked/keep", __file__),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_store_writes_and_removes_nothing_beyond_a_link(root: Path, write: str) -> None:
+    outside = _outside(root)
+    (root / "s" / "a").mkdir(parents=True)
+    for link in ("s/linked", "s/a/linked"):
+        (root / link).symlink_to(outside)
+    with pytest.raises(StoreError, match="linked: is a symbolic link"):
+        WRITES[write](LocalStore(str(root)))
+    assert tree(outside) == {str(outside / "keep"): b"mine"} and os.listdir(outside) == ["keep"]
+
+
+def test_a_link_in_the_place_of_a_file_is_not_followed(root: Path) -> None:
+    keep = _outside(root) / "keep"
+    store = LocalStore(str(root))
+    store.create("s/x", b"x")
+    for name in ("replaced", "removed", "appended", "seeded"):
+        (root / "s" / name).symlink_to(keep)
+    store.replace("s/replaced", b"theirs")
+    store.remove(["s/removed"])
+    with pytest.raises(StoreError, match="symbolic link"):
+        store.append("s/appended", b"theirs")
+    with pytest.raises(OSError, match="symbolic links"):
+        seeding.copy(str(root / "s" / "x"), str(root / "s" / "seeded"))
+    assert keep.read_text() == "mine"
+    assert store.read("s/replaced") == b"theirs" and not (root / "s" / "removed").exists()
+
+
+def test_a_sweep_may_itself_lie_elsewhere(root: Path) -> None:
+    """On a larger disk, say: its owner's link stands in the root, which is theirs."""
+    (root.parent / "large").mkdir()
+    root.mkdir()
+    (root / "s").symlink_to(root.parent / "large")
+    LocalStore(str(root)).create("s/state/a/1.intent.json", b"{}")
+    assert (root.parent / "large" / "state" / "a" / "1.intent.json").exists()
+
+
+def test_no_lock_request_or_launcher_goes_through_a_link(root: Path) -> None:
+    outside = _outside(root)
+    store = LocalStore(str(root))
+    store.replace("s/sweep.json", b"{}")
+    for name in ("launcher", "state"):
+        (root / "s" / name).symlink_to(outside)
+    with pytest.raises(StoreError, match="launcher: is a symbolic link"), holding_sweep(store, "s"):
+        pass
+    with pytest.raises(StoreError, match="state: is a symbolic link"):
+        request_cancel(store, "s", "a", {(1, Event.CLAIMED)}, 0)
+    assert os.listdir(outside) == ["keep"]
+
+
+def test_gc_removes_nothing_beyond_a_link(
+    root: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`gc --attempts --delete` went into an `iteration_*` folder that was a link."""
+    outside = _outside(root)
+    sweep = written.Written(root, "s", {"x": [1]})
+    sweep.run({"x": 1}, state="failed", attempt=1)
+    run = sweep.run({"x": 1}, state="succeeded", attempt=2)
+    sweep.save()
+    name = "train_rollout_summaries.jsonl"
+    for place in (outside, root / "s" / "runs" / f"{run}.2" / "iteration_000000"):
+        place.mkdir(exist_ok=True)
+        (place / name).write_text("{}\n")
+    (root / "s" / "runs" / f"{run}.1" / "iteration_000000").symlink_to(outside)
+    assert main(["gc", "--attempts", "--delete", "--days", "0"]) == 0
+    said = capsys.readouterr()
+    assert "iteration_000000: is a symbolic link" in said.err and name not in said.out
+    assert (outside / name).exists()
+
+
+def test_cancel_removes_no_file_that_is_not_the_runs_environment(
+    root: Path, written: ModuleType, tmp_path: Path
+) -> None:
+    """What a launcher's record calls the environment's file was removed, wherever that was."""
+    sweep = written.Written(root, "s", {"x": [1]}, launch={"retries": 0, "grace_s": 1})
+    sweep.run({"x": 1}, state="failed")
+    sweep.save()
+    service = root / "s" / "launcher" / "service.json"
+    service.parent.mkdir()
+    mine = environment.write(str(root / "other"), {})
+    for name, text in (("key", "-----BEGIN"), ("list", "[1]"), ("json", "{}")):
+        (tmp_path / name).write_text(text)
+    for path in (mine, *(str(tmp_path / name) for name in ("key", "list", "json"))):
+        service.write_text(json.dumps({"schema": 1, "env_file": path}))
+        assert main(["cancel", "s"]) == 0
+        assert os.path.exists(path)
+    theirs = environment.write(str(root / "s"), {})
+    service.write_text(json.dumps({"schema": 1, "env_file": theirs}))
+    assert main(["cancel", "s"]) == 0
+    assert not os.path.exists(theirs)
+
+
+def test_a_report_does_not_follow_a_link(root: Path) -> None:
+    from analysis.sources import Source, write_file
+    from sweeper.registry import Registry
+
+    outside = _outside(root)
+    root.mkdir()
+    (root / "report").symlink_to(outside)
+    source = Source("x", Registry(str(root)), {}, None, {}, (), 0, None)
+    with pytest.raises(UsageError, match="report: is a symbolic link"):
+        source.write("report.html", b"theirs")
+    (root / "report.html").symlink_to(outside / "keep")
+    write_file(str(root), "report.html", b"theirs")
+    assert (root / "report.html").read_bytes() == b"theirs"
+    assert tree(outside) == {str(outside / "keep"): b"mine"}
