@@ -139,6 +139,11 @@ def _launch(verb: argparse.ArgumentParser) -> None:
 
 
 def _wait(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--trust",
+        action="store_true",
+        help="execute a sweep's plan though another user, or another machine, has recorded it",
+    )
     verb.add_argument("--wait", action="store_true", help="be the launcher until all runs ended")
     verb.add_argument("--plain", action="store_true", help="with --wait: lines, not the live view")
 

@@ -36,7 +36,10 @@ __all__ = [
     "write",
 ]
 
-_NOT_OURS = ("TMUX", "TMUX_PANE", "SWEEPER_RUN", "SWEEPER_RUN_DIR", "SWEEPER_ATTEMPT")
+_NOT_OURS = (
+    *("TMUX", "TMUX_PANE", "SWEEPER_RUN", "SWEEPER_RUN_DIR", "SWEEPER_ATTEMPT"),
+    "SWEEPER_IDENTITY",  # by which plans are sealed: a run seals none
+)
 _OWNER = "SWEEPER_FOLDER"
 """Says, in the file, which sweep's it is."""
 _PLACE = "SWEEPER_KEPT_AT"

@@ -13,6 +13,7 @@ from sweeper.engine.home import home
 from sweeper.errors import NotFound, UsageError
 from sweeper.launcher import environment, placing
 from sweeper.launcher.staying import stay
+from sweeper.launcher.trust import sealed
 from sweeper.planner.plan import repeats_by_default
 from sweeper.provenance import facts as provenance
 from sweeper.provenance import redaction, snapshot
@@ -72,7 +73,7 @@ def record(
             tell(warning)
     if made.why is not None and not live and made.why != "not in a git checkout":
         tell(f"runs use the code where it is, as it is when each starts: {made.why}")
-    store.replace(Layout(plan.name).plan, encode(document))
+    store.replace(Layout(plan.name).plan, encode(sealed(document)))
 
 
 def _told_of(made: snapshot.Made) -> dict[str, Any]:

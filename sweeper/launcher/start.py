@@ -21,6 +21,7 @@ from sweeper.launcher import elsewhere, environment, placing
 from sweeper.launcher.loop import GAVE_UP, Launcher, Summary
 from sweeper.launcher.recording import record, secret_names, write_environment
 from sweeper.launcher.staying import place_of
+from sweeper.launcher.trust import Agree, refuse, require
 from sweeper.states import State
 from sweeper.store import lock
 from sweeper.store.documents import read_json
@@ -61,6 +62,7 @@ def launch(
     wait: bool = True,
     smoke: bool = False,
     live: bool = False,
+    agree: Agree = refuse,
     notify: Callable[[Summary], None] = lambda _: None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Launched:
@@ -71,9 +73,10 @@ def launch(
     until the sweep has ended, and `notify` hears of every change; `tell` gets a sentence about
     what this launch does to an earlier one. With `smoke` one run goes first, and the others only
     when it has succeeded. Runs execute a copy of the checkout as it is now (see `snapshot.py`);
-    with `live` the checkout itself, as it is when each starts. Raises `GridError` for a grid that
-    cannot run, `EnvironmentFailure` when something it needs is missing, `AnotherLauncher` when the
-    sweep has one.
+    with `live` the checkout itself, as it is when each starts. `agree` is asked before a sweep is
+    gone on with that was not launched by this user from here (see `trust.py`). Raises `GridError`
+    for a grid that cannot run, `UsageError` where nobody agrees, `EnvironmentFailure` when
+    something it needs is missing, `AnotherLauncher` when the sweep has one.
     """
     from sweeper.planner.plan import Plan, plan
 
@@ -82,6 +85,8 @@ def launch(
     check_root(store)
     if store.local_path("") is None:
         elsewhere.check(store, planned.name)
+    with suppress(NotFound):  # which is the case at the first launch
+        require(read_plan(store, planned.name), f"{store.root}/{planned.name}", agree)
     launched = planned.launch.document()
     names = secret_names(planned.secrets, planned.service)
     terms = placing.admit(launched, store, planned.service, names, live=live)
@@ -110,10 +115,11 @@ class Ready(NamedTuple):
     place: Mapping[str, str]
 
 
-def ready(store: Store, sweep: str) -> Ready:
+def ready(store: Store, sweep: str, agree: Agree = refuse) -> Ready:
     """See that what is left of a sweep can be launched from its recorded plan, with the environment
     of this process, before anything is on record or started. Raises as `launch` does."""
     document = read_plan(store, sweep)
+    require(document, f"{store.root}/{sweep}", agree)
     launched: dict[str, Any] = document["launch"]
     names = secret_names(document["secrets"], document["service"])
     terms = placing.admit(launched, store, document["service"], names, live=False)

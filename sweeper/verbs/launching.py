@@ -3,7 +3,7 @@
 import os
 import sys
 from argparse import Namespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sweeper.errors import NotFound, UsageError
 from sweeper.states import State, fold, wants_attempt
@@ -21,6 +21,7 @@ def launch(arguments: Namespace) -> int:
     from sweeper.launcher import start
     from sweeper.launcher.planning import planned_by
     from sweeper.launcher.progress import exit_code
+    from sweeper.verbs.trusting import agreeing
     from sweeper.verbs.viewing import showing
 
     planned = planned_by(arguments)
@@ -28,7 +29,8 @@ def launch(arguments: Namespace) -> int:
         warn(f"warning: {warning}")
     begun, idle = _before(planned, arguments.root or default_root())
     say(f"{planned.name}: {len(planned.runs)} runs of {shortened(planned.recipe.reference)}{begun}")
-    flags = {"smoke": arguments.smoke, "live": arguments.live}
+    flags: dict[str, Any] = {"smoke": arguments.smoke, "live": arguments.live}
+    flags["agree"] = agreeing(arguments)
     where = f"{planned.name} --root {arguments.root}" if arguments.root else planned.name
     if not arguments.wait:
         launched = start.launch(planned, arguments.root, wait=False, tell=warn, **flags)

@@ -35,6 +35,7 @@ from sweeper.terminal import print_json, say, warn
 
 if TYPE_CHECKING:
     from sweeper.launcher.start import Ready
+    from sweeper.launcher.trust import Agree
     from sweeper.records.runs import RecordedRun, Sweep
 
 __all__ = ["cancel", "cancel_runs", "request_cancel", "request_retry", "retry", "retry_runs"]
@@ -186,6 +187,7 @@ def retry(arguments: Namespace) -> int:
     """Start runs again."""
     from sweeper.launcher.progress import exit_code
     from sweeper.launcher.start import go_on
+    from sweeper.verbs.trusting import agreeing
     from sweeper.verbs.viewing import showing
 
     sweep, runs = _chosen(arguments)
@@ -193,7 +195,7 @@ def retry(arguments: Namespace) -> int:
         failed = (State.FAILED, State.LOST, State.PREEMPTED)
         runs = [run for run in runs if run.state in failed]
     _refuse(sweep, runs, arguments.runs)
-    asked = _ask_again(sweep, [run.id for run in runs])
+    asked = _ask_again(sweep, [run.id for run in runs], agreeing(arguments))
     told = [request.why for request in asked.done if not request.asked or request.why == OPENED]
     for why, count in Counter(told).items():
         warn(f"{count} {why}")
@@ -256,27 +258,31 @@ class _Asked(NamedTuple):
         return sum(request.asked for request in self.done)
 
 
-def _ask_again(sweep: "Sweep", runs: Sequence[str]) -> _Asked:
+def _ask_again(sweep: "Sweep", runs: Sequence[str], agree: "Agree | None" = None) -> _Asked:
     """Put on record that these runs are to be started again, once that is known to be possible: a
     backend that will not have their jobs says so before. Raises as `launch` does."""
     from sweeper.launcher.start import ready
+    from sweeper.launcher.trust import refuse
     from sweeper.store.lock import is_held
 
     store, events = sweep.store, read_events(sweep.store, sweep.name)
     happened = {run: events.get(run, set()) for run in runs}
     some = any(asked_again(run, found).asked for run, found in happened.items())
-    known = ready(store, sweep.name) if some and not is_held(store, sweep.name) else None
+    known: Ready | None = None
+    if some and not is_held(store, sweep.name):
+        known = ready(store, sweep.name, agree or refuse)
     return _Asked([request_retry(store, sweep.name, *each) for each in happened.items()], known)
 
 
 def _tell_code(sweep: "Sweep", tell: Callable[[str], None]) -> None:
     """What is retried runs the code of the launch, which may not be what the user has in mind."""
     from sweeper.launcher.recording import hidden_values, secret_names
+    from sweeper.launcher.trust import is_ours
     from sweeper.provenance import snapshot
 
     document = sweep.document
     kept = document.get("snapshot")
-    if not kept:
+    if not kept or not is_ours(document):  # git is not let loose on any folder that a plan names
         return
     values = hidden_values(secret_names(document["secrets"], document["service"]))
     if snapshot.changed(sweep.store, kept, secrets=values):

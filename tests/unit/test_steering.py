@@ -9,11 +9,12 @@ import pytest
 from sweeper import backends
 from sweeper.errors import EnvironmentFailure, NotFound, UsageError
 from sweeper.launcher import start
+from sweeper.launcher.trust import sealed
 from sweeper.records.runs import Sweep
 from sweeper.records.selecting import pick
 from sweeper.states import Event, State, cancel_asked, fold, retry_asked, wants_attempt
 from sweeper.store import lease, lock
-from sweeper.store.documents import encode
+from sweeper.store.documents import encode, read_json
 from sweeper.store.layout import token
 from sweeper.store.requests import OPENED
 from sweeper.verbs import steering
@@ -291,6 +292,9 @@ def _recorded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> tuple[Sweep, lis
     launches: list[Any] = []
     monkeypatch.setattr(start, "open_backend", lambda *_: scene.backend)
     monkeypatch.setattr(start, "go_on", lambda *_, **given: launches.append(given["known"]))
+    monkeypatch.setenv("SWEEPER_IDENTITY", "of-this-test-only")
+    plan = read_json(scene.store, scene.layout.plan)
+    scene.store.replace(scene.layout.plan, encode(sealed(plan)))
     return Sweep(scene.store, "s"), launches
 
 

@@ -1,0 +1,165 @@
+"""Whose sweep it is. A launch or a retry executes what `sweep.json` says, with the environment of
+whoever types it: so it has to come from them, or be shown to them first.
+
+What this home has written carries a seal: a keyed hash of the whole document. The key lies in the
+home, or in $SWEEPER_IDENTITY, by which several machines of one person are one. A sealed document
+stays ours wherever its folder is moved; changed by anybody else it is not. Somebody else's, once
+agreed to, is remembered in the home, as it was then.
+"""
+
+import hashlib
+import hmac
+import json
+import os
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from sweeper.engine.home import home
+from sweeper.errors import EnvironmentFailure, UsageError
+from sweeper.provenance.redaction import is_secret_name
+
+__all__ = ["Agree", "is_ours", "refuse", "require", "sealed"]
+
+Agree = Callable[[Sequence[str]], bool]
+"""Asked with lines that say what would be executed; gives whether it may be."""
+
+_SEAL = "seal"
+_VARIABLE = "SWEEPER_IDENTITY"
+_SHORTEST = 16
+
+
+def refuse(lines: Sequence[str]) -> bool:
+    """Nobody is there who could agree."""
+    del lines
+    return False
+
+
+def sealed(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document of a plan, with the seal of this home. Raises `EnvironmentFailure`."""
+    plain = {key: value for key, value in document.items() if key != _SEAL}
+    return plain | {_SEAL: _seal(_key(make=True), plain)}
+
+
+def is_ours(document: Mapping[str, Any]) -> bool:
+    """Whether this home has written a document, or its user has agreed to just this one."""
+    key, seal = _key(make=False), str(document.get(_SEAL)).encode("utf-8", "replace")
+    if key and hmac.compare_digest(seal, _seal(key, document).encode()):
+        return True
+    return _digest(document) in _agreed()
+
+
+def require(document: Mapping[str, Any], where: str, agree: Agree) -> None:
+    """See that what a recorded sweep at `where` says may be executed: it is ours, or `agree` says
+    so, which is remembered. Raises `UsageError`."""
+    if is_ours(document):
+        return
+    if not agree([f"{where} was not launched by you from here:", *_executed(document)]):
+        raise UsageError(
+            f"{where} was not launched by you from here, and would execute what it says with your "
+            "environment: look at it with `sweeper show`, then say --trust"
+        )
+    _remember(document)
+
+
+def _executed(document: Mapping[str, Any]) -> Iterator[str]:
+    """What a launch of a recorded sweep executes, a line each."""
+    recipe, launch = _table(document, "recipe"), _table(document, "launch")
+    came = _table(document, "provenance")
+    typed = came.get("command")
+    facts = {
+        "made on": came.get("host"),
+        "by": _argv(typed) if isinstance(typed, list) else typed,
+        "executes": _argv(recipe.get("command")) or recipe.get("reference"),
+        "file": recipe.get("file"),
+        "with": recipe.get("python"),
+        "in": recipe.get("cwd"),
+        "on": launch.get("backend"),
+        "on an alarm": _argv(_table(document, "on_alarm").get("run")),
+        "variables": ", ".join(_shown(_table(launch, "env"))),
+        "secrets": ", ".join(map(str, document.get("secrets") or ())),
+    }
+    for name, value in facts.items():
+        if value:
+            yield f"  {name}: {value}"
+
+
+def _table(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = document.get(key)
+    return found if isinstance(found, Mapping) else {}  # pyright: ignore[reportUnknownVariableType]
+
+
+def _argv(command: Any) -> str:
+    return shlex.join(map(str, command)) if isinstance(command, list) else str(command or "")  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _shown(variables: Mapping[str, Any]) -> Iterator[str]:
+    """Names, with values: LD_PRELOAD executes as well."""
+    for name, value in variables.items():
+        yield name if is_secret_name(str(name)) else f"{name}={value}"
+
+
+def _text(document: Mapping[str, Any]) -> bytes:
+    """The same bytes for the same document, read or about to be written."""
+    plain = {key: value for key, value in document.items() if key != _SEAL}
+    return json.dumps(json.loads(json.dumps(plain)), sort_keys=True, separators=(",", ":")).encode()
+
+
+def _seal(key: bytes, document: Mapping[str, Any]) -> str:
+    return hmac.new(key, _text(document), hashlib.sha256).hexdigest()
+
+
+def _digest(document: Mapping[str, Any]) -> str:
+    return hashlib.sha256(_text(document)).hexdigest()
+
+
+def _key(*, make: bool) -> bytes:
+    """What only this user has; empty where there is none yet and none is to be made."""
+    given = os.environ.get(_VARIABLE, "")
+    if given:
+        if len(given) < _SHORTEST:
+            raise EnvironmentFailure(f"{_VARIABLE} has less than {_SHORTEST} characters")
+        return given.encode("utf-8", "surrogateescape")
+    path = os.path.join(home(), "identity")
+    try:
+        with suppress(FileNotFoundError):
+            return _read(path)
+        if not make:
+            return b""
+        os.makedirs(home(), mode=0o700, exist_ok=True)
+        temporary = f"{path}.{os.getpid()}.{os.urandom(4).hex()}"
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(os.urandom(32).hex())
+        try:
+            with suppress(FileExistsError):  # another launch was first: its key is the key
+                os.link(temporary, path)
+        finally:
+            os.unlink(temporary)
+        return _read(path)
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"{path}: {error.strerror}; set SWEEPER_HOME to a folder that can be written"
+        ) from error
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read().strip()
+
+
+def _agreed() -> set[str]:
+    try:
+        with open(os.path.join(home(), "trusted"), encoding="ascii", errors="replace") as file:
+            return set(file.read().split())
+    except OSError:
+        return set()
+
+
+def _remember(document: Mapping[str, Any]) -> None:
+    """A line is written at once: who writes beside us tears none."""
+    with suppress(OSError):  # then it is asked again
+        os.makedirs(home(), mode=0o700, exist_ok=True)
+        with open(os.path.join(home(), "trusted"), "a", encoding="ascii") as file:
+            file.write(f"{_digest(document)}\n")

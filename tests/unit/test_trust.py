@@ -1,0 +1,145 @@
+"""A plan that somebody else recorded is executed only once its user has seen what that would be:
+by `retry`, and by a launch that goes on with it."""
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.cli import main
+from sweeper.errors import EnvironmentFailure, UsageError
+from sweeper.launcher import start, trust
+from sweeper.launcher.environment import write
+from sweeper.launcher.trust import is_ours, refuse, require, sealed
+from sweeper.verbs import trusting
+
+PLAN = {"schema": 1, "name": "s", "runs": [{"id": "a", "config": {"x": 1e-4, "y": float("inf")}}]}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("SWEEPER_IDENTITY", raising=False)
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SWEEPER_ROOT", str(tmp_path / "root"))
+    return tmp_path / "home"
+
+
+def _read_back(document: dict[str, Any]) -> dict[str, Any]:
+    return json.loads(json.dumps(document))
+
+
+def test_what_a_home_has_written_is_its_own_until_it_is_changed(home: Path) -> None:
+    assert not is_ours(PLAN) and not is_ours(PLAN | {"seal": ""}) and not home.exists()
+    mine = _read_back(sealed(PLAN))
+    assert is_ours(mine)
+    assert is_ours(_read_back(sealed(mine)))  # as when it is launched again
+    for changed in ({"name": "t"}, {"runs": []}, {"seal": "0" * 64}, {"new": 1}):
+        assert not is_ours(mine | changed)
+    assert stat.S_IMODE(os.stat(home / "identity").st_mode) == 0o600
+
+
+def test_another_home_is_another_user_unless_it_has_the_identity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = sealed(PLAN)
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "other"))
+    assert not is_ours(mine)
+    sealed(PLAN)  # it has a key by now
+    assert not is_ours(mine)
+    monkeypatch.setenv("SWEEPER_IDENTITY", (tmp_path / "home" / "identity").read_text())
+    assert is_ours(mine)
+    with open(write(str(tmp_path / "s"), {})) as file:
+        assert "SWEEPER_IDENTITY" not in json.load(file)  # no run can seal a plan
+    monkeypatch.setenv("SWEEPER_IDENTITY", "short")
+    with pytest.raises(EnvironmentFailure, match="less than 16 characters"):
+        is_ours(mine)
+
+
+def test_agreement_is_remembered_for_just_that_document() -> None:
+    with pytest.raises(UsageError, match="say --trust"):
+        require(PLAN, "r/s", refuse)
+    asked: list[Any] = []
+    require(PLAN, "r/s", lambda lines: asked.append(lines) is None)
+    require(PLAN, "r/s", refuse)
+    assert len(asked) == 1
+    with pytest.raises(UsageError):
+        require(PLAN | {"secrets": ["X"]}, "r/s", refuse)
+
+
+GRID = (
+    "name: s\ncommand: ['true', '{x}']\nservice: none\ngrid: {x: [1]}\nlaunch: {backend: local}\n"
+)
+
+
+@pytest.fixture
+def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A sweep that another home has recorded, whose run has failed."""
+    (tmp_path / "grid.yaml").write_text(GRID)
+    with monkeypatch.context() as there:
+        there.setenv("SWEEPER_HOME", str(tmp_path / "their-home"))
+        there.setattr(start, "_drive", lambda *_: None)
+        start.launch(str(tmp_path / "grid.yaml"), str(tmp_path / "root"))
+    folder = tmp_path / "root" / "s"
+    plan = json.loads((folder / "sweep.json").read_text())
+    plan["recipe"]["command"] = ["sh", "-c", "steal\x1b[2J"]
+    plan["launch"]["env"] = {"LD_PRELOAD": "theirs.so", "A_TOKEN": "hunter22"}
+    (folder / "sweep.json").write_text(json.dumps(plan))
+    state = folder / "state" / plan["runs"][0]["id"]
+    state.mkdir(parents=True)
+    for event in ("intent", "claimed", "failed"):
+        (state / f"1.{event}.json").write_text('{"schema": 1}')
+    return folder
+
+
+def _files(folder: Path) -> set[Path]:
+    return {path for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("verb", ["retry", "launch"])
+def test_without_a_terminal_it_is_refused_and_shown(
+    theirs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    before = _files(theirs)
+    assert main([verb, "s" if verb == "retry" else str(tmp_path / "grid.yaml")]) == 2
+    said = capsys.readouterr().err
+    assert "executes: sh -c steal" in said.replace("'", "") and "\x1b" not in said
+    assert "LD_PRELOAD=theirs.so, A_TOKEN" in said and "hunter22" not in said
+    assert said.splitlines()[-1].endswith("say --trust")
+    assert _files(theirs) == before
+
+
+@pytest.mark.parametrize(
+    ("flags", "answer", "code"),
+    [(["--trust"], "", 0), ([], "y\n", 0), ([], "n\n", 2), ([], "\n", 2), ([], "", 2)],
+)
+def test_who_types_it_answers(
+    theirs: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], answer: str, code: int
+) -> None:
+    import io
+
+    started: list[object] = []
+
+    def go_on(*_: object, **given: object) -> start.Launched:
+        started.append(given)
+        return start.Launched("s", "", None)
+
+    monkeypatch.setattr(start, "go_on", go_on)
+    monkeypatch.setattr(trusting, "is_screen", lambda: not flags)
+    monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+    assert main(["retry", "s", *flags]) == code
+    assert bool(started) == (code == 0)
+    assert bool(list(theirs.rglob("*.retry.json"))) == (code == 0)
+
+
+def test_a_launch_that_was_agreed_to_makes_it_ours(
+    theirs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start, "_drive", lambda *_: None)
+    grid = str(tmp_path / "grid.yaml")
+    start.launch(grid, str(tmp_path / "root"), agree=lambda _: True)
+    assert is_ours(json.loads((theirs / "sweep.json").read_text()))
+    start.launch(grid, str(tmp_path / "root"))
+    assert trust.refuse(()) is False
