@@ -4,6 +4,7 @@ lives there is no second attempt, however long it is silent."""
 
 import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +34,9 @@ def _other_name(one: Sweep, way: str, socket: str) -> dict[str, Any]:
     """What a second launcher is told, so that it knows the sweep by another name."""
     other = one.folder.parent / f"{one.folder.name}-{way}"
     if way == "home":
+        identity = Path(one.environment["SWEEPER_HOME"], "identity")
+        if identity.exists():  # both homes are one person's
+            one.environment["SWEEPER_IDENTITY"] = identity.read_text()
         one.environment |= {"SWEEPER_HOME": str(other), "SWEEPER_TMUX_SOCKET": socket}
         return {}
     if way == "link":

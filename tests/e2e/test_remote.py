@@ -197,6 +197,8 @@ def test_killed_and_resumed_on_another_machine(killed: Any, s3_root: str, tmp_pa
     other.mkdir()
     for name in ("toy.py", "grid.yaml"):
         shutil.copy(killed.folder / name, other)
+    # Both are one person's: the other has the first's identity.
+    killed.environment["SWEEPER_IDENTITY"] = (killed.folder / "home" / "identity").read_text()
     killed.environment["SWEEPER_HOME"] = str(other / "home")
     first, killed.folder = killed.folder, other
     assert "2/2 succeeded" in killed.run("launch", "grid.yaml", "seconds=8", "--wait")
