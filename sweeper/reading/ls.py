@@ -8,7 +8,7 @@ from sweeper.reading.choosing import chosen, open_registry, tell_problems
 from sweeper.reading.show import last_metrics
 from sweeper.records.runs import RecordedRun, SweepRun
 from sweeper.registry import save
-from sweeper.terminal import duration, print_json, print_table
+from sweeper.terminal import duration, print_json, print_table, say
 
 __all__ = ["ls"]
 
@@ -48,7 +48,7 @@ def ls(arguments: Namespace) -> int:
     )
     unseeded = (run.sweep for run in runs if isinstance(run, SweepRun) and run.unseeded)
     for name in dict.fromkeys(unseeded):
-        print(f"{name}: seeds are not set; its replicates differ by themselves")
+        say(f"{name}: seeds are not set; its replicates differ by themselves")
     tell_problems(registry)
     return 0
 
