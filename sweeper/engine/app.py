@@ -16,10 +16,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from sweeper.engine import keys, listing
+from sweeper.engine import exports, keys, listing, searching
 from sweeper.engine.errors import Busy, RequestError, Unknown
 from sweeper.engine.front import OPEN, Front, local_names
 from sweeper.engine.limits import Bucket, Failures, Paused
+from sweeper.engine.refusals import REFUSED
 from sweeper.engine.scheduler import Reply
 from sweeper.engine.service import Body, Service
 
@@ -31,7 +32,7 @@ PAUSED_SECONDS = 1.0  # one that is paused is told so
 # What the limits are about: requests for work, and the answers to them.
 _WORK = frozenset({
     "create_model", "load_weights", "forward_backward", "optim_step", "save_weights",
-    "save_weights_for_sampler", "create_sampling_session", "asample",
+    "save_weights_for_sampler", "save_weights_external", "create_sampling_session", "asample",
 })  # fmt: skip
 _CAN_FAIL = _WORK | {"retrieve_future"}
 _CLIENT_CONFIG: Body = {
@@ -229,7 +230,7 @@ def _sample(service: Service) -> Handler:
 
 def _finish(service: Service) -> Handler:
     async def handler(request: Request) -> Response:
-        return _json(service.finish_session(request.path_params["session"]))
+        return _json(service.finish_session(request.path_params["session"], await _body(request)))
 
     return handler
 
@@ -238,6 +239,53 @@ def _weights_info(service: Service) -> Handler:
     async def handler(request: Request) -> Response:
         body = await _body(request)
         return _json(await asyncio.to_thread(listing.weights_info, service, body, {}))
+
+    return handler
+
+
+def _publish(service: Service, *, public: bool) -> Handler:
+    async def handler(request: Request) -> Response:
+        place = listing.place_of(request.path_params)
+        await asyncio.to_thread(service.vault.publish, place, public=public)
+        return _json({})
+
+    return handler
+
+
+def _external_addresses(service: Service) -> Handler:
+    async def handler(request: Request) -> Response:
+        base = f"{str(request.base_url).rstrip('/')}{PREFIX}files/"
+        found = await asyncio.to_thread(
+            listing.external_addresses, service, request.path_params, base
+        )
+        return _json(found)
+
+    return handler
+
+
+def _file(service: Service) -> Handler:
+    async def handler(request: Request) -> Response:
+        place = service.tickets.place(request.path_params["ticket"])
+        name = request.path_params["file"]
+        data = await asyncio.to_thread(lambda: exports.contents(service.vault.load(place), name))
+        return Response(data, media_type="application/octet-stream")
+
+    return handler
+
+
+def _search(service: Service) -> Handler:
+    async def handler(request: Request) -> Response:
+        body = await _body(request)
+        return _json(await asyncio.to_thread(searching.search_sessions, service, body))
+
+    return handler
+
+
+def _refused(service: Service, message: str) -> Handler:
+    async def handler(request: Request) -> Response:
+        with contextlib.suppress(ValueError, RequestError, HTTPException):
+            service.refuse(await _body(request), message)
+        return _json({"detail": message}, 400)
 
     return handler
 
@@ -293,7 +341,9 @@ def build(
             "optim_step": service.optim_step,
             "save_weights": service.save_weights,
             "save_weights_for_sampler": service.save_weights_for_sampler,
+            "save_weights_external": service.save_weights_external,
             "load_weights": service.load_weights,
+            "join_sampling_session": service.join_sampling_session,
             "unload_model": service.unload_model,
             "cancel_future": service.cancel,
         }.items()
@@ -308,11 +358,19 @@ def build(
         "create_sampling_session": _sampling_session(service),
         "sessions/{session}/finish": _finish(service),
         "weights_info": _weights_info(service),
+        "sessions/search": _search(service),
     }
     handlers = [("POST", name, handler) for name, handler in posted.items()]
     handlers.append(("GET", OPEN.removeprefix(PREFIX), _health(identity, token)))
-    ttl = "training_runs/{run}/checkpoints/{checkpoint:path}/ttl"
-    handlers.append(("PUT", ttl, _expire(service)))
+    checkpoint = "training_runs/{run}/checkpoints/{checkpoint:path}"
+    handlers += [
+        ("PUT", f"{checkpoint}/ttl", _expire(service)),
+        ("POST", f"{checkpoint}/publish", _publish(service, public=True)),
+        ("DELETE", f"{checkpoint}/publish", _publish(service, public=False)),
+        ("GET", f"{checkpoint}/external_weights_urls", _external_addresses(service)),
+        ("GET", "files/{ticket}/{file}", _file(service)),
+    ]
+    handlers += [(m, path, _refused(service, message)) for m, path, message in REFUSED]
     handlers += [(m, path, _listed(service, function)) for m, path, function in listing.ROUTES]
     guard = rehearsal.guard
     routes = [Route(PREFIX + path, guard(path, h), methods=[m]) for m, path, h in handlers]

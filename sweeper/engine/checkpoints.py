@@ -2,6 +2,7 @@
 
     <root>/<run>/weights/<name>.json              what `save_state` wrote: with the optimizer
     <root>/<run>/sampler_weights/<name>.json      what `save_weights_for_sampler` wrote
+    <root>/<run>/external_weights/<name>.json     what `save_weights_external` wrote
 
 The .json names its .npz and is written last, atomically: a checkpoint is there whole or not at
 all, and one that is overwritten is the old one until it is the new one.
@@ -25,7 +26,7 @@ from sweeper.engine.optimizer import Moments
 
 __all__ = ["Checkpoint", "Entry", "Place", "Vault", "parse"]
 
-KINDS = {"weights": "training", "sampler_weights": "sampler"}
+KINDS = {"weights": "training", "sampler_weights": "sampler", "external_weights": "external"}
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@+=-]{0,199}")
 _LEFT_SECONDS = 3600.0  # no writer takes so long between its data and the document that names them
 _ADAPTER, _FIRST, _SECOND = "adapter/", "first/", "second/"
@@ -43,13 +44,16 @@ class Place(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """What a checkpoint holds. `moments` is None for weights without an optimizer."""
+    """What a checkpoint holds. `moments` is None for weights without an optimizer;
+    `run_metadata` is what the client said of the training run, `user_metadata` of the checkpoint.
+    """
 
     base: str
     config: LoraConfig
     adapter: Arrays
     moments: Moments | None = None
     user_metadata: dict[str, Any] | None = None
+    run_metadata: dict[str, Any] | None = None
 
 
 class Entry(NamedTuple):
@@ -65,8 +69,8 @@ def parse(path: str) -> Place:
     valid = path.startswith("tinker://") and len(parts) == 3
     if not valid or parts[1] not in KINDS or not all(_PART.fullmatch(part) for part in parts):
         raise RequestError(
-            f"{path!r} is no checkpoint's path: tinker://<run>/weights/<name> or "
-            "tinker://<run>/sampler_weights/<name>"
+            f"{path!r} is no checkpoint's path: tinker://<run>/<kind>/<name>, the kind being one "
+            f"of {', '.join(KINDS)}"
         )
     return Place(*parts)
 
@@ -152,6 +156,8 @@ class Vault:
             "lora": checkpoint.config._asdict(),
             "steps": None if checkpoint.moments is None else checkpoint.moments.steps,
             "user_metadata": checkpoint.user_metadata,
+            "run_metadata": checkpoint.run_metadata,
+            "public": False,
         }
         self._commit(target, document)
 
@@ -188,7 +194,8 @@ class Vault:
             first, second = _unprefixed(_FIRST, arrays), _unprefixed(_SECOND, arrays)
             moments = Moments(first, second, document["steps"])
         adapter, config = _unprefixed(_ADAPTER, arrays), LoraConfig(**document["lora"])
-        return Checkpoint(document["base"], config, adapter, moments, document["user_metadata"])
+        said = document["user_metadata"], document.get("run_metadata")
+        return Checkpoint(document["base"], config, adapter, moments, *said)
 
     def entry(self, place: Place) -> Entry:
         """What is known of a checkpoint without reading its arrays. Unknown if there is none."""
@@ -199,6 +206,18 @@ class Vault:
         with self._lock:
             document = self._document(place)
             document["expires"] = None if ttl_seconds is None else time.time() + ttl_seconds
+            self._replace(self._document_path(place), document)
+
+    def publish(self, place: Place, *, public: bool) -> None:
+        """Say of a checkpoint that it is public, or is not. Unknown if there is none, RequestError
+        if that is said already."""
+        with self._lock:
+            document = self._document(place)
+            if document.get("public", False) == public:
+                raise RequestError(
+                    f"checkpoint {place} is {'' if public else 'not '}public already"
+                )
+            document["public"] = public
             self._replace(self._document_path(place), document)
 
     def delete(self, place: Place) -> None:

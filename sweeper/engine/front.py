@@ -13,7 +13,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 __all__ = ["JSON_BYTES", "OPEN", "OTHER_BYTES", "Front", "local_names"]
 
 OPEN = "/api/v1/healthz"
-"""The only address that is answered without the token."""
+"""The only address that is answered without the token and without a key of its own."""
+OPEN_BELOW = "/api/v1/files/"
+"""Addresses below it hold a key: who fetches weights by them has no token."""
 JSON_BYTES = 16 * 2**20
 """Bytes of a JSON body at most: a prompt of 1,000,000 tokens has 7,000,000."""
 OTHER_BYTES = 64 * 2**20
@@ -60,7 +62,8 @@ class Front:
             return _refused(403, f"this engine is not {host!r}: it answers to its own machine")
         if "origin" in headers:
             return _refused(403, "this engine does not answer to pages in a browser")
-        if scope["path"] != OPEN and not self._allowed(headers):
+        is_open = scope["path"] == OPEN or scope["path"].startswith(OPEN_BELOW)
+        if not is_open and not self._allowed(headers):
             return _refused(
                 401,
                 "this engine asks for its token as the API key: `sweeper engine env` on its "

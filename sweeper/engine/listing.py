@@ -5,17 +5,22 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sweeper.engine import work
+from sweeper.engine import exports, work
 from sweeper.engine.checkpoints import KINDS, Entry, Place, parse
 from sweeper.engine.errors import RequestError, Unknown
 from sweeper.engine.service import Body, Service
+from sweeper.engine.state import Known
 
-__all__ = ["ROUTES", "expire"]
+__all__ = ["OWNER", "ROUTES", "expire", "external_addresses", "place_of", "time_of"]
+
+OWNER = "local"
+"""Whose everything is, and its project."""
 
 Params = Mapping[str, str]
 
 
-def _time(seconds: float) -> str:
+def time_of(seconds: float) -> str:
+    """Unix seconds as the protocol has times."""
     return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
@@ -34,45 +39,45 @@ def _checkpoint(entry: Entry) -> Body:
     return {
         "checkpoint_id": f"{place.kind}/{place.name}",
         "checkpoint_type": KINDS[place.kind],
-        "time": _time(document["created"]),
+        "time": time_of(document["created"]),
         "tinker_path": str(place),
         "size_bytes": document["size"],
-        "public": False,
+        "public": document.get("public", False),
         "user_metadata": document.get("user_metadata"),
-        "expires_at": None if expires is None else _time(expires),
+        "expires_at": None if expires is None else time_of(expires),
     }
 
 
 def _training_run(service: Service, name: str) -> Body:
-    """A run that is held, or one of an earlier engine that left checkpoints."""
+    """A run that is held, one whose session has ended, or one of an earlier engine that left
+    checkpoints."""
     held = {run.id: run for run in service.registry.runs()}.get(name)
     entries = service.vault.entries(name)
-    if held is not None:
-        base, rank = held.adapter.model.name, held.adapter.config.rank
-        used, metadata = held.used, held.user_metadata
-    elif entries:
+    known = held.known if held else service.registry.past_runs().get(name)
+    if known is None:
+        if not entries:
+            raise Unknown(f"there is no training run {name}")
         last = entries[-1].document
-        base, rank, used, metadata = last["base"], last["lora"]["rank"], last["created"], None
-    else:
-        raise Unknown(f"there is no training run {name}")
+        rank, said = last["lora"]["rank"], last.get("run_metadata")
+        known = Known(last["base"], rank, said, last["created"])
     latest: dict[str, Body] = {e.place.kind: _checkpoint(e) for e in entries}
     return {
         "training_run_id": name,
-        "base_model": base,
-        "model_owner": "local",
+        "base_model": known.base,
+        "model_owner": OWNER,
         "is_lora": True,
         "corrupted": False,
-        "lora_rank": rank,
-        "last_request_time": _time(used),
+        "lora_rank": known.rank,
+        "last_request_time": time_of(known.used),
         "last_checkpoint": latest.get("weights"),
         "last_sampler_checkpoint": latest.get("sampler_weights"),
-        "user_metadata": metadata,
+        "user_metadata": known.user_metadata,
     }
 
 
 def _names(service: Service) -> list[str]:
     held = [run.id for run in service.registry.runs()]
-    return list(dict.fromkeys([*held, *service.vault.runs()]))
+    return list(dict.fromkeys([*held, *service.registry.past_runs(), *service.vault.runs()]))
 
 
 def capabilities(service: Service, _path: Params, _query: Params) -> Body:
@@ -108,28 +113,54 @@ def all_checkpoints(service: Service, _path: Params, query: Params) -> Body:
     return {"checkpoints": [_checkpoint(entry) for entry in page], "cursor": cursor}
 
 
+def place_of(path: Params) -> Place:
+    """The checkpoint that an address names."""
+    return parse(f"tinker://{path['run']}/{path['checkpoint']}")
+
+
+def external_addresses(service: Service, path: Params, base: str) -> Body:
+    """Where the files of an external checkpoint can be fetched for a while, below `base`."""
+    place = place_of(path)
+    service.vault.entry(place)
+    if place.kind != "external_weights":
+        raise RequestError(f"{place} is no external checkpoint: save_weights_external makes one")
+    ticket, expires = service.tickets.issue(place)
+    urls = {file: f"{base}{ticket}/{file}" for file in (exports.CONFIG, exports.WEIGHTS)}
+    return {"urls": urls, "expires": time_of(expires)}
+
+
+def storage(service: Service, _path: Params, query: Params) -> Body:
+    """What checkpoints take on disk. There is one owner and no project."""
+    entries = list[Entry]()
+    if query.get("project_id") in (None, OWNER):
+        entries = [entry for run in service.vault.runs() for entry in service.vault.entries(run)]
+    size = sum(entry.document["size"] for entry in entries)
+    item = {"checkpoint_count": len(entries), "size_bytes": size, "size_gigabytes": size / 1e9}
+    return {"data": [item] if entries else []}
+
+
 def delete_checkpoint(service: Service, path: Params, _query: Params) -> Body:
     """Delete a checkpoint."""
-    service.vault.delete(parse(f"tinker://{path['run']}/{path['checkpoint']}"))
+    service.vault.delete(place_of(path))
     return {}
 
 
 def expire(service: Service, path: Params, body: Mapping[str, Any]) -> None:
     """Give a checkpoint a time to live, or none."""
     work.check_ttl(body["ttl_seconds"])
-    place = parse(f"tinker://{path['run']}/{path['checkpoint']}")
+    place = place_of(path)
     service.vault.expire(place, body["ttl_seconds"])
 
 
 def sessions(service: Service, _path: Params, query: Params) -> Body:
-    """The ids of the sessions that are open."""
-    page, _ = _page([session.id for session in service.registry.sessions()], query)
+    """The ids of the sessions that are open, then of the last that have ended."""
+    page, _ = _page([session.id for session in service.registry.all_sessions()], query)
     return {"sessions": page}
 
 
 def session(service: Service, path: Params, _query: Params) -> Body:
     """One session."""
-    found = {s.id: s for s in service.registry.sessions()}.get(path["session"])
+    found = {s.id: s for s in service.registry.all_sessions()}.get(path["session"])
     if found is None:
         raise Unknown(f"there is no session {path['session']}")
     return {
@@ -172,6 +203,7 @@ ROUTES: list[tuple[str, str, Handler]] = [
     ("DELETE", "training_runs/{run}/checkpoints/{checkpoint:path}", delete_checkpoint),
     ("GET", "training_runs/{run}", training_run),
     ("GET", "checkpoints", all_checkpoints),
+    ("GET", "billing/usage/checkpoints/current", storage),
     ("GET", "sessions", sessions),
     ("GET", "sessions/{session}", session),
     ("GET", "samplers/{sampler}", sampler),

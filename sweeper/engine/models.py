@@ -15,7 +15,7 @@ from sweeper.engine.arrays import Array, Arrays
 from sweeper.engine.errors import Unknown
 from sweeper.engine.net import Shape, rotary
 
-__all__ = ["Model", "Models", "load"]
+__all__ = ["Model", "Models", "load", "published_names"]
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _FLOATS = {"F64": np.float64, "F32": np.float32, "F16": np.float16}
@@ -63,6 +63,11 @@ class Model:
 
         tokenizer: Any = Tokenizer.from_file(os.path.join(self.directory, "tokenizer.json"))
         return lambda tokens: tokenizer.decode(tokens, skip_special_tokens=False)
+
+
+def published_names() -> dict[str, str]:
+    """The maps of a layer by our short names: `q` -> `self_attn.q_proj`."""
+    return {short: name for name, short in _LAYER.items()}
 
 
 def _short(name: str) -> str | None:

@@ -6,6 +6,7 @@ requests, and one that never came would hold up all that follow.
 """
 
 import contextlib
+import itertools
 import logging
 import threading
 import time
@@ -18,6 +19,7 @@ from sweeper.engine import optimizer, wire, work
 from sweeper.engine.admission import Admission
 from sweeper.engine.checkpoints import Vault, parse
 from sweeper.engine.errors import Busy, RequestError, Unknown
+from sweeper.engine.exports import Tickets
 from sweeper.engine.limits import Limits
 from sweeper.engine.meter import Meter
 from sweeper.engine.models import Models
@@ -31,7 +33,12 @@ log = logging.getLogger("sweeper.engine")
 
 Body = dict[str, Any]
 _SWEEP_SECONDS, _PURGE_SECONDS = 10.0, 300.0
-_UNSUPPORTED = ("target_prompt_logprobs", "prompt_alt_tokens_k", "topk_sample_logprobs")
+_UNSUPPORTED = (
+    "target_prompt_logprobs",
+    "prompt_alt_tokens_k",
+    "topk_sample_logprobs",
+    "record_stability_info",
+)
 # A client says that it lives every 10 s. One that was killed does not end its session, and would
 # keep another out of its seat until the session is swept.
 _SEAT_SECONDS = 35.0
@@ -42,6 +49,12 @@ _MISSING_SECONDS = 600.0
 def _owner(name: str, kind: str) -> str:
     """The session in the id of a run or a sampler."""
     return name.rpartition(f":{kind}:")[0]
+
+
+def _check_optimizer(body: Body) -> None:
+    config: Body = body.get("optimizer_config") or {}
+    if (kind := config.get("type", "adamw")) != "adamw":
+        raise RequestError(f"optimizer {kind!r} is not supported here; use adamw")
 
 
 class Service:
@@ -67,6 +80,8 @@ class Service:
         self.limits = limits
         self._admission = Admission(self.promises, self.scheduler, self.meter, limits)
         self._misc = Lane(ordered=False)
+        self._clients = itertools.count(1)
+        self.tickets = Tickets()
         self._swept, self._purged = time.monotonic(), -_PURGE_SECONDS
         self._sweeping = threading.Lock()
 
@@ -158,9 +173,12 @@ class Service:
         self.sweep()
         return {"type": "session_heartbeat"}
 
-    def finish_session(self, name: str) -> Body:
+    def finish_session(self, name: str, body: Body | None = None) -> Body:
         """A client has ended its session: what it held is freed, its checkpoints stay."""
-        self.registry.end(name)
+        said = body or {}
+        reason = said.get("reason") or {"type": "success"}
+        status = {"type": "client_finished", "reason": reason, "detail": said.get("detail")}
+        self.registry.end(name, status)
         self._ended(name)
         return {}
 
@@ -171,10 +189,7 @@ class Service:
         session = self.registry.session(body["session_id"])
         model, config = body["base_model"], work.lora_config(body.get("lora_config") or {})
         self.models.check(model)
-        optimizer_config: Body = body.get("optimizer_config") or {}
-        kind = optimizer_config.get("type", "adamw")
-        if kind != "adamw":
-            raise RequestError(f"optimizer {kind!r} is not supported here; use adamw")
+        _check_optimizer(body)
         name = f"{session.id}:train:{body['model_seq_id']}"
 
         def job() -> Reply:
@@ -274,6 +289,25 @@ class Service:
 
         return self._for_run(body, job)
 
+    def save_weights_external(self, body: Body) -> Body:
+        """Save the adapter for other programs, under a name."""
+
+        def job(run: Run) -> Reply:
+            if body.get("age_encryption_recipients"):
+                raise RequestError("age_encryption_recipients: weights are not encrypted here")
+            place = work.save(
+                self.vault,
+                run,
+                "external_weights",
+                body["path"],
+                overwrite=True,
+                ttl_seconds=body.get("ttl_seconds"),
+                user_metadata=body.get("user_metadata"),
+            )
+            return Reply({"path": str(place), "type": "save_weights_external"})
+
+        return self._for_run(body, job)
+
     def load_weights(self, body: Body) -> Body:
         """A new training client from a checkpoint, or a checkpoint into one that exists."""
         optimizer_too = bool(body.get("optimizer"))
@@ -286,6 +320,7 @@ class Service:
 
             return self._for_run(body, load)
         session = self.registry.session(body["session_id"])
+        _check_optimizer(body)
         name = f"{session.id}:train:{body['model_seq_id']}"
 
         def job() -> Reply:
@@ -341,6 +376,11 @@ class Service:
             raise RequestError("this request is over and its answer gone")
         return promise
 
+    def join_sampling_session(self, body: Body) -> Body:
+        """A number for one more client of a sampler, by which its requests are told apart."""
+        self.registry.sampler(body["sampling_session_id"])
+        return {"type": "join_sampling_session", "client_counter": next(self._clients)}
+
     def get_sampler(self, name: str) -> Body:
         """What a sampler draws from."""
         sampler = self.registry.sampler(name)
@@ -357,7 +397,7 @@ class Service:
             raise RequestError("sampling needs a sampling session: use a SamplingClient")
         sampler = self.registry.sampler(body["sampling_session_id"])
         session = self.registry.session(_owner(sampler.id, "sample")).id
-        n = int(body.get("num_samples") or 1)
+        n = int(body.get("num_samples", 1))
 
         def job() -> Reply:
             return self._drawn(session, sampler, body, n)

@@ -21,13 +21,15 @@ from sweeper.engine.net import Effective
 from sweeper.engine.optimizer import Moments
 from sweeper.engine.scheduler import Lane
 
-__all__ = ["Adapter", "Registry", "Run", "Sampler", "Session"]
+__all__ = ["Adapter", "Known", "Registry", "Run", "Sampler", "Session"]
 
 NETWORKS = 64
 # Kept a session, the ones used last: a loop that makes one every step must not fill the memory,
 # nor in the long run the disk.
 SAMPLERS_IN_MEMORY, SAMPLERS = 16, 256
 IDLE_SECONDS = 1800.0  # a client says that it lives every 10 s
+PAST = 1000  # sessions, and training runs, that have ended and are still known
+_LISTED = 100  # samplers of a session that has ended which are still named
 
 
 class Adapter:
@@ -90,6 +92,15 @@ class Adapter:
         return network
 
 
+class Known(NamedTuple):
+    """What is said of a training run, also when its session has ended; `used` in Unix seconds."""
+
+    base: str
+    rank: int
+    user_metadata: dict[str, Any] | None
+    used: float
+
+
 @dataclass
 class Run:
     """A training client: an adapter that steps, its gradients so far, its optimizer."""
@@ -101,6 +112,12 @@ class Run:
     gradients: Arrays = field(default_factory=Arrays)
     lane: Lane = field(default_factory=lambda: Lane(ordered=True))
     used: float = field(default_factory=time.time)
+
+    @property
+    def known(self) -> Known:
+        """What is said of it."""
+        adapter = self.adapter
+        return Known(adapter.model.name, adapter.config.rank, self.user_metadata, self.used)
 
 
 class Sampler(NamedTuple):
@@ -114,7 +131,8 @@ class Sampler(NamedTuple):
 
 @dataclass
 class Session:
-    """One client process, as its SDK sees itself."""
+    """One client process, as its SDK sees itself. `started` in Unix seconds; `status` is what the
+    protocol says of how it ended, None while it is open or if nobody said."""
 
     id: str
     tags: list[str]
@@ -123,6 +141,8 @@ class Session:
     runs: list[str] = field(default_factory=list[str])
     samplers: list[str] = field(default_factory=list[str])
     seen: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=time.time)
+    status: dict[str, Any] | None = None
 
 
 class Registry:
@@ -137,6 +157,8 @@ class Registry:
         shutil.rmtree(spill, ignore_errors=True)  # of an engine that ended badly
         self._sessions: dict[str, Session] = {}
         self._runs: dict[str, Run] = {}
+        self._past: collections.OrderedDict[str, Session] = collections.OrderedDict()
+        self._past_runs: collections.OrderedDict[str, Known] = collections.OrderedDict()
         self._samplers: dict[str, collections.OrderedDict[str, Sampler]] = {}
 
     def add_session(self, session: Session) -> None:
@@ -157,6 +179,16 @@ class Registry:
         """All sessions, the newest first."""
         with self._lock:
             return list(self._sessions.values())[::-1]
+
+    def all_sessions(self) -> list[Session]:
+        """All sessions, the newest first, then the last that have ended, the newest end first."""
+        with self._lock:
+            return [*reversed(self._sessions.values()), *reversed(self._past.values())]
+
+    def past_runs(self) -> dict[str, Known]:
+        """The last training runs whose session has ended, the newest end first."""
+        with self._lock:
+            return dict(reversed(self._past_runs.items()))
 
     def add_run(self, session: str, run: Run) -> None:
         """Add a training client to its session."""
@@ -221,13 +253,23 @@ class Registry:
         """Forget a training client and what waits for it. Its checkpoints stay."""
         with self._lock:
             run = self._runs.pop(name, None)
+            if run is not None:
+                self._past_runs[name] = run.known
+                while len(self._past_runs) > PAST:
+                    self._past_runs.popitem(last=False)
         if run is not None:
             self._on_drop(run.lane)
 
-    def end(self, name: str) -> None:
+    def end(self, name: str, status: dict[str, Any] | None = None) -> None:
         """End a session: its training clients and samplers go, its checkpoints stay."""
         with self._lock:
             session = self._sessions.pop(name, None)
+            if session is not None:
+                session.status = status
+                del session.samplers[:-_LISTED]
+                self._past[name] = session
+                while len(self._past) > PAST:
+                    self._past.popitem(last=False)
             samplers = self._samplers.pop(name, None) or collections.OrderedDict[str, Sampler]()
         for run in session.runs if session else ():
             self.drop_run(run)

@@ -137,7 +137,12 @@ def save(
     adapter, place = run.adapter, Place(run.id, kind, name)
     moments = run.moments if kind == "weights" else None
     checkpoint = Checkpoint(
-        adapter.model.name, adapter.config, adapter.arrays, moments, user_metadata
+        adapter.model.name,
+        adapter.config,
+        adapter.arrays,
+        moments,
+        user_metadata,
+        run.user_metadata,
     )
     vault.save(place, checkpoint, overwrite=overwrite, ttl_seconds=ttl_seconds)
     return place

@@ -1,0 +1,89 @@
+"""Adapters for other programs: the files of an external checkpoint, and addresses to fetch them.
+
+The files are PEFT's (`peft.PeftModel.from_pretrained`, vLLM and others read them). Their addresses
+carry a key of their own that holds for an hour, as a program that fetches them has no other.
+"""
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, cast
+
+from sweeper.engine import lora
+from sweeper.engine.checkpoints import Checkpoint, Place
+from sweeper.engine.errors import Unknown
+from sweeper.engine.models import published_names
+
+__all__ = ["CONFIG", "WEIGHTS", "Tickets", "contents", "module_of"]
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_SECONDS = 3600.0
+
+
+def module_of(name: str) -> str:
+    """A map's place in the model: `0.q` -> `model.layers.0.self_attn.q_proj`."""
+    layer, _, kind = name.rpartition(".")
+    return f"model.layers.{layer}.{published_names()[kind]}" if layer else "lm_head"
+
+
+def _config(checkpoint: Checkpoint) -> bytes:
+    modules = sorted({module_of(name[:-2]).rpartition(".")[2] for name in checkpoint.adapter})
+    document = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": checkpoint.base,
+        "r": checkpoint.config.rank,
+        "lora_alpha": lora.ALPHA,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "target_modules": modules,
+    }
+    return (json.dumps(document, indent=2) + "\n").encode()
+
+
+def _weights(checkpoint: Checkpoint) -> bytes:
+    import safetensors.numpy
+
+    arrays = {
+        f"base_model.model.{module_of(name[:-2])}.lora_{name[-1]}.weight": array
+        for name, array in checkpoint.adapter.items()
+    }
+    return cast(Any, safetensors.numpy).save(arrays, {"format": "pt"})
+
+
+_FILES: dict[str, Callable[[Checkpoint], bytes]] = {CONFIG: _config, WEIGHTS: _weights}
+
+
+def contents(checkpoint: Checkpoint, file: str) -> bytes:
+    """One of the files. Unknown if there is none of that name."""
+    if file not in _FILES:
+        raise Unknown(f"there is no file {file!r}: {', '.join(_FILES)}")
+    return _FILES[file](checkpoint)
+
+
+class Tickets:
+    """Keys to the files of one checkpoint each, for an hour. Any thread may ask."""
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self._now, self._lock = now, threading.Lock()
+        self._places: dict[str, tuple[Place, float]] = {}
+
+    def issue(self, place: Place) -> tuple[str, float]:
+        """A new key, and when it ends, in Unix seconds."""
+        ticket, expires = secrets.token_urlsafe(24), self._now() + _SECONDS
+        with self._lock:
+            for old in [k for k, (_, end) in self._places.items() if end <= self._now()]:
+                del self._places[old]
+            self._places[ticket] = place, expires
+        return ticket, expires
+
+    def place(self, ticket: str) -> Place:
+        """What a key is for. Unknown if it is none, or none any more."""
+        found = self._places.get(ticket)
+        if found is None or found[1] <= self._now():
+            raise Unknown("this address is over: ask for the checkpoint's addresses again")
+        return found[0]

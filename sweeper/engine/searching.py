@@ -1,0 +1,86 @@
+"""Which sessions a client searches for: those that are open and the last that have ended."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from sweeper.engine.listing import OWNER, time_of
+from sweeper.engine.service import Body, Service
+from sweeper.engine.state import Session
+
+__all__ = ["search_sessions"]
+
+
+def _summary(service: Service, found: Session, active: bool) -> Body:
+    saved = [entry for run in found.runs for entry in service.vault.entries(run)]
+    return {
+        "session_id": found.id,
+        "created_at": time_of(found.started),
+        "owner": OWNER,
+        "project_id": OWNER,
+        "status": {"type": "active"} if active else found.status,
+        "checkpoints_count": len(saved),
+        "checkpoint_storage_bytes": sum(entry.document["size"] for entry in saved),
+        "display_name": found.display_name,
+        "user_metadata": found.user_metadata,
+    }
+
+
+def _is_named(found: Session, name: str | None, words: Sequence[str]) -> bool:
+    """Whether it has that id, or all the words in its display name; without either, any has."""
+    if name is None and not words:
+        return True
+    shown = (found.display_name or "").lower()
+    return found.id == name or (bool(words) and all(word in shown for word in words))
+
+
+def _is_meant(found: Session, body: Body) -> bool:
+    """Whether a search is for this session, its status aside."""
+    wanted: Body = body.get("user_metadata") or {}
+    own: Body = found.user_metadata or {}
+    owner: Body = body.get("owner") or {}
+    projects: list[str] | None = body.get("project_ids")
+    return (
+        _is_named(found, body.get("session_id"), (body.get("display_name") or "").lower().split())
+        and all(own.get(key) == value for key, value in wanted.items())
+        and (projects is None or OWNER in projects)
+        and (owner.get("type") != "user" or OWNER in owner.get("owner_urns", ()))
+    )
+
+
+def _has_status(status: Mapping[str, Any] | None, asked: Sequence[Mapping[str, Any]]) -> bool:
+    if status is None:
+        return False
+    reason: Body = status.get("reason") or {}
+    return any(
+        query["type"] == status["type"]
+        and (query.get("reasons") is None or reason.get("type") in query["reasons"])
+        for query in asked
+    )
+
+
+def _place(found: Session) -> tuple[datetime, str]:
+    return datetime.fromtimestamp(found.started, UTC), found.id
+
+
+def search_sessions(service: Service, body: Body) -> Body:
+    """One page of what a search finds, the newest first."""
+    active = {session.id for session in service.registry.sessions()}
+    found = [one for one in service.registry.all_sessions() if _is_meant(one, body)]
+    if asked := body.get("statuses"):
+        found = [
+            one
+            for one in found
+            if _has_status({"type": "active"} if one.id in active else one.status, asked)
+        ]
+    found.sort(key=_place, reverse=True)
+    if cursor := body.get("cursor"):
+        before = datetime.fromisoformat(cursor["last_created_at"]), cursor["last_session_id"]
+        found = [one for one in found if _place(one) < before]
+    limit = int(body.get("limit", 50))
+    page, after = found[:limit], None
+    if len(found) > limit:
+        last = page[-1]
+        after = {"last_created_at": time_of(last.started), "last_session_id": last.id}
+    summaries = [_summary(service, one, one.id in active) for one in page]
+    return {"sessions": summaries, "next_cursor": after}

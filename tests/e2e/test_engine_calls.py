@@ -1,0 +1,535 @@
+"""Every call of the installed SDK, by reflection, against what docs/engine.md says of it.
+
+A call that is missing from the table fails, and so does one that the SDK has no more; one that is
+said to be supported is made, and one that is said to be refused gives its reason. None hangs.
+"""
+
+import gc
+import inspect
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import warnings
+from concurrent.futures import Future
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from sweeper.engine import checkpoints, exports, lora, tiny
+from sweeper.engine.lifecycle import client_key
+from sweeper.engine.models import Models
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+tinker = pytest.importorskip("tinker")
+from tinker import resources, types  # noqa: E402
+from tinker.lib.client_connection_pool_type import ClientConnectionPoolType  # noqa: E402
+
+MODEL, WAIT = "tiny/qwen3", 60
+DOCS = Path(__file__).parents[2] / "docs" / "engine.md"
+CLIENTS = [
+    tinker.ServiceClient,
+    tinker.TrainingClient,
+    tinker.SamplingClient,
+    tinker.RestClient,
+    tinker.AdminClient,
+    *(getattr(resources, name) for name in dir(resources) if name.endswith("Resource")),
+]
+TABLE = {
+    call: row[1].strip()
+    for line in DOCS.read_text().splitlines()
+    if len(row := line.strip("|").split("|")) == 2
+    for call in re.findall(r"`(\w+(?:Client|Resource)\.\w+)`", row[0])
+}
+TOKENS = types.ModelInput.from_ints([10, 20, 30])
+PARAMS = types.SamplingParams(max_tokens=2, seed=1)
+ADAM = types.AdamParams(learning_rate=1e-3)
+DATA = [
+    types.Datum(
+        model_input=TOKENS,
+        loss_fn_inputs={
+            "target_tokens": types.TensorData(data=[20, 30, 40], dtype="int64", shape=[3])
+        },
+    )
+]
+
+
+def calls():
+    """Every public call of the clients, the deprecated asynchronous twin of another left out."""
+    for client in CLIENTS:
+        names = {name for name, _ in inspect.getmembers(client) if not name.startswith("_")}
+        for name in sorted(names):
+            if not (name.endswith("_async") and name.removesuffix("_async") in names):
+                yield f"{client.__name__}.{name}"
+
+
+def test_the_table_has_every_call_and_no_other():
+    assert set(TABLE) == set(calls())
+
+
+class Given:
+    """What calls are made with: clients, and checkpoints that are made when asked for."""
+
+    def __init__(self, url, key):
+        self.address = {"base_url": url, "api_key": key}
+        self.service = tinker.ServiceClient(**self.address, display_name="every call")
+        self.rest = tinker.RestClient(**self.address)
+        self.admin = tinker.AdminClient(**self.address)
+        self.training = self.service.create_lora_training_client(MODEL, rank=4).result(WAIT)
+        self.sampler = self.service.create_sampling_client(base_model=MODEL).result(WAIT)
+        self.session = self.service.holder.get_session_id()
+        self.numbers = itertools.count(1000)
+        self.state = self.training.save_state("state").result(WAIT).path
+        self.weights = self.training.save_weights_for_sampler("weights").result(WAIT).path
+        self.external = self.training.save_weights_external("external").result(WAIT).path
+        made = self.raw("models", "create", request=self.new_model())
+        self.raw_model = made.model_id
+        self.answer(made)
+
+    def new_model(self):
+        return types.CreateModelRequest(
+            session_id=self.session,
+            model_seq_id=next(self.numbers),
+            base_model=MODEL,
+            lora_config=types.LoraConfig(rank=4),
+        )
+
+    def ask(self, call):
+        """What a coroutine gives that is made with the client below the others."""
+        holder = self.service.holder
+
+        async def asked():
+            with holder.aclient(ClientConnectionPoolType.TRAIN) as client:
+                return await call(client)
+
+        return holder.run_coroutine_threadsafe(asked()).result(WAIT)
+
+    def raw(self, resource, name, /, *args, **arguments):
+        """A call of a resource below the clients."""
+        return self.ask(lambda client: getattr(getattr(client, resource), name)(*args, **arguments))
+
+    def numbered(self, resource, name, request, **fields):
+        """A call of a training client made by hand: each has the next number."""
+        fields |= {"model_id": self.raw_model, "seq_id": next(self.order)}
+        made = self.raw(resource, name, request=request(**fields))
+        answer = self.answer(made)
+        assert "error" not in answer, answer
+        return answer
+
+    order = itertools.count(1)
+
+    def answer(self, promise):
+        """What a promise has become: a document, or None for what is no JSON."""
+        request = types.FutureRetrieveRequest(request_id=promise.request_id)
+        found = self.ask(lambda client: client.futures.with_raw_response.retrieve(request=request))
+        kind = found.headers["content-type"]
+        return json.loads(found.http_response.content) if "json" in kind else None
+
+    def saved(self, public=False):
+        """A checkpoint for a call to change or delete."""
+        path = self.training.save_state(f"s{next(self.numbers)}").result(WAIT).path
+        if public:
+            self.rest.publish_checkpoint_from_tinker_path(path).result(WAIT)
+        return path
+
+
+def hours(client):
+    now = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    return client.get_billing_usage(now - timedelta(hours=1), now)
+
+
+def raw_forward_backward(given):
+    message = types.ForwardBackwardRequest(
+        forward_backward_input=types.ForwardBackwardInput(data=DATA, loss_fn="cross_entropy"),
+        model_id=given.raw_model,
+        seq_id=next(given.order),
+    )
+    return given.raw("training", "forward_backward", request=message, forward_only=True)
+
+
+def custom(given):
+    with pytest.raises(ImportError, match="PyTorch"):  # test_engine_sdk.py has one to give it
+        given.training.forward_backward_custom(DATA, lambda *_: None)
+
+
+def custom_loss(given):
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        with pytest.raises(ImportError):
+            given.service.create_custom_loss(lambda logprobs: logprobs, {}).result(WAIT)
+
+
+GRAPH = types.CreateCustomLossRequest(
+    session_id="s", custom_loss_seq_id=0, name="n", inputs=[], graph={"nodes": []}
+)
+NOTHING = types.TelemetrySendRequest(
+    events=[], platform="p", sdk_version="0", session_id="s", process_uuid="u"
+)
+COPY = types.CopyWeightsRequest(source_path="tinker://a/weights/b", destination_project_id="p")
+MADE = {
+    "ServiceClient.close": lambda g: tinker.ServiceClient(**g.address).close("success"),
+    "ServiceClient.copy_weights": lambda g: tinker.ServiceClient(
+        **g.address, project_id="p"
+    ).copy_weights(g.state),
+    "ServiceClient.create_custom_loss": custom_loss,
+    "ServiceClient.create_lora_training_client": lambda g: g.service.create_lora_training_client(
+        MODEL, rank=2
+    ),
+    "ServiceClient.create_rest_client": lambda g: g.service.create_rest_client(),
+    "ServiceClient.create_sampling_client": lambda g: g.service.create_sampling_client(g.weights),
+    "ServiceClient.create_training_client_from_state": lambda g: (
+        g.service.create_training_client_from_state(g.state)
+    ),
+    "ServiceClient.create_training_client_from_state_with_optimizer": lambda g: (
+        g.service.create_training_client_from_state_with_optimizer(g.state)
+    ),
+    "ServiceClient.get_console_url": lambda g: g.service.get_console_url(),
+    "ServiceClient.get_server_capabilities": lambda g: g.service.get_server_capabilities(),
+    "ServiceClient.get_telemetry": lambda g: g.service.get_telemetry(),
+    "ServiceClient.holder": lambda g: g.service.holder,
+    "TrainingClient.create_sampling_client": lambda g: g.training.create_sampling_client(g.weights),
+    "TrainingClient.forward": lambda g: g.training.forward(DATA, "cross_entropy"),
+    "TrainingClient.forward_backward": lambda g: g.training.forward_backward(DATA, "cross_entropy"),
+    "TrainingClient.forward_backward_custom": custom,
+    "TrainingClient.get_console_url": lambda g: g.training.get_console_url(),
+    "TrainingClient.get_info": lambda g: g.training.get_info(),
+    "TrainingClient.get_telemetry": lambda g: g.training.get_telemetry(),
+    "TrainingClient.get_tokenizer": lambda g: g.training.get_tokenizer(),
+    "TrainingClient.load_state": lambda g: g.training.load_state(g.state),
+    "TrainingClient.load_state_with_optimizer": lambda g: g.training.load_state_with_optimizer(
+        g.state
+    ),
+    "TrainingClient.optim_step": lambda g: g.training.optim_step(ADAM),
+    "TrainingClient.save_state": lambda g: g.training.save_state("again"),
+    "TrainingClient.save_weights_and_get_sampling_client": lambda g: (
+        g.training.save_weights_and_get_sampling_client()
+    ),
+    "TrainingClient.save_weights_external": lambda g: g.training.save_weights_external("again"),
+    "TrainingClient.save_weights_for_sampler": lambda g: g.training.save_weights_for_sampler(
+        "again"
+    ),
+    "SamplingClient.compute_logprobs": lambda g: g.sampler.compute_logprobs(TOKENS),
+    "SamplingClient.create": lambda g: type(g.sampler).create(g.service.holder, base_model=MODEL),
+    "SamplingClient.from_sampler_handle": lambda g: (
+        type(g.sampler)
+        .from_sampler_handle(g.sampler.get_sampler_handle(), api_key=g.address["api_key"])
+        .sample(TOKENS, 1, PARAMS)
+    ),
+    "SamplingClient.get_base_model": lambda g: g.sampler.get_base_model(),
+    "SamplingClient.get_sampler_handle": lambda g: g.sampler.get_sampler_handle(),
+    "SamplingClient.get_telemetry": lambda g: g.sampler.get_telemetry(),
+    # by a name it would ask the hub: runs are given a cache that has it
+    "SamplingClient.get_tokenizer": lambda g: g.training.get_tokenizer(),
+    "SamplingClient.on_queue_state_change": lambda g: g.sampler.on_queue_state_change(
+        tinker.lib.api_future_impl.QueueState.ACTIVE, None
+    ),
+    "SamplingClient.sample": lambda g: g.sampler.sample(TOKENS, 1, PARAMS),
+    "RestClient.assign_session_project": lambda g: g.rest.assign_session_project(g.session, "p"),
+    "RestClient.copy_weights": lambda g: g.rest.copy_weights(g.state, "p"),
+    "RestClient.delete_checkpoint": lambda g: g.rest.delete_checkpoint(
+        g.training.model_id, g.saved().partition(f"{g.training.model_id}/")[2]
+    ),
+    "RestClient.delete_checkpoint_from_tinker_path": lambda g: (
+        g.rest.delete_checkpoint_from_tinker_path(g.saved())
+    ),
+    "RestClient.export_session_trace": lambda g: g.rest.export_session_trace(g.session),
+    "RestClient.get_audit_log": lambda g: g.rest.get_audit_log(),
+    "RestClient.get_billing_usage": lambda g: hours(g.rest),
+    "RestClient.get_current_checkpoint_storage_usage": lambda g: (
+        g.rest.get_current_checkpoint_storage_usage()
+    ),
+    "RestClient.get_external_weights_urls": lambda g: g.rest.get_external_weights_urls(g.external),
+    "RestClient.get_sampler": lambda g: g.rest.get_sampler(g.sampler._sampling_session_id),
+    "RestClient.get_server_capabilities": lambda g: g.rest.get_server_capabilities(),
+    "RestClient.get_session": lambda g: g.rest.get_session(g.session),
+    "RestClient.get_telemetry": lambda g: g.rest.get_telemetry(),
+    "RestClient.get_training_run": lambda g: g.rest.get_training_run(g.training.model_id),
+    "RestClient.get_training_run_by_tinker_path": lambda g: g.rest.get_training_run_by_tinker_path(
+        g.state
+    ),
+    "RestClient.get_weights_info_by_tinker_path": lambda g: g.rest.get_weights_info_by_tinker_path(
+        g.state
+    ),
+    "RestClient.list_checkpoints": lambda g: g.rest.list_checkpoints(g.training.model_id),
+    "RestClient.list_sessions": lambda g: g.rest.list_sessions(),
+    "RestClient.list_training_runs": lambda g: g.rest.list_training_runs(),
+    "RestClient.list_user_checkpoints": lambda g: g.rest.list_user_checkpoints(),
+    "RestClient.publish_checkpoint_from_tinker_path": lambda g: (
+        g.rest.publish_checkpoint_from_tinker_path(g.saved())
+    ),
+    "RestClient.search_sessions": lambda g: g.rest.search_sessions(types.SessionSearchRequest()),
+    "RestClient.set_checkpoint_ttl_from_tinker_path": lambda g: (
+        g.rest.set_checkpoint_ttl_from_tinker_path(g.saved(), 3600)
+    ),
+    "RestClient.unpublish_checkpoint_from_tinker_path": lambda g: (
+        g.rest.unpublish_checkpoint_from_tinker_path(g.saved(public=True))
+    ),
+    "RestClient.whoami": lambda g: g.rest.whoami(),
+    "AdminClient.get_audit_log": lambda g: g.admin.get_audit_log(),
+    "AdminClient.get_billing_usage": lambda g: hours(g.admin),
+    "AdminClient.get_current_checkpoint_storage_usage": lambda g: (
+        g.admin.get_current_checkpoint_storage_usage()
+    ),
+    "AdminClient.get_telemetry": lambda g: g.admin.get_telemetry(),
+    "AsyncFuturesResource.retrieve": lambda g: g.raw(
+        "futures",
+        "retrieve",
+        request=types.FutureRetrieveRequest(
+            request_id=g.raw("models", "create", request=g.new_model()).request_id
+        ),
+    ),
+    "AsyncFuturesResource.with_raw_response": lambda g: g.answer(raw_forward_backward(g)),
+    "AsyncFuturesResource.retrieve_multi": lambda g: g.raw(
+        "futures",
+        "retrieve_multi",
+        request=types.FuturesRetrieveRequest(
+            target={"sampling_session_id": g.sampler._sampling_session_id}
+        ),
+    ),
+    "AsyncModelsResource.copy_weights": lambda g: g.raw("models", "copy_weights", request=COPY),
+    "AsyncModelsResource.create": lambda g: g.raw("models", "create", request=g.new_model()),
+    "AsyncModelsResource.get_info": lambda g: g.raw(
+        "models", "get_info", request=types.GetInfoRequest(model_id=g.raw_model)
+    ),
+    "AsyncSamplingResource.asample": lambda g: g.raw(
+        "sampling",
+        "asample",
+        request=types.SampleRequest(
+            sampling_session_id=g.sampler._sampling_session_id,
+            seq_id=next(g.numbers),
+            prompt=TOKENS,
+            sampling_params=PARAMS,
+        ),
+    ),
+    "AsyncServiceResource.auth_token": lambda g: g.raw("service", "auth_token"),
+    "AsyncServiceResource.client_config": lambda g: g.raw(
+        "service", "client_config", request=types.ClientConfigRequest(sdk_version="0")
+    ),
+    "AsyncServiceResource.client_dynamic_config": lambda g: g.raw(
+        "service", "client_dynamic_config", request=types.ClientConfigRequest(sdk_version="0")
+    ),
+    "AsyncServiceResource.create_custom_loss": lambda g: g.raw(
+        "service", "create_custom_loss", request=GRAPH
+    ),
+    "AsyncServiceResource.create_sampling_session": lambda g: g.raw(
+        "service",
+        "create_sampling_session",
+        request=types.CreateSamplingSessionRequest(
+            session_id=g.session, sampling_session_seq_id=next(g.numbers), base_model=MODEL
+        ),
+    ),
+    "AsyncServiceResource.create_session": lambda g: g.raw(
+        "service",
+        "create_session",
+        request=types.CreateSessionRequest(tags=[], user_metadata=None, sdk_version="0"),
+    ),
+    "AsyncServiceResource.get_server_capabilities": lambda g: g.raw(
+        "service", "get_server_capabilities"
+    ),
+    "AsyncServiceResource.health_check": lambda g: g.raw("service", "health_check"),
+    "AsyncServiceResource.join_sampling_session": lambda g: g.raw(
+        "service",
+        "join_sampling_session",
+        request=types.JoinSamplingSessionRequest(
+            sampling_session_id=g.sampler._sampling_session_id
+        ),
+    ),
+    "AsyncServiceResource.session_heartbeat": lambda g: g.raw(
+        "service", "session_heartbeat", session_id=g.session
+    ),
+    "AsyncTelemetryResource.send": lambda g: g.raw("telemetry", "send", request=NOTHING),
+    "AsyncTelemetryResource.with_raw_response": lambda g: g.ask(
+        lambda client: client.telemetry.with_raw_response.send(request=NOTHING)
+    ),
+    "AsyncTrainingResource.forward_backward": raw_forward_backward,
+    "AsyncTrainingResource.optim_step": lambda g: g.numbered(
+        "training", "optim_step", types.OptimStepRequest, optim_params=ADAM
+    ),
+    "AsyncWeightsResource.get_external_weights_urls": lambda g: g.raw(
+        "weights",
+        "get_external_weights_urls",
+        model_id=g.training.model_id,
+        checkpoint_id="external_weights/external",
+    ),
+    "AsyncWeightsResource.list": lambda g: g.raw("weights", "list", g.training.model_id),
+    "AsyncWeightsResource.load": lambda g: g.numbered(
+        "weights", "load", types.LoadWeightsRequest, path=g.state, optimizer=True
+    ),
+    "AsyncWeightsResource.save": lambda g: g.numbered(
+        "weights", "save", types.SaveWeightsRequest, path="raw"
+    ),
+    "AsyncWeightsResource.save_external": lambda g: g.numbered(
+        "weights", "save_external", types.SaveWeightsExternalRequest, path="raw"
+    ),
+    "AsyncWeightsResource.save_for_sampler": lambda g: g.numbered(
+        "weights", "save_for_sampler", types.SaveWeightsForSamplerRequest, path="raw"
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def given(engine):
+    made = Given(engine.url, client_key(engine.home))
+    yield made
+    made.service.close("success").result(WAIT)
+    del made
+    gc.collect()  # the SDK leaves sockets to the collector: here, where that is no error
+
+
+def result_of(made):
+    """What a call gives in the end, however it gives it."""
+    if isinstance(made, Future) or hasattr(made, "result"):
+        return made.result(timeout=WAIT)
+    return made
+
+
+@pytest.mark.parametrize("call", sorted(TABLE))
+def test_a_call_does_what_the_table_says(call, given):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if TABLE[call].startswith("yes"):
+            result_of(MADE[call](given))
+            return
+        message = TABLE[call].removeprefix("refused: ").partition(" (")[0]
+        assert message != TABLE[call]
+        with pytest.raises(Exception, match=re.escape(message)) as refused:
+            result_of(MADE[call](given))
+        assert not isinstance(refused.value, TimeoutError)
+    # and the client is as good as before
+    given.training.forward(DATA, "cross_entropy").result(timeout=WAIT)
+
+
+def test_what_is_refused_within_a_call_is_said(given):
+    with pytest.raises(tinker.RequestFailedError, match="num_samples from 1 to"):
+        given.sampler.sample(TOKENS, 0, PARAMS).result(WAIT)
+    recording = given.service.create_sampling_client(
+        base_model=MODEL, record_stability_info=True
+    ).result(WAIT)
+    with pytest.raises(tinker.RequestFailedError, match="record_stability_info is not supported"):
+        recording.sample(TOKENS, 1, PARAMS).result(WAIT)
+    with pytest.raises(tinker.RequestFailedError, match="weights are not encrypted here"):
+        given.training.save_weights_external("x", age_encryption_recipients=["age1"]).result(WAIT)
+    with pytest.raises(tinker.BadRequestError, match="optimizer 'dimuon' is not supported"):
+        given.service.create_training_client_from_state(
+            given.state, optimizer=types.DimuonOptimizerConfig()
+        ).result(WAIT)
+    with pytest.raises(tinker.BadRequestError, match="is not public already"):
+        given.rest.unpublish_checkpoint_from_tinker_path(given.state).result(WAIT)
+    with pytest.raises(tinker.BadRequestError, match="is no external checkpoint"):
+        given.raw(
+            "weights",
+            "get_external_weights_urls",
+            model_id=given.training.model_id,
+            checkpoint_id="weights/state",
+        )
+
+
+@pytest.mark.filterwarnings("ignore:RestClient.search_sessions is experimental")
+def test_a_session_that_has_ended_is_still_known(given):
+    service = tinker.ServiceClient(
+        **given.address, display_name="Nightly one", user_metadata={"team": "x"}
+    )
+    said = {"purpose": "kept"}
+    training = service.create_lora_training_client(MODEL, rank=3, user_metadata=said).result(WAIT)
+    unsaved = service.create_lora_training_client(MODEL, rank=2, user_metadata=said).result(WAIT)
+    training.save_state("s").result(WAIT)
+    session = service.holder.get_session_id()
+    service.close("errored", "why").result(WAIT)
+    for run, rank in ((training, 3), (unsaved, 2)):
+        found = given.rest.get_training_run(run.model_id).result(WAIT)
+        assert (found.user_metadata, found.lora_rank) == (said, rank)
+    found = given.rest.get_session(session).result(WAIT)
+    assert training.model_id in found.training_run_ids
+    assert found.user_metadata == {"team": "x"}
+    assert session in given.rest.list_sessions(limit=1000).result(WAIT).sessions
+
+    def searched(**query):
+        page = given.rest.search_sessions(types.SessionSearchRequest(**query)).result(WAIT)
+        return [one.session_id for one in page.sessions]
+
+    finished = {"type": "client_finished", "reasons": ["errored"]}
+    for query in (
+        {"session_id": session},
+        {"display_name": "ONE nightly"},
+        {"user_metadata": {"team": "x"}},
+        {"statuses": [finished]},
+    ):
+        assert searched(**query) == [session], query
+    assert given.session in searched(statuses=[{"type": "active"}], limit=200)
+    assert session not in searched(statuses=[{"type": "active"}], limit=200)
+    # page by page, each once
+    request, seen = types.SessionSearchRequest(limit=1), []
+    while True:
+        page = given.rest.search_sessions(request).result(WAIT)
+        seen += [one.session_id for one in page.sessions]
+        if page.next_cursor is None:
+            break
+        request = request.model_copy(update={"cursor": page.next_cursor})
+    assert len(seen) == len(set(seen)) and {session, given.session} <= set(seen)
+
+
+def tinker_says(given, *arguments, folder="."):
+    done = subprocess.run(
+        [Path(sys.executable).with_name("tinker"), "-f", "json", *arguments],
+        env=os.environ
+        | {
+            "TINKER_BASE_URL": given.address["base_url"],
+            "TINKER_API_KEY": given.address["api_key"],
+        },
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        timeout=WAIT,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout) if done.stdout.startswith(("{", "[")) else done.stdout
+
+
+def test_the_sdks_command_line(given, engine, tmp_path):
+    path, run = given.saved(), given.training.model_id
+    tinker_says(given, "checkpoint", "publish", path)
+    assert tinker_says(given, "checkpoint", "info", path)["public"] is True
+    tinker_says(given, "checkpoint", "unpublish", path)
+    assert tinker_says(given, "checkpoint", "info", path)["public"] is False
+    listed = tinker_says(given, "checkpoint", "list", "--run-id", run)
+    assert path in {one["tinker_path"] for one in listed["checkpoints"]}
+    assert run in {one["training_run_id"] for one in tinker_says(given, "run", "list")["runs"]}
+    assert tinker_says(given, "run", "info", run)["training_run_id"] == run
+    tinker_says(given, "checkpoint", "download", path, folder=tmp_path)
+    (folder,) = tmp_path.iterdir()
+    assert sorted(os.listdir(folder)) == [exports.CONFIG, exports.WEIGHTS]
+    assert_is_the_adapter(folder, checkpoints.Vault(f"{engine.home}/engine/checkpoints"), path)
+    tinker_says(given, "checkpoint", "delete", path, "--yes")
+    left = given.rest.list_checkpoints(run).result(WAIT).checkpoints
+    assert path not in {one.tinker_path for one in left}
+
+
+def assert_is_the_adapter(folder, vault, path):
+    """PEFT's files say what the engine has: W + alpha / r B A, map by map."""
+    from safetensors.numpy import load_file
+
+    checkpoint = vault.load(checkpoints.parse(path))
+    config = json.loads((folder / exports.CONFIG).read_text())
+    assert (config["r"], config["lora_alpha"] / config["r"]) == (4, checkpoint.config.scale)
+    arrays = load_file(folder / exports.WEIGHTS)
+    weights = tiny.weights()
+    shape = Models(str(folder)).get(tiny.NAME).shape
+    for name in lora.maps(shape):
+        a, b = checkpoint.adapter.pop(f"{name}.A"), checkpoint.adapter.pop(f"{name}.B")
+        module = exports.module_of(name)
+        assert weights[f"{module}.weight"].shape == (b.shape[0], a.shape[1])
+        assert module.rpartition(".")[2] in config["target_modules"]
+        assert (arrays.pop(f"base_model.model.{module}.lora_A.weight") == a).all()
+        assert (arrays.pop(f"base_model.model.{module}.lora_B.weight") == b).all()
+    assert not arrays and not checkpoint.adapter
