@@ -15,6 +15,7 @@ from analysis.series import Floats, Series, best, last, smoothed
 from analysis.sources import Placed, Source, find_sources
 from sweeper.alarms import Alarm, alarms
 from sweeper.errors import UsageError
+from sweeper.model.event import Outcome
 from sweeper.records.runs import SweepRun
 from sweeper.registry import RecordedRun, Registry
 
@@ -256,7 +257,6 @@ def _read(
     judged = _judged(curves, metric)
     tokens = token_columns(history)
     clocks = _clocks(history, tokens)
-    reason = run.outcome.get("reason")
     times = run.times
     succeeded = placed.state == "succeeded"
     return RunData(
@@ -267,15 +267,17 @@ def _read(
         config=placed.config,
         state=placed.state,
         attempts=run.attempts,
-        reason=None if reason is None else str(reason),
+        reason=run.outcome.reason,
         detail=_detail(run.outcome),
         wall_s=times["wall_s"],
         unreadable=history.malformed,
         cost=_cost(history, name, tokens, times["wall_s"]),
         curves={key: found for key, found in curves.items() if found},
         clocks=clocks,
-        log=tuple(run.log_tail(LOG_LINES)) if not succeeded or logged else (),
-        checkpoints=tuple(run.checkpoint_records()) if succeeded else (),
+        log=tuple(run.readable(lambda: run.log_tail(LOG_LINES), []))
+        if not succeeded or logged
+        else (),
+        checkpoints=tuple(run.readable(run.checkpoint_records, [])) if succeeded else (),
         rollouts=read_rollouts(run, budget) if budget and run.attempts else (),
         sweep=run.sweep,
         link=_link(run),
@@ -331,8 +333,8 @@ def _cost(
     return Cost(steps, counts, wall_s)
 
 
-def _detail(outcome: Mapping[str, Any]) -> str | None:
-    parts = [str(outcome[key]) for key in ("detail", "signal") if outcome.get(key)]
-    if outcome.get("code"):
-        parts.append(f"exit code {outcome['code']}")
+def _detail(outcome: Outcome) -> str | None:
+    parts = [text for text in (outcome.detail, outcome.signal) if text]
+    if outcome.code:
+        parts.append(f"exit code {outcome.code}")
     return ", ".join(parts) or None

@@ -10,10 +10,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from sweeper.model.decoding import decode, is_deep
+
 __all__ = [
+    "NO_ROWS",
     "Merged",
     "Parsed",
     "Point",
+    "Row",
     "as_float",
     "is_finished",
     "merge",
@@ -47,6 +51,9 @@ class Merged(NamedTuple):
     torn: int
 
 
+NO_ROWS = Merged([], 0, 0)
+
+
 class Point(NamedTuple):
     """A value of one key and the step it was recorded at (None: a line without a step)."""
 
@@ -78,13 +85,13 @@ def parse(data: bytes) -> Parsed:
 
 def _parse_object(line: bytes, loads: Callable[[bytes], Any]) -> Row | None:
     try:
-        value: Any = loads(line)
+        value: Any = decode(line) if is_deep(line) else loads(line)
     except (ValueError, RecursionError):
         if not line.strip():
             return None
         try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
+            value = decode(line)
+        except ValueError:
             return None
     return value if isinstance(value, dict) else None  # pyright: ignore[reportUnknownVariableType]
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.metrics import Point
 from sweeper.records.folders import folder_runs
+from sweeper.records.problems import Problems
 from sweeper.records.runs import RecordedRun, Sweep
 from sweeper.records.selecting import check_states, named
 from sweeper.states import State
@@ -51,8 +52,9 @@ class Registry:
     `cache=False` does without. A run is told by its `root`, `sweep` and `run` (the id) together:
     the same configuration in two sweeps has the same id.
 
-    `problems` has a line for each sweep that the last call passed over because it is damaged, and
-    for each run with lines that it could not read.
+    `problems` has a line for each sweep, run or file that the last call passed over because it is
+    damaged or cannot be read (`problems.unread` counts them), and for each run with lines that it
+    could not read. What is asked of a single run raises `StoreError` instead.
     """
 
     def __init__(self, *roots: str, cache: bool | str = True) -> None:
@@ -63,12 +65,15 @@ class Registry:
         self._stores = [*{store.root: store for store in stores}.values()]  # links may lead to one
         self._cache = cache
         self._memories = {store.root: self._memory(store) for store in self._stores}
-        self.problems: list[str] = []
+        self.problems = Problems()
 
     def _memory(self, store: Store) -> Folder | None:
         if self._cache is False:
             return None
         return Folder(store.root, self._cache if isinstance(self._cache, str) else None)
+
+    def _told(self, error: StoreError | NotFound) -> None:
+        self.problems.unreadable(error)
 
     def _tables(self) -> "Tabulator":
         from sweeper.records.tabulating import Tabulator
@@ -87,7 +92,7 @@ class Registry:
         missing: NotFound | None = None
         for store in self._stores:
             try:
-                return Sweep(store, name, self._memories[store.root])
+                return Sweep(store, name, self._memories[store.root], self._told)
             except NotFound as error:
                 missing = missing or error
         assert missing is not None  # noqa: S101 - there is at least one store
@@ -101,10 +106,15 @@ class Registry:
             for name in find_sweeps(store):
                 if pattern is None or fnmatch.fnmatchcase(name, pattern):
                     try:
-                        found.append(Sweep(store, name, self._memories[store.root]))
+                        memory = self._memories[store.root]
+                        found.append(Sweep(store, name, memory, self._told))
                     except (NotFound, StoreError) as error:
-                        self.problems.append(str(error))
+                        self._told(error)
         return found
+
+    def sweep_names(self) -> list[str]:
+        """Of all sweeps, also of those that cannot be read."""
+        return [name for store in self._stores for name in find_sweeps(store)]
 
     def has_sweep(self, name: str) -> bool:
         """Whether there is a sweep of just this name."""
@@ -115,12 +125,13 @@ class Registry:
     def sweep_records(self, sweep: str | None = None) -> list[dict[str, Any]]:
         """A dict a sweep: `sweep root created recipe runs states`, where `states` counts the runs
         in each state that occurs. `sweep` is a name or a glob."""
+        self.problems = Problems()
         return [
             {
                 "sweep": found.name,
                 "root": found.root,
                 "created": found.document.get("created"),
-                "recipe": _reference(found.document.get("recipe")),
+                "recipe": found.document["recipe"]["reference"],
                 "runs": len(found.runs),
                 "states": dict(Counter(run.state.value for run in found.runs)),
             }
@@ -145,14 +156,33 @@ class Registry:
         self, sweep: str | None = None, state: str | Iterable[str] | None = None
     ) -> list[RecordedRun]:
         """The runs themselves: of sweeps by name or glob, and in folders. Errors as `records`."""
+        self.problems = Problems()
+        return self._handles(sweep, state)
+
+    def handles_of(self, sweeps: Sequence[str]) -> list[RecordedRun]:
+        """The runs of several sweeps. One alone that cannot be read is an error, among others it is
+        told."""
+        if len(sweeps) == 1:
+            return self.handles(sweeps[0])
+        self.problems = Problems()
+        found: list[RecordedRun] = []
+        for sweep in sweeps:
+            try:
+                found += self._handles(sweep)
+            except StoreError as error:
+                self._told(error)
+        return found
+
+    def _handles(
+        self, sweep: str | None, state: str | Iterable[str] | None = None
+    ) -> list[RecordedRun]:
         wanted = _states(state)
-        self.problems = []
         bare: list[RecordedRun] = []
         if sweep is None or not self.has_sweep(sweep):
             bare += (
                 run
                 for store in self._stores
-                for run in folder_runs(store, self._memories[store.root])
+                for run in folder_runs(store, self._memories[store.root], self._told)
                 if sweep is None or fnmatch.fnmatchcase(run.sweep, sweep)
             )
         try:
@@ -167,7 +197,7 @@ class Registry:
         def value(run: RecordedRun, key: str, goal: str, at: str) -> Point | None:
             from sweeper.records.tabulating import Tabulator
 
-            tables[:] = tables or [Tabulator(self._memories, [])]
+            tables[:] = tables or [Tabulator(self._memories, Problems())]
             return tables[0].value(run, key, goal, at)
 
         for run in found:
@@ -275,8 +305,9 @@ class Registry:
             raise UsageError(f"{root} is not a root of this registry")
         memory = self._memories[root]
         if store.exists(f"{sweep}/sweep.json"):
-            return Sweep(store, sweep, memory).runs
-        return [run for run in folder_runs(store, memory) if run.sweep == sweep]
+            return Sweep(store, sweep, memory, self._told).runs
+        runs = folder_runs(store, memory, self._told)
+        return [run for run in runs if run.sweep == sweep]
 
     # What runs recorded
 
@@ -362,9 +393,8 @@ class Registry:
 
     def checkpoint_rows(self, runs: Any = None) -> list[dict[str, Any]]:
         """The same as dicts."""
-        from sweeper.records.tabulating import checkpoint_rows
-
-        return checkpoint_rows(self._resolve(runs))
+        resolved = self._resolve(runs)
+        return self._tables().checkpoints(resolved)
 
 
 def _flat(record: dict[str, Any]) -> dict[str, Any]:
@@ -380,10 +410,6 @@ def save(runs: Iterable[RecordedRun]) -> None:
     """Remember: what was found out about these runs need not be found out again."""
     for index in {id(run.index): run.index for run in runs}.values():
         index.save()
-
-
-def _reference(recipe: Any) -> str | None:
-    return recipe.get("reference") if recipe else None
 
 
 def _states(state: str | Iterable[str] | None) -> set[str] | None:

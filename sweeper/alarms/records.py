@@ -7,17 +7,19 @@ has nothing to say.
 """
 
 import re
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from sweeper.errors import AlreadyExists, NotFound, StoreError
 from sweeper.metrics import as_float
+from sweeper.model.parts import Part
 from sweeper.sanitize import harmless
-from sweeper.store.documents import SCHEMA, encode, read_json, strict
+from sweeper.store.documents import SCHEMA, encode, read_as, strict
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
 
-__all__ = ["Alarm", "Name", "alarms", "names", "put", "read"]
+__all__ = ["Action", "Alarm", "Name", "alarms", "names", "put", "read", "read_action"]
 
 _NAME = re.compile(r"([^./]+)\.([1-9][0-9]*)\.([a-z_]+)\.json\Z")
 _NUMBERS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
@@ -64,19 +66,29 @@ def alarms(store: Store, sweep: str) -> list[Alarm]:
 
 
 def read(
-    store: Store, layout: Layout, known: MutableMapping[str, Alarm] | None = None
+    store: Store,
+    layout: Layout,
+    known: MutableMapping[str, Alarm] | None = None,
+    told: Callable[[StoreError], None] | None = None,
 ) -> list[Alarm]:
     """The alarms of a sweep, oldest first: one listing, and a read for each. A caller who looks
     again and again gives the same `known` each time (empty at first): what is in it is not read
-    again. A record that is damaged is passed over. Raises `StoreError` for a store that does not
-    answer the listing."""
+    again. A record that is damaged is passed over; `told` hears of it. Raises `StoreError` for a
+    store that does not answer the listing."""
     known = {} if known is None else known
     found: list[Alarm] = []
     for path, name in _listed(store, layout):
-        alarm = known.get(path) or _load(store, path, name)
-        if alarm is not None:
-            known[path] = alarm
-            found.append(alarm)
+        alarm = known.get(path)
+        try:
+            alarm = alarm or read_as(store, path, partial(_alarm, name))
+        except NotFound:
+            continue
+        except StoreError as error:
+            if told is not None:
+                told(error)
+            continue
+        known[path] = alarm
+        found.append(alarm)
     return sorted(found, key=lambda alarm: (alarm.time, alarm.run, alarm.attempt, alarm.rule))
 
 
@@ -104,28 +116,48 @@ def _listed(store: Store, layout: Layout) -> list[tuple[str, Name]]:
     return found
 
 
-def _load(store: Store, path: str, name: Name) -> Alarm | None:
-    try:
-        document = read_json(store, path)
-    except (NotFound, StoreError):
-        return None
-
-    def number(key: str) -> float | None:
-        value: Any = document.get(key)
-        return _NUMBERS.get(value) if isinstance(value, str) else as_float(value)
-
-    actions: Any = document.get("actions")
+def _alarm(name: Name, document: object, place: str) -> Alarm:
+    """The record in the file `place`, whose name is `name`. Raises `StoreError`."""
+    record = Part(document, place)
     return Alarm(
         run=name.run,
-        name=str(document.get("name") or name.run),
+        name=record.text_or("name", None) or name.run,
         attempt=name.attempt,
         rule=name.rule,
-        time=str(document.get("time") or ""),
-        key=None if document.get("key") is None else str(document["key"]),
-        step=number("step"),
-        value=number("value"),
-        bound=number("bound"),
-        message=str(document.get("message") or name.rule),
-        advice=harmless(str(document.get("advice") or "")),
-        actions=tuple(map(str, actions)) if isinstance(actions, list) else (),  # pyright: ignore[reportUnknownArgumentType]
+        time=record.text_or("time", ""),
+        key=record.text_or("key", None),
+        step=_number(record, "step"),
+        value=_number(record, "value"),
+        bound=_number(record, "bound"),
+        message=record.text_or("message", None) or name.rule,
+        advice=harmless(record.text_or("advice", "")),
+        actions=tuple(record.texts_or("actions", [])),
     )
+
+
+def _number(record: Part, key: str) -> float | None:
+    """What a recipe recorded, which may be anything that is a number."""
+    value = record.document.get(key)
+    number = _NUMBERS.get(value) if isinstance(value, str) else as_float(value)
+    if number is None and value is not None:
+        record.refuse(key, "a number")
+    return number
+
+
+class Action(NamedTuple):
+    """What was done about an alarm: by which launcher, and how that ended, in a word or a sentence;
+    None while it is under way."""
+
+    by: str | None
+    outcome: str | None
+
+
+def read_action(store: Store, layout: Layout, alarm: Alarm) -> Action:
+    """The record of what was done about an alarm. Raises `NotFound`, `StoreError`."""
+    path = layout.action(alarm.run, alarm.attempt, alarm.rule)
+
+    def read(document: object, place: str) -> Action:
+        record = Part(document, place)
+        return Action(record.text_or("by", None), record.text_or("outcome", None))
+
+    return read_as(store, path, read)

@@ -11,8 +11,9 @@ import json
 import re
 from collections.abc import Sequence
 
-from sweeper.errors import NotFound, StoreError
-from sweeper.store.documents import SCHEMA, encode, read_json
+from sweeper.errors import NotFound
+from sweeper.model.job import read_tokens
+from sweeper.store.documents import SCHEMA, encode, read_as
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
 
@@ -65,11 +66,9 @@ class Names:
             return [rest]
         if digest not in self._tables:
             try:
-                self._tables[digest] = [*read_json(self._store, self._path(digest))["tokens"]]
+                self._tables[digest] = read_as(self._store, self._path(digest), read_tokens)
             except NotFound:
                 return []
-            except (KeyError, TypeError) as error:
-                raise StoreError(f"{self._path(digest)}: is damaged") from error
         return self._tables[digest]
 
     def _path(self, digest: str) -> str:

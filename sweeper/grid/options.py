@@ -5,11 +5,11 @@ is noted with its place while the rest is read on.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping
-from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from collections.abc import Collection, Iterable
+from typing import Any, NamedTuple
 
 from sweeper.grid.nodes import Node, Place, Problems, kind
+from sweeper.model.plan import Launch, Metric
 
 __all__ = [
     "FIELD",
@@ -53,44 +53,6 @@ class Seeds(NamedTuple):
     field: str | None
     values: tuple[int, ...]
     place: Place
-
-
-class Metric(NamedTuple):
-    """What decides which cell is best."""
-
-    name: str
-    goal: Literal["minimize", "maximize"]
-    at: Literal["last", "best"]
-
-
-class Launch(NamedTuple):
-    """How the runs are executed. Durations are in seconds; None: no limit, or not given.
-
-    `python` and `cwd` stand as written: a relative one counts from the folder in which
-    `sweeper launch` is run, not from the grid's.
-    """
-
-    backend: str = "tmux"
-    max_parallel: int = 8
-    retries: int = 0
-    timeout_s: float | None = None
-    python: str | None = None
-    cwd: str | None = None
-    env: Mapping[str, str] = MappingProxyType({})
-    resume: Literal["auto", "always", "never"] = "auto"
-    lease_s: float = 60.0
-    grace_s: float = 30.0
-    log_path_field: str | None = None
-    metrics_dir: str | None = None
-    window: str | None = None
-    sync_s: float = 20.0
-    slurm: Mapping[str, Any] = MappingProxyType({})
-    aws_batch: Mapping[str, Any] = MappingProxyType({})
-
-    def document(self) -> dict[str, Any]:
-        """As `sweep.json` has it."""
-        mappings = {name: dict(getattr(self, name)) for name in ("env", "slurm", "aws_batch")}
-        return {**self._asdict(), **mappings}
 
 
 def is_name(text: str) -> bool:

@@ -19,11 +19,13 @@ from sweeper.launcher.board import Board
 from sweeper.launcher.ends import Ends
 from sweeper.launcher.heartbeats import Heartbeats
 from sweeper.launcher.reacting import Reactions
+from sweeper.model.launcher import read_judged
 from sweeper.sanitize import harmless
 from sweeper.states import OPEN, Event, State
-from sweeper.store.documents import SCHEMA, encode, read_json, timestamp
+from sweeper.store.documents import SCHEMA, encode, read_as, timestamp
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout, metrics_dir
+from sweeper.store.sweeps import read_event
 from sweeper.thresholds import resolve
 
 __all__ = ["Alarming"]
@@ -157,9 +159,8 @@ class Alarming:
         for alarm in recorded:
             self._recall(alarm)
         try:
-            judged: Any = read_json(self._store, self._layout.judged).get("attempts")
-            self._judged |= {(str(run), int(attempt)) for run, attempt in judged}
-        except (NotFound, StoreError, TypeError, ValueError):
+            self._judged |= read_as(self._store, self._layout.judged, read_judged)
+        except (NotFound, StoreError):
             self._judged = set()  # then they are judged again, and said all the same but once
         self._reactions.recover(recorded)
         self._begun = True
@@ -171,9 +172,9 @@ class Alarming:
         acted = bool(alarm.actions) and not self._is_taken_back(*attempt)
         if alarm.rule not in _OF_A_MACHINE or not (stands or acted):
             return
-        claimed = self._layout.event(*attempt, Event.CLAIMED)
+        claimed = self._layout.sweep, *attempt, Event.CLAIMED
         with suppress(NotFound, StoreError):  # then it is said twice
-            machine = (alarm.rule, read_json(self._store, claimed).get("host"))
+            machine = (alarm.rule, read_event(self._store, *claimed).host)
             if stands:
                 self._machines[machine] = _Spoken(attempt, set())
             if acted:

@@ -47,11 +47,15 @@ class Board:
         run must not be taken for one that was never started. Raises `NotFound` when its plan is
         gone too, else `StoreError`.
         """
-        events = read_events(self._store, self._sweep)
+        where = f"{self._store.root}/{self._sweep}"
+        removed = f"{where}: was removed while its launcher was at work, which ends"
+        try:
+            events = read_events(self._store, self._sweep)
+        except NotFound as error:
+            raise NotFound(removed) from error
         if any(len(events.get(run, ())) < view.size for run, view in self.views.items()):
-            where = f"{self._store.root}/{self._sweep}"
             if not self._store.exists(self._layout.plan):
-                raise NotFound(f"{where}: was removed while its launcher was at work, which ends")
+                raise NotFound(removed)
             raise StoreError(f"{where}: events that were on record are gone")
         self._events = events
         for run in self.runs:

@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Collection, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from sweeper.model.event import Outcome
 
 __all__ = ["FIRST", "Breaker", "Failure", "failure_of", "normalised"]
 
@@ -81,7 +83,7 @@ def normalised(line: str) -> str:
     return _NUMBER.sub("#", _PATH.sub("/", line)).strip()
 
 
-def failure_of(outcome: dict[str, Any], line: str) -> Failure:
+def failure_of(outcome: Outcome, line: str) -> Failure:
     """From the outcome of a failed attempt, which mostly says why, and the last line that it
     printed."""
-    return Failure(outcome.get("reason"), outcome.get("code"), outcome.get("detail") or line)
+    return Failure(outcome.reason, outcome.code, outcome.detail or line)

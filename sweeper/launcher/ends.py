@@ -3,14 +3,15 @@
 import calendar
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.cause import cause
 from sweeper.errors import NotFound, StoreError
 from sweeper.launcher.breaker import Failure, failure_of
 from sweeper.launcher.pacing import EXCUSED, backoff
+from sweeper.model.event import NOTHING, Outcome
 from sweeper.states import Event, RunState, State
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
@@ -28,7 +29,7 @@ class End(NamedTuple):
 
     state: RunState
     reason: str | None
-    outcome: Mapping[str, Any]
+    outcome: Outcome
     due: float
     until: str
 
@@ -57,13 +58,14 @@ class Ends:
         known = self._ends.get(run)
         if known is not None and known.state == state and run not in self._unread:
             return False
-        outcome: Mapping[str, Any] = {}
+        outcome = NOTHING
         if state.state in (State.FAILED, State.PREEMPTED, State.LOST):
-            outcome = read_outcome(self._store, self._sweep, run, state)
+            with suppress(StoreError):  # for a moment? or damaged for good
+                outcome = read_outcome(self._store, self._sweep, run, state)
             tries = self._unread.pop(run, 0)
-            if not outcome and tries < _TRIES:
-                self._unread[run] = tries + 1  # the store, for a moment? or damaged for good
-        reason = outcome.get("reason")
+            if outcome is NOTHING and tries < _TRIES:
+                self._unread[run] = tries + 1
+        reason = outcome.reason
         kinds = Counter(event for _, event in events)
         count = kinds[state.event] if state.event is not None else 0
         delay = backoff(state.event, reason, count, run, state.attempt)
@@ -92,12 +94,12 @@ class Ends:
         """Why a run failed, by its outcome, else by what it printed last."""
         end = self._ends[run]
         log = self._layout.log(run, end.state.attempt)
-        line = "" if end.outcome.get("detail") else cause(self._tail(log))
-        return failure_of(dict(end.outcome), line)
+        line = "" if end.outcome.detail else cause(self._tail(log))
+        return failure_of(end.outcome, line)
 
-    def _passed(self, outcome: Mapping[str, Any], delay: float) -> float:
+    def _passed(self, outcome: Outcome, delay: float) -> float:
         """How much of a delay has passed, by the outcome's own time. A time to come is nonsense."""
-        text = outcome.get("ended") or outcome.get("time")
+        text = outcome.ended or outcome.time
         with suppress(ValueError, TypeError, OverflowError):
             ended = calendar.timegm(time.strptime(str(text), "%Y-%m-%dT%H:%M:%SZ"))
             passed = self._wall() - ended

@@ -13,9 +13,12 @@ from sweeper.backends import Terms
 from sweeper.engine import lifecycle
 from sweeper.errors import NotFound, StoreError, Unreachable
 from sweeper.launcher import environment
-from sweeper.store.documents import encode, read_json
+from sweeper.model.job import read_engine
+from sweeper.model.launcher import Service
+from sweeper.store.documents import encode, read_as
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
+from sweeper.store.sweeps import service_of
 
 __all__ = ["EngineWatch", "Where", "watch"]
 
@@ -93,12 +96,14 @@ class EngineWatch:
         """Have its address and key known to those that start from now on, and on record."""
         if self._fixed:
             return
-        service = read_json(self._store, self._layout.service)
-        key = lifecycle.client_key(service.get("home"))
+        service = service_of(self._store, self._layout.sweep)
+        key = lifecycle.client_key(service.home)
         told = {"TINKER_BASE_URL": found.url, "TINKER_API_KEY": key}
-        environment.change(service["env_file"], told)
-        if found.url != service.get("engine"):
-            self._store.replace(self._layout.service, encode(service | {"engine": found.url}))
+        if service.env_file is not None:
+            environment.change(service.env_file, told)
+        if found.url != service.engine:
+            document = {**service.document, "engine": found.url}
+            self._store.replace(self._layout.service, encode(document))
         self._url = found.url
 
     def described(self, run: str, attempt: int) -> dict[str, str] | None:
@@ -115,11 +120,11 @@ class EngineWatch:
         if self._clock() - self._since < ORPHAN_SECONDS:
             return False
         if (run, attempt) not in self._began:
-            job: Mapping[str, Any] = {}
+            began: Mapping[str, str] = {}
             with suppress(NotFound, StoreError):
-                job = read_json(self._store, self._layout.job(run, attempt))
-            engine: Any = job.get("engine")
-            self._began[run, attempt] = str(engine["url"]) if engine else None
+                path = self._layout.job(run, attempt)
+                began = read_as(self._store, path, read_engine)
+            self._began[run, attempt] = began.get("url")
         return self._began[run, attempt] not in (None, self._where.url)
 
 
@@ -127,20 +132,20 @@ def watch(
     store: Store,
     layout: Layout,
     plan: Mapping[str, Any],
-    service: Mapping[str, Any],
+    service: Service,
     terms: Terms,
     clock: Callable[[], float],
 ) -> EngineWatch | None:
     """The watch of a sweep with this plan; None where its runs use no engine of ours. `service` is
     what is on record of the launch."""
-    url = service.get("engine")
-    if plan.get("service") != "local" or not isinstance(url, str):
+    url = service.engine
+    if plan.get("service") != "local" or url is None:
         return None
     if "TINKER_BASE_URL" in plan["launch"]["env"]:
         return None  # another one, which the grid names
 
     def here() -> Where | None:
-        found = lifecycle.find(service.get("home"), _ASK_SECONDS)
+        found = lifecycle.find(service.home, _ASK_SECONDS)
         return None if found is None else Where(found.url, found.started)
 
     def there() -> Where | None:

@@ -10,14 +10,14 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, cast
 
 from sweeper.backends import options_of, terms_of
 from sweeper.engine.home import home
 from sweeper.engine.lifecycle import EngineInfo, client_key, hub_environment
-from sweeper.errors import EnvironmentFailure, StoreError, SweeperError
+from sweeper.errors import EnvironmentFailure, NotFound, StoreError, SweeperError
 from sweeper.states import OPEN, State, fold, wants_attempt
 from sweeper.store.files import Store, open_store
 from sweeper.store.lock import is_held
@@ -30,6 +30,7 @@ __all__ = [
     "forget",
     "is_needed_later",
     "require",
+    "see_that_it_is_new",
     "service_environment",
     "unused",
     "users",
@@ -105,14 +106,16 @@ def change(path: str, values: Mapping[str, str]) -> None:
             environment: dict[str, str] = json.load(file)
         if not values.items() <= environment.items():
             _keep(path, {**environment, **values})
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, AttributeError) as error:
         raise StoreError(f"the runs' environment in {path} cannot be changed: {error}") from error
 
 
-def forget(path: str, folder: str | None = None) -> None:
+def forget(path: str | None, folder: str | None = None) -> None:
     """Remove what `write` kept, if it is there. Of a path that stands in a store, `folder` is the
     sweep's: the file says itself that it is kept for that, or it stays. The store may say
     anything."""
+    if path is None:
+        return
     if folder is not None:
         try:
             with open(path, encoding="utf-8") as file:
@@ -151,22 +154,23 @@ def _kept(where: str) -> Iterator[_Kept]:
             with suppress(ValueError, PermissionError), open(entry.path, encoding="utf-8") as file:
                 document = json.load(file)
         except OSError:
-            continue
+            continue  # gone, or it cannot be read now
         known = cast(dict[str, Any], document) if isinstance(document, dict) else {}
         yield _Kept(entry.path, written, known)
 
 
-def _old() -> Iterator[tuple[str, str]]:
-    """Pairs of a file that `write` left, an hour ago or more, and the folder of its sweep ("" in a
-    file that nobody can use)."""
+def _old() -> Iterator[_Kept]:
+    """Files that `write` left, an hour ago or more."""
     for kept in _kept(home()):
+        place = kept.document.get(_PLACE)
         if time.time() - kept.written < _YOUNG_SECONDS:
             continue
-        place = kept.document.get(_PLACE)
-        if isinstance(place, str) and os.path.exists(place):
-            yield place, kept.folder  # and the note of it the next time
-        else:
-            yield kept.path, kept.folder
+        if not isinstance(place, str):
+            yield kept
+        elif os.path.exists(place):
+            yield kept._replace(path=place)  # and the note of it the next time
+        elif os.path.isdir(os.path.dirname(place)):  # else where it is kept is away
+            yield kept
 
 
 def users(info: EngineInfo) -> list[str]:
@@ -190,20 +194,52 @@ def users(info: EngineInfo) -> list[str]:
     return found
 
 
-def unused(but: str = "") -> Iterator[str]:
+def unused(
+    but: str = "", unknown: Callable[[str, str], object] = lambda path, _: path
+) -> Iterator[str]:
     """Files that `write` left an hour ago or more for sweeps of which nothing runs any more: their
-    launcher was killed, and nobody launched them again. That of the sweep at `but` is none."""
-    for path, folder in _old():
-        root, _, sweep = folder.rpartition("/")
-        if folder != but:
-            with suppress(SweeperError, OSError):  # not known, so it stays
-                if not folder or not _in_use(open_store(root), sweep):
-                    yield path
+    launcher was killed, and nobody launched them again. That of the sweep at `but` is none, and
+    none are those of sweeps that are away (removed, or on a disk that is not mounted) or cannot be
+    read: `unknown` hears of them, the file and the folder."""
+    for kept in _old():
+        root, _, sweep = kept.folder.rpartition("/")
+        if kept.folder == but:
+            continue
+        try:
+            if kept.folder and _in_use(open_store(root), sweep):
+                continue
+        except (SweeperError, OSError):
+            unknown(kept.path, kept.folder)
+            continue
+        yield kept.path
+
+
+def see_that_it_is_new(store: Store, sweep: str) -> None:
+    """See that a sweep that is not in the store was not launched from here before and is away:
+    what it started may be at work, and would be started a second time. Raises `StoreError`."""
+    folder = f"{store.root}/{sweep}"
+    path = env_file(folder)
+    if os.path.exists(path) and not _has_anything(store, sweep):
+        raise StoreError(
+            f"{folder}: was launched before and was not over, and is not there: is its disk "
+            f"mounted? If you have removed it, remove {path} as well"
+        )
+
+
+def _has_anything(store: Store, sweep: str) -> bool:
+    """Whether there is any file of a sweep: a launch that died young has left its lock."""
+    return next(iter(store.names(sweep)), None) is not None
 
 
 def _in_use(store: Store, sweep: str) -> bool:
-    """Whether a job of the sweep may be at work, or a launcher is there that will start some."""
-    events = read_events(store, sweep)
+    """Whether a job of the sweep may be at work, or a launcher is there that will start some.
+    Raises `NotFound` where the sweep is not there."""
+    try:
+        events = read_events(store, sweep)
+    except NotFound:
+        if not _has_anything(store, sweep):
+            raise
+        events = {}
     states = map(fold, events.values())
     if any(state.state in OPEN or state.unacknowledged for state in states):
         return True

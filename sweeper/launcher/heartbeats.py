@@ -2,14 +2,16 @@
 service holds their recipes back."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from sweeper.errors import NotFound, StoreError
-from sweeper.store.documents import read_json
+from sweeper.model import heartbeat
+from sweeper.model.heartbeat import SILENT, Heartbeat
+from sweeper.store.documents import read_as
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
 
-__all__ = ["Heartbeats", "why_paused"]
+__all__ = ["Heartbeats", "read_heartbeat", "why_paused"]
 
 _WORDS = {"rate_limit": "rate limit", "capacity": "capacity", "quota": "quota"}
 
@@ -17,7 +19,7 @@ _WORDS = {"rate_limit": "rate limit", "capacity": "capacity", "quota": "quota"}
 class _Beat(NamedTuple):
     stamp: int
     seen: float
-    body: dict[str, Any]
+    body: Heartbeat
 
 
 class Heartbeats:
@@ -43,7 +45,8 @@ class Heartbeats:
             stamp = stamps.get(f"{run}.{attempt}", 0)
             before = self._beats.get((run, attempt))
             if before is None or before.stamp != stamp:
-                body = self._read(run, attempt) if stamp else {}
+                path = self._layout.heartbeat(run, attempt)
+                body = read_heartbeat(self._store, path) if stamp else SILENT
                 before = _Beat(stamp, now, body)
             beats[run, attempt] = before
         self._beats = beats
@@ -52,30 +55,29 @@ class Heartbeats:
         """Seconds since the heartbeat was last seen to change."""
         return self._clock() - self._beats[run, attempt].seen
 
-    def of(self, run: str, attempt: int) -> tuple[float, dict[str, Any]]:
+    def of(self, run: str, attempt: int) -> tuple[float, Mapping[str, Any]]:
         """`quiet`, and what the heartbeat says (`paused`, `machine`, `host`): nothing while there
         is none."""
         beat = self._beats.get((run, attempt))
-        return (0.0, {}) if beat is None else (self._clock() - beat.seen, beat.body)
+        return (0.0, {}) if beat is None else (self._clock() - beat.seen, beat.body.document)
 
     def paused(self, run: str, attempt: int) -> str | None:
         """`rate limit since 12:01:03Z`, when the service holds the run back."""
         return why_paused(self._beats[run, attempt].body)
 
-    def _read(self, run: str, attempt: int) -> dict[str, Any]:
-        """One that cannot be read is a heartbeat all the same."""
-        try:
-            return read_json(self._store, self._layout.heartbeat(run, attempt))
-        except (NotFound, StoreError):
-            return {}
+
+def read_heartbeat(store: Store, path: str) -> Heartbeat:
+    """The heartbeat in a file. One that cannot be read is a heartbeat all the same."""
+    try:
+        return read_as(store, path, heartbeat.read)
+    except (NotFound, StoreError):
+        return SILENT
 
 
-def why_paused(body: Mapping[str, Any]) -> str | None:
+def why_paused(beat: Heartbeat) -> str | None:
     """What a heartbeat says of a run that the service holds back: `rate limit since 12:01:03Z`."""
-    found: Any = body.get("paused")
-    if not isinstance(found, dict):
+    if beat.paused is None:
         return None
-    told = cast(dict[str, Any], found)
-    reason, since = str(told.get("reason")), str(told.get("since") or "")
+    reason, since = beat.paused
     word = _WORDS.get(reason, reason)
     return f"{word} since {since.partition('T')[2] or since}" if since else word

@@ -41,12 +41,13 @@ from sweeper.launcher.pacing import Pace
 from sweeper.launcher.placing import asked_by, described, worker_argv
 from sweeper.launcher.showing import Showing
 from sweeper.limits import lacking
+from sweeper.model.launcher import Service
 from sweeper.recipe.reference import render_window
 from sweeper.states import OPEN, Event, State
-from sweeper.store.documents import SCHEMA, encode, read_json, timestamp
+from sweeper.store.documents import SCHEMA, encode, timestamp
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout, token
-from sweeper.store.sweeps import read_plan
+from sweeper.store.sweeps import read_plan, service_of
 from sweeper.tracking import fields, variables
 
 __all__ = ["GAVE_UP", "Launcher", "Summary"]
@@ -132,12 +133,12 @@ class Launcher:
         self._plan = read_plan(store, sweep)
         self._board = Board(store, sweep, self._plan)
         launch = self._plan["launch"]
-        self._terms = terms_of(str(launch.get("backend")), options_of(launch))
-        service = read_json(store, self._layout.service)
-        self._env_file: str = service["env_file"]
+        self._terms = terms_of(launch["backend"], options_of(launch))
+        service = _service(store, sweep, needed=starting)
+        self._env_file: str | None = service.env_file
         where = self._layout, self._plan, service, self._terms
         self._engine = engine_watch.watch(store, *where, clock)
-        self._engine_url: str | None = service.get("engine")
+        self._engine_url: str | None = service.engine
         self._diff: bytes | None = None
         self._starting = starting
         self._beats = Heartbeats(store, self._layout, clock)
@@ -482,6 +483,16 @@ class Launcher:
             document = {"schema": SCHEMA, "time": timestamp(), "pid": os.getpid()} | found
             self._store.replace(self._layout.observations, encode(document))
             self._published = found
+
+
+def _service(store: Store, sweep: str, *, needed: bool) -> Service:
+    """What the runs get. Who starts none must be able to stop them without it."""
+    try:
+        return service_of(store, sweep)
+    except (NotFound, StoreError):
+        if needed:
+            raise
+        return Service()
 
 
 def _attempt_of(job: str) -> int:

@@ -156,7 +156,9 @@ def described(terms: Terms, job: dict[str, Any], engine: str | None) -> dict[str
     }
 
 
-def worker_argv(terms: Terms, store: Store, sweep: str, token: str, env_file: str) -> list[str]:
+def worker_argv(
+    terms: Terms, store: Store, sweep: str, token: str, env_file: str | None
+) -> list[str]:
     """The command line of a job. `env_file` is where this machine keeps the runs' environment,
     without which a store that is elsewhere may be out of reach."""
     return worker_command(

@@ -11,13 +11,14 @@ from sweeper.errors import GridError, NotFound, StoreError
 from sweeper.launcher.environment import env_file
 from sweeper.launcher.placing import asked_by, worker_argv
 from sweeper.launcher.precedents import unrecorded_metric
+from sweeper.model.event import NOTHING
 from sweeper.planner.plan import Plan, Run, repeats_by_default
 from sweeper.planner.plan import plan as make_plan
 from sweeper.recipe.reference import render_command
 from sweeper.states import ENDED, RunState, State, fold, wants_attempt
 from sweeper.store.files import Store, default_root, open_store
 from sweeper.store.layout import Layout, token
-from sweeper.store.sweeps import read_events, read_outcome, read_plan
+from sweeper.store.sweeps import Events, read_events, read_outcome, read_plan
 from sweeper.store.writable import check_root
 from sweeper.tracking import NAMES, SECTION
 
@@ -82,7 +83,9 @@ def planned_by(arguments: argparse.Namespace) -> Plan:
 def survey(planned: Plan, store: Store) -> Survey:
     """Look up in the store what there is of each run. What is odd about the plan beside what is on
     record joins its warnings."""
-    events = read_events(store, planned.name)
+    events: Events = {}
+    with suppress(NotFound):
+        events = read_events(store, planned.name)
     names: dict[str, str] = {}
     retired = 0
     with suppress(NotFound):  # it was never launched
@@ -118,13 +121,15 @@ def document(found: Survey, store: Store) -> dict[str, Any]:
     runs: list[dict[str, Any]] = []
     for fate in found.fates:
         ended = fate.state.event in ENDED
-        outcome = read_outcome(store, found.plan.name, fate.run.id, fate.state) if ended else {}
+        outcome = NOTHING
+        if ended:
+            outcome = read_outcome(store, found.plan.name, fate.run.id, fate.state)
         runs.append(
             {
                 **fate.run._asdict(),
                 "state": fate.state.state.value,
                 "attempts": fate.state.opened,
-                "reason": outcome.get("reason"),
+                "reason": outcome.reason,
                 "job": job(found, fate, store) if fate.attempt else None,
             }
         )

@@ -17,14 +17,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import IO, Any, NamedTuple
 
-from sweeper.alarms.records import Alarm
+from sweeper.alarms.records import Alarm, read_action
 from sweeper.cause import last_line
 from sweeper.errors import AlreadyExists, SweeperError
 from sweeper.launcher.board import Board
 from sweeper.provenance.redaction import Redactor, secret_values
 from sweeper.recipe.reference import render_command
 from sweeper.states import OPEN
-from sweeper.store.documents import SCHEMA, encode, read_json, timestamp
+from sweeper.store.documents import SCHEMA, encode, timestamp
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
 from sweeper.store.requests import request_cancel
@@ -162,7 +162,7 @@ class Reactions:
         try:
             self._store.create(path, encode(document))
         except AlreadyExists:
-            if read_json(self._store, path).get("by") != self._own:
+            if read_action(self._store, self._layout, alarm).by != self._own:
                 return  # else it was created by us, and only the reply was lost
         if argv is not None:
             self._start(alarm, argv)

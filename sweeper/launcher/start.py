@@ -22,12 +22,14 @@ from sweeper.launcher.loop import GAVE_UP, Launcher, Summary
 from sweeper.launcher.recording import record, secret_names, write_environment
 from sweeper.launcher.staying import place_of
 from sweeper.launcher.trust import Agree, refuse, require
+from sweeper.model.parts import Part
+from sweeper.model.plan import runs_anywhere
 from sweeper.states import State
 from sweeper.store import lock
-from sweeper.store.documents import read_json
+from sweeper.store.documents import place_of as file_of
 from sweeper.store.files import Store, default_root, open_store, refuse_links
 from sweeper.store.layout import Layout
-from sweeper.store.sweeps import read_observations, read_plan, read_states
+from sweeper.store.sweeps import plan_of, read_observations, read_plan, read_states, service_of
 from sweeper.store.writable import check_root
 from sweeper.worker.job import read_environment
 
@@ -86,7 +88,7 @@ def launch(
     if store.local_path("") is None:
         elsewhere.check(store, planned.name)
     with suppress(NotFound):  # which is the case at the first launch
-        require(read_plan(store, planned.name), f"{store.root}/{planned.name}", agree)
+        require(plan_of(store, planned.name).recorded, f"{store.root}/{planned.name}", agree)
     launched = planned.launch.document()
     names = secret_names(planned.secrets, planned.service)
     terms = placing.admit(launched, store, planned.service, names, live=live)
@@ -95,6 +97,7 @@ def launch(
     )
     placing.try_out(opened, launched, (run.config for run in planned.runs))
     environment.require(placing.kept_here(terms, names))
+    environment.see_that_it_is_new(store, planned.name)
     url = _engine(planned, terms, tell) if planned.service == "local" else None
     for path in environment.unused(but=f"{store.root}/{planned.name}"):
         environment.forget(path)
@@ -118,8 +121,10 @@ class Ready(NamedTuple):
 def ready(store: Store, sweep: str, agree: Agree = refuse) -> Ready:
     """See that what is left of a sweep can be launched from its recorded plan, with the environment
     of this process, before anything is on record or started. Raises as `launch` does."""
-    document = read_plan(store, sweep)
-    require(document, f"{store.root}/{sweep}", agree)
+    found = plan_of(store, sweep)
+    document = found.document
+    runs_anywhere(Part(document, file_of(store, Layout(sweep).plan)).part("recipe"))
+    require(found.recorded, f"{store.root}/{sweep}", agree)
     launched: dict[str, Any] = document["launch"]
     names = secret_names(document["secrets"], document["service"])
     terms = placing.admit(launched, store, document["service"], names, live=False)
@@ -167,6 +172,7 @@ def drive(
     to wait for the lock."""
     root, _, sweep = folder.rpartition("/")
     store = open_store(root)
+    read_plan(store, sweep)  # or the lock would make a folder where none is, or where none is now
     with lock.holding_sweep(store, sweep, patience) as check:
         return _drive(store, sweep, notify, smoke, check)
 
@@ -180,7 +186,7 @@ def _drive(
 ) -> Summary:
     folder = f"{store.root}/{sweep}"
     launched = read_plan(store, sweep)["launch"]
-    env_file: str = read_json(store, Layout(sweep).service)["env_file"]
+    env_file = service_of(store, sweep).env_file
     backend = open_backend(launched["backend"], sweep, folder, options_of(launched))
 
     def bring_home(*, over: bool = True) -> None:
@@ -192,7 +198,7 @@ def _drive(
         store, sweep, backend, notify=notify, smoke=smoke, check=check, ending=bring_home
     )
     summary = launcher.run()
-    with suppress(StoreError):  # all is over: what is left then, `gc` finds
+    with suppress(StoreError, NotFound):  # all is over: what is left then, `gc` finds
         if not environment.is_needed_later(store, sweep):
             environment.forget(env_file, folder)
             environment.forget(environment.env_file(folder))
@@ -324,8 +330,8 @@ def _has_begun(store: Store, layout: Layout, before: object) -> bool:
     that is why it gave up."""
     if _published(store, layout) == before:
         return False
-    said = str(read_observations(store, layout.sweep).get("held"))
-    if said.startswith(GAVE_UP):
+    said = read_observations(store, layout.sweep).held
+    if said is not None and said.startswith(GAVE_UP):
         raise EnvironmentFailure(said.removeprefix(GAVE_UP))
     return True
 

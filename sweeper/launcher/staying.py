@@ -3,7 +3,6 @@ cluster, finds none, takes those that wait for lost, and starts each a second ti
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from sweeper.backends import open_backend, options_of, terms_of
@@ -17,10 +16,9 @@ from sweeper.errors import (
     UsageError,
 )
 from sweeper.states import OPEN, State, cancel_asked, fold
-from sweeper.store.documents import read_json
 from sweeper.store.files import Store
-from sweeper.store.layout import Layout, token
-from sweeper.store.sweeps import read_events, read_plan
+from sweeper.store.layout import token
+from sweeper.store.sweeps import read_events, read_plan, service_of
 
 __all__ = ["moved_from", "place_of", "stay"]
 
@@ -43,11 +41,11 @@ def stay(store: Store, sweep: str, place: Mapping[str, str]) -> None:
         plan = read_plan(store, sweep)
     except NotFound:
         return  # it was never launched
-    before = _place_before(store, sweep, plan)
+    submitted, opened = _left(store, sweep, plan)
+    before = _place_before(store, sweep, plan, needed=bool(submitted or opened))
     if _is_part(before, place):
         return
     there, here = _shown(before), _shown(place)
-    submitted, opened = _left(store, sweep, plan)
     unknown: Exception | None = None
     if opened:
         try:
@@ -77,12 +75,23 @@ def moved_from(
     return None if _is_part(before, place) else _shown(before)
 
 
-def _place_before(store: Store, sweep: str, plan: Mapping[str, Any]) -> Mapping[str, str]:
-    """Where the sweep with this plan was submitted to."""
+def _place_before(
+    store: Store, sweep: str, plan: Mapping[str, Any], *, needed: bool = False
+) -> Mapping[str, str]:
+    """Where the sweep with this plan was submitted to. Raises `StoreError` where that cannot be
+    read and is `needed`: there may be jobs; else it is written anew."""
     before: dict[str, str] = {"backend": plan["launch"]["backend"]}
-    with suppress(NotFound, StoreError):  # one that is damaged is written anew
-        before = read_json(store, Layout(sweep).service).get("place") or before
-    return before
+    try:
+        return service_of(store, sweep).place or before
+    except NotFound:
+        return before
+    except StoreError as error:
+        if needed:
+            raise StoreError(
+                f"{error}; so where its jobs wait is not known: `sweeper cancel {sweep}`, and "
+                "launch again when they have ended"
+            ) from error
+        return before
 
 
 def _is_part(before: Mapping[str, str], place: Mapping[str, str]) -> bool:

@@ -8,9 +8,8 @@ from sweeper.records.runs import RecordedRun
 from sweeper.records.selecting import named, pick
 from sweeper.registry import Registry
 from sweeper.store.files import default_root
-from sweeper.terminal import warn
 
-__all__ = ["choose", "chosen", "open_registry", "tell_problems"]
+__all__ = ["choose", "chosen", "open_registry"]
 
 
 def open_registry(arguments: Namespace) -> Registry:
@@ -34,18 +33,12 @@ def choose(
     nothing."""
     sweeps = {selector.partition("/")[0] for selector in selectors}
     if sweeps and all(registry.has_sweep(name) for name in sweeps):
-        runs = [run for name in sorted(sweeps) for run in registry.handles(name)]
+        runs = registry.handles_of(sorted(sweeps))
     else:
         runs = registry.handles(None)
+    fitting = [selector for selector in selectors if named(runs, selector)]
     for selector in selectors:
-        if not named(runs, selector):
+        unread = registry.problems.unread and registry.has_sweep(selector.partition("/")[0])
+        if selector not in fitting and not unread:
             raise NotFound(f"no run {selector!r} in {', '.join(registry.roots)}")
-    return pick(runs, selectors, states, where)
-
-
-def tell_problems(registry: Registry) -> None:
-    """What could not be read, on standard error."""
-    for problem in registry.problems[:20]:
-        warn(problem)
-    if len(registry.problems) > 20:
-        warn(f"... and {len(registry.problems) - 20} more like these")
+    return pick(runs, fitting, states, where) if fitting or not selectors else []

@@ -249,7 +249,8 @@ def _content(message: Mapping[str, Any]) -> str:
         parts: list[Any] = content if isinstance(content, list) else [content]  # pyright: ignore[reportUnknownVariableType]
         text = "".join(_part(part) for part in parts)
     calls: Any = message.get("tool_calls")
-    return text + "".join(f"\n[tool_call] {call}" for call in calls or ())
+    told: list[Any] = calls if isinstance(calls, list) else []  # pyright: ignore[reportUnknownVariableType]
+    return text + "".join(f"\n[tool_call] {call}" for call in told)
 
 
 def _part(part: Any) -> str:

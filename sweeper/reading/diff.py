@@ -8,6 +8,7 @@ from typing import Any
 from sweeper.errors import UsageError
 from sweeper.reading.choosing import chosen, open_registry
 from sweeper.reading.show import last_metrics
+from sweeper.records.problems import tell_problems
 from sweeper.records.runs import RecordedRun
 from sweeper.records.selecting import named
 from sweeper.terminal import print_json, print_table
@@ -28,13 +29,16 @@ def diff(arguments: Namespace) -> int:
         raise UsageError(f"{len(runs)} runs fit, and {_MOST} are as many as can be shown; --json")
     names = [f"{run.sweep}/{run.name}" for run in runs]
     config = _rows([run.config for run in runs], arguments.all)
-    states = [{"state": run.state.value, "reason": run.outcome.get("reason")} for run in runs]
-    last = [{key: point["value"] for key, point in last_metrics(run).items()} for run in runs]
+    states = [{"state": run.state.value, "reason": run.outcome.reason} for run in runs]
+    points = [last_metrics(run.readable_history.rows) for run in runs]
+    last = [{key: point["value"] for key, point in found.items()} for found in points]
     metrics = _rows(last, arguments.all)
     if arguments.json:
         document = {"schema": 1, "runs": [run.record() for run in runs]}
         keyed = {"config": config, "state": _rows(states, True), "last_metrics": metrics}
-        return print_json(document | {k: {key: v for key, *v in rows} for k, rows in keyed.items()})
+        told = {"problems": registry.problems}
+        print_json(document | {k: {key: v for key, *v in rows} for k, rows in keyed.items()} | told)
+        return tell_problems(registry.problems, told=True)
     for title, rows in (("configuration", config), ("state", _rows(states, arguments.all)),
                         ("last metrics", metrics)):  # fmt: skip
         if rows:
@@ -43,7 +47,7 @@ def diff(arguments: Namespace) -> int:
             print()
     if not (config or metrics):
         print("the same configuration, and the same last metrics")
-    return 0
+    return tell_problems(registry.problems)
 
 
 def _as_typed(runs: list[RecordedRun], selectors: Sequence[str]) -> list[RecordedRun]:

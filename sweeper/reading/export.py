@@ -8,7 +8,8 @@ from typing import Any
 
 from sweeper.errors import EnvironmentFailure, NotFound, UsageError
 from sweeper.metrics import as_float
-from sweeper.reading.choosing import chosen, open_registry, tell_problems
+from sweeper.reading.choosing import chosen, open_registry
+from sweeper.records.problems import tell_problems
 from sweeper.records.runs import RecordedRun
 from sweeper.terminal import say, warn
 
@@ -28,7 +29,7 @@ def export(arguments: Namespace) -> int:
     if arguments.format == "wandb":
         count = to_wandb(runs, arguments.project, arguments.out)
         say(f"{len(runs)} runs, {count} rows: W&B project {arguments.project}")
-        return 0
+        return tell_problems(registry.problems)
     if not arguments.out:
         raise UsageError(f"--out: the {arguments.format} file to write")
     table = registry.table(arguments.table, runs)
@@ -37,8 +38,7 @@ def export(arguments: Namespace) -> int:
     except OSError as error:
         raise EnvironmentFailure(f"{arguments.out}: {error.strerror or error}") from error
     say(f"{len(runs)} runs, {table.num_rows} rows: {arguments.out}")
-    tell_problems(registry)
-    return 0
+    return tell_problems(registry.problems)
 
 
 def _write(table: Any, kind: str, path: str, *, raw: bool) -> None:
@@ -95,7 +95,8 @@ def to_wandb(runs: Sequence[RecordedRun], project: str, folder: str | None) -> i
         os.makedirs(folder, exist_ok=True)
     count = 0
     for run in runs:
-        if not run.history.rows:
+        rows = run.readable_history.rows
+        if not rows:
             warn(f"{run.sweep}/{run.name} has recorded nothing")
         made = wandb.init(
             project=project,
@@ -109,7 +110,7 @@ def to_wandb(runs: Sequence[RecordedRun], project: str, folder: str | None) -> i
             reinit="finish_previous",
             settings=wandb.Settings(silent=True),
         )
-        for row in run.history.rows:
+        for row in rows:
             made.log(*_row(row))
             count += 1
         made.summary["state"] = run.state.value

@@ -1,6 +1,6 @@
 """`sweeper gc`: what may go, and with `--delete` it goes.
 
-- caches of roots that are gone, and cache files that nobody has used lately;
+- caches that nobody has used lately;
 - copies of code on this machine (`<home>/snapshots`) that no sweep of this root names;
 - temporary files of writers that are dead;
 - on a store that is elsewhere, parts of files that are there as a whole as well;
@@ -24,13 +24,14 @@ import re
 import shutil
 import time
 from argparse import Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from sweeper.backends.slurm_tables import Tables
 from sweeper.engine.home import home
 from sweeper.errors import NotFound, StoreError
 from sweeper.reading.choosing import chosen, open_registry
+from sweeper.records.problems import Problems, tell_problems
 from sweeper.records.runs import RecordedRun, SweepRun
 from sweeper.registry import Registry
 from sweeper.states import State
@@ -45,6 +46,7 @@ __all__ = ["gc"]
 
 _HOUR = 3600.0
 _OVER = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
+_DIGEST = re.compile(r"[0-9a-f]{16,}")
 _TEMPORARY = re.compile(r"\.tmp-(\d+)-[0-9a-f]+")
 
 
@@ -64,15 +66,18 @@ def gc(arguments: Namespace) -> int:
     registry = open_registry(arguments)
     runs = chosen(registry, arguments)
     before = time.time() - arguments.days * 86400
-    found = [*_caches(before), *_snapshots(registry, before), *_of_launchers(registry, before)]
+    problems = registry.problems
+    found = [*_caches(before), *_snapshots(registry, problems, before)]
+    away: list[dict[str, str]] = []
+    found += _of_launchers(registry, before, away)
     for root in registry.roots:
         found += _temporaries(root, before)
-    found += [waste for run in runs for waste in _left_parts(run)]
+    found += _of_each(runs, _left_parts)
     found += _submissions(runs, before)
     spooled, unsynced = _spooled(before)
     found += spooled
     if arguments.attempts:
-        found += [waste for run in runs for waste in _superseded(run)]
+        found += _of_each(runs, _superseded)
     found = [waste for waste in found if not _is_beyond_a_link(waste)]
     if arguments.delete:
         _remove(found)
@@ -80,7 +85,14 @@ def gc(arguments: Namespace) -> int:
     if arguments.json:
         items = [dict(zip(("path", "why", "size"), one, strict=True)) for one in shown]
         told = {"deleted": bool(arguments.delete), "items": items, "unsynced": unsynced}
-        return print_json({"schema": 1, **told})
+        told |= {"away": away, "problems": problems}
+        print_json({"schema": 1, **told})
+        return tell_problems(problems, told=True)
+    for kept in away:
+        warn(
+            f"{kept['path']}: the environment of runs in {kept['folder']}, which is not there "
+            "or cannot be read, stays: remove it if they are gone"
+        )
     for one in unsynced:
         warn(
             f"{one['path']}: what {one['attempts']} dead workers left is not in {one['root']} yet, "
@@ -91,44 +103,45 @@ def gc(arguments: Namespace) -> int:
     total = sum(waste.size for waste in found) / 1e6
     done = "removed" if arguments.delete else "would go; --delete removes them"
     print(f"{len(found)} items, {total:.1f} MB {done}" if found else "nothing to remove")
-    return 0
+    return tell_problems(problems)
 
 
 def _caches(before: float) -> Iterator[Waste]:
+    """A root that is not there may be on a disk that is not mounted: only time tells."""
     for folder in _folders(cache_folder(), depth=2):
-        try:
-            with open(os.path.join(folder, "root")) as file:
-                root = file.read()
-        except OSError:
-            root = ""
-        if not root or ("://" not in root and not os.path.isdir(root)):
-            if _newest(folder) < before or root:
-                yield Waste(folder, "cache of a root that is gone", _size(folder))
-        elif _newest(folder) < before:
+        if _newest(folder) < before:
             yield Waste(folder, "cache not used lately", _size(folder))
 
 
-def _snapshots(registry: Registry, before: float) -> Iterator[Waste]:
+def _snapshots(registry: Registry, problems: Problems, before: float) -> Iterator[Waste]:
+    """None where a sweep cannot be read, or there is none at all: what is away may name them."""
     named: set[str] = set()
-    for record in registry.sweep_records():
-        with contextlib.suppress(NotFound, StoreError):
-            sweep = registry.sweep(record["sweep"])
-            named.update(re.findall(r"[0-9a-f]{16,}", json.dumps(sweep.document)))
-            jobs = f"{sweep.name}/attempts"
-            for path in sweep.store.names(jobs):
+    names = registry.sweep_names()
+    for name in names:
+        try:
+            sweep = registry.sweep(name)
+            named.update(_DIGEST.findall(json.dumps(sweep.document)))
+            for path in sweep.store.names(f"{sweep.name}/attempts"):
                 if path.endswith("/job.json"):
-                    text = sweep.store.read(path).decode("utf-8", "replace")
-                    named.update(re.findall(r"[0-9a-f]{16,}", text))
+                    named.update(_DIGEST.findall(sweep.store.read(path).decode("utf-8", "replace")))
+        except (NotFound, StoreError) as error:
+            problems.unreadable(error)
+    if problems.unread or not names:
+        return
     for folder in _folders(os.path.join(home(), "snapshots"), depth=1):
         digest = os.path.basename(folder).partition("-")[0]  # what follows tells clones apart
         if digest not in named and _newest(folder) < before:
             yield Waste(folder, "code that no sweep here names", _size(folder))
 
 
-def _of_launchers(registry: Registry, before: float) -> Iterator[Waste]:
+def _of_launchers(registry: Registry, before: float, away: list[dict[str, str]]) -> Iterator[Waste]:
+    """What is kept for sweeps that are not there stays, and is put into `away`."""
     from sweeper.launcher.environment import unused
 
-    for path in unused():
+    def tell(path: str, folder: str) -> None:
+        away.append({"path": path, "folder": folder})
+
+    for path in unused(unknown=tell):
         with contextlib.suppress(FileNotFoundError):
             yield Waste(path, "the environment of runs that are over", os.path.getsize(path))
     old: dict[str, int] = {}
@@ -184,6 +197,14 @@ def _superseded(run: RecordedRun) -> Iterator[Waste]:
                 source = run.files.source(path)
                 if source is not None:
                     yield _in(run.store, path, "a later attempt has it again", source.stamp.size)
+
+
+def _of_each(
+    runs: Iterable[RecordedRun], find: Callable[[RecordedRun], Iterator[Waste]]
+) -> Iterator[Waste]:
+    """Of a run of which something cannot be read nothing goes."""
+    for run in runs:
+        yield from run.readable(lambda run=run: list(find(run)), [])
 
 
 def _left_parts(run: RecordedRun) -> Iterator[Waste]:

@@ -327,8 +327,8 @@ class _Reader:
         if not isinstance(run, SweepRun):
             return
         lines = list(self._backends.logs(run, tail.attempt))
-        if not lines and tail.attempt == run.attempts and run.outcome.get("detail"):
-            lines = [f"sweeper: {run.state.value} ({run.reason}): {run.outcome['detail']}"]
+        if not lines and tail.attempt == run.attempts and run.outcome.detail:
+            lines = [f"sweeper: {run.state.value} ({run.reason}): {run.outcome.detail}"]
         for line in lines:
             yield Line(run, tail.attempt, line.encode("utf-8", "replace"))
 

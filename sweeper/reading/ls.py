@@ -2,10 +2,12 @@
 
 from argparse import Namespace
 from difflib import get_close_matches
+from functools import partial
 
 from sweeper.errors import NotFound
-from sweeper.reading.choosing import chosen, open_registry, tell_problems
+from sweeper.reading.choosing import chosen, open_registry
 from sweeper.reading.show import last_metrics
+from sweeper.records.problems import tell_problems
 from sweeper.records.runs import RecordedRun, SweepRun
 from sweeper.registry import save
 from sweeper.terminal import duration, print_json, print_table, say
@@ -23,15 +25,15 @@ def ls(arguments: Namespace) -> int:
     asked: list[str] = arguments.metric or []
     records = [run.record() for run in runs]
     for run, record in zip(runs, records, strict=True):
-        points = {key: run.value({"name": key, "at": "last"}) for key in asked}
         if asked:
-            record["metrics"] = {k: None if p is None else p.value for k, p in points.items()}
+            record["metrics"] = {key: run.readable(partial(_last, run, key), None) for key in asked}
     for key in asked:
         if runs and all(record["metrics"][key] is None for record in records):
             _refuse(key, runs)
     save(runs)
     if arguments.json:
-        return print_json({"schema": 1, "runs": records, "problems": registry.problems})
+        print_json({"schema": 1, "runs": records, "problems": registry.problems})
+        return tell_problems(registry.problems, told=True)
     columns = ["sweep", "run", "state", "attempts", "time", "metric", "value"]
     if all(record["metric"] is None for record in records):
         columns = columns[:-2]
@@ -49,13 +51,18 @@ def ls(arguments: Namespace) -> int:
     unseeded = (run.sweep for run in runs if isinstance(run, SweepRun) and run.unseeded)
     for name in dict.fromkeys(unseeded):
         say(f"{name}: seeds are not set; its replicates differ by themselves")
-    tell_problems(registry)
-    return 0
+    return tell_problems(registry.problems)
+
+
+def _last(run: RecordedRun, key: str) -> float | None:
+    point = run.value({"name": key, "at": "last"})
+    return None if point is None else point.value
 
 
 def _refuse(key: str, runs: list[RecordedRun]) -> None:
     """Raise `NotFound` for a key that none of the runs has recorded, where one has recorded any."""
-    known = {name for run in runs[:_LOOKED_AT] for name in last_metrics(run)}
+    histories = (run.readable_history for run in runs[:_LOOKED_AT])
+    known = {name for history in histories for name in last_metrics(history.rows)}
     if known and key not in known:
         near = get_close_matches(key, known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(sorted(known))}"

@@ -1,13 +1,15 @@
 """`sweeper rollouts`: what a run sampled, a trajectory at a time."""
 
-import json
 from argparse import Namespace
+from functools import partial
 from typing import Any, NamedTuple
 
 from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.metrics import Row, as_float, parse
+from sweeper.model.decoding import decode
 from sweeper.reading.choosing import open_registry
 from sweeper.reading.conversations import WHOSE, Told, answers, groups_of, turns_logged
+from sweeper.records.problems import tell_problems
 from sweeper.records.runs import RecordedRun
 from sweeper.sanitize import harmless_lines
 from sweeper.tables.rollouts import SummaryFile, flat, summary_files
@@ -59,10 +61,7 @@ class Words:
         return "\n".join(words for _, words in (*turns_logged(one.record), *self.of(one).spoken))
 
     def _told(self, file: SummaryFile) -> dict[tuple[Any, Any], Told]:
-        try:
-            tree: Any = json.loads(self._run.store.read(file.transcript))
-        except (NotFound, StoreError, ValueError, RecursionError):
-            return {}
+        tree = self._run.readable(lambda: self._tree(file.transcript), None)
         groups = list(self._groups[file.path].values())
         told = groups_of(tree, [[one.record for one in group] for group in groups])
         return {
@@ -71,12 +70,21 @@ class Words:
             for one, words in zip(groups[number], group, strict=True)
         }
 
+    def _tree(self, path: str) -> Any:
+        try:
+            return decode(self._run.store.read(path))
+        except NotFound:
+            return None
+        except ValueError as error:
+            raise StoreError(f"{self._run.root}/{path}: damaged ({error})") from error
+
 
 def rollouts(arguments: Namespace) -> int:
     """A page of summaries, or of conversations."""
     if arguments.limit < 0 or arguments.page < 1:
         raise UsageError("--limit is 0 or more, --page 1 or more")
-    run = open_registry(arguments).run(arguments.run)
+    registry = open_registry(arguments)
+    run = registry.run(arguments.run)
     files = _files(run, arguments)
     found, skipped = _read(run, files)
     words = Words(run, found)
@@ -91,9 +99,9 @@ def rollouts(arguments: Namespace) -> int:
         warn(f"{skipped} lines of rollout summaries could not be read")
     if arguments.json:
         shown = [_document(one, words.of(one)) for one in page]
-        return print_json(
-            {"schema": 1, "run": run.id, "count": len(kept), "skipped": skipped, "rollouts": shown}
-        )
+        document = {"schema": 1, "run": run.id, "count": len(kept), "skipped": skipped}
+        print_json(document | {"rollouts": shown, "problems": registry.problems})
+        return tell_problems(registry.problems, told=True)
     if arguments.full:
         for one in page:
             _print_conversation(one, words.of(one))
@@ -104,7 +112,7 @@ def rollouts(arguments: Namespace) -> int:
     pages = -(-len(kept) // size)
     print(f"\n{len(page)} of {len(kept)} rollouts", end="")
     print(f", page {arguments.page} of {pages}: --page, --limit" if pages > 1 else "")
-    return 0
+    return tell_problems(registry.problems)
 
 
 def _files(run: RecordedRun, arguments: Namespace) -> list[SummaryFile]:
@@ -129,7 +137,7 @@ def _read(run: RecordedRun, files: list[SummaryFile]) -> tuple[list[Found], int]
     found: list[Found] = []
     skipped = 0
     for file in files:
-        parsed = parse(run.read(file.path))
+        parsed = parse(run.readable(partial(run.read, file.path), b""))
         skipped += parsed.malformed + parsed.torn
         found += [Found(file, record, flat(record, file)) for record in parsed.rows]
     return found, skipped

@@ -1,10 +1,12 @@
 """`sweeper show`: everything about one run."""
 
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sweeper.reading.choosing import open_registry, tell_problems
+from sweeper.metrics import Row
+from sweeper.reading.choosing import open_registry
+from sweeper.records.problems import tell_problems
 from sweeper.records.runs import RecordedRun, SweepRun
 from sweeper.store.documents import dotted
 from sweeper.terminal import duration, number, print_json, print_table, say
@@ -21,7 +23,8 @@ def show(arguments: Namespace) -> int:
     run = registry.run(arguments.run)
     document = _document(run)
     if arguments.json:
-        return print_json({"schema": 1, **document})
+        print_json({"schema": 1, **document, "problems": registry.problems})
+        return tell_problems(registry.problems, told=True)
     record = document["run"]
     reason = f" ({run.explained})" if run.explained else ""
     say(f"{run.sweep}/{run.name}  {run.id}  {record['state']}{reason}")
@@ -48,8 +51,7 @@ def show(arguments: Namespace) -> int:
     for what, count in document["skipped"].items():
         if count:
             print(f"\n{count} {what} of metrics.jsonl could not be read")
-    tell_problems(registry)
-    return 0
+    return tell_problems(registry.problems)
 
 
 def _step_of(checkpoint: Mapping[str, Any]) -> Any:
@@ -75,23 +77,23 @@ def _facts(provenance: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _document(run: RecordedRun) -> dict[str, Any]:
-    history = run.history
+    history = run.readable_history
     return {
         "run": run.record() | {"path": run.path},
         "provenance": run.provenance if isinstance(run, SweepRun) else {},
         "wandb": run.wandb if isinstance(run, SweepRun) else None,
         "attempts": _attempts(run),
-        "checkpoints": run.checkpoint_records(),
-        "last_metrics": last_metrics(run),
-        "files": _files(run),
+        "checkpoints": run.readable(run.checkpoint_records, []),
+        "last_metrics": last_metrics(history.rows),
+        "files": run.readable(lambda: _files(run), []),
         "skipped": {"malformed lines": history.malformed, "torn last lines": history.torn},
     }
 
 
-def last_metrics(run: RecordedRun) -> dict[str, dict[str, Any]]:
+def last_metrics(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
     """The last value of each key, whatever it is, and its step."""
     found: dict[str, dict[str, Any]] = {}
-    for row in run.history.rows:
+    for row in rows:
         for key, value in row.items():
             if key != "step":
                 found[key] = {"step": row.get("step"), "value": value}
@@ -106,7 +108,8 @@ def _attempts(run: RecordedRun) -> list[dict[str, Any]]:
         ended = run.ended(attempt)
         events = [event.value for number_, event in run.events if number_ == attempt]
         kept = ("started", "ended", "wall_s", "reason", "code", "signal", "host", "max_rss_bytes")
-        attempts.append({"attempt": attempt, "events": events, **{k: ended.get(k) for k in kept}})
+        known = {key: getattr(ended, key) for key in kept}
+        attempts.append({"attempt": attempt, "events": events, **known})
     return attempts
 
 

@@ -5,7 +5,8 @@ from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
 
-from sweeper.reading.choosing import choose, open_registry, tell_problems
+from sweeper.reading.choosing import choose, open_registry
+from sweeper.records.problems import tell_problems
 from sweeper.terminal import print_json, print_table
 
 __all__ = ["sql"]
@@ -19,11 +20,11 @@ def sql(arguments: Namespace) -> int:
     shown = [[_plain(value) for value in row] for row in rows]
     if arguments.json:
         document = {"schema": 1, "columns": columns, "rows": shown}
-        return print_json(document | {"problems": registry.problems})
+        print_json(document | {"problems": registry.problems})
+        return tell_problems(registry.problems, told=True)
     if columns:
         print_table(columns, [[_cell(value) for value in row] for row in shown])
-    tell_problems(registry)
-    return 0
+    return tell_problems(registry.problems)
 
 
 def _plain(value: Any) -> Any:

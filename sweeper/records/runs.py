@@ -5,33 +5,44 @@ in no sweep. An `Index` remembers what need not be looked at again.
 """
 
 import functools
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics import (
+    NO_ROWS,
     Merged,
     Parsed,
     Point,
-    as_float,
     merge,
     merge_checkpoints,
     numbers,
     parse,
     value_at,
 )
+from sweeper.model.event import NOTHING, Outcome
 from sweeper.states import Event, NoState, RunState, State, fold
-from sweeper.store.documents import read_json
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout, metrics_dir
-from sweeper.store.sweeps import TELLING, is_unseeded, look_at_events, read_outcome, read_plan
+from sweeper.store.sweeps import (
+    TELLING,
+    is_unseeded,
+    look_at_events,
+    plan_of,
+    read_event,
+    read_outcome,
+)
 from sweeper.tables.index import Index
 from sweeper.tables.keeping import Folder
 from sweeper.tables.sources import Files, Stamp
 
-__all__ = ["RecordedRun", "Sweep", "SweepRun"]
+__all__ = ["RecordedRun", "Sweep", "SweepRun", "Told"]
+
+T = TypeVar("T")
+Told = Callable[[StoreError], None]
+"""Somebody to be told what cannot be read, where the rest is wanted all the same."""
 
 _LARGE = 100_000
 """Bytes of metrics from which on it pays to load what reads them quicker."""
@@ -45,16 +56,21 @@ class Sweep:
     object is made (one file, and one listing); what runs recorded is read when asked for, or
     remembered in `memory`.
 
-    Runs that have events but are not in the plan do not appear.
+    Runs that have events but are not in the plan do not appear. `told` hears of files that cannot
+    be read where the rest can be shown; without it they are errors.
     Raises `NotFound` when there is no such sweep, `StoreError` when its plan is damaged.
     """
 
-    def __init__(self, store: Store, name: str, memory: Folder | None = None) -> None:
+    def __init__(
+        self, store: Store, name: str, memory: Folder | None = None, told: Told | None = None
+    ) -> None:
         self.store = store
         self.name = name
         self.root = store.root
-        self.document: dict[str, Any] = read_plan(store, name)
-        self.layout = Layout(name, metrics_dir(self.document.get("launch") or {}))
+        self.told = told
+        self.plan = plan_of(store, name)
+        self.document: dict[str, Any] = self.plan.document
+        self.layout = Layout(name, metrics_dir(self.document["launch"]))
         self.index = Index(memory, f"sweep {name}")
         self.files = Files(store, self.layout.runs)
         self.state_files = Files(store, self.layout.state)
@@ -74,7 +90,7 @@ class Sweep:
     @property
     def axes(self) -> dict[str, list[Any]]:
         """The declared axes and their values, in grid order, without the seed."""
-        return self.document.get("axes") or {}
+        return self.document["axes"]
 
     @functools.cached_property
     def unseeded(self) -> bool:
@@ -93,6 +109,12 @@ class Sweep:
             SweepRun(self, planned, self._states.get(planned["id"], _PLANNED))
             for planned in self.document["runs"]
         )
+
+    def unreadable(self, error: StoreError) -> None:
+        """Tell of what cannot be read; raises it where nobody wants to be told."""
+        if self.told is None:
+            raise error
+        self.told(error)
 
     def write_report(self, name: str, data: bytes) -> str:
         """Keep a file in the sweep's `report/` folder; gives its path or address."""
@@ -117,7 +139,15 @@ class RecordedRun(ABC):
     attempts: int = 1
     retired: bool = False
 
-    def __init__(self, store: Store, layout: Layout, files: Files, index: Index) -> None:
+    def __init__(
+        self,
+        store: Store,
+        layout: Layout,
+        files: Files,
+        index: Index,
+        told: Told | None = None,
+    ) -> None:
+        self.told = told
         self.store = store
         self.root = store.root
         self.sweep = layout.sweep
@@ -154,21 +184,31 @@ class RecordedRun(ABC):
         """The recipe's folder (its `log_path`) of the attempt that counts, the latest claimed."""
         return self.store.local_path(self.folder) or f"{self.root.rstrip('/')}/{self.folder}"
 
+    def readable(self, find: Callable[[], T], otherwise: T) -> T:
+        """What `find` gives. Where that cannot be read, and somebody wants to be told so and have
+        the rest: `otherwise`."""
+        try:
+            return find()
+        except StoreError as error:
+            if self.told is None:
+                raise
+            self.told(error)
+            return otherwise
+
     @functools.cached_property
-    def outcome(self) -> dict[str, Any]:
-        """How the deciding attempt ended: `code signal reason started ended wall_s host detail`.
-        Empty while nothing is known."""
-        return {}
+    def outcome(self) -> Outcome:
+        """How the deciding attempt ended; nothing while that is not known."""
+        return NOTHING
 
     @property
     def reason(self) -> str | None:
         """Why the deciding attempt ended as it did; None if unknown, or for no reason."""
-        return self.outcome.get("reason")
+        return self.outcome.reason
 
     @property
     def explained(self) -> str | None:
         """The reason and, of a failure, what is known of its cause: `error: ValueError: no`."""
-        detail = self.outcome.get("detail") if self.state is State.FAILED else None
+        detail = self.outcome.detail if self.state is State.FAILED else None
         return ": ".join(filter(None, (self.reason, detail))) or None
 
     @property
@@ -200,7 +240,9 @@ class RecordedRun(ABC):
         }
         if values:
             metric = self.metric
-            point = None if metric is None else self.value(metric)
+            point = None
+            if metric is not None:
+                point = self.readable(lambda: self.value(metric), None)
             record["metric"] = None if metric is None else metric["name"]
             record["value"] = None if point is None else point.value
         record["config"] = self.config
@@ -234,6 +276,11 @@ class RecordedRun(ABC):
     def history(self) -> Merged:
         """The metrics of all attempts as rows, read once; see `metrics.merge`."""
         return merge(self._parsed("metrics.jsonl"))
+
+    @property
+    def readable_history(self) -> Merged:
+        """The same; nothing where it cannot be read, which is told."""
+        return self.readable(lambda: self.history, NO_ROWS)
 
     def checkpoint_records(self) -> list[dict[str, Any]]:
         """The records in `checkpoints.jsonl` of all attempts, each with its `attempt`; oldest
@@ -311,7 +358,7 @@ class SweepRun(RecordedRun):
     """A run of a sweep."""
 
     def __init__(self, sweep: Sweep, planned: Mapping[str, Any], state: RunState) -> None:
-        super().__init__(sweep.store, sweep.layout, sweep.files, sweep.index)
+        super().__init__(sweep.store, sweep.layout, sweep.files, sweep.index, sweep.told)
         self._sweep = sweep
         self._state = state
         self._config: dict[str, Any] = dict(planned.get("config") or {})
@@ -342,8 +389,11 @@ class SweepRun(RecordedRun):
         return self.layout.log_path(self.id, max(self._state.attempt, 1))
 
     @functools.cached_property
-    def outcome(self) -> dict[str, Any]:
-        return read_outcome(self.store, self.sweep, self.id, self._state)
+    def outcome(self) -> Outcome:
+        def read() -> Outcome:
+            return read_outcome(self.store, self.sweep, self.id, self._state)
+
+        return self.readable(read, NOTHING)
 
     @property
     def reason(self) -> str | None:
@@ -370,34 +420,39 @@ class SweepRun(RecordedRun):
             # One that cannot be read may be another time, and look the same.
             return None if self._unreadable else list(found[0])
 
-        path, stamp = self.layout.event, self._sweep.state_files.stamp
-        files = [(f"{n}.{event}", stamp(path(self.id, n, event))) for n, event in told]
-        recalled: list[Any] | None = self.index.recall(self.id, "ending", files, read)
-        return found[0] if recalled is None else _Ending(*recalled)
+        def recall() -> _Ending:
+            path, stamp = self.layout.event, self._sweep.state_files.stamp
+            files = [(f"{n}.{event}", stamp(path(self.id, n, event))) for n, event in told]
+            recalled: list[Any] | None = self.index.recall(self.id, "ending", files, read)
+            return found[0] if recalled is None else _Ending(*recalled)
+
+        return self.readable(recall, _Ending())
 
     def _read_ending(self) -> _Ending:
+        self._unreadable = False
         last = self.outcome
-        self._unreadable = not last and self._state.event in TELLING
-        started, walls = _text(last.get("started")), [_seconds(last.get("wall_s"))]
+        started, walls = last.started, [last.wall_s]
         for attempt in range(self._state.attempt - 1, 0, -1):
             earlier = self.ended(attempt)
-            started = _text(earlier.get("started")) or started
-            walls.append(_seconds(earlier.get("wall_s")))
+            started = earlier.started or started
+            walls.append(earlier.wall_s)
+        self._unreadable |= last is NOTHING and self._state.event in TELLING
         known = [wall for wall in walls if wall is not None]
-        reason, ended = _text(last.get("reason")), _text(last.get("ended"))
-        return _Ending(reason, started, ended, sum(known) if known else None)
+        return _Ending(last.reason, started, last.ended, sum(known) if known else None)
 
-    def ended(self, attempt: int) -> dict[str, Any]:
-        """The body of the event that tells most of an attempt; empty without."""
-        prefix = f"{self.layout.state}/{self.id}/{attempt}"
-        for event in _TOLD_BEFORE:
-            try:
-                return read_json(self.store, f"{prefix}.{event}.json")
-            except NotFound:
-                continue
-            except StoreError:
+    def ended(self, attempt: int) -> Outcome:
+        """The body of the event that tells most of an attempt; nothing without."""
+        happened = self._sweep.events.get(self.id, ())
+        for event in (event for event in _TOLD_BEFORE if (attempt, event) in happened):
+            with suppress(NotFound):
+                found = self.readable(functools.partial(self._body, attempt, event), NOTHING)
+                if found is not NOTHING:
+                    return found
                 self._unreadable = True
-        return {}
+        return NOTHING
+
+    def _body(self, attempt: int, event: Event) -> Outcome:
+        return read_event(self.store, self.sweep, self.id, attempt, event)
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -414,7 +469,7 @@ class SweepRun(RecordedRun):
         """Whether a job of it may be at work, or a launcher would start one."""
         from sweeper.states import OPEN, wants_attempt
 
-        retries: int = self._sweep.document["launch"].get("retries", 0)
+        retries = self._sweep.plan.launch.retries
         events = self._sweep.events.get(self.id, set())
         left = self._state.unacknowledged or wants_attempt(events, retries)
         return self.state in OPEN or (left and not self.retired)
@@ -432,15 +487,6 @@ class SweepRun(RecordedRun):
         order = list(Event)
         found = self._sweep.events.get(self.id, set())
         return sorted(found, key=lambda pair: (pair[0], order.index(pair[1])))
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _seconds(value: Any) -> float | None:
-    number = as_float(value)
-    return number if number is not None and math.isfinite(number) else None
 
 
 def _keys(rows: list[dict[str, Any]]) -> list[str]:

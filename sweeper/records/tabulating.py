@@ -1,13 +1,14 @@
 """From runs to tables of what they recorded, through the cache; what could not be read is told."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from sweeper.errors import NotFound
+from sweeper.errors import NotFound, StoreError
 from sweeper.metrics import Point, as_float
+from sweeper.records.problems import Problems
 from sweeper.records.runs import RecordedRun
 from sweeper.tables.cache import Cache
 from sweeper.tables.columns import present
@@ -22,8 +23,9 @@ from sweeper.tables.rollouts import COLUMNS, LABELS, rollout_parts
 from sweeper.tables.sql import mentioned, mentions_all
 from sweeper.tables.summaries import SummaryReader
 
-__all__ = ["Tabulator", "checkpoint_rows", "metric_column"]
+__all__ = ["Tabulator", "metric_column"]
 
+T = TypeVar("T")
 
 _MANY = 16
 """Runs read at once from which on their small files are packed."""
@@ -31,9 +33,10 @@ _MANY = 16
 
 class Tabulator:
     """Reads runs of several roots. `memories` has the cache of each root; to `problems` a line is
-    added for each run with lines that could not be read."""
+    added for each run with lines that could not be read, and for each that could not be read at
+    all and is left out."""
 
-    def __init__(self, memories: Mapping[str, Folder | None], problems: list[str]) -> None:
+    def __init__(self, memories: Mapping[str, Folder | None], problems: Problems) -> None:
         self._memories = memories
         self._readers: dict[str, Reader | PackedReader] = {}
         self._summaries = SummaryReader()
@@ -58,16 +61,26 @@ class Tabulator:
             what = [f"{malformed} malformed line{'s' * (malformed > 1)}"] * (malformed > 0)
             what += ["a torn last line"] * (torn > 0)
             line = f"{run.sweep}/{run.name}: {name}: {' and '.join(what)} skipped"
-            self._problems.append(line)
+            self._problems.tell(line)
 
     def metrics(self, runs: Sequence[RecordedRun], keys: Sequence[str] | None = None) -> list[Part]:
         """The merged history of each run, with these keys and the rows that have one of them."""
         self._many = len(runs) >= _MANY
         with self._help(runs, keys):
-            parts = [self._metrics_of(run, keys) for run in runs]
+            parts = list(self._each(runs, lambda run: [self.part(run, keys)]))
         for reader in self._readers.values():
             reader.save()
         return parts
+
+    def _each(
+        self, runs: Sequence[RecordedRun], read: Callable[[RecordedRun], Iterable[T]]
+    ) -> Iterator[T]:
+        """What is read of those runs that can be."""
+        for run in runs:
+            try:
+                yield from read(run)
+            except StoreError as error:
+                self._problems.unreadable(error)
 
     def _help(
         self, runs: Sequence[RecordedRun], keys: Sequence[str] | None
@@ -80,7 +93,8 @@ class Tabulator:
                 return helped(memory, runs[0].files, paths, keys)
         return nullcontext()
 
-    def _metrics_of(self, run: RecordedRun, keys: Sequence[str] | None) -> Part:
+    def part(self, run: RecordedRun, keys: Sequence[str] | None) -> Part:
+        """The same of one run. Raises `StoreError` where it cannot be read."""
         read = self._reader(run).columns
         found = [read(run.files, path, keys) for path in run.metrics_paths()]
         merged = merge_columns([columns for columns in found if columns is not None])
@@ -92,7 +106,7 @@ class Tabulator:
         found = self._last(run, key) if at != "best" else None
         if found is not None:
             return found
-        columns = self._metrics_of(run, [key]).columns
+        columns = self.part(run, [key]).columns
         steps, values = columns.column("step"), columns.column(key).copy()
         for row, value in columns.odd.get(key, {}).items():
             number = as_float(value)
@@ -139,18 +153,28 @@ class Tabulator:
         keys: Sequence[str] | None = None,
     ) -> list[Part]:
         """The rollouts of each run; see `rollouts.rollout_parts`."""
-        parts: list[Part] = []
+
+        def read(run: RecordedRun) -> list[Part]:
+            common = {"run": run.id, "sweep": run.sweep}
+            found = rollout_parts(
+                *(self._cache(run), run.files, run.folders(), common),
+                *(iteration, keys, self._summaries),
+            )
+            malformed = sum(part.columns.malformed for part in found)
+            self._report(run, "rollout summaries", malformed, 0)
+            return found
+
         with self._help_with_rollouts(runs):
-            for run in runs:
-                common = {"run": run.id, "sweep": run.sweep}
-                found = rollout_parts(
-                    *(self._cache(run), run.files, run.folders(), common),
-                    *(iteration, keys, self._summaries),
-                )
-                malformed = sum(part.columns.malformed for part in found)
-                self._report(run, "rollout summaries", malformed, 0)
-                parts += found
-        return parts
+            return list(self._each(runs, read))
+
+    def checkpoints(self, runs: Sequence[RecordedRun]) -> list[dict[str, Any]]:
+        """A dict a checkpoint: what its record holds, and `run sweep attempt`."""
+
+        def read(run: RecordedRun) -> list[dict[str, Any]]:
+            labels = {"run": run.id, "sweep": run.sweep}
+            return [{**recorded, **labels} for recorded in run.checkpoint_records()]
+
+        return list(self._each(runs, read))
 
     def _help_with_rollouts(self, runs: Sequence[RecordedRun]) -> AbstractContextManager[None]:
         memory = self._one_memory(runs)
@@ -173,7 +197,8 @@ class Tabulator:
             return numbers_table(parts, ["step"], metric_column, whole=["step"])
 
         def checkpoints() -> Any:
-            return plain_table(checkpoint_rows(runs), ("run", "sweep", "attempt", "name"))
+            rows = self.checkpoints(runs)
+            return plain_table(rows, ("run", "sweep", "attempt", "name"))
 
         return {
             "metrics": metrics,
@@ -189,19 +214,13 @@ class Tabulator:
             return None
         found: dict[str, None] = {}
         self._many = len(runs) >= _MANY
-        for run in runs:
-            for path in run.metrics_paths():
-                found.update(dict.fromkeys(self._reader(run).keys(run.files, path)))
+
+        def read(run: RecordedRun) -> list[str]:
+            keys = self._reader(run).keys
+            return [key for path in run.metrics_paths() for key in keys(run.files, path)]
+
+        found.update(dict.fromkeys(self._each(runs, read)))
         return ["step", *(key for key in found if key != "step" and mentioned(key, query))]
-
-
-def checkpoint_rows(runs: Sequence[RecordedRun]) -> list[dict[str, Any]]:
-    """A dict a checkpoint: what its record holds, and `run sweep attempt`."""
-    return [
-        {**recorded, "run": run.id, "sweep": run.sweep}
-        for run in runs
-        for recorded in run.checkpoint_records()
-    ]
 
 
 def metric_column(key: str) -> str:

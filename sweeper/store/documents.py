@@ -3,13 +3,25 @@
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar, cast
 
 from sweeper.errors import StoreError
+from sweeper.model.decoding import decode
 from sweeper.store.files import Store
 
-__all__ = ["SCHEMA", "dotted", "encode", "read_json", "strict", "timestamp"]
+__all__ = [
+    "SCHEMA",
+    "dotted",
+    "encode",
+    "place_of",
+    "read_as",
+    "read_json",
+    "strict",
+    "timestamp",
+]
+
+T = TypeVar("T")
 
 SCHEMA = 1
 """The version of every document that this sweeper writes, and the newest that it reads."""
@@ -22,18 +34,30 @@ def encode(document: dict[str, Any]) -> bytes:
 
 def read_json(store: Store, path: str) -> dict[str, Any]:
     """A document of ours. Raises `NotFound`, or `StoreError` when it is damaged or newer."""
+    data, place = store.read(path), place_of(store, path)
     try:
-        document: Any = json.loads(store.read(path))
-    except (ValueError, RecursionError) as error:
-        raise StoreError(f"{store.root}/{path}: damaged ({error})") from error
+        document: Any = decode(data)
+    except ValueError as error:
+        raise StoreError(f"{place}: damaged ({error})") from error
     if not isinstance(document, dict):
-        raise StoreError(f"{store.root}/{path}: damaged (not a JSON object)")
+        raise StoreError(f"{place}: damaged (not a JSON object)")
     schema = cast(dict[str, Any], document).get("schema", 0)
     if not isinstance(schema, int):
-        raise StoreError(f"{store.root}/{path}: damaged (schema {schema!r})")
+        raise StoreError(f"{place}: damaged (schema: not a number)")
     if schema > SCHEMA:
-        raise StoreError(f"{store.root}/{path}: written by a newer sweeper; upgrade to read it")
+        raise StoreError(f"{place}: written by a newer sweeper; upgrade to read it")
     return document  # pyright: ignore[reportUnknownVariableType]
+
+
+def read_as(store: Store, path: str, read: Callable[[object, str], T]) -> T:
+    """A document of ours, by the reader of its kind (`sweeper.model`). Raises `NotFound`, or
+    `StoreError` when it is damaged, of another shape, or newer."""
+    return read(read_json(store, path), place_of(store, path))
+
+
+def place_of(store: Store, path: str) -> str:
+    """A file of a store, for people."""
+    return f"{store.root}/{path}"
 
 
 def dotted(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

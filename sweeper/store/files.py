@@ -73,7 +73,8 @@ class Store(Protocol):
         ...
 
     def folders_with(self, name: str) -> Iterator[str]:
-        """Names of the folders right below the root that hold a file called `name`."""
+        """Names of the folders right below the root that hold a file called `name`, or of which
+        that cannot be told: one that may not be looked into, a link to a disk that is away."""
         ...
 
     def upload(self, path: str, source: str) -> None:
@@ -276,7 +277,7 @@ class LocalStore:
             raise _store_error(self.root, error) from error
         with found:
             for item in found:
-                if item.is_dir() and os.path.exists(os.path.join(item.path, name)):
+                if _may_hold(item, name):
                     yield item.name
 
     def upload(self, path: str, source: str) -> None:
@@ -333,6 +334,19 @@ def refuse_links(top: str, path: str) -> None:
                 f"{at}: is a symbolic link: nothing is written or removed beyond it; make it a "
                 "folder, or a mount"
             )
+
+
+def _may_hold(item: "os.DirEntry[str]", name: str) -> bool:
+    try:
+        if not item.is_dir():
+            hidden = item.name.startswith(".")
+            return item.is_symlink() and not hidden and not os.path.exists(item.path)
+        os.stat(os.path.join(item.path, name))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _make_folder(folder: str) -> None:

@@ -17,9 +17,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Generator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.errors import AlreadyExists, AnotherLauncher, NotFound, StoreError
+from sweeper.model.launcher import read_who
+from sweeper.store.documents import read_as
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
 
@@ -170,9 +172,9 @@ def _who() -> bytes:
 def _died_here(store: Store, sweep: str, held: _Held) -> bool:
     """Whether the launcher was a process of this machine that is no more."""
     try:
-        who: Any = json.loads(store.read(_path(sweep, held.epoch)))
-        return who["host"] == _machine() and _began(int(who["pid"])) != who["began"]
-    except (NotFound, StoreError, ValueError, TypeError, KeyError):
+        who = read_as(store, _path(sweep, held.epoch), read_who)
+        return who.host == _machine() and _began(who.pid) != who.began
+    except (NotFound, StoreError):
         return False
 
 

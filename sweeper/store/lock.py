@@ -51,15 +51,19 @@ def holding_sweep(
 
 
 def is_held(store: Store, sweep: str) -> bool:
-    """Whether some launcher holds the sweep now. Leaves nothing behind."""
+    """Whether some launcher holds the sweep now. Leaves nothing behind. Raises `StoreError` where
+    that cannot be told."""
     if store.local_path("") is None:
         from sweeper.store.lease import is_leased
 
         return is_leased(store, sweep)
+    path = _path(store, sweep)
     try:
-        descriptor = os.open(_path(store, sweep), os.O_RDONLY)
-    except OSError:
+        descriptor = os.open(path, os.O_RDONLY)
+    except (FileNotFoundError, NotADirectoryError):
         return False
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}") from error
     try:
         return not _try(descriptor, fcntl.LOCK_SH)
     finally:

@@ -4,13 +4,18 @@ One listing of `state/` answers for every run, since the names of the files carr
 """
 
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sweeper.errors import NotFound, StoreError
+from sweeper.model import event as bodies
+from sweeper.model import launcher as launchers
+from sweeper.model import plan as plans
+from sweeper.model.event import NOTHING, Outcome
+from sweeper.model.launcher import NO_OBSERVATIONS, Observations, Service
+from sweeper.model.plan import Plan
 from sweeper.states import ENDED, Event, RunState, fold, parse_name
-from sweeper.store.documents import read_json
+from sweeper.store.documents import read_as
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
 
@@ -19,14 +24,16 @@ __all__ = [
     "Events",
     "find_sweeps",
     "look_at_events",
+    "plan_of",
+    "read_event",
     "read_events",
     "read_observations",
     "read_outcome",
     "read_plan",
     "read_states",
+    "service_of",
 ]
 
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 TELLING = ENDED | {Event.LOST, Event.CLAIMED}
 """Events that tell more than that they happened."""
 
@@ -50,31 +57,40 @@ def is_unseeded(document: Mapping[str, Any]) -> bool:
     return unset and any(run.get("seed") is not None for run in runs)
 
 
-def read_plan(store: Store, sweep: str) -> dict[str, Any]:
-    """`sweep.json`: the plan as it was launched. Raises `NotFound` with a hint."""
+def plan_of(store: Store, sweep: str) -> Plan:
+    """`sweep.json`: the plan as it was launched. Raises `NotFound` with a hint, `StoreError` when
+    it is damaged, or a link to a place that is away."""
     try:
-        document = read_json(store, Layout(sweep).plan)
+        return read_as(store, Layout(sweep).plan, plans.read)
     except NotFound as error:
         known = find_sweeps(store)
+        if sweep in known:
+            raise StoreError(
+                f"{store.root}/{sweep}: a link that leads nowhere: is its disk mounted?"
+            ) from error
         more = f" and {len(known) - _NAMED} more (`sweeper status`)" if len(known) > _NAMED else ""
         hint = f"there is {', '.join(known[:_NAMED])}{more}" if known else "there is none"
         raise NotFound(f"no sweep {sweep!r} in {store.root}: {hint}") from error
-    _check_ids(store, sweep, document)
-    return document
 
 
-def _check_ids(store: Store, sweep: str, document: dict[str, Any]) -> None:
-    """A run's id is part of paths, and of names of jobs: one that is none could lead anywhere."""
-    for run in document.get("runs") or ():
-        identity = run.get("id") if isinstance(run, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-        if isinstance(identity, str) and not _ID.fullmatch(identity):
-            path = f"{store.root}/{Layout(sweep).plan}"
-            raise StoreError(f"{path}: damaged (a run's id is {identity!r})")
+def read_plan(store: Store, sweep: str) -> dict[str, Any]:
+    """The same as a document, with the defaults of what an older version did not write."""
+    return plan_of(store, sweep).document
+
+
+def service_of(store: Store, sweep: str) -> Service:
+    """`service.json`: what the last launch handed to the runs. Raises `NotFound`, `StoreError`."""
+    return read_as(store, Layout(sweep).service, launchers.read_service)
 
 
 def read_events(store: Store, sweep: str) -> Events:
-    """Every event on record, for every run of which there is any."""
-    return _events_in(store.names(Layout(sweep).state))
+    """Every event on record, for every run of which there is any. Raises `NotFound` where there is
+    no such sweep: of one that was removed, or whose disk is away, no run is known not to be at
+    work."""
+    events = _events_in(store.names(Layout(sweep).state))
+    if not events and not store.exists(Layout(sweep).plan):
+        raise NotFound(f"{store.root}/{sweep}: is not there")
+    return events
 
 
 def _events_in(paths: Iterable[str]) -> Events:
@@ -125,13 +141,12 @@ def _names_in(folder: str) -> list[str]:
         return []
 
 
-def read_observations(store: Store, sweep: str) -> dict[str, Any]:
-    """What a launcher last published, of which some holds only while it is at work: `observed`
-    (run id -> in words), and what else it saw; nothing is observed where none has published."""
+def read_observations(store: Store, sweep: str) -> Observations:
+    """What a launcher last published, of which some holds only while it is at work."""
     try:
-        return read_json(store, Layout(sweep).observations)
+        return read_as(store, Layout(sweep).observations, launchers.read_observations)
     except NotFound:
-        return {"observed": {}}
+        return NO_OBSERVATIONS
 
 
 def read_states(store: Store, sweep: str) -> dict[str, RunState]:
@@ -139,12 +154,17 @@ def read_states(store: Store, sweep: str) -> dict[str, RunState]:
     return {run: fold(events) for run, events in read_events(store, sweep).items()}
 
 
-def read_outcome(store: Store, sweep: str, run: str, state: RunState) -> dict[str, Any]:
-    """The body of the event that decided `state`: for an ended attempt its outcome (code, signal,
-    reason, times). Empty when there is none, or none that can be read."""
+def read_outcome(store: Store, sweep: str, run: str, state: RunState) -> Outcome:
+    """The body of the event that decided `state`: for an ended attempt its outcome; nothing when
+    there is none. Raises `StoreError` for one that is damaged or cannot be read."""
     if state.event is None or state.event not in TELLING:
-        return {}
+        return NOTHING
     try:
-        return read_json(store, Layout(sweep).event(run, state.attempt, state.event))
-    except (NotFound, StoreError):
-        return {}
+        return read_event(store, sweep, run, state.attempt, state.event)
+    except NotFound:
+        return NOTHING
+
+
+def read_event(store: Store, sweep: str, run: str, attempt: int, event: Event) -> Outcome:
+    """The body of an event. Raises `NotFound`, `StoreError`."""
+    return read_as(store, Layout(sweep).event(run, attempt, event), bodies.read)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sweeper.errors import NotFound
+from sweeper.errors import NotFound, StoreError
 from sweeper.tables.cache import Cache, Kept
 from sweeper.tables.columns import Columns, join, present
 from sweeper.tables.frames import Part
@@ -59,16 +59,19 @@ def _names(files: Files, folder: str) -> Iterator[tuple[str, str]]:
             for entry in files.inside(inner):
                 yield inner.rpartition("/")[2], entry.path.rpartition("/")[2]
         return
-    try:
-        inner = [name for name in os.listdir(top) if name.startswith("iteration_")]
-    except OSError:
-        return
+    inner = [name for name in _listed(top) if name.startswith("iteration_")]
     for name in inner:
-        try:
-            found = os.listdir(os.path.join(top, name))
-        except OSError:
-            continue
-        yield from ((name, one) for one in found)
+        yield from ((name, one) for one in _listed(os.path.join(top, name)))
+
+
+def _listed(folder: str) -> list[str]:
+    """The names in a folder; none where there is none. Raises `StoreError`."""
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise StoreError(f"{folder}: {error.strerror}") from error
 
 
 class Rollouts(NamedTuple):

@@ -4,13 +4,14 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
-from sweeper.alarms import Alarm, read
+from sweeper.alarms import Alarm, read, read_action
 from sweeper.errors import NotFound, StoreError
+from sweeper.records.problems import tell_problems
+from sweeper.records.runs import Sweep
 from sweeper.records.selecting import pick
 from sweeper.registry import Registry
-from sweeper.store.documents import SCHEMA, read_json
-from sweeper.store.files import Store, default_root
-from sweeper.store.layout import Layout
+from sweeper.store.documents import SCHEMA
+from sweeper.store.files import default_root
 from sweeper.terminal import print_json, print_table, say
 
 __all__ = ["alarms"]
@@ -18,23 +19,27 @@ __all__ = ["alarms"]
 
 def alarms(arguments: Namespace) -> int:
     """Print the alarms of the chosen runs, oldest first."""
-    sweep = Registry(arguments.root or default_root()).sweep(arguments.sweep)
+    registry = Registry(arguments.root or default_root())
+    sweep = registry.sweep(arguments.sweep)
     runs = pick(sweep.runs, arguments.runs, arguments.state, arguments.where)
     attempts = {run.id: run.attempts for run in runs}
-    found = [alarm for alarm in read(sweep.store, sweep.layout) if alarm.run in attempts]
-    done = {alarm: _done(sweep.store, sweep.layout, alarm) for alarm in found if alarm.actions}
+    recorded = read(sweep.store, sweep.layout, told=sweep.unreadable)
+    found = [alarm for alarm in recorded if alarm.run in attempts]
+    done = {alarm: _done(sweep, alarm) for alarm in found if alarm.actions}
     if arguments.json:
         records = [_record(alarm, attempts[alarm.run], done.get(alarm)) for alarm in found]
-        return print_json({"schema": SCHEMA, "sweep": sweep.name, "alarms": records})
+        document = {"schema": SCHEMA, "sweep": sweep.name, "alarms": records}
+        print_json(document | {"problems": registry.problems})
+        return tell_problems(registry.problems, told=True)
     if not found:
         say(f"{sweep.name}: no alarms")
-        return 0
+        return tell_problems(registry.problems)
     rows = [(a.name, a.attempt, a.rule, _what(a, done.get(a)), a.time) for a in found]
     print_table(["run", "attempt", "alarm", "evidence", "time"], rows)
     print()
     for line in _advice(found):
         say(line)
-    return 0
+    return tell_problems(registry.problems)
 
 
 def _record(alarm: Alarm, attempts: int, outcome: str | None) -> dict[str, Any]:
@@ -42,16 +47,18 @@ def _record(alarm: Alarm, attempts: int, outcome: str | None) -> dict[str, Any]:
     return alarm.document() | {"current": alarm.attempt == attempts, "outcome": outcome}
 
 
-def _done(store: Store, layout: Layout, alarm: Alarm) -> str | None:
+def _done(sweep: Sweep, alarm: Alarm) -> str | None:
     """What became of what the alarm set off; None while nobody knows."""
     try:
-        document = read_json(store, layout.action(alarm.run, alarm.attempt, alarm.rule))
-    except (NotFound, StoreError):
+        outcome = read_action(sweep.store, sweep.layout, alarm).outcome
+    except NotFound:
         return None
-    outcome: Any = document.get("outcome")
-    if isinstance(outcome, str):
-        return outcome
-    return "done" if "run" not in alarm.actions else None
+    except StoreError as error:
+        sweep.unreadable(error)
+        return None
+    if outcome is None and "run" not in alarm.actions:
+        return "done"
+    return outcome
 
 
 def _what(alarm: Alarm, outcome: str | None) -> str:

@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from sweeper.errors import EnvironmentFailure
+from sweeper.records.problems import tell_problems
 from sweeper.store.files import default_root, open_store
 from sweeper.terminal import print_json, say
 
@@ -29,11 +30,12 @@ def analyze(arguments: Namespace) -> int:
         pictures=not arguments.no_pictures,
     )
     if arguments.json:
-        return print_json(report.document)
-    print(report.verdict)
-    print()
-    say(f"report: {report.html_path}")
-    return 0
+        print_json(report.document)
+    else:
+        print(report.verdict)
+        print()
+        say(f"report: {report.html_path}")
+    return tell_problems(registry.problems)
 
 
 def compare(arguments: Namespace) -> int:
@@ -43,9 +45,10 @@ def compare(arguments: Namespace) -> int:
         registry, a, b, metric=arguments.metric, goal=arguments.goal, at=arguments.at
     )
     if arguments.json:
-        return print_json(found.document)
-    print(found.text)
-    return 0
+        print_json(found.document)
+    else:
+        print(found.text)
+    return tell_problems(registry.problems)
 
 
 def _analysis() -> ModuleType:

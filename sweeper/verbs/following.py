@@ -66,6 +66,7 @@ def follow(arguments: Namespace) -> int:
     drawn = is_screen() and not arguments.json
     told: _Told | None = None
     trouble, least, began = "", _SECONDS, False
+    unread: set[str] = set()
     while True:
         begun = time.monotonic()
         try:
@@ -84,8 +85,12 @@ def follow(arguments: Namespace) -> int:
                 warn(f"{trouble}; trying again")
         else:
             trouble, began = "", True
+            for line in [line for line in registry.problems if line not in unread]:
+                warn(line)
+                unread.add(line)
             if not at_work:
-                return exit_code(sweep, finished)
+                code = StoreError.exit_code if registry.problems.unread else 0
+                return code or exit_code(sweep, finished)
             least = _REMOTE_SECONDS if sweep.store.local_path("") is None else _SECONDS
         sys.stdout.flush()
         time.sleep(max(least, _SHARE * (time.monotonic() - begun)))

@@ -75,7 +75,10 @@ def _left_alone(root: str, planned: "Plan") -> int:
     """How many runs have failed before and have no retry left."""
     from sweeper.store.sweeps import read_events
 
-    events = read_events(open_store(root), planned.name)
+    try:
+        events = read_events(open_store(root), planned.name)
+    except NotFound:
+        return 0  # it was never launched
     return sum(
         fold(events[run.id]).state is State.FAILED
         and not wants_attempt(events[run.id], planned.launch.retries)

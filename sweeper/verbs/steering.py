@@ -16,12 +16,12 @@ from sweeper.errors import (
     AnotherLauncher,
     EnvironmentFailure,
     NotFound,
+    StoreError,
     UsageError,
 )
 from sweeper.states import OPEN, State, fold, wants_attempt
-from sweeper.store.documents import SCHEMA, read_json
+from sweeper.store.documents import SCHEMA
 from sweeper.store.files import Store, default_root
-from sweeper.store.layout import Layout
 from sweeper.store.requests import (
     OPENED,
     Happened,
@@ -30,7 +30,7 @@ from sweeper.store.requests import (
     request_cancel,
     request_retry,
 )
-from sweeper.store.sweeps import read_events, read_observations, read_plan
+from sweeper.store.sweeps import read_events, read_observations, read_plan, service_of
 from sweeper.terminal import print_json, say, warn
 
 if TYPE_CHECKING:
@@ -154,10 +154,8 @@ def _forget_environment(store: Store, sweep: str, retries: int) -> None:
             return
     if environment.is_needed_later(store, sweep):
         return
-    with suppress(NotFound):
-        path: str | None = read_json(store, Layout(sweep).service)["env_file"]
-        if path is not None:
-            environment.forget(path, f"{store.root}/{sweep}")
+    with suppress(NotFound, StoreError):  # `gc` finds it
+        environment.forget(service_of(store, sweep).env_file, f"{store.root}/{sweep}")
 
 
 def _unfinished(store: Store, sweep: str, runs: Iterable[str], retries: int) -> list[str]:
@@ -282,7 +280,9 @@ def _tell_code(sweep: "Sweep", tell: Callable[[str], None]) -> None:
 
     document = sweep.document
     kept = document.get("snapshot")
-    if not kept or not is_ours(document):  # git is not let loose on any folder that a plan names
+    if not kept or not is_ours(
+        sweep.plan.recorded
+    ):  # git is not let loose on any folder that a plan names
         return
     values = hidden_values(secret_names(document["secrets"], document["service"]))
     if snapshot.changed(sweep.store, kept, secrets=values):
@@ -306,15 +306,15 @@ def _taken_up(store: Store, sweep: str, tell: Callable[[str], None] = lambda _: 
         waited = time.monotonic() - began
         if waited > _TAKE_OVER_SECONDS and is_alive(store, sweep, began):
             seen = read_observations(store, sweep)
-            if not seen.get("starting", True):
+            if not seen.starting:
                 if not told:
                     tell("waiting for a `sweeper cancel` that is at work on the sweep")
                 told = True
-            elif seen.get("held") is None:
+            elif seen.held is None:
                 return True
             elif waited > _HELD_SECONDS:
                 raise EnvironmentFailure(
-                    f"the launcher at work on {sweep!r} starts nothing ({seen['held']}): "
+                    f"the launcher at work on {sweep!r} starts nothing ({seen.held}): "
                     "type it again when that launcher has ended"
                 )
         time.sleep(0.1 if store.local_path("") is not None else _POLL_SECONDS)

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from sweeper.errors import UsageError
+from sweeper.errors import StoreError, UsageError
+from sweeper.model.launcher import NO_OBSERVATIONS
+from sweeper.records.problems import tell_problems
 from sweeper.records.selecting import pick
 from sweeper.registry import Registry
 from sweeper.sanitize import harmless
@@ -51,9 +53,11 @@ def status(arguments: Namespace) -> int:
         return follow(arguments)
     root = arguments.root or default_root()
     # What has ended long ago is remembered where it is far away; here it is read sooner than that.
-    sweep = Registry(root, cache="://" in root).sweep(arguments.sweep)
-    print_status(sweep, arguments)
-    return exit_code(sweep, progress(sweep)[1])
+    registry = Registry(root, cache="://" in root)
+    sweep = registry.sweep(arguments.sweep)
+    print_status(sweep, arguments, problems=registry.problems)
+    unread = tell_problems(registry.problems, told=arguments.json)
+    return unread or exit_code(sweep, progress(sweep)[1])
 
 
 def exit_code(sweep: "Sweep", finished: bool) -> int:
@@ -64,23 +68,27 @@ def exit_code(sweep: "Sweep", finished: bool) -> int:
 
 
 def _status_of_all(arguments: Namespace) -> int:
-    found = Registry(arguments.root or default_root(), cache=False).sweep_records()
+    registry = Registry(arguments.root or default_root(), cache=False)
+    found = registry.sweep_records()
     if arguments.json:
-        return print_json({"schema": 1, "sweeps": found})
+        print_json({"schema": 1, "sweeps": found, "problems": registry.problems})
+        return tell_problems(registry.problems, told=True)
     columns = ("sweep", "recipe", "runs", "states", "created")
     rows = [
         (s["sweep"], shortened(s["recipe"], _RECIPE), s["runs"], counted(s["states"]), s["created"])
         for s in found
     ]
     print_table(columns, rows)
-    return 0
+    return tell_problems(registry.problems)
 
 
 def counted(states: dict[str, int]) -> str:
     return ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
 
 
-def print_status(sweep: "Sweep", arguments: Namespace, most: int = _SHOWN) -> None:
+def print_status(
+    sweep: "Sweep", arguments: Namespace, most: int = _SHOWN, problems: Sequence[str] = ()
+) -> None:
     """Print where a sweep stands; of more than `most` runs those that matter most."""
     seen = observations(sweep)
     observed: dict[str, str] = seen["observed"]
@@ -88,11 +96,12 @@ def print_status(sweep: "Sweep", arguments: Namespace, most: int = _SHOWN) -> No
     alarms = read_alarms(sweep, runs)
     if arguments.json:
         records = [
-            run.record() | {"observed": observed.get(run.id), "detail": run.outcome.get("detail")}
+            run.record() | {"observed": observed.get(run.id), "detail": run.outcome.detail}
             for run in runs
         ]
         told = [alarm.document() for alarm in alarms]
-        print_json({"schema": 1, "sweep": sweep.name, **seen, "runs": records, "alarms": told})
+        document = {"schema": 1, "sweep": sweep.name, **seen, "runs": records, "alarms": told}
+        print_json(document | {"problems": problems})
         return
     more = 0
     if len(runs) > most and not (arguments.state or arguments.where):
@@ -103,7 +112,7 @@ def print_status(sweep: "Sweep", arguments: Namespace, most: int = _SHOWN) -> No
     for run in runs:
         record = run.record()
         state = run.state.value + (f" ({observed[run.id]})" if run.id in observed else "")
-        steps = [row["step"] for row in run.history.rows if row.get("step") is not None]
+        steps = [row["step"] for row in run.readable_history.rows if row.get("step") is not None]
         spent = duration(_seconds(record))
         row = (run.name, state, run.attempts, max(steps, default=None), spent)
         why = shortened(run.explained or "", _REASON)
@@ -119,7 +128,7 @@ def print_status(sweep: "Sweep", arguments: Namespace, most: int = _SHOWN) -> No
     if seen["unreachable"]:
         say(f"the launcher waits: {seen['unreachable']}")
     if seen["limit"] is not None:
-        most = sweep.document["launch"]["max_parallel"]
+        most = sweep.plan.launch.max_parallel
         say(f"at most {seen['limit']} at once, not {most}: {seen['limit_why']}")
     if seen["held"]:
         say(f"held: {seen['held']}")
@@ -139,7 +148,7 @@ def read_alarms(sweep: "Sweep", runs: Sequence["RecordedRun"]) -> list["Alarm"]:
     from sweeper.alarms import read
 
     attempts = {run.id: run.attempts for run in runs}
-    found = read(sweep.store, sweep.layout)
+    found = read(sweep.store, sweep.layout, told=sweep.unreadable)
     return [alarm for alarm in found if attempts.get(alarm.run) == alarm.attempt]
 
 
@@ -161,15 +170,18 @@ def observations(sweep: "Sweep") -> dict[str, Any]:
 
     at_work = is_held(sweep.store, sweep.name)
     seen: dict[str, Any] = {"launcher": at_work, "observed": {}, "unreachable": None}
-    document = read_observations(sweep.store, sweep.name)
-    seen |= {"limit": None, "limit_why": None, "held": document.get("held")}
+    told = NO_OBSERVATIONS
+    try:
+        told = read_observations(sweep.store, sweep.name)
+    except StoreError as error:
+        sweep.unreadable(error)
+    seen |= {"limit": None, "limit_why": None, "held": told.held}
     if at_work:
         over = {r.id for r in sweep.runs if r.state in (State.SUCCEEDED, State.CANCELLED)}
-        observed: dict[str, str] = document["observed"]
-        seen["observed"] = {run: said for run, said in observed.items() if run not in over}
-        seen |= {key: document.get(key) for key in ("unreachable", "limit")}
-        if seen["limit"] is not None:
-            seen["limit_why"] = LOWERED.get(str(document.get("limit_by")), LOWERED["service"])
+        seen["observed"] = {r: said for r, said in told.observed.items() if r not in over}
+        seen |= {"unreachable": told.unreachable, "limit": told.limit}
+        if told.limit is not None:
+            seen["limit_why"] = LOWERED.get(told.limit_by or "", LOWERED["service"])
     return seen
 
 
@@ -203,7 +215,7 @@ def progress(sweep: "Sweep") -> tuple[bool, bool]:
     from sweeper.states import OPEN, State, fold, wants_attempt
     from sweeper.store.lock import is_held
 
-    retries = sweep.document["launch"]["retries"]
+    retries = sweep.plan.launch.retries
     runs = [run for run in active(sweep) if run.state is not State.SUCCEEDED]
     histories = [sweep.events.get(run.id, ()) for run in runs]
     open_ = any(run.state in OPEN for run in runs)

@@ -12,6 +12,8 @@ from sweeper.alarms.records import read as read_alarms
 from sweeper.cause import cause
 from sweeper.errors import NotFound, StoreError
 from sweeper.launcher.pacing import EXCUSED
+from sweeper.model.event import NOTHING, Outcome
+from sweeper.model.launcher import NO_OBSERVATIONS, Observations
 from sweeper.records.following import Follower
 from sweeper.records.runs import Sweep, SweepRun
 from sweeper.states import OPEN, RunState, State
@@ -39,14 +41,13 @@ _LOADING_SECONDS = 0.2
 next."""
 _REMOTE_OUTCOMES = 20
 _PLANNED = RunState(State.PLANNED, 0, 0, None)
-_NO_OBSERVATIONS: Mapping[str, Any] = {"observed": {}}
 _SAID_BYTES = 16_384
 
 
 class _Known(NamedTuple):
     """What the view of a run is made of, as far as it changes. `body` is what its last event says,
-    `version` that of its trail, `beat` the seconds since its heartbeat, as coarse as is shown,
-    `late` whether that is too long."""
+    `said` the last line of a run that has failed, `version` that of its trail, `beat` the seconds
+    since its heartbeat, as coarse as is shown, `late` whether that is too long."""
 
     state: RunState
     observed: str
@@ -54,7 +55,8 @@ class _Known(NamedTuple):
     waits: str
     alarms: tuple[Alarm, ...]
     rank: int | None
-    body: Mapping[str, Any]
+    body: Outcome
+    said: str
     version: int
     beat: float | None
     late: bool
@@ -88,9 +90,9 @@ class Looker:
         self._layout = self.sweep.layout
         self._runs: list[dict[str, Any]] = document["runs"]
         self._ids = [run["id"] for run in self._runs]
-        self._launch: dict[str, Any] = document.get("launch") or {}
+        self._launch: dict[str, Any] = document["launch"]
         self._timing = Timing(document, self._clock, self._wall)
-        self._states = States(self._store, self._layout, self._launch.get("retries") or 0)
+        self._states = States(self._store, self._layout, self._launch["retries"])
         self._beats = Beats(self._store, self._layout, self._clock, self._wall)
         self._followed: set[str] = set()
         self._follower = Follower(() if self._remote else self.sweep.runs)
@@ -98,13 +100,14 @@ class Looker:
         self._loaded: dict[str, int] = {}
         self._pending = dict.fromkeys(self._ids)
         self._unreadable: dict[str, None] = {}
-        self._bodies: dict[str, dict[str, Any]] = {}
+        self._bodies: dict[str, Outcome] = {}
+        self._last_words: dict[str, str] = {}
         self._unread = dict.fromkeys(self._ids)
         self._alarms: dict[str, Recorded] = {}
         self._moves = 0
         self._ranked: tuple[int, dict[str, int]] = (-1, {})
         self._made: dict[str, tuple[_Known, RunView]] = {}
-        self._observed: tuple[object, Mapping[str, Any]] = (None, _NO_OBSERVATIONS)
+        self._observed: tuple[object, Observations] = (None, NO_OBSERVATIONS)
         self._plan_stamp = stamp  # now that all of it was read
 
     def _stamp(self, path: str) -> object:
@@ -146,16 +149,17 @@ class Looker:
             if self._loaded.get(run, 0) != self._states.known[run].opened:
                 self._pending[run] = None
         launcher = is_held(self._store, self._name)
-        observations = self._observations()
-        if self._remote and self._replanned(observations.get("pid")):
+        problems: list[str] = []
+        observations = self._observations(problems)
+        if self._remote and self._replanned(observations.pid):
             return self._look()
         opened = {
             run: state.attempt for run, state in self._states.known.items() if state.state in OPEN
         }
         self._beats.look(opened.items())
-        problems = (self._follow(opened), self._poll(), self._load(opened))
-        self._read_bodies(opened)
-        alarms = self._read_alarms()
+        problems = [*problems, self._follow(opened), self._poll(), self._load(opened)]
+        problems.append(self._read_bodies(opened))
+        alarms = self._read_alarms(problems)
         return self._make(launcher, observations, alarms)._replace(
             problem=next(filter(None, problems), "")
         )
@@ -198,19 +202,27 @@ class Looker:
             self._follower, self._followed = follower, set(opened)
         return problem
 
-    def _observations(self) -> Mapping[str, Any]:
+    def _observations(self, problems: list[str]) -> Observations:
         """What the launcher has published; read again when its file has changed."""
         stamp = self._stamp(self._layout.observations)
         if stamp is None and not self._remote:
-            return _NO_OBSERVATIONS
+            return NO_OBSERVATIONS
         if self._remote or stamp != self._observed[0]:
-            self._observed = (stamp, read_observations(self._store, self._name))
+            try:
+                self._observed = (stamp, read_observations(self._store, self._name))
+            except StoreError as error:
+                problems.append(str(error))
+                return NO_OBSERVATIONS
         return self._observed[1]
 
-    def _read_alarms(self) -> dict[str, tuple[Alarm, ...]]:
+    def _read_alarms(self, problems: list[str]) -> dict[str, tuple[Alarm, ...]]:
         """Those of each run's newest attempt: what was wrong with one before it is over."""
         found: dict[str, list[Alarm]] = {}
-        for one in read_alarms(self._store, self._layout, self._alarms):
+
+        def tell(error: StoreError) -> None:
+            problems.append(str(error))
+
+        for one in read_alarms(self._store, self._layout, self._alarms, tell):
             if one.attempt < self._states.known.get(one.run, _PLANNED).opened:
                 continue
             text = f"{one.message}; {one.advice}" if one.advice else one.message
@@ -252,24 +264,29 @@ class Looker:
         self._loaded[run] = opened
         self._trails[run] = trail
 
-    def _read_bodies(self, opened: Mapping[str, int]) -> None:
+    def _read_bodies(self, opened: Mapping[str, int]) -> str:
         """What the events say beside their names: when attempts began, how they ended. All of it
         where that is quick; on a remote store those of what is shown first. What cannot be read is
-        for the next look."""
+        for the next look; why not is returned."""
+        problem = ""
         budget = _REMOTE_OUTCOMES if self._remote else math.inf
+        again: list[str] = []
         for run in sorted(self._unread, key=lambda run: run not in opened):
             if budget <= 0:
-                return
+                break
             del self._unread[run]
             state = self._states.known.get(run)
             if state is not None and state.event is not None:
                 budget -= 2 if state.state is State.FAILED else 1
                 try:
                     body = self._bodies[run] = read_outcome(self._store, self._name, run, state)
-                    if state.state is State.FAILED:
-                        body["said"] = body.get("detail") or self._said(run)
-                except (StoreError, OSError):
-                    self._unread[run] = None
+                    failed = state.state is State.FAILED
+                    self._last_words[run] = (body.detail or self._said(run)) if failed else ""
+                except (StoreError, OSError) as error:
+                    again.append(run)
+                    problem = problem or str(error)
+        self._unread |= dict.fromkeys(again)
+        return problem
 
     def _said(self, run: str) -> str:
         """Why a run failed, by what it printed last."""
@@ -284,7 +301,7 @@ class Looker:
     def _make(
         self,
         launcher: bool,
-        observations: Mapping[str, Any],
+        observations: Observations,
         alarms: Mapping[str, tuple[Alarm, ...]],
     ) -> SweepView:
         metric = self.sweep.metric or {}
@@ -292,13 +309,13 @@ class Looker:
         if metric and self._moves != self._ranked[0]:
             values = {run: trail.value for run, trail in self._trails.items()}
             self._ranked = (self._moves, ranks(values, goal))
-        observed: Mapping[str, str] = observations["observed"] if launcher else {}
+        observed = observations.observed if launcher else NO_OBSERVATIONS.observed
         runs = tuple(
             self._run(planned, observed.get(planned["id"], ""), alarms.get(planned["id"], ()))
             for planned in self._runs
             if not planned.get("retired") or self._is_open(planned["id"])
         )
-        limit = observations.get("limit") if launcher else None
+        limit = observations.limit if launcher else None
         view = SweepView(
             name=self._name,
             runs=runs,
@@ -306,17 +323,16 @@ class Looker:
             goal=goal,
             axes=tuple(self.sweep.axes),
             launcher=launcher,
-            parallel=int(self._launch.get("max_parallel") or 1),
+            parallel=self._launch["max_parallel"],
             limit=limit,
-            held=by_our_clock(str(observations.get("held") or "")),
-            unreachable=by_our_clock(str((launcher and observations.get("unreachable")) or "")),
+            held=by_our_clock(observations.held or ""),
+            unreachable=by_our_clock((launcher and observations.unreachable) or ""),
             loading=len(self._pending),
         )
         took = [
-            float(body["wall_s"])
+            body.wall_s
             for run, body in self._bodies.items()
-            if isinstance(body.get("wall_s"), int | float)
-            and self._states.known[run].state is State.SUCCEEDED
+            if body.wall_s is not None and self._states.known[run].state is State.SUCCEEDED
         ]
         return view._replace(eta=sweep_left(view, took))
 
@@ -333,7 +349,7 @@ class Looker:
         elif not observed and identity in self._states.again:
             observed = "to start again"
         since = None if beat is None else self._clock() - beat.seen
-        lease: float = self._launch.get("lease_s") or 60.0
+        lease: float = self._launch["lease_s"]
         trail = self._trails.get(identity)
         known = _Known(
             state=state,
@@ -342,7 +358,8 @@ class Looker:
             waits=self._waits(identity, state, observed, beat),
             alarms=alarms,
             rank=self._ranked[1].get(identity),
-            body=self._bodies.get(identity, {}),
+            body=self._bodies.get(identity, NOTHING),
+            said=self._last_words.get(identity, ""),
             version=0 if trail is None else trail.version,
             beat=coarse(since),
             late=observed == "stale" or (since is not None and since > lease),
@@ -376,8 +393,8 @@ class Looker:
             observed="" if over or stalled else by_our_clock(known.observed),
             silent=is_open and known.late,
             stalled=stalled,
-            reason="" if is_open else str(body.get("reason") or ""),
-            said="" if is_open else str(body.get("said") or ""),
+            reason="" if is_open else body.reason or "",
+            said="" if is_open else known.said,
             step=step,
             total=self._timing.totals[identity],
             fraction=fraction,
@@ -396,7 +413,7 @@ class Looker:
             # The launcher publishes less often than a worker beats, but sees those of all stores.
             said = observed.removeprefix("paused: ") if observed.startswith("paused: ") else ""
             return by_our_clock(said if beat is None else beat.paused or said)
-        reason = str(self._bodies.get(run, {}).get("reason"))
+        reason = self._bodies.get(run, NOTHING).reason
         if reason not in EXCUSED or not self._states.wants(run):
             return ""
         return by_our_clock(f"{reason}: {observed}" if observed else reason)

@@ -23,10 +23,11 @@ def past_points(run: SweepRun, key: str, memory: Folder) -> Iterable[Point]:
         return []
     if size < _LARGE and run.store.local_path("") is not None:
         return numbers(run.history.rows, key)
+    from sweeper.records.problems import Problems
     from sweeper.records.tabulating import Tabulator
     from sweeper.tables.columns import present
 
-    columns = Tabulator({run.root: memory}, []).metrics([run], [key])[0].columns
+    columns = Tabulator({run.root: memory}, Problems()).part(run, [key]).columns
     steps, values = columns.column("step"), columns.column(key)
     there = present(steps) & present(values)
     return map(Point, steps[there].tolist(), values[there].tolist())

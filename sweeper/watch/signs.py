@@ -2,14 +2,13 @@
 heartbeats from theirs. What has not changed is not read again."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from sweeper.errors import NotFound, StoreError
-from sweeper.launcher.heartbeats import why_paused
+from sweeper.errors import StoreError
+from sweeper.launcher.heartbeats import read_heartbeat, why_paused
 from sweeper.states import Event, RunState, fold, parse_name, retry_asked, wants_attempt
-from sweeper.store.documents import read_json
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
 from sweeper.store.sweeps import read_events
@@ -118,9 +117,9 @@ class Beats:
                 now = self._clock()
                 if stamps is None or reads:
                     reads -= 1
-                    document = self._read(path)
-                    seen = now if known else now - self._since(document)
-                    known = Beat(stamp, seen, why_paused(document) or "")
+                    beat = read_heartbeat(self._store, path)
+                    seen = now if known else now - self._since(beat.time)
+                    known = Beat(stamp, seen, why_paused(beat) or "")
                 elif known is not None:
                     known = Beat(stamp, now, known.paused)
             if known is not None:
@@ -137,15 +136,8 @@ class Beats:
             return 0
         return status.st_mtime_ns ^ status.st_ino
 
-    def _read(self, path: str) -> Mapping[str, Any]:
-        try:
-            return read_json(self._store, path)
-        except (NotFound, StoreError):
-            return {}
-
-    def _since(self, document: Mapping[str, Any]) -> float:
-        try:
-            written = datetime.fromisoformat(str(document.get("time"))).timestamp()
-        except ValueError:
+    def _since(self, written: str | None) -> float:
+        """Seconds since a moment of the worker's clock."""
+        if written is None:
             return 0.0
-        return max(0.0, self._wall() - written)
+        return max(0.0, self._wall() - datetime.fromisoformat(written).timestamp())

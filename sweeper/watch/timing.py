@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from sweeper.model.event import Outcome
 from sweeper.states import RunState, State
 from sweeper.watch.trails import Trail
 from sweeper.watch.view import SweepView, nearly, remaining, sweep_remaining, total_steps
@@ -43,7 +44,7 @@ class Timing:
         return None if total is None else min(1.0, (trail.step + 1) / total)
 
     def left(
-        self, run: str, state: RunState, fraction: float | None, body: Mapping[str, Any]
+        self, run: str, state: RunState, fraction: float | None, body: Outcome
     ) -> float | None:
         """Seconds to the end of a run; `body` is what its last event says."""
         if fraction is None:
@@ -54,7 +55,7 @@ class Timing:
             attempt, at, then = self._seen[run] = (state.attempt, now, fraction)
         since = None
         if state.attempt == 1:  # a later one may have begun with something done
-            began = _moment(body.get("started") or body.get("time"))
+            began = _moment(body.started or body.time)
             since = None if began is None else now - max(0.0, self._wall() - began)
         return nearly(remaining(fraction, (at, then), since, now))
 

@@ -10,7 +10,8 @@ import os
 import sys
 
 from sweeper.errors import SweeperError, UsageError
-from sweeper.store.documents import read_json
+from sweeper.model.job import read_tokens
+from sweeper.store.documents import read_as
 from sweeper.store.files import open_store
 from sweeper.worker.claim import patiently
 
@@ -24,7 +25,7 @@ def main(arguments: list[str]) -> int:
     root, table, *command = arguments
     try:
         store = open_store(root)
-        tokens: list[str] = patiently(lambda: read_json(store, table))["tokens"]
+        tokens = patiently(lambda: read_as(store, table, read_tokens))
         index = os.environ.get(_INDEX, "")
         if not index.isdecimal() or int(index) >= len(tokens):
             raise UsageError(f"{_INDEX} is {index!r}, of {len(tokens)} jobs")

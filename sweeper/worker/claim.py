@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from sweeper.errors import AlreadyExists, NotFound, StoreError
+from sweeper.model import event
 from sweeper.states import Event
-from sweeper.store.documents import SCHEMA, encode, read_json, timestamp
+from sweeper.store.documents import SCHEMA, encode, read_as, timestamp
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
 
@@ -52,7 +53,7 @@ def claim(
     try:
         patiently(lambda: store.create(path, encode(body)))
     except AlreadyExists:
-        return patiently(lambda: read_json(store, path)).get("nonce") == nonce
+        return patiently(lambda: read_as(store, path, event.read)).nonce == nonce
     return True
 
 

@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Any
 
 from sweeper.errors import AlreadyExists, StoreError, SweeperError
 from sweeper.limits import lacking, when_there_is_room
+from sweeper.model import job as jobs
 from sweeper.provenance.redaction import Redactor, secret_values
 from sweeper.states import Event
-from sweeper.store.documents import SCHEMA, encode, read_json, timestamp
+from sweeper.store.documents import SCHEMA, encode, read_as, timestamp
 from sweeper.store.files import open_store
 from sweeper.store.layout import Layout, metrics_dir
 from sweeper.store.presence import hold
@@ -91,7 +92,7 @@ class Worker:
             signal.signal(number, self._on_stop)
         set_blocking(False)
         described = self.layout.job(self.run, self.attempt)
-        job = patiently(lambda: read_json(self.store, described))
+        job = patiently(lambda: read_as(self.store, described, jobs.read))
         path = self.store.local_path(described)
         if path is not None:
             hold(path)

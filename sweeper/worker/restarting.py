@@ -10,8 +10,9 @@ import os
 from collections.abc import Mapping
 
 from sweeper.errors import AlreadyExists, NotFound
+from sweeper.model import event
 from sweeper.states import ENDED, Event, RunState, State, fold, parse_name, wants_attempt
-from sweeper.store.documents import SCHEMA, encode, read_json, timestamp
+from sweeper.store.documents import SCHEMA, encode, read_as, read_json, timestamp
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
 from sweeper.worker.claim import patiently
@@ -75,7 +76,8 @@ def _anothers(
     if number <= submitted or (number, Event.CLAIMED) not in events or ended:
         return False
     path = layout.event(run, number, Event.CLAIMED)
-    return patiently(lambda: read_json(store, path)).get("submitted", submitted) != submitted
+    owner = patiently(lambda: read_as(store, path, event.read)).submitted
+    return owner not in (None, submitted)
 
 
 def _open(store: Store, layout: Layout, run: str, submitted: int, attempt: int) -> None:

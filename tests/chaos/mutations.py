@@ -56,8 +56,8 @@ MUTATIONS = [
     Mutation(
         "a claim that does not know itself",
         "sweeper/worker/claim.py",
-        '.get("nonce") == nonce',
-        '.get("nonce") is None',
+        ".nonce == nonce",
+        ".nonce is None",
         "tests/chaos/test_launchers.py::test_the_reply_to_a_workers_create_is_lost",
     ),
     Mutation(

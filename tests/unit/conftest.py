@@ -43,7 +43,7 @@ class Scene:
             "schema": 1,
             "name": "s",
             "launch": defaults | launch,
-            "recipe": {"cwd": "/"},
+            "recipe": {"kind": "module", "python": "python3", "cwd": "/"},
             "secrets": [],
             "service": "none",
             "runs": [

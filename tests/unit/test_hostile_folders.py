@@ -52,7 +52,7 @@ def test_an_id_that_is_a_path_is_refused(
     (root / "evil" / "sweep.json").write_text(json.dumps(plan))
     before = tree(root)
     assert main([verb, "evil"]) == 6
-    assert "evil/sweep.json: damaged (a run's id is " in capsys.readouterr().err
+    assert "evil/sweep.json: runs[0].id: should be letters, digits" in capsys.readouterr().err
     assert tree(root) == before
 
 

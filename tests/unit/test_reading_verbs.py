@@ -241,7 +241,8 @@ def test_gc_removes_what_nobody_needs_and_only_when_told(
     kept = [str(item["path"]) for item in ask(capsys, "gc")["items"]]
     assert str(unused) not in kept and str(alive) not in kept and str(dead) in kept
     assert main(["gc", "--delete", "--attempts"]) == 0
-    assert not dead.exists() and alive.exists() and unused.exists() and not gone.exists()
+    assert not dead.exists() and alive.exists() and unused.exists()
+    assert gone.exists()  # its root may be on a disk that is not mounted
     left = sorted(
         str(p.relative_to(root / "again" / "runs")) for p in root.glob("again/runs/*/*/*")
     )

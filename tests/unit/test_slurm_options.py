@@ -89,6 +89,8 @@ def test_an_environment_beside_the_sweep_is_private_and_found_again(
     assert list(environment.unused(but=str(sweep))) == []
     assert list(environment.unused()) == [str(place)]
     environment.forget(str(place))
+    assert list(environment.unused()) == []  # nothing of the sweep is there: is it away?
+    (place.parent / "lock").touch()
     assert list(environment.unused()) == [str(note)]
 
 

@@ -99,7 +99,8 @@ def test_environments_that_nobody_needs_are_found(
     for name, backend, attempts in kept:
         for attempt in range(1, attempts + 1):  # of a run that the grid need not have any more
             store.create(f"{name}/state/a/{attempt}.preempted.json", b"{}")
-        store.create(f"{name}/sweep.json", json.dumps({"launch": {"backend": backend}}).encode())
+        plan = {"name": name, "launch": {"backend": backend}, "recipe": {}, "runs": []}
+        store.create(f"{name}/sweep.json", json.dumps(plan).encode())
     with lock.holding_sweep(store, "held"):
         for path in environment.unused(but=folders["mine"]):
             environment.forget(path)

@@ -12,7 +12,7 @@ from sweeper.backends.base import JobState, JobStatus
 from sweeper.backends.slurm import SlurmBackend
 from sweeper.backends.slurm_commands import Slurm
 from sweeper.backends.terms import Terms
-from sweeper.errors import UsageError
+from sweeper.errors import StoreError, UsageError
 from sweeper.launcher import environment, recording, staying
 from sweeper.launcher.staying import place_of, stay
 from sweeper.states import Event
@@ -136,11 +136,20 @@ def test_what_was_preempted_waits_where_the_backend_restarts_it(
 
 def test_without_a_word_on_the_place_the_backend_counts(scene: Any) -> None:
     scene.worker(scene.ids[0], 1, Event.SUBMITTED)
-    for service in (b"{", b'{"schema": 1, "env_file": null}'):
+    scene.store.replace(scene.layout.service, b'{"schema": 1, "env_file": null}')
+    stay(scene.store, "s", HERE)
+    with pytest.raises(UsageError, match="submitted to fake are"):
+        stay(scene.store, "s", {"backend": "local"})
+
+
+def test_a_place_that_cannot_be_read_is_not_any_place(scene: Any) -> None:
+    """Else the jobs that wait in it would be started a second time in another."""
+    for service in (b"{", b'{"place": [1]}'):
         scene.store.replace(scene.layout.service, service)
+        stay(scene.store, "s", HERE)  # nothing was submitted: it is written anew
+    scene.worker(scene.ids[0], 1, Event.SUBMITTED)
+    with pytest.raises(StoreError, match=r"service.json: place: .*`sweeper cancel s`"):
         stay(scene.store, "s", HERE)
-        with pytest.raises(UsageError, match="submitted to fake are"):
-            stay(scene.store, "s", {"backend": "local"})
 
 
 def test_what_was_never_launched_may_go_anywhere(scene: Any) -> None:

@@ -1,0 +1,70 @@
+"""JSON from a store, which anybody may have written: as Python has it, without what breaks whoever
+shows it or goes through it later."""
+
+import json
+import re
+from typing import Any, cast
+
+__all__ = ["MOST_LEVELS", "decode", "is_deep", "mended"]
+
+MOST_LEVELS = 100
+"""How deep lists and objects may lie in each other. What goes through a value calls itself for each
+level, and Python allows some hundreds of calls."""
+
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_HALF = re.compile("[\ud800-\udfff]")
+_MAY_BE_HALF = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
+
+
+def decode(data: bytes) -> Any:
+    """The value of a JSON text. Half a character ("\\ud800"), which no file, terminal or table
+    takes, becomes U+FFFD. Raises `ValueError` for what is no JSON or nested too deep."""
+    try:
+        value: Any = json.loads(data)
+    except RecursionError:
+        raise ValueError(f"nested more than {MOST_LEVELS} levels deep") from None
+    if is_deep(data) and _has_levels(value, MOST_LEVELS):
+        raise ValueError(f"nested more than {MOST_LEVELS} levels deep")
+    strange = b"\0" in data[:4] or data[:1] in b"\xfe\xff"  # UTF-16 and the like
+    return mended(value) if strange or _MAY_BE_HALF.search(data) else value
+
+
+def is_deep(data: bytes) -> bool:
+    """Whether a JSON text may be nested too deep: by its brackets, those in texts among them."""
+    if data.count(b"[") + data.count(b"{") <= MOST_LEVELS:
+        return False
+    left = data.translate(None, _NO_BRACKETS)
+    for _ in range(MOST_LEVELS):
+        if len(left) <= MOST_LEVELS:
+            return False
+        before, left = left, left.replace(b"[]", b"").replace(b"{}", b"")
+        if left == before:
+            break
+    return True
+
+
+def _has_levels(value: Any, most: int) -> bool:
+    level = [value]
+    for _ in range(most + 1):
+        level = [inner for one in level for inner in _inside(one)]
+        if not level:
+            return False
+    return True
+
+
+def _inside(value: Any) -> "list[Any]":
+    if isinstance(value, dict):
+        return list(cast(dict[str, Any], value).values())
+    return cast(list[Any], value) if isinstance(value, list) else []
+
+
+def mended(value: Any) -> Any:
+    """A JSON value with U+FFFD for each half of a character in its texts and keys."""
+    if isinstance(value, str):
+        return _HALF.sub("\ufffd", value)
+    if isinstance(value, list):
+        return [mended(inner) for inner in cast(list[Any], value)]
+    if isinstance(value, dict):
+        found = cast(dict[str, Any], value)
+        return {mended(key): mended(inner) for key, inner in found.items()}
+    return value

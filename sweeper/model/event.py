@@ -1,0 +1,61 @@
+"""The body of an event: what is known of an attempt beside that it happened."""
+
+from typing import Any, NamedTuple
+
+from sweeper.model.parts import Part
+
+__all__ = ["NOTHING", "Outcome", "read"]
+
+
+class Outcome(NamedTuple):
+    """How an attempt went, as far as its latest event tells; None for what is not known.
+
+    `code` is the recipe's exit code, or `signal` the name of what killed it; `reason` in a word,
+    `detail` in a sentence. `time` is when the event was written, `started` and `ended` when the
+    worker was (UTC); `wall_s` seconds. `nonce` tells claims apart, `submitted` is the attempt whose
+    job claimed it.
+    """
+
+    time: str | None = None
+    started: str | None = None
+    ended: str | None = None
+    wall_s: float | None = None
+    paused_s: float | None = None
+    code: int | None = None
+    signal: str | None = None
+    reason: str | None = None
+    detail: str | None = None
+    host: str | None = None
+    max_rss_bytes: int | None = None
+    unsynced: str | None = None
+    nonce: str | None = None
+    submitted: int | None = None
+
+    def document(self) -> dict[str, Any]:
+        """What is known, by key."""
+        return {key: value for key, value in self._asdict().items() if value is not None}
+
+
+NOTHING = Outcome()
+"""Of an attempt of which nothing is known: none that was read is this one (`is`)."""
+
+
+def read(document: object, place: str) -> Outcome:
+    """The body of an event of the file `place`. Raises `StoreError`."""
+    body = Part(document, place)
+    return Outcome(
+        time=body.time_or("time", None),
+        started=body.time_or("started", None),
+        ended=body.time_or("ended", None),
+        wall_s=body.number_or("wall_s", None),
+        paused_s=body.number_or("paused_s", None),
+        code=body.integer_or("code", None),
+        signal=body.text_or("signal", None),
+        reason=body.text_or("reason", None),
+        detail=body.text_or("detail", None),
+        host=body.text_or("host", None),
+        max_rss_bytes=body.integer_or("max_rss_bytes", None),
+        unsynced=body.text_or("unsynced", None),
+        nonce=body.text_or("nonce", None),
+        submitted=body.integer_or("submitted", None),
+    )

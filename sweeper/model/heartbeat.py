@@ -1,0 +1,40 @@
+"""A worker's heartbeat: what it says beside that it has changed."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from sweeper.model.parts import Part
+
+__all__ = ["SILENT", "Heartbeat", "Paused", "read"]
+
+
+class Paused(NamedTuple):
+    """Why the service holds a run back (`rate_limit`, `capacity`, `quota`), and since when."""
+
+    reason: str
+    since: str
+
+
+class Heartbeat(NamedTuple):
+    """`time` of the worker's clock; `document` is all of it, with what is left of the machine's
+    disk and memory."""
+
+    time: str | None = None
+    paused: Paused | None = None
+    document: Mapping[str, Any] = MappingProxyType({})
+
+
+SILENT = Heartbeat()
+"""Of a worker that has not said anything."""
+
+
+def read(document: object, place: str) -> Heartbeat:
+    """The heartbeat in the file `place`. Raises `StoreError`."""
+    body = Part(document, place)
+    paused = body.part_or_none("paused")
+    return Heartbeat(
+        time=body.time_or("time", None),
+        paused=paused and Paused(paused.text("reason"), paused.text_or("since", "")),
+        document=body.document,
+    )

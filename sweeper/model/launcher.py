@@ -1,0 +1,109 @@
+"""What a launcher writes beside events: where the runs' environment is, what it observes, of which
+attempts it has judged all, who it is."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from sweeper.model.parts import Part
+
+__all__ = [
+    "NO_OBSERVATIONS",
+    "Observations",
+    "Service",
+    "Who",
+    "read_judged",
+    "read_observations",
+    "read_service",
+    "read_who",
+]
+
+_NONE: Mapping[str, str] = MappingProxyType({})
+
+
+class Service(NamedTuple):
+    """`env_file` is where this machine keeps the runs' environment, `engine` the address of the one
+    they use and `home` whose it is, `place` what tells where jobs wait (empty: only the backend's
+    name is known); `document` is all of it."""
+
+    env_file: str | None = None
+    engine: str | None = None
+    home: str | None = None
+    place: Mapping[str, str] = _NONE
+    document: Mapping[str, Any] = _NONE
+
+
+def read_service(document: object, place: str) -> Service:
+    """`service.json`, the file `place`. Raises `StoreError`."""
+    top = Part(document, place)
+    return Service(
+        env_file=top.text_or("env_file", None),
+        engine=top.text_or("engine", None),
+        home=top.text_or("home", None),
+        place=top.texts_by_key("place"),
+        document=top.document,
+    )
+
+
+class Observations(NamedTuple):
+    """What the launcher last published: `observed` (run id -> in words), what does not answer
+    (`unreachable`), why nothing is started (`held`), how many jobs there may be at once (`limit`,
+    where that is less than `max_parallel`) and why (`limit_by`, a word); `starting` is False for
+    one that only stops runs."""
+
+    observed: Mapping[str, str] = _NONE
+    unreachable: str | None = None
+    held: str | None = None
+    limit: int | None = None
+    limit_by: str | None = None
+    starting: bool = True
+    pid: int | None = None
+
+
+NO_OBSERVATIONS = Observations()
+"""Where no launcher has published anything."""
+
+
+def read_observations(document: object, place: str) -> Observations:
+    """`observations.json`, the file `place`. Raises `StoreError`."""
+    top = Part(document, place)
+    return Observations(
+        observed=top.texts_by_key("observed"),
+        unreachable=top.text_or("unreachable", None),
+        held=top.text_or("held", None),
+        limit=top.integer_or("limit", None),
+        limit_by=top.text_or("limit_by", None),
+        starting=top.flag_or("starting", True),
+        pid=top.integer_or("pid", None),
+    )
+
+
+def read_judged(document: object, place: str) -> set[tuple[str, int]]:
+    """`judged.json`, the file `place`: the attempts (run, attempt) whose alarms have all been said.
+    Raises `StoreError`."""
+    top = Part(document, place)
+    found: set[tuple[str, int]] = set()
+    for number, pair in enumerate(top.items("attempts")):
+        match pair:
+            case [str(run), int(attempt)]:
+                found.add((run, attempt))
+            case _:
+                top.refuse(f"attempts[{number}]", "a run's id and an attempt")
+    return found
+
+
+class Who(NamedTuple):
+    """Who holds the lease of a sweep: a process of a machine, and when it began there."""
+
+    host: str
+    pid: int
+    began: str | None
+
+
+def read_who(document: object, place: str) -> Who:
+    """An epoch of a lease, the file `place`. Raises `StoreError`."""
+    top = Part(document, place)
+    pid = top.integer_or("pid", None)
+    if pid is None or not 0 < pid < 2**31:
+        top.refuse("pid", "a process number")
+    return Who(top.text("host"), pid, top.text_or("began", None))

@@ -1,0 +1,270 @@
+"""A store of which something is damaged, cannot be read, or is away: that is said, the rest is
+shown, and nothing is deleted or started on the ground of it."""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from sweeper.cli import main
+from sweeper.errors import NotFound, StoreError
+from sweeper.launcher import environment
+from sweeper.registry import Registry
+from sweeper.store.files import LocalStore, open_store
+from sweeper.store.sweeps import read_events
+
+Say = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def root(tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two sweeps, `bad` and `good`, of a run each."""
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+    found = tmp_path / "sweeps"
+    monkeypatch.setenv("SWEEPER_ROOT", str(found))
+    for name in ("bad", "good"):
+        sweep = written.Written(found, name, {"lr": [1]})
+        rows = [{"step": 0, "test/nll": 2.0}, {"step": 1, "test/nll": 0.5}]
+        sweep.run({"lr": 1}, 0, rows, reason="of its own", checkpoints=[{"name": "final"}])
+        sweep.save()
+    return found
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Say:
+    """Types a command; gives the exit code and both outputs."""
+
+    def typed(*words: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main([*words])
+        printed = capsys.readouterr()
+        assert "a bug of ours" not in printed.err
+        return code, printed.out, printed.err
+
+    return typed
+
+
+OVER_THE_ROOT = (
+    ("status",),
+    ("ls",),
+    ("sql", "select sweep from runs join metrics using (run, sweep)"),
+    ("export", "--format", "csv", "--table", "metrics", "--out"),
+    ("gc",),
+)
+
+
+def type_all(say: Say, place: Path, *, shows: str = "good") -> list[str]:
+    """What verbs over the root say of it: each shows `good`, and ends with 6."""
+    said: list[str] = []
+    for words in OVER_THE_ROOT:
+        out = [str(place.parent / "out.csv")] if words[-1] == "--out" else []
+        code, shown, error = say(*words, *out)
+        assert code == 6, words
+        shown += Path(*out).read_text() if out else ""
+        assert shows in shown or words == ("gc",), words
+        said.append(error)
+    return said
+
+
+@pytest.mark.parametrize(
+    ("document", "what"),
+    [
+        ("{}", "launch: should be an object, and is missing"),
+        ("[]", "damaged (not a JSON object)"),
+        ("{", "damaged (Expecting"),
+    ],
+)
+def test_a_damaged_plan_is_told_by_every_verb(
+    root: Path, say: Say, document: str, what: str
+) -> None:
+    path = root / "bad" / "sweep.json"
+    path.write_text(document)
+    for error in type_all(say, root):
+        assert error.count(f"{path}: {what}") == 1
+    code, shown, _ = say("status", "--json")
+    told = json.loads(shown)
+    assert code == 6 and [one["sweep"] for one in told["sweeps"]] == ["good"]
+    assert len(told["problems"]) == 1
+    code, _, error = say("ls", "bad")
+    assert code == 6 and str(path) in error
+    assert say("ls", "good")[0] == 0  # which has nothing to do with it
+    code, shown, error = say("ls", "good", "bad")
+    assert code == 6 and "good" in shown and str(path) in error
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"runs": None}, "runs: should be a list, and is null"),
+        ({"runs": [{"id": "a", "name": "x", "config": {}}, 7]}, "runs[1]: should be an object"),
+        ({"runs": [{"id": "a", "name": 1, "config": {}}]}, "runs[0].name: should be a text, and"),
+        ({"launch": {"retries": -1}}, "launch.retries: should be 0 or more, and is -1"),
+        ({"metric": {"name": "x", "at": "now"}}, "metric.at: should be last or best, and is"),
+        ({"axes": {"lr": 1}}, "axes.lr: should be a list, and is 1"),
+    ],
+)
+def test_a_plan_of_another_shape_is_told_with_its_place(
+    root: Path, say: Say, change: dict[str, Any], what: str
+) -> None:
+    path = root / "bad" / "sweep.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    code, shown, error = say("ls")
+    assert code == 6 and "good" in shown and f"{path}: {what}" in error
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "checkpoints.jsonl"])
+def test_a_file_that_cannot_be_read_leaves_its_run_and_all_others(
+    root: Path, say: Say, name: str
+) -> None:
+    """A folder in its place: what a user who is not root sees of a file that is not for him."""
+    [path] = root.glob(f"bad/runs/*/{name}")
+    path.unlink()
+    path.mkdir()
+    verbs = {
+        "metrics.jsonl": [("ls",), ("sql", "select sweep from metrics"), ("status", "bad")],
+        "checkpoints.jsonl": [("sql", "select sweep from checkpoints")],
+    }
+    for words in [*verbs[name], ("show", "bad/lr=1,seed=0")]:
+        code, shown, error = say(*words)
+        assert code == 6 and f"{path}: Is a directory" in error, words
+        assert "good" in shown or "bad" in words[-1], words
+    registry = Registry(str(root))
+    frame = registry.metrics() if name == "metrics.jsonl" else registry.checkpoints()
+    assert set(frame["sweep"]) == {"good"} and registry.problems.unread == 1
+    run = registry.run("bad/lr=1,seed=0")
+    with pytest.raises(StoreError, match="Is a directory"):
+        run.metrics() if name == "metrics.jsonl" else run.checkpoints()
+
+
+def test_an_outcome_of_another_shape_leaves_its_run_and_all_others(root: Path, say: Say) -> None:
+    [path] = root.glob("bad/state/*/1.succeeded.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"wall_s": "long"}))
+    for words in (("ls",), ("status", "bad"), ("show", "bad/lr=1,seed=0"), ("export", "--format",
+                  "csv", "--table", "runs", "--out", str(root.parent / "x.csv"))):  # fmt: skip
+        code, shown, error = say(*words)
+        assert code == 6, words
+        assert f'{path}: wall_s: should be a number, and is "long"' in error
+        assert "succeeded" in shown or words[0] == "export"  # its name tells that
+
+
+def test_what_a_launcher_left_damaged_hides_no_run(root: Path, say: Say) -> None:
+    observed = root / "bad" / "launcher" / "observations.json"
+    observed.parent.mkdir()
+    observed.write_text('{"observed": ["x"]}')
+    alarm = root / "bad" / "alarms" / "abc.1.nan.json"
+    alarm.parent.mkdir()
+    alarm.write_text('{"message": 7}')
+    code, shown, error = say("status", "bad")
+    assert code == 6 and "lr=1,seed=0" in shown
+    assert f"{observed}: observed: should be an object, and is a list" in error
+    assert f"{alarm}: message: should be a text, and is 7" in error
+    code, _, error = say("alarms", "bad")
+    assert code == 6 and str(alarm) in error
+
+
+def test_a_key_that_is_half_a_character_is_shown_and_exported(root: Path, say: Say) -> None:
+    [path] = root.glob("bad/runs/*/metrics.jsonl")
+    with path.open("ab") as file:
+        file.write(b'{"step": 2, "\\ud800": 3.5, "text": "\\udc01"}\n')
+    code, shown, _ = say("show", "bad/lr=1,seed=0")
+    assert code == 0 and "\ufffd" in shown
+    out = root.parent / "x.csv"
+    assert say("export", "--format", "csv", "--table", "metrics", "--out", str(out))[0] == 0
+    assert "\ufffd" in out.read_text()
+
+
+def test_nesting_without_end_is_damage(root: Path, say: Say) -> None:
+    deep = "[" * 400 + "]" * 400
+    path = root / "bad" / "sweep.json"
+    document = path.read_text().replace('"axes": {"lr": [1]}', f'"axes": {{"lr": {deep}}}')
+    assert deep in document
+    path.write_text(document)
+    [metrics] = root.glob("good/runs/*/metrics.jsonl")
+    with metrics.open("a") as file:
+        file.write(f'{{"step": 2, "x": {deep}}}\n')
+    code, shown, error = say("ls")
+    assert code == 6 and "good" in shown and f"{path}: damaged (nested more than 100" in error
+    assert "1 malformed line skipped" in say("sql", "select * from metrics")[2]
+
+
+def test_a_link_to_a_disk_that_is_away_is_no_absence(root: Path, say: Say) -> None:
+    shutil.move(root / "bad", root.parent / "elsewhere")
+    (root / "bad").symlink_to(root.parent / "gone")
+    code, shown, error = say("status")
+    assert code == 6 and "good" in shown
+    assert f"{root / 'bad'}: a link that leads nowhere" in error
+
+
+# Nothing is deleted, forgotten or started on the ground of absence
+
+
+def old_environment(folder: Path) -> Path:
+    """What a launch of the sweep at `folder` left, two hours ago."""
+    path = Path(environment.write(str(folder), {}))
+    os.utime(path, (time.time() - 7200,) * 2)
+    return path
+
+
+@pytest.mark.parametrize("away", [".", "open"])
+def test_the_environment_of_a_sweep_that_is_away_stays(
+    root: Path, say: Say, written: ModuleType, away: str
+) -> None:
+    """Its root's disk is not mounted, or a link to its folder leads nowhere. The runs that are
+    still to be started would fail without it, and nobody could say why."""
+    sweep = written.Written(root, "open", {"lr": [1, 2]})
+    sweep.run({"lr": 1}, 0, [], "running")
+    sweep.run({"lr": 2}, 0, [], "planned")
+    sweep.save()
+    path, ended = old_environment(root / "open"), old_environment(root / "good")
+    assert list(environment.unused()) == [str(ended)]
+    kept: list[tuple[str, str]] = []
+    (root / away).rename(root.parent / "away")
+    left = list(environment.unused(unknown=lambda *about: kept.append(about)))
+    assert str(path) not in left and (str(path), str(root / "open")) in kept
+    code, _, error = say("gc", "--delete")
+    assert code == 0 and f"{path}: the environment of runs in {root / 'open'}, which is" in error
+    assert path.exists()
+
+
+def test_a_sweep_that_is_away_is_not_launched_anew(
+    root: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(root.parent)
+    grid = root.parent / "good.yaml"
+    grid.write_text("name: good\ncommand: ['true', '{x}']\ngrid: {x: [1]}\n"
+                    "launch: {backend: local}\n")  # fmt: skip
+    path = environment.write(str(root / "good"), {})
+    root.rename(root.parent / "away")
+    code, _, error = say("launch", str(grid), "--wait", "--plain")
+    assert code == 6 and f"{root / 'good'}: was launched before and was not over" in error
+    assert f"remove {path} as well" in error
+    assert not root.exists()
+
+
+def test_copies_of_code_stay_while_a_sweep_cannot_be_read(root: Path, say: Say) -> None:
+    copy = root.parent / "home" / "snapshots" / f"{'a' * 32}-0123abcd"
+    copy.mkdir(parents=True)
+    assert str(copy) in say("gc", "--days", "-1")[1]
+    (root / "bad" / "sweep.json").write_text("{")
+    assert str(copy) not in say("gc", "--days", "-1")[1]
+    root.rename(root.parent / "away")
+    assert str(copy) not in say("gc", "--days", "-1")[1]
+    root.mkdir()  # where a disk is mounted else
+    assert str(copy) not in say("gc", "--days", "-1")[1]
+
+
+def test_no_events_are_read_of_a_sweep_that_is_not_there(root: Path) -> None:
+    store = open_store(str(root))
+    assert len(read_events(store, "good")) == 1
+    shutil.rmtree(root / "good" / "state")
+    assert read_events(store, "good") == {}  # nothing has happened yet
+    for missing in (root / "good", root):
+        shutil.rmtree(missing)
+        with pytest.raises((NotFound, StoreError)):
+            read_events(LocalStore(str(root)), "good")
