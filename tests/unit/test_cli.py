@@ -1,5 +1,8 @@
 """The command line, parsed."""
 
+import sys
+import warnings
+
 import pytest
 
 from sweeper import cli
@@ -21,3 +24,28 @@ def test_what_nobody_knows_is_refused(given, capsys):
         cli._parse(given)
     assert stopped.value.code == 2
     assert "unrecognized arguments" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("orders", ["\x1b]0;T\x07", "\x1b[2J", "\x9b31m", "\u202e", "\ud800", "\r"])
+def test_what_a_verb_forgets_to_make_harmless_is_made_so(
+    orders: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever prints: the parser, that an argument is unknown; a verb; a warning of Python's."""
+
+    def forgetful(_: object) -> int:
+        print(f"a{orders}b")
+        sys.stdout.writelines([f"c{orders}\n", "d\te\n"])
+        warnings.warn(f"f{orders}", UserWarning, stacklevel=1)
+        raise ValueError(orders)
+
+    monkeypatch.setattr(cli, "_function", lambda _: forgetful)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = lambda message, *_, **__: print(message, file=sys.stderr)
+        assert cli.main(["ls"]) == 1
+    with pytest.raises(SystemExit):
+        cli.main(["ls", f"--un{orders}known"])
+    found = capfd.readouterr()
+    assert found.out.startswith("a") and "d\te\n" in found.out and "known" in found.err
+    assert "a bug of ours: ValueError" in found.err
+    assert orders not in found.out + found.err and "\x1b" not in found.out + found.err
