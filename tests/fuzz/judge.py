@@ -79,6 +79,7 @@ class Watch:
         if event == "open":
             path, mode, flags = arguments
             writes = any(c in mode for c in "wax+") if mode else flags & _WRITING
+            writes = writes and flags & os.O_TMPFILE != os.O_TMPFILE  # has no name, leaves nothing
             if writes and isinstance(path, str | bytes) and path not in ("/dev/null", os.devnull):
                 self.did.append(f"open {path!r}")
         elif event == "subprocess.Popen":
