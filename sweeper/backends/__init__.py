@@ -73,9 +73,9 @@ def check_name(name: str) -> str:
         from difflib import get_close_matches
 
         known = backend_names()
-        near = get_close_matches(name, known, n=1)
+        near = get_close_matches(name[:60], known, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise UsageError(f"no backend {name!r}{hint}: there is {', '.join(known)}")
+        raise UsageError(f"no backend {name[:60]!r}{hint}: there is {', '.join(known)}")
     return target
 
 
