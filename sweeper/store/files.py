@@ -110,6 +110,8 @@ class LocalStore:
         full = os.path.normpath(os.path.join(self.root, path))
         if full != self.root and not full.startswith(self.root + os.sep):
             raise StoreError(f"{path}: outside the store {self.root}")
+        if "\0" in full:  # a name from a document; no file has it
+            raise NotFound(f"{path!r}: no name of a file")
         return full
 
     def _for_writing(self, path: str, *, itself: bool = False) -> str:
