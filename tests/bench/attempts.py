@@ -22,7 +22,7 @@ def attempts(folder: str, count: int) -> list[JobSpec]:
             "name": name,
             "seed": None,
             "config": {},
-            "recipe": {"kind": "command", "command": ["true"]},
+            "recipe": {"cwd": "/", "kind": "command", "command": ["true"]},
             "cwd": folder,
             "env": {},
             "env_file": None,

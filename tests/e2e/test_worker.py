@@ -93,7 +93,7 @@ def test_a_secret_that_is_missing_is_a_reason(bench: Bench) -> None:
 
 
 def test_a_program_that_does_not_exist(bench: Bench) -> None:
-    recipe = {"kind": "command", "command": ["/no/such/program"]}
+    recipe = {"cwd": "/", "kind": "command", "command": ["/no/such/program"]}
     outcome = bench.run("", recipe=recipe)
     assert (outcome["state"], outcome["reason"]) == (State.FAILED, "start")
     assert "/no/such/program" in outcome["detail"]

@@ -201,7 +201,7 @@ def test_memory_is_the_recipes_own(bench: Bench) -> None:
 
 def test_the_recipe_starts_with_signals_as_they_are_by_default(bench: Bench) -> None:
     command = ["grep", "-E", "Sig(Blk|Ign)", "/proc/self/status"]
-    bench.run("", recipe={"kind": "command", "command": command})
+    bench.run("", recipe={"cwd": "/", "kind": "command", "command": command})
     masks = [int(mask, 16) for mask in re.findall("Sig...:\t([0-9a-f]*)", bench.log())]
     # 32 and 33 are the C library's own: no program can set them, and whoever started us may have.
     assert [mask & ~(0b11 << 31) for mask in masks] == [0, 0]
@@ -231,7 +231,7 @@ def test_a_guard_that_is_killed_costs_nothing(bench: Bench) -> None:
 def test_what_cannot_start_says_why(
     bench: Bench, recipe: list[str], cwd: str | None, message: str
 ) -> None:
-    found = {"kind": "command", "command": recipe}
+    found = {"cwd": "/", "kind": "command", "command": recipe}
     outcome = bench.run("", recipe=found, cwd=cwd or bench.store.root)
     assert (outcome["state"], outcome["reason"]) == (State.FAILED, "start")
     assert message in outcome["detail"]

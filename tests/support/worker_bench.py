@@ -45,6 +45,7 @@ class Bench:
             "config": {"x": 1, "note": "$(touch pwned)"},
             "recipe": {
                 "kind": "command",
+                "cwd": "/",
                 "command": [sys.executable, "-c", program, "{log_path}", "{x}", "{note}"],
             },
             "cwd": self.store.root,
