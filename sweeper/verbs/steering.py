@@ -280,9 +280,8 @@ def _tell_code(sweep: "Sweep", tell: Callable[[str], None]) -> None:
 
     document = sweep.document
     kept = document.get("snapshot")
-    if not kept or not is_ours(
-        sweep.plan.recorded
-    ):  # git is not let loose on any folder that a plan names
+    # Git is not let loose on any folder that a plan names.
+    if not kept or not is_ours(sweep.plan.recorded):
         return
     values = hidden_values(secret_names(document["secrets"], document["service"]))
     if snapshot.changed(sweep.store, kept, secrets=values):
