@@ -134,8 +134,9 @@ $(PEERS)/.installed: | $(VENV)/bin/python
 
 CASES ?= 10000
 
-fuzz: dev ## hostile grids through `sweeper plan`, some minutes: CASES=10000 SEED=1
+fuzz: dev ## hostile grids through `sweeper plan`, damaged stores through all verbs, an hour: CASES=10000 SEED=1
 	@$(BIN)/python tests/fuzz/run.py --cases $(CASES) --seed $(SEED)
+	@$(BIN)/python tests/fuzz/documents.py --cases $(CASES) --seed $(SEED) --jobs 2
 
 ALARMS ?= build/alarms
 

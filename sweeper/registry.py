@@ -12,18 +12,19 @@ DataFrames or by SQL.
 """
 
 import fnmatch
+import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.metrics import Point
-from sweeper.records.folders import folder_runs
+from sweeper.records.folders import FolderRun, folder_runs
 from sweeper.records.problems import Problems
 from sweeper.records.runs import RecordedRun, Sweep
 from sweeper.records.selecting import check_states, named
 from sweeper.states import State
-from sweeper.store.files import Store, open_store
+from sweeper.store.files import DEFAULT_ROOT, Store, open_store
 from sweeper.store.sweeps import find_sweeps, is_unseeded
 from sweeper.tables.keeping import Folder
 
@@ -42,6 +43,7 @@ RUN_COLUMNS = (
 )
 """The columns of `Registry.runs` that are ours; those of the configurations follow."""
 
+T = TypeVar("T")
 _GLOB = frozenset("*?[")
 
 
@@ -102,15 +104,43 @@ class Registry:
         if pattern is not None and not _GLOB.intersection(pattern):
             return [self.sweep(pattern)]
         found: list[Sweep] = []
-        for store in self._stores:
-            for name in find_sweeps(store):
-                if pattern is None or fnmatch.fnmatchcase(name, pattern):
-                    try:
-                        memory = self._memories[store.root]
-                        found.append(Sweep(store, name, memory, self._told))
-                    except (NotFound, StoreError) as error:
-                        self._told(error)
+        for store, name in self._of_each_root(find_sweeps):
+            if pattern is None or fnmatch.fnmatchcase(name, pattern):
+                try:
+                    found.append(Sweep(store, name, self._memories[store.root], self._told))
+                except (NotFound, StoreError) as error:
+                    self._told(error)
         return found
+
+    def _of_each_root(self, find: Callable[[Store], Iterable[T]]) -> Iterator[tuple[Store, T]]:
+        """What is found in each root. Of several those that cannot be reached are told; one alone
+        is an error."""
+        for store in self._stores:
+            if not self._is_there(store):
+                continue
+            try:
+                found = list(find(store))
+            except StoreError as error:
+                if len(self._stores) == 1:
+                    raise
+                self._told(error)
+                continue
+            yield from ((store, one) for one in found)
+
+    def _is_there(self, store: Store) -> bool:
+        """Whether a root, if it is a folder, is there; tells where it is not: its disk may be
+        away."""
+        top = store.local_path("")
+        if top is None or os.path.isdir(top):
+            return True
+        if top == open_store(DEFAULT_ROOT).root:
+            self.problems.tell_once(f"{top}: nothing has been launched from here yet")
+        else:
+            self._told(NotFound(f"{top}: is not there"))
+        return False
+
+    def _folder_runs(self, store: Store) -> list[FolderRun]:
+        return folder_runs(store, self._memories[store.root], self._told)
 
     def sweep_names(self) -> list[str]:
         """Of all sweeps, also of those that cannot be read."""
@@ -181,8 +211,7 @@ class Registry:
         if sweep is None or not self.has_sweep(sweep):
             bare += (
                 run
-                for store in self._stores
-                for run in folder_runs(store, self._memories[store.root], self._told)
+                for _, run in self._of_each_root(self._folder_runs)
                 if sweep is None or fnmatch.fnmatchcase(run.sweep, sweep)
             )
         try:
@@ -306,8 +335,7 @@ class Registry:
         memory = self._memories[root]
         if store.exists(f"{sweep}/sweep.json"):
             return Sweep(store, sweep, memory, self._told).runs
-        runs = folder_runs(store, memory, self._told)
-        return [run for run in runs if run.sweep == sweep]
+        return [run for run in self._folder_runs(store) if run.sweep == sweep]
 
     # What runs recorded
 

@@ -10,11 +10,13 @@ all, and one that is overwritten is the old one until it is the new one.
 
 import contextlib
 import json
+import logging
 import os
 import re
 import threading
 import time
 import uuid
+import zipfile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,8 +25,13 @@ from sweeper.engine.arrays import Arrays
 from sweeper.engine.errors import RequestError, Unknown
 from sweeper.engine.lora import LoraConfig
 from sweeper.engine.optimizer import Moments
+from sweeper.errors import StoreError
+from sweeper.model.checkpoint import read as read_checkpoint
+from sweeper.model.decoding import decode
 
 __all__ = ["Checkpoint", "Entry", "Place", "Vault", "parse"]
+
+log = logging.getLogger("sweeper.engine")
 
 KINDS = {"weights": "training", "sampler_weights": "sampler", "external_weights": "external"}
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@+=-]{0,199}")
@@ -106,14 +113,22 @@ class Vault:
         return os.path.join(self._folder(place.run, place.kind), f"{place.name}.json")
 
     def _document(self, place: Place) -> dict[str, Any]:
-        try:
-            with open(self._document_path(place), encoding="utf-8") as file:
-                document: dict[str, Any] = json.load(file)
-        except FileNotFoundError:
-            raise Unknown(f"there is no checkpoint {place}") from None
-        if (expires := document.get("expires")) is not None and expires < time.time():
+        document = self._read(place)
+        if (expires := document["expires"]) is not None and expires < time.time():
             raise Unknown(f"checkpoint {place} has expired")
         return document
+
+    def _read(self, place: Place) -> dict[str, Any]:
+        """What the .json says, expired or not. Unknown without one, RequestError for one that is
+        damaged or cannot be read."""
+        path = self._document_path(place)
+        try:
+            with open(path, "rb") as file:
+                return read_checkpoint(decode(file.read()), path)
+        except FileNotFoundError:
+            raise Unknown(f"there is no checkpoint {place}") from None
+        except (OSError, ValueError, StoreError) as error:
+            raise RequestError(f"checkpoint {place} cannot be read: {error}") from error
 
     def _exists(self, place: Place) -> bool:
         try:
@@ -167,8 +182,8 @@ class Vault:
 
     def _replace(self, target: str, document: dict[str, Any]) -> None:
         previous = None
-        with contextlib.suppress(OSError, ValueError), open(target, encoding="utf-8") as file:
-            previous = json.load(file)["data"]
+        with contextlib.suppress(OSError, ValueError, StoreError), open(target, "rb") as file:
+            previous = read_checkpoint(decode(file.read()), target)["data"]
         scratch = f"{target}.{uuid.uuid4().hex[:8]}.tmp"
         with open(scratch, "x", encoding="utf-8") as file:
             json.dump(document, file)
@@ -181,7 +196,8 @@ class Vault:
                 os.remove(os.path.join(os.path.dirname(target), previous))
 
     def load(self, place: Place) -> Checkpoint:
-        """Read a checkpoint. Unknown if there is none, or none any more."""
+        """Read a checkpoint. Unknown if there is none, or none any more; RequestError for one that
+        is damaged."""
         document = self._document(place)
         path = os.path.join(self._folder(place.run, place.kind), document["data"])
         try:
@@ -189,12 +205,16 @@ class Vault:
                 arrays: Arrays = {name: file[name] for name in file.files}
         except FileNotFoundError:
             raise Unknown(f"checkpoint {place} has just been replaced or deleted") from None
+        except (OSError, ValueError, zipfile.BadZipFile) as error:
+            raise RequestError(f"checkpoint {place} cannot be read: {error}") from error
         moments = None
         if document["steps"] is not None:
             first, second = _unprefixed(_FIRST, arrays), _unprefixed(_SECOND, arrays)
             moments = Moments(first, second, document["steps"])
-        adapter, config = _unprefixed(_ADAPTER, arrays), LoraConfig(**document["lora"])
-        said = document["user_metadata"], document.get("run_metadata")
+        lora = document["lora"].items()
+        given = {k: v for k, v in lora if k in LoraConfig._fields and v is not None}
+        adapter, config = _unprefixed(_ADAPTER, arrays), LoraConfig(**given)
+        said = document["user_metadata"], document["run_metadata"]
         return Checkpoint(document["base"], config, adapter, moments, *said)
 
     def entry(self, place: Place) -> Entry:
@@ -213,7 +233,7 @@ class Vault:
         if that is said already."""
         with self._lock:
             document = self._document(place)
-            if document.get("public", False) == public:
+            if document["public"] == public:
                 raise RequestError(
                     f"checkpoint {place} is {'' if public else 'not '}public already"
                 )
@@ -246,18 +266,26 @@ class Vault:
     def _purged(self, run: str, kind: str, now: float) -> list[Place]:
         folder, gone, named = self._folder(run, kind), list[Place](), set[str]()
         files = os.listdir(folder)
+        unread = False
         for name in files:
             if not name.endswith(".json"):
                 continue
             place = Place(run, kind, name.removesuffix(".json"))
-            with self._lock, contextlib.suppress(OSError, ValueError):
-                with open(self._document_path(place), encoding="utf-8") as file:
-                    document: dict[str, Any] = json.load(file)
+            with self._lock:
+                try:
+                    document = self._read(place)
+                except Unknown:
+                    continue
+                except RequestError as error:
+                    log.warning("%s", error)
+                    unread = True
+                    continue
                 named.add(document["data"])
-                if (document.get("expires") or now) < now:
+                if (document["expires"] or now) < now:
                     self._remove(place, document["data"])
                     gone.append(place)
-        for name in files:
+        # Whose arrays a document names that cannot be read is not known.
+        for name in () if unread else files:
             path = os.path.join(folder, name)
             if not name.endswith(".json") and name not in named:
                 with contextlib.suppress(OSError):
@@ -284,6 +312,10 @@ class Vault:
                 continue
             for name in names:
                 if name.endswith(".json"):
-                    with contextlib.suppress(Unknown):
+                    try:
                         out.append(self.entry(Place(run, kind, name.removesuffix(".json"))))
+                    except Unknown:
+                        continue
+                    except RequestError as error:  # the others are listed all the same
+                        log.warning("%s", error)
         return sorted(out, key=lambda entry: entry.document["created"])

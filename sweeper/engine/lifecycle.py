@@ -21,7 +21,9 @@ from sweeper.engine import home as homes
 from sweeper.engine import hub, keys
 from sweeper.engine.keys import TOKEN
 from sweeper.engine.limits import Limits
-from sweeper.errors import EngineError
+from sweeper.errors import EngineError, StoreError
+from sweeper.model.decoding import decode
+from sweeper.model.parts import Part
 
 __all__ = ["SERVICE", "TOKEN", "EngineInfo", "Settings", "client_environment", "client_key",
            "command", "describe", "find", "hub_environment", "knock", "log_path", "loopback",
@@ -165,8 +167,11 @@ def _ask(
     import http.client  # a plan needs none of it, and it takes 9 ms
 
     # http.client, because urllib would go through a proxy that the environment names
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
+    try:
+        parts = urlsplit(url)
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
+    except ValueError:
+        return None  # no address
     try:
         connection.request("GET", f"/api/v1/{name}", headers={"X-API-Key": token or ""})
         answer = json.loads(connection.getresponse().read())
@@ -184,16 +189,23 @@ def find(home: str | None = None, timeout: float = _ASK_SECONDS) -> EngineInfo |
 
     path = os.path.abspath(home or homes.home())
     try:
-        with open(record_path(path), encoding="utf-8") as file:
-            record: dict[str, Any] = json.load(file)
-        info = EngineInfo(record["url"], record["pid"], record["started"], record["version"], path,
-                          record.get("models") or [], record.get("aliases") or {})  # fmt: skip
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+        with open(record_path(path), "rb") as file:
+            record = Part(decode(file.read()), file.name)
+        info = EngineInfo(
+            url=record.text("url"),
+            pid=record.integer_or("pid", 0),
+            started=record.text("started"),
+            version=record.text("version"),
+            home=path,
+            models=record.texts_or("models", []),
+            aliases=record.texts_by_key("aliases"),
+        )
+    except (OSError, ValueError, StoreError):
+        return None  # none, or a damaged one: the engine writes it again when it starts
     challenge, token = secrets.token_hex(16), keys.read(path)
     answer = _ask(info.url, timeout, f"healthz?challenge={challenge}") or {}
     expected = {"service": SERVICE, "pid": info.pid, "started": info.started}
-    if record.get("proves"):
+    if record.document.get("proves"):
         expected["proof"] = keys.proof(token or "", challenge)
     same = os.path.realpath(str(answer.get("home"))) == os.path.realpath(path)
     return info if same and expected.items() <= answer.items() else None

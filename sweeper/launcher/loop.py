@@ -409,7 +409,7 @@ class Launcher:
             "run": run,
             "attempt": attempt,
             "name": planned["name"],
-            "seed": planned["seed"],
+            "seed": planned.get("seed"),
             "config": planned["config"],
             "recipe": self._plan["recipe"],
             "cwd": self._plan["recipe"]["cwd"],

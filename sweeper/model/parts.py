@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar, cast
 
 from sweeper.errors import StoreError
 
-__all__ = ["Part"]
+__all__ = ["Part", "read_texts"]
 
 T = TypeVar("T")
 
@@ -149,6 +149,12 @@ class Part:
         is_there = not key or key.partition("[")[0] in self.document
         found = _shown(value) if is_there else "missing"
         raise StoreError(f"{self.place}: {where}should be {what}, and is {found}")
+
+
+def read_texts(document: object, place: str) -> dict[str, str]:
+    """The file `place`, an object that holds texts, as variables are kept. Raises `StoreError`."""
+    top = Part(document, place)
+    return {name: top.text(name) for name in top.document}
 
 
 def _shown(value: object) -> str:

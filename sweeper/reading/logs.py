@@ -21,6 +21,7 @@ from sweeper.errors import NotFound, StoreError, SweeperError, UsageError
 from sweeper.reading.choosing import choose
 from sweeper.reading.colours import Colours
 from sweeper.records.logs import Line, Tail, files_of
+from sweeper.records.problems import Problems, tell_problems
 from sweeper.records.runs import RecordedRun, SweepRun
 from sweeper.registry import Registry
 from sweeper.sanitize import harmless, harmless_json, raw
@@ -75,7 +76,7 @@ def logs(arguments: Namespace) -> int:
         reader.follow()
     else:
         reader.print_all()
-    return 0
+    return tell_problems(reader.problems)
 
 
 class _Shown:
@@ -148,15 +149,23 @@ class _Reader:
         self._idle_since: float | None = None
         self._backends = _Backends(self._registry)
 
+    @property
+    def problems(self) -> Problems:
+        """What could not be read."""
+        return self._registry.problems
+
     def print_all(self) -> None:
         """Run by run."""
         self._look()
         files = self._files()
         for tail in self._tails.values():
-            lines = self._shown.wanted(self._whole(tail, files[files_of(tail.run)]))
-            if self._arguments.lines is not None:
-                lines = deque(lines, maxlen=self._arguments.lines)
-            self._shown.show(lines)
+            try:
+                lines = self._shown.wanted(self._whole(tail, files[files_of(tail.run)]))
+                if self._arguments.lines is not None:
+                    lines = deque(lines, maxlen=self._arguments.lines)
+                self._shown.show(lines)
+            except StoreError as error:
+                self.problems.unreadable(error)
         if not self._shown.count and self._arguments.lines != 0:
             self._warn_of_silence()
 

@@ -25,6 +25,11 @@ class Problems(list[str]):
         """Add a line."""
         self.append(line)
 
+    def tell_once(self, line: str) -> None:
+        """The same, where it may be found out several times."""
+        if line not in self:
+            self.append(line)
+
     def unreadable(self, error: StoreError | NotFound) -> None:
         """Add what could not be read. Raises it again for a store elsewhere that does not seem to
         answer at all."""

@@ -17,7 +17,15 @@ from typing import NamedTuple, Protocol
 
 from sweeper.errors import AlreadyExists, NotFound, StoreError
 
-__all__ = ["Entry", "LocalStore", "Store", "default_root", "open_store", "refuse_links"]
+__all__ = [
+    "DEFAULT_ROOT",
+    "Entry",
+    "LocalStore",
+    "Store",
+    "default_root",
+    "open_store",
+    "refuse_links",
+]
 
 _TEMPORARY = ".tmp-"
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -305,9 +313,12 @@ class LocalStore:
         return self._inside(path)
 
 
+DEFAULT_ROOT = "sweeps"
+
+
 def default_root() -> str:
     """Where sweeps lie when nobody says otherwise: $SWEEPER_ROOT, else `sweeps` here."""
-    return os.environ.get("SWEEPER_ROOT") or "sweeps"
+    return os.environ.get("SWEEPER_ROOT") or DEFAULT_ROOT
 
 
 def open_store(root: str) -> Store:

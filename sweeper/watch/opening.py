@@ -6,6 +6,7 @@ from argparse import Namespace
 from collections.abc import Mapping
 
 from sweeper.errors import NotFound
+from sweeper.records.problems import tell_problems
 from sweeper.registry import Registry
 from sweeper.store.files import default_root, open_store
 from sweeper.terminal import is_screen
@@ -44,7 +45,9 @@ def watch(arguments: Namespace) -> int:
 
 def _newest(root: str) -> str:
     """The sweep that was made last."""
-    found = Registry(root).sweep_records()
+    registry = Registry(root)
+    found = registry.sweep_records()
+    tell_problems(registry.problems)  # one of them may be newer
     if not found:
         raise NotFound(f"no sweep in {root}")
     return max(found, key=lambda sweep: sweep["created"] or "")["sweep"]

@@ -5,7 +5,8 @@ import os
 from typing import Any, NamedTuple
 
 from sweeper.command import BOOTSTRAP
-from sweeper.errors import EnvironmentFailure
+from sweeper.errors import EnvironmentFailure, StoreError
+from sweeper.model.parts import read_texts
 from sweeper.store.documents import SCHEMA, encode
 from sweeper.store.files import Store, refuse_links
 from sweeper.store.layout import Layout
@@ -147,8 +148,8 @@ def read_environment(path: str | None) -> dict[str, str]:
         return dict(os.environ)
     try:
         with open(path, encoding="utf-8") as file:
-            return json.load(file)
-    except (OSError, ValueError) as error:
+            return read_texts(json.load(file), path)  # as it is: a value may be no Unicode
+    except (OSError, ValueError, RecursionError, StoreError) as error:
         # Never ours instead: it may hold another service's address and key.
         raise EnvironmentFailure(
             f"the environment kept for this run cannot be read: {error}"

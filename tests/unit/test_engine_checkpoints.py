@@ -1,6 +1,8 @@
 """Checkpoints on disk: whole or not at all, and nowhere but under their root."""
 
+import json
 import os
+import re
 
 import numpy as np
 import pytest
@@ -152,3 +154,34 @@ def test_a_bad_name_is_not_written(vault, tmp_path):
         vault.save(PLACE._replace(name="../../escaped"), checkpoint())
     assert os.listdir(tmp_path) == []
     assert vault.entries("../..") == []
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"created": "x"}, 'created: should be a number, and is "x"'),
+        ({"data": "../../../victim"}, "data: should be the name of a file beside it"),
+        ({"lora": None}, "lora: should be an object, and is null"),
+    ],
+)
+def test_a_damaged_checkpoint_hides_no_other_and_loses_nothing(vault, change, what):
+    """Its arrays were deleted after an hour, as if nobody named them; listings ended in errors."""
+    vault.save(PLACE, checkpoint())
+    vault.save(PLACE._replace(name="good"), checkpoint())
+    path = vault._document_path(PLACE)
+    with open(path) as file:
+        before = json.load(file)
+    with open(path, "w") as file:
+        json.dump(before | change, file)
+    victim = os.path.join(vault._root, "..", "victim")
+    with open(victim, "w"):
+        os.utime(victim, (1, 1))
+    arrays = os.path.join(os.path.dirname(path), before["data"])
+    os.utime(arrays, (1, 1))
+    assert [entry.place.name for entry in vault.entries(RUN)] == ["good"]
+    with pytest.raises(RequestError, match=re.escape(what)):
+        vault.load(PLACE)
+    assert vault.purge() == []
+    assert os.path.exists(arrays) and os.path.exists(victim)
+    vault.save(PLACE, checkpoint(2.0), overwrite=True)
+    assert_same(vault.load(PLACE), checkpoint(2.0))

@@ -228,7 +228,8 @@ def test_the_environment_of_a_sweep_that_is_away_stays(
     left = list(environment.unused(unknown=lambda *about: kept.append(about)))
     assert str(path) not in left and (str(path), str(root / "open")) in kept
     code, _, error = say("gc", "--delete")
-    assert code == 0 and f"{path}: the environment of runs in {root / 'open'}, which is" in error
+    assert code == (6 if away == "." else 0)
+    assert f"{path}: the environment of runs in {root / 'open'}, which is" in error
     assert path.exists()
 
 
@@ -268,3 +269,36 @@ def test_no_events_are_read_of_a_sweep_that_is_not_there(root: Path) -> None:
         shutil.rmtree(missing)
         with pytest.raises((NotFound, StoreError)):
             read_events(LocalStore(str(root)), "good")
+
+
+def test_a_root_that_is_away_is_told_and_the_others_are_shown(
+    root: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, loop = root.parent / "gone", root.parent / "loop"
+    loop.symlink_to(loop)
+    code, _, error = say("ls", "--root", str(gone))
+    assert code == 6 and f"{gone}: is not there" in error
+    assert say("ls", "--root", str(loop))[0] == 6
+    registry = Registry(str(gone), str(loop), str(root))
+    assert set(registry.runs()["sweep"]) == {"good", "bad"}
+    assert registry.problems.unread == 2
+    # But who types it where nothing was launched yet is told just that.
+    monkeypatch.chdir(root.parent)
+    monkeypatch.delenv("SWEEPER_ROOT")
+    (root.parent / "sweeps").rename(root.parent / "others")
+    code, _, error = say("status")
+    assert code == 0 and "nothing has been launched from here yet" in error
+
+
+def test_a_log_that_cannot_be_read_hides_no_other(
+    root: Path, say: Say, written: ModuleType
+) -> None:
+    sweep = written.Written(root, "said", {"lr": [1, 2]})
+    for lr in (1, 2):
+        sweep.run({"lr": lr}, 0, [], log=f"this is {lr}\n")
+    sweep.save()
+    path = root / "said" / "attempts" / f"{sweep.document['runs'][0]['id']}.1" / "stdout.log"
+    path.unlink()
+    path.mkdir()
+    code, shown, error = say("logs", "said")
+    assert code == 6 and "this is 2" in shown and f"{path}: Is a directory" in error

@@ -1,0 +1,38 @@
+"""The `.json` of a checkpoint of the engine's, which makes the file with its arrays one."""
+
+from typing import Any
+
+from sweeper.model.parts import Part
+
+__all__ = ["read"]
+
+
+def read(document: object, place: str) -> dict[str, Any]:
+    """What the file `place` says of a checkpoint: `data`, the name of the file beside it with the
+    arrays; `size` in bytes; `created` and `expires` in seconds since 1970; the `base` model, the
+    `lora` configuration, the optimizer's `steps` (None without an optimizer); whether it is
+    `public`; `user_metadata` and `run_metadata`. Raises `StoreError`."""
+    top = Part(document, place)
+    data, lora = top.text("data"), top.part("lora")
+    if "/" in data or data in ("", ".", ".."):
+        top.refuse("data", "the name of a file beside it")
+    for key in ("rank", "seed"):
+        lora.integer_or(key, None)
+    for key in ("train_attn", "train_mlp", "train_unembed"):
+        lora.flag_or(key, True)
+    return {
+        **top.document,
+        "base": top.text("base"),
+        "size": top.integer_or("size", 0),
+        "created": top.number_or("created", 0.0),
+        "expires": top.number_or("expires", None),
+        "steps": top.integer_or("steps", None),
+        "public": top.flag_or("public", False),
+        "user_metadata": _table(top, "user_metadata"),
+        "run_metadata": _table(top, "run_metadata"),
+    }
+
+
+def _table(top: Part, key: str) -> dict[str, Any] | None:
+    found = top.part_or_none(key)
+    return None if found is None else found.document
