@@ -94,6 +94,7 @@ def generate(root: Path, runs: int, steps: int) -> None:
         "created": "2026-11-21T01:02:03Z",
         "grid": "name: bench\n",
         "recipe": {"reference": "sft"},
+        "launch": {},
         "metric": {"name": "test/nll", "goal": "minimize", "at": "last"},
         "axes": {},
         "runs": planned,

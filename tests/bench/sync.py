@@ -162,7 +162,8 @@ def finding(server: Server, root: str, count: int, folder: str) -> None:
     store = open_store(root)
     runs = [f"{number:012x}" for number in range(count)]
     planned = [{"id": run, "name": run, "cell": run, "seed": None, "config": {}} for run in runs]
-    plan = {"schema": 1, "name": "s", "metric": {"name": "x", "goal": "minimize"}, "runs": planned}
+    plan = {"schema": 1, "name": "s", "metric": {"name": "x", "goal": "minimize"}}
+    plan |= {"recipe": {}, "launch": {}, "runs": planned}
     store.replace("s/sweep.json", json.dumps(plan).encode())
     paths = [
         path

@@ -45,16 +45,20 @@ def done(sweep: Sweeps) -> Sweep:
 
 @pytest.mark.parametrize("damage", list(DAMAGE))
 def test_a_damaged_event_still_tells_its_name(done: Sweep, damage: str) -> None:
-    """The name says what happened: nothing is done again, and every reader shows the state."""
+    """The name says what happened: nothing is done again, and every reader shows the state, and
+    says what is damaged."""
     for path in done.root.glob(f"{NAME}/state/*/*.json"):
         path.write_bytes(DAMAGE[damage])
     assert done.finish() == 0
     assert done.verdict(once=True).good
     for verb in ("status", "ls"):
         code, said = _say(done, verb, NAME, "--json")
-        assert code == 0, said
-        assert [run["state"] for run in json.loads(said)["runs"]] == ["succeeded"] * 2
-        assert _say(done, verb, NAME)[0] == 0
+        assert code == 6, said
+        told = json.loads(said)
+        assert [run["state"] for run in told["runs"]] == ["succeeded"] * 2
+        assert all("succeeded.json: " in line for line in told["problems"])
+        code, said = _say(done, verb, NAME)
+        assert code == 6 and said.count("succeeded.json: ") == 2
 
 
 @pytest.mark.parametrize("damage", ["empty", "torn", "list", "deep", "newer", "types"])

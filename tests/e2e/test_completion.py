@@ -50,10 +50,11 @@ TYPED = {
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     shutil.copy(GRIDS / "quickstart.yaml", tmp_path / "mine.yaml")
-    runs = [{"name": "lr=1,seed=0"}, {"name": "lr=2,seed=0"}]
+    runs = [{"id": f"run{n}", "name": f"lr={n},seed=0", "config": {}} for n in (1, 2)]
     for sweep in ("sweeps/alpha", "sweeps/beta", "elsewhere/gamma"):
         (tmp_path / sweep).mkdir(parents=True)
-        (tmp_path / sweep / "sweep.json").write_text(json.dumps({"schema": 1, "runs": runs}))
+        plan = {"schema": 1, "name": sweep, "recipe": {}, "launch": {}, "runs": runs}
+        (tmp_path / sweep / "sweep.json").write_text(json.dumps(plan))
     (tmp_path / "notes.txt").write_text("")
     return tmp_path
 

@@ -47,7 +47,7 @@ def test_a_second_process_reads_the_other_half(root: Path, monkeypatch: pytest.M
 def test_what_the_second_process_reads_is_found(root: Path, tmp_path: Path) -> None:
     paths = [str(p.relative_to(root)) for p in sorted(root.glob("s/runs/*/metrics.jsonl"))]
     request = {"root": str(root), "cache": str(tmp_path / "home" / "cache"), "prefix": "s/runs"}
-    text = json.dumps({**request, "paths": paths, "keys": None})
+    text = json.dumps({**request, "paths": paths, "keys": None, "folders": []})
     command = [sys.executable, "-m", "sweeper.tables.filling"]
     subprocess.run(command, input=text, text=True, check=True)
     kept = [p for p in (tmp_path / "home").rglob("*") if p.is_file() and p.name != "root"]
