@@ -41,6 +41,7 @@ FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)*\Z")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_BACKEND = re.compile(r"[a-z][a-z0-9-]*\Z")
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?\Z")
 _METRICS_DIR = re.compile(r"\{log_path\}(/(?!\.\.?(/|\Z))[A-Za-z0-9._+=,~-]{1,100}){1,8}\Z")
 
@@ -192,6 +193,9 @@ def read_launch(node: Node, problems: Problems) -> Launch:
     }
     on_batch = given["backend"] == "aws-batch"
     given["aws_batch"] = read_aws_batch(section.node("aws_batch"), problems, used=on_batch)
+    if given["backend"] and not _BACKEND.match(given["backend"]):
+        problems.add(section.entries["backend"][1].place, "launch.backend: not a backend's name")
+        given["backend"] = None
     field = given["log_path_field"]
     if field and not FIELD.match(field):
         problems.add(
