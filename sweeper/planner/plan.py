@@ -358,6 +358,8 @@ class _Planner:
         folder = os.path.abspath(os.path.expanduser(grid.launch.cwd or "."))
         env = {**os.environ, **grid.launch.env}
         program = grid.command[:1]
+        if set(placeholders(program)) & set(RUN_KEYS):
+            return  # known when the run starts
         configs = [run.config for run in runs[: len(runs) if placeholders(program) else 1]]
         for name in dict.fromkeys(render_command(program, config)[0] for config in configs):
             message = lacking(name, folder, env)

@@ -137,9 +137,9 @@ def test_while_there_is_none_nothing_is_started_and_that_is_told(
     done = len(one.sweep.rows())
     second = one.sweep.start("drive")
     told = f"no engine answers at {one.info.url}"
-    until(lambda: told in str(read_observations(one.sweep.store, NAME).get("unreachable")), 120)
+    until(lambda: told in str(read_observations(one.sweep.store, NAME).unreachable), 120)
     until(lambda: set(one.sweep.states().values()) == {State.LOST, State.PLANNED}, 120)
-    observed = read_observations(one.sweep.store, NAME)["observed"]
+    observed = read_observations(one.sweep.store, NAME).observed
     assert set(observed.values()) == {"waits for the engine"}
     assert len(one.sweep.rows()) == done and second.poll() is None
     one.start()

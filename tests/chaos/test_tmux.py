@@ -27,6 +27,8 @@ def _tmux(socket: str, *arguments: str) -> str:
 
 def _pids(one: Sweep) -> list[int]:
     """The workers that have claimed, by their own word."""
+    if not one.store.exists(NAME):
+        return []  # not yet
     return [
         int(read_json(one.store, one.layout.event(run, attempt, Event.CLAIMED))["pid"])
         for run, events in read_events(one.store, NAME).items()
