@@ -12,7 +12,7 @@ import psutil
 from harness.real import NAME, Sweep, until
 
 from sweeper.backends.tmux import TmuxServer
-from sweeper.errors import Unreachable
+from sweeper.errors import NotFound, Unreachable
 from sweeper.states import Event
 from sweeper.store.documents import read_json
 from sweeper.store.sweeps import read_events
@@ -27,11 +27,13 @@ def _tmux(socket: str, *arguments: str) -> str:
 
 def _pids(one: Sweep) -> list[int]:
     """The workers that have claimed, by their own word."""
-    if not one.store.exists(NAME):
+    try:
+        happened = read_events(one.store, NAME)
+    except NotFound:
         return []  # not yet
     return [
         int(read_json(one.store, one.layout.event(run, attempt, Event.CLAIMED))["pid"])
-        for run, events in read_events(one.store, NAME).items()
+        for run, events in happened.items()
         for attempt, event in events
         if event is Event.CLAIMED
     ]
