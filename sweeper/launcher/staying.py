@@ -43,7 +43,7 @@ def stay(store: Store, sweep: str, place: Mapping[str, str]) -> None:
         return  # it was never launched
     submitted, opened = _left(store, sweep, plan)
     # Of a backend that is everywhere the same, its name, which the plan has, is all there is.
-    needed = bool(submitted or opened) and place.keys() != {"backend"}
+    needed = bool(submitted or opened) and set(place) != {"backend"}
     before = _place_before(store, sweep, plan, needed=needed)
     if _is_part(before, place):
         return
