@@ -252,7 +252,7 @@ VERBS = {
     "status": _Verb(
         "verbs.watching", "where sweeps, or the runs of one, stand", _root, _json, _select, _status
     ),
-    "watch": _Verb("watch.opening", "a sweep on the whole screen, live", _root, _watch),
+    "watch": _Verb("tui.watch", "a sweep on the whole screen, live", _root, _watch),
     "ls": _Verb("reading.ls", "runs and what they reached", *_CHOICE, flags.ls),
     "show": _Verb("reading.show", "everything about one run", _root, _json, flags.show),
     "diff": _Verb("reading.diff", "how runs differ", *_CHOICE, flags.diff),

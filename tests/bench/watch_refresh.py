@@ -120,16 +120,16 @@ def cost(action: Callable[[], object], before: Callable[[], object], rounds: int
 
 def refreshes(sweep: Sweep) -> dict[str, dict]:
     """A refresh without a terminal: live, and idle."""
-    from sweeper.watch.desk import Desk
-    from sweeper.watch.looking import Looker
+    from sweeper.tui.poller import Poller
+    from sweeper.tui.screen_model import ScreenModel
 
-    looker = Looker(sweep.store, "many")
-    while (view := looker.look()).loading:
+    poller = Poller(sweep.store, "many")
+    while (view := poller.look()).loading:
         pass
-    desk = Desk(view, 200, 50)
+    desk = ScreenModel(view, 200, 50)
 
     def refresh() -> None:
-        view = looker.look()
+        view = poller.look()
         if view is not desk.view:
             desk.see(view)
             desk.screen()

@@ -237,22 +237,22 @@ def test_the_screen_of_watch_has_no_orders(root: Path) -> None:
     from textual.geometry import Size
 
     from sweeper.store.files import LocalStore
-    from sweeper.watch.app import _Canvas  # pyright: ignore[reportPrivateUsage]
-    from sweeper.watch.desk import Desk
-    from sweeper.watch.looking import Looker
-    from sweeper.watch.reading_page import PageReader
+    from sweeper.tui.app import _Canvas  # pyright: ignore[reportPrivateUsage]
+    from sweeper.tui.page_reader import PageReader
+    from sweeper.tui.poller import Poller
+    from sweeper.tui.screen_model import ScreenModel
 
-    looker = Looker(LocalStore(str(root)), "evil")
-    view = looker.look()
-    desk = Desk(view, 120, 40)
+    poller = Poller(LocalStore(str(root)), "evil")
+    view = poller.look()
+    desk = ScreenModel(view, 120, 40)
     canvas = _Canvas()
     canvas._size = Size(120, 40)  # pyright: ignore[reportPrivateUsage]
     for keys in ([], ["c"], ["c", "enter"], ["2"], ["3"], ["4"]):
         for key in keys:
             desk.press(key, key if len(key) == 1 else None)
         if desk.page is not None:
-            run = looker.run(desk.page.run)
-            desk.data = PageReader(run, view.metric, looker.run, (HOSTILE,)).read(None)
+            run = poller.run(desk.page.run)
+            desk.data = PageReader(run, view.metric, poller.run, (HOSTILE,)).read(None)
         lines = desk.screen()
         assert [t for line in lines for t, _ in line if FORBIDDEN.search(t) or "\n" in t] == []
         canvas._lines = [[(HOSTILE, "bold")], *lines]  # pyright: ignore[reportPrivateUsage]

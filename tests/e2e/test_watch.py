@@ -296,16 +296,16 @@ def test_without_colour(open_terminal: Any, support: Any, tmp_path: Path) -> Non
 def test_only_what_has_changed_is_drawn(written: Any, tmp_path: Path) -> None:
     """By Textual's own pilot; the names and the log would be markup."""
     from sweeper.store.files import open_store
-    from sweeper.watch.app import WatchApp
-    from sweeper.watch.looking import Looker
+    from sweeper.tui.app import WatchApp
+    from sweeper.tui.poller import Poller
 
     sweep = written.Written(tmp_path, "[red]s[bold]")
     rows = [{"step": step, "test/nll": 1.0 / (1 + step)} for step in range(9)]
     for x in range(30):
         sweep.run({"x": f"[bold]{x}"}, rows=rows, log="[/nonsense] \x1b[31m\n")
     sweep.save()
-    looker = Looker(open_store(str(tmp_path)), "[red]s[bold]")
-    app = WatchApp(looker, looker.look(), every=0.05)
+    poller = Poller(open_store(str(tmp_path)), "[red]s[bold]")
+    app = WatchApp(poller, poller.look(), every=0.05)
 
     async def shown() -> None:
         async with app.run_test(size=(80, 24)) as pilot:
@@ -336,7 +336,7 @@ def test_from_another_machine_by_the_store_alone(s3_root: str, tmp_path: Path) -
     from sweeper.store.documents import encode
     from sweeper.store.files import open_store
     from sweeper.store.layout import Layout
-    from sweeper.watch.looking import Looker
+    from sweeper.tui.poller import Poller
 
     store, layout, now = open_store(s3_root), Layout("far"), [100.0]
     ids = ["0" * 12, "1" * 12]
@@ -348,8 +348,8 @@ def test_from_another_machine_by_the_store_alone(s3_root: str, tmp_path: Path) -
     metric = {"name": "loss", "goal": "minimize", "at": "last"}
     plan = {"schema": 1, "name": "far", "recipe": {}, "launch": launch, "axes": {}}
     store.create(layout.plan, encode(plan | {"metric": metric, "runs": runs}))
-    looker = Looker(store, "far", clock=lambda: now[0])
-    assert [run.state for run in looker.look().runs] == ["planned"] * 2
+    poller = Poller(store, "far", clock=lambda: now[0])
+    assert [run.state for run in poller.look().runs] == ["planned"] * 2
 
     def rows(*steps: int) -> bytes:
         return b"".join(b'{"step": %d, "loss": %d}\n' % (step, 9 - step) for step in steps)
@@ -359,20 +359,20 @@ def test_from_another_machine_by_the_store_alone(s3_root: str, tmp_path: Path) -
     paused = {"reason": "capacity", "since": "2026-11-21T12:01:03Z"}
     store.replace(layout.heartbeat(ids[0], 1), encode({"schema": 1, "paused": paused}))
     store.create(f"{path}.parts/0", rows(0, 1))
-    run = looker.look().runs[0]
+    run = poller.look().runs[0]
     assert (run.shown_state, run.waits) == ("waiting", "capacity since 12:01")
     assert (run.step, run.curve, run.fraction) == (1.0, (9.0, 8.0), 0.5)
     store.create(f"{path}.parts/{len(rows(0, 1))}", rows(2))
     store.replace(layout.heartbeat(ids[0], 1), encode({"schema": 1, "counter": 2}))
-    run = looker.look().runs[0]
+    run = poller.look().runs[0]
     assert (run.shown_state, run.curve) == ("running", (9.0, 8.0, 7.0))
     store.create(path, rows(0, 1, 2, 3))
     store.create(layout.event(ids[0], 1, Event.SUCCEEDED), encode({"schema": 1, "wall_s": 3.0}))
-    run = looker.look().runs[0]
+    run = poller.look().runs[0]
     assert (run.state, run.curve, run.rank) == ("succeeded", (9.0, 8.0, 7.0, 6.0), 1)
-    view = looker.look()
-    assert looker.look() is view
+    view = poller.look()
+    assert poller.look() is view
     # Another launcher with another plan: told by what it publishes.
     store.replace(layout.plan, encode(plan | {"metric": metric, "runs": runs[:1]}))
     store.replace(layout.observations, encode({"schema": 1, "observed": {}, "pid": 7}))
-    assert len(looker.look().runs) == 1
+    assert len(poller.look().runs) == 1

@@ -310,11 +310,11 @@ class World:
         """The live view's looks at the sweep."""
         del rng
         from sweeper.store.files import open_store
-        from sweeper.watch.looking import Looker
+        from sweeper.tui.poller import Poller
 
-        looker = Looker(open_store(str(self.top / "root")), "bad")
+        poller = Poller(open_store(str(self.top / "root")), "bad")
         for _ in range(3):
-            looker.look()
+            poller.look()
 
     def launcher(self, rng: random.Random) -> None:
         """A launcher's steps, on a backend that executes nothing; retries and cancels before."""

@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 from sweeper.store.documents import encode, read_json
-from sweeper.watch.looking import Looker
-from sweeper.watch.view import RunView
+from sweeper.tui.model import RunView
+from sweeper.tui.poller import Poller
 
 
 class Watched:
@@ -17,7 +17,7 @@ class Watched:
         plan["metric"] = {"name": "loss", "goal": "minimize", "at": "last"}
         plan["recipe"]["takes"] = {"max_steps": {"default": 10}}
         scene.store.replace(scene.layout.plan, encode(plan))
-        self.looker = Looker(scene.store, "s", clock=lambda: self.now, wall=lambda: 0.0)
+        self.poller = Poller(scene.store, "s", clock=lambda: self.now, wall=lambda: 0.0)
 
     def rows(self, run: str, *steps: int, attempt: int = 1, **more: Any) -> None:
         lines = [json.dumps({"step": s, "loss": 1.0 / (1 + s)} | more) + "\n" for s in steps]
@@ -26,4 +26,4 @@ class Watched:
 
     def run(self, number: int = 0, seconds: float = 1.0) -> RunView:
         self.now += seconds
-        return self.looker.look().runs[number]
+        return self.poller.look().runs[number]

@@ -21,7 +21,7 @@ RANKS = [
     {"launcher", "testing", "registry"},
     {"verbs"},
     {"reading"},
-    {"watch"},
+    {"tui"},
     {"cli"},
     {"__main__", "__init__"},
 ]

@@ -22,14 +22,14 @@ from textual.widget import Widget
 from sweeper.errors import SweeperError
 from sweeper.sanitize import harmless
 from sweeper.tracking import link
-from sweeper.watch import acting
-from sweeper.watch.desk import Deed, Desk
-from sweeper.watch.drawing import Line
-from sweeper.watch.looking import Looker
-from sweeper.watch.page import PageData
-from sweeper.watch.reading_page import PageReader
-from sweeper.watch.shapes import ASCII, UNICODE
-from sweeper.watch.view import SweepView, best_run
+from sweeper.tui import actions
+from sweeper.tui.charts import ASCII, UNICODE
+from sweeper.tui.model import SweepView, best_run
+from sweeper.tui.page_reader import PageReader
+from sweeper.tui.poller import Poller
+from sweeper.tui.render import Line
+from sweeper.tui.run_page import PageData
+from sweeper.tui.screen_model import Action, ScreenModel
 
 __all__ = ["WatchApp"]
 
@@ -104,7 +104,7 @@ class _Canvas(Widget, can_focus=True):
 
 
 class WatchApp(App[int]):
-    """Watches the sweep that `looker` looks at. Its return value is the exit code.
+    """Watches the sweep that `poller` looks at. Its return value is the exit code.
 
     `guest`: the process that shows this view, which is left when that has gone. `leaves`: once the
     sweep has ended and no key was pressed for a while.
@@ -116,7 +116,7 @@ class WatchApp(App[int]):
 
     def __init__(
         self,
-        looker: Looker,
+        poller: Poller,
         view: SweepView,
         *,
         plain_glyphs: bool = False,
@@ -126,11 +126,11 @@ class WatchApp(App[int]):
     ) -> None:
         super().__init__(ansi_color=True)
         self.animation_level = "none"
-        self._looker, self._guest, self._leaves = looker, guest, leaves
-        remote = looker.sweep.store.local_path("") is None
+        self._poller, self._guest, self._leaves = poller, guest, leaves
+        remote = poller.sweep.store.local_path("") is None
         self._every = every or (_REMOTE_SECONDS if remote else _SECONDS)
         glyphs = ASCII if plain_glyphs else UNICODE
-        self.desk = Desk(view, glyphs=glyphs, guest=guest is not None)
+        self.desk = ScreenModel(view, glyphs=glyphs, guest=guest is not None)
         self._reader: PageReader | None = None
         self._place: object = None
         self.canvas = _Canvas()
@@ -167,7 +167,7 @@ class WatchApp(App[int]):
         data: PageData | None = None
         problem = ""
         try:
-            view = self._looker.look()
+            view = self._poller.look()
             data = self._read_page(view)
         except Exception as error:
             if _DEBUG:
@@ -185,9 +185,9 @@ class WatchApp(App[int]):
         if run is None:
             return None
         if self._reader is None or self._place != (run.id, run.attempt, run.state):
-            address = link(self._looker.sweep.document, run.id)
+            address = link(self._poller.sweep.document, run.id)
             links = () if address is None else (f"W&B: {address}",)
-            handle = self._looker.run
+            handle = self._poller.run
             self._reader = PageReader(handle(run.id), view.metric, handle, links)
             self._place = (run.id, run.attempt, run.state)
         return self._reader.read(best_run(view.runs, run.id))
@@ -273,7 +273,7 @@ class WatchApp(App[int]):
         self._do(self.desk.click(event.y))
         self._draw()
 
-    def _do(self, deed: Deed | None) -> None:
+    def _do(self, deed: Action | None) -> None:
         if deed is None:
             return
         if deed.kind in ("quit", "interrupt"):
@@ -286,10 +286,10 @@ class WatchApp(App[int]):
         elif deed.kind == "jump":
             self._jump(deed.runs[0])
         else:
-            action = acting.cancel if deed.kind == "cancel" else acting.retry
+            action = actions.cancel if deed.kind == "cancel" else actions.retry
             waits = "asked to stop; waiting" if deed.kind == "cancel" else "asking"
             self.desk.tell(f"{waits} ...", "dim")
-            self._behind(lambda: action(self._looker.sweep, deed.runs))
+            self._behind(lambda: action(self._poller.sweep, deed.runs))
 
     def _behind(self, action: Callable[[], str]) -> None:
         """Do something in a thread, and show what it says."""
@@ -315,8 +315,8 @@ class WatchApp(App[int]):
     def _jump(self, run: str) -> None:
         attempt = next((one.attempt for one in self.desk.view.runs if one.id == run), 0)
         try:
-            pane = acting.pane_of(self._looker.sweep, run, attempt)
-            command = acting.go_there(pane)
+            pane = actions.pane_of(self._poller.sweep, run, attempt)
+            command = actions.go_there(pane)
         except SweeperError as error:
             self.desk.tell(str(error))
             return
@@ -325,5 +325,5 @@ class WatchApp(App[int]):
                 subprocess.run(command, check=False)
             self.canvas.refresh()
         elif command is not None:
-            name = self._looker.sweep.name
+            name = self._poller.sweep.name
             self.desk.tell(f"selected; from another terminal: sweeper attach {name}", "good")

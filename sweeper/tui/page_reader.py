@@ -13,11 +13,11 @@ from sweeper.records.runs import SweepRun
 from sweeper.states import OPEN
 from sweeper.tables.rollouts import flat, summary_files
 from sweeper.tables.sources import Files
-from sweeper.watch.curves import Points
-from sweeper.watch.page import PageData, Rollout
-from sweeper.watch.shapes import value
-from sweeper.watch.trails import Trail
-from sweeper.watch.view import RunView
+from sweeper.tui.charts import value
+from sweeper.tui.curves import Points
+from sweeper.tui.model import RunView
+from sweeper.tui.run_page import PageData, Rollout
+from sweeper.tui.series import Series
 
 __all__ = ["PageReader"]
 
@@ -33,7 +33,7 @@ class _Metrics:
 
     def __init__(self, run: SweepRun) -> None:
         self.run = run
-        self._trails: dict[str, Trail] = {}
+        self._series: dict[str, Series] = {}
         self._curves: Mapping[str, Points] = {}
         self._changed = True
         self.take(run.history.rows)
@@ -42,8 +42,8 @@ class _Metrics:
     def curves(self, first: str | None) -> Mapping[str, Points]:
         """The metric `first` before all others: the same object until there is more."""
         if self._changed:
-            keys = sorted(self._trails, key=lambda key: key != first)
-            self._curves = {key: tuple(self._trails[key].points) for key in keys}
+            keys = sorted(self._series, key=lambda key: key != first)
+            self._curves = {key: tuple(self._series[key].points) for key in keys}
             self._changed = False
         return self._curves
 
@@ -55,9 +55,9 @@ class _Metrics:
             for key, found in row.items():
                 number = as_float(found)
                 if key != "step" and number is not None:
-                    if key not in self._trails:
-                        self._trails[key] = Trail(key)
-                    self._trails[key].load([Point(step, number)], {})
+                    if key not in self._series:
+                        self._series[key] = Series(key)
+                    self._series[key].load([Point(step, number)], {})
 
 
 class PageReader:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sweeper.sanitize import harmless
-from sweeper.watch.arranging import SORTS, Group, Item, arranged, groupings
-from sweeper.watch.drawing import Line, head_lines, heading, item_line, own_name, table, trimmed
-from sweeper.watch.helping import HELP
-from sweeper.watch.page import PANELS, PageData, PageState, is_wide, page_lines
-from sweeper.watch.shapes import UNICODE, Glyphs, fit, wrap
-from sweeper.watch.view import RunView, SweepView
+from sweeper.tui.charts import UNICODE, Glyphs, fit, wrap
+from sweeper.tui.helping import HELP
+from sweeper.tui.list_model import SORTS, Group, Item, arranged, groupings
+from sweeper.tui.model import RunView, SweepView
+from sweeper.tui.render import Line, head_lines, heading, item_line, own_name, table, trimmed
+from sweeper.tui.run_page import PANELS, PageData, PageState, is_wide, page_lines
 
-__all__ = ["Deed", "Desk"]
+__all__ = ["Action", "ScreenModel"]
 
 _OVER = ("succeeded", "cancelled")
 _KEYS = (
@@ -23,7 +23,7 @@ _KEYS = (
 _AGAIN = ("failed", "lost", "preempted", "cancelled")
 
 
-class Deed(NamedTuple):
+class Action(NamedTuple):
     """Something that the screen cannot do by itself: `quit`, `interrupt`, `open` a run's page,
     `close` it, `cancel` or `retry` runs, `jump` to a run's pane, `look` again at once."""
 
@@ -31,7 +31,7 @@ class Deed(NamedTuple):
     runs: tuple[str, ...] = ()
 
 
-class Desk:
+class ScreenModel:
     """A screen of `width` by `height`. `guest`: the launcher that runs in this terminal shows it,
     and goes on without it."""
 
@@ -51,7 +51,7 @@ class Desk:
         self._folded: set[str] = set()
         self._wanted = ""
         self._typed: str | None = None
-        self._question: tuple[str, Deed] | None = None
+        self._question: tuple[str, Action] | None = None
         self._message: tuple[str, str] = ("", "")
         self._help: int | None = None
         self._cursor, self._place, self._top = "", 0, 0
@@ -115,11 +115,11 @@ class Desk:
 
     # What is done
 
-    def press(self, key: str, character: str | None = None) -> Deed | None:
+    def press(self, key: str, character: str | None = None) -> Action | None:
         """A key, by Textual's names; `character` is what it types."""
         self._message = ("", "")
         if key in ("ctrl+c", "ctrl+l"):
-            return Deed("interrupt" if key == "ctrl+c" else "look")
+            return Action("interrupt" if key == "ctrl+c" else "look")
         if self._question is not None:
             return self._answer(key)
         if self._typed is not None:
@@ -133,7 +133,7 @@ class Desk:
             return None
         return self._press_page(key) if self.page is not None else self._press_list(key)
 
-    def click(self, line: int) -> Deed | None:
+    def click(self, line: int) -> Action | None:
         """A line was clicked: the cursor goes there; once more opens it."""
         place = self._top + line - 3
         if self.page is not None or not 3 <= line < 3 + self._room or place >= len(self._items):
@@ -156,7 +156,7 @@ class Desk:
         moved = key in steps and last > 0
         self._help = max(0, min(self._help + steps[key], last)) if moved else None
 
-    def _answer(self, key: str) -> Deed | None:
+    def _answer(self, key: str) -> Action | None:
         assert self._question is not None  # noqa: S101 - the caller has looked
         said, deed = self._question
         self._question = None
@@ -179,7 +179,7 @@ class Desk:
             self._typed += character
         self._arrange()
 
-    def _press_list(self, key: str) -> Deed | None:
+    def _press_list(self, key: str) -> Action | None:
         moves = {
             **{"down": 1, "j": 1, "up": -1, "k": -1, "pagedown": self._room},
             **{"pageup": -self._room, "home": -(10**9), "end": 10**9},
@@ -192,7 +192,7 @@ class Desk:
         elif key == "escape":
             self._wanted = ""
         elif key in ("q", "ctrl+q"):
-            return Deed("quit")
+            return Action("quit")
         elif key in ("c", "r", "t", "enter", "space", "left", "right"):
             return self._act(key)
         elif key in ("s", "S", "upper_s", "g", "z"):
@@ -216,7 +216,7 @@ class Desk:
             self._backwards = not self._backwards
             self.tell(f"sorted by {self._sort}{', backwards' * self._backwards}", "dim")
 
-    def _act(self, key: str) -> Deed | None:
+    def _act(self, key: str) -> Action | None:
         item = self._item
         if item is None:
             return None
@@ -237,17 +237,17 @@ class Desk:
         if isinstance(item, Group):
             self.tell("a heading has no pane: choose a run")
             return None
-        return self._open(item) if key == "enter" else Deed("jump", (item.id,))
+        return self._open(item) if key == "enter" else Action("jump", (item.id,))
 
     def _heading_of(self, place: int) -> str:
         """The key of the group that a line stands under."""
         above = (item for item in reversed(self._items[: place + 1]) if isinstance(item, Group))
         return next((item.key for item in above), self._cursor)
 
-    def _open(self, run: RunView) -> Deed:
+    def _open(self, run: RunView) -> Action:
         panel = self.page.panel if self.page is not None else 0
         self.page, self.data = PageState(run.id, panel), PageData(run.id)
-        return Deed("open", (run.id,))
+        return Action("open", (run.id,))
 
     def _ask(self, key: str, runs: Sequence[RunView], of: str) -> None:
         """Ask before something that cannot be taken back."""
@@ -262,15 +262,15 @@ class Desk:
             self.tell(f"nothing to {verb}: {of} is {states}")
             return
         what = of if len(runs) == 1 else f"{len(chosen)} of {of}"
-        self._question = (f"{verb} {what}?", Deed(kind, tuple(chosen)))
+        self._question = (f"{verb} {what}?", Action(kind, tuple(chosen)))
 
-    def _press_page(self, key: str) -> Deed | None:
+    def _press_page(self, key: str) -> Action | None:
         page = self.page
         assert page is not None  # noqa: S101 - the caller has looked
         run = next((run for run in self.view.runs if run.id == page.run), None)
         if key in ("escape", "q", "backspace", "ctrl+q"):
             self.page = self.data = None
-            return Deed("close")
+            return Action("close")
         if key in ("1", "2", "3", "4"):
             self.page = page._replace(panel=int(key) - 1)
         elif key in ("tab", "shift+tab"):
@@ -283,7 +283,7 @@ class Desk:
         elif key in ("up", "k", "down", "j", "pageup", "pagedown", "home", "end"):
             self._scroll(page, key)
         elif key == "t" and run is not None:
-            return Deed("jump", (run.id,))
+            return Action("jump", (run.id,))
         elif key in ("c", "r") and run is not None:
             self._ask(key, [run], harmless(run.name))
         return None
@@ -301,7 +301,7 @@ class Desk:
         moved[page.panel] = min(10**5, max(0, moved[page.panel] + step))
         self.page = page._replace(moved=tuple(moved))
 
-    def _neighbour(self, step: int) -> Deed | None:
+    def _neighbour(self, step: int) -> Action | None:
         """The page of the next run in the list, or of the one before."""
         page = self.page
         runs = [item for item in self._items if isinstance(item, RunView)]

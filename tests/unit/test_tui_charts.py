@@ -8,7 +8,7 @@ import pytest
 from rich.cells import cell_len, set_cell_size
 
 from sweeper.metrics import Point
-from sweeper.watch.shapes import (
+from sweeper.tui.charts import (
     ASCII,
     UNICODE,
     Glyphs,
@@ -20,13 +20,13 @@ from sweeper.watch.shapes import (
     sparkline,
     wrap,
 )
-from sweeper.watch.trails import Trail
-from sweeper.watch.view import (
+from sweeper.tui.model import (
     ranks,
     remaining,
     sweep_remaining,
     total_steps,
 )
+from sweeper.tui.series import Series
 
 
 @pytest.mark.parametrize("goal", ["minimize", "maximize"])
@@ -60,21 +60,21 @@ def test_how_many_steps_there_are_to_be() -> None:
 
 @pytest.mark.parametrize(("at", "expected"), [("last", 0.001), ("best", 0.0005)])
 def test_a_long_trail_is_thinned_out(at: str, expected: float) -> None:
-    trail = Trail("x", "minimize", at)
+    series = Series("x", "minimize", at)
     rows = [{"step": n, "x": 0.0005 if n == 1234 else 0.001 + (9999 - n)} for n in range(10000)]
-    trail.add(rows)
-    assert len(trail.points) <= 514 and trail.points[-1] == (9999, 0.001)
-    assert trail.value == expected
-    trail.add([{"step": 9999, "x": 7.0}, {"step": 3, "x": -1.0}])
-    assert trail.points[-1] == (9999, 7.0)
+    series.add(rows)
+    assert len(series.points) <= 514 and series.points[-1] == (9999, 0.001)
+    assert series.value == expected
+    series.add([{"step": 9999, "x": 7.0}, {"step": 3, "x": -1.0}])
+    assert series.points[-1] == (9999, 7.0)
 
 
 def test_a_trail_takes_anything() -> None:
-    trail = Trail("x")
-    trail.load([Point(None, math.nan)], {"step": "no", "progress/done_frac": 7})
-    trail.add([{"x": True}, {"x": None}, {"x": 10**400}, {}])
-    assert math.isinf(trail.value or 0.0) and trail.step is None and trail.done is None
-    assert sparkline(trail.curve, 5, UNICODE) == "     "
+    series = Series("x")
+    series.load([Point(None, math.nan)], {"step": "no", "progress/done_frac": 7})
+    series.add([{"x": True}, {"x": None}, {"x": 10**400}, {}])
+    assert math.isinf(series.value or 0.0) and series.step is None and series.done is None
+    assert sparkline(series.curve, 5, UNICODE) == "     "
 
 
 def test_drawings() -> None:

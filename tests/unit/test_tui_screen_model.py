@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from sweeper.watch.desk import Desk
-from sweeper.watch.drawing import joined
-from sweeper.watch.helping import HELP
-from sweeper.watch.page import PageData, Rollout
-from sweeper.watch.shapes import ASCII, UNICODE
-from sweeper.watch.view import Alarm, RunView, SweepView
+from sweeper.tui.charts import ASCII, UNICODE
+from sweeper.tui.helping import HELP
+from sweeper.tui.model import Alarm, RunView, SweepView
+from sweeper.tui.render import joined
+from sweeper.tui.run_page import PageData, Rollout
+from sweeper.tui.screen_model import ScreenModel
 
 
 def run(lr: str, seed: int, state: str = "succeeded", **known: Any) -> RunView:
@@ -30,42 +30,42 @@ RUNS = (
 VIEW = SweepView("demo", RUNS, metric="test/nll", axes=("learning_rate",), launcher=True)
 
 
-def shown(desk: Desk) -> list[str]:
+def shown(desk: ScreenModel) -> list[str]:
     return [joined(line).rstrip() for line in desk.screen()]
 
 
-def press(desk: Desk, *keys: str) -> Any:
+def press(desk: ScreenModel, *keys: str) -> Any:
     deed = None
     for key in keys:
         deed = desk.press(key, key if len(key) == 1 else None)
     return deed
 
 
-def names(desk: Desk) -> list[str]:
+def names(desk: ScreenModel) -> list[str]:
     """The first word of each line of the list."""
     return [line[2:].split()[0] for line in shown(desk)[3:-2] if line.strip()]
 
 
 def test_the_step_has_room_for_its_title() -> None:
     view = SweepView("demo", (run("1e-3", 0, "planned"),), metric="loss", launcher=True)
-    assert " step " in joined(Desk(view, 120, 12).screen()[2])
+    assert " step " in joined(ScreenModel(view, 120, 12).screen()[2])
 
 
 def test_groups_of_numbers_too_large_to_add() -> None:
     huge = tuple(run("1e-3", n, value=1.5e308, curve=(1.5e308, -1.5e308)) for n in range(3))
-    lines = shown(Desk(SweepView("demo", huge, metric="loss"), 160, 12))
+    lines = shown(ScreenModel(SweepView("demo", huge, metric="loss"), 160, 12))
     assert any("1.5e+308" in line for line in lines[3:4])
 
 
 def test_what_cannot_be_drawn_is_said_and_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     from types import SimpleNamespace
 
-    from sweeper.watch import app
-    from sweeper.watch.app import WatchApp
+    from sweeper.tui import app
+    from sweeper.tui.app import WatchApp
 
     store = SimpleNamespace(local_path=lambda _: "/")
-    looker: Any = SimpleNamespace(sweep=SimpleNamespace(store=store))
-    watching, timers, drawn = WatchApp(looker, VIEW), list[float](), list[Any]()
+    poller: Any = SimpleNamespace(sweep=SimpleNamespace(store=store))
+    watching, timers, drawn = WatchApp(poller, VIEW), list[float](), list[Any]()
     monkeypatch.setattr(app, "_DEBUG", False)
     monkeypatch.setattr(watching, "set_timer", lambda seconds, _: timers.append(seconds))
     monkeypatch.setattr(watching.canvas, "show", drawn.append)
@@ -95,7 +95,7 @@ def test_what_cannot_be_drawn_is_said_and_looked_at_again(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
 @pytest.mark.parametrize("keys", [[], ["down", "enter"], ["?"], ["slash", "x"], ["down", "c"]])
 def test_every_line_fits_the_screen(width: int, height: int, glyphs: Any, keys: list[str]) -> None:
-    desk = Desk(VIEW, width, height, glyphs=glyphs)
+    desk = ScreenModel(VIEW, width, height, glyphs=glyphs)
     press(desk, *("question_mark" if key == "?" else key for key in keys))
     desk.data = None if desk.page is None else PageData("1e-3-0", curves={"a": ((0.0, 1.0),)})
     lines = desk.screen()
@@ -106,7 +106,7 @@ def test_every_line_fits_the_screen(width: int, height: int, glyphs: Any, keys: 
 
 
 def test_the_list_tells_states_steps_values_and_ranks() -> None:
-    lines = shown(Desk(VIEW, 100, 20))
+    lines = shown(ScreenModel(VIEW, 100, 20))
     assert lines[0].startswith("demo 6 runs: 1 running, 1 waiting, 1 failed, 2 succeeded, 1 plan")
     assert lines[1] == "paused: 1 by rate limit · launcher at work"
     assert lines[3].startswith(">▾ lr=1e-3") and "2 succeeded" in lines[3] and "0.45" in lines[3]
@@ -117,7 +117,7 @@ def test_the_list_tells_states_steps_values_and_ranks() -> None:
 
 
 def test_sort_group_and_fold() -> None:
-    desk = Desk(VIEW, 100, 20)
+    desk = ScreenModel(VIEW, 100, 20)
     assert names(desk)[:3] == ["lr=1e-3", "seed=0", "seed=1"]
     press(desk, "s", "s")
     assert names(desk)[:2] == ["lr=3e-3", "seed=0"]
@@ -134,7 +134,7 @@ def test_sort_group_and_fold() -> None:
 
 
 def test_the_cursor_stays_on_its_run() -> None:
-    desk = Desk(VIEW, 100, 20)
+    desk = ScreenModel(VIEW, 100, 20)
     press(desk, "down", "down")
     assert shown(desk)[5].startswith(">   seed=1")
     desk.see(VIEW._replace(runs=RUNS[2:] + RUNS[:2]))
@@ -154,7 +154,7 @@ def test_the_cursor_stays_on_its_run() -> None:
     ],
 )
 def test_the_filter(typed: str, left: list[str]) -> None:
-    desk = Desk(VIEW, 120, 20)
+    desk = ScreenModel(VIEW, 120, 20)
     press(desk, "g", "slash", *typed, "enter")
     assert [n for n in names(desk) if n.startswith("lr")] == left
     press(desk, "escape")
@@ -162,7 +162,7 @@ def test_the_filter(typed: str, left: list[str]) -> None:
 
 
 def test_a_filter_that_is_wrong_says_why_and_hides_nothing() -> None:
-    desk = Desk(VIEW, 120, 20)
+    desk = ScreenModel(VIEW, 120, 20)
     press(desk, "g", "slash", *"learning_rte < 1")
     assert "did you mean 'learning_rate'" in shown(desk)[-2]
     assert len(names(desk)) == 6
@@ -171,7 +171,7 @@ def test_a_filter_that_is_wrong_says_why_and_hides_nothing() -> None:
 
 
 def test_cancel_and_retry_ask_first() -> None:
-    desk = Desk(VIEW, 100, 20)
+    desk = ScreenModel(VIEW, 100, 20)
     assert press(desk, "c") is None
     assert "nothing to cancel" in shown(desk)[-2]
     press(desk, *["down"] * 4)
@@ -185,14 +185,14 @@ def test_cancel_and_retry_ask_first() -> None:
 
 
 def test_all_of_a_group() -> None:
-    desk = Desk(VIEW, 100, 20)
+    desk = ScreenModel(VIEW, 100, 20)
     press(desk, *["down"] * 6)
     assert press(desk, "c", "y") == ("cancel", ("9e-3-0", "9e-3-1"))
     assert press(desk, "t") is None and "choose a run" in shown(desk)[-2]
 
 
 def test_a_page_shows_its_panels() -> None:
-    desk = Desk(VIEW, 80, 24)
+    desk = ScreenModel(VIEW, 80, 24)
     assert press(desk, "down", "enter") == ("open", ("1e-3-0",))
     points = tuple((float(x), 1.0 / (1 + x)) for x in range(50))
     said = (("user", "2+2?"), ("assistant", "5 [/bold]"))
@@ -222,7 +222,7 @@ def test_a_page_shows_its_panels() -> None:
 
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
 def test_the_best_run_s_curve_stands_beside_this_one_s(glyphs: Any) -> None:
-    desk = Desk(VIEW, 80, 24, glyphs=glyphs)
+    desk = ScreenModel(VIEW, 80, 24, glyphs=glyphs)
     press(desk, "down", "enter")
     rising = tuple((float(step), float(step)) for step in range(10))
     falling = tuple((2.0 * step, 20.0 - 2.0 * step) for step in range(10))
@@ -241,7 +241,7 @@ def test_the_best_run_s_curve_stands_beside_this_one_s(glyphs: Any) -> None:
 
 
 def test_all_panels_at_once_on_a_large_screen() -> None:
-    desk = Desk(VIEW, 200, 50)
+    desk = ScreenModel(VIEW, 200, 50)
     press(desk, "down", "enter")
     desk.data = PageData("1e-3-0", curves={"test/nll": ((0.0, 1.0), (1.0, 2.0))}, log=("hello",))
     text = "\n".join(shown(desk))
@@ -253,7 +253,7 @@ def test_all_panels_at_once_on_a_large_screen() -> None:
 def test_alarms_are_marked_and_told() -> None:
     alarm = Alarm("nan", "loss is NaN at step 4; lower the learning rate")
     runs = (*RUNS[:2], RUNS[2]._replace(alarms=(alarm,)), *RUNS[3:])
-    desk = Desk(VIEW._replace(runs=runs), 80, 24)
+    desk = ScreenModel(VIEW._replace(runs=runs), 80, 24)
     lines = shown(desk)
     assert "1 with alarms" in lines[1]
     marked = [line.split()[:2] for line in lines if line.startswith("!")]
@@ -269,18 +269,18 @@ def test_alarms_are_marked_and_told() -> None:
 def test_a_run_without_numbers_tells_its_story_in_their_place() -> None:
     failed = RUNS[3]._replace(reason="error", said="no tokenizer there")
     for width in (80, 200):
-        lines = shown(Desk(VIEW._replace(runs=(*RUNS[:3], failed)), width, 24))
+        lines = shown(ScreenModel(VIEW._replace(runs=(*RUNS[:3], failed)), width, 24))
         (line,) = [line for line in lines if "failed" in line and "seed=1" in line]
         assert line.endswith("error: no tokenizer there")
     ran = failed._replace(step=3.0, value=0.1)
-    lines = shown(Desk(VIEW._replace(runs=(ran,)), 80, 24))
+    lines = shown(ScreenModel(VIEW._replace(runs=(ran,)), 80, 24))
     assert not any("tokenizer" in line for line in lines[3:-2]) and "tokenizer" in lines[-2]
 
 
 def test_hostile_names_are_data() -> None:
     name = "[bold red]x[/] \x1b[2J\x07\u202e\n日本"
     bad = RUNS[0]._replace(name=name, cell=name, reason=name, config={name: name})
-    desk = Desk(VIEW._replace(name=name, runs=(bad,), metric=name), 90, 24)
+    desk = ScreenModel(VIEW._replace(name=name, runs=(bad,), metric=name), 90, 24)
     for keys in ([], ["c"], ["enter"], ["2"]):
         press(desk, *keys)
         for line in desk.screen():
@@ -290,7 +290,7 @@ def test_hostile_names_are_data() -> None:
 
 
 def test_all_of_the_help_can_be_read_on_a_small_screen() -> None:
-    desk = Desk(VIEW, 60, 15)
+    desk = ScreenModel(VIEW, 60, 15)
     press(desk, "question_mark")
     assert "more" in shown(desk)[-1]
     seen = "\n".join(shown(desk)[:13])
@@ -304,7 +304,7 @@ def test_all_of_the_help_can_be_read_on_a_small_screen() -> None:
 
 
 def test_nothing_to_show() -> None:
-    desk = Desk(SweepView("empty", ()), 80, 24)
+    desk = ScreenModel(SweepView("empty", ()), 80, 24)
     for key in ("down", "enter", "c", "r", "t", "g", "s", "z", "left", "space", "pagedown"):
         assert press(desk, key) is None
     assert "no runs" in shown(desk)

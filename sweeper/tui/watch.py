@@ -22,14 +22,14 @@ def watch(arguments: Namespace) -> int:
     name = arguments.sweep or _newest(root)
     if arguments.plain or not is_screen():
         return _lines(name, root)
-    from sweeper.watch.looking import Looker
+    from sweeper.tui.poller import Poller
 
-    looker = Looker(open_store(root), name)
-    view = looker.look()
-    from sweeper.watch.app import WatchApp
+    poller = Poller(open_store(root), name)
+    view = poller.look()
+    from sweeper.tui.app import WatchApp
 
     app = WatchApp(
-        looker,
+        poller,
         view,
         plain_glyphs=not draws_unicode(os.environ),
         guest=arguments.guest,

@@ -4,8 +4,8 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
 from sweeper.sanitize import harmless
-from sweeper.watch.drawing import Line
-from sweeper.watch.shapes import Glyphs, fit, plot, sparkline, value
+from sweeper.tui.charts import Glyphs, fit, plot, sparkline, value
+from sweeper.tui.render import Line
 
 __all__ = ["Points", "curve_lines"]
 

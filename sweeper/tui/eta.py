@@ -7,8 +7,8 @@ from typing import Any
 
 from sweeper.model.event import Outcome
 from sweeper.states import RunState, State
-from sweeper.watch.trails import Trail
-from sweeper.watch.view import SweepView, nearly, remaining, sweep_remaining, total_steps
+from sweeper.tui.model import SweepView, nearly, remaining, sweep_remaining, total_steps
+from sweeper.tui.series import Series
 
 __all__ = ["Timing", "by_our_clock", "sweep_left"]
 
@@ -32,16 +32,16 @@ class Timing:
         self._clock, self._wall = clock, wall
         self._seen: dict[str, tuple[int, float, float]] = {}
 
-    def fraction(self, run: str, state: RunState, trail: Trail | None) -> float | None:
+    def fraction(self, run: str, state: RunState, series: Series | None) -> float | None:
         """How much of a run is done."""
         if state.state is State.SUCCEEDED:
             return 1.0
-        if trail is None or trail.step is None:
+        if series is None or series.step is None:
             return None
-        if trail.done is not None:
-            return trail.done
+        if series.done is not None:
+            return series.done
         total = self.totals[run]
-        return None if total is None else min(1.0, (trail.step + 1) / total)
+        return None if total is None else min(1.0, (series.step + 1) / total)
 
     def left(
         self, run: str, state: RunState, fraction: float | None, body: Outcome

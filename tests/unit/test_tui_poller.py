@@ -10,12 +10,12 @@ from sweeper.errors import NotFound, StoreError
 from sweeper.records.runs import RecordedRun
 from sweeper.states import Event
 from sweeper.store.documents import encode, read_json
+from sweeper.tui.backfill import past_points
+from sweeper.tui.charts import UNICODE
+from sweeper.tui.eta import by_our_clock
+from sweeper.tui.model import RunView
+from sweeper.tui.render import head_lines, joined
 from sweeper.verbs.watching import NOBODY
-from sweeper.watch.drawing import head_lines, joined
-from sweeper.watch.past import past_points
-from sweeper.watch.shapes import UNICODE
-from sweeper.watch.timing import by_our_clock
-from sweeper.watch.view import RunView
 
 Watched = Any
 
@@ -52,11 +52,11 @@ def test_the_same_view_when_nothing_changes(watched: Watched) -> None:
     watched.rows(first, 0, 1, 2)
     for _ in range(4):
         watched.run()
-    view = watched.looker.look()
+    view = watched.poller.look()
     watched.now += 1.0
-    assert watched.looker.look() is view
+    assert watched.poller.look() is view
     watched.rows(first, 3)
-    after = watched.looker.look()
+    after = watched.poller.look()
     assert after is not view and after.runs[1] is view.runs[1]
 
 
@@ -73,7 +73,7 @@ def test_a_heartbeat_that_stops_and_a_quota(watched: Watched) -> None:
     watched.scene.beat(first, more=1, paused=paused)
     run = watched.run()
     assert (run.shown_state, run.remark) == ("waiting", "rate limit since 12:01")
-    assert watched.looker.look().counts["waiting"] == 1
+    assert watched.poller.look().counts["waiting"] == 1
     assert watched.run(seconds=100.0).shown_state == "silent"  # who knows whether it still waits
     watched.scene.beat(first, more=2, paused=None)
     assert watched.run().shown_state == "running"
@@ -105,7 +105,7 @@ def test_a_run_stalls_as_long_as_its_launcher_says_so(
     watched.scene.beat(first)
     watched.rows(first, 0, 1, 2)
     launchers = [True]
-    monkeypatch.setattr("sweeper.watch.looking.is_held", lambda *_: launchers[-1])
+    monkeypatch.setattr("sweeper.tui.poller.is_held", lambda *_: launchers[-1])
 
     def observed(**words: str) -> RunView:
         store.replace(watched.scene.layout.observations, encode({"observed": words}))
@@ -133,7 +133,7 @@ def test_all_that_failed_say_why_at_once(make_watched: Any, make_scene: Any) -> 
         watched.scene.worker(run, 1, Event.CLAIMED)
         watched.scene.log(run, "boom\n")
         watched.scene.worker(run, 1, Event.FAILED, reason="error")
-    assert {run.remark for run in watched.looker.look().runs} == {"error: boom"}
+    assert {run.remark for run in watched.poller.look().runs} == {"error: boom"}
 
 
 def test_a_file_that_cannot_be_read_is_read_later(
@@ -162,27 +162,27 @@ def test_a_file_that_cannot_be_read_is_read_later(
         return read
 
     monkeypatch.setattr(RecordedRun, "log_tail", troubled(log_tail))
-    monkeypatch.setattr("sweeper.watch.looking.past_points", troubled(rows))
-    view = watched.looker.look()
+    monkeypatch.setattr("sweeper.tui.poller.past_points", troubled(rows))
+    view = watched.poller.look()
     assert [run.said for run in view.runs] == ["", "", ""]
     assert [run.value for run in view.runs] == [None, 1.0, 1.0]
     assert (view.problem, view.loading) == ("slow down", 0)
     with monkeypatch.context() as patch:
-        patch.setattr(watched.looker._follower, "poll", fails_to_poll)
+        patch.setattr(watched.poller._follower, "poll", fails_to_poll)
         fails.clear()
-        view = watched.looker.look()
+        view = watched.poller.look()
     assert (view.problem, view.runs[0].value) == ("not now", 1.0)
-    view = watched.looker.look()
+    view = watched.poller.look()
     assert [run.said for run in view.runs] == ["boom", "", ""]  # what has gone stays away
     assert [run.value for run in view.runs] == [1.0] * 3 and not view.problem
 
 
 def test_what_is_still_to_be_started(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second, third = watched.scene.ids
-    monkeypatch.setattr("sweeper.watch.looking.is_held", lambda *_: False)
+    monkeypatch.setattr("sweeper.tui.poller.is_held", lambda *_: False)
 
     def head() -> str:
-        return joined(head_lines(watched.looker.look(), UNICODE)[1])
+        return joined(head_lines(watched.poller.look(), UNICODE)[1])
 
     for run in watched.scene.ids:
         watched.scene.worker(run, 1, Event.CLAIMED)
@@ -192,9 +192,9 @@ def test_what_is_still_to_be_started(watched: Watched, monkeypatch: pytest.Monke
     assert head() == "ended"
     watched.scene.worker(second, 1, Event.RETRY)
     assert head() == NOBODY
-    monkeypatch.setattr("sweeper.watch.looking.is_held", lambda *_: True)
-    assert watched.looker.look().eta == 120.0  # what is asked to start again takes its time
-    monkeypatch.setattr("sweeper.watch.looking.is_held", lambda *_: False)
+    monkeypatch.setattr("sweeper.tui.poller.is_held", lambda *_: True)
+    assert watched.poller.look().eta == 120.0  # what is asked to start again takes its time
+    monkeypatch.setattr("sweeper.tui.poller.is_held", lambda *_: False)
     watched.scene.worker(second, 2, Event.INTENT)
     assert head() == NOBODY
     watched.scene.worker(second, 2, Event.SUCCEEDED)
@@ -219,7 +219,7 @@ def test_what_the_quota_ended_waits_and_what_failed_says_why(watched: Watched) -
     run = watched.run()
     assert (run.state, run.shown_state) == ("failed", "waiting")
     assert run.remark == "quota: to start again"
-    run = watched.looker.look().runs[1]
+    run = watched.poller.look().runs[1]
     assert (run.shown_state, run.remark) == ("failed", "error: no tokenizer there")
     watched.scene.store.create(watched.scene.layout.event(second, 1, Event.RETRY), b"{}")
     assert watched.run(1).remark == "to start again; error: no tokenizer there"
@@ -233,8 +233,8 @@ def test_what_cannot_be_read_is_said_and_the_rest_stays(
     def fails(*_: object) -> None:
         raise StoreError("the disk is gone")
 
-    monkeypatch.setattr("sweeper.watch.looking.is_held", fails)
-    view = watched.looker.look()
+    monkeypatch.setattr("sweeper.tui.poller.is_held", fails)
+    view = watched.poller.look()
     assert view.problem == "the disk is gone" and len(view.runs) == 3
 
 
@@ -243,8 +243,8 @@ def test_the_launchers_observations_count_while_it_is_at_work(watched: Watched) 
     from sweeper.store.lock import holding_sweep
 
     with holding_sweep(watched.scene.store, "s"):
-        assert watched.looker.look().launcher
-    view = watched.looker.look()
+        assert watched.poller.look().launcher
+    view = watched.poller.look()
     assert not view.launcher and view.eta is None
 
 
@@ -277,7 +277,7 @@ def test_a_sweep_that_is_removed_is_said_to_be(watched: Watched) -> None:
     os.remove(watched.scene.store.local_path(watched.scene.layout.plan))
     for _ in range(2):  # and not only once
         with pytest.raises(NotFound):
-            watched.looker.look()
+            watched.poller.look()
 
 
 def test_a_plan_that_changes_is_read_again(watched: Watched) -> None:
@@ -285,4 +285,4 @@ def test_a_plan_that_changes_is_read_again(watched: Watched) -> None:
     plan = read_json(watched.scene.store, watched.scene.layout.plan)
     plan["runs"].append(plan["runs"][0] | {"id": "f" * 12, "name": "x=new"})
     watched.scene.store.replace(watched.scene.layout.plan, encode(plan))
-    assert [run.name for run in watched.looker.look().runs][-1] == "x=new"
+    assert [run.name for run in watched.poller.look().runs][-1] == "x=new"

@@ -13,7 +13,7 @@ from sweeper.store.files import Store
 from sweeper.store.layout import Layout
 from sweeper.store.sweeps import read_events
 
-__all__ = ["Beat", "Beats", "States"]
+__all__ = ["Beat", "Heartbeats", "States"]
 
 _SETTLED = 2
 """Looks after which a folder's time is believed: two changes within a tick of the kernel's clock
@@ -87,7 +87,7 @@ class Beat(NamedTuple):
     paused: str = ""
 
 
-class Beats:
+class Heartbeats:
     """The heartbeats of attempts that may be at work. When one is first seen its own time counts;
     from then on only our clock, since a worker's may differ by hours."""
 

@@ -9,10 +9,10 @@ from rich.cells import cell_len
 
 from sweeper.sanitize import harmless
 from sweeper.store.documents import dotted
-from sweeper.watch.curves import Points, curve_lines
-from sweeper.watch.drawing import STATE_STYLES, Line, joined, trimmed
-from sweeper.watch.shapes import Glyphs, age, fit, short, value, wrap
-from sweeper.watch.view import RunView, SweepView, best_run
+from sweeper.tui.charts import Glyphs, age, fit, short, value, wrap
+from sweeper.tui.curves import Points, curve_lines
+from sweeper.tui.model import RunView, SweepView, best_run
+from sweeper.tui.render import STATE_STYLES, Line, joined, trimmed
 
 __all__ = ["PANELS", "PageData", "PageState", "Rollout", "is_wide", "page_lines"]
 

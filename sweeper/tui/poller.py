@@ -22,19 +22,19 @@ from sweeper.store.lock import is_held
 from sweeper.store.sweeps import read_observations, read_outcome
 from sweeper.tables.keeping import Folder
 from sweeper.tables.sources import Files
-from sweeper.watch.past import last_row, past_points
-from sweeper.watch.signs import Beat, Beats, States
-from sweeper.watch.timing import Timing, by_our_clock, sweep_left
-from sweeper.watch.trails import Trail
-from sweeper.watch.view import (
+from sweeper.tui.backfill import last_row, past_points
+from sweeper.tui.eta import Timing, by_our_clock, sweep_left
+from sweeper.tui.heartbeats import Beat, Heartbeats, States
+from sweeper.tui.model import (
     Alarm,
     RunView,
     SweepView,
     coarse,
     ranks,
 )
+from sweeper.tui.series import Series
 
-__all__ = ["Looker"]
+__all__ = ["Poller"]
 
 _LOADING_SECONDS = 0.2
 """How long one look may take to read metrics that were there before: the rest is read by the
@@ -46,7 +46,7 @@ _SAID_BYTES = 16_384
 
 class _Known(NamedTuple):
     """What the view of a run is made of, as far as it changes. `body` is what its last event says,
-    `said` the last line of a run that has failed, `version` that of its trail, `beat` the seconds
+    `said` the last line of a run that has failed, `version` that of its series, `beat` the seconds
     since its heartbeat, as coarse as is shown, `late` whether that is too long."""
 
     state: RunState
@@ -62,7 +62,7 @@ class _Known(NamedTuple):
     late: bool
 
 
-class Looker:
+class Poller:
     """Looks at one sweep. Raises `NotFound` when there is none. `clock` gives monotonic seconds,
     `wall` those since 1970."""
 
@@ -93,10 +93,10 @@ class Looker:
         self._launch: dict[str, Any] = document["launch"]
         self._timing = Timing(document, self._clock, self._wall)
         self._states = States(self._store, self._layout, self._launch["retries"])
-        self._beats = Beats(self._store, self._layout, self._clock, self._wall)
+        self._beats = Heartbeats(self._store, self._layout, self._clock, self._wall)
         self._followed: set[str] = set()
         self._follower = Follower(() if self._remote else self.sweep.runs)
-        self._trails: dict[str, Trail] = {}
+        self._series: dict[str, Series] = {}
         self._loaded: dict[str, int] = {}
         self._pending = dict.fromkeys(self._ids)
         self._unreadable: dict[str, None] = {}
@@ -173,9 +173,9 @@ class Looker:
         for news in found:
             if news.again:
                 self._pending[news.run.id] = None
-            elif news.run.id in self._trails:
+            elif news.run.id in self._series:
                 self._moves += 1
-                self._trails[news.run.id].add(news.rows)
+                self._series[news.run.id].add(news.rows)
         return ""
 
     def _replanned(self, launcher: object) -> bool:
@@ -252,17 +252,17 @@ class Looker:
     def _load_one(self, run: str) -> None:
         metric = self.sweep.metric or {}
         name = metric.get("name")
-        trail = Trail(name, metric.get("goal", "minimize"), metric.get("at", "last"))
-        if run in self._trails:
-            trail.version = self._trails[run].version
+        series = Series(name, metric.get("goal", "minimize"), metric.get("at", "last"))
+        if run in self._series:
+            series.version = self._series[run].version
         opened = self._states.known.get(run, _PLANNED).opened
         if opened:
             handle = self.run(run)
             points = () if name is None else past_points(handle, name, self._memory)
-            trail.load(points, last_row(handle))
+            series.load(points, last_row(handle))
         self._moves += 1
         self._loaded[run] = opened
-        self._trails[run] = trail
+        self._series[run] = series
 
     def _read_bodies(self, opened: Mapping[str, int]) -> str:
         """What the events say beside their names: when attempts began, how they ended. All of it
@@ -307,7 +307,7 @@ class Looker:
         metric = self.sweep.metric or {}
         goal = metric.get("goal", "minimize")
         if metric and self._moves != self._ranked[0]:
-            values = {run: trail.value for run, trail in self._trails.items()}
+            values = {run: series.value for run, series in self._series.items()}
             self._ranked = (self._moves, ranks(values, goal))
         observed = observations.observed if launcher else NO_OBSERVATIONS.observed
         runs = tuple(
@@ -350,7 +350,7 @@ class Looker:
             observed = "to start again"
         since = None if beat is None else self._clock() - beat.seen
         lease: float = self._launch["lease_s"]
-        trail = self._trails.get(identity)
+        series = self._series.get(identity)
         known = _Known(
             state=state,
             observed=observed,
@@ -360,21 +360,23 @@ class Looker:
             rank=self._ranked[1].get(identity),
             body=self._bodies.get(identity, NOTHING),
             said=self._last_words.get(identity, ""),
-            version=0 if trail is None else trail.version,
+            version=0 if series is None else series.version,
             beat=coarse(since),
             late=observed == "stale" or (since is not None and since > lease),
         )
         made = self._made.get(identity)
         if made is None or made[0] != known:
-            made = self._made[identity] = (known, self._run_anew(planned, known, trail))
+            made = self._made[identity] = (known, self._run_anew(planned, known, series))
         return made[1]
 
-    def _run_anew(self, planned: Mapping[str, Any], known: _Known, trail: Trail | None) -> RunView:
+    def _run_anew(
+        self, planned: Mapping[str, Any], known: _Known, series: Series | None
+    ) -> RunView:
         identity: str = planned["id"]
         state, body = known.state, known.body
         is_open = state.state in OPEN
-        step = None if trail is None else trail.step
-        fraction = self._timing.fraction(identity, state, trail)
+        step = None if series is None else series.step
+        fraction = self._timing.fraction(identity, state, series)
         stalled = is_open and known.observed == "stalled"
         eta = None
         if is_open and not (known.waits or stalled or known.late):
@@ -399,8 +401,8 @@ class Looker:
             total=self._timing.totals[identity],
             fraction=fraction,
             eta=eta,
-            curve=() if trail is None else trail.curve,
-            value=None if trail is None else trail.value,
+            curve=() if series is None else series.curve,
+            value=None if series is None else series.value,
             rank=known.rank,
             beat=known.beat,
             alarms=known.alarms,

@@ -14,9 +14,7 @@ from typing import NamedTuple
 from rich.cells import cell_len
 
 from sweeper.sanitize import harmless
-from sweeper.verbs.watching import NOBODY
-from sweeper.watch.arranging import Group, Item
-from sweeper.watch.shapes import (
+from sweeper.tui.charts import (
     ASCII,
     Glyphs,
     age,
@@ -27,7 +25,9 @@ from sweeper.watch.shapes import (
     sparkline,
     value,
 )
-from sweeper.watch.view import RunView, SweepView
+from sweeper.tui.list_model import Group, Item
+from sweeper.tui.model import RunView, SweepView
+from sweeper.verbs.watching import NOBODY
 
 __all__ = [
     "STATE_STYLES",

@@ -10,12 +10,12 @@ from typing import Any
 
 from sweeper.metrics import Point, as_float
 
-__all__ = ["Trail"]
+__all__ = ["Series"]
 
 _MOST = 512
 
 
-class Trail:
+class Series:
     """One metric of one run, and the last row of all. `name` may be None: then only the last row is
     kept. `version` grows with what is known."""
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sweeper.errors import UsageError
-from sweeper.watch.shapes import mean
-from sweeper.watch.view import RunView, SweepView
+from sweeper.tui.charts import mean
+from sweeper.tui.model import RunView, SweepView
 from sweeper.where import parse_where, select
 
 __all__ = ["SORTS", "Group", "Item", "arranged", "groupings", "matching"]

@@ -6,12 +6,12 @@ import pytest
 
 from sweeper.errors import StoreError
 from sweeper.states import Event
-from sweeper.watch.page import PageData
-from sweeper.watch.reading_page import PageReader
-from sweeper.watch.view import (
+from sweeper.tui.model import (
     RunView,
     best_run,
 )
+from sweeper.tui.page_reader import PageReader
+from sweeper.tui.run_page import PageData
 
 Watched = Any
 
@@ -22,7 +22,7 @@ def test_a_page_reads_what_was_added(watched: Watched) -> None:
     watched.rows(first, 0, 1, note="text")
     watched.scene.log(first, "one\ntwo\n")
     watched.run()
-    reader = PageReader(watched.looker.run(first), "loss", watched.looker.run)
+    reader = PageReader(watched.poller.run(first), "loss", watched.poller.run)
     page = reader.read()
     assert isinstance(page, PageData) and list(page.curves) == ["loss"]
     assert page.log == ("one", "two") and reader.read() is page
@@ -39,8 +39,8 @@ def test_a_page_has_the_curves_of_the_best_of_the_others(watched: Watched) -> No
         watched.scene.worker(run, 1, Event.CLAIMED)
         watched.rows(run, *steps)
     watched.run()
-    reader = PageReader(watched.looker.run(first), "loss", watched.looker.run)
-    best = best_run(watched.looker.look().runs, first)
+    reader = PageReader(watched.poller.run(first), "loss", watched.poller.run)
+    best = best_run(watched.poller.look().runs, first)
     page = reader.read(best)
     assert (page.best, page.best_curves["loss"][-1]) == (second, (2.0, 1 / 3))
     assert reader.read(best) is page
@@ -62,10 +62,10 @@ def test_a_page_without_what_cannot_be_read(watched: Watched) -> None:
     def handle(run: str) -> Any:
         if broken:
             raise StoreError("denied")
-        return watched.looker.run(run)
+        return watched.poller.run(run)
 
-    reader = PageReader(watched.looker.run(first), "loss", handle)
-    best = best_run(watched.looker.look().runs, first)
+    reader = PageReader(watched.poller.run(first), "loss", handle)
+    best = best_run(watched.poller.look().runs, first)
     page = reader.read(best)
     assert (page.problem, page.log, page.best_curves) == ("denied", ("hello",), {})
     assert len(page.curves["loss"]) == 2
@@ -82,12 +82,12 @@ def test_a_page_lists_a_remote_store_once_a_look(
         watched.scene.worker(run, 1, Event.CLAIMED)
         watched.rows(run, *steps)
     watched.run()
-    by_id = {run.id: run for run in watched.looker.look().runs}
+    by_id = {run.id: run for run in watched.poller.look().runs}
     monkeypatch.setattr(store, "local_path", lambda _: None)
     listed, prefix = list[str](), watched.scene.layout.runs
     real = store.list
     monkeypatch.setattr(store, "list", lambda path: listed.append(path) or real(path))
-    reader = PageReader(watched.looker.run(first), "loss", watched.looker.run)
+    reader = PageReader(watched.poller.run(first), "loss", watched.poller.run)
 
     def read(best: RunView) -> tuple[PageData, int]:
         listed.clear()
@@ -107,12 +107,12 @@ def test_a_page_lists_a_remote_store_once_a_look(
         watched.rows(run, 9)
         watched.scene.worker(run, 1, Event.SUCCEEDED)
     monkeypatch.undo()
-    after = {run.id: run for run in watched.looker.look().runs}
+    after = {run.id: run for run in watched.poller.look().runs}
     monkeypatch.setattr(store, "local_path", lambda _: None)
     monkeypatch.setattr(store, "list", lambda path: listed.append(path) or real(path))
     page, _ = read(after[third])
     assert page.best_curves["loss"][-1] == (9.0, 0.1)  # the last rows of what is over
     assert read(after[third])[1] == 1  # for its own run, which goes on
-    reader = PageReader(watched.looker.run(second), "loss", watched.looker.run)
+    reader = PageReader(watched.poller.run(second), "loss", watched.poller.run)
     assert read(after[third])[0].curves["loss"][-1] == (9.0, 0.1)
     assert read(after[third]) and listed == []
