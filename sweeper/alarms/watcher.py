@@ -252,7 +252,7 @@ class Watcher:
             longest=watch.longest,
             others=watch.first if watch.steps else self._first,
             paused=f"{paused.get('reason')} since {paused.get('since')}" if paused else None,
-            paused_s=_between(paused.get("since"), beat.get("time")),
+            paused_s=as_float(paused.get("for_s")) or 0.0,
             beat_quiet=seen.quiet,
             lease=self._lease,
             is_command=self._is_command and not watch.steps,
@@ -275,14 +275,3 @@ def _mapping(value: object) -> dict[str, Any]:
 
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
-
-
-def _between(since: object, until: object) -> float:
-    """Seconds between two times of one worker's clock; 0 for what is no time."""
-    from datetime import datetime
-
-    try:
-        first, last = (datetime.fromisoformat(str(time)) for time in (since, until))
-        return max(0.0, (last - first).total_seconds())
-    except (ValueError, TypeError):
-        return 0.0

@@ -181,7 +181,8 @@ def _refused(answer: dict[str, Any], where: str, operation: str) -> Unreachable:
     if code in _EXPIRED:
         told = (
             "AWS: the credentials have expired or are not valid: renew them (`aws sso login`, or "
-            f"a profile that renews itself); the jobs go on ({code})"
+            "a profile that renews itself), or the clock of this machine is wrong; the jobs go on "
+            f"({code})"
         )
     elif code in _DENIED:
         told = f"AWS: not allowed: {message} (docs/aws-batch.md has the permissions)"

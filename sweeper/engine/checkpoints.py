@@ -17,12 +17,14 @@ import threading
 import time
 import uuid
 import zipfile
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from sweeper.engine.arrays import Arrays
 from sweeper.engine.errors import RequestError, Unknown
+from sweeper.engine.expiry import SureClock
 from sweeper.engine.lora import LoraConfig
 from sweeper.engine.optimizer import Moments
 from sweeper.errors import StoreError
@@ -99,10 +101,11 @@ def _unprefixed(prefix: str, arrays: Arrays) -> Arrays:
 
 
 class Vault:
-    """All checkpoints under one directory."""
+    """All checkpoints under one directory. `now` tells, in Unix seconds, what has expired."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, now: Callable[[], float] | None = None) -> None:
         self._root = root
+        self._now = now or SureClock()
         self._lock = threading.Lock()
 
     def _folder(self, run: str, kind: str) -> str:
@@ -114,7 +117,7 @@ class Vault:
 
     def _document(self, place: Place) -> dict[str, Any]:
         document = self._read(place)
-        if (expires := document["expires"]) is not None and expires < time.time():
+        if (expires := document["expires"]) is not None and expires < self._now():
             raise Unknown(f"checkpoint {place} has expired")
         return document
 
@@ -256,7 +259,7 @@ class Vault:
 
     def purge(self) -> list[Place]:
         """Delete what has expired, and what writers that were cut short left over."""
-        now, gone = time.time(), list[Place]()
+        now, gone = self._now(), list[Place]()
         for run in self.runs():
             for kind in KINDS:
                 with contextlib.suppress(FileNotFoundError):

@@ -7,13 +7,13 @@ carry a key of their own that holds for an hour, as a program that fetches them 
 import json
 import secrets
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, cast
 
 from sweeper.engine import lora
 from sweeper.engine.checkpoints import Checkpoint, Place
 from sweeper.engine.errors import Unknown
+from sweeper.engine.expiry import SureClock
 from sweeper.engine.models import published_names
 
 __all__ = ["CONFIG", "WEIGHTS", "Tickets", "contents", "module_of"]
@@ -68,8 +68,8 @@ def contents(checkpoint: Checkpoint, file: str) -> bytes:
 class Tickets:
     """Keys to the files of one checkpoint each, for an hour. Any thread may ask."""
 
-    def __init__(self, now: Callable[[], float] = time.time) -> None:
-        self._now, self._lock = now, threading.Lock()
+    def __init__(self, now: Callable[[], float] | None = None) -> None:
+        self._now, self._lock = now or SureClock(), threading.Lock()
         self._places: dict[str, tuple[Place, float]] = {}
 
     def issue(self, place: Place) -> tuple[str, float]:

@@ -1,6 +1,7 @@
 """How attempts have ended, read once: when the next may start, and what a failed run printed."""
 
 import calendar
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -21,22 +22,28 @@ __all__ = ["End", "Ends"]
 
 _TAIL_BYTES = 16_384
 _TRIES = 5
+_SET_SECONDS = 2.0
 
 
 class End(NamedTuple):
     """How the latest attempt of a run has ended. `due` is when, by the launcher's clock, the next
-    may start, and `until` the same for people, in UTC."""
+    may start, and `until` the same for people, in Unix seconds."""
 
     state: RunState
     reason: str | None
     outcome: Outcome
     due: float
-    until: str
+    until: float
+
+    def told(self) -> str:
+        """`12:01:03Z`: when the next may start."""
+        return time.strftime("%H:%M:%SZ", time.gmtime(self.until))
 
 
 class Ends:
     """The ends of attempts, each read once. `clock` gives the launcher's monotonic seconds, `wall`
-    those since 1970: times in outcomes are workers', and believed only where they make sense."""
+    those since 1970: times in outcomes are workers', whose clocks may be another's by hours, so
+    that an end is never believed to be older than the look before it was seen."""
 
     def __init__(
         self,
@@ -51,7 +58,13 @@ class Ends:
         self._clock = clock
         self._wall = wall
         self._ends: dict[str, End] = {}
+        self._looks = (-math.inf, -math.inf)  # when the last two began
+        self._not_before: dict[str, tuple[RunState, float]] = {}
         self._unread: dict[str, int] = {}
+
+    def begin(self) -> None:
+        """A look at all runs begins: what it finds new has ended since the one before."""
+        self._looks = (self._looks[1], self._clock())
 
     def note(self, run: str, state: RunState, events: set[tuple[int, Event]]) -> bool:
         """Take note of a run whose latest attempt has ended; whether that is news."""
@@ -69,10 +82,13 @@ class Ends:
         kinds = Counter(event for _, event in events)
         count = kinds[state.event] if state.event is not None else 0
         delay = backoff(state.event, reason, count, run, state.attempt)
-        left = max(0.0, delay - self._passed(outcome, delay))
-        due = self._clock() + left
-        until = time.strftime("%H:%M:%SZ", time.gmtime(self._wall() + left))
-        self._ends[run] = End(state, reason, outcome, due, until)
+        seen, since = self._not_before.get(run, (None, 0.0))
+        if seen != state:
+            since = self._looks[0]
+            self._not_before[run] = (state, since)
+        most = min(delay, self._clock() - since)
+        left = delay - self._passed(outcome, most)
+        self._ends[run] = End(state, reason, outcome, self._clock() + left, self._wall() + left)
         return run not in self._unread
 
     def end(self, run: str) -> End | None:
@@ -82,7 +98,13 @@ class Ends:
     def waits(self, run: str) -> End | None:
         """What a run waits for that is to be started again, when it is too early for that."""
         end = self._ends.get(run)
-        return end if end is not None and end.due > self._clock() else None
+        left = 0.0 if end is None else end.due - self._clock()
+        if end is None or left <= 0.0:
+            return None
+        until = self._wall() + left
+        if abs(until - end.until) > _SET_SECONDS:  # somebody has set the clock
+            end = self._ends[run] = end._replace(until=until)
+        return end
 
     def hurry(self, run: str) -> None:
         """Somebody wants the run started now. One that the service stopped waits all the same."""
@@ -97,13 +119,14 @@ class Ends:
         line = "" if end.outcome.detail else cause(self._tail(log))
         return failure_of(end.outcome, line)
 
-    def _passed(self, outcome: Outcome, delay: float) -> float:
-        """How much of a delay has passed, by the outcome's own time. A time to come is nonsense."""
+    def _passed(self, outcome: Outcome, most: float) -> float:
+        """How much of a delay has passed, by the outcome's own time, and at most as much as by our
+        own clock may have. A time to come is nonsense."""
         text = outcome.ended or outcome.time
         with suppress(ValueError, TypeError, OverflowError):
             ended = calendar.timegm(time.strptime(str(text), "%Y-%m-%dT%H:%M:%SZ"))
             passed = self._wall() - ended
-            return min(passed, delay) if passed >= 0 else 0.0
+            return min(passed, most) if passed >= 0 else 0.0
         return 0.0
 
     def _tail(self, path: str) -> bytes:

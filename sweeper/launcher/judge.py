@@ -40,6 +40,7 @@ class Judge:
         """Learn from what has ended since the last time; what has stopped a run meanwhile that was
         not its own doing (see `pacing.LOWERED`)."""
         refused: str | None = None
+        self._ends.begin()
         for run, view in self._board.views.items():
             state = view.state
             if not state.attempt or state.unacknowledged or state.state in OPEN:

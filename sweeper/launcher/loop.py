@@ -383,7 +383,7 @@ class Launcher:
                 if self._judge.held is not None:
                     self._observed[run] = "held back"
             elif end is not None:
-                self._observed[run] = f"next attempt at {end.until}"
+                self._observed[run] = f"next attempt at {end.told()}"
             elif (attempt, Event.CANCEL) in self._board.events(run):
                 # A cancel that was taken back names this attempt: the next is the one to start.
                 self._board.add(run, attempt, Event.INTENT)

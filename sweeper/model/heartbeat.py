@@ -17,10 +17,11 @@ class Paused(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """`time` of the worker's clock; `document` is all of it, with what is left of the machine's
-    disk and memory."""
+    """`time` of the worker's clock; `up_s`: for how many seconds it was at work on the attempt;
+    `document` is all of it, with what is left of the machine's disk and memory."""
 
     time: str | None = None
+    up_s: float | None = None
     paused: Paused | None = None
     document: Mapping[str, Any] = MappingProxyType({})
 
@@ -35,6 +36,7 @@ def read(document: object, place: str) -> Heartbeat:
     paused = body.part_or_none("paused")
     return Heartbeat(
         time=body.time_or("time", None),
+        up_s=body.number_or("up_s", None),
         paused=paused and Paused(paused.text("reason"), paused.text_or("since", "")),
         document=body.document,
     )

@@ -60,6 +60,7 @@ _KINDS = {
     "memory": _Kind("fsspec", {}),
 }
 _NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError")
+_SKEWED = ("RequestTimeTooSkewed", "RequestExpired", "RequestInTheFuture")
 _AT_ONCE = 16
 _CONFLICTS = 5
 _memory = threading.RLock()
@@ -297,6 +298,8 @@ def _told(error: BaseException) -> str:
     name = type(error).__name__
     if name in _NO_CREDENTIALS:
         return "no credentials: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    if _code(error) in _SKEWED:
+        return f"refused by the time: is the clock of this machine right? ({error})"
     if isinstance(error, PermissionError):
         return f"not allowed ({error})"
     line = " ".join(str(error).split())

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sweeper.model.event import Outcome
 from sweeper.states import RunState, State
 from sweeper.tui.model import SweepView, nearly, remaining, sweep_remaining, total_steps
 from sweeper.tui.series import Series
@@ -17,19 +16,14 @@ _UTC = re.compile(r"\b(?:(\d{4}-\d\d-\d\d)T)?(\d\d:\d\d:\d\d(?:\.\d+)?)(?:Z\b|\+
 
 class Timing:
     """The progress of the runs in a `sweep.json`. `totals`: how many steps each is to take, None
-    where nothing says so. `clock` gives monotonic seconds, `wall` those since 1970."""
+    where nothing says so. `clock` gives monotonic seconds."""
 
-    def __init__(
-        self,
-        document: Mapping[str, Any],
-        clock: Callable[[], float],
-        wall: Callable[[], float],
-    ) -> None:
+    def __init__(self, document: Mapping[str, Any], clock: Callable[[], float]) -> None:
         takes = _defaults(document)
         self.totals = {
             run["id"]: total_steps(run.get("config") or {}, takes) for run in document["runs"]
         }
-        self._clock, self._wall = clock, wall
+        self._clock = clock
         self._seen: dict[str, tuple[int, float, float]] = {}
 
     def fraction(self, run: str, state: RunState, series: Series | None) -> float | None:
@@ -44,19 +38,16 @@ class Timing:
         return None if total is None else min(1.0, (series.step + 1) / total)
 
     def left(
-        self, run: str, state: RunState, fraction: float | None, body: Outcome
+        self, run: str, state: RunState, fraction: float | None, began: float | None
     ) -> float | None:
-        """Seconds to the end of a run; `body` is what its last event says."""
+        """Seconds to the end of a run; `began` is when its attempt did, by our clock."""
         if fraction is None:
             return None
         now = self._clock()
         attempt, at, then = self._seen.get(run, (0, 0.0, 0.0))
         if attempt != state.attempt:
             attempt, at, then = self._seen[run] = (state.attempt, now, fraction)
-        since = None
-        if state.attempt == 1:  # a later one may have begun with something done
-            began = _moment(body.started or body.time)
-            since = None if began is None else now - max(0.0, self._wall() - began)
+        since = began if state.attempt == 1 else None  # a later one may have begun with some done
         return nearly(remaining(fraction, (at, then), since, now))
 
 
@@ -91,13 +82,6 @@ def _here(found: re.Match[str]) -> str:
         return found[0]
     same = found[1] is None or moment.date() == now.astimezone().date()
     return moment.strftime("%H:%M" if same else "%Y-%m-%d %H:%M")
-
-
-def _moment(text: object) -> float | None:
-    try:
-        return datetime.fromisoformat(str(text)).timestamp()
-    except ValueError:
-        return None
 
 
 def _defaults(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,8 @@ __all__ = ["Beat", "Heartbeats", "States"]
 _SETTLED = 2
 """Looks after which a folder's time is believed: two changes within a tick of the kernel's clock
 leave the same one."""
+_DOUBT_SECONDS = 15.0
+"""A few beats of a worker's."""
 _READS = 16
 """Most heartbeats of a remote store that are read in one look."""
 
@@ -79,17 +81,21 @@ class States:
 
 
 class Beat(NamedTuple):
-    """A heartbeat: its stamp, when it was seen to change (by our monotonic clock), and why the
-    service holds the run back, if it does."""
+    """A heartbeat: its stamp; when it was seen to change, or first (by our monotonic clock); why
+    the service holds the run back, if it does; when the attempt began, by our clock, if that is
+    known; and how much older it may be than our first look, by the time that the worker wrote."""
 
     stamp: int
     seen: float
     paused: str = ""
+    began: float | None = None
+    older: float = 0.0
 
 
 class Heartbeats:
-    """The heartbeats of attempts that may be at work. When one is first seen its own time counts;
-    from then on only our clock, since a worker's may differ by hours."""
+    """The heartbeats of attempts that may be at work, by our clock: a worker's may differ by hours.
+    Its own time counts only for one that has not changed before our eyes for so long that nobody
+    seems to be there."""
 
     def __init__(
         self,
@@ -118,10 +124,13 @@ class Heartbeats:
                 if stamps is None or reads:
                     reads -= 1
                     beat = read_heartbeat(self._store, path)
-                    seen = now if known else now - self._since(beat.time)
-                    known = Beat(stamp, seen, why_paused(beat) or "")
+                    began = None if beat.up_s is None else now - beat.up_s
+                    older = 0.0 if known else self._since(beat.time)
+                    known = Beat(stamp, now, why_paused(beat) or "", began, older)
                 elif known is not None:
-                    known = Beat(stamp, now, known.paused)
+                    known = Beat(stamp, now, known.paused, known.began)
+            elif known is not None and known.older and self._clock() - known.seen > _DOUBT_SECONDS:
+                known = known._replace(seen=known.seen - known.older, older=0.0)
             if known is not None:
                 kept[place] = known
         self.known = kept

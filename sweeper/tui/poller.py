@@ -91,7 +91,7 @@ class Poller:
         self._runs: list[dict[str, Any]] = document["runs"]
         self._ids = [run["id"] for run in self._runs]
         self._launch: dict[str, Any] = document["launch"]
-        self._timing = Timing(document, self._clock, self._wall)
+        self._timing = Timing(document, self._clock)
         self._states = States(self._store, self._layout, self._launch["retries"])
         self._beats = Heartbeats(self._store, self._layout, self._clock, self._wall)
         self._followed: set[str] = set()
@@ -366,11 +366,12 @@ class Poller:
         )
         made = self._made.get(identity)
         if made is None or made[0] != known:
-            made = self._made[identity] = (known, self._run_anew(planned, known, series))
+            began = None if beat is None else beat.began
+            made = self._made[identity] = (known, self._run_anew(planned, known, series, began))
         return made[1]
 
     def _run_anew(
-        self, planned: Mapping[str, Any], known: _Known, series: Series | None
+        self, planned: Mapping[str, Any], known: _Known, series: Series | None, began: float | None
     ) -> RunView:
         identity: str = planned["id"]
         state, body = known.state, known.body
@@ -380,7 +381,7 @@ class Poller:
         stalled = is_open and known.observed == "stalled"
         eta = None
         if is_open and not (known.waits or stalled or known.late):
-            eta = self._timing.left(identity, state, fraction, body)
+            eta = self._timing.left(identity, state, fraction, began)
         over = state.state is State.SUCCEEDED
         return RunView(
             id=identity,

@@ -3,7 +3,6 @@
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from sweeper.errors import StoreError, UsageError
@@ -113,7 +112,7 @@ def print_status(
         record = run.record()
         state = run.state.value + (f" ({observed[run.id]})" if run.id in observed else "")
         steps = [row["step"] for row in run.readable_history.rows if row.get("step") is not None]
-        spent = duration(_seconds(record))
+        spent = duration(_seconds(sweep, run, record))
         row = (run.name, state, run.attempts, max(steps, default=None), spent)
         why = shortened(run.explained or "", _REASON)
         rows.append((*row, *((record["value"],) if metric else ()), why))
@@ -195,11 +194,15 @@ def _interest(run: "RecordedRun") -> int:
     return 2 if run.state is State.PLANNED else 3 if run.state is State.SUCCEEDED else 1
 
 
-def _seconds(record: dict[str, Any]) -> float | None:
-    """How long a run took, or has taken until now (as far as the two hosts' clocks agree)."""
-    if record["state"] != "running" or record["started"] is None:
+def _seconds(sweep: "Sweep", run: "RecordedRun", record: dict[str, Any]) -> float | None:
+    """How long a run took, or had taken when its worker beat last: by the workers' own monotonic
+    clocks, since the time of day differs between hosts, and is set at times."""
+    from sweeper.launcher.heartbeats import read_heartbeat
+
+    if record["state"] != "running":
         return record["wall_s"]
-    return max(0.0, (datetime.now(UTC) - datetime.fromisoformat(record["started"])).total_seconds())
+    up = read_heartbeat(sweep.store, sweep.layout.heartbeat(run.id, run.attempts)).up_s
+    return record["wall_s"] if up is None else (record["wall_s"] or 0.0) + up
 
 
 def active(sweep: "Sweep") -> list["RecordedRun"]:

@@ -73,6 +73,7 @@ class Worker:
         # in the middle of whatever the main thread does.
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._beats = 0
+        self._begun = time.monotonic()
         self._folder = ""  # of the recipe, once it has one
         self._returned = False
         # Why and since when we stop it.
@@ -100,7 +101,7 @@ class Worker:
         if not claim(self.store, self.layout, self.run, self.attempt, self.submitted):
             say(f"sweeper: attempt {self.attempt} of {job['name']} belongs to another worker")
             return 0
-        started, begun = timestamp(), time.monotonic()
+        started, self._begun = timestamp(), time.monotonic()
         try:
             outcome = self._execute(job)
         except Exception as error:  # noqa: BLE001 - a claim without an outcome would be a lost run
@@ -113,7 +114,7 @@ class Worker:
             "time": timestamp(),
             "started": started,
             "ended": timestamp(),
-            "wall_s": round(time.monotonic() - begun, 3),
+            "wall_s": self._up_seconds(),
             "paused_s": self._paused_seconds(),
             "max_rss_bytes": None,
             "host": os.uname().nodename,
@@ -261,6 +262,7 @@ class Worker:
             "schema": SCHEMA,
             "counter": self._beats,
             "time": timestamp(),
+            "up_s": self._up_seconds(),
             "pid": os.getpid(),
             "paused": None if pause is None else pause._asdict(),
             "paused_s": self._paused_seconds(),
@@ -276,6 +278,10 @@ class Worker:
             answered = False
         self._look_for_requests()
         return answered
+
+    def _up_seconds(self) -> float:
+        """How long it has been at work on the attempt, whatever the time of day says."""
+        return round(time.monotonic() - self._begun, 3)
 
     def _paused_seconds(self) -> float:
         return round(self._pauses.seconds(), 3) if self._pauses else 0.0

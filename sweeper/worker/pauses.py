@@ -22,10 +22,12 @@ _LONGEST_LINE = 4096
 
 
 class Pause(NamedTuple):
-    """Why a recipe waits (`rate_limit`, `capacity` or `quota`), and since when."""
+    """Why a recipe waits (`rate_limit`, `capacity` or `quota`), since when, and for how many
+    seconds by now: no difference of two times of day, which somebody may set."""
 
     reason: str
     since: str
+    for_s: float = 0.0
 
 
 class Pauses:
@@ -69,7 +71,9 @@ class Pauses:
         """The pause that lasts, if one does."""
         with self._lock:
             self._settle()
-            return self._pause
+            if self._pause is None:
+                return None
+            return self._pause._replace(for_s=round(self._clock() - self._begun, 3))
 
     def seconds(self) -> float:
         """How long all pauses have lasted together; never less than before."""

@@ -1,6 +1,10 @@
-"""Clocks that are wrong: an hour off on one side or the other, and losing time with every look."""
+"""Clocks that are wrong: an hour off on one side or the other, losing time with every look, and set
+forward and back, by a second and by a year, while everything is at work."""
 
+import glob
+import itertools
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,11 +13,14 @@ import pytest
 from harness.real import NAME, Sweep, until
 
 from sweeper import Registry
+from sweeper.alarms.records import read as read_alarms
 from sweeper.states import Event
 from sweeper.store.sweeps import read_events
 
 Sweeps = Callable[..., Sweep]
 HOUR = 3600.0
+FAKETIME = next(iter(glob.glob("/usr/lib/*/faketime/libfaketimeMT.so.1")), "")
+SETTINGS = ("+1h", "-1h", "+0", "+1y", "-1y", "-2s", "+90s")
 
 
 @pytest.mark.parametrize(
@@ -58,3 +65,50 @@ def test_a_lost_worker_is_found_whatever_the_time_is(
     assert one.finish(**clock) == 0
     assert one.verdict().good
     assert all((1, Event.LOST) in events for events in read_events(one.store, NAME).values())
+
+
+@pytest.mark.skipif(not FAKETIME, reason="no faketime: `make faketime` installs it")
+def test_clocks_that_are_set_while_all_is_at_work(sweep: Sweeps) -> None:
+    """By faketime, under a real launcher, which is killed on the way, and real workers, each with a
+    time of day of its own; files have the kernel's, as those of a store that is elsewhere have the
+    store's. No run is told to be anything that it is not."""
+    launch = {"timeout": "20s", "env": {"LD_PRELOAD": ""}}
+    one = sweep(runs=3, seconds=1.2, lease=1.5, launch=launch)
+    files = [one.folder / "launcher.time", one.folder / "workers.time"]
+    through = ["env", f"LD_PRELOAD={FAKETIME}", f"FAKETIME_TIMESTAMP_FILE={files[0]}"]
+    through += ["FAKETIME_NO_CACHE=1", "FAKETIME_DONT_FAKE_MONOTONIC=1", "NO_FAKE_STAT=1"]
+    settings = itertools.cycle(SETTINGS)
+    told: set[str] = set()
+
+    def set_clocks() -> None:
+        for file in files:
+            # At once, as a clock is: a file that is empty for a moment is the right time.
+            fresh = file.with_suffix(".new")
+            fresh.write_text(f"{next(settings)}\n")
+            fresh.replace(file)
+        shown = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        told.update(re.findall(r"\((\w+)", shown), re.findall(r"-\d+s", shown))
+
+    command = [sys.executable, "-m", "sweeper", "status", NAME, "--root", str(one.root)]
+    for file in files:
+        file.write_text("+0\n")
+    options = {"fork": False, "through": through, "workers_time": str(files[1])}
+    first = one.start(**options)
+    until(lambda: len(one.rows()) >= 2)
+    set_clocks()
+    first.kill()
+    second = one.start(**options)
+    while second.poll() is None:
+        set_clocks()
+    assert second.code == 0, one.log.read_text()
+    one.rest()
+    assert one.verdict(once=True).good
+    assert not told & {"stale", "stalled", "paused", "unreachable"}
+    assert not [said for said in told if said.startswith("-")]
+    assert read_alarms(one.store, one.layout) == []
+    years = set[str]()
+    for record in Registry(str(one.root)).records(NAME):
+        assert record["state"] == "succeeded"
+        assert 0 < record["wall_s"] < 60
+        years |= {record["started"][:4], record["ended"][:4]}
+    assert len(years) > 1, "the clocks were never set"

@@ -11,6 +11,7 @@ backends and seconds are put in place here, before its own code is called.
 import json
 import os
 import random
+import select
 import signal
 import subprocess
 import sys
@@ -34,7 +35,8 @@ class Spec(TypedDict, total=False):
     machine. `window`: seconds for which a launcher that was slowed stays so. `step_back`: seconds
     that it loses with every look. `strikes`: for workers, the seed and the kinds of interference by
     an assassin. `backoff`: what waits between attempts are multiplied
-    by. `engine_patience`: seconds that attempts get whose engine is elsewhere by now.
+    by. `workers_time`: the file by which faketime sets the clock of the workers. `engine_patience`:
+    seconds that attempts get whose engine is elsewhere by now.
     """
 
     folder: str
@@ -52,6 +54,7 @@ class Spec(TypedDict, total=False):
     backoff: float
     engine_patience: float
     window: float
+    workers_time: str
     hidden: bool
     worker: "Spec"
 
@@ -110,6 +113,8 @@ def _prepare_launcher(spec: Spec) -> None:
 
     def worker_command(folder: str, token: str, *_: object, **__: object) -> list[str]:
         command = [sys.executable, "-P", str(HERE / "entry.py"), "worker"]
+        if "workers_time" in spec:
+            command = ["env", f"FAKETIME_TIMESTAMP_FILE={spec['workers_time']}", *command]
         if spec.get("hidden"):
             apart = json.dumps({**spec.get("worker", {}), "folder": folder})
             return [*command, apart, "elsewhere", token]
@@ -207,7 +212,14 @@ def _tell(summary: Any) -> None:
     print(line(summary), flush=True)
 
 
+def _sleep_beside_faketime() -> None:
+    """Its clock_nanosleep takes a moment of the monotonic clock for one of the day."""
+    if "FAKETIME_TIMESTAMP_FILE" in os.environ:
+        time.sleep = lambda seconds: select.select((), (), (), seconds) and None
+
+
 def main(arguments: list[str]) -> int:
+    _sleep_beside_faketime()  # before anything takes the name
     verb, told, *rest = arguments
     spec = json.loads(told if told.startswith("{") else Path(told).read_text())
     from sweeper.errors import SweeperError

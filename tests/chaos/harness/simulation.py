@@ -3,19 +3,23 @@
 The launcher is killed by an exception that abandons it, at a call of its store or backend; a new
 one then takes over. Jobs do what `sweeper.worker.main` does to the store (claim, beat, give way to
 a newer attempt, record an outcome) but train in fake time. A seed decides everything.
+
+The times of day of the launcher's host and of the workers' differ, and are set forward and back
+again and again, by a second as well as by a year.
 """
 
 import random
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.ledger import Row, Verdict, judge
-from sweeper.errors import AlreadyExists, StoreError
+from sweeper.errors import AlreadyExists, NotFound, StoreError
 from sweeper.launcher.loop import Launcher
 from sweeper.states import Event, State, fold
-from sweeper.store.documents import encode, read_json, timestamp
+from sweeper.store.documents import encode, read_json
 from sweeper.store.files import LocalStore
 from sweeper.store.layout import Layout, token
 from sweeper.store.sweeps import read_events
@@ -34,6 +38,9 @@ STEPS = 3
 LEASE = 30.0
 BEAT = 5.0
 DAY = 86_400.0
+NOON = 1_800_000_000.0
+YEAR = 365 * DAY
+STEPS_OF_CLOCKS = (1.0, 60.0, 3600.0, DAY, YEAR)
 DEADLY = (Fault.KILL, Fault.KILL_AFTER, Fault.POWER)
 
 ENDINGS = ("succeed", "fail", "killed", "preempted", "vanish", "stall")
@@ -63,6 +70,7 @@ class Job:
         self.beat_at = 0.0
         self.step = 0
         self.seconds = world.random.uniform(0.3, 4)
+        self.began = world.workers_time()
         self.nonce = f"{world.random.getrandbits(64):x}"
 
     @property
@@ -117,7 +125,7 @@ class Job:
         self.beat_at = world.clock.now + BEAT
         body = {"schema": 1, "counter": world.clock.now, "pid": 1, "paused": None, "paused_s": 0.0}
         world.store.replace(
-            layout.heartbeat(self.run, self.attempt), encode(body | {"time": timestamp()})
+            layout.heartbeat(self.run, self.attempt), encode(body | {"time": world.workers_time()})
         )
         if world.store.exists(layout.event(self.run, self.attempt + 1, Event.INTENT)):
             self._finish(Event.PREEMPTED, "superseded")
@@ -141,16 +149,18 @@ class Job:
             world.backend.end(self.token, None)
         elif ending == "vanish":
             self.phase = "gone"
+            world.silent.add((self.run, self.attempt))
             world.vanished.add(self.token)
             world.backend.jobs.pop(self.token, None)
         else:
+            world.silent.add((self.run, self.attempt))
             world.backend.jobs.pop(self.token, None)
             self.at = world.clock.now + world.random.uniform(0.5, 3) * LEASE
 
     def _finish(self, event: Event, reason: str | None = None) -> None:
         code = {Event.SUCCEEDED: 0, Event.FAILED: 1}.get(event)
         reason = "error" if event is Event.FAILED else reason
-        times = {"started": timestamp(), "ended": timestamp(), "wall_s": 1.0}
+        times = {"started": self.began, "ended": self.world.workers_time(), "wall_s": 1.0}
         usage = {"max_rss_bytes": 1, "host": "here"}
         outcome = {"code": code, "signal": None, "reason": reason, "detail": None}
         with suppress(AlreadyExists):  # ours, whose reply was lost
@@ -162,7 +172,8 @@ class Job:
 
     def _record(self, event: Event, **body: Any) -> None:
         path = self.world.layout.event(self.run, self.attempt, event)
-        self.world.store.create(path, encode({"schema": 1, "time": timestamp()} | body))
+        head = {"schema": 1, "time": self.world.workers_time()}
+        self.world.store.create(path, encode(head | body))
 
 
 class World:
@@ -183,6 +194,10 @@ class World:
         self.layout = Layout(SWEEP)
         self.backend = FakeBackend()
         self.clock = FakeClock()
+        self._chance = random.Random(f"clocks of {seed}")
+        self.walls = {"launcher": 0.0, "workers": 0.0}
+        self.silent: set[tuple[str, int]] = set()
+        self.lies: list[str] = []
         self.rows: list[Row] = []
         self.jobs: list[Job] = []
         self.most_at_work = 0
@@ -200,6 +215,10 @@ class World:
     def sleep(self, seconds: float) -> None:
         """Time passes, and the jobs act."""
         self.clock.sleep(seconds)
+        for host in self.walls:
+            if self._chance.random() < 0.05:
+                step = self._chance.choice(STEPS_OF_CLOCKS)
+                self.walls[host] = self._chance.choice((0.0, -step, step))
         if self.clock.now > DAY:
             raise AssertionError(f"stuck: {read_events(self.store, SWEEP)}")
         for submitted in self.backend.submitted[self._seen :]:
@@ -209,10 +228,29 @@ class World:
             ending = chosen[number - 1] if number <= len(chosen) else "succeed"
             self.jobs.append(Job(self, run, number, ending))
         self._seen = len(self.backend.submitted)
+        self._hear()
         self.jobs = [job for job in self.jobs if not job.gone]
         self.random.shuffle(self.jobs)
         for job in self.jobs:
             job.act()
+
+    def _hear(self) -> None:
+        """Note what launchers have told of runs that was not so."""
+        with suppress(NotFound):
+            told: dict[str, str] = read_json(self.store, self.layout.observations)["observed"]
+            quiet = {run for run, _ in self.silent}
+            for run, said in told.items():
+                if said in ("stalled", "paused") or (said == "stale" and run not in quiet):
+                    self.lies.append(f"{run}: was told to be {said}")
+
+    def wall(self) -> float:
+        """The time of day on the launcher's host."""
+        return NOON + self.clock.now + self.walls["launcher"]
+
+    def workers_time(self) -> str:
+        """The time of day on the workers' host, as documents have it."""
+        moment = NOON + self.clock.now + self.walls["workers"]
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
 
     def begun(self, job: Job) -> None:
         """A job begins to train: note how many do."""
@@ -226,7 +264,8 @@ class World:
     def launcher(self, faults: Faults) -> Launcher:
         """A launcher whose store and backend go wrong as `faults` says."""
         store, backend = FaultyStore(self.store, faults), FaultyBackend(self.backend, faults)
-        return Launcher(store, SWEEP, backend, clock=self.clock, sleep=self.sleep)
+        clocks = {"clock": self.clock, "sleep": self.sleep, "wall": self.wall}
+        return Launcher(store, SWEEP, backend, **clocks)
 
     def launch(self, faults: Faults) -> bool:
         """Be a launcher until it has ended or is killed; whether it says that it is done."""
@@ -268,6 +307,11 @@ class World:
         failing = [run for run, ended in self.failed.items() if ended[max(ended)]]
         expected = dict.fromkeys(failing, State.FAILED)
         verdict = judge(self.store, SWEEP, self.rows, STEPS, once=once, expected=expected)
+        for run, happened in read_events(self.store, SWEEP).items():
+            lost = {attempt for attempt, event in happened if event is Event.LOST}
+            alive = lost - {attempt for one, attempt in self.silent if one == run}
+            self.lies += [f"{run}: attempt {attempt} was thought lost" for attempt in alive]
+        verdict = verdict._replace(wrong=verdict.wrong + tuple(self.lies))
         kills = (self.launcher_kills, self.worker_kills)
         again = len(self.backend.submitted) - len(set(self.backend.submitted))
         return Result(verdict, *kills, self.calls, self.most_at_work, again)

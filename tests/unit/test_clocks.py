@@ -1,0 +1,183 @@
+"""The time of day is told and decides nothing: hosts differ in it, and it is set forward and back.
+What lasts is measured by the monotonic clock of who measures."""
+
+import os
+import time
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.alarms.records import read as read_alarms
+from sweeper.engine.checkpoints import Checkpoint, Place, Vault
+from sweeper.engine.errors import Unknown
+from sweeper.engine.expiry import SureClock
+from sweeper.engine.lora import LoraConfig
+from sweeper.errors import StoreError
+from sweeper.launcher.pacing import SERVICE_TRIES, backoff
+from sweeper.records.runs import Sweep
+from sweeper.states import Event
+from sweeper.store.remote import open_remote
+from sweeper.verbs.watching import print_status
+from sweeper.worker.pauses import Pauses
+
+HOUR = 3600.0
+YEAR = 365 * 24 * HOUR
+PLACE = Place("a:train:0", "weights", "w")
+
+
+def _utc(moment: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
+
+
+@pytest.mark.parametrize("ahead", [-HOUR, 0.0, 60.0, HOUR, YEAR])
+def test_a_launcher_with_another_time_than_its_workers_waits_as_long(
+    make_scene: Any, ahead: float
+) -> None:
+    scene = make_scene(1)
+    run = scene.ids[0]
+    scene.step()
+    for attempt in range(1, SERVICE_TRIES + 1):  # none of the tries is wasted while it is refused
+        scene.worker(run, attempt, Event.CLAIMED)
+        ended = _utc(scene.launcher._ends._wall() - ahead)
+        scene.worker(run, attempt, Event.FAILED, reason="quota", ended=ended)
+        scene.backend.end(scene.backend.submitted[-1])
+        wait = backoff(Event.FAILED, "quota", attempt, run, attempt)
+        scene.step()
+        scene.step(wait - 2)
+        assert len(scene.backend.submitted) == attempt
+        scene.step(4)
+        assert len(scene.backend.submitted) == attempt + 1
+
+
+def test_a_moment_that_is_told_follows_the_clock(make_scene: Any) -> None:
+    scene = make_scene(1, retries=1)
+    run, wall = scene.ids[0], [1_800_000_000.0]
+    scene.launcher = scene.new_launcher()
+    scene.launcher._ends._wall = lambda: wall[0] + scene.clock.now
+    scene.step()
+    scene.finish(run, event=Event.FAILED, reason="error")
+    scene.step()
+    first = scene.observed()["observed"][run]
+    scene.step()
+    assert scene.observed()["observed"][run] == first
+    wall[0] += HOUR
+    scene.step()
+    scene.step()
+    hour, later = (int(said.split(" at ")[1][:2]) for said in (
+        first, scene.observed()["observed"][run]
+    ))  # fmt: skip
+    assert (later - hour) % 24 == 1
+
+
+def test_a_worker_whose_clock_is_set_is_not_paused_for_a_year(make_scene: Any) -> None:
+    scene = make_scene(1)
+    run = scene.ids[0]
+    scene.step()
+    scene.worker(run, 1, Event.CLAIMED)
+    pause = {"reason": "rate_limit", "since": "2026-01-01T12:00:00Z"}
+    for seconds in (10.0, 20.0, 3599.0):
+        scene.beat(run, paused={**pause, "for_s": seconds}, time="2027-01-01T12:00:00Z")
+        scene.step(20)
+        scene.step(20)
+    assert read_alarms(scene.store, scene.layout) == []
+    scene.beat(run, paused={**pause, "for_s": 3601.0}, time="2026-01-01T11:00:00Z")
+    scene.step(20)
+    scene.step(20)
+    assert [alarm.rule for alarm in read_alarms(scene.store, scene.layout)] == ["paused"]
+
+
+def test_how_long_a_pause_lasts_is_the_workers_own_clocks(tmp_path: Path) -> None:
+    now = [0.0]
+    pauses = Pauses(str(tmp_path / "metrics.jsonl"), clock=lambda: now[0])
+    pauses.feed(b"Sampling is paused. Reason: concurrent LoRA rate limit hit\n")
+    now[0] = 42.0
+    pause = pauses.current()
+    assert pause is not None and pause.for_s == 42.0
+
+
+@pytest.mark.parametrize("ahead", [-YEAR, -HOUR, 0.0, HOUR, YEAR])
+def test_a_heartbeat_by_another_clock_is_no_silence(watched: Any, ahead: float) -> None:
+    first = watched.scene.ids[0]
+    watched.poller._beats._wall = lambda: YEAR * 60
+    watched.scene.worker(first, 1, Event.CLAIMED)
+    for beats in range(4):
+        watched.scene.beat(first, up_s=100.0 + 5 * beats, time=_utc(YEAR * 60 + ahead))
+        assert watched.run(seconds=5.0).shown_state == "running"
+        assert watched.run(seconds=0.0).beat == 0.0
+
+
+def test_a_worker_that_has_been_dead_for_long_is_silent_soon(watched: Any) -> None:
+    first = watched.scene.ids[0]
+    watched.poller._beats._wall = lambda: YEAR * 60
+    watched.scene.worker(first, 1, Event.CLAIMED)
+    watched.scene.beat(first, time=_utc(YEAR * 60 - HOUR))
+    assert watched.run().shown_state == "running"
+    run = watched.run(seconds=20.0)
+    assert run.shown_state == "silent" and run.beat is not None and run.beat >= HOUR
+
+
+def test_the_end_of_a_run_is_reckoned_from_what_its_worker_measured(watched: Any) -> None:
+    first = watched.scene.ids[0]
+    watched.scene.worker(first, 1, Event.CLAIMED, started=_utc(time.time() + YEAR))
+    watched.scene.beat(first, up_s=60.0)
+    watched.rows(first, 0, 1)
+    assert watched.run().eta == 240.0  # two of ten steps in a minute
+
+
+@pytest.mark.parametrize("started", [-YEAR, -HOUR, HOUR, YEAR])
+def test_status_tells_how_long_a_run_was_at_work(
+    scene: Any, capsys: pytest.CaptureFixture[str], started: float
+) -> None:
+    first = scene.ids[0]
+    began = _utc(time.time() + started)
+    scene.worker(first, 1, Event.INTENT)
+    scene.worker(first, 1, Event.SUBMITTED)
+    scene.worker(first, 1, Event.CLAIMED, time=began, started=began)
+    scene.beat(first, up_s=75.0)
+    print_status(Sweep(scene.store, "s", None), Namespace(json=False, state=None, where=None))
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("x=0"))
+    assert line.split()[:2] == ["x=0", "running"] and "1m15s" in line.replace(" ", "")
+
+
+def test_a_clock_set_forward_deletes_no_checkpoint(tmp_path: Path) -> None:
+    wall, running = [1_800_000_000.0], [50.0]
+    vault = Vault(str(tmp_path), SureClock(lambda: wall[0], lambda: running[0]))
+    vault.save(PLACE, Checkpoint("tiny", LoraConfig(rank=1), {}), ttl_seconds=None)
+    vault.expire(PLACE, None)
+    brief = PLACE._replace(name="brief")
+    vault.save(brief, Checkpoint("tiny", LoraConfig(rank=1), {}), ttl_seconds=None)
+    document = vault.entry(brief).document
+    document["expires"] = wall[0] + 7 * HOUR
+    vault._replace(vault._document_path(brief), document)
+    saving = tmp_path / "a@train@0" / "weights" / "late.json.1234.npz"  # its document comes next
+    saving.write_bytes(b"")
+    os.utime(saving, (wall[0], wall[0]))
+    wall[0] += YEAR
+    running[0] += HOUR / 2
+    assert vault.purge() == [] and saving.exists()
+    assert vault.load(brief)
+    wall[0] -= 2 * YEAR  # and set back: it lasts longer, that is all
+    assert vault.purge() == []
+    wall[0] += YEAR
+    running[0] += 8 * HOUR
+    wall[0] += 9 * HOUR
+    with pytest.raises(Unknown, match="expired"):
+        vault.load(brief)
+    assert vault.purge() == [brief]
+
+
+def test_a_store_that_refuses_the_time_says_so() -> None:
+    """S3 takes no request whose time differs from its own by a quarter of an hour."""
+    refused: Any = PermissionError(13, "The difference between the times is too large.")
+    refused.__cause__ = Exception()
+    refused.__cause__.response = {"Error": {"Code": "RequestTimeTooSkewed"}}
+    store = open_remote("memory://clocks")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise refused
+
+    store._fs = Namespace(cat_file=refuse)
+    with pytest.raises(StoreError, match="is the clock of this machine right"):
+        store.read("sweep.json")
