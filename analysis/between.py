@@ -11,9 +11,9 @@ from analysis.findings import short_name
 from analysis.frames import Metric, RunData, SweepData, differently, load
 from analysis.inference import Estimate, contrast, holm, paired
 from analysis.settings import level
-from analysis.statistics import Scale, choose_scale
 from sweeper.errors import NotFound, UsageError
 from sweeper.registry import Registry
+from sweeper.results.cells import Scale, choose_scale
 from sweeper.sanitize import harmless
 from sweeper.store.documents import dotted, strict
 

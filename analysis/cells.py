@@ -11,12 +11,11 @@ from analysis.keys import bounds_of
 from analysis.settings import settings
 from analysis.statistics import (
     Comparison,
-    Scale,
     Summary,
     against_best,
-    choose_scale,
     summarise,
 )
+from sweeper.results.cells import Scale, choose_scale
 
 __all__ = ["Cell", "Ranking", "rank"]
 

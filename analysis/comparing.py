@@ -17,8 +17,10 @@ from analysis import words
 from analysis.figures import PALETTE
 from analysis.inference import Estimate, contrast, paired
 from analysis.layouts import layout, plain, rounded
-from analysis.statistics import Scale, Summary, against_best, choose_scale, summarise
+from analysis.statistics import Summary, against_best, summarise
 from sweeper.errors import UsageError
+from sweeper.results.cells import Scale, choose_scale
+from sweeper.results.objective import sign_of
 
 if TYPE_CHECKING:
     import pandas
@@ -92,7 +94,7 @@ def compare(
     groups = _groups(frame, metric, keys)
     values = {name: [value for _, value in rows] for name, rows in groups.items()}
     scale = choose_scale(list(values.values()))
-    sign = -1.0 if goal == "maximize" else 1.0
+    sign = sign_of(goal)
     summaries = {name: summarise(own, scale) for name, own in values.items()}
     order = sorted(summaries, key=lambda name: sign * (summaries[name].mean or 0.0))
     best = order[0] if order else None

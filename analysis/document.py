@@ -10,9 +10,9 @@ from analysis.cells import Cell
 from analysis.findings import method
 from analysis.frames import RunData
 from analysis.inference import Estimate
-from analysis.series import SMOOTH
 from analysis.stability import RULE
 from analysis.study import Study
+from sweeper.results.objective import SMOOTH
 from sweeper.store.documents import strict
 
 __all__ = ["document", "flat_row"]

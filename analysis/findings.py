@@ -12,8 +12,9 @@ from analysis import words
 from analysis.cells import Cell, Ranking
 from analysis.edges import find_edges
 from analysis.frames import SweepData
-from analysis.statistics import SPAN, Comparison, Scale
+from analysis.statistics import Comparison
 from sweeper.registry import is_unseeded
+from sweeper.results.cells import SPAN, Scale
 
 __all__ = ["PENDING", "Finding", "cell_text", "find", "method", "short_name", "worse_by"]
 

@@ -11,13 +11,15 @@ from analysis.costs import Cost, clock, steps_done, token_columns, token_keys
 from analysis.history import Histories, History
 from analysis.keys import candidates, choose, goal_of, train_candidates
 from analysis.rollouts import BUDGET, Rollout, read_rollouts
-from analysis.series import Floats, Series, best, last, smoothed
+from analysis.series import Floats, Series, best, last
 from analysis.sources import Placed, Source, find_sources
 from sweeper.alarms import Alarm, alarms
 from sweeper.errors import UsageError
 from sweeper.model.event import Outcome
 from sweeper.records.runs import SweepRun
 from sweeper.registry import RecordedRun, Registry
+from sweeper.results.cells import counts
+from sweeper.results.objective import sign_of, smoothed
 
 __all__ = ["Metric", "RunData", "SweepData", "differently", "find_metric", "load", "read"]
 
@@ -41,7 +43,7 @@ class Metric:
     @property
     def sign(self) -> float:
         """Multiplied by it, smaller is better."""
-        return -1.0 if self.goal == "maximize" else 1.0
+        return sign_of(self.goal)
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class RunData:
     @property
     def counts(self) -> bool:
         """Whether its value takes part in comparisons: it succeeded, with a finite value."""
-        return self.state == "succeeded" and self.value is not None and not self.diverged
+        return counts(self.state, self.value, self.diverged)
 
 
 @dataclass(frozen=True)
@@ -303,7 +305,7 @@ def _judged(curves: Mapping[str, Series], metric: Metric | None) -> dict[str, An
     if metric is None or metric.name not in curves:
         return {"value": None, "step": None, "diverged": False}
     points = curves[metric.name]
-    end, top = last(points), best(points, metric.sign)
+    end, top = last(points), best(points, metric.goal)
     judged = top if metric.at == "best" else end
     return {
         "value": None if judged is None else judged[1],
@@ -311,7 +313,7 @@ def _judged(curves: Mapping[str, Series], metric: Metric | None) -> dict[str, An
         "diverged": end is not None and not math.isfinite(end[1]),
         "last": None if end is None else end[1],
         "best": None if top is None else top[1],
-        "smoothed": smoothed(points),
+        "smoothed": smoothed(points.values),
     }
 
 

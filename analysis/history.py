@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.series import EMPTY, Floats, Series
-from sweeper.metrics import as_float
 from sweeper.registry import RecordedRun, Registry
-from sweeper.tables.columns import Columns, absent, present
+from sweeper.results.objective import counted
+from sweeper.tables.columns import Columns, present
 
 __all__ = ["Histories", "History"]
 
@@ -30,7 +30,7 @@ class Histories:
         self._steps: dict[str, Floats] = {}
         before = np.empty(0)
         for part in registry.columns(list(runs)):
-            before = _shared(before, _numbers(part.columns, "step"))
+            before = _shared(before, part.columns.numbers("step"))
             self._found[part.common["run"]] = History(self, part.columns, before, metric)
         self.keys: Counter[str] = Counter()
         for found in self._found.values():
@@ -66,7 +66,7 @@ class History:
 
     def _of(self, key: str) -> Floats:
         if key not in self._values:
-            self._values[key] = _numbers(self._columns, key)
+            self._values[key] = self._columns.numbers(key)
         return self._values[key]
 
     def column(self, key: str) -> tuple[Floats, Flags]:
@@ -75,38 +75,23 @@ class History:
         return values, ~np.isnan(values)
 
     def series(self, key: str) -> Series:
-        """The points of a key, NaN among them. Rows without a step count only where no row has
-        one: then their position is their step."""
+        """The points of a key that count (`objective.counted`), NaN among them. Where no row has a
+        step their position is their step."""
         values = self._of(key)
-        there = present(values)
-        if not there.any():
+        stepped = np.isfinite(self.steps)
+        rows = counted(present(values), stepped)
+        if not rows.any():
             return EMPTY
         steps = self.steps
-        if not there.all():
-            steps, values = self._parent.shared(key, steps[there]), values[there]
-        stepped = np.isfinite(steps)
-        if not stepped.any():
-            return Series(_positions(len(steps)).astype(float), values, _positions(len(steps)))
-        if not stepped.all():
-            steps, values = steps[stepped], values[stepped]
+        if not rows.all():
+            steps, values = self._parent.shared(key, steps[rows]), values[rows]
+        if not (rows & stepped).any():
+            return Series(_positions(len(values)).astype(float), values, np.flatnonzero(rows))
         if steps is self.steps:
             return Series(steps, values, _positions(len(steps)))
         # Rows with a step come first and ascend, so that a step says which row it is.
         rows = np.searchsorted(self.steps[np.isfinite(self.steps)], steps)
         return Series(steps, values, rows)
-
-
-def _numbers(columns: Columns, key: str) -> Floats:
-    """The numbers of a key, `ABSENT` in rows that have none. Integers beyond any float are
-    infinite."""
-    values = columns.values.get(key)
-    odd = {row: as_float(value) for row, value in columns.odd.get(key, {}).items()}
-    numbers = {row: number for row, number in odd.items() if number is not None}
-    if values is None or numbers:
-        values = absent(columns.rows) if values is None else values.copy()
-        for row, number in numbers.items():
-            values[row] = number
-    return values
 
 
 def _shared(before: Floats, own: Floats) -> Floats:

@@ -1,10 +1,11 @@
 """What one key of one run recorded, as arrays. Pure."""
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from sweeper.results.objective import place
 
 __all__ = [
     "EMPTY",
@@ -12,13 +13,9 @@ __all__ = [
     "Series",
     "best",
     "last",
-    "smoothed",
 ]
 
 Floats = NDArray[np.float64]
-
-SMOOTH = 0.1
-"""The share of a curve's points, at its end, whose mean is its smoothed value."""
 
 
 class Series(NamedTuple):
@@ -45,23 +42,17 @@ EMPTY = Series(_NO, _NO, np.empty(0, dtype=np.intp))
 
 def last(points: Series) -> tuple[float, float] | None:
     """Step and value of the last point, NaN included."""
-    return (float(points.steps[-1]), float(points.values[-1])) if points else None
+    return _judged(points, "minimize", "last")
 
 
-def best(points: Series, sign: float) -> tuple[float, float] | None:
-    """Step and value of the best finite point (`sign` 1: the least; the first of equals), the last
-    point when none is finite."""
-    finite = points.finite
-    if not finite:
-        return last(points)
-    at = int(np.argmin(sign * finite.values))
-    return float(finite.steps[at]), float(finite.values[at])
+def best(points: Series, goal: str) -> tuple[float, float] | None:
+    """Step and value of the best finite point (the first of equals), the last point when none is
+    finite."""
+    return _judged(points, goal, "best")
 
 
-def smoothed(points: Series) -> float | None:
-    """The mean over the last tenth of the points, at least one; None when one is not finite."""
+def _judged(points: Series, goal: str, at: str) -> tuple[float, float] | None:
     if not points:
         return None
-    tail = points.values[-max(1, round(SMOOTH * len(points.values))) :]
-    found = float(np.mean(tail / 2.0)) * 2.0 if np.isfinite(tail).all() else math.nan
-    return found if math.isfinite(found) else None
+    row = place(points.values, goal, at)
+    return float(points.steps[row]), float(points.values[row])

@@ -10,33 +10,24 @@ means become geometric means and differences become ratios.
 """
 
 import functools
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from analysis.distributions import range_quantile, range_tail, student_quantile, student_tail
+from sweeper.results.cells import Scale, center, comparable, exp, on_scale, unit_of
 
 __all__ = [
     "CONFIDENCE",
-    "SPAN",
     "Comparison",
-    "Scale",
     "Summary",
     "against_best",
-    "choose_scale",
-    "comparable",
     "summarise",
 ]
 
 CONFIDENCE = 0.95
 
-Scale = Literal["linear", "log"]
-
 _FEW = 12
 """Comparisons that are worth the millisecond that an exact p takes."""
-
-SPAN = 10.0
-"""How far apart the cells' means have to be, as a ratio, before a log scale is considered."""
 
 
 class Summary(NamedTuple):
@@ -82,14 +73,14 @@ class Comparison(NamedTuple):
     @property
     def ratio(self) -> float | None:
         """Its geometric mean as a multiple of the best's; None on the linear scale."""
-        return _exp(self.difference) if self.scale == "log" else None
+        return exp(self.difference) if self.scale == "log" else None
 
     def interval(self) -> tuple[float, float]:
         """Bounds of the difference, or of the ratio on the log scale, that hold with `CONFIDENCE`
         for all pairs at once."""
         reach = _quantile(self.family, round(self.df, 12)) / 2**0.5 * self.error
         low, high = self.difference - reach, self.difference + reach
-        return (_exp(low), _exp(high)) if self.scale == "log" else (low, high)
+        return (exp(low), exp(high)) if self.scale == "log" else (low, high)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -104,60 +95,6 @@ def _student(df: int) -> float:
     return student_quantile((1 + CONFIDENCE) / 2, df)
 
 
-def _exp(value: float) -> float:
-    try:
-        return math.exp(value)
-    except OverflowError:
-        return math.inf
-
-
-def _unit(values: Iterable[float]) -> float:
-    """A power of two near the largest magnitude. Counted in it, no square and no sum of finite
-    values is too large for a float; and dividing by it changes no digit."""
-    return 2.0 ** (math.frexp(max(map(abs, values)))[1] - 1)
-
-
-def choose_scale(groups: Iterable[Sequence[float]]) -> Scale:
-    """The scale on which cells are compared: logarithms when all values are positive, the means of
-    the cells span more than a factor of `SPAN`, and their noise grows with the mean, nearer to in
-    proportion than not at all: the least-squares slope of log(sd) on log(mean) over the cells
-    exceeds 1/2 (Bartlett, Biometrics 3(1), 1947, 39-52: at slope 1 the logarithm evens out the
-    variances, at slope 0 no transformation is called for). The rule does not ask which cell is
-    best or by how much."""
-    found = [list(values) for values in groups if values]
-    if not found or min(map(min, found)) <= 0:
-        return "linear"
-    points: list[tuple[float, float]] = []
-    levels: list[float] = []
-    unit = _unit(value for values in found for value in values)
-    for values in found:
-        scaled = [value / unit for value in values]
-        mean = math.fsum(scaled) / len(scaled)
-        if mean <= 0:  # so small beside the others that nothing is left of it
-            return "linear"
-        levels.append(mean)
-        squares = math.fsum((value - mean) ** 2 for value in scaled)
-        if comparable(scaled) and squares > 0:
-            points.append((math.log(mean), 0.5 * math.log(squares / (len(scaled) - 1))))
-    steep = _slope(points) > 0.5
-    return "log" if steep and max(levels) > SPAN * min(levels) else "linear"
-
-
-def _slope(points: Sequence[tuple[float, float]]) -> float:
-    """Least squares; 0 when the points do not determine it."""
-    if len(points) < 2:
-        return 0.0
-    x_mean = math.fsum(x for x, _ in points) / len(points)
-    y_mean = math.fsum(y for _, y in points) / len(points)
-    across = math.fsum((x - x_mean) ** 2 for x, _ in points)
-    together = math.fsum((x - x_mean) * (y - y_mean) for x, y in points)
-    return together / across if across > 0 else 0.0
-
-
-def _on(scale: Scale, values: Sequence[float]) -> list[float]:
-    return [math.log(value) for value in values] if scale == "log" else list(values)
-
-
 def summarise(values: Sequence[float], scale: Scale = "linear") -> Summary:
     """Mean and Student t interval of finite `values`: mean +- t(n - 1) sd / sqrt(n), computed on
     `scale` and brought back from it. On the log scale all `values` must be positive."""
@@ -167,22 +104,17 @@ def summarise(values: Sequence[float], scale: Scale = "linear") -> Summary:
     if n == 0:
         return Summary(0, None, None, None, None, None, None)
     least, most = float(min(values)), float(max(values))
-    own = _on(scale, values)
+    own = on_scale(values, scale)
     if min(own) == max(own):  # n = 1, or identical replicates: no interval either way
         return Summary(n, least, None if n == 1 else 0.0, None, None, least, most)
-    unit = _unit(own)
+    unit = unit_of(own)
     data = np.asarray(own, dtype=float) / unit
-    mean, sd = float(data.mean()), float(data.std(ddof=1))
+    mean, sd = center(own) / unit, float(data.std(ddof=1))
     reach = _student(n - 1) * sd / n**0.5
     found = [bound * unit for bound in (mean, mean - reach, mean + reach)]
     if scale == "log":
-        found = [_exp(bound) for bound in found]
+        found = [exp(bound) for bound in found]
     return Summary(n, found[0], sd * unit, found[1], found[2], least, most)
-
-
-def comparable(values: Sequence[float]) -> bool:
-    """Whether a cell can take part in comparisons: two different values or more."""
-    return len(values) > 1 and min(values) != max(values)
 
 
 def against_best(
@@ -191,7 +123,7 @@ def against_best(
     """Games-Howell comparisons of `best` with every other comparable cell; the family is all pairs
     of comparable cells. Empty when `best` is not comparable or nothing else is. On the log scale
     all values must be positive."""
-    scaled = {cell: _on(scale, values) for cell, values in groups.items()}
+    scaled = {cell: on_scale(values, scale) for cell, values in groups.items()}
     family = {cell: values for cell, values in scaled.items() if comparable(values)}
     if best not in family or len(family) < 2:
         return {}
@@ -231,7 +163,7 @@ def _compare_equal(
 ) -> Iterator[tuple[str, Comparison]]:
     import numpy as np
 
-    units = np.array([[_unit([*own, *best])] for own in values])
+    units = np.array([[unit_of([*own, *best])] for own in values])
     own, other = np.asarray(values) / units, np.asarray(best) / units
     differences = own.mean(axis=1) - other.mean(axis=1)
     n, m = own.shape[1], other.shape[1]

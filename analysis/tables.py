@@ -14,9 +14,9 @@ from analysis.figures import PALETTE, tones
 from analysis.findings import short_name
 from analysis.frames import RunData
 from analysis.stability import Rate
-from analysis.statistics import Scale
 from analysis.study import Study
 from sweeper.metrics import as_float
+from sweeper.results.cells import Scale
 from sweeper.store.documents import dotted
 
 __all__ = [

@@ -19,12 +19,12 @@ __all__ = [
     "Point",
     "Row",
     "as_float",
+    "as_step",
     "is_finished",
     "merge",
     "merge_checkpoints",
     "numbers",
     "parse",
-    "value_at",
 ]
 
 Row = dict[str, Any]
@@ -109,7 +109,7 @@ def merge(attempts: Iterable[Parsed]) -> Merged:
     for parsed in attempts:
         own: list[Row] = []
         for row in parsed.rows:
-            step = _step(row.get("step"))
+            step = as_step(row.get("step"))
             if step is None:
                 own.append({**row, "step": None})
             elif step in by_step:
@@ -123,9 +123,10 @@ def merge(attempts: Iterable[Parsed]) -> Merged:
     return Merged(rows + loose, malformed, torn)
 
 
-def _step(value: Any) -> float | None:
+def as_step(value: object) -> float | None:
+    """A recorded step, as it was written; None for what is none: no number, or no finite one."""
     number = as_float(value)
-    return value if number is not None and math.isfinite(number) else None
+    return value if number is not None and math.isfinite(number) else None  # pyright: ignore[reportReturnType]
 
 
 def as_float(value: object) -> float | None:
@@ -169,16 +170,3 @@ def numbers(rows: Sequence[Row], key: str) -> list[Point]:
     return [
         Point(row["step"], value) for row in rows if (value := as_float(row.get(key))) is not None
     ]
-
-
-def value_at(points: Sequence[Point], goal: str, at: str) -> Point | None:
-    """What a run is judged by: its last value (`at="last"`, NaN included), or its best finite one
-    (`at="best"`, first of equals; the last value when none is finite). None without points."""
-    stepped = [point for point in points if point.step is not None] or list(points)
-    if not stepped:
-        return None
-    finite = [point for point in stepped if math.isfinite(point.value)]
-    if at != "best" or not finite:
-        return stepped[-1]
-    sign = -1.0 if goal == "maximize" else 1.0
-    return min(finite, key=lambda point: sign * point.value)

@@ -113,6 +113,11 @@ def to_wandb(runs: Sequence[RecordedRun], project: str, folder: str | None) -> i
         for row in rows:
             made.log(*_row(row))
             count += 1
+        if run.metric is not None and rows:
+            # W&B's own is the last that was logged: rows without a step come after all others.
+            point = run.value(run.metric)
+            if point is not None:
+                made.summary[run.metric["name"]] = point.value
         made.summary["state"] = run.state.value
         made.finish(exit_code=0 if run.state.value == "succeeded" else 1)
     return count

@@ -20,9 +20,9 @@ from sweeper.metrics import (
     merge_checkpoints,
     numbers,
     parse,
-    value_at,
 )
 from sweeper.model.event import NOTHING, Outcome
+from sweeper.results.objective import judged
 from sweeper.states import Event, NoState, RunState, State, fold
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout, metrics_dir
@@ -222,7 +222,7 @@ class RecordedRun(ABC):
         attempts reason retired started ended wall_s root metric value config`.
 
         `metric` is the name of the sweep's metric and `value` what the run is judged by (see
-        `metrics.value_at`), None when nothing was recorded; with `values=False` no metrics file is
+        `results.objective`), None when nothing was recorded; with `values=False` no metrics file is
         read and both are left out.
         """
         record: dict[str, Any] = {
@@ -257,7 +257,7 @@ class RecordedRun(ABC):
             if self.quick is not None and sum(s.size for s in stamps if s) > _LARGE:
                 point = self.quick(self, name, goal, at)
             else:
-                point = value_at(numbers(self.history.rows, name), goal, at)
+                point = judged(numbers(self.history.rows, name), goal, at)
             return [] if point is None else list(point)
 
         stamps: list[Stamp | None] = []

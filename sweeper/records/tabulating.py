@@ -4,14 +4,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
-import numpy as np
-
 from sweeper.errors import NotFound, StoreError
-from sweeper.metrics import Point, as_float
+from sweeper.metrics import Point
 from sweeper.records.problems import Problems
 from sweeper.records.runs import RecordedRun
+from sweeper.results.objective import counted, place
 from sweeper.tables.cache import Cache
-from sweeper.tables.columns import present
+from sweeper.tables.columns import Floats, present
 from sweeper.tables.filling import helped, rollouts_worth_it, worth_it
 from sweeper.tables.frames import Part, numbers_table, plain_table
 from sweeper.tables.keeping import Folder
@@ -102,27 +101,24 @@ class Tabulator:
         return Part({"run": run.id, "sweep": run.sweep}, merged.with_any(keys))
 
     def value(self, run: RecordedRun, key: str, goal: str, at: str) -> Point | None:
-        """What `metrics.value_at` gives of the numbers in a run's history."""
+        """What `objective.judged` gives of the numbers in a run's history."""
         found = self._last(run, key) if at != "best" else None
         if found is not None:
             return found
-        columns = self.part(run, [key]).columns
-        steps, values = columns.column("step"), columns.column(key).copy()
-        for row, value in columns.odd.get(key, {}).items():
-            number = as_float(value)
-            if number is not None:
-                values[row] = number
-        there = present(values)
-        stepped = there & present(steps)
-        [rows] = np.nonzero(stepped if stepped.any() else there)
-        if not len(rows):
+        steps, values = self.curve(run, key)
+        if not len(values):
             return None
-        row = rows[-1]
-        finite = rows[np.isfinite(values[rows])]
-        if at == "best" and len(finite):
-            order = values[finite]
-            row = finite[order.argmax() if goal == "maximize" else order.argmin()]
-        return Point(float(steps[row]) if stepped[row] else None, float(values[row]))
+        row = place(values, goal, at)
+        stepped = bool(present(steps[row : row + 1])[0])
+        return Point(float(steps[row]) if stepped else None, float(values[row]))
+
+    def curve(self, run: RecordedRun, key: str) -> tuple[Floats, Floats]:
+        """Steps (ABSENT where no row has one) and values of the points by which a run is judged
+        under `key`. Raises `StoreError`."""
+        columns = self.part(run, [key]).columns
+        steps, values = columns.column("step"), columns.numbers(key)
+        rows = counted(present(values), present(steps))
+        return steps[rows], values[rows]
 
     def _last(self, run: RecordedRun, key: str) -> Point | None:
         """The last point, if a look at files that the cache does not know tells it: of the newest

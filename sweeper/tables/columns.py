@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.metrics import parse
+from sweeper.metrics import as_float, parse
 
 __all__ = [
     "ABSENT",
@@ -84,6 +84,16 @@ class Columns:
         """The numbers of `key`, ABSENT where there is none."""
         found = self.values.get(key)
         return absent(self.rows) if found is None else found
+
+    def numbers(self, key: str) -> Floats:
+        """The same with integers beyond 2**53, as near as a float is."""
+        values = self.column(key)
+        odd = ((row, as_float(value)) for row, value in self.odd.get(key, {}).items())
+        found = {row: number for row, number in odd if number is not None}
+        if found:
+            values = values.copy()
+            values[list(found)] = list(found.values())
+        return values
 
     def has(self, key: str) -> NDArray[np.bool_]:
         """Which rows have `key`, whatever its value."""

@@ -1,5 +1,6 @@
 """What a run recorded before one looked: its metric's points, and its last row."""
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -25,12 +26,12 @@ def past_points(run: SweepRun, key: str, memory: Folder) -> Iterable[Point]:
         return numbers(run.history.rows, key)
     from sweeper.records.problems import Problems
     from sweeper.records.tabulating import Tabulator
-    from sweeper.tables.columns import present
 
-    columns = Tabulator({run.root: memory}, Problems()).part(run, [key]).columns
-    steps, values = columns.column("step"), columns.column(key)
-    there = present(steps) & present(values)
-    return map(Point, steps[there].tolist(), values[there].tolist())
+    steps, values = Tabulator({run.root: memory}, Problems()).curve(run, key)
+    return (
+        Point(None if math.isnan(step) else step, value)
+        for step, value in zip(steps.tolist(), values.tolist(), strict=True)
+    )
 
 
 def last_row(run: SweepRun) -> dict[str, Any]:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sweeper.errors import UsageError
-from sweeper.tui.charts import mean
+from sweeper.results.cells import Scale, choose_scale, mean
+from sweeper.results.objective import sign_of
 from sweeper.tui.model import RunView, SweepView
 from sweeper.where import parse_where, select
 
@@ -21,8 +22,9 @@ _INTEREST = (
 
 
 class Group(NamedTuple):
-    """Runs under one heading. `key` tells it from the others, `mean` is that of their finite
-    values, of which there are `measured`; `rank` its place among the groups."""
+    """Runs under one heading. `key` tells it from the others, `mean` is that of the values that
+    count, of which there are `measured`, on the `scale` on which the sweep's cells are compared;
+    `rank` its place among the groups."""
 
     key: str
     title: str
@@ -31,6 +33,7 @@ class Group(NamedTuple):
     mean: float | None = None
     measured: int = 0
     rank: int | None = None
+    scale: Scale = "linear"
 
     @property
     def counts(self) -> Counter[str]:
@@ -65,7 +68,7 @@ def arranged(
     if by == "none":
         lines: list[Item] = [*sorted(runs, key=key, reverse=backwards)]
         return lines, problem
-    groups = _groups(runs, by, view.goal, folded)
+    groups = _groups(runs, by, view, folded)
     if sort == "metric":
         groups.sort(key=lambda group: (group.rank is None, group.rank or 0), reverse=backwards)
     elif sort != "plan" or backwards:
@@ -79,16 +82,19 @@ def arranged(
     return lines, problem
 
 
-def _groups(runs: Sequence[RunView], by: str, goal: str, folded: Collection[str]) -> list[Group]:
+def _groups(
+    runs: Sequence[RunView], by: str, view: SweepView, folded: Collection[str]
+) -> list[Group]:
     members: dict[str, list[RunView]] = {}
     for run in runs:
         members.setdefault(_heading(run, by), []).append(run)
     means: dict[str, tuple[float, int]] = {}
+    scale = choose_scale(_values(inner) for inner in _by_cell(view.runs).values())
     for title, inner in members.items():
-        finite = [r.value for r in inner if r.value is not None and math.isfinite(r.value)]
-        if finite:
-            means[title] = (mean(finite), len(finite))
-    sign = -1.0 if goal == "maximize" else 1.0
+        values = _values(inner)
+        if values:
+            means[title] = (mean(values, scale), len(values))
+    sign = sign_of(view.goal)
     order = sorted(means, key=lambda title: sign * means[title][0])
     place = {title: number for number, title in enumerate(order, start=1)}
     return [
@@ -99,9 +105,21 @@ def _groups(runs: Sequence[RunView], by: str, goal: str, folded: Collection[str]
             f"{by}:{title}" in folded,
             *means.get(title, (None, 0)),
             place.get(title),
+            scale,
         )
         for title, inner in members.items()
     ]
+
+
+def _by_cell(runs: Sequence[RunView]) -> dict[str, list[RunView]]:
+    members: dict[str, list[RunView]] = {}
+    for run in runs:
+        members.setdefault(run.cell, []).append(run)
+    return members
+
+
+def _values(runs: Sequence[RunView]) -> list[float]:
+    return [run.value for run in runs if run.counts and run.value is not None]
 
 
 def _heading(run: RunView, by: str) -> str:
@@ -153,7 +171,7 @@ def _told(run: RunView) -> str:
 
 def _keys(goal: str) -> dict[str, Callable[[RunView], Any]]:
     """What lines are sorted by: what is unknown comes last."""
-    sign = -1.0 if goal == "maximize" else 1.0
+    sign = sign_of(goal)
 
     def number(found: float | None, direction: float = 1.0) -> tuple[bool, float]:
         known = found is not None and math.isfinite(found)

@@ -7,12 +7,17 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from sweeper.results.cells import counts
+from sweeper.results.objective import sign_of
+from sweeper.states import OPEN
+
 __all__ = [
     "Alarm",
     "RunView",
     "SweepView",
     "best_run",
     "coarse",
+    "counts_so_far",
     "nearly",
     "ranks",
     "remaining",
@@ -37,8 +42,8 @@ class RunView(NamedTuple):
     `reason` is why it ended, `said` the last line of one that failed. `step` is the last one
     recorded, `total` how many there are to be, `fraction` how much is done, `eta` the seconds to
     its end, `beat` those since its heartbeat changed; each None when unknown. `curve` is the
-    sweep's metric over time, thinned out; `value` what the run is judged by, `rank` its place among
-    all runs.
+    sweep's metric over time, thinned out; `value` what the run is judged by, `diverged` that
+    it ended in a number that is not finite, `rank` its place among the runs that count.
     """
 
     id: str
@@ -61,6 +66,7 @@ class RunView(NamedTuple):
     eta: float | None = None
     curve: tuple[float, ...] = ()
     value: float | None = None
+    diverged: bool = False
     rank: int | None = None
     beat: float | None = None
     alarms: tuple[Alarm, ...] = ()
@@ -74,6 +80,11 @@ class RunView(NamedTuple):
         if self.waits:
             return "waiting"
         return "stalled" if self.stalled else self.state
+
+    @property
+    def counts(self) -> bool:
+        """Whether it takes part in means and places."""
+        return counts_so_far(self.state, self.wants, self.value, self.diverged)
 
     @property
     def remark(self) -> str:
@@ -178,9 +189,15 @@ def sweep_remaining(
     return max(free, default=0.0)
 
 
+def counts_so_far(state: str, wants: bool, value: float | None, diverged: bool) -> bool:
+    """Whether a run takes part in means and places: one that is over as in the report, one that is
+    not by what it has reached so far (`wants`: it is still to be started, or started again)."""
+    return counts("succeeded" if wants or state in OPEN else state, value, diverged)
+
+
 def ranks(values: Mapping[str, float | None], goal: str) -> dict[str, int]:
     """Run -> its place, from 1, among those with a finite value; equal values share a place."""
-    sign = -1.0 if goal == "maximize" else 1.0
+    sign = sign_of(goal)
     finite = [
         (sign * one, run) for run, one in values.items() if one is not None and math.isfinite(one)
     ]

@@ -6,7 +6,7 @@ from contextlib import suppress
 from functools import partial
 
 from sweeper.errors import NotFound, StoreError
-from sweeper.metrics import Point, Row, as_float, parse
+from sweeper.metrics import Point, Row, as_float, as_step, parse
 from sweeper.reading.rollouts import Found, Words
 from sweeper.records.following import Follower
 from sweeper.records.runs import SweepRun
@@ -51,7 +51,7 @@ class _Metrics:
         """See what was added."""
         self._changed = True
         for row in rows:
-            step = as_float(row.get("step"))
+            step = as_step(row.get("step"))
             for key, found in row.items():
                 number = as_float(found)
                 if key != "step" and number is not None:

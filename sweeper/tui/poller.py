@@ -30,6 +30,7 @@ from sweeper.tui.model import (
     RunView,
     SweepView,
     coarse,
+    counts_so_far,
     ranks,
 )
 from sweeper.tui.series import Series
@@ -90,6 +91,7 @@ class Poller:
         self._layout = self.sweep.layout
         self._runs: list[dict[str, Any]] = document["runs"]
         self._ids = [run["id"] for run in self._runs]
+        self._retired = {run["id"] for run in self._runs if run.get("retired")}
         self._launch: dict[str, Any] = document["launch"]
         self._timing = Timing(document, self._clock)
         self._states = States(self._store, self._layout, self._launch["retries"])
@@ -146,6 +148,7 @@ class Poller:
             self._open()
         for run in self._states.look(self._ids):
             self._unread[run] = None
+            self._moves += 1
             if self._loaded.get(run, 0) != self._states.known[run].opened:
                 self._pending[run] = None
         launcher = is_held(self._store, self._name)
@@ -175,7 +178,10 @@ class Poller:
                 self._pending[news.run.id] = None
             elif news.run.id in self._series:
                 self._moves += 1
-                self._series[news.run.id].add(news.rows)
+                series = self._series[news.run.id]
+                series.add(news.rows)
+                if series.stale:
+                    self._pending[news.run.id] = None
         return ""
 
     def _replanned(self, launcher: object) -> bool:
@@ -307,13 +313,16 @@ class Poller:
         metric = self.sweep.metric or {}
         goal = metric.get("goal", "minimize")
         if metric and self._moves != self._ranked[0]:
-            values = {run: series.value for run, series in self._series.items()}
+            counting = (
+                (r, series) for r, series in self._series.items() if self._counts(r, series)
+            )
+            values = {run: series.value for run, series in counting}
             self._ranked = (self._moves, ranks(values, goal))
         observed = observations.observed if launcher else NO_OBSERVATIONS.observed
         runs = tuple(
             self._run(planned, observed.get(planned["id"], ""), alarms.get(planned["id"], ()))
             for planned in self._runs
-            if not planned.get("retired") or self._is_open(planned["id"])
+            if planned["id"] not in self._retired or self._is_open(planned["id"])
         )
         limit = observations.limit if launcher else None
         view = SweepView(
@@ -336,6 +345,14 @@ class Poller:
         ]
         return view._replace(eta=sweep_left(view, took))
 
+    def _counts(self, run: str, series: Series) -> bool:
+        """Whether a run has a place among the others."""
+        state = self._states.known.get(run, _PLANNED).state
+        if run in self._retired and state not in OPEN:
+            return False
+        wants = run not in self._retired and self._states.wants(run)
+        return counts_so_far(state.value, wants, series.value, series.diverged)
+
     def _is_open(self, run: str) -> bool:
         return self._states.known.get(run, _PLANNED).state in OPEN
 
@@ -354,7 +371,7 @@ class Poller:
         known = _Known(
             state=state,
             observed=observed,
-            wants=not planned.get("retired") and self._states.wants(identity),
+            wants=identity not in self._retired and self._states.wants(identity),
             waits=self._waits(identity, state, observed, beat),
             alarms=alarms,
             rank=self._ranked[1].get(identity),
@@ -404,6 +421,7 @@ class Poller:
             eta=eta,
             curve=() if series is None else series.curve,
             value=None if series is None else series.value,
+            diverged=series is not None and series.diverged,
             rank=known.rank,
             beat=known.beat,
             alarms=known.alarms,

@@ -359,5 +359,6 @@ def _remark(run: RunView, width: int, glyphs: Glyphs) -> Span:
 
 def _group_remark(group: Group, width: int, glyphs: Glyphs) -> Span:
     del width, glyphs
-    measured = f"mean of {group.measured}" if group.measured > 1 else ""
+    geometric = "geometric " if group.scale == "log" else ""
+    measured = f"{geometric}mean of {group.measured}" if group.measured > 1 else ""
     return measured, "dim"

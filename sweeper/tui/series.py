@@ -4,11 +4,11 @@ All points of a thousand long runs would be gigabytes. A curve keeps at most `_M
 there are more, every second one goes, and from then on only each second, fourth, ... is kept.
 """
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sweeper.metrics import Point, as_float
+from sweeper.metrics import Point, as_float, as_step
+from sweeper.results.objective import Judge
 
 __all__ = ["Series"]
 
@@ -17,18 +17,19 @@ _MOST = 512
 
 class Series:
     """One metric of one run, and the last row of all. `name` may be None: then only the last row is
-    kept. `version` grows with what is known."""
+    kept. `version` grows with what is known; `stale`: rows were written over others, and only all
+    there is, loaded into another one, tells what the run is judged by."""
 
     def __init__(self, name: str | None, goal: str = "minimize", at: str = "last") -> None:
-        self._name, self._at = name, at
-        self._sign = -1.0 if goal == "maximize" else 1.0
+        self._name = name
+        self._judge = Judge(goal, at)
         self._kept: list[tuple[float, float]] = []
         self._stride = 1
         self._count = 0
         self._last: tuple[float, float] | None = None
-        self._best: float | None = None
         self._curve: tuple[float, ...] | None = None
         self.version = 0
+        self.stale = False
         self.step: float | None = None
         self.done: float | None = None
 
@@ -36,7 +37,7 @@ class Series:
         """All there is of the metric, and the last row of the file."""
         self.version += 1
         for point in points:
-            self._add(self._count if point.step is None else point.step, point.value)
+            self._add(point)
         self._note(last)
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -44,31 +45,36 @@ class Series:
         self.version += 1
         for row in rows:
             self._note(row)
-            number = as_float(row.get(self._name)) if self._name is not None else None
+            if self._name is None or self._name not in row:
+                continue
+            step, number = as_step(row.get("step")), as_float(row[self._name])
             if number is not None:
-                step = as_float(row.get("step"))
-                self._add(self._count if step is None else step, number)
+                self._add(Point(step, number))
+            else:
+                self.stale |= self._judge.takes_back(step)
 
     def _note(self, row: Mapping[str, Any]) -> None:
-        step = as_float(row.get("step"))
-        if step is not None and math.isfinite(step):
-            self.step = step
+        step = as_step(row.get("step"))
+        if step is not None:
+            self.step = float(step)
         done = as_float(row.get("progress/done_frac"))
         if done is not None and 0.0 <= done <= 1.0:
             self.done = done
 
-    def _add(self, step: float, number: float) -> None:
+    def _add(self, point: Point) -> None:
         self._curve = None
-        if self._last is not None and step < self._last[0]:
-            return  # written again by an attempt that resumed
-        if self._last is not None and step == self._last[0] and self._kept[-1:] == [self._last]:
+        before = self._judge.last
+        self.stale |= not self._judge.add(point)
+        if self._judge.last is not point:
+            return  # written again by an attempt that resumed, or it does not count
+        if before is not None and before.step is None and point.step is not None:
+            self._kept, self._count, self._stride = [], 0, 1  # those that do not count any more
+        step = float(self._count) if point.step is None else float(point.step)
+        again = before is not None and point.step is not None and before.step == point.step
+        if again and self._kept[-1:] == [self._last]:
             self._kept.pop()
             self._count -= 1
-        self._last = (step, number)
-        if math.isfinite(number) and (
-            self._best is None or self._sign * number < self._sign * self._best
-        ):
-            self._best = number
+        self._last = (step, point.value)
         if self._count % self._stride == 0:
             self._kept.append(self._last)
             if len(self._kept) > _MOST:
@@ -92,7 +98,10 @@ class Series:
 
     @property
     def value(self) -> float | None:
-        """What the run is judged by: the last value, or the best finite one."""
-        if self._at == "best" and self._best is not None:
-            return self._best
-        return None if self._last is None else self._last[1]
+        """What the run is judged by."""
+        return self._judge.value
+
+    @property
+    def diverged(self) -> bool:
+        """Whether its last value is not finite."""
+        return self._judge.diverged

@@ -16,7 +16,8 @@ import numpy as np
 from scipy import stats
 
 from analysis.inference import contrast, paired, wilson
-from analysis.statistics import against_best, choose_scale, summarise
+from analysis.statistics import against_best, summarise
+from sweeper.results.cells import choose_scale
 
 SEEDS = (3, 5, 10)
 CELLS = (2, 6, 12)

@@ -14,9 +14,10 @@ from analysis.curves import band, thin, thin_rows
 from analysis.edges import find_edges
 from analysis.history import Histories
 from analysis.keys import goal_of
-from analysis.series import Series, best, last, smoothed
-from sweeper.metrics import numbers, value_at
+from analysis.series import Series, best, last
+from sweeper.metrics import numbers
 from sweeper.registry import Registry
+from sweeper.results.objective import judged, smoothed
 
 
 def points(pairs: list[tuple[float, float]]) -> Series:
@@ -142,18 +143,17 @@ def test_tokens_are_counted_under_whichever_names_a_program_gives_them(
 def test_a_run_is_judged_as_the_registry_judges_it(pairs: list[tuple[float, float]], goal: str):
     rows = [{"step": step, "key": value} for step, value in pairs]
     own = points(pairs)
-    sign = 1.0 if goal == "minimize" else -1.0
-    for at, found in (("last", last(own)), ("best", best(own, sign))):
-        expected = value_at(numbers(rows, "key"), goal, at)
+    for at, found in (("last", last(own)), ("best", best(own, goal))):
+        expected = judged(numbers(rows, "key"), goal, at)
         assert (found is None) == (expected is None)
         if found is not None and expected is not None:
             assert found == (expected.step, pytest.approx(expected.value, nan_ok=True))
 
 
 def test_the_smoothed_value_is_the_mean_of_the_last_tenth():
-    assert smoothed(points([(i, float(i)) for i in range(100)])) == pytest.approx(94.5)
-    assert smoothed(points([(0, 1.0), (1, math.nan)])) is None
-    assert smoothed(points([])) is None
+    assert smoothed(points([(i, float(i)) for i in range(100)]).values) == pytest.approx(94.5)
+    assert smoothed(points([(0, 1.0), (1, math.nan)]).values) is None
+    assert smoothed(points([]).values) is None
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ import pytest
 from scipy import stats
 
 from analysis.distributions import range_quantile, range_tail, student_quantile, student_tail
-from analysis.statistics import against_best, choose_scale, comparable, summarise
+from analysis.statistics import against_best, summarise
+from sweeper.results.cells import choose_scale, comparable
 
 
 def test_the_interval_is_students():

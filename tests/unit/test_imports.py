@@ -16,7 +16,7 @@ RANKS = [
     {"errors", "command", "limits", "sanitize", "states", "thresholds", "tracking"},
     {"model"},
     {"cause", "metrics", "engine", "grid", "recipe", "store"},
-    {"where", "provenance", "terminal", "backends", "tables"},
+    {"where", "provenance", "terminal", "backends", "results", "tables"},
     {"planner", "worker", "records", "alarms"},
     {"launcher", "testing", "registry"},
     {"verbs"},
@@ -122,9 +122,10 @@ def _all_above(name: str) -> Iterator[str]:
 
 
 def test_analysis_reads_through_the_registry() -> None:
-    allowed = ("store.documents", "registry", "records", "alarms", "errors", "metrics", "sanitize")
+    allowed = ("store.documents", "registry", "records", "results", "alarms", "errors", "metrics")
     allowed += (
         "model",
+        "sanitize",
         "states",
         "tables.columns",
         "store.files.open_store",

@@ -5,7 +5,8 @@ import math
 
 import pytest
 
-from sweeper.metrics import as_float, merge, merge_checkpoints, numbers, parse, value_at
+from sweeper.metrics import as_float, merge, merge_checkpoints, numbers, parse
+from sweeper.results.objective import judged
 
 
 def lines(*rows: object) -> bytes:
@@ -116,22 +117,22 @@ def test_a_number_too_large_for_a_float_is_infinite_and_no_step():
 )
 def test_what_a_run_is_judged_by(goal: str, at: str, expected: tuple[int, float]):
     points = numbers([{"step": i, "a": v} for i, v in enumerate([5, 1, math.nan, 2])], "a")
-    assert value_at(points, goal, at) == expected
+    assert judged(points, goal, at) == expected
 
 
 def test_a_last_nan_is_the_last_value_and_never_the_best():
     points = numbers([{"step": 0, "a": 1.0}, {"step": 1, "a": math.nan}], "a")
-    last = value_at(points, "minimize", "last")
+    last = judged(points, "minimize", "last")
     assert last is not None and math.isnan(last.value)
-    best = value_at(points, "maximize", "best")
+    best = judged(points, "maximize", "best")
     assert best is not None and best.value == 1.0
-    assert value_at([], "minimize", "best") is None
+    assert judged([], "minimize", "best") is None
 
 
 def test_a_value_with_a_step_goes_before_one_without():
     points = numbers([{"step": 1, "a": 1.0}, {"step": None, "a": 9.0}], "a")
-    assert value_at(points, "minimize", "last") == (1, 1.0)
-    assert value_at(points[1:], "minimize", "last") == (None, 9.0)
+    assert judged(points, "minimize", "last") == (1, 1.0)
+    assert judged(points[1:], "minimize", "last") == (None, 9.0)
 
 
 def test_checkpoints_keep_the_attempt_that_wrote_them():

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from sweeper.metrics import Point, merge, numbers, parse, value_at
+from sweeper.metrics import Point, merge, numbers, parse
+from sweeper.results.objective import judged
 from sweeper.tables.lasts import last_number
 
 
@@ -45,7 +46,7 @@ LEFT = {
 
 
 def by_parsing(data: bytes) -> Point:
-    point = value_at(numbers(merge([parse(data)]).rows, "loss"), "minimize", "last")
+    point = judged(numbers(merge([parse(data)]).rows, "loss"), "minimize", "last")
     assert point is not None and point.step is not None
     return Point(float(point.step), point.value)
 

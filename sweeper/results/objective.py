@@ -1,0 +1,128 @@
+"""What a run is judged by: one value of its metric, chosen here and nowhere else.
+
+A metric is a list of points, a value each, most of them with a step. Points without a step count
+only where none has one; then their order stands for it. `last` is the point of the highest step,
+whatever its value: NaN there means that the run has diverged. `best` is the best finite point, the
+first of equals, and where none is finite the last one. A run that recorded no number has no value.
+
+The rule comes in three shapes: `judged` for points, `counted` and `place` for columns of numbers,
+`Judge` for points that come one by one while somebody looks. numpy is loaded where it is used.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sweeper.metrics import Point
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Flags = NDArray[np.bool_]
+
+__all__ = ["SMOOTH", "Judge", "counted", "judged", "place", "sign_of", "smoothed"]
+
+SMOOTH = 0.1
+"""The share of a curve's points, at its end, whose mean is its smoothed value."""
+
+
+def sign_of(goal: str) -> float:
+    """Multiplied by it, smaller is better."""
+    return -1.0 if goal == "maximize" else 1.0
+
+
+def judged(points: Sequence[Point], goal: str, at: str) -> Point | None:
+    """The point of a merged history (`metrics.merge`) that a run is judged by; None without
+    points."""
+    counting = [point for point in points if point.step is not None] or list(points)
+    if not counting:
+        return None
+    finite = [point for point in counting if math.isfinite(point.value)]
+    if at != "best" or not finite:
+        return counting[-1]
+    sign = sign_of(goal)
+    return min(finite, key=lambda point: sign * point.value)
+
+
+def counted(there: "Flags", stepped: "Flags") -> "Flags":
+    """Which rows of a merged history count, of those in which there is a number: the ones with a
+    step, or all where none has one."""
+    both = there & stepped
+    return both if both.any() else there
+
+
+def place(values: "Floats", goal: str, at: str) -> int:
+    """Which of the values that count, one at least and steps ascending, a run is judged by."""
+    import numpy as np
+
+    [finite] = np.nonzero(np.isfinite(values))
+    if at != "best" or not len(finite):
+        return len(values) - 1
+    return int(finite[np.argmin(sign_of(goal) * values[finite])])
+
+
+def smoothed(values: "Floats") -> float | None:
+    """The mean over the last tenth of the values that count, at least one; None when one of these
+    is not finite, or there are none."""
+    import numpy as np
+
+    tail = values[-max(1, round(SMOOTH * len(values))) :]
+    if not len(tail) or not np.isfinite(tail).all():
+        return None
+    found = float(np.mean(tail / 2.0)) * 2.0  # the sum of two may be no float
+    return found if math.isfinite(found) else None
+
+
+class Judge:
+    """Judges a run while its points come one by one, without keeping them."""
+
+    def __init__(self, goal: str = "minimize", at: str = "last") -> None:
+        self._sign, self._at = sign_of(goal), at
+        self._before: float | None = None
+        """The best finite value before the last point, which may yet be written again."""
+        self.last: Point | None = None
+        """The point of the highest step; without steps the latest."""
+
+    @property
+    def value(self) -> float | None:
+        """What the run is judged by so far."""
+        if self.last is None:
+            return None
+        found = self._better(self._before, self.last.value) if self._at == "best" else None
+        return self.last.value if found is None else found
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the last value is not finite."""
+        return self.last is not None and not math.isfinite(self.last.value)
+
+    def add(self, point: Point) -> bool:
+        """See the next point. False: what it takes the place of is not known any more, and only
+        the whole history can tell."""
+        last = self.last
+        if last is None:
+            self.last = point
+            return True
+        if point.step is None and last.step is not None:
+            return True  # it does not count beside others
+        if last.step is None and point.step is not None:
+            self._before = None  # nor do those before it
+        elif point.step is None or last.step is None or point.step > last.step:
+            self._before = self._better(self._before, last.value)
+        elif point.step < last.step:
+            return self._at != "best"
+        self.last = point
+        return True
+
+    def takes_back(self, step: float | None) -> bool:
+        """Whether a row of this step with no number takes back one that was seen."""
+        if self.last is None or self.last.step is None or step is None:
+            return False
+        return step == self.last.step or (step < self.last.step and self._at == "best")
+
+    def _better(self, one: float | None, other: float) -> float | None:
+        if not math.isfinite(other):
+            return one
+        return other if one is None or self._sign * other < self._sign * one else one
