@@ -1,6 +1,6 @@
 """From a sweep's records to a report that says what won, and whether that can be believed.
 
-    import analysis
+    from sweeper import analysis
     report = analysis.analyze("sweeps", "quickstart")
     print(report.verdict)
     report.cells          # a DataFrame, a row a cell
@@ -15,9 +15,9 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from analysis.between import Versus, versus
-    from analysis.comparing import Compared, compare
-    from analysis.report import Report, analyze
+    from sweeper.analysis.between import Versus, versus
+    from sweeper.analysis.comparing import Compared, compare
+    from sweeper.analysis.report import Report, analyze
 
 __all__ = ["Compared", "Report", "Versus", "analyze", "compare", "versus"]
 
@@ -33,5 +33,5 @@ _HOMES = {
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
-        raise AttributeError(f"module 'analysis' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"analysis.{_HOMES[name]}"), name)
+        raise AttributeError(f"module 'sweeper.analysis' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"sweeper.analysis.{_HOMES[name]}"), name)

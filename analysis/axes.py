@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
-from analysis import words
-from analysis.cells import Cell, Ranking
-from analysis.edges import by_ratios, ordered
-from analysis.inference import Estimate, contrast
-from analysis.settings import level
+from sweeper.analysis import words
+from sweeper.analysis.cells import Cell, Ranking
+from sweeper.analysis.edges import by_ratios, ordered
+from sweeper.analysis.inference import Estimate, contrast
+from sweeper.analysis.settings import level
 
 __all__ = ["Axis", "Grid2", "Level", "Trend", "find_axes", "find_pairs", "find_trends"]
 

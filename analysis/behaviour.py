@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from analysis import words
-from analysis.cells import Cell, Ranking
-from analysis.frames import RunData, SweepData
-from analysis.inference import pass_at_k
-from analysis.rollouts import Rollout
-from analysis.statistics import Summary, summarise
+from sweeper.analysis import words
+from sweeper.analysis.cells import Cell, Ranking
+from sweeper.analysis.frames import RunData, SweepData
+from sweeper.analysis.inference import pass_at_k
+from sweeper.analysis.rollouts import Rollout
+from sweeper.analysis.statistics import Summary, summarise
 
 __all__ = ["Behaviour", "CellBehaviour", "Disagreement", "Example", "Flag", "examine", "examples"]
 

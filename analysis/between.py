@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from analysis import words
-from analysis.cells import Cell, Ranking, rank
-from analysis.findings import short_name
-from analysis.frames import Metric, RunData, SweepData, differently, load
-from analysis.inference import Estimate, contrast, holm, paired
-from analysis.settings import level
+from sweeper.analysis import words
+from sweeper.analysis.cells import Cell, Ranking, rank
+from sweeper.analysis.findings import short_name
+from sweeper.analysis.frames import Metric, RunData, SweepData, differently, load
+from sweeper.analysis.inference import Estimate, contrast, holm, paired
+from sweeper.analysis.settings import level
 from sweeper.errors import NotFound, UsageError
 from sweeper.registry import Registry
 from sweeper.results.cells import Scale, choose_scale

@@ -30,7 +30,7 @@ _ANCHORS: dict[Side, str] = {"left": "lm", "middle": "mm", "right": "rm"}
 
 @functools.cache
 def _font(size: int) -> ImageFont.FreeTypeFont:
-    data = resources.files("analysis").joinpath("fonts", "DejaVuSans.ttf").read_bytes()
+    data = resources.files("sweeper.analysis").joinpath("fonts", "DejaVuSans.ttf").read_bytes()
     return ImageFont.truetype(io.BytesIO(data), size, layout_engine=ImageFont.Layout.BASIC)
 
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from analysis.frames import RunData, SweepData
-from analysis.keys import bounds_of
-from analysis.settings import settings
-from analysis.statistics import (
+from sweeper.analysis.frames import RunData, SweepData
+from sweeper.analysis.keys import bounds_of
+from sweeper.analysis.settings import settings
+from sweeper.analysis.statistics import (
     Comparison,
     Summary,
     against_best,

@@ -1,21 +1,21 @@
 """The figures beside the curves, as plain dicts for plotly: axes, trade-offs, rollouts. Pure.
 
-`meta` of a trace is as in `analysis.figures`.
+`meta` of a trace is as in `sweeper.analysis.figures`.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analysis.axes import Axis
-from analysis.behaviour import BINS, Behaviour, CellBehaviour
-from analysis.cells import Ranking
-from analysis.edges import by_ratios, ordered
-from analysis.figures import MUTED, PALETTE, tones
-from analysis.findings import cell_text
-from analysis.layouts import layout, marks, on_scale, plain, rounded
-from analysis.settings import level
-from analysis.tradeoffs import Tradeoff
+from sweeper.analysis.axes import Axis
+from sweeper.analysis.behaviour import BINS, Behaviour, CellBehaviour
+from sweeper.analysis.cells import Ranking
+from sweeper.analysis.edges import by_ratios, ordered
+from sweeper.analysis.figures import MUTED, PALETTE, tones
+from sweeper.analysis.findings import cell_text
+from sweeper.analysis.layouts import layout, marks, on_scale, plain, rounded
+from sweeper.analysis.settings import level
+from sweeper.analysis.tradeoffs import Tradeoff
 
 __all__ = ["axis_figure", "over_iterations", "parallel", "passes", "rewards", "tradeoff_figure"]
 

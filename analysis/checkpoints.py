@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from analysis import words
-from analysis.frames import RunData
+from sweeper.analysis import words
+from sweeper.analysis.frames import RunData
 from sweeper.metrics import as_float, is_finished
 
 __all__ = ["Checkpoint", "choose_checkpoint"]

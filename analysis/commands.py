@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analysis.frames import RunData, SweepData
+from sweeper.analysis.frames import RunData, SweepData
 
 __all__ = [
     "analysing",

@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from analysis import words
-from analysis.figures import PALETTE
-from analysis.inference import Estimate, contrast, paired
-from analysis.layouts import layout, plain, rounded
-from analysis.statistics import Summary, against_best, summarise
+from sweeper.analysis import words
+from sweeper.analysis.figures import PALETTE
+from sweeper.analysis.inference import Estimate, contrast, paired
+from sweeper.analysis.layouts import layout, plain, rounded
+from sweeper.analysis.statistics import Summary, against_best, summarise
 from sweeper.errors import UsageError
 from sweeper.results.cells import Scale, choose_scale
 from sweeper.results.objective import sign_of

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.history import History
-from analysis.series import Floats
+from sweeper.analysis.history import History
+from sweeper.analysis.series import Floats
 from sweeper.errors import UsageError
 
 __all__ = [

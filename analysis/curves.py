@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.series import Floats, Series
+from sweeper.analysis.series import Floats, Series
 
 __all__ = ["POINTS", "Band", "band", "smooth", "thin", "thin_rows"]
 
@@ -53,8 +53,8 @@ def band(runs: Sequence[Series]) -> Band:
 
 
 def _at_once(runs: Sequence[Series]) -> NDArray[np.float64] | None:
-    """A row a run, where all have the same steps (see `analysis.history`) and only finite values;
-    else None."""
+    """A row a run, where all have the same steps (see `sweeper.analysis.history`) and only finite
+    values; else None."""
     if any(points.steps is not runs[0].steps for points in runs):
         return None
     table = np.stack([points.values for points in runs])

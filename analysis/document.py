@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from analysis.behaviour import Behaviour, CellBehaviour
-from analysis.cells import Cell
-from analysis.findings import method
-from analysis.frames import RunData
-from analysis.inference import Estimate
-from analysis.stability import RULE
-from analysis.study import Study
+from sweeper.analysis.behaviour import Behaviour, CellBehaviour
+from sweeper.analysis.cells import Cell
+from sweeper.analysis.findings import method
+from sweeper.analysis.frames import RunData
+from sweeper.analysis.inference import Estimate
+from sweeper.analysis.stability import RULE
+from sweeper.analysis.study import Study
 from sweeper.results.objective import SMOOTH
 from sweeper.store.documents import strict
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from analysis.cells import Cell, Ranking
-from analysis.curves import POINTS, Band, band, smooth, thin, thin_rows
-from analysis.findings import cell_text
-from analysis.frames import RunData
-from analysis.layouts import integers, layout, on_scale, plain, rounded
-from analysis.series import Floats, Series
+from sweeper.analysis.cells import Cell, Ranking
+from sweeper.analysis.curves import POINTS, Band, band, smooth, thin, thin_rows
+from sweeper.analysis.findings import cell_text
+from sweeper.analysis.frames import RunData
+from sweeper.analysis.layouts import integers, layout, on_scale, plain, rounded
+from sweeper.analysis.series import Floats, Series
 
 __all__ = ["COLOURED", "MUTED", "PALETTE", "curves", "tones"]
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from analysis import words
-from analysis.cells import Cell, Ranking
-from analysis.edges import find_edges
-from analysis.frames import SweepData
-from analysis.statistics import Comparison
+from sweeper.analysis import words
+from sweeper.analysis.cells import Cell, Ranking
+from sweeper.analysis.edges import find_edges
+from sweeper.analysis.frames import SweepData
+from sweeper.analysis.statistics import Comparison
 from sweeper.registry import is_unseeded
 from sweeper.results.cells import SPAN, Scale
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from analysis.costs import Cost, clock, steps_done, token_columns, token_keys
-from analysis.history import Histories, History
-from analysis.keys import candidates, choose, goal_of, train_candidates
-from analysis.rollouts import BUDGET, Rollout, read_rollouts
-from analysis.series import Floats, Series, best, last
-from analysis.sources import Placed, Source, find_sources
 from sweeper.alarms import Alarm, alarms
+from sweeper.analysis.costs import Cost, clock, steps_done, token_columns, token_keys
+from sweeper.analysis.history import Histories, History
+from sweeper.analysis.keys import candidates, choose, goal_of, train_candidates
+from sweeper.analysis.rollouts import BUDGET, Rollout, read_rollouts
+from sweeper.analysis.series import Floats, Series, best, last
+from sweeper.analysis.sources import Placed, Source, find_sources
 from sweeper.errors import UsageError
 from sweeper.model.event import Outcome
 from sweeper.records.runs import SweepRun
@@ -95,8 +95,8 @@ class SweepData:
     """A sweep (or several) at the moment it was read. `retired` counts the runs that an earlier
     version of the grid had; they are no part of `runs`. `keys` maps each key with numbers to the
     number of runs that recorded it; `roles` says which of them is the training curve, the reward
-    and so on (see `analysis.keys`); `root` is where the first sweep is kept ("" for a folder),
-    `paths` are the folders of all."""
+    and so on (see `sweeper.analysis.keys`); `root` is where the first sweep is kept ("" for a
+    folder), `paths` are the folders of all."""
 
     name: str
     document: Mapping[str, Any]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from analysis.charts import (
+from sweeper.analysis.charts import (
     axis_figure,
     over_iterations,
     parallel,
@@ -11,8 +11,8 @@ from analysis.charts import (
     rewards,
     tradeoff_figure,
 )
-from analysis.figures import curves
-from analysis.study import Study
+from sweeper.analysis.figures import curves
+from sweeper.analysis.study import Study
 
 __all__ = ["Panel", "gallery"]
 

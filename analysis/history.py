@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.series import EMPTY, Floats, Series
+from sweeper.analysis.series import EMPTY, Floats, Series
 from sweeper.registry import RecordedRun, Registry
 from sweeper.results.objective import counted
 from sweeper.tables.columns import Columns, present

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from analysis.distributions import range_tail, student_quantile, student_tail
+from sweeper.analysis.distributions import range_tail, student_quantile, student_tail
 
 __all__ = [
     "Estimate",

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.series import Floats
-from analysis.ticks import log_ticks, tick_text
+from sweeper.analysis.series import Floats
+from sweeper.analysis.ticks import log_ticks, tick_text
 
 __all__ = ["integers", "layout", "marks", "on_scale", "plain", "rounded"]
 

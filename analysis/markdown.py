@@ -3,15 +3,15 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from analysis import words
-from analysis.commands import reproducing
-from analysis.findings import cell_text, method, short_name
-from analysis.gallery import Panel
-from analysis.page import provenance
-from analysis.pictures import cells_picture, picture
-from analysis.stability import RULE
-from analysis.study import Study
-from analysis.tables import cell_table, paired_rows, rate_rows
+from sweeper.analysis import words
+from sweeper.analysis.commands import reproducing
+from sweeper.analysis.findings import cell_text, method, short_name
+from sweeper.analysis.gallery import Panel
+from sweeper.analysis.page import provenance
+from sweeper.analysis.pictures import cells_picture, picture
+from sweeper.analysis.stability import RULE
+from sweeper.analysis.study import Study
+from sweeper.analysis.tables import cell_table, paired_rows, rate_rows
 from sweeper.sanitize import harmless
 
 __all__ = ["write"]

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from analysis import words
-from analysis.cells import Cell, Ranking
-from analysis.commands import elsewhere, launching
-from analysis.findings import Finding
-from analysis.frames import SweepData
+from sweeper.analysis import words
+from sweeper.analysis.cells import Cell, Ranking
+from sweeper.analysis.commands import elsewhere, launching
+from sweeper.analysis.findings import Finding
+from sweeper.analysis.frames import SweepData
 from sweeper.store.documents import dotted
 
 __all__ = ["NextGrid", "propose"]

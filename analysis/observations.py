@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from analysis import words
-from analysis.axes import Axis, Grid2, Trend
-from analysis.behaviour import Behaviour
-from analysis.cells import Ranking
-from analysis.findings import PENDING, Finding, short_name
-from analysis.frames import RunData, SweepData
-from analysis.keys import train_candidates
-from analysis.stability import Stability
+from sweeper.analysis import words
+from sweeper.analysis.axes import Axis, Grid2, Trend
+from sweeper.analysis.behaviour import Behaviour
+from sweeper.analysis.cells import Ranking
+from sweeper.analysis.findings import PENDING, Finding, short_name
+from sweeper.analysis.frames import RunData, SweepData
+from sweeper.analysis.keys import train_candidates
+from sweeper.analysis.stability import Stability
 
 __all__ = ["Failure", "group_failures", "observe"]
 

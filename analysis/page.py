@@ -19,16 +19,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-from analysis import words
-from analysis.cells import Ranking
-from analysis.commands import listing, reading_logs, reproducing
-from analysis.figures import MUTED, PALETTE, tones
-from analysis.findings import method, short_name
-from analysis.frames import SweepData
-from analysis.gallery import Panel
-from analysis.stability import RULE
-from analysis.study import Study
-from analysis.tables import (
+from sweeper.analysis import words
+from sweeper.analysis.cells import Ranking
+from sweeper.analysis.commands import listing, reading_logs, reproducing
+from sweeper.analysis.figures import MUTED, PALETTE, tones
+from sweeper.analysis.findings import method, short_name
+from sweeper.analysis.frames import SweepData
+from sweeper.analysis.gallery import Panel
+from sweeper.analysis.stability import RULE
+from sweeper.analysis.study import Study
+from sweeper.analysis.tables import (
     CELLS,
     RUNS,
     cell_table,
@@ -148,7 +148,7 @@ def _capitalised(text: str) -> str:
 
 
 def _asset(name: str) -> str:
-    return resources.files("analysis").joinpath("templates", name).read_text("utf-8")
+    return resources.files("sweeper.analysis").joinpath("templates", name).read_text("utf-8")
 
 
 @functools.cache

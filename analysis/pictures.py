@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analysis import words
-from analysis.canvas import GRID, Canvas, Point, text_width
-from analysis.cells import Ranking
-from analysis.figures import COLOURED, MUTED, PALETTE, tones
-from analysis.findings import short_name
-from analysis.statistics import Summary
-from analysis.ticks import linear_ticks, log_ticks, tick_text
+from sweeper.analysis import words
+from sweeper.analysis.canvas import GRID, Canvas, Point, text_width
+from sweeper.analysis.cells import Ranking
+from sweeper.analysis.figures import COLOURED, MUTED, PALETTE, tones
+from sweeper.analysis.findings import short_name
+from sweeper.analysis.statistics import Summary
+from sweeper.analysis.ticks import linear_ticks, log_ticks, tick_text
 
 __all__ = ["cells_picture", "picture"]
 
@@ -195,7 +195,7 @@ def _steps(points: Sequence[Point]) -> list[Point]:
 
 
 def picture(figure: Mapping[str, Any], title: str) -> bytes:
-    """One of `analysis.figures` or `analysis.charts`."""
+    """One of `sweeper.analysis.figures` or `sweeper.analysis.charts`."""
     layout: Mapping[str, Any] = figure["layout"]
     traces = sorted(figure["data"], key=lambda trace: _ORDER.get(trace["meta"]["role"], 2))
     ys = [value for trace in traces for value in (*trace["y"], *_bounds(trace))]

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from analysis.costs import parse_prices
-from analysis.document import document, flat_row
-from analysis.frames import read
-from analysis.gallery import gallery
-from analysis.page import render
-from analysis.sources import find_sources, write_file
-from analysis.study import Study, study
+from sweeper.analysis.costs import parse_prices
+from sweeper.analysis.document import document, flat_row
+from sweeper.analysis.frames import read
+from sweeper.analysis.gallery import gallery
+from sweeper.analysis.page import render
+from sweeper.analysis.sources import find_sources, write_file
+from sweeper.analysis.study import Study, study
 from sweeper.registry import Registry
 from sweeper.sanitize import harmless
 
@@ -113,7 +113,7 @@ def analyze(
         if found.next is not None:
             files["next.yaml"] = found.next.yaml.encode("utf-8", "replace")
         if pictures:
-            from analysis.markdown import write
+            from sweeper.analysis.markdown import write
 
             files |= write(found, panels)
     written = {

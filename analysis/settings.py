@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analysis import words
+from sweeper.analysis import words
 from sweeper.store.documents import dotted
 
 __all__ = ["level", "settings"]

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.frames import RunData, SweepData
-from analysis.inference import wilson
-from analysis.settings import level
+from sweeper.analysis.frames import RunData, SweepData
+from sweeper.analysis.inference import wilson
+from sweeper.analysis.settings import level
 
 __all__ = ["RULE", "Rate", "Stability", "Unstable", "assess"]
 

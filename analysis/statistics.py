@@ -13,7 +13,12 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from analysis.distributions import range_quantile, range_tail, student_quantile, student_tail
+from sweeper.analysis.distributions import (
+    range_quantile,
+    range_tail,
+    student_quantile,
+    student_tail,
+)
 from sweeper.results.cells import Scale, center, comparable, exp, on_scale, unit_of
 
 __all__ = [

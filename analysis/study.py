@@ -4,17 +4,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from analysis.axes import Axis, Grid2, Trend, find_axes, find_pairs, find_trends
-from analysis.behaviour import Behaviour, examine
-from analysis.cells import Cell, Ranking, rank
-from analysis.findings import Finding, find
-from analysis.frames import SweepData
-from analysis.inference import Estimate, optimism, paired_with, seeds_to_part
-from analysis.nextgrid import NextGrid, propose
-from analysis.observations import Failure, group_failures, observe
-from analysis.stability import Stability, assess
-from analysis.tradeoffs import Tradeoff, find_tradeoffs
-from analysis.verdict import Lead, Verdict, decide
+from sweeper.analysis.axes import Axis, Grid2, Trend, find_axes, find_pairs, find_trends
+from sweeper.analysis.behaviour import Behaviour, examine
+from sweeper.analysis.cells import Cell, Ranking, rank
+from sweeper.analysis.findings import Finding, find
+from sweeper.analysis.frames import SweepData
+from sweeper.analysis.inference import Estimate, optimism, paired_with, seeds_to_part
+from sweeper.analysis.nextgrid import NextGrid, propose
+from sweeper.analysis.observations import Failure, group_failures, observe
+from sweeper.analysis.stability import Stability, assess
+from sweeper.analysis.tradeoffs import Tradeoff, find_tradeoffs
+from sweeper.analysis.verdict import Lead, Verdict, decide
 
 __all__ = ["Study", "study"]
 

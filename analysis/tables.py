@@ -4,17 +4,17 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analysis import words
-from analysis.axes import Grid2
-from analysis.behaviour import examples
-from analysis.cells import Cell, Ranking
-from analysis.commands import run_to_log
-from analysis.costs import dollars
-from analysis.figures import PALETTE, tones
-from analysis.findings import short_name
-from analysis.frames import RunData
-from analysis.stability import Rate
-from analysis.study import Study
+from sweeper.analysis import words
+from sweeper.analysis.axes import Grid2
+from sweeper.analysis.behaviour import examples
+from sweeper.analysis.cells import Cell, Ranking
+from sweeper.analysis.commands import run_to_log
+from sweeper.analysis.costs import dollars
+from sweeper.analysis.figures import PALETTE, tones
+from sweeper.analysis.findings import short_name
+from sweeper.analysis.frames import RunData
+from sweeper.analysis.stability import Rate
+from sweeper.analysis.study import Study
 from sweeper.metrics import as_float
 from sweeper.results.cells import Scale
 from sweeper.store.documents import dotted

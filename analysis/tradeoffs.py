@@ -4,10 +4,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from analysis.cells import Cell, Ranking
-from analysis.costs import dollars
-from analysis.frames import RunData, SweepData
-from analysis.series import last
+from sweeper.analysis.cells import Cell, Ranking
+from sweeper.analysis.costs import dollars
+from sweeper.analysis.frames import RunData, SweepData
+from sweeper.analysis.series import last
 
 __all__ = ["Tradeoff", "find_tradeoffs", "front"]
 

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from analysis import words
-from analysis.cells import Cell, Ranking
-from analysis.checkpoints import Checkpoint, choose_checkpoint
-from analysis.costs import dollars
-from analysis.edges import ordered
-from analysis.findings import PENDING, Finding, cell_text, short_name, worse_by
-from analysis.frames import SweepData
-from analysis.inference import Estimate
-from analysis.nextgrid import NextGrid
-from analysis.statistics import Comparison
+from sweeper.analysis import words
+from sweeper.analysis.cells import Cell, Ranking
+from sweeper.analysis.checkpoints import Checkpoint, choose_checkpoint
+from sweeper.analysis.costs import dollars
+from sweeper.analysis.edges import ordered
+from sweeper.analysis.findings import PENDING, Finding, cell_text, short_name, worse_by
+from sweeper.analysis.frames import SweepData
+from sweeper.analysis.inference import Estimate
+from sweeper.analysis.nextgrid import NextGrid
+from sweeper.analysis.statistics import Comparison
 from sweeper.sanitize import harmless
 
 __all__ = ["Check", "Lead", "Verdict", "decide"]

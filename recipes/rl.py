@@ -1,6 +1,6 @@
 """Reinforcement learning with GRPO: sample answers, learn from those better than their group.
 
-    python -m recipes.rl task=sorting length=2 letters=2 log_path=/tmp/rl
+    python -m sweeper.recipes.rl task=sorting length=2 letters=2 log_path=/tmp/rl
 
 Each step asks `groups_per_batch` questions, `group_size` times each. What an answer earned
 above its group's mean is its advantage, shared by all its tokens; groups whose answers earned

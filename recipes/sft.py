@@ -1,6 +1,6 @@
 """Supervised fine-tuning: show the model questions with their answers.
 
-    python -m recipes.sft task=sorting learning_rate=8e-3 lora_rank=16 log_path=/tmp/sft
+    python -m sweeper.recipes.sft task=sorting learning_rate=8e-3 lora_rank=16 log_path=/tmp/sft
 
 The data are problems generated for a task, or conversations from a JSONL file. Requests are
 pipelined: a step is submitted before the last one's results are read, so that the service

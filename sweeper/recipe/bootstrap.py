@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
+_CALLED_BEFORE = {"recipes.sft": "sweeper.recipes.sft", "recipes.rl": "sweeper.recipes.rl"}
+"""What our own recipes are called, by the names that older sweeps and grids have of them."""
 _PR_SET_PDEATHSIG = 1
 _SIGKILL = 9
 
@@ -110,11 +112,33 @@ def move_imports(moved: Callable[[str], str]) -> None:
 
 
 def set_path(recipe: dict[str, Any]) -> None:
-    """Put on the module path what `python -m` or `python FILE` would."""
+    """Put on the module path what `python -m` or `python FILE` would. A recipe of ours gets the
+    name that it has today."""
     if recipe["kind"] == "file":
         sys.path.insert(0, os.path.dirname(recipe["file"]))
     elif recipe["on_path"]:
         sys.path.insert(0, recipe["cwd"])
+    if recipe["module"] in _CALLED_BEFORE:
+        recipe["module"] = _name_today(recipe["module"], short=not recipe["on_path"])
+
+
+def _name_today(module: str, *, short: bool) -> str:
+    """The name under which a recipe of ours is there. A short name means ours; the name of a module
+    means the user's first, who may have a package called `recipes`."""
+    names = [module, _CALLED_BEFORE[module]]
+    for name in reversed(names) if short else names:
+        if _is_there(name):
+            return name
+    return module
+
+
+def _is_there(module: str) -> bool:
+    import importlib.util
+
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # nor is the package
+        return False
 
 
 def check(waits: int | None) -> None:

@@ -2,10 +2,8 @@
 
 import os
 from argparse import Namespace
-from types import ModuleType
 from typing import TYPE_CHECKING
 
-from sweeper.errors import EnvironmentFailure
 from sweeper.records.problems import tell_problems
 from sweeper.store.files import default_root, open_store
 from sweeper.terminal import print_json, say
@@ -18,8 +16,10 @@ __all__ = ["analyze", "compare"]
 
 def analyze(arguments: Namespace) -> int:
     """Write the report, print the verdict."""
+    from sweeper import analysis
+
     registry, names = _named(arguments.root, arguments.sweeps)
-    report = _analysis().analyze(
+    report = analysis.analyze(
         registry,
         names,
         metric=arguments.metric,
@@ -40,8 +40,10 @@ def analyze(arguments: Namespace) -> int:
 
 def compare(arguments: Namespace) -> int:
     """Two sweeps cell by cell, or two cells seed by seed."""
+    from sweeper import analysis
+
     registry, (a, b) = _named(arguments.root, [arguments.a, arguments.b])
-    found = _analysis().versus(
+    found = analysis.versus(
         registry, a, b, metric=arguments.metric, goal=arguments.goal, at=arguments.at
     )
     if arguments.json:
@@ -49,17 +51,6 @@ def compare(arguments: Namespace) -> int:
     else:
         print(found.text)
     return tell_problems(registry.problems)
-
-
-def _analysis() -> ModuleType:
-    import analysis
-
-    if not hasattr(analysis, "analyze"):
-        raise EnvironmentFailure(
-            f"{analysis.__file__ or 'a folder called analysis'} hides sweeper's own package of "
-            "that name: take its folder off PYTHONPATH, or type `sweeper` for `python -m sweeper`"
-        )
-    return analysis
 
 
 def _named(root: str | None, given: list[str]) -> tuple["Registry", list[str]]:

@@ -24,8 +24,8 @@ SCHEMA_PATH = os.path.join(_PACKAGE, "grid.schema.json")
 _WIDTH = 100
 _COLUMN = 34
 _METRICS = {
-    "recipes.sft": "{name: test/nll, goal: minimize, at: last}",
-    "recipes.rl": "{name: env/all/reward/total, goal: maximize, at: last}",
+    "sweeper.recipes.sft": "{name: test/nll, goal: minimize, at: last}",
+    "sweeper.recipes.rl": "{name: env/all/reward/total, goal: maximize, at: last}",
 }
 _PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./:-]*(?<!:)\Z")
 _CHOICES = re.compile(r"Literal\[(.*)\]")

@@ -176,7 +176,7 @@ class Bench:
         """Everything, one kind after the other."""
         os.nice(10)
         with self.engine("plain", Limits()) as (home, info):
-            command = [sys.executable, "-m", "recipes.sft", f"log_path={self.warm}"]
+            command = [sys.executable, "-m", "sweeper.recipes.sft", f"log_path={self.warm}"]
             given = WARM | {"base_url": info.url, "eval_every": 0, "batch_size": 16}
             given["seed"] = self.first + 999
             subprocess.run(

@@ -17,11 +17,11 @@ import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
-from recipes.sft import Config
 from sweeper.grid import grid_from_mapping
 from sweeper.grid.nodes import Problems
 from sweeper.planner.expansion import Expansion
 from sweeper.planner.plan import Plan, plan
+from sweeper.recipes.sft import Config
 
 LIMIT = 100_000
 ROUNDS = 3

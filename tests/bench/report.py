@@ -40,7 +40,7 @@ figure.write_html(out)
 
 OURS = """
 import sys
-import analysis
+from sweeper import analysis
 analysis.analyze(sys.argv[1], "bench", out=sys.argv[2], pictures=sys.argv[3] == "pictures")
 """
 

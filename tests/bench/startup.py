@@ -34,7 +34,7 @@ def main() -> None:
         commands = {
             "python -c pass": [python, "-c", "pass"],
             "sweeper --help": [program, "--help"],
-            "import recipes.sft": [python, "-c", "import recipes.sft"],
+            "import sweeper.recipes.sft": [python, "-c", "import sweeper.recipes.sft"],
             "sweeper plan": [program, "plan", "ten.yaml", "--root", "none"],
         }
         seconds: dict[str, list[float]] = {name: [] for name in commands}
@@ -51,7 +51,7 @@ def main() -> None:
     for name in commands:
         cells = (f"{t[name]:7.1f} ms {t[name] / t['python -c pass']:6.1f} x" for t in table)
         print(f"{name:<20} {' '.join(cells)}")
-    allowed = (4 * t["python -c pass"] + t["import recipes.sft"] for t in table)
+    allowed = (4 * t["python -c pass"] + t["import sweeper.recipes.sft"] for t in table)
     print(f"{'a plan may take':<20} {'          '.join(f'{ms:7.1f} ms' for ms in allowed)}")
 
 

@@ -15,8 +15,8 @@ import math
 import numpy as np
 from scipy import stats
 
-from analysis.inference import contrast, paired, wilson
-from analysis.statistics import against_best, summarise
+from sweeper.analysis.inference import contrast, paired, wilson
+from sweeper.analysis.statistics import against_best, summarise
 from sweeper.results.cells import choose_scale
 
 SEEDS = (3, 5, 10)

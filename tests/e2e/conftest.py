@@ -90,7 +90,13 @@ class Recipes:
     def _command(self, recipe: str, log_path: Path, settings: Mapping[str, Any]) -> list[str]:
         settings = {"base_url": self.url} | dict(settings)
         arguments = [f"{key}={value}" for key, value in settings.items()]
-        return [sys.executable, "-m", f"recipes.{recipe}", f"log_path={log_path}", *arguments]
+        return [
+            sys.executable,
+            "-m",
+            f"sweeper.recipes.{recipe}",
+            f"log_path={log_path}",
+            *arguments,
+        ]
 
     def _environment(self, more: Mapping[str, str] | None) -> dict[str, str]:
         ours = {k: v for k, v in os.environ.items() if not k.startswith(("TINKER_", "WANDB_"))}

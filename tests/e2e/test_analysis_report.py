@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-import analysis
+from sweeper import analysis
 from sweeper.errors import NotFound, StoreError, UsageError
 
 pytestmark = pytest.mark.e2e

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-import analysis
-from analysis.behaviour import Behaviour
-from analysis.costs import Cost, dollars, parse_prices
-from analysis.frames import load
-from analysis.keys import choose
-from analysis.nextgrid import NextGrid, propose
-from analysis.study import Study, study
-from analysis.tradeoffs import front
+from sweeper import analysis
+from sweeper.analysis.behaviour import Behaviour
+from sweeper.analysis.costs import Cost, dollars, parse_prices
+from sweeper.analysis.frames import load
+from sweeper.analysis.keys import choose
+from sweeper.analysis.nextgrid import NextGrid, propose
+from sweeper.analysis.study import Study, study
+from sweeper.analysis.tradeoffs import front
 from sweeper.errors import NotFound, UsageError
 from sweeper.grid import parse_grid
 from sweeper.registry import Registry

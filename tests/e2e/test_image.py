@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 # What the Dockerfile promises of where a job runs.
 TOY = """
 import json, os, shutil, sys
-import recipes.sft, sweeper, tinker
+import sweeper.recipes.sft, sweeper, tinker
 assert os.getuid() != 0, "it is root"
 assert shutil.which("git"), "there is no git"
 assert sweeper.__file__.startswith("/usr/local/lib"), sweeper.__file__

@@ -84,7 +84,7 @@ def _sweeper(folder: Path, *arguments: str, code: int = 0) -> subprocess.Complet
     [
         ("sft", "sft", "learning_rate", 3),
         ("rl", "rl", "learning_rate", 3),
-        ("recipes.sft:Config", "sft", "learning_rate", 3),
+        ("sweeper.recipes.sft:Config", "sft", "learning_rate", 3),
         ("nested.py", "nested", "optimizer.learning_rate", 1),
         ("picky.py", "picky", "steps", 1),
     ],

@@ -37,7 +37,9 @@ def test_the_command_line_starts_light() -> None:
     loaded = _loaded_by("import sweeper.cli as c; c.parser()")
     assert "argparse" in loaded
     slow = {"libtmux", "rich", "textual", "chz", "ruamel"}
-    assert not loaded & (HEAVY | slow | {"recipes", "analysis"})
+    assert not loaded & (HEAVY | slow)
+    words = _run("import sweeper.cli as c, sys; c.parser(); print(' '.join(sys.modules))")
+    assert not {"sweeper.recipes", "sweeper.analysis"} & {*words}
 
 
 @pytest.mark.parametrize("module", ["sweeper.worker.main", "sweeper.engine.lifecycle"])
@@ -54,19 +56,23 @@ def test_what_a_remote_store_takes_is_not_loaded_for_a_local_one() -> None:
 
 
 def test_importing_a_recipe_imports_no_heavy_package() -> None:
-    heavy = {"tinker", "numpy", "transformers", "torch", "httpx", "wandb", "sweeper"}
-    assert not _loaded_by("import recipes.sft") & heavy
+    heavy = {"tinker", "numpy", "transformers", "torch", "httpx", "wandb"}
+    assert not _loaded_by("import sweeper.recipes.sft") & heavy
+    words = _run("import sweeper.recipes.sft, sys; print(' '.join(sys.modules))")
+    ours = {word for word in words if word.startswith("sweeper.")}
+    assert {word for word in ours if not word.startswith("sweeper.recipes")} == set()
 
 
 def test_importing_analysis_is_light() -> None:
-    loaded = _loaded_by("import analysis; assert analysis.__all__")
+    loaded = _loaded_by("from sweeper import analysis; assert analysis.__all__")
     assert not loaded & {"pandas", "plotly", "scipy", "numpy", "jinja2"}
 
 
 def test_a_report_needs_no_library_that_loads_for_long(tmp_path: Path, written: ModuleType) -> None:
     written.grid_of_means(tmp_path, {(1e-4, 8): 0.9, (1e-3, 8): 0.2, (1e-2, 8): 1.1})
     code = (
-        "import analysis, sys; report = analysis.analyze(sys.argv[1], 'demo')\n"
+        "import sys; from sweeper import analysis\n"
+        "report = analysis.analyze(sys.argv[1], 'demo')\n"
         "assert 'cells.png' in report.files\n"
         "heavy = {'pandas', 'pyarrow', 'duckdb', 'plotly', 'matplotlib', 'scipy.stats', 'fsspec'}\n"
         "print(*heavy & set(sys.modules))\n"
@@ -82,7 +88,7 @@ def test_records_need_no_pandas(tmp_path: Path, written: ModuleType) -> None:
         "import sys; from sweeper.registry import Registry\n"
         "r = Registry(sys.argv[1]); assert len(r.records()) == 1; r.sweep_records()\n"
         "assert 'value' not in r.records(values=False)[0]\n"
-        "print(*{'pandas', 'numpy', 'plotly', 'analysis'} & set(sys.modules))\n"
+        "print(*{'pandas', 'numpy', 'plotly', 'sweeper.analysis'} & set(sys.modules))\n"
     )
     assert _run(code, str(tmp_path)) == []
 

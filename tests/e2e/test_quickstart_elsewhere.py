@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-import analysis
+from sweeper import analysis
 from sweeper.engine import lifecycle
 from sweeper.registry import Registry
 

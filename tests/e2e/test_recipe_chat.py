@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from recipes import chat
-from recipes.service import RecipeError
+from sweeper.recipes import chat
+from sweeper.recipes.service import RecipeError
 
 pytestmark = pytest.mark.e2e
 

@@ -117,7 +117,7 @@ def test_recipes_of_ours_are_found_by_their_short_name_whatever_the_folder_holds
     write("recipes/__init__.py", "raise RuntimeError('the user has recipes too')")
     write("recipes/sft.py", "raise RuntimeError('the user has recipes too')")
     found = resolve("sft")
-    assert (found.module, found.on_path) == ("recipes.sft", False)
+    assert (found.module, found.on_path) == ("sweeper.recipes.sft", False)
     assert found.takes["learning_rate"]["type"] == "float"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-import analysis
+from sweeper import analysis
 from sweeper.registry import Registry
 from sweeper.store.files import open_store
 

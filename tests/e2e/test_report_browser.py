@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-import analysis
+from sweeper import analysis
 
 pytestmark = pytest.mark.e2e
 

@@ -5,8 +5,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from analysis.inference import contrast, holm, paired, wilson
-from analysis.statistics import against_best, summarise
+from sweeper.analysis.inference import contrast, holm, paired, wilson
+from sweeper.analysis.statistics import against_best, summarise
 
 pytestmark = pytest.mark.e2e
 

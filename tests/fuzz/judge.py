@@ -40,7 +40,7 @@ def load() -> Any:
     """Import all that a plan may need, so that no case pays for it; gives the module of verbs."""
     import ruamel.yaml  # noqa: F401
 
-    import recipes.sft  # noqa: F401
+    import sweeper.recipes.sft  # noqa: F401
     from sweeper import cli
     from sweeper.launcher import (
         planning,  # noqa: F401

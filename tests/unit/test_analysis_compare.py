@@ -11,8 +11,8 @@ import plotly.graph_objects as go
 import pytest
 from scipy import stats
 
-import analysis
-from analysis.markdown import escape, fenced
+from sweeper import analysis
+from sweeper.analysis.markdown import escape, fenced
 from sweeper.errors import NotFound, UsageError
 from sweeper.registry import Registry
 

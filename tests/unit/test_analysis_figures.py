@@ -7,11 +7,11 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from analysis.cells import rank
-from analysis.curves import smooth
-from analysis.figures import curves
-from analysis.frames import load
-from analysis.series import Series
+from sweeper.analysis.cells import rank
+from sweeper.analysis.curves import smooth
+from sweeper.analysis.figures import curves
+from sweeper.analysis.frames import load
+from sweeper.analysis.series import Series
 from sweeper.registry import Registry
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from analysis.cells import Ranking, rank
-from analysis.checkpoints import choose_checkpoint
-from analysis.findings import Finding, find
-from analysis.frames import load
-from analysis.verdict import Verdict, decide
+from sweeper.analysis.cells import Ranking, rank
+from sweeper.analysis.checkpoints import choose_checkpoint
+from sweeper.analysis.findings import Finding, find
+from sweeper.analysis.frames import load
+from sweeper.analysis.verdict import Verdict, decide
 from sweeper.registry import Registry
 
 NAN = math.nan

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.inference import contrast, holm, optimism, paired, pass_at_k, seeds_to_part, wilson
+from sweeper.analysis.inference import (
+    contrast,
+    holm,
+    optimism,
+    paired,
+    pass_at_k,
+    seeds_to_part,
+    wilson,
+)
 
 A, B, C = [24.0, 28.5, 25.1], [27.9, 31.0, 33.2, 30.4], [24.1, 24.3, 24.9, 25.0]
 

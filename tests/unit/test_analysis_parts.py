@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis import words
-from analysis.costs import token_columns
-from analysis.curves import band, thin, thin_rows
-from analysis.edges import find_edges
-from analysis.history import Histories
-from analysis.keys import goal_of
-from analysis.series import Series, best, last
+from sweeper.analysis import words
+from sweeper.analysis.costs import token_columns
+from sweeper.analysis.curves import band, thin, thin_rows
+from sweeper.analysis.edges import find_edges
+from sweeper.analysis.history import Histories
+from sweeper.analysis.keys import goal_of
+from sweeper.analysis.series import Series, best, last
 from sweeper.metrics import numbers
 from sweeper.registry import Registry
 from sweeper.results.objective import judged, smoothed

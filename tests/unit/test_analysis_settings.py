@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from analysis.cells import rank
-from analysis.findings import find
-from analysis.frames import load
-from analysis.settings import settings
-from analysis.verdict import decide
+from sweeper.analysis.cells import rank
+from sweeper.analysis.findings import find
+from sweeper.analysis.frames import load
+from sweeper.analysis.settings import settings
+from sweeper.analysis.verdict import decide
 from sweeper.registry import Registry
 
 

@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.distributions import range_quantile, range_tail, student_quantile, student_tail
-from analysis.statistics import against_best, summarise
+from sweeper.analysis.distributions import (
+    range_quantile,
+    range_tail,
+    student_quantile,
+    student_tail,
+)
+from sweeper.analysis.statistics import against_best, summarise
 from sweeper.results.cells import choose_scale, comparable
 
 

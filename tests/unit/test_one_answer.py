@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from analysis.cells import rank
-from analysis.frames import load
+from sweeper.analysis.cells import rank
+from sweeper.analysis.frames import load
 from sweeper.cli import main
 from sweeper.registry import Registry
 from sweeper.store.files import LocalStore

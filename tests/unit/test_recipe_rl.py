@@ -4,8 +4,8 @@ import chz
 import numpy as np
 import pytest
 
-from recipes import rl
-from recipes.rollouts import Rollout
+from sweeper.recipes import rl
+from sweeper.recipes.rollouts import Rollout
 
 
 @pytest.mark.parametrize(

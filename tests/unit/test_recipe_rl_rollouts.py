@@ -3,8 +3,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from recipes import rollouts
-from recipes.rollouts import Group, Problem, Rollout
+from sweeper.recipes import rollouts
+from sweeper.recipes.rollouts import Group, Problem, Rollout
 
 PROBLEM = Problem([{"role": "user", "content": "sort <ba>"}], [1, 2, 3], "ab", 0, 3)
 

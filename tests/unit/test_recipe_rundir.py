@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from recipes import rundir
-from recipes.service import RecipeError
+from sweeper.recipes import rundir
+from sweeper.recipes.service import RecipeError
 
 CONFIG = {"learning_rate": 0.001, "seed": 0, "log_path": "a", "data": None}
 FREE = frozenset({"log_path"})

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from recipes import service
+from sweeper.recipes import service
 
 
 @pytest.fixture

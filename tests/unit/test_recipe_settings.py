@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from recipes import settings, tasks
+from sweeper.recipes import settings, tasks
 
 
 def rates(**given):

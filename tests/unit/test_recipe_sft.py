@@ -5,7 +5,7 @@ import chz
 import numpy as np
 import pytest
 
-from recipes import service, settings, sft
+from sweeper.recipes import service, settings, sft
 
 
 @pytest.mark.parametrize(

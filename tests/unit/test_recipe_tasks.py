@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from recipes import tasks
-from recipes.service import RecipeError
+from sweeper.recipes import tasks
+from sweeper.recipes.service import RecipeError
 
 
 def questions(conversations):

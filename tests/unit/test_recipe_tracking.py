@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from recipes import rundir, settings, tracking
+from sweeper.recipes import rundir, settings, tracking
 
 
 @pytest.fixture(autouse=True)

@@ -113,8 +113,8 @@ def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_recipes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "--list"]) == 0
     listed = dict(line.split() for line in capsys.readouterr().out.splitlines())
-    assert listed["sft"] == "recipes.sft"
-    assert listed["rl"] == "recipes.rl"
+    assert listed["sft"] == "sweeper.recipes.sft"
+    assert listed["rl"] == "sweeper.recipes.rl"
 
 
 def test_editors_are_told_of_the_schema_where_it_is_at_hand(

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from analysis.frames import load
 from harness.recorded import SWEEPS, Place, World, folder_place, memory_place
+from sweeper.analysis.frames import load
 from sweeper.cli import main
 from sweeper.records import runs as runs_module
 from sweeper.records import tabulating
