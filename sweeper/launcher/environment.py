@@ -29,6 +29,7 @@ __all__ = [
     "env_file",
     "forget",
     "is_needed_later",
+    "mark_of",
     "require",
     "see_that_it_is_new",
     "service_environment",
@@ -45,6 +46,8 @@ _OWNER = "SWEEPER_FOLDER"
 """Says, in the file, which sweep's it is."""
 _PLACE = "SWEEPER_KEPT_AT"
 """Says, in a file that holds no environment, where the sweep's is."""
+_MARK = "SWEEPER_KEPT"
+"""Tells, in the file, this from what another launch has put there."""
 _YOUNG_SECONDS = 3600.0
 _AGAIN = frozenset({State.PREEMPTED, State.LOST})
 _NOTHING: Mapping[str, str] = {}
@@ -70,7 +73,7 @@ def write(folder: str, extra: Mapping[str, str], place: str | None = None) -> st
     the file's path, which is `place` where there is one. Then what is kept here is only where that
     is, so that it is found again when nobody needs it any more."""
     environment = {k: v for k, v in os.environ.items() if k not in _NOT_OURS}
-    environment |= {**extra, _OWNER: folder}
+    environment |= {**extra, _OWNER: folder, _MARK: os.urandom(8).hex()}
     path = env_file(folder)
     try:
         if place is None:
@@ -108,6 +111,13 @@ def change(path: str, values: Mapping[str, str]) -> None:
             _keep(path, {**environment, **values})
     except (OSError, ValueError, AttributeError) as error:
         raise StoreError(f"the runs' environment in {path} cannot be changed: {error}") from error
+
+
+def mark_of(path: str) -> str | None:
+    """What tells the environment that is kept there from any other; None where there is none."""
+    with suppress(EnvironmentFailure):
+        return read_environment(path).get(_MARK)
+    return None
 
 
 def forget(path: str | None, folder: str | None = None) -> None:

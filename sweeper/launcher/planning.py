@@ -25,8 +25,8 @@ from sweeper.tracking import NAMES, SECTION
 __all__ = ["GIVEN", "Fate", "Survey", "document", "planned_by", "survey"]
 
 GIVEN = (
-    *("PYTHONUNBUFFERED", "SWEEPER_ATTEMPT", "SWEEPER_FOLDER", "SWEEPER_ROOT", "SWEEPER_RUN"),
-    *("SWEEPER_RUN_DIR", "SWEEPER_SEED", "SWEEPER_SWEEP", "TINKER_TAGS"),
+    *("PYTHONUNBUFFERED", "SWEEPER_ATTEMPT", "SWEEPER_FOLDER", "SWEEPER_KEPT", "SWEEPER_ROOT"),
+    *("SWEEPER_RUN", "SWEEPER_RUN_DIR", "SWEEPER_SEED", "SWEEPER_SWEEP", "TINKER_TAGS"),
 )
 """Variables that every run gets beside the environment that `launch` is typed in."""
 

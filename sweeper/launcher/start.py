@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sweeper.backends import Terms, open_backend, options_of
-from sweeper.errors import EnvironmentFailure, NotFound, StoreError, SweeperError
+from sweeper.backends import Terms, open_backend, options_of, terms_of
+from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, StoreError, SweeperError
 from sweeper.launcher import elsewhere, environment, placing
+from sweeper.launcher.handover import let_go
 from sweeper.launcher.loop import GAVE_UP, Launcher, Summary
 from sweeper.launcher.recording import record, secret_names, write_environment
 from sweeper.launcher.staying import place_of
@@ -197,7 +198,13 @@ def _drive(
     launcher = Launcher(
         store, sweep, backend, notify=notify, smoke=smoke, check=check, ending=bring_home
     )
-    summary = launcher.run()
+    mark = environment.mark_of(environment.env_file(folder))
+    try:
+        summary = launcher.run()
+    except AnotherLauncher:
+        if terms_of(launched["backend"], options_of(launched)).restarts is None:
+            let_go(store, sweep, backend, mark)
+        raise
     with suppress(StoreError, NotFound):  # all is over: what is left then, `gc` finds
         if not environment.is_needed_later(store, sweep):
             environment.forget(env_file, folder)

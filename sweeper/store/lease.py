@@ -25,7 +25,14 @@ from sweeper.store.documents import read_as
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
 
-__all__ = ["BEAT_SECONDS", "LEASE_SECONDS", "holding_lease", "is_alive", "is_leased"]
+__all__ = [
+    "BEAT_SECONDS",
+    "LEASE_SECONDS",
+    "holding_lease",
+    "is_alive",
+    "is_elsewhere",
+    "is_leased",
+]
 
 LEASE_SECONDS = 30.0
 BEAT_SECONDS = 5.0
@@ -68,6 +75,16 @@ def is_alive(store: Store, sweep: str, since: float = -math.inf) -> bool:
     `since` a moment by its clock."""
     _, changed, before_us = _seen[store.root, sweep]
     return before_us and changed >= since
+
+
+def is_elsewhere(store: Store, sweep: str) -> bool:
+    """Whether the last launcher that held the sweep is, or was, on another machine. Raises
+    `StoreError` where that cannot be told."""
+    held = _look(store, sweep)
+    try:
+        return read_as(store, _path(sweep, held.epoch), read_who).host != _machine()
+    except NotFound as error:
+        raise StoreError(str(error)) from error
 
 
 @contextlib.contextmanager

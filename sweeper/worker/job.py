@@ -26,12 +26,13 @@ class Prepared(NamedTuple):
     place: Store
 
 
-def prepare(store: Store, layout: Layout, job: dict[str, Any]) -> Prepared:
+def prepare(
+    store: Store, layout: Layout, job: dict[str, Any], environment: dict[str, str]
+) -> Prepared:
     """Make the recipe's folder, start it from what an earlier attempt left, and say what to run.
-    May be done again. Raises `StoreError`, `EnvironmentFailure` and what a command's template is
-    wrong with."""
+    `environment` is what was kept for the job. May be done again. Raises `StoreError`,
+    `EnvironmentFailure` and what a command's template is wrong with."""
     run, attempt, recipe = job["run"], job["attempt"], job["recipe"]
-    environment = read_environment(job.get("env_file"))
     place = _place(store, layout, job, environment)
     log_path = place.local_path(layout.log_path(run, attempt))
     if log_path is None:

@@ -187,11 +187,13 @@ class Worker:
 
     def _prepare(self, job: dict[str, Any]) -> Prepared | None:
         """What to execute; None when we are to stop before that is known. A store that does not
-        answer is waited out, as long as no beat gets through to it either."""
+        answer is waited out, as long as no beat gets through to it either. Who has beaten needs
+        what was kept for the job no more: it is read once, before."""
+        environment = read_environment(job.get("env_file"))
         tries, pause = 0, min(1.0, BEAT_SECONDS)
         while not self._stopped_at:
             try:
-                return prepare(self.store, self.layout, job)
+                return prepare(self.store, self.layout, job, environment)
             except StoreError as error:
                 tries = tries + 1 if self._beat() else 0
                 if tries > _TRIES:

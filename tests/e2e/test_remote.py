@@ -224,6 +224,22 @@ def test_killed_and_resumed_here(killed: Any, s3_root: str) -> None:
     assert not [key for key in _keys(s3_root) if ".parts/" in key]
 
 
+def test_no_secret_stays_where_a_launcher_was_taken_over_from(local: Any, s3_root: str) -> None:
+    """Another machine's launcher has the next epoch: the one here ends, and what it had handed to
+    its runs goes with it, without harm to those at work."""
+    launcher = local.start("launch", "grid.yaml", "seconds=6", "--wait")
+    local.until(lambda: len(local.executed()) >= 4)
+    kept = local.folder / "home" / "environments"
+    assert len(list(kept.iterdir())) == 1
+    other = {"host": "another", "pid": 1, "began": "1"}
+    open_store(s3_root).create("toys/launcher/2", json.dumps(other).encode())
+    _, errors = launcher.communicate(timeout=60)
+    assert launcher.returncode == 6 and "has taken over 'toys'" in errors
+    assert list(kept.iterdir()) == []
+    local.until(lambda: local.states() == {"succeeded": 2})
+    assert set(local.executed().values()) == {1} and len(local.executed()) == 40
+
+
 def test_an_outage_that_outlasts_the_runs(
     local: Any, s3_root: str, moto_server: tuple[str, int]
 ) -> None:

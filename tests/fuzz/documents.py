@@ -353,11 +353,12 @@ class World:
         from sweeper.store.documents import read_as
         from sweeper.store.files import open_store
         from sweeper.store.layout import Layout
-        from sweeper.worker.job import prepare
+        from sweeper.worker.job import prepare, read_environment
 
         store, layout = open_store(str(self.top / "root")), Layout("bad")
         path = rng.choice(self.documents["jobs"]).relative_to(self.top / "root")
-        prepare(store, layout, read_as(store, str(path), jobs.read))
+        job = read_as(store, str(path), jobs.read)
+        prepare(store, layout, job, read_environment(job.get("env_file")))
 
     def vault(self, rng: random.Random) -> None:
         """What an engine does with the checkpoints that it finds."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.errors import AnotherLauncher
+from sweeper.errors import AnotherLauncher, StoreError
 from sweeper.store import lease
 from sweeper.store.files import LocalStore
 from sweeper.testing import Fault, Faults, FaultyStore
@@ -130,3 +130,12 @@ def test_a_race_has_one_winner(store: LocalStore) -> None:
     for racer in racers:
         racer.join()
     assert len(won) == 1
+
+
+def test_whose_machine_the_last_holder_is_on(store: LocalStore) -> None:
+    with lease.holding_lease(store, "s", 0.0):
+        assert not lease.is_elsewhere(store, "s")
+        _elsewhere(store, 2)
+        assert lease.is_elsewhere(store, "s")
+    with pytest.raises(StoreError):
+        lease.is_elsewhere(store, "none")

@@ -1,0 +1,67 @@
+"""What is left to do for a launcher that another has taken the sweep over from, on a store that is
+elsewhere: the secrets that it had handed to its jobs do not stay behind on this machine."""
+
+import time
+from collections.abc import Callable
+
+from sweeper.backends.base import Backend, JobState
+from sweeper.errors import StoreError, Unreachable
+from sweeper.launcher import environment
+from sweeper.states import OPEN, fold
+from sweeper.store import lease
+from sweeper.store.files import Store
+from sweeper.store.layout import Layout, token
+from sweeper.store.sweeps import read_events
+
+__all__ = ["let_go"]
+
+_WAIT_SECONDS = 60.0
+"""How long jobs may take to begin. Where one takes longer the file is for `gc`, or the next launch
+from here."""
+_LOOK_SECONDS = 1.0
+_AT_WORK = (JobState.PENDING, JobState.RUNNING)
+
+
+def let_go(
+    store: Store,
+    sweep: str,
+    backend: Backend,
+    mark: str | None,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Remove the environment that is kept here for the runs of `sweep`, once no job that was
+    started from here needs it any more: each has beaten, or has ended. It stays where the new
+    launcher is on this machine, and may use it, or has written its own (`mark` is that of ours:
+    see `environment.mark_of`)."""
+    folder = f"{store.root}/{sweep}"
+    path = environment.env_file(folder)
+    deadline = clock() + _WAIT_SECONDS
+    while mark is not None and environment.mark_of(path) == mark:
+        try:
+            if not lease.is_elsewhere(store, sweep):
+                return
+            if not _is_needed(store, sweep, backend):
+                environment.forget(path, folder)
+                return
+        except (StoreError, Unreachable):
+            pass  # who knows
+        if clock() > deadline:
+            return
+        sleep(_LOOK_SECONDS)
+
+
+def _is_needed(store: Store, sweep: str, backend: Backend) -> bool:
+    """Whether a job that this machine's backend knows has not beaten: a worker reads what it needs
+    before."""
+    layout, jobs = Layout(sweep), dict[str, str]()
+    for run, happened in read_events(store, sweep).items():
+        state = fold(happened)
+        if state.state in OPEN:
+            jobs[token(run, state.attempt)] = layout.heartbeat(run, state.attempt)
+        elif state.unacknowledged:
+            jobs[token(run, state.opened)] = layout.heartbeat(run, state.opened)
+    statuses = backend.poll(list(jobs))
+    at_work = [job for job, status in statuses.items() if status.state in _AT_WORK]
+    return not all(store.exists(jobs[job]) for job in at_work)

@@ -1,0 +1,94 @@
+"""Secrets do not stay on a machine whose launcher another's has taken the sweep over from; and they
+stay as long as a job there has not read them."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.launcher import environment
+from sweeper.launcher.handover import let_go
+from sweeper.states import Event
+from sweeper.store import lease
+from sweeper.store.layout import token
+from sweeper.testing import FakeClock
+
+
+class Left:
+    """A sweep that a launcher here has started two runs of, and whose file is at `path`."""
+
+    def __init__(self, scene: Any) -> None:
+        self.scene, self.clock = scene, FakeClock()
+        self.path = environment.write(f"{scene.store.root}/s", {"SECRET": "value"})
+        self.mark = environment.mark_of(self.path)
+        scene.step()
+        self.at_work = scene.ids[:2]
+
+    def let_go(self, *after_a_second: Any) -> float:
+        """Let go, and see how long it took; `after_a_second` happens meanwhile."""
+        happens = list(after_a_second)
+
+        def sleep(seconds: float) -> None:
+            self.clock.sleep(seconds)
+            if happens:
+                happens.pop(0)()
+
+        let_go(self.scene.store, "s", self.scene.backend, self.mark, clock=self.clock, sleep=sleep)
+        return self.clock.now
+
+    def begins(self, run: str) -> None:
+        self.scene.worker(run, 1, Event.CLAIMED)
+        self.scene.beat(run)
+
+
+@pytest.fixture
+def left(scene: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Left:
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(lease, "is_elsewhere", lambda *_: True)
+    return Left(scene)
+
+
+def test_it_goes_when_each_job_has_beaten_or_ended(left: Left) -> None:
+    first, second = left.at_work
+
+    def ends() -> None:
+        left.scene.backend.end(token(second, 1), code=1)
+
+    assert left.let_go(lambda: left.begins(first), ends) == 2.0
+    assert not os.path.exists(left.path)
+
+
+def test_jobs_of_the_other_machine_have_their_own(left: Left) -> None:
+    for run in left.at_work:
+        left.scene.backend.lose(token(run, 1))
+    assert left.let_go() == 0.0
+    assert not os.path.exists(left.path)
+
+
+def test_it_stays_for_a_job_that_does_not_begin(left: Left) -> None:
+    left.begins(left.at_work[0])
+    assert left.let_go() > 0.0
+    assert os.path.exists(left.path)
+
+
+def test_it_stays_where_nobody_knows(left: Left) -> None:
+    left.scene.backend.reachable = False
+    left.let_go()
+    assert os.path.exists(left.path)
+
+
+def test_what_another_launch_has_put_there_stays(left: Left) -> None:
+    for run in left.at_work:
+        left.begins(run)
+    environment.write(f"{left.scene.store.root}/s", {})
+    left.let_go()
+    assert os.path.exists(left.path)
+
+
+def test_a_launcher_on_this_machine_may_use_it(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
+    for run in left.at_work:
+        left.begins(run)
+    monkeypatch.setattr(lease, "is_elsewhere", lambda *_: False)
+    left.let_go()
+    assert os.path.exists(left.path)
