@@ -8,6 +8,7 @@ from typing import Any
 
 from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.registry import RecordedRun, Registry, Sweep
+from sweeper.results.selectors import current
 from sweeper.store.documents import dotted
 from sweeper.store.files import open_store
 
@@ -102,9 +103,7 @@ def _folders(registry: Registry, name: str) -> list[str]:
 
 def _of_sweep(registry: Registry, sweep: Sweep) -> Source:
     runs = tuple(
-        Placed(run, run.cell, run.seed, run.state.value, run.config)
-        for run in sweep.runs
-        if not run.retired
+        Placed(run, run.cell, run.seed, run.state.value, run.config) for run in current(sweep.runs)
     )
     retired = len(sweep.runs) - len(runs)
     return Source(

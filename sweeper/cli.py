@@ -127,7 +127,10 @@ def _grid(verb: argparse.ArgumentParser) -> None:
 
 def _select(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--state", action="append", help="only runs in this state; repeatable")
-    verb.add_argument("--where", help="only runs for which this holds: 'learning_rate < 1e-3'")
+    verb.add_argument(
+        "--where",
+        help="only runs with this: 'lr < 1e-3 and not (seed = 1 or state in (failed, lost))'",
+    )
 
 
 def _launch(verb: argparse.ArgumentParser) -> None:

@@ -22,7 +22,7 @@ from sweeper.metrics import Point
 from sweeper.records.folders import FolderRun, folder_runs
 from sweeper.records.problems import Problems
 from sweeper.records.runs import RecordedRun, Sweep
-from sweeper.records.selecting import check_states, named
+from sweeper.results.selectors import asks_for_dropped, check_states, current, named, pick
 from sweeper.states import State
 from sweeper.store.files import DEFAULT_ROOT, Store, open_store
 from sweeper.store.sweeps import find_sweeps, is_unseeded
@@ -162,10 +162,10 @@ class Registry:
                 "root": found.root,
                 "created": found.document.get("created"),
                 "recipe": found.document["recipe"]["reference"],
-                "runs": len(found.runs),
-                "states": dict(Counter(run.state.value for run in found.runs)),
+                "runs": len(runs),
+                "states": dict(Counter(run.state.value for run in runs)),
             }
-            for found in self._sweeps(sweep)
+            for found, runs in ((found, current(found.runs)) for found in self._sweeps(sweep))
         ]
 
     def sweeps(self, sweep: str | None = None) -> "pandas.DataFrame":
@@ -185,15 +185,47 @@ class Registry:
     def handles(
         self, sweep: str | None = None, state: str | Iterable[str] | None = None
     ) -> list[RecordedRun]:
-        """The runs themselves: of sweeps by name or glob, and in folders. Errors as `records`."""
+        """The runs themselves: of sweeps by name or glob, and in folders; without those that the
+        grid has no more. Errors as `records`."""
+        return current(self.all_handles(sweep, state))
+
+    def all_handles(
+        self, sweep: str | None = None, state: str | Iterable[str] | None = None
+    ) -> list[RecordedRun]:
+        """The same with those that the grid has no more."""
         self.problems = Problems()
         return self._handles(sweep, state)
 
+    def choose(
+        self,
+        selectors: Sequence[str] = (),
+        states: Sequence[str] | None = None,
+        where: str | None = None,
+        *,
+        dropped: bool = False,
+    ) -> list[RecordedRun]:
+        """The runs that fit one of the selectors (all without one; see `results.selectors`), in one
+        of the states, and for which the condition holds. Raises `NotFound` for a selector that
+        means nothing. `dropped`: also those that the grid has no more."""
+        sweeps = {selector.partition("/")[0] for selector in selectors}
+        if sweeps and all(self.has_sweep(name) for name in sweeps):
+            runs = self.handles_of(sorted(sweeps))
+        else:
+            runs = self.all_handles()
+        fitting = [selector for selector in selectors if named(runs, selector)]
+        for selector in selectors:
+            unread = self.problems.unread and self.has_sweep(selector.partition("/")[0])
+            if selector not in fitting and not unread:
+                raise NotFound(f"no run {selector!r} in {', '.join(self.roots)}")
+        if selectors and not fitting:
+            return []
+        return pick(runs, fitting, states, where, dropped=dropped)
+
     def handles_of(self, sweeps: Sequence[str]) -> list[RecordedRun]:
-        """The runs of several sweeps. One alone that cannot be read is an error, among others it is
+        """All runs of several sweeps. One alone that cannot be read is an error, among others it is
         told."""
         if len(sweeps) == 1:
-            return self.handles(sweeps[0])
+            return self.all_handles(sweeps[0])
         self.problems = Problems()
         found: list[RecordedRun] = []
         for sweep in sweeps:
@@ -244,14 +276,14 @@ class Registry:
         """A dict a run, in the order of the plans; see `RecordedRun.record`.
 
         `sweep` is a name or a glob; `state` one state or several; `where` a condition like
-        `learning_rate < 1e-3 and seed = 0` (see `sweeper.where`). `values=False` reads no
-        metrics. Raises `NotFound` for a name without a sweep, `UsageError` for a condition or a
-        state that is none.
+        `learning_rate < 1e-3 and seed = 0` (see `results.where`). Runs that the grid has no more
+        are left out unless `where` asks for `retired`. `values=False` reads no metrics. Raises
+        `NotFound` for a name without a sweep, `UsageError` for a condition or a state that is none.
         """
-        from sweeper.where import parse_where, select  # not every command has a condition
+        from sweeper.results.where import parse_where, select  # not every command has a condition
 
         condition = None if where is None else parse_where(where)
-        runs = self.handles(sweep, state)
+        runs = (self.all_handles if asks_for_dropped(where) else self.handles)(sweep, state)
         records = [run.record(values=values) for run in runs]
         save(runs)
         return records if condition is None else select(condition, records)
@@ -287,10 +319,10 @@ class Registry:
         return [_flat(record) for record in self.records(sweep, state, where)]
 
     def run(self, reference: str) -> RecordedRun:
-        """The one run that `reference` names, a selector of `records.selecting`: `sweep/name`, the
+        """The one run that `reference` names, a selector of `results.selectors`: `sweep/name`, the
         beginning of one, a value, an id. Raises `NotFound`, or `UsageError` when more fit."""
         sweep, slash, _ = reference.partition("/")
-        runs = self.handles(sweep if slash and self.has_sweep(sweep) else None)
+        runs = self.all_handles(sweep if slash and self.has_sweep(sweep) else None)
         fitting = named(runs, reference)
         if not fitting:
             raise NotFound(f"no run {reference!r} in {', '.join(self.roots)}")

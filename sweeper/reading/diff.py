@@ -10,7 +10,7 @@ from sweeper.reading.choosing import chosen, open_registry
 from sweeper.reading.show import last_metrics
 from sweeper.records.problems import tell_problems
 from sweeper.records.runs import RecordedRun
-from sweeper.records.selecting import named
+from sweeper.results.selectors import named
 from sweeper.terminal import print_json, print_table
 
 __all__ = ["diff"]

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 from sweeper.backends.slurm_tables import Tables
 from sweeper.engine.home import home
 from sweeper.errors import NotFound, StoreError
-from sweeper.reading.choosing import chosen, open_registry
+from sweeper.reading.choosing import open_registry
 from sweeper.records.problems import Problems, tell_problems
 from sweeper.records.runs import RecordedRun, SweepRun
 from sweeper.registry import Registry
@@ -64,7 +64,7 @@ class Waste(NamedTuple):
 def gc(arguments: Namespace) -> int:
     """List what may go; remove it with `--delete`."""
     registry = open_registry(arguments)
-    runs = chosen(registry, arguments)
+    runs = registry.choose(arguments.runs, arguments.state, arguments.where, dropped=True)
     before = time.time() - arguments.days * 86400
     problems = registry.problems
     found = [*_caches(before), *_snapshots(registry, problems, before)]

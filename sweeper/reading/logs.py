@@ -18,14 +18,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from sweeper.errors import NotFound, StoreError, SweeperError, UsageError
-from sweeper.reading.choosing import choose
 from sweeper.reading.colours import Colours
 from sweeper.records.logs import Line, Tail, files_of
 from sweeper.records.problems import Problems, tell_problems
 from sweeper.records.runs import RecordedRun, SweepRun
 from sweeper.registry import Registry
+from sweeper.results.selectors import check_states
 from sweeper.sanitize import harmless, harmless_json, raw
-from sweeper.states import ENDED, OPEN, Event, NoState, State
+from sweeper.states import ENDED, OPEN, Event
 from sweeper.store.files import default_root
 from sweeper.tables.sources import Files
 from sweeper.terminal import in_colour, warn
@@ -58,10 +58,7 @@ def logs(arguments: Namespace) -> int:
     selectors: Sequence[str] = arguments.runs
     if not selectors and not arguments.state and not arguments.where:
         raise UsageError("which runs? Name a sweep or runs, or choose by --state or --where")
-    known = {state.value for state in (*State, *NoState)}
-    for state in arguments.state or ():
-        if state not in known:
-            raise UsageError(f"no state {state!r}: there is {', '.join(sorted(known))}")
+    check_states(arguments.state)
     pattern = None
     if arguments.grep is not None:
         try:
@@ -225,7 +222,7 @@ class _Reader:
             known = {_key(run) for run in self._candidates}
             # What names no sweep any more would name others that begin alike.
             names = sorted({sweep for _, sweep, _ in known}) if self._removed else wanted.runs
-            found = choose(self._registry, names, None, wanted.where)
+            found = self._registry.choose(names, None, wanted.where)
         except (NotFound, StoreError):
             if first or not self._candidates:
                 raise

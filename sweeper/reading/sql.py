@@ -5,7 +5,7 @@ from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
 
-from sweeper.reading.choosing import choose, open_registry
+from sweeper.reading.choosing import open_registry
 from sweeper.records.problems import tell_problems
 from sweeper.terminal import print_json, print_table
 
@@ -15,7 +15,7 @@ __all__ = ["sql"]
 def sql(arguments: Namespace) -> int:
     """The answer, a line a row."""
     registry = open_registry(arguments)
-    runs = choose(registry, arguments.run or (), arguments.state, arguments.where)
+    runs = registry.choose(arguments.run or (), arguments.state, arguments.where)
     columns, rows = registry.sql_rows(arguments.query, runs)
     shown = [[_plain(value) for value in row] for row in rows]
     if arguments.json:

@@ -1,6 +1,7 @@
 """Which lines the list of runs has: filtered, sorted, grouped, folded. Pure."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -8,8 +9,9 @@ from typing import Any, NamedTuple
 from sweeper.errors import UsageError
 from sweeper.results.cells import Scale, choose_scale, mean
 from sweeper.results.objective import sign_of
+from sweeper.results.selectors import in_one_spelling
+from sweeper.results.where import parse_where, select
 from sweeper.tui.model import RunView, SweepView
-from sweeper.where import parse_where, select
 
 __all__ = ["SORTS", "Group", "Item", "arranged", "groupings", "matching"]
 
@@ -146,15 +148,19 @@ def matching(runs: Sequence[RunView], wanted: str) -> tuple[list[RunView], str]:
     """
     if not wanted.strip():
         return list(runs), ""
-    if any(sign in wanted for sign in "<>") or " = " in wanted or "!=" in wanted:
-        try:
-            kept = select(parse_where(wanted), [_record(run) for run in runs])
-        except UsageError as error:
+    try:
+        kept = select(parse_where(wanted), [_record(run) for run in runs])
+    except UsageError as error:
+        if _LIKE_A_CONDITION.search(wanted):
             return list(runs), str(error)
-        ids = {record["id"] for record in kept}
-        return [run for run in runs if run.id in ids], ""
-    words = wanted.lower().split()
-    return [run for run in runs if all(word in _told(run) for word in words)], ""
+        words = [in_one_spelling(word) for word in wanted.lower().split()]
+        return [run for run in runs if all(word in _told(run) for word in words)], ""
+    ids = {record["id"] for record in kept}
+    return [run for run in runs if run.id in ids], ""
+
+
+_LIKE_A_CONDITION = re.compile(r"[<>]|!=|==| = |\bis (not )?missing\b|\bin \(")
+"""What is likely a condition, be it that it is not one yet."""
 
 
 def _record(run: RunView) -> dict[str, Any]:
@@ -166,7 +172,8 @@ def _record(run: RunView) -> dict[str, Any]:
 
 def _told(run: RunView) -> str:
     rules = " ".join(f"alarm {alarm.rule}" for alarm in run.alarms)
-    return f"{run.name} {run.id} {run.state} {run.shown_state} {run.remark} {rules}".lower()
+    name = in_one_spelling(run.name)
+    return f"{run.name} {name} {run.id} {run.state} {run.shown_state} {run.remark} {rules}".lower()
 
 
 def _keys(goal: str) -> dict[str, Callable[[RunView], Any]]:

@@ -8,8 +8,8 @@ from sweeper.alarms import Alarm, read, read_action
 from sweeper.errors import NotFound, StoreError
 from sweeper.records.problems import tell_problems
 from sweeper.records.runs import Sweep
-from sweeper.records.selecting import pick
 from sweeper.registry import Registry
+from sweeper.results.selectors import pick
 from sweeper.store.documents import SCHEMA
 from sweeper.store.files import default_root
 from sweeper.terminal import print_json, print_table, say

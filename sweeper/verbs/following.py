@@ -17,15 +17,14 @@ from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any, cast
 
 from sweeper.errors import StoreError
-from sweeper.records.selecting import pick
 from sweeper.registry import Registry
+from sweeper.results.selectors import current, pick
 from sweeper.sanitize import Writer, harmless_json, raw
 from sweeper.store.documents import strict, timestamp
 from sweeper.store.files import default_root
 from sweeper.terminal import is_screen, say, warn
 from sweeper.verbs.watching import (
     NOBODY,
-    active,
     alarm_line,
     counted,
     exit_code,
@@ -176,7 +175,7 @@ class _Told:
 
     def tell(self, sweep: "Sweep", at_work: bool) -> None:
         """Tell what is new."""
-        runs = active(sweep)
+        runs = current(sweep.runs)
         seen = observations(sweep)
         wanted = self._wanted(runs)
         said = {run.id: _say(run, seen["observed"]) for run in wanted}
@@ -198,7 +197,7 @@ class _Told:
                 self._counts = counts
         self._began, self._said, self._seen = True, said, seen
 
-    def _wanted(self, runs: list["RecordedRun"]) -> list["RecordedRun"]:
+    def _wanted(self, runs: Sequence["RecordedRun"]) -> list["RecordedRun"]:
         """The runs that are asked for. One that was in a state that is asked for stays."""
         states = self._arguments.state
         chosen = pick(runs, (), None, self._arguments.where)
@@ -240,7 +239,7 @@ class _Told:
             for run in runs
             if run.id in changed or not self._began
         ]
-        states = Counter(run.state.value for run in active(sweep))
+        states = Counter(run.state.value for run in current(sweep.runs))
         document = {"schema": 1, "time": timestamp(), "sweep": sweep.name, "at_work": at_work}
         document |= {**seen, "states": dict(states), "runs": records}
         document["alarms"] = [alarm.document() for alarm in alarms]

@@ -321,8 +321,8 @@ def _taken_up(store: Store, sweep: str, tell: Callable[[str], None] = lambda _: 
 
 
 def _chosen(arguments: Namespace) -> "tuple[Sweep, list[RecordedRun]]":
-    from sweeper.records.selecting import pick
     from sweeper.registry import Registry
+    from sweeper.results.selectors import pick
 
     sweep = Registry(arguments.root or default_root()).sweep(arguments.sweep)
     return sweep, pick(sweep.runs, arguments.runs, arguments.state, arguments.where)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from sweeper.errors import StoreError, UsageError
 from sweeper.model.launcher import NO_OBSERVATIONS
 from sweeper.records.problems import tell_problems
-from sweeper.records.selecting import pick
 from sweeper.registry import Registry
+from sweeper.results.selectors import current, pick
 from sweeper.sanitize import harmless
 from sweeper.store.files import default_root
 from sweeper.terminal import duration, print_json, print_table, say, shortened
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NOBODY",
-    "active",
     "alarm_line",
     "counted",
     "exit_code",
@@ -63,7 +62,7 @@ def exit_code(sweep: "Sweep", finished: bool) -> int:
     """What `status` ends with; the same as `launch --wait`."""
     if not finished:
         return 4
-    return 0 if all(run.state.value == "succeeded" for run in active(sweep)) else 3
+    return 0 if all(run.state.value == "succeeded" for run in current(sweep.runs)) else 3
 
 
 def _status_of_all(arguments: Namespace) -> int:
@@ -91,7 +90,7 @@ def print_status(
     """Print where a sweep stands; of more than `most` runs those that matter most."""
     seen = observations(sweep)
     observed: dict[str, str] = seen["observed"]
-    runs = pick(active(sweep), (), arguments.state, arguments.where)
+    runs = pick(sweep.runs, (), arguments.state, arguments.where)
     alarms = read_alarms(sweep, runs)
     if arguments.json:
         records = [
@@ -121,7 +120,7 @@ def print_status(
     )
     if more:
         say(f"... and {more} more: `sweeper ls {sweep.name}` has them all, --state chooses")
-    counts = Counter(run.state.value for run in active(sweep))
+    counts = Counter(run.state.value for run in current(sweep.runs))
     print()
     say(f"{sweep.name}: {counted(counts)}")
     if seen["unreachable"]:
@@ -205,13 +204,6 @@ def _seconds(sweep: "Sweep", run: "RecordedRun", record: dict[str, Any]) -> floa
     return record["wall_s"] if up is None else (record["wall_s"] or 0.0) + up
 
 
-def active(sweep: "Sweep") -> list["RecordedRun"]:
-    """The runs that the grid still has, and those that it had and that still run."""
-    from sweeper.states import OPEN
-
-    return [run for run in sweep.runs if not run.retired or run.state in OPEN]
-
-
 def progress(sweep: "Sweep") -> tuple[bool, bool]:
     """Whether anything is at work on the sweep (a job, a launcher), and whether it has finished:
     nothing runs, and by the runs' own histories nothing is left to start."""
@@ -219,7 +211,7 @@ def progress(sweep: "Sweep") -> tuple[bool, bool]:
     from sweeper.store.lock import is_held
 
     retries = sweep.plan.launch.retries
-    runs = [run for run in active(sweep) if run.state is not State.SUCCEEDED]
+    runs = [run for run in current(sweep.runs) if run.state is not State.SUCCEEDED]
     histories = [sweep.events.get(run.id, ()) for run in runs]
     open_ = any(run.state in OPEN for run in runs)
     left = any(wants_attempt(events, retries) for events in histories)

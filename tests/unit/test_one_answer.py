@@ -15,7 +15,7 @@ from sweeper.analysis.frames import load
 from sweeper.cli import main
 from sweeper.registry import Registry
 from sweeper.store.files import LocalStore
-from sweeper.tui.list_model import Group, arranged
+from sweeper.tui.list_model import Group, arranged, matching
 from sweeper.tui.model import SweepView
 from sweeper.tui.poller import Poller
 
@@ -183,3 +183,110 @@ def test_the_mean_of_a_cell(root: Path, written: ModuleType):
         **{"lr=1,seed=0": 1, "lr=1,seed=1": 2, "lr=1,seed=2": 3},
         **{"lr=1,seed=3": None, "lr=1,seed=4": None},
     }
+
+
+# Which runs are meant
+
+
+@pytest.fixture
+def rates(root: Path, written: ModuleType) -> Path:
+    sweep = written.Written(root, "g", {"lr": [3e-2, 3e-1], "rank": [8, 16]}, recipe={
+        "reference": "sft", "kind": "module", "module": "recipes.sft"
+    })  # fmt: skip
+    for lr in (0.03, 0.3):
+        for size in (8, 16):
+            sweep.run({"lr": lr, "rank": size}, 0, [{"step": 0, "test/nll": 1.0}])
+    sweep.run({"lr": 9, "rank": 9}, 0, [{"step": 0, "test/nll": 0.1}], retired=True)
+    sweep.save()
+    return root
+
+
+@pytest.mark.parametrize(
+    ("selector", "count"),
+    [("lr=", 4), ("g/lr=0.03", 2), ("lr=3e-2*", 2), ("rank=16,lr=.3", 1), ("g", 4), ("g/*", 4)],
+)
+def test_which_runs_a_selector_means(
+    selector: str, count: int, rates: Path, capsys: pytest.CaptureFixture[str]
+):
+    listed = [run["id"] for run in ask(capsys, "ls", selector)["runs"]]
+    assert len(listed) == count
+    assert [run.id for run in Registry(str(rates)).choose([selector])] == listed
+    cancelled = [run["id"] for run in ask(capsys, "cancel", "g", selector)["runs"]]
+    assert sorted(cancelled) == sorted(listed)
+    assert main(["alarms", "g", selector]) == 0
+    query = "select run from runs order by run"
+    asked = ask(capsys, "sql", query, "--run", selector)["rows"]
+    assert sorted(run for [run] in asked) == sorted(listed)
+    capsys.readouterr()
+    code = main(["show", selector])
+    told = capsys.readouterr().err
+    assert code == (0 if count == 1 else 2), told
+    assert count == 1 or f"fits {count} runs" in told
+
+
+@pytest.mark.usefixtures("rates")
+@pytest.mark.parametrize(
+    "verb", [["ls"], ["logs", "g"], ["status", "g"], ["alarms", "g"], ["cancel", "g"]]
+)
+def test_which_states_there_are(verb: list[str], capsys: pytest.CaptureFixture[str]):
+    assert main([*verb, "--state", "unknown"]) == 0
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as caught:
+        raise SystemExit(main([*verb, "--state", "done"]))
+    assert caught.value.code == 2
+    assert "unknown" in capsys.readouterr().err  # it says which there are
+
+
+CONDITIONS = {
+    "rank == 16": 2,
+    "rank=16": 2,
+    "rank = 16 and lr < 0.1": 1,
+    "rank = 16 or lr < 0.1": 3,
+    "not rank = 16": 2,
+    "not (rank = 16 or lr < 0.1)": 1,
+    "rank in (8, 16) and lr != 0.03": 2,
+    "lr not in (0.03, 5)": 2,
+    "reason is missing": 4,
+    "rank is not missing and lr >= 3e-1": 2,
+    "state in (failed)": 0,
+    "lr in (3e-2)": 2,
+}
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_which_runs_a_condition_means(
+    condition: str, rates: Path, capsys: pytest.CaptureFixture[str]
+):
+    count = CONDITIONS[condition]
+    listed = ask(capsys, "ls", "--where", condition)["runs"]
+    assert len(listed) == count
+    assert len(ask(capsys, "status", "g", "--where", condition)["runs"]) == count
+    assert len(Registry(str(rates)).records(where=condition)) == count
+    found, problem = matching(view_of(rates, "g").runs, condition)
+    assert (len(found), problem) == (count, "")
+
+
+def test_a_filter_of_words_is_none_of_conditions(rates: Path):
+    runs = view_of(rates, "g").runs
+    for words, count in (("rank=16", 2), ("succeeded", 4), ("lr=3e-2 succ", 2), ("nothing", 0)):
+        assert (len(matching(runs, words)[0]), matching(runs, words)[1]) == (count, "")
+    kept, problem = matching(runs, "rank = 16 and")
+    assert len(kept) == 4 and "nothing follows" in problem
+
+
+def test_which_runs_a_sweep_has(rates: Path, capsys: pytest.CaptureFixture[str]):
+    """Those that the grid has no more are counted nowhere, and found by who asks for them."""
+    [every] = ask(capsys, "status")["sweeps"]
+    one = ask(capsys, "status", "g")["runs"]
+    assert every["runs"] == len(one) == len(ask(capsys, "ls")["runs"]) == 4
+    assert every["states"] == {"succeeded": 4}
+    registry = Registry(str(rates))
+    assert len(registry.records("g")) == len(registry.runs("g")) == len(registry.handles()) == 4
+    assert len(registry.sql("select * from runs")) == len(view_of(rates, "g").runs) == 4
+    assert len(load(registry, "g", None, None).runs) == 4
+    dropped = ["lr=9,rank=9,seed=0"]
+    for asked in (("ls", "--where", "retired = true"), ("ls", "g/lr=9,rank=9,seed=0")):
+        assert [run["name"] for run in ask(capsys, *asked)["runs"]] == dropped
+    assert [run["name"] for run in registry.records(where="retired = true")] == dropped
+    assert registry.run("lr=9,rank=9,seed=0").retired
+    assert ask(capsys, "show", "lr=9")["run"]["name"] == dropped[0]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from sweeper.errors import UsageError
-from sweeper.where import parse_where, select
+from sweeper.results.where import parse_where, select
 
 RUNS: list[dict[str, Any]] = [
     {
@@ -56,6 +56,20 @@ def chosen(text: str) -> str:
         ("id = aa11", "a"),
         ("config.run = 5", "b"),
         ("lr < " + "9" * 5000, "abc"),
+        ("lr < 1e-3 or lr > 1e-3", "ac"),
+        ("lr < 1e-3 or lr > 1e-3 and state = failed", "ac"),
+        ("(lr < 1e-3 or lr > 1e-3) and state = failed", "c"),
+        ("not lr < 1e-3 and not (state = failed and lr >= 1e-2)", "b"),
+        ("not not lr < 1e-3", "a"),
+        ("lr in (1e-4, 0.01)", "ac"),
+        ("state not in ('failed')", "a"),
+        ("value in (null)", "b"),
+        ("value is missing", "b"),
+        ("opt.name is not missing", "ab"),
+        ("not on is missing", "c"),
+        ('"on" = true', "c"),
+        ("NOT lr IN (1e-4)", "bc"),
+        ("name = and", ""),
     ],
 )
 def test_a_condition_selects(text: str, expected: str):
@@ -64,8 +78,10 @@ def test_a_condition_selects(text: str, expected: str):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "  ", "lr", "lr <", "< 1", "lr < 1 and", "lr < 1 or lr > 2", "lr < 1 lr", "lr = = 1",
-     "lr < 1 'and' lr > 0", "name = 'open", "__import__('os')"],
+    ["", "  ", "lr", "lr <", "< 1", "lr < 1 and", "lr < 1 lr", "lr = = 1", "name = 'open",
+     "lr < 1 'and' lr > 0", "(lr < 1", "lr < 1)", "not", "lr in 1", "lr in (1", "lr in ()",
+     "lr is 1", "lr is not", "lr not 1", "(" * 9000 + "lr < 1", "name = a,b", "()",
+     "__import__('os')"],
 )  # fmt: skip
 def test_what_is_no_condition_is_refused_in_one_line(text: str):
     with pytest.raises(UsageError) as caught:

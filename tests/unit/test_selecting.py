@@ -6,9 +6,8 @@ from types import ModuleType
 import pytest
 
 from sweeper.errors import NotFound, UsageError
-from sweeper.reading.choosing import choose
-from sweeper.records.selecting import pick
 from sweeper.registry import Registry
+from sweeper.results.selectors import pick
 
 
 @pytest.fixture
@@ -36,7 +35,7 @@ FITS = {
 
 @pytest.mark.parametrize("selector", FITS)
 def test_over_a_root_and_within_a_sweep_a_selector_means_the_same(selector, registry):
-    assert {(run.sweep, run.name) for run in choose(registry, [selector])} == {
+    assert {(run.sweep, run.name) for run in registry.choose([selector])} == {
         ("one", name) for name in FITS[selector]
     }
     runs = registry.sweep("one").runs
@@ -44,7 +43,7 @@ def test_over_a_root_and_within_a_sweep_a_selector_means_the_same(selector, regi
     bare = selector.partition("/")[2]
     if bare:
         assert {run.name for run in pick(runs, [bare])} == FITS[selector]
-        assert {run.sweep for run in choose(registry, [bare])} == {"one", "two"}
+        assert {run.sweep for run in registry.choose([bare])} == {"one", "two"}
     if len(FITS[selector]) == 1:
         assert {registry.run(selector).name} == FITS[selector]
     else:
@@ -55,13 +54,13 @@ def test_over_a_root_and_within_a_sweep_a_selector_means_the_same(selector, regi
 def test_what_no_run_has_is_told(registry):
     for selector in ("one/rate=3e-3", "three", "rate=0.3,seed=2", "one/rate=3e-2,seed=1,x=1"):
         with pytest.raises(NotFound, match="no run"):
-            choose(registry, [selector])
+            registry.choose([selector])
 
 
 def test_every_verb_knows_the_same_states(registry):
     runs = registry.sweep("one").runs
-    assert pick(runs, (), ["unknown"]) == choose(registry, ["one"], ["unknown"]) == []
-    for ask in (lambda: pick(runs, (), ["done"]), lambda: choose(registry, (), ["done"])):
+    assert pick(runs, (), ["unknown"]) == registry.choose(["one"], ["unknown"]) == []
+    for ask in (lambda: pick(runs, (), ["done"]), lambda: registry.choose((), ["done"])):
         with pytest.raises(UsageError, match="no state 'done'"):
             ask()
 

@@ -11,7 +11,7 @@ from sweeper.errors import EnvironmentFailure, NotFound, UsageError
 from sweeper.launcher import start
 from sweeper.launcher.trust import sealed
 from sweeper.records.runs import Sweep
-from sweeper.records.selecting import pick
+from sweeper.results.selectors import pick
 from sweeper.states import Event, State, cancel_asked, fold, retry_asked, wants_attempt
 from sweeper.store import lease, lock
 from sweeper.store.documents import encode, read_json

@@ -9,20 +9,25 @@ A selector is, the first that fits:
 - the beginning of a name, or of an id (six digits or more).
 
 A number is found in any spelling: `lr=3e-2` and `learning_rate=0.03` name the same runs.
+
+Runs that the grid has no more, and that are not at work any more, are left out of all that is
+listed and counted. They are found by a selector that fits no other run, such as their name, and by
+a condition that asks whether a run is `retired`.
 """
 
 import fnmatch
+import functools
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from sweeper.errors import NotFound, UsageError
-from sweeper.grid.naming import canonical
-from sweeper.grid.nodes import scalar
 from sweeper.records.runs import RecordedRun
-from sweeper.states import NoState, State
+from sweeper.states import OPEN, NoState, State
 
-__all__ = ["check_states", "named", "pick"]
+__all__ = ["asks_for_dropped", "check_states", "current", "in_one_spelling", "named", "pick"]
+
+Run = TypeVar("Run", bound=RecordedRun)
 
 _ID_DIGITS = 6
 _VALUE = re.compile(r"(?<==)([-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)(?=[,*]|\Z)")
@@ -34,29 +39,48 @@ def pick(
     names: Sequence[str] = (),
     states: Sequence[str] | None = None,
     where: str | None = None,
+    *,
+    dropped: bool = False,
 ) -> list[RecordedRun]:
     """Those of `runs` that a user means, in their order: fitting one of the selectors `names` (all
     without one), in one of `states`, and for which `where` holds. Raises `NotFound` for a selector
-    that no run fits, `UsageError` for a state or a condition that is none."""
+    that no run fits, `UsageError` for a state or a condition that is none. `dropped`: also those
+    that the grid has no more."""
     check_states(states)
-    chosen = list(runs)
+    dropped = dropped or asks_for_dropped(where)
+    chosen = list(runs) if dropped else current(runs)
     if names:
         wanted: set[int] = set()
         for name in names:
-            found = named(runs, name)
+            found = named(runs, name, dropped=dropped)
             if not found:
                 raise NotFound(f"no run {name!r} in {runs[0].sweep if runs else 'the sweep'}")
             wanted.update(map(id, found))
-        chosen = [run for run in chosen if id(run) in wanted]
+        chosen = [run for run in runs if id(run) in wanted]
     if states:
         chosen = [run for run in chosen if run.state.value in states]
     if where:
-        from sweeper.where import parse_where, select
+        from sweeper.results.where import parse_where, select
 
         records = [run.record() for run in chosen]
         kept = {id(record) for record in select(parse_where(where), records)}
         chosen = [run for run, record in zip(chosen, records, strict=True) if id(record) in kept]
     return chosen
+
+
+def current(runs: Iterable[Run]) -> list[Run]:
+    """The runs that the grid still has, and those that it had and that still run."""
+    return [run for run in runs if not run.retired or run.state in OPEN]
+
+
+def asks_for_dropped(where: str | None) -> bool:
+    """Whether a condition is about runs that the grid has no more, too. Raises `UsageError` for
+    one that is none."""
+    if not where:
+        return False
+    from sweeper.results.where import parse_where
+
+    return "retired" in parse_where(where).keys
 
 
 def check_states(states: Sequence[str] | None) -> None:
@@ -67,16 +91,24 @@ def check_states(states: Sequence[str] | None) -> None:
             raise UsageError(f"no state {state!r}: there is {', '.join(known)}")
 
 
-def named(runs: Sequence[RecordedRun], selector: str) -> list[RecordedRun]:
-    """The runs that one selector means; empty where there are none."""
+def named(
+    runs: Sequence[RecordedRun], selector: str, *, dropped: bool = False
+) -> list[RecordedRun]:
+    """The runs that one selector means; empty where there are none. `dropped`: also those that the
+    grid has no more, where it means others besides."""
+    found = _named(runs, selector)
+    return found if dropped else current(found) or found
+
+
+def _named(runs: Sequence[RecordedRun], selector: str) -> list[RecordedRun]:
     selector = selector.rstrip("/")
     found = [run for run in runs if run.sweep == selector]
     found = found or [run for run in runs if selector in (_full(run), run.name, run.id)]
     found = found or [run for run in runs if fnmatch.fnmatchcase(run.sweep, selector)]
     if found:
         return found
-    plain = _in_one_spelling(selector)
-    names = [(run, _in_one_spelling(_full(run)), _in_one_spelling(run.name)) for run in runs]
+    plain = in_one_spelling(selector)
+    names = [(run, in_one_spelling(_full(run)), in_one_spelling(run.name)) for run in runs]
     return (
         [run for run, *both in names if any(fnmatch.fnmatchcase(name, plain) for name in both)]
         or _having(runs, selector)
@@ -90,13 +122,17 @@ def _full(run: RecordedRun) -> str:
     return f"{run.sweep}/{run.name}"
 
 
-def _in_one_spelling(name: str) -> str:
+def in_one_spelling(name: str) -> str:
     """A name or selector with its numbers in the one spelling that compares: `3e-2` as `0.03`."""
     return _VALUE.sub(lambda match: _canonical(match[1]), name)
 
 
+@functools.lru_cache(maxsize=4096)
 def _canonical(text: str) -> str:
     """The one text of a value that is written as in YAML."""
+    from sweeper.grid.naming import canonical  # few selectors have values
+    from sweeper.grid.nodes import scalar
+
     try:
         return canonical(scalar(text))
     except (ValueError, OverflowError):
@@ -118,6 +154,8 @@ def _having(runs: Sequence[RecordedRun], selector: str) -> list[RecordedRun]:
 
 
 def _has(run: RecordedRun, key: str, value: str) -> bool:
+    from sweeper.grid.naming import canonical
+
     text = _canonical(value)
     for part in run.name.split(","):
         name, _, label = part.partition("=")

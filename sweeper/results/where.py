@@ -1,0 +1,297 @@
+"""`learning_rate < 1e-3 and state = failed`: conditions on runs, the same wherever one is given.
+
+    condition  := both { "or" both }
+    both       := single { "and" single }
+    single     := "not" single | "(" condition ")" | test
+    test       := key operator value           operator: = == != < <= > >=
+                | key [ "not" ] "in" "(" value { "," value } ")"
+                | key "is" [ "not" ] "missing"
+    value      := number | true | false | null | 'text' | "text" | bare word
+
+A key is a column of ours, a key of the run's configuration (`config.<key>` where both exist), or
+in double quotes when it is not a plain word. A run without a key has nothing there: that is
+missing, and equal to null. Text is data: nothing is evaluated.
+"""
+
+import operator
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from sweeper.errors import UsageError
+from sweeper.store.documents import dotted
+
+__all__ = ["Condition", "parse_where", "select"]
+
+_NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?")
+_DIGITS = 1000
+_DEPTH = 50
+"""How far conditions may stand in each other."""
+_WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
+_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+class Condition(ABC):
+    """What holds of some runs, and of others not."""
+
+    @property
+    @abstractmethod
+    def keys(self) -> frozenset[str]:
+        """The keys that it asks for."""
+
+    @abstractmethod
+    def holds(self, values: Mapping[str, Any]) -> bool:
+        """Whether it is true of a run with these values by key."""
+
+
+@dataclass(frozen=True)
+class _Test(Condition):
+    """What one key is asked."""
+
+    key: str
+
+    @property
+    def keys(self) -> frozenset[str]:
+        return frozenset({self.key})
+
+
+@dataclass(frozen=True)
+class _Compared(_Test):
+    """An order between things that have none (a text and a number, anything and null) is false."""
+
+    operator: str
+    value: Any
+
+    def holds(self, values: Mapping[str, Any]) -> bool:
+        try:
+            return bool(_OPERATORS[self.operator](values.get(self.key), self.value))
+        except TypeError:
+            return False
+
+
+@dataclass(frozen=True)
+class _OneOf(_Test):
+    values: tuple[Any, ...]
+
+    def holds(self, values: Mapping[str, Any]) -> bool:
+        return values.get(self.key) in self.values
+
+
+@dataclass(frozen=True)
+class _Missing(_Test):
+    def holds(self, values: Mapping[str, Any]) -> bool:
+        return values.get(self.key) is None
+
+
+@dataclass(frozen=True)
+class _Not(Condition):
+    part: Condition
+
+    @property
+    def keys(self) -> frozenset[str]:
+        return self.part.keys
+
+    def holds(self, values: Mapping[str, Any]) -> bool:
+        return not self.part.holds(values)
+
+
+@dataclass(frozen=True)
+class _Joined(Condition):
+    """All of its parts, or any of them."""
+
+    parts: tuple[Condition, ...]
+    enough: Callable[[Any], bool]
+
+    @property
+    def keys(self) -> frozenset[str]:
+        return frozenset(key for part in self.parts for key in part.keys)
+
+    def holds(self, values: Mapping[str, Any]) -> bool:
+        return self.enough(part.holds(values) for part in self.parts)
+
+
+def parse_where(text: str) -> Condition:
+    """What a condition says. Raises `UsageError`."""
+    return _Parser(text).whole()
+
+
+def select(condition: Condition, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The records of runs of which the condition holds. Raises `UsageError` for a key that no run
+    has: a misspelt condition must not look like an empty result."""
+    views = [_view(record) for record in records]
+    known = {key for view in views for key in view}
+    for key in sorted(condition.keys - known) if records else ():
+        import difflib  # few conditions are wrong
+
+        near = difflib.get_close_matches(key, sorted(known), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else f"; there is {', '.join(sorted(known))}"
+        raise UsageError(f"no run has {key!r}{hint}")
+    return [record for record, view in zip(records, views, strict=True) if condition.holds(view)]
+
+
+def _view(record: dict[str, Any]) -> dict[str, Any]:
+    config: dict[str, Any] = record["config"]
+    config = {**config, **dict(dotted(config))}  # as `show` prints it
+    own = {key: value for key, value in record.items() if key != "config"}
+    if "id" in record:
+        own["run"] = record["id"]  # what the id is called in tables
+    qualified = {f"config.{key}": value for key, value in config.items()}
+    return {**config, **qualified, **own}
+
+
+class _Token(NamedTuple):
+    """`kind`: "op", "sign" (a bracket or a comma), "text" (it was quoted) or "word"."""
+
+    kind: str
+    text: str
+
+    def says(self, *words: str) -> bool:
+        """Whether it is one of these words of ours, or signs."""
+        return self.kind in ("word", "sign") and self.text.lower() in words
+
+
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<op>==|!=|<=|>=|=|<|>)
+        |"(?P<double>[^"]*)"
+        |'(?P<single>[^']*)'
+        |(?P<sign>[(),])
+        |(?P<word>[^\s=!<>"'(),]+))""",
+    re.VERBOSE,
+)
+_END = _Token("end", "")
+
+
+def _tokens(text: str) -> list[_Token]:
+    found: list[_Token] = []
+    position = 0
+    while text[position:].strip():
+        match = _TOKEN.match(text, position)
+        if match is None:
+            raise _wrong(text, f"cannot read {text[position:].strip()!r}")
+        position = match.end()
+        kind = match.lastgroup or ""
+        found.append(_Token("text" if kind in ("double", "single") else kind, match[kind]))
+    return found
+
+
+class _Parser:
+    """Reads a condition from left to right."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = _tokens(text)
+        self._at = self._depth = 0
+
+    def whole(self) -> Condition:
+        """All of the text."""
+        if not self._tokens:
+            raise self._wrong("it is empty")
+        found = self._condition()
+        if self._next is not _END:
+            hint = ", or quotes around the value" if self._next.kind == "sign" else ""
+            raise self._wrong(f"expected `and` or `or`{hint}, found {self._next.text!r}")
+        return found
+
+    @property
+    def _next(self) -> _Token:
+        return self._tokens[self._at] if self._at < len(self._tokens) else _END
+
+    def _take(self) -> _Token:
+        found = self._next
+        self._at += 1
+        return found
+
+    def _took(self, word: str) -> bool:
+        """Whether this word or sign follows; it is behind us then."""
+        if not self._next.says(word):
+            return False
+        self._at += 1
+        if self._next is _END and word not in (")", "missing"):
+            raise self._wrong(f"nothing follows `{word}`")
+        return True
+
+    def _condition(self) -> Condition:
+        self._depth += 1
+        if self._depth > _DEPTH:
+            raise self._wrong("too many conditions stand in each other")
+        found = self._joined("or", any, lambda: self._joined("and", all, self._single))
+        self._depth -= 1
+        return found
+
+    def _joined(
+        self, word: str, enough: Callable[[Any], bool], part: Callable[[], Condition]
+    ) -> Condition:
+        parts = [part()]
+        while self._took(word):
+            parts.append(part())
+        return parts[0] if len(parts) == 1 else _Joined(tuple(parts), enough)
+
+    def _single(self) -> Condition:
+        negated = False
+        while self._took("not"):
+            negated = not negated
+        if self._took("("):
+            found = self._condition()
+            if not self._took(")"):
+                raise self._wrong("a bracket is not closed")
+        else:
+            found = self._test()
+        return _Not(found) if negated else found
+
+    def _test(self) -> Condition:
+        key = self._take()
+        if key.kind not in ("word", "text"):
+            raise self._wrong("expected `key operator value`")
+        if self._next.kind == "op":
+            return _Compared(key.text, self._take().text, self._value())
+        if self._took("is"):
+            negated = self._took("not")
+            if not self._took("missing"):
+                raise self._wrong("expected `missing` after `is`")
+            return _Not(_Missing(key.text)) if negated else _Missing(key.text)
+        negated = self._took("not")
+        if self._took("in"):
+            found = _OneOf(key.text, self._values())
+            return _Not(found) if negated else found
+        raise self._wrong("expected `key operator value`")
+
+    def _values(self) -> tuple[Any, ...]:
+        if not self._took("("):
+            raise self._wrong("expected values in brackets after `in`")
+        found = [self._value()]
+        while self._took(","):
+            found.append(self._value())
+        if not self._took(")"):
+            raise self._wrong("a bracket is not closed")
+        return tuple(found)
+
+    def _value(self) -> Any:
+        token = self._take()
+        if token.kind == "text":
+            return token.text
+        if token.kind != "word":
+            raise self._wrong("expected `key operator value`")
+        if _NUMBER.fullmatch(token.text):
+            # Python refuses to read an integer of thousands of digits; as a float it is infinite.
+            whole = len(token.text) <= _DIGITS and not re.search("[.eE]", token.text)
+            return int(token.text) if whole else float(token.text)
+        return _WORDS.get(token.text, token.text)
+
+    def _wrong(self, problem: str) -> UsageError:
+        return _wrong(self._text, problem)
+
+
+def _wrong(text: str, problem: str) -> UsageError:
+    return UsageError(
+        f"where {text!r}: {problem}; write it like 'learning_rate < 1e-3 and state = succeeded'"
+    )
