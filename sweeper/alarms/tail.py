@@ -65,7 +65,7 @@ class Tail:
         return Fresh(rows, again, more, len(data))
 
     def _bytes(self, source: Source, start: int, most: int) -> bytes:
-        if self._store.local_path("") is not None:
+        if not self._store.is_remote:
             return self._store.read_range(source.name, start, start + most)
         return source.read(start)[1][:most]
 
@@ -73,7 +73,7 @@ class Tail:
         """The file. On a store that is elsewhere a listing of its parts, which are few, and only
         without any one of the attempt's folder, in which iterations may be many."""
         folder = path.rpartition("/")[0]
-        if self._store.local_path("") is None:
+        if self._store.is_remote:
             parts = Files(self._store, f"{path}.parts").source(path)
             if parts is not None:
                 return parts

@@ -135,7 +135,7 @@ class Watcher:
         keys = {(seen.run, seen.attempt) for seen in attempts}
         self._watches = {key: watch for key, watch in self._watches.items() if key in keys}
         self._left = MOST_BYTES
-        remote = self._store.local_path("") is None
+        remote = self._store.is_remote
         found: list[Found] = []
         over: set[tuple[str, int]] = set()
         self.stalled = set()

@@ -76,7 +76,7 @@ class Alarming:
         self._clock = clock
         launch: dict[str, Any] = plan["launch"]
         metric: dict[str, str] | None = plan.get("metric")
-        remote = store.local_path("") is None
+        remote = store.is_remote
         sync_s = float(launch.get("sync_s", 20.0)) if remote else 0.0
         self._every = max(REMOTE_LOOK_SECONDS, sync_s) if remote else LOOK_SECONDS
         self.lines: tuple[str, ...] = ()

@@ -122,7 +122,7 @@ class Launcher:
         self._store = store
         self._check = check
         self._ending = ending
-        self._remote = store.local_path("") is None
+        self._remote = store.is_remote
         self._sweep = sweep
         self._layout = Layout(sweep)
         self._backend = backend

@@ -45,7 +45,7 @@ def admit(
         engine_url(terms)
     if terms.files:
         return terms
-    if store.local_path("") is not None:
+    if not store.is_remote:
         raise UsageError(
             f"{backend}: its jobs do not see the folder {store.root}: launch with "
             "`--root s3://bucket/prefix`, or set SWEEPER_ROOT to such an address"
@@ -164,7 +164,7 @@ def worker_argv(
     return worker_command(
         f"{store.root}/{sweep}",
         token,
-        env_file if store.local_path("") is None and terms.files else None,
+        env_file if store.is_remote and terms.files else None,
         python=terms.python,
         restarts=terms.restarts,
     )

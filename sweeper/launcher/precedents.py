@@ -23,7 +23,7 @@ def unrecorded_metric(planned: Plan, store: Store) -> str | None:
     """A warning where the newest succeeded run of the same recipe in this folder did not record
     the plan's metric; None where it did, or where there is none to go by. On a store that is
     elsewhere nothing is looked for: it would take too long."""
-    if planned.metric is None or store.local_path("") is None:
+    if planned.metric is None or store.is_remote:
         return None
     wanted = planned.metric.name
     for sweep in _newest(store):

@@ -86,7 +86,7 @@ def launch(
     planned = source if isinstance(source, Plan) else plan(source, overrides)
     store = open_store(root or default_root())
     check_root(store)
-    if store.local_path("") is None:
+    if store.is_remote:
         elsewhere.check(store, planned.name)
     with suppress(NotFound):  # which is the case at the first launch
         require(plan_of(store, planned.name).recorded, f"{store.root}/{planned.name}", agree)
@@ -191,7 +191,7 @@ def _drive(
     backend = open_backend(launched["backend"], sweep, folder, options_of(launched))
 
     def bring_home(*, over: bool = True) -> None:
-        if store.local_path("") is None:
+        if store.is_remote:
             elsewhere.recover(store, sweep, over=over)
 
     bring_home(over=False)
@@ -261,7 +261,7 @@ def _detach(store: Store, sweep: str, backend: str, smoke: bool = False) -> None
     before = _published(store, layout)
     command = [sys.executable, "-P", "-m", "sweeper.launcher.start", f"{store.root}/{sweep}"]
     command += ["--smoke"] if smoke else []
-    if store.local_path("") is None:
+    if store.is_remote:
         command += ["--env", environment.env_file(f"{store.root}/{sweep}")]
     if backend == "tmux":
         where = f"its window: `sweeper attach {sweep}`"
@@ -272,7 +272,7 @@ def _detach(store: Store, sweep: str, backend: str, smoke: bool = False) -> None
             refuse_links(os.path.join(store.root, sweep), kept)
         where = kept or elsewhere.launcher_log(store, sweep)
         see_to_it = _on_its_own(command, where)
-    pause = 0.05 if store.local_path("") is not None else 0.5
+    pause = 0.05 if not store.is_remote else 0.5
     deadline, again = time.monotonic() + 20, time.monotonic() + 1
     held = False
     while time.monotonic() < deadline:

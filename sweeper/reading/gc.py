@@ -209,7 +209,7 @@ def _of_each(
 
 def _left_parts(run: RecordedRun) -> Iterator[Waste]:
     """Parts beside the whole file, which nobody reads: who removes them died before."""
-    if run.store.local_path("") is not None or run.state not in _OVER:
+    if not run.store.is_remote or run.state not in _OVER:
         return
     for folder in run.folders():
         for inner in run.files.below(folder):
@@ -233,7 +233,7 @@ def _submissions(runs: Iterable[RecordedRun], before: float) -> Iterator[Waste]:
     why = "handed to Slurm, for runs that are over"
     for folder, ids in over.items():
         store = stores[folder]
-        here = store.local_path("") is not None
+        here = not store.is_remote
         for paths in Tables(folder).spent(ids, well & ids):
             with contextlib.suppress(OSError):
                 found = [(path, os.stat(path)) for path in paths]
@@ -251,7 +251,7 @@ def _in(store: Store, path: str, why: str, size: int) -> Waste:
 
 def _is_beyond_a_link(waste: Waste) -> bool:
     """What a link within a sweep's folder leads to is not the sweep's: it stays, and is told."""
-    if waste.store is None or waste.store.local_path("") is None:
+    if waste.store is None or waste.store.is_remote:
         return False
     sweep = waste.inside.partition("/")[0]
     try:
@@ -325,7 +325,7 @@ def _remove(found: Iterable[Waste]) -> None:
             with contextlib.suppress(OSError):
                 os.unlink(waste.path)
     for store, paths in elsewhere.values():
-        if store.local_path("") is None:
+        if store.is_remote:
             store.remove(paths)
             continue
         for path in paths:

@@ -209,7 +209,7 @@ class _Reader:
         return time.monotonic() - self._idle_since >= _IDLE_SECONDS
 
     def _poll_seconds(self) -> float:
-        remote = any(tail.run.store.local_path("") is None for tail in self._tails.values())
+        remote = any(tail.run.store.is_remote for tail in self._tails.values())
         return _REMOTE_SECONDS if remote else _POLL_SECONDS
 
     def _look(self) -> None:

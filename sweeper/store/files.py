@@ -48,6 +48,11 @@ class Store(Protocol):
 
     root: str
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is elsewhere: not on this machine's disk, so that each look at it costs."""
+        ...
+
     def create(self, path: str, data: bytes) -> None:
         """Write a new file; `AlreadyExists` when there is one, however close the race."""
         ...
@@ -105,6 +110,8 @@ class LocalStore:
     A writer that is killed may leave a small file `.tmp-...` behind. Listings pass over it, nothing
     ever reads it, and nobody needs to remove it.
     """
+
+    is_remote = False
 
     def __init__(self, root: str) -> None:
         self.root = os.path.realpath(root)  # one place has one name, whatever links lead there

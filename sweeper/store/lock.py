@@ -26,7 +26,7 @@ def holding_sweep(
 
     Raises `AnotherLauncher` when it is taken, and still is after `patience` seconds.
     """
-    if store.local_path("") is None:
+    if store.is_remote:
         from sweeper.store.lease import holding_lease
 
         with holding_lease(store, sweep, patience) as check:
@@ -53,7 +53,7 @@ def holding_sweep(
 def is_held(store: Store, sweep: str) -> bool:
     """Whether some launcher holds the sweep now. Leaves nothing behind. Raises `StoreError` where
     that cannot be told."""
-    if store.local_path("") is None:
+    if store.is_remote:
         from sweeper.store.lease import is_leased
 
         return is_leased(store, sweep)
@@ -73,7 +73,7 @@ def is_held(store: Store, sweep: str) -> bool:
 def is_alive(store: Store, sweep: str, since: float) -> bool:
     """Whether who holds the sweep, by `is_held`, is known to have lived at `since` or after, by the
     monotonic clock. The kernel holds no lock for a process that is dead."""
-    if store.local_path("") is not None:
+    if not store.is_remote:
         return True
     from sweeper.store import lease
 

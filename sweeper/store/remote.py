@@ -92,6 +92,8 @@ def open_remote(root: str) -> "RemoteStore":
 class RemoteStore:
     """See `sweeper.store.files.Store`. May be used by several threads."""
 
+    is_remote = True
+
     def __init__(self, scheme: str, rest: str, kind: _Kind) -> None:
         self.root = f"{scheme}://{rest}"
         self._lock = _memory if scheme == "memory" else contextlib.nullcontext()

@@ -111,6 +111,10 @@ class FaultyStore:
         self._faults = faults
         self._durable: dict[str, bytes | None] = {}  # what a power cut leaves of volatile writes
 
+    @property
+    def is_remote(self) -> bool:
+        return self._store.is_remote
+
     def create(self, path: str, data: bytes) -> None:
         self._call("create", path, lambda: self._store.create(path, data))
         self._durable.pop(path, None)

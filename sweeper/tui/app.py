@@ -127,7 +127,7 @@ class WatchApp(App[int]):
         super().__init__(ansi_color=True)
         self.animation_level = "none"
         self._poller, self._guest, self._leaves = poller, guest, leaves
-        remote = poller.sweep.store.local_path("") is None
+        remote = poller.sweep.store.is_remote
         self._every = every or (_REMOTE_SECONDS if remote else _SECONDS)
         glyphs = ASCII if plain_glyphs else UNICODE
         self.desk = ScreenModel(view, glyphs=glyphs, guest=guest is not None)

@@ -22,7 +22,7 @@ def past_points(run: SweepRun, key: str, memory: Folder) -> Iterable[Point]:
     size = sum(source.stamp.size for source in sources if source is not None)
     if not size:
         return []
-    if size < _LARGE and run.store.local_path("") is not None:
+    if size < _LARGE and not run.store.is_remote:
         return numbers(run.history.rows, key)
     from sweeper.records.problems import Problems
     from sweeper.records.tabulating import Tabulator

@@ -77,7 +77,7 @@ class Poller:
     ) -> None:
         self._store, self._name = store, name
         self._clock, self._wall = clock, wall
-        self._remote = store.local_path("") is None
+        self._remote = store.is_remote
         self._memory = Folder(store.root)
         self._plan_stamp: object = None
         self._view: SweepView | None = None

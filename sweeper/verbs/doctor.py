@@ -109,7 +109,7 @@ def _tmux() -> str:
 def _store(root: str) -> str:
     """Exclusive create is what the promises rest on: try it."""
     store = open_store(root)
-    if store.local_path("") is None:
+    if store.is_remote:
         from sweeper.launcher.elsewhere import check
 
         check(store, ".doctor")

@@ -90,7 +90,7 @@ def follow(arguments: Namespace) -> int:
             if not at_work:
                 code = StoreError.exit_code if registry.problems.unread else 0
                 return code or exit_code(sweep, finished)
-            least = _REMOTE_SECONDS if sweep.store.local_path("") is None else _SECONDS
+            least = _REMOTE_SECONDS if sweep.store.is_remote else _SECONDS
         sys.stdout.flush()
         time.sleep(max(least, _SHARE * (time.monotonic() - begun)))
 

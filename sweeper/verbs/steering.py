@@ -316,7 +316,7 @@ def _taken_up(store: Store, sweep: str, tell: Callable[[str], None] = lambda _: 
                     f"the launcher at work on {sweep!r} starts nothing ({seen.held}): "
                     "type it again when that launcher has ended"
                 )
-        time.sleep(0.1 if store.local_path("") is not None else _POLL_SECONDS)
+        time.sleep(0.1 if not store.is_remote else _POLL_SECONDS)
     return False
 
 

@@ -86,7 +86,7 @@ def _with_the_backends(environment: dict[str, str]) -> dict[str, str]:
 
 def _place(store: Store, layout: Layout, job: dict[str, Any], environment: dict[str, str]) -> Store:
     """Where the recipe writes."""
-    if store.local_path("") is not None:
+    if not store.is_remote:
         return store
     from sweeper.engine.home import home
     from sweeper.worker import spool

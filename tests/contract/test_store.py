@@ -29,8 +29,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return FaultyStore(store, Faults()) if request.param == "faulty" else store
 
 
-def _is_remote(store: Store) -> bool:
-    return store.local_path("") is None
+def test_what_is_elsewhere_has_no_path_here(store: Store) -> None:
+    assert store.is_remote == (store.local_path("a/b") is None)
 
 
 def test_create_is_exclusive_and_keeps_the_first(store: Store) -> None:
@@ -52,7 +52,7 @@ def _race(root: str, barrier: object, wins: object) -> None:
 
 
 def test_a_create_race_has_one_winner(store: Store) -> None:
-    if _is_remote(store):
+    if store.is_remote:
         _race_of_threads(store)
         return
     context = multiprocessing.get_context("fork")
@@ -94,7 +94,7 @@ def test_replace_makes_and_overwrites(store: Store) -> None:
 
 
 def test_append(store: Store) -> None:
-    if _is_remote(store):
+    if store.is_remote:
         with pytest.raises(StoreError, match="nothing can be appended"):
             store.append("d/log", b"hello ")
         return
@@ -180,7 +180,7 @@ def test_upload_and_remove(store: Store, tmp_path: Path) -> None:
 
 
 def test_half_written_files_are_never_seen(store: Store) -> None:
-    if _is_remote(store):
+    if store.is_remote:
         pytest.skip("no half file of a killed writer lies on an object store")
     store.create("s/a", b"1")
     folder = Path(store.root, "s")

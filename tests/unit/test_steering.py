@@ -248,6 +248,7 @@ def test_a_launcher_elsewhere_shows_that_it_is_at_work_by_its_beat(
     scene = make_scene(1)
     now, beats = [100.0], [True]
     monkeypatch.setattr(scene.store, "local_path", lambda _: None)
+    monkeypatch.setattr(scene.store, "is_remote", True)
     monkeypatch.setattr(steering.time, "monotonic", lambda: now[0])
 
     def sleep(seconds: float) -> None:

@@ -312,6 +312,8 @@ def test_parts_with_a_gap_end_before_it() -> None:
 class Remote(LocalStore):
     """A folder that says it is elsewhere."""
 
+    is_remote = True
+
     def local_path(self, path: str) -> None:  # type: ignore[override]
         return None
 

@@ -84,6 +84,7 @@ def test_a_page_lists_a_remote_store_once_a_look(
     watched.run()
     by_id = {run.id: run for run in watched.poller.look().runs}
     monkeypatch.setattr(store, "local_path", lambda _: None)
+    monkeypatch.setattr(store, "is_remote", True)
     listed, prefix = list[str](), watched.scene.layout.runs
     real = store.list
     monkeypatch.setattr(store, "list", lambda path: listed.append(path) or real(path))
@@ -109,6 +110,7 @@ def test_a_page_lists_a_remote_store_once_a_look(
     monkeypatch.undo()
     after = {run.id: run for run in watched.poller.look().runs}
     monkeypatch.setattr(store, "local_path", lambda _: None)
+    monkeypatch.setattr(store, "is_remote", True)
     monkeypatch.setattr(store, "list", lambda path: listed.append(path) or real(path))
     page, _ = read(after[third])
     assert page.best_curves["loss"][-1] == (9.0, 0.1)  # the last rows of what is over

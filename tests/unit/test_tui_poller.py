@@ -253,6 +253,7 @@ def test_a_remote_view_misses_no_row_when_a_run_begins(
 ) -> None:
     first, second = scene.ids[:2]
     monkeypatch.setattr(scene.store, "local_path", lambda _: None)
+    monkeypatch.setattr(scene.store, "is_remote", True)
     watched = make_watched(scene)
     watched.scene.worker(first, 1, Event.CLAIMED)
     watched.rows(first, 0)

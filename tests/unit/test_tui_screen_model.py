@@ -63,7 +63,7 @@ def test_what_cannot_be_drawn_is_said_and_looked_at_again(monkeypatch: pytest.Mo
     from sweeper.tui import app
     from sweeper.tui.app import WatchApp
 
-    store = SimpleNamespace(local_path=lambda _: "/")
+    store = SimpleNamespace(is_remote=False)
     poller: Any = SimpleNamespace(sweep=SimpleNamespace(store=store))
     watching, timers, drawn = WatchApp(poller, VIEW), list[float](), list[Any]()
     monkeypatch.setattr(app, "_DEBUG", False)
