@@ -32,7 +32,7 @@ class Tables:
         self.mark = hashlib.sha256(folder.encode()).hexdigest()[:16]
         self.place = os.path.join(folder, "slurm")
         if "://" in folder:
-            from sweeper.engine.home import home
+            from sweeper.paths import home
 
             self.place = os.path.join(home(), "slurm", self.mark)
         self._known: dict[str, list[str]] = {}

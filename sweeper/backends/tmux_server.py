@@ -18,9 +18,9 @@ from typing import NamedTuple
 import libtmux
 from libtmux.exc import LibTmuxException, TmuxCommandNotFound
 
-from sweeper.engine.home import home
 from sweeper.errors import EnvironmentFailure, NoRoom, Unreachable
 from sweeper.limits import lacking
+from sweeper.paths import home
 from sweeper.sanitize import harmless
 
 __all__ = ["Pane", "Refusal", "TmuxServer", "argument", "as_shown", "socket_name"]

@@ -1,6 +1,6 @@
 """The engine: a local Tinker-compatible service that trains and samples for real on a CPU.
 
-    home, lifecycle                  where it lives; start, find and stop it (standard library only)
+    lifecycle, foreground            start, find and stop it (standard library only); serve
     tiny, models, hub                the built-in model, models read from a directory, tokenizers
     net, sampling, prefixes          the transformer: forward, exact backward, generation, and
                                      prompts read before

@@ -6,7 +6,7 @@ the next: a program that was at work when the engine went away has the key of th
 
 import os
 
-from sweeper.engine import home as homes
+from sweeper import paths
 
 __all__ = ["TOKEN", "keep", "new", "path", "proof", "read"]
 
@@ -15,7 +15,7 @@ TOKEN = "SWEEPER_ENGINE_TOKEN"  # noqa: S105 -- the name of the variable
 
 def path(home: str | None = None) -> str:
     """Where the token of a home's engine lies."""
-    return os.path.join(homes.engine(home), "token")
+    return os.path.join(paths.engine(home), "token")
 
 
 def new() -> str:

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from sweeper.engine import home as homes
+from sweeper import paths
 from sweeper.engine import hub, keys
 from sweeper.engine.keys import TOKEN
 from sweeper.engine.limits import Limits
@@ -27,7 +27,7 @@ from sweeper.model.parts import Part
 
 __all__ = ["SERVICE", "TOKEN", "EngineInfo", "Settings", "client_environment", "client_key",
            "command", "describe", "find", "hub_environment", "knock", "log_path", "loopback",
-           "meter", "record_path", "serve", "start", "stop", "wait"]  # fmt: skip
+           "meter", "record_path", "start", "stop", "token_for", "wait"]  # fmt: skip
 
 SERVICE = "sweeper-engine"
 _NO_MODELS: Mapping[str, str] = {}
@@ -52,12 +52,12 @@ class EngineInfo(NamedTuple):
 
 def record_path(home: str | None = None) -> str:
     """Where a running engine is recorded."""
-    return os.path.join(homes.engine(home), "engine.json")
+    return os.path.join(paths.engine(home), "engine.json")
 
 
 def log_path(home: str | None = None) -> str:
     """Where an engine logs what it does."""
-    return os.path.join(homes.engine(home), "engine.log")
+    return os.path.join(paths.engine(home), "engine.log")
 
 
 class Settings(NamedTuple):
@@ -94,9 +94,9 @@ def hub_environment(
     What a program in `environ` would find in its own hub cache is found too (`hub.view`). `HF_HOME`
     is left alone, and so are the user's token and the data sets that were loaded before.
     """
-    root = home or homes.home()
+    root = home or paths.home()
     try:
-        cache = hub.view(homes.hub(root), hub.user_cache(environ), homes.views(root))
+        cache = hub.view(paths.hub(root), hub.user_cache(environ), paths.views(root))
     except OSError as error:
         raise EngineError(f"cannot make the cache of tokenizers in {root}: {error}") from error
     return {"HF_HUB_CACHE": cache, "HF_HUB_OFFLINE": "1"}
@@ -122,7 +122,9 @@ def loopback(host: str) -> bool:
         return False
 
 
-def _token(given: str | None, host: str) -> str | None:
+def token_for(given: str | None, host: str) -> str | None:
+    """The token of an engine at `host`: the one given, else $SWEEPER_ENGINE_TOKEN, else None, which
+    is the home's own. Raises `EngineError` where that would not do."""
     token = given or os.environ.get(TOKEN) or None
     if token is None and not loopback(host):
         raise EngineError(
@@ -134,30 +136,6 @@ def _token(given: str | None, host: str) -> str | None:
             f"the token must begin with tml- and have {_TOKEN_LENGTH} characters or more"
         )
     return token
-
-
-def serve(
-    host: str = "127.0.0.1",
-    port: int = 0,
-    home: str | None = None,
-    settings: Settings = Settings(),  # noqa: B008 -- a tuple
-) -> None:
-    """Serve until SIGTERM or SIGINT; a hangup is survived.
-
-    Port 0 is that of the home's engine before, where it can be had, else a free one. Without a
-    token in the settings it is $SWEEPER_ENGINE_TOKEN, else the one that the home keeps (`keys`),
-    which is made at the first start. Raises EngineError if another engine serves the home, the
-    address cannot be had, or would be open to others with the home's own token, a limit is none,
-    or a model cannot be read.
-    """
-    settings.limits.check()
-    settings = settings._replace(token=_token(settings.token, host))
-    # Before numpy is imported: its threads cost more than they bring at these sizes.
-    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[name] = "1"
-    from sweeper.engine.server import serve as run
-
-    run(host, port, os.path.abspath(home or homes.home()), settings)
 
 
 def _ask(
@@ -187,7 +165,7 @@ def find(home: str | None = None, timeout: float = _ASK_SECONDS) -> EngineInfo |
     within `timeout` seconds."""
     import secrets
 
-    path = os.path.abspath(home or homes.home())
+    path = os.path.abspath(home or paths.home())
     try:
         with open(record_path(path), "rb") as file:
             record = Part(decode(file.read()), file.name)
@@ -287,7 +265,7 @@ def start(
     It runs `serve`. EngineError, with the end of the engine's log, if it does not start.
     """
     settings.limits.check()  # here too, where it can be told
-    token = _token(settings.token, host)
+    token = token_for(settings.token, host)
     environ = {**os.environ, TOKEN: token} if token else None
     null = subprocess.DEVNULL  # it keeps a log of its own
     process = subprocess.Popen(

@@ -17,8 +17,7 @@ from typing import Any
 
 import uvicorn
 
-from sweeper import __version__
-from sweeper.engine import home as homes
+from sweeper import __version__, paths
 from sweeper.engine import hub, keys, names
 from sweeper.engine.app import build
 from sweeper.engine.checkpoints import Vault
@@ -27,7 +26,7 @@ from sweeper.engine.models import Models
 from sweeper.engine.service import Service
 from sweeper.errors import EngineError
 
-__all__ = ["serve"]
+__all__ = ["run"]
 
 log = logging.getLogger("sweeper.engine")
 
@@ -42,7 +41,7 @@ _SWITCH_SECONDS = 0.0005
 @contextlib.contextmanager
 def _locked(home: str) -> Generator[None]:
     """Hold the home's lock. It is tried for a while: the one before may be on its way out."""
-    path = os.path.join(homes.engine(home), "lock")
+    path = os.path.join(paths.engine(home), "lock")
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     deadline = time.monotonic() + _LOCK_SECONDS
     try:
@@ -78,7 +77,7 @@ def _listen(host: str, port: int) -> socket.socket:
 def _listen_again(host: str, port: int, home: str) -> socket.socket:
     """Listen on `port`; where any will do, on that of the engine before, if it can be had: what was
     at work when that one went away finds this one."""
-    path = os.path.join(homes.engine(home), "port")
+    path = os.path.join(paths.engine(home), "port")
     listener = None
     if port == 0:
         failures = (OSError, ValueError, OverflowError, EngineError)
@@ -134,9 +133,9 @@ class _Recorded(uvicorn.Server):
 def _offered(home: str, settings: Settings) -> Models:
     """The models, read, and their tokenizers where programs look for them."""
     try:
-        offered = Models(homes.models(home), settings.models, settings.aliases)
+        offered = Models(paths.models(home), settings.models, settings.aliases)
         for name in offered.names():
-            hub.place(homes.hub(home), name, offered.get(name).directory)
+            hub.place(paths.hub(home), name, offered.get(name).directory)
     except (ValueError, OSError) as error:
         raise EngineError(str(error)) from error
     return offered
@@ -145,8 +144,8 @@ def _offered(home: str, settings: Settings) -> Models:
 def _run(host: str, port: int, home: str, settings: Settings) -> None:
     aliases = names.complete(settings.models, settings.aliases)
     settings = settings._replace(aliases=aliases)
-    offered, vault = _offered(home, settings), Vault(homes.checkpoints(home))
-    service = Service(offered, vault, homes.spill(home), THREADS, settings.limits)
+    offered, vault = _offered(home, settings), Vault(paths.checkpoints(home))
+    service = Service(offered, vault, paths.spill(home), THREADS, settings.limits)
     started = datetime.now(UTC).isoformat(timespec="milliseconds")
     identity = {"service": SERVICE, "pid": os.getpid(), "started": started, "home": home}
     token = settings.token or keys.read(home) or keys.new()
@@ -181,10 +180,10 @@ def _run(host: str, port: int, home: str, settings: Settings) -> None:
     log.info("engine stopped")
 
 
-def serve(host: str, port: int, home: str, settings: Settings) -> None:
-    """Serve a home until told to stop; see `lifecycle.serve`."""
+def run(host: str, port: int, home: str, settings: Settings) -> None:
+    """Serve a home until told to stop; see `foreground.serve`."""
     sys.setswitchinterval(_SWITCH_SECONDS)
-    os.makedirs(homes.engine(home), exist_ok=True)
+    os.makedirs(paths.engine(home), exist_ok=True)
     with _locked(home):
         _log_to(home)
         try:

@@ -7,8 +7,8 @@ from argparse import Namespace
 from contextlib import suppress
 from typing import Any
 
-from sweeper.engine.home import home
 from sweeper.errors import EnvironmentFailure, SweeperError, UsageError
+from sweeper.paths import home
 from sweeper.store.documents import SCHEMA
 from sweeper.store.files import Store, open_store
 from sweeper.store.layout import Layout

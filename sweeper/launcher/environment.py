@@ -15,9 +15,9 @@ from contextlib import suppress
 from typing import Any, NamedTuple, cast
 
 from sweeper.backends import options_of, terms_of
-from sweeper.engine.home import home
 from sweeper.engine.lifecycle import EngineInfo, client_key, hub_environment
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError, SweeperError
+from sweeper.paths import home
 from sweeper.states import OPEN, State, fold, wants_attempt
 from sweeper.store.files import Store, open_store
 from sweeper.store.lock import is_held

@@ -16,10 +16,9 @@ event ends it or the backend says that it has no such job.
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from sweeper.backends import options_of, terms_of
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
@@ -39,6 +38,7 @@ from sweeper.launcher.heartbeats import Heartbeats
 from sweeper.launcher.judge import Judge
 from sweeper.launcher.pacing import Pace
 from sweeper.launcher.placing import asked_by, described, worker_argv
+from sweeper.launcher.progress import Summary
 from sweeper.launcher.showing import Showing
 from sweeper.limits import lacking
 from sweeper.model.launcher import Service
@@ -50,7 +50,7 @@ from sweeper.store.layout import Layout, token
 from sweeper.store.sweeps import read_plan, service_of
 from sweeper.tracking import fields, variables
 
-__all__ = ["GAVE_UP", "Launcher", "Summary"]
+__all__ = ["GAVE_UP", "Launcher"]
 
 GAVE_UP = "the launcher gave up: "
 """Before the reason, where readers are told what holds a sweep."""
@@ -60,37 +60,6 @@ REMOTE_POLL_SECONDS = 2.0
 SETTLE_SECONDS = 12.0
 """How long a job must have ended, and no worker of its attempt have beaten, before the launcher
 says that the worker died: a second copy of the job may have ended while the first one trains."""
-
-
-class Summary(NamedTuple):
-    """How a sweep stands: runs by state, and how many of them the launcher will still start.
-
-    `unreachable` says what does not answer; `held` why nothing new is started any more, and
-    `held_back` how many runs that leaves to be started by another launch; `limit` how many jobs
-    there may be at once, where that is less than `max_parallel`, and `limit_by` why (see
-    `pacing.LOWERED`); `alarms` is what is to be told of alarms, a line each. `again`: of those to
-    start, by the state that they are in, the runs that were started before.
-    """
-
-    counts: Counter[State]
-    to_start: int
-    unreachable: str | None
-    held: str | None = None
-    limit: int | None = None
-    held_back: int = 0
-    alarms: tuple[str, ...] = ()
-    limit_by: str = "service"
-    again: Mapping[State, int] = MappingProxyType({})
-
-    @property
-    def open(self) -> int:
-        """Runs that have a job."""
-        return sum(self.counts[state] for state in OPEN)
-
-    @property
-    def finished(self) -> bool:
-        """Nothing runs and nothing is left to start."""
-        return self.open == 0 and self.to_start == 0
 
 
 class Launcher:

@@ -156,7 +156,7 @@ def log_path(name: str, run: str, attempt: int, store: Store) -> str:
     path = Layout(name).log_path(run, attempt)
     found = store.local_path(path)
     if found is None:
-        from sweeper.engine.home import home
+        from sweeper.paths import home
         from sweeper.worker.spool import place
 
         found = os.path.join(place(store.root, home()).root, path)

@@ -1,21 +1,53 @@
-"""How a sweep is doing, in a line; on a terminal, with a bar."""
+"""How a sweep is doing: as values, in a line; on a terminal, with a bar."""
 
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from typing import TextIO
+from types import MappingProxyType
+from typing import NamedTuple, TextIO
 
-from sweeper.launcher.loop import Summary
 from sweeper.launcher.pacing import LOWERED
 from sweeper.sanitize import harmless, raw
-from sweeper.states import State
+from sweeper.states import OPEN, State
 
-__all__ = ["exit_code", "line", "printer", "showing_progress"]
+__all__ = ["Summary", "exit_code", "line", "printer", "showing_progress"]
 
 _TOLD = (State.RUNNING, State.SUBMITTED, State.FAILED, State.PREEMPTED, State.LOST, State.CANCELLED)
 
 _OVER = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
+
+
+class Summary(NamedTuple):
+    """How a sweep stands: runs by state, and how many of them the launcher will still start.
+
+    `unreachable` says what does not answer; `held` why nothing new is started any more, and
+    `held_back` how many runs that leaves to be started by another launch; `limit` how many jobs
+    there may be at once, where that is less than `max_parallel`, and `limit_by` why (see
+    `pacing.LOWERED`); `alarms` is what is to be told of alarms, a line each. `again`: of those to
+    start, by the state that they are in, the runs that were started before.
+    """
+
+    counts: Counter[State]
+    to_start: int
+    unreachable: str | None
+    held: str | None = None
+    limit: int | None = None
+    held_back: int = 0
+    alarms: tuple[str, ...] = ()
+    limit_by: str = "service"
+    again: Mapping[State, int] = MappingProxyType({})
+
+    @property
+    def open(self) -> int:
+        """Runs that have a job."""
+        return sum(self.counts[state] for state in OPEN)
+
+    @property
+    def finished(self) -> bool:
+        """Nothing runs and nothing is left to start."""
+        return self.open == 0 and self.to_start == 0
 
 
 def line(summary: Summary) -> str:

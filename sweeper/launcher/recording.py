@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from sweeper import tracking
 from sweeper.backends import Terms, options_of, terms_of
-from sweeper.engine.home import home
 from sweeper.errors import NotFound, UsageError
 from sweeper.launcher import environment, placing
 from sweeper.launcher.staying import stay
 from sweeper.launcher.trust import sealed
+from sweeper.paths import home
 from sweeper.planner.plan import repeats_by_default
 from sweeper.provenance import facts as provenance
 from sweeper.provenance import redaction, snapshot

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from sweeper.backends.base import Backend, Display
 from sweeper.errors import SweeperError
+from sweeper.launcher.progress import Summary, line
 from sweeper.store.layout import token
 
 if TYPE_CHECKING:
     from sweeper.launcher.board import View
-    from sweeper.launcher.loop import Summary
 
 __all__ = ["Showing"]
 
@@ -29,7 +29,7 @@ class Showing:
         self._summary: Summary | None = None
 
     def show(
-        self, summary: "Summary", views: Mapping[str, "View"], observed: Mapping[str, str]
+        self, summary: Summary, views: Mapping[str, "View"], observed: Mapping[str, str]
     ) -> None:
         """How the sweep and its runs stand. What cannot be shown now is tried again next time."""
         if self._display is None or (self._clock() < self._next and not summary.finished):
@@ -42,8 +42,6 @@ class Showing:
         news = {job: word for job, word in words.items() if self._words.get(job) != word}
         if not news and summary == self._summary:
             return
-        from sweeper.launcher.progress import line
-
         self._next = self._clock() + _SECONDS
         try:
             self._display.show(line(summary), news)

@@ -19,7 +19,8 @@ from sweeper.backends import Terms, open_backend, options_of, terms_of
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, StoreError, SweeperError
 from sweeper.launcher import elsewhere, environment, placing
 from sweeper.launcher.handover import let_go
-from sweeper.launcher.loop import GAVE_UP, Launcher, Summary
+from sweeper.launcher.loop import GAVE_UP, Launcher
+from sweeper.launcher.progress import Summary, exit_code, printer
 from sweeper.launcher.recording import record, secret_names, write_environment
 from sweeper.launcher.staying import place_of
 from sweeper.launcher.trust import Agree, refuse, require
@@ -234,7 +235,7 @@ def _engine(plan: "Plan", terms: Terms, tell: Callable[[str], None]) -> str:
 
 def _ensure_engine(backend: str) -> "EngineInfo":
     """This user's engine, started when there is none."""
-    from sweeper.engine import home as homes
+    from sweeper import paths
     from sweeper.engine import lifecycle
 
     found = lifecycle.find()
@@ -244,12 +245,12 @@ def _ensure_engine(backend: str) -> "EngineInfo":
         from sweeper.backends.tmux import TmuxServer
 
         # The session is known by the home: another home's engine, on the same server, is another.
-        command = lifecycle.command(homes.home())
-        TmuxServer().ensure_window("engine", homes.engine(), "engine", command)
+        command = lifecycle.command(paths.home())
+        TmuxServer().ensure_window("engine", paths.engine(), "engine", command)
     else:
         null = subprocess.DEVNULL  # it keeps a log of its own
         subprocess.Popen(
-            lifecycle.command(homes.home()),
+            lifecycle.command(paths.home()),
             stdin=null, stdout=null, stderr=null, start_new_session=True,
         )  # fmt: skip
     return lifecycle.wait(timeout=_ENGINE_SECONDS)
@@ -345,7 +346,6 @@ def _has_begun(store: Store, layout: Layout, before: object) -> bool:
 
 def main(arguments: Sequence[str]) -> int:
     """The launcher on its own: prints a line at every change."""
-    from sweeper.launcher.progress import exit_code, printer
     from sweeper.sanitize import guarded
     from sweeper.terminal import complain
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from sweeper.engine.home import home
 from sweeper.errors import EnvironmentFailure, UsageError
+from sweeper.paths import home
 from sweeper.provenance.redaction import is_secret_name
 
 __all__ = ["Agree", "is_ours", "refuse", "require", "sealed"]

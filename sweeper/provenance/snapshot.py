@@ -144,7 +144,7 @@ def changed(store: Store, document: dict[str, Any], *, secrets: Collection[str] 
 def relink(document: dict[str, Any]) -> None:
     """Where this machine has extracted a `snapshot` before, link what has come to the checkout
     since: data that a run has failed for want of, say. Only for code that has not changed."""
-    from sweeper.engine.home import home
+    from sweeper.paths import home
 
     top = _top(document, home())
     if os.path.isdir(top):
@@ -156,7 +156,7 @@ def relink(document: dict[str, Any]) -> None:
 def _results(store: Store, root: str, sweep: str) -> list[str]:
     """Folders in the checkout `root` that hold what sweeps leave, and no code: the store; where
     the checkout lies in the store, its sweeps; and what sweeper keeps on this machine."""
-    from sweeper.engine.home import home
+    from sweeper.paths import home
 
     top = store.local_path("")
     found = [home()]

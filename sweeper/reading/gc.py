@@ -27,8 +27,8 @@ from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+from sweeper import paths
 from sweeper.backends.slurm_tables import Tables
-from sweeper.engine.home import home
 from sweeper.errors import NotFound, StoreError
 from sweeper.reading.choosing import open_registry
 from sweeper.records.problems import Problems, tell_problems
@@ -38,7 +38,6 @@ from sweeper.states import State
 from sweeper.store.files import Store, open_store, refuse_links
 from sweeper.store.lock import is_held
 from sweeper.store.sweeps import find_sweeps
-from sweeper.tables.keeping import cache_folder
 from sweeper.tables.rollouts import summary_files
 from sweeper.terminal import print_json, print_table, warn
 
@@ -108,7 +107,7 @@ def gc(arguments: Namespace) -> int:
 
 def _caches(before: float) -> Iterator[Waste]:
     """A root that is not there may be on a disk that is not mounted: only time tells."""
-    for folder in _folders(cache_folder(), depth=2):
+    for folder in _folders(paths.cache(), depth=2):
         if _newest(folder) < before:
             yield Waste(folder, "cache not used lately", _size(folder))
 
@@ -128,7 +127,7 @@ def _snapshots(registry: Registry, problems: Problems, before: float) -> Iterato
             problems.unreadable(error)
     if problems.unread or not names:
         return
-    for folder in _folders(os.path.join(home(), "snapshots"), depth=1):
+    for folder in _folders(os.path.join(paths.home(), "snapshots"), depth=1):
         digest = os.path.basename(folder).partition("-")[0]  # what follows tells clones apart
         if digest not in named and _newest(folder) < before:
             yield Waste(folder, "code that no sweep here names", _size(folder))
@@ -145,7 +144,7 @@ def _of_launchers(registry: Registry, before: float, away: list[dict[str, str]])
         with contextlib.suppress(FileNotFoundError):
             yield Waste(path, "the environment of runs that are over", os.path.getsize(path))
     old: dict[str, int] = {}
-    with contextlib.suppress(OSError), os.scandir(os.path.join(home(), "launchers")) as logs:
+    with contextlib.suppress(OSError), os.scandir(os.path.join(paths.home(), "launchers")) as logs:
         old = {log.path: log.stat().st_size for log in logs if log.stat().st_mtime < before}
     # A launcher that has nothing to say for long is at work all the same.
     for path in sorted(old.keys() - (_logs_in_use(registry) if old else set())):
@@ -234,9 +233,9 @@ def _submissions(runs: Iterable[RecordedRun], before: float) -> Iterator[Waste]:
     for folder, ids in over.items():
         store = stores[folder]
         here = not store.is_remote
-        for paths in Tables(folder).spent(ids, well & ids):
+        for parts in Tables(folder).spent(ids, well & ids):
             with contextlib.suppress(OSError):
-                found = [(path, os.stat(path)) for path in paths]
+                found = [(path, os.stat(path)) for path in parts]
                 if max(status.st_mtime for _, status in found) < before:
                     for path, status in found:
                         inside = path.removeprefix(f"{store.root}/")
@@ -269,7 +268,7 @@ def _spooled(before: float) -> tuple[list[Waste], list[dict[str, Any]]]:
 
     waste: list[Waste] = []
     unsynced: list[dict[str, Any]] = []
-    for root, spool, sweeps in spools(home()):
+    for root, spool, sweeps in spools(paths.home()):
         for sweep in sweeps:
             folder = os.path.join(spool.root, sweep)
             living, dead = abandoned(spool, sweep)
@@ -324,11 +323,11 @@ def _remove(found: Iterable[Waste]) -> None:
         else:
             with contextlib.suppress(OSError):
                 os.unlink(waste.path)
-    for store, paths in elsewhere.values():
+    for store, names in elsewhere.values():
         if store.is_remote:
-            store.remove(paths)
+            store.remove(names)
             continue
-        for path in paths:
+        for path in names:
             try:
                 store.remove([path])
             except StoreError as error:

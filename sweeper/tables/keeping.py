@@ -13,7 +13,9 @@ import zlib
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["MOMENT", "Folder", "cache_folder", "is_fleeting", "number_of"]
+from sweeper import paths
+
+__all__ = ["MOMENT", "Folder", "is_fleeting", "number_of"]
 
 _VERSION = "v3"
 MOMENT = 2_000_000_000
@@ -26,19 +28,11 @@ def is_fleeting(changed: int, now: int | None = None) -> bool:
     return (time.time_ns() if now is None else now) - changed < MOMENT
 
 
-def cache_folder() -> str:
-    """$SWEEPER_HOME/cache, else $XDG_CACHE_HOME/sweeper, else ~/.cache/sweeper."""
-    if home := os.environ.get("SWEEPER_HOME"):
-        return os.path.join(os.path.abspath(os.path.expanduser(home)), "cache")
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
-    return os.path.join(os.path.abspath(os.path.expanduser(base)), "sweeper")
-
-
 class Folder:
     """The cache files of one root; each is known by a name of the caller's choice."""
 
     def __init__(self, root: str, folder: str | None = None) -> None:
-        self.top = folder or cache_folder()
+        self.top = folder or paths.cache()
         self.path = os.path.join(self.top, _VERSION, _hash(root))
         self._root = root
         self._made = False

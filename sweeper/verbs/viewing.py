@@ -15,8 +15,7 @@ from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager, suppress
 
 from sweeper.command import self_command
-from sweeper.launcher.loop import Summary
-from sweeper.launcher.progress import line, showing_progress
+from sweeper.launcher.progress import Summary, line, showing_progress
 from sweeper.sanitize import harmless, raw
 from sweeper.terminal import is_screen
 

@@ -88,7 +88,7 @@ def _place(store: Store, layout: Layout, job: dict[str, Any], environment: dict[
     """Where the recipe writes."""
     if not store.is_remote:
         return store
-    from sweeper.engine.home import home
+    from sweeper.paths import home
     from sweeper.worker import spool
 
     run, attempt = job["run"], job["attempt"]
@@ -104,7 +104,7 @@ def _code(
     kept = job.get("snapshot")
     if kept is None:
         return job["cwd"], None
-    from sweeper.engine.home import home
+    from sweeper.paths import home
     from sweeper.provenance import snapshot
 
     copy = snapshot.extract(store, kept, home(environment))

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from sweeper.launcher.loop import Launcher, Summary
+from sweeper.launcher.loop import Launcher
+from sweeper.launcher.progress import Summary
 from sweeper.states import Event, State
 from sweeper.store.documents import encode, read_json
 from sweeper.store.files import LocalStore

@@ -8,16 +8,17 @@ import threading
 
 import pytest
 
+from sweeper import paths
 from sweeper.engine import __main__ as engine_verbs
-from sweeper.engine import home, keys, lifecycle
+from sweeper.engine import keys, lifecycle
 from sweeper.errors import EngineError
 
 
 def test_home_comes_from_the_environment():
-    assert home.home({"SWEEPER_HOME": "/a/b"}) == "/a/b"
-    assert home.home({"XDG_DATA_HOME": "/d"}) == "/d/sweeper"
-    assert home.home({}) == os.path.expanduser("~/.local/share/sweeper")
-    assert home.checkpoints("/h") == "/h/engine/checkpoints"
+    assert paths.home({"SWEEPER_HOME": "/a/b"}) == "/a/b"
+    assert paths.home({"XDG_DATA_HOME": "/d"}) == "/d/sweeper"
+    assert paths.home({}) == os.path.expanduser("~/.local/share/sweeper")
+    assert paths.checkpoints("/h") == "/h/engine/checkpoints"
 
 
 def test_the_command_names_the_home(tmp_path):

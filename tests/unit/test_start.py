@@ -13,8 +13,8 @@ from sweeper.engine import keys
 from sweeper.engine.lifecycle import EngineInfo
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError, UsageError
 from sweeper.launcher import environment, start
-from sweeper.launcher.loop import GAVE_UP, Summary
-from sweeper.launcher.progress import exit_code, line
+from sweeper.launcher.loop import GAVE_UP
+from sweeper.launcher.progress import Summary, exit_code, line
 from sweeper.launcher.recording import _refuse_secrets, changes, merge
 from sweeper.states import Event, State
 from sweeper.store import lock

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from sweeper import paths
 from sweeper.store.files import Entry, LocalStore
 from sweeper.tables import keeping
 from sweeper.tables.cache import Cache
 from sweeper.tables.columns import Columns, present
 from sweeper.tables.index import Index
-from sweeper.tables.keeping import Folder, cache_folder
+from sweeper.tables.keeping import Folder
 from sweeper.tables.reading import Reader
 from sweeper.tables.sources import Files, Stamp, stamp_of
 
@@ -177,9 +178,9 @@ def test_the_cache_may_go_at_any_time_and_need_not_be_writable(desk: Desk):
 def test_where_the_cache_lies(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("SWEEPER_HOME", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/x")
-    assert cache_folder() == "/x/sweeper"
+    assert paths.cache() == "/x/sweeper"
     monkeypatch.setenv("SWEEPER_HOME", "/h")
-    assert cache_folder() == "/h/cache"
+    assert paths.cache() == "/h/cache"
 
 
 class Remote:

@@ -1,9 +1,9 @@
-"""Where the engine keeps its things. Standard library only: the command line imports it."""
+"""Where things are kept on this machine, for its user: not in a store. Standard library only."""
 
 import os
 from collections.abc import Mapping
 
-__all__ = ["checkpoints", "engine", "home", "hub", "models", "spill", "views"]
+__all__ = ["cache", "checkpoints", "engine", "home", "hub", "models", "spill", "views"]
 
 
 def home(environ: Mapping[str, str] = os.environ) -> str:
@@ -12,6 +12,15 @@ def home(environ: Mapping[str, str] = os.environ) -> str:
         return os.path.abspath(os.path.expanduser(chosen))
     data = environ.get("XDG_DATA_HOME") or os.path.join("~", ".local", "share")
     return os.path.abspath(os.path.join(os.path.expanduser(data), "sweeper"))
+
+
+def cache(environ: Mapping[str, str] = os.environ) -> str:
+    """What may be lost at any time: $SWEEPER_HOME/cache, else $XDG_CACHE_HOME/sweeper, else
+    ~/.cache/sweeper."""
+    if chosen := environ.get("SWEEPER_HOME"):
+        return os.path.join(os.path.abspath(os.path.expanduser(chosen)), "cache")
+    base = environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
+    return os.path.join(os.path.abspath(os.path.expanduser(base)), "sweeper")
 
 
 def engine(root: str | None = None) -> str:
