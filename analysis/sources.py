@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sweeper.atomic import atomic_write
 from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.registry import RecordedRun, Registry, Sweep
 from sweeper.results.selectors import current
@@ -147,14 +148,8 @@ def write_file(folder: str, name: str, content: bytes) -> str:
     except (OSError, ValueError) as error:  # ValueError: a NUL in it
         raise UsageError(f"out {folder!r}: cannot be made a folder ({_why(error)})") from error
     path = os.path.abspath(os.path.join(folder, name))
-    temporary = f"{path}.tmp-{os.getpid()}"
     try:
-        descriptor = os.open(
-            temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666
-        )
-        with open(descriptor, "wb") as file:
-            file.write(content)
-        os.replace(temporary, path)
+        atomic_write(path, content, mode=0o666)
     except OSError as error:
         raise StoreError(f"{path}: cannot be written ({_why(error)})") from error
     return path

@@ -14,6 +14,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence, Set
 
+from sweeper.atomic import atomic_write
 from sweeper.backends.base import JobSpec, JobState
 from sweeper.backends.slurm_commands import Job, status_of
 from sweeper.errors import EnvironmentFailure, Unreachable
@@ -47,19 +48,8 @@ class Tables:
         refuse_links(os.path.dirname(self.place), self.place)
         try:
             os.makedirs(self.place, exist_ok=True)
-            with open(f"{path}.tmp", "w", encoding="utf-8") as file:
-                json.dump(document, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(f"{path}.tmp", path)
-            descriptor = os.open(self.place, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            atomic_write(path, json.dumps(document).encode(), durable=True)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                os.unlink(f"{path}.tmp")
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             failure = Unreachable if full else EnvironmentFailure
             raise failure(f"cannot write {path}: {error.strerror}") from error

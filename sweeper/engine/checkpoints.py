@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sweeper.atomic import atomic_write
 from sweeper.engine.arrays import Arrays
 from sweeper.engine.errors import RequestError, Unknown
 from sweeper.engine.expiry import SureClock
@@ -82,14 +83,6 @@ def parse(path: str) -> Place:
             f"of {', '.join(KINDS)}"
         )
     return Place(*parts)
-
-
-def _sync(path: str, flags: int = os.O_RDONLY) -> None:
-    handle = os.open(path, flags)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _prefixed(prefix: str, arrays: Arrays) -> Arrays:
@@ -187,13 +180,7 @@ class Vault:
         previous = None
         with contextlib.suppress(OSError, ValueError, StoreError), open(target, "rb") as file:
             previous = read_checkpoint(decode(file.read()), target)["data"]
-        scratch = f"{target}.{uuid.uuid4().hex[:8]}.tmp"
-        with open(scratch, "x", encoding="utf-8") as file:
-            json.dump(document, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(scratch, target)
-        _sync(os.path.dirname(target))
+        atomic_write(target, json.dumps(document).encode(), durable=True)
         if previous is not None and previous != document["data"]:
             with contextlib.suppress(FileNotFoundError):
                 os.remove(os.path.join(os.path.dirname(target), previous))

@@ -20,6 +20,8 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 
+from sweeper.atomic import atomic_write, replacing
+
 __all__ = ["FILES", "place", "user_cache", "view"]
 
 FILES = (
@@ -76,10 +78,7 @@ def place(hub: str, name: str, directory: str) -> str:
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     reference = os.path.join(refs, "main")
-    scratch = f"{reference}.{os.getpid()}"
-    with open(scratch, "w", encoding="ascii") as out:
-        out.write(revision)
-    os.replace(scratch, reference)
+    atomic_write(reference, revision.encode())
     return target
 
 
@@ -118,12 +117,8 @@ def _link(path: str, link: str) -> None:
     """See that `link` leads to `path`; replaced at once. A folder that is in its place stays."""
     if path == link or (os.path.islink(link) and os.readlink(link) == path):
         return
-    scratch = os.path.join(os.path.dirname(link), f".linking-{os.urandom(8).hex()}")
-    os.symlink(path, scratch)
-    try:
-        os.replace(scratch, link)
-    except IsADirectoryError:
-        os.unlink(scratch)
+    with contextlib.suppress(IsADirectoryError), replacing(link) as scratch:
+        os.symlink(path, scratch)
 
 
 def _held(cache: str) -> dict[str, str]:

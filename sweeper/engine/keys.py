@@ -7,6 +7,7 @@ the next: a program that was at work when the engine went away has the key of th
 import os
 
 from sweeper import paths
+from sweeper.atomic import atomic_write
 
 __all__ = ["TOKEN", "keep", "new", "path", "proof", "read"]
 
@@ -37,13 +38,7 @@ def read(home: str | None = None) -> str | None:
 def keep(home: str, token: str) -> None:
     """Keep a token for who uses the home's engine, readable by this user alone. The caller holds
     the home's lock."""
-    scratch = f"{path(home)}.new"
-    if os.path.lexists(scratch):
-        os.unlink(scratch)  # of one that was killed here
-    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        file.write(token + "\n")
-    os.replace(scratch, path(home))
+    atomic_write(path(home), f"{token}\n".encode("ascii"), mode=0o600)
 
 
 def proof(token: str, challenge: str) -> str:

@@ -9,7 +9,6 @@ import signal
 import socket
 import sys
 import time
-import uuid
 from collections.abc import Generator
 from datetime import UTC, datetime
 from types import FrameType
@@ -18,6 +17,7 @@ from typing import Any
 import uvicorn
 
 from sweeper import __version__, paths
+from sweeper.atomic import atomic_write
 from sweeper.engine import hub, keys, names
 from sweeper.engine.app import build
 from sweeper.engine.checkpoints import Vault
@@ -116,10 +116,7 @@ class _Recorded(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        scratch = f"{self._path}.{uuid.uuid4().hex[:8]}"
-        with open(scratch, "x", encoding="utf-8") as file:
-            json.dump(self._record, file)
-        os.replace(scratch, self._path)
+        atomic_write(self._path, json.dumps(self._record).encode())
         log.info("engine %s at %s, pid %d", __version__, self._record["url"], os.getpid())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

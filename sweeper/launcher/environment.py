@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, cast
 
+from sweeper.atomic import atomic_write
 from sweeper.backends import options_of, terms_of
 from sweeper.engine.lifecycle import EngineInfo, client_key, hub_environment
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError, SweeperError
@@ -92,13 +93,7 @@ def write(folder: str, extra: Mapping[str, str], place: str | None = None) -> st
 
 def _keep(path: str, environment: Mapping[str, str]) -> None:
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    temporary = f"{path}.{os.getpid()}"
-    with suppress(FileNotFoundError):
-        os.unlink(temporary)  # or it keeps the mode that it has
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(environment, file)
-    os.replace(temporary, path)
+    atomic_write(path, json.dumps(dict(environment)).encode(), mode=0o600)
 
 
 def change(path: str, values: Mapping[str, str]) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from sweeper.atomic import atomic_create
 from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.paths import home
 from sweeper.provenance.redaction import is_secret_name
@@ -128,15 +129,8 @@ def _key(*, make: bool) -> bytes:
         if not make:
             return b""
         os.makedirs(home(), mode=0o700, exist_ok=True)
-        temporary = f"{path}.{os.getpid()}.{os.urandom(4).hex()}"
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(os.urandom(32).hex())
-        try:
-            with suppress(FileExistsError):  # another launch was first: its key is the key
-                os.link(temporary, path)
-        finally:
-            os.unlink(temporary)
+        with suppress(FileExistsError):  # another launch was first: its key is the key
+            atomic_create(path, os.urandom(32).hex().encode(), mode=0o600)
         return _read(path)
     except OSError as error:
         raise EnvironmentFailure(

@@ -6,6 +6,7 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sweeper.atomic import replacing
 from sweeper.errors import EnvironmentFailure, NotFound, UsageError
 from sweeper.metrics import as_float
 from sweeper.reading.choosing import chosen, open_registry
@@ -45,17 +46,12 @@ def _write(table: Any, kind: str, path: str, *, raw: bool) -> None:
     """The whole file or none of it. In a CSV nothing is an empty field and NaN is `nan`, and a text
     that a spreadsheet would compute is made one that it shows, unless `raw`."""
     arrow: Any = importlib.import_module("pyarrow")
-    temporary = f"{path}.tmp-{os.getpid()}"
-    try:
+    with replacing(path) as temporary:
         if kind == "parquet":
             importlib.import_module("pyarrow.parquet").write_table(table, temporary)
         else:
             flat = _plain(arrow, table) if raw else _as_texts(arrow, _plain(arrow, table))
             importlib.import_module("pyarrow.csv").write_csv(flat, temporary)
-        os.replace(temporary, path)
-    finally:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
 
 
 def _plain(arrow: Any, table: Any) -> Any:

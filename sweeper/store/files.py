@@ -15,6 +15,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import NamedTuple, Protocol
 
+from sweeper.atomic import TEMPORARY, atomic_create, atomic_write, sync_folder
 from sweeper.errors import AlreadyExists, NotFound, StoreError
 
 __all__ = [
@@ -27,7 +28,6 @@ __all__ = [
     "refuse_links",
 ]
 
-_TEMPORARY = ".tmp-"
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
@@ -153,55 +153,26 @@ class LocalStore:
                 raise StoreError(f"{self.root}: is empty, and was not: is its disk mounted?")
             self._inode = inode
 
-    def _write_temporary(self, full: str, data: bytes, durable: bool) -> str:
-        folder = os.path.dirname(full)
-        _make_folder(folder)
-        temporary = os.path.join(folder, f"{_TEMPORARY}{os.getpid()}-{os.urandom(4).hex()}")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        try:
-            _write_all(descriptor, data)
-            if durable:
-                os.fsync(descriptor)
-        except BaseException:
-            os.unlink(temporary)
-            raise
-        finally:
-            os.close(descriptor)
-        return temporary
-
     def create(self, path: str, data: bytes) -> None:
         full = self._for_writing(path)
         try:
-            temporary = self._write_temporary(full, data, durable=True)
-            try:
-                # link() fails when the name is taken, and never shows half a file.
-                os.link(temporary, full)
-            except OSError as error:
-                if error.errno in _NO_LINKS:
-                    raise StoreError(
-                        f"{full}: there are no hard links on this disk, by which sweeper creates a "
-                        "file that nobody else has: choose a folder on another (--root)"
-                    ) from error
-                raise
-            finally:
-                os.unlink(temporary)
-            _sync_folder(os.path.dirname(full))
+            _make_folder(os.path.dirname(full))
+            atomic_create(full, data)
         except FileExistsError as error:
             raise AlreadyExists(f"{full}: exists already") from error
         except OSError as error:
+            if error.errno in _NO_LINKS and error.filename2 is not None:  # it was to be a link
+                raise StoreError(
+                    f"{full}: there are no hard links on this disk, by which sweeper creates a "
+                    "file that nobody else has: choose a folder on another (--root)"
+                ) from error
             raise _store_error(full, error) from error
 
     def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
         full = self._for_writing(path)
         try:
-            temporary = self._write_temporary(full, data, durable)
-            try:
-                os.replace(temporary, full)
-            except OSError:
-                os.unlink(temporary)
-                raise
-            if durable:
-                _sync_folder(os.path.dirname(full))
+            _make_folder(os.path.dirname(full))
+            atomic_write(full, data, durable=durable)
         except OSError as error:
             raise _store_error(full, error) from error
 
@@ -282,7 +253,7 @@ class LocalStore:
                     path = item.name if relative == "." else f"{relative}/{item.name}"
                     if item.is_dir(follow_symlinks=False):
                         pending.append((item.path, path))
-                    elif not item.name.startswith(_TEMPORARY):
+                    elif not item.name.startswith(TEMPORARY):
                         yield item, path
 
     def folders_with(self, name: str) -> Iterator[str]:
@@ -380,21 +351,13 @@ def _make_folder(folder: str) -> None:
     except FileExistsError as error:
         if not os.path.isdir(folder):  # a file is in the way: no race that was lost
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error
-    _sync_folder(parent)
+    sync_folder(parent)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
-
-
-def _sync_folder(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _store_error(full: str, error: OSError) -> StoreError:

@@ -4,6 +4,7 @@ import errno
 import os
 import tempfile
 
+from sweeper.atomic import TEMPORARY
 from sweeper.errors import StoreError
 from sweeper.store.files import Store
 
@@ -39,4 +40,4 @@ def _try_to_write(folder: str) -> None:
     except OSError as error:
         if error.errno not in _UNSUPPORTED:
             raise
-    os.rmdir(tempfile.mkdtemp(prefix=".tmp-", dir=folder))
+    os.rmdir(tempfile.mkdtemp(prefix=TEMPORARY, dir=folder))

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from sweeper import paths
+from sweeper.atomic import atomic_write
 
 __all__ = ["MOMENT", "Folder", "is_fleeting", "number_of"]
 
@@ -43,21 +44,11 @@ class Folder:
 
     def save(self, name: str, parts: Iterable[bytes | memoryview]) -> None:
         """Keep bytes, instead of what was kept before. Of two writers the last one stays."""
-        path = self.file(name)
-        temporary = f"{path}.tmp-{os.getpid()}-{time.monotonic_ns()}"
         try:
             self._make()
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            file = os.open(temporary, flags, 0o600)
-            try:
-                _write(file, parts)
-            finally:
-                os.close(file)
-            os.replace(temporary, path)
+            atomic_write(self.file(name), [*parts], mode=0o600)
         except OSError:
             self._made = False
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
 
     def _make(self) -> None:
         if not self._made:
@@ -82,19 +73,6 @@ class Folder:
             return kept["document"] if kept["name"] == name else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
-
-
-def _write(file: int, parts: Iterable[bytes | memoryview]) -> None:
-    """In one call, if they are few."""
-    views = [memoryview(part).cast("B") for part in parts if len(part)]
-    if len(views) > 500:
-        views = [memoryview(b"".join(views))]
-    while views:
-        done = os.writev(file, views)
-        while views and done >= len(views[0]):
-            done -= len(views.pop(0))
-        if done:
-            views[0] = views[0][done:]
 
 
 def number_of(text: str) -> int:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
+from sweeper.atomic import TEMPORARY
 from sweeper.errors import AlreadyExists, NotFound, StoreError
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
@@ -189,7 +190,7 @@ class Sync:
                 found += (
                     (f"{start}/{name}", os.path.join(inner, name))
                     for name in names
-                    if not name.startswith(".tmp-")
+                    if not name.startswith(TEMPORARY)
                 )
         late = [(path, full, _stat(full)) for path, full in found if _is_last(path)]
         early = ((path, full, _stat(full)) for path, full in found if not _is_last(path))

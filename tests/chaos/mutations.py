@@ -32,17 +32,10 @@ WORKERS = "tests/chaos/test_workers.py::"
 WAKES = "tests/chaos/test_tmux.py::test_a_stopped_worker_wakes_up_beside_a_newer_attempt"
 
 LINKED = """\
-                # link() fails when the name is taken, and never shows half a file.
-                os.link(temporary, full)
-            except OSError as error:
-                if error.errno in _NO_LINKS:
-                    raise StoreError(
-                        f"{full}: there are no hard links on this disk, by which sweeper creates a "
-                        "file that nobody else has: choose a folder on another (--root)"
-                    ) from error
-                raise
-            finally:
-                os.unlink(temporary)
+        os.link(temporary, path)  # it fails when the name is taken, and never shows half a file
+    finally:
+        with suppress(OSError):
+            os.unlink(temporary)
 """
 
 MUTATIONS = [
@@ -62,36 +55,36 @@ MUTATIONS = [
     ),
     Mutation(
         "a create that is not exclusive",
-        "sweeper/store/files.py",
-        "                os.link(temporary, full)\n",
-        '                __import__("shutil").copyfile(temporary, full)\n',
+        "sweeper/atomic.py",
+        "        os.link(temporary, path) ",
+        '        __import__("shutil").copyfile(temporary, path) ',
         TWICE,
     ),
     Mutation(
         "no sync of a file",
-        "sweeper/store/files.py",
-        "            if durable:\n                os.fsync(descriptor)\n",
+        "sweeper/atomic.py",
+        "        if durable:\n            os.fsync(descriptor)\n",
         "",
         DISK,
     ),
     Mutation(
         "the folder is synced before the file is named",
-        "sweeper/store/files.py",
-        LINKED + "            _sync_folder(os.path.dirname(full))\n",
-        "                _sync_folder(os.path.dirname(full))\n" + LINKED,
+        "sweeper/atomic.py",
+        LINKED + "    sync_folder(os.path.dirname(path))\n",
+        "        sync_folder(os.path.dirname(path))\n" + LINKED,
         DISK,
     ),
     Mutation(
         "no sync of the folder",
-        "sweeper/store/files.py",
-        "            _sync_folder(os.path.dirname(full))\n        except FileExistsError",
-        "        except FileExistsError",
+        "sweeper/atomic.py",
+        LINKED + "    sync_folder(os.path.dirname(path))\n",
+        LINKED,
         DISK,
     ),
     Mutation(
         "no sync of a new folder's parent",
         "sweeper/store/files.py",
-        "    _sync_folder(parent)\n",
+        "    sync_folder(parent)\n",
         "",
         DISK,
     ),

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import sweeper.atomic
 import sweeper.store.files
 from sweeper.testing import Killed
 
@@ -79,12 +80,12 @@ class Disk:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Let `sweeper.store.files` use it."""
-        sweeper.store.files.os = self  # type: ignore[assignment]
+        """Let the store use it."""
+        sweeper.store.files.os = sweeper.atomic.os = self  # type: ignore[assignment]
         try:
             yield
         finally:
-            sweeper.store.files.os = os
+            sweeper.store.files.os = sweeper.atomic.os = os
 
     def __getattr__(self, name: str) -> Any:
         return getattr(os, name)

@@ -1,0 +1,91 @@
+"""Files that are whole or not there, whenever their writer is killed.
+
+A file is written under another name in the same folder, and then takes its own. A writer that is
+killed may leave one called `.tmp-<pid>-...` behind: nothing reads it, and `sweeper gc` removes it.
+
+Standard library only, and little of it: a worker loads this for every job.
+"""
+
+import os
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+
+__all__ = ["TEMPORARY", "atomic_create", "atomic_write", "replacing", "sync_folder"]
+
+TEMPORARY = ".tmp-"
+"""What the names of files begin with that are still being written."""
+_AT_ONCE = 500
+"""Parts that are written in one call; the system takes 1,024 at most."""
+
+Parts = bytes | Sequence[bytes | memoryview]
+
+
+def atomic_write(path: str, data: Parts, *, mode: int = 0o644, durable: bool = False) -> None:
+    """Write a file, new or not: a reader sees the old or the new content, never a mixture. A link
+    of its name is replaced, not followed. `durable`: on the disk when this returns. Raises
+    `OSError`, and nothing has changed."""
+    with replacing(path, durable=durable) as temporary:
+        _write(temporary, data, mode, durable)
+
+
+def atomic_create(path: str, data: Parts, *, mode: int = 0o644) -> None:
+    """Write a new file, durably. Raises `FileExistsError` when there is one, however close the
+    race, and `OSError`."""
+    temporary = _beside(path)
+    try:
+        _write(temporary, data, mode, durable=True)
+        os.link(temporary, path)  # it fails when the name is taken, and never shows half a file
+    finally:
+        with suppress(OSError):
+            os.unlink(temporary)
+    sync_folder(os.path.dirname(path))
+
+
+@contextmanager
+def replacing(path: str, *, durable: bool = False) -> Generator[str]:
+    """A name to make a file or a link under, which takes the place of `path` when the block ends
+    well, and is removed when it does not."""
+    temporary = _beside(path)
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+    if durable:
+        sync_folder(os.path.dirname(path))
+
+
+def sync_folder(folder: str) -> None:
+    """See that the names in a folder are on the disk."""
+    descriptor = os.open(folder or ".", os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _beside(path: str) -> str:
+    name = f"{TEMPORARY}{os.getpid()}-{os.urandom(4).hex()}"
+    return os.path.join(os.path.dirname(path), name)
+
+
+def _write(path: str, data: Parts, mode: int, durable: bool) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        parts = [data] if isinstance(data, bytes) else data
+        views = [memoryview(part).cast("B") for part in parts if len(part)]
+        if len(views) > _AT_ONCE:
+            views = [memoryview(b"".join(views))]
+        while views:
+            some = len(views) > 1
+            done = os.writev(descriptor, views) if some else os.write(descriptor, views[0])
+            while views and done >= len(views[0]):
+                done -= len(views.pop(0))
+            if done:
+                views[0] = views[0][done:]
+        if durable:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
