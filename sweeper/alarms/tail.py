@@ -26,8 +26,13 @@ class Fresh(NamedTuple):
     size: int
 
 
+_EDGE = 512
+
+
 class Tail:
-    """Follows the `metrics.jsonl` of one attempt."""
+    """Follows the `metrics.jsonl` of one attempt. While the last bytes before what is new are as
+    they were, so is what was read: a program may write its file anew in place, as long or longer.
+    (What lies elsewhere is made of objects that nobody writes to.)"""
 
     def __init__(self, store: Store, layout: Layout, run: str, attempt: int) -> None:
         self._store = store
@@ -38,6 +43,7 @@ class Tail:
 
     def _start(self) -> None:
         self._offset = 0
+        self._edge = b""
         self._stamp: Stamp | None = None
         self._copying = self._resumed
 
@@ -52,14 +58,22 @@ class Tail:
         if again:
             self._start()
         try:
-            data = self._bytes(source, self._offset, most)
+            edge = len(self._edge)
+            data = self._bytes(source, self._offset - edge, most + edge)
+            if not data.startswith(self._edge):
+                again, edge = True, 0
+                self._start()
+                data = self._bytes(source, 0, most)
         except NotFound:
             return Fresh([], again, False, 0)
+        data = data[edge:]
         whole = data[: data.rfind(b"\n") + 1]
         if not whole and len(data) >= most:
             whole = data  # no line of metrics is so long: what is left of it will be no JSON
         rows = self._rows(whole)
         self._offset += len(whole)
+        if self._store.local_path("") is not None:
+            self._edge = (self._edge + whole)[-_EDGE:]
         more = len(data) >= most
         self._stamp = source.stamp._replace(time=-1) if more else source.stamp
         return Fresh(rows, again, more, len(data))

@@ -18,7 +18,7 @@ from sweeper.atomic import atomic_write
 from sweeper.backends.base import JobSpec, JobState
 from sweeper.backends.slurm_commands import Job, status_of
 from sweeper.errors import EnvironmentFailure, Unreachable
-from sweeper.store.files import refuse_links
+from sweeper.store.files import open_regular, refuse_links
 
 __all__ = ["Tables"]
 
@@ -112,7 +112,7 @@ class Tables:
     def _tokens(self, table: str) -> Sequence[str]:
         """What a table lists. Raises one of `_UNREADABLE`."""
         if table not in self._known:
-            with open(self.path(table), encoding="utf-8") as file:
+            with open(self.path(table), encoding="utf-8", opener=open_regular) as file:
                 tasks = json.load(file)["tasks"]
             self._known[table] = [str(task["token"]) for task in tasks]
         return self._known[table]
@@ -122,7 +122,7 @@ class Tables:
         index = f".{job.task}" if job.token is None else ""
         path = os.path.join(self.place, f"{job.table}{index}.out")
         try:
-            with open(path, encoding="utf-8", errors="replace") as file:
+            with open(path, encoding="utf-8", errors="replace", opener=open_regular) as file:
                 yield from (line.rstrip("\n") for line in file)
         except OSError:
             return

@@ -18,11 +18,12 @@ from starlette.types import ASGIApp
 
 from sweeper.engine import exports, keys, listing, searching
 from sweeper.engine.errors import Busy, RequestError, Unknown
-from sweeper.engine.front import OPEN, Front, local_names
+from sweeper.engine.front import OPEN, Front, TooLarge, local_names
 from sweeper.engine.limits import Bucket, Failures, Paused
 from sweeper.engine.refusals import REFUSED
 from sweeper.engine.scheduler import Reply
 from sweeper.engine.service import Body, Service
+from sweeper.engine.wire import head_of, json_head
 
 __all__ = ["build"]
 
@@ -195,7 +196,10 @@ def _retrieve(service: Service) -> Handler:
 def _forward_backward(service: Service) -> Handler:
     async def handler(request: Request) -> Response:
         if "protobuf" not in request.headers.get("content-type", ""):
-            raise RequestError("forward_backward takes protobuf: use the tinker SDK 0.38")
+            message = "forward_backward takes protobuf: use the tinker SDK 0.38"
+            with contextlib.suppress(ValueError, RequestError):
+                service.refuse(await _body(request), message)
+            raise RequestError(message)
         if request.headers.get("content-encoding"):
             raise RequestError("this engine takes uncompressed requests only")
         return _json(service.forward_backward(await request.body()))
@@ -311,8 +315,17 @@ def _missing(service: Service) -> Callable[[Request, Exception], Awaitable[Respo
     return missing
 
 
-def _too_large(_request: Request, error: Exception) -> Response:
-    return _json({"detail": getattr(error, "detail", "the body is too large")}, 413)
+def _too_large(service: Service) -> Callable[[Request, Exception], Response]:
+    """What is answered to a body that is not read to its end; a number that it has is freed."""
+
+    def too_large(request: Request, error: Exception) -> Response:
+        message = getattr(error, "detail", "the body is too large")
+        if isinstance(error, TooLarge):
+            is_json = request.headers.get("content-type", "").startswith("application/json")
+            service.refuse((json_head if is_json else head_of)(error.head), message)
+        return _json({"detail": message}, 413)
+
+    return too_large
 
 
 def _health(identity: Body, token: str | None) -> Handler:
@@ -375,6 +388,6 @@ def build(
     guard = rehearsal.guard
     routes = [Route(PREFIX + path, guard(path, h), methods=[m]) for m, path, h in handlers]
     missing = _missing(service)
-    handled = {404: missing, 405: missing, 413: _too_large}
+    handled = {404: missing, 405: missing, 413: _too_large(service)}
     inner = Starlette(routes=routes, exception_handlers=handled)
     return Front(inner, token, None if address is None else local_names(address))

@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["JSON_BYTES", "OPEN", "OTHER_BYTES", "Front", "local_names"]
+__all__ = ["JSON_BYTES", "OPEN", "OTHER_BYTES", "Front", "TooLarge", "local_names"]
 
 OPEN = "/api/v1/healthz"
 """The only address that is answered without the token and without a key of its own."""
@@ -23,8 +23,18 @@ OTHER_BYTES = 64 * 2**20
 _DRAINED = 8
 """Times the limit that is read, and thrown away, before the connection is cut: who sends a body and
 finds the connection cut cannot read why, and sends it again."""
+_HEAD_BYTES = 4096
+"""Of a body that is too large, what is kept: the SDK's say there whom they are for."""
 _TYPES = ("application/json", "application/x-protobuf")
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+
+
+class TooLarge(HTTPException):
+    """A body of more bytes than are read; `head` is how it begins."""
+
+    def __init__(self, limit: int, head: bytes) -> None:
+        super().__init__(413, f"the body has more than {limit:,} bytes")
+        self.head = head
 
 
 def local_names(address: str) -> frozenset[str]:
@@ -89,17 +99,18 @@ def _refused(status: int, detail: str) -> Response:
 
 def _bounded(receive: Receive, limit: int) -> Receive:
     """The same, but that a body of more than `limit` bytes is a 413 for who reads it."""
-    size = 0
+    size, head = 0, b""
 
     async def bounded() -> Message:
-        nonlocal size
+        nonlocal size, head
         message = await receive()
         size += len(message.get("body", b""))
+        head += message.get("body", b"")[: _HEAD_BYTES - len(head)]
         if size <= limit:
             return message
         while message.get("more_body") and size <= _DRAINED * limit:
             message = await receive()
             size += len(message.get("body", b""))
-        raise HTTPException(413, f"the body has more than {limit:,} bytes")
+        raise TooLarge(limit, head)
 
     return bounded

@@ -5,6 +5,7 @@ Only the engine's process imports this: the message classes come from the `tinke
 
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,7 +21,17 @@ from sweeper.engine.work import Passed, SampleResult
 if TYPE_CHECKING:
     from tinker.proto import tinker_public_pb2 as pb
 
-__all__ = ["Header", "Pass", "data_of", "header", "passed", "prompt_tokens", "sampled"]
+__all__ = [
+    "Header",
+    "Pass",
+    "data_of",
+    "head_of",
+    "header",
+    "json_head",
+    "passed",
+    "prompt_tokens",
+    "sampled",
+]
 
 
 def _messages() -> Any:
@@ -75,6 +86,76 @@ def header(body: bytes) -> tuple[Header, "pb.ForwardBackwardRequest"]:
     except Exception as error:  # protobuf's DecodeError, whose home differs between backends
         raise RequestError(f"this is no ForwardBackwardRequest: {error}") from error
     return Header(message.model_id, message.seq_id), message
+
+
+def head_of(data: bytes) -> dict[str, str | int]:
+    """What the beginning of a ForwardBackwardRequest says of whom it is for: `model_id` and
+    `seq_id`, which stand before its data; less where they do not."""
+    reader = _Varints(data)
+    found: dict[str, str | int] = {}
+    try:
+        while len(found) < 2:
+            tag = reader.next()
+            if tag == _RUN_TAG:
+                found["model_id"] = reader.bytes(reader.next()).decode()
+            elif tag == _SEQUENCE_TAG:
+                found["seq_id"] = reader.next()
+            else:
+                break
+    except (IndexError, ValueError):
+        pass  # there is no more of it
+    return found
+
+
+_RUN_TAG = pb.ForwardBackwardRequest.MODEL_ID_FIELD_NUMBER << 3 | 2
+_SEQUENCE_TAG = pb.ForwardBackwardRequest.SEQ_ID_FIELD_NUMBER << 3
+
+
+class _Varints:
+    """Protobuf, a number at a time. `IndexError` at its end."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+
+    def next(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._data[self._at]
+            self._at += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80 or shift > 63:
+                return value
+
+    def bytes(self, size: int) -> bytes:
+        found = self._data[self._at : self._at + size]
+        self._at += size
+        return found
+
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,"]|-?\d+(?=[\s,}])')
+
+
+def json_head(data: bytes) -> dict[str, str | int]:
+    """The same of the beginning of a JSON request: `model_id` and `seq_id` of its own, not of what
+    stands in it."""
+    found: dict[str, str | int] = {}
+    depth, key, before = 0, "", ""
+    for word in _TOKEN.findall(data.decode("utf-8", "ignore")):
+        if word == '"':
+            break  # a text that goes on beyond the end
+        if word in ("{", "["):
+            depth += 1
+        elif word in ("}", "]"):
+            depth -= 1
+        elif depth == 1 and before in ("{", ","):
+            key = word
+        elif depth == 1 and before == ":" and key == '"model_id"':
+            found["model_id"] = word.strip('"')
+        elif depth == 1 and before == ":" and key == '"seq_id"' and word[0] != '"':
+            found["seq_id"] = int(word)
+        before = word
+    return found
 
 
 def _tensor(tensor: "pb.Tensor", name: str) -> Array:

@@ -267,6 +267,9 @@ class Launcher:
             elif run not in self._board.retired and len(again) < self._free():
                 again.append(run)
         self._nowhere -= set(again)
+        for run in again:
+            # What lies beside the intent may be of another plan, damaged, or anybody's.
+            self._describe(run, self._board.views[run].state.opened, again=True)
         self._submit(again)
 
     def _look_for_engine(self) -> None:
@@ -372,6 +375,12 @@ class Launcher:
 
     def _open(self, run: str, attempt: int) -> None:
         """Put on record what the attempt is to do, then that it is about to be submitted."""
+        self._describe(run, attempt)
+        self._board.add(run, attempt, Event.INTENT)
+
+    def _describe(self, run: str, attempt: int, *, again: bool = False) -> None:
+        """Have it on record what the attempt is to do, as the plan says. What says so `again` is
+        left alone: somebody may hold it."""
         launch, planned = self._plan["launch"], self._board.runs[run]
         job = {
             "schema": SCHEMA,
@@ -394,14 +403,17 @@ class Launcher:
             "wandb": variables(self._plan, planned),
             "fields": fields(self._plan, planned),
         }
-        if self._code_diff():
-            path = f"{self._layout.log_path(run, attempt)}/code.diff"
-            self._store.replace(path, self._code_diff(), durable=False)
         if self._engine is not None:
             job["engine"] = self._engine.described(run, attempt)
-        job = described(self._terms, job, self._engine_url)
-        self._store.replace(self._layout.job(run, attempt), encode(job))
-        self._board.add(run, attempt, Event.INTENT)
+        path, said = self._layout.job(run, attempt), described(self._terms, job, self._engine_url)
+        if again:
+            with suppress(NotFound, StoreError):
+                if self._store.read(path) == encode(said):
+                    return
+        if self._code_diff():
+            diff = f"{self._layout.log_path(run, attempt)}/code.diff"
+            self._store.replace(diff, self._code_diff(), durable=False)
+        self._store.replace(path, encode(said))
 
     def _code_diff(self) -> bytes:
         """How the code differed from its commit, for recipes that do not say so themselves."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.records.runs import RecordedRun, SweepRun
+from sweeper.store.files import open_regular
 from sweeper.tables.sources import Files
 
 __all__ = ["Line", "Tail", "files_of"]
@@ -152,7 +153,7 @@ class Tail:
         if size <= self.offset:
             return b""
         try:
-            with open(full, "rb", buffering=0) as file:
+            with open(full, "rb", buffering=0, opener=open_regular) as file:
                 data = os.pread(file.fileno(), min(_ONCE, size - self.offset), self.offset)
         except FileNotFoundError:
             return b""

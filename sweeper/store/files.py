@@ -10,6 +10,7 @@ is in `remote.py`.
 
 import errno
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from importlib import import_module
@@ -24,6 +25,7 @@ __all__ = [
     "LocalStore",
     "Store",
     "default_root",
+    "open_regular",
     "open_store",
     "refuse_links",
 ]
@@ -180,7 +182,7 @@ class LocalStore:
         full = self._for_writing(path, itself=True)
         try:
             _make_folder(os.path.dirname(full))
-            descriptor = os.open(full, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            descriptor = open_regular(full, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             try:
                 size = os.fstat(descriptor).st_size
                 try:
@@ -196,7 +198,7 @@ class LocalStore:
     def read(self, path: str) -> bytes:
         full = self._full(path)
         try:
-            with open(full, "rb") as file:
+            with open(full, "rb", opener=open_regular) as file:
                 return file.read()
         except FileNotFoundError as error:
             raise NotFound(f"{full}: no such file") from error
@@ -206,7 +208,7 @@ class LocalStore:
     def read_range(self, path: str, start: int, end: int) -> bytes:
         full = self._full(path)
         try:
-            with open(full, "rb") as file:
+            with open(full, "rb", opener=open_regular) as file:
                 file.seek(start)
                 return file.read(end - start)
         except FileNotFoundError as error:
@@ -270,7 +272,7 @@ class LocalStore:
 
     def upload(self, path: str, source: str) -> None:
         try:
-            with open(source, "rb") as file:
+            with open(source, "rb", opener=open_regular) as file:
                 data = file.read()
         except FileNotFoundError as error:
             raise NotFound(f"{source}: no such file") from error
@@ -312,6 +314,20 @@ def open_store(root: str) -> Store:
         return LocalStore(rest)
     # By name: it is built on this module, and a worker with a local store must not load it.
     return import_module("sweeper.store.remote").open_remote(root)
+
+
+def open_regular(path: str, flags: int = os.O_RDONLY) -> int:
+    """Open a regular file, for `open(..., opener=open_regular)` too; a descriptor. Anything may lie
+    where one is looked for: a pipe would let us wait for a writer for ever, a device may have no
+    end. Raises `OSError` for those, and as `os.open` does."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, 0o644)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    raise OSError(errno.EINVAL, "is a pipe or a device, and no regular file", path)
 
 
 def refuse_links(top: str, path: str) -> None:

@@ -59,7 +59,7 @@ def is_held(store: Store, sweep: str) -> bool:
         return is_leased(store, sweep)
     path = _path(store, sweep)
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # it may be a pipe
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:

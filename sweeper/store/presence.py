@@ -21,7 +21,8 @@ def hold(path: str) -> None:
     """Hold the file at `path` until this process ends. Copies of a job hold it together. A program
     that is executed from here, or a process whose descriptors are closed, holds nothing."""
     try:
-        descriptor = os.open(path, os.O_RDONLY)  # stays open: closing it would let go
+        # It may be a pipe. It stays open: closing it would let go.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return
     for _ in range(_TRIES):  # not for ever: who looks has it himself for an instant
@@ -39,7 +40,7 @@ def is_held(path: str) -> bool:
     """Whether some process that lives holds the file; False too where that cannot be known."""
     for mode in (os.O_RDWR, os.O_RDONLY):  # a network disk wants to write where it locks
         with suppress(OSError):
-            descriptor = os.open(path, mode)
+            descriptor = os.open(path, mode | os.O_NONBLOCK)  # it may be a pipe
             break
     else:
         return False

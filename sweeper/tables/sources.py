@@ -10,7 +10,7 @@ import time
 from typing import NamedTuple, Protocol
 
 from sweeper.errors import NotFound, StoreError
-from sweeper.store.files import Entry, Store
+from sweeper.store.files import Entry, Store, open_regular
 from sweeper.tables.keeping import is_fleeting, number_of
 
 __all__ = ["Files", "Source", "Stamp", "stamp_of"]
@@ -107,7 +107,7 @@ class _Local:
     def view(self, start: int) -> tuple[Stamp, memoryview]:
         try:
             # Not `open`: to make its object takes longer than to read a small file.
-            file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            file = open_regular(self._path)
             try:
                 stamp = Stamp.of(os.fstat(file))
                 size = max(0, stamp.size - start)

@@ -19,7 +19,7 @@ from sweeper.records.runs import Sweep, SweepRun
 from sweeper.states import OPEN, RunState, State
 from sweeper.store.files import Store
 from sweeper.store.lock import is_held
-from sweeper.store.sweeps import read_observations, read_outcome
+from sweeper.store.sweeps import TELLING, read_observations, read_outcome
 from sweeper.tables.keeping import Folder
 from sweeper.tables.sources import Files
 from sweeper.tui.backfill import last_row, past_points
@@ -284,6 +284,9 @@ class Poller:
             state = self._states.known.get(run)
             if state is not None and state.event is not None:
                 budget -= 2 if state.state is State.FAILED else 1
+                # What an earlier event said is not said of this one.
+                self._bodies.pop(run, None)
+                self._last_words.pop(run, None)
                 try:
                     body = self._bodies[run] = read_outcome(self._store, self._name, run, state)
                     failed = state.state is State.FAILED
@@ -291,6 +294,9 @@ class Poller:
                 except (StoreError, OSError) as error:
                     again.append(run)
                     problem = problem or str(error)
+                else:
+                    if body is NOTHING and state.event in TELLING:
+                        again.append(run)  # it is not there just now
         self._unread |= dict.fromkeys(again)
         return problem
 

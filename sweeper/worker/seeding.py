@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from sweeper.metrics import is_finished
-from sweeper.store.files import Store
+from sweeper.store.files import Store, open_regular
 from sweeper.store.layout import Layout
 
 __all__ = ["has_final_checkpoint", "read_records", "record_folders", "seed"]
@@ -81,7 +81,7 @@ def has_final_checkpoint(log_path: str) -> bool | None:
 def read_records(path: str) -> list[dict[str, Any]]:
     """The records of a small JSONL file; lines that are torn or no object are passed over."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=open_regular) as file:
             lines = file.read().splitlines()
     except OSError:
         return []
@@ -99,7 +99,7 @@ def read_records(path: str) -> list[dict[str, Any]]:
 def copy(source: str, target: str, *, lines: bool = False) -> None:
     """Copy a small file; with `lines` the whole lines of it: a last one that was torn is left
     behind."""
-    with open(source, "rb") as file:
+    with open(source, "rb", opener=open_regular) as file:
         data = file.read()
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
     with open(descriptor, "wb") as file:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from sweeper.atomic import TEMPORARY
 from sweeper.errors import AlreadyExists, NotFound, StoreError
-from sweeper.store.files import Store
+from sweeper.store.files import Store, open_regular
 from sweeper.store.layout import Layout
 
 __all__ = ["REFUSED_SECONDS", "Sync", "Syncing", "contiguous"]
@@ -205,7 +205,7 @@ class Sync:
         try:
             if len(path.encode()) > _LONGEST_NAME:
                 raise ValueError("its name is too long")
-            with open(full, "rb"):
+            with open(full, "rb", opener=open_regular):
                 return True
         except FileNotFoundError:
             return False
@@ -410,7 +410,7 @@ def _stat(full: str) -> _Stat | None:
 
 def _read(full: str, start: int, count: int) -> bytes:
     try:
-        with open(full, "rb") as file:
+        with open(full, "rb", opener=open_regular) as file:
             file.seek(start)
             return file.read(count)
     except FileNotFoundError:

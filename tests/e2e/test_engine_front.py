@@ -9,7 +9,7 @@ import stat
 
 import pytest
 
-from sweeper.engine import keys, lifecycle
+from sweeper.engine import keys, lifecycle, wire
 from sweeper.engine.front import JSON_BYTES
 
 pytestmark = pytest.mark.e2e
@@ -23,13 +23,26 @@ def ask(engine):
     address = engine.url.removeprefix("http://")
     own = {"X-API-Key": lifecycle.client_key(engine.home)}
 
-    def ask(method, path, body=None, headers=None):
+    def ask(method, path, body=None, headers=None, whole=False):
         with contextlib.closing(http.client.HTTPConnection(address, timeout=60)) as connection:
             connection.request(method, f"/api/v1/{path}", body, own | (headers or {}))
             answer = connection.getresponse()
-            return answer.status, json.loads(answer.read()).get("detail", "")
+            document = json.loads(answer.read())
+            return answer.status, document if whole else document.get("detail", "")
 
     return ask
+
+
+@pytest.fixture
+def answer(ask):
+    """Posts a document: gives the one that answers it."""
+
+    def answer(path, document):
+        status, found = ask("POST", path, json.dumps(document), JSON, whole=True)
+        assert status == 200, found
+        return found
+
+    return answer
 
 
 def test_a_token_is_asked_for_that_only_its_user_can_read(engine, ask):
@@ -74,3 +87,28 @@ def test_large_and_deep_bodies_are_refused(ask):
     status, why = ask("POST", "forward_backward", b"\x0b" * 1_000_000, protobuf)
     assert status == 400 and why
     assert ask("POST", "create_session", "{}", JSON) == (200, "")
+
+
+def test_a_number_in_a_body_that_is_too_large_is_free_at_once(ask, answer):
+    """The SDK counts a request that was turned away, and all that follow wait for its number."""
+    session = answer("create_session", {})["session_id"]
+    made = answer("create_model", {
+        "session_id": session, "model_seq_id": 0, "base_model": "tiny/qwen3",
+        "lora_config": {"rank": 1},
+    })  # fmt: skip
+    run = made["model_id"]
+    answer("retrieve_future", {"request_id": made["request_id"]})
+    head = wire.pb.ForwardBackwardRequest(model_id=run, seq_id=1, loss_fn="cross_entropy")
+    protobuf = {"Content-Type": "application/x-protobuf"}
+    datum = wire.pb.ForwardBackwardRequest()
+    datum.data.add().model_input.add().encoded_text.tokens = bytes(70_000_000)
+    large = head.SerializeToString() + datum.SerializeToString()
+    assert ask("POST", "forward_backward", large, protobuf)[0] == 413
+    words = {"model_id": run, "path": "a", "seq_id": 2, "user_metadata": {"x": "y" * 20_000_000}}
+    assert ask("POST", "save_weights", json.dumps(words), JSON)[0] == 413
+    old = {"model_id": run, "seq_id": 3, "forward_backward_input": {}}
+    status, why = ask("POST", "forward_backward", json.dumps(old), JSON)
+    assert status == 400 and "takes protobuf" in why
+    step = {"model_id": run, "seq_id": 4, "adam_params": {"learning_rate": 0.1}}
+    stepped = answer("retrieve_future", {"request_id": answer("optim_step", step)["request_id"]})
+    assert "metrics" in stepped

@@ -3,10 +3,12 @@
 import asyncio
 import gc
 import warnings
+from typing import get_args
 
 import numpy as np
 import pytest
 
+from sweeper.engine import losses
 from sweeper.engine.lifecycle import client_key
 from sweeper.engine.names import STAND_INS
 
@@ -292,8 +294,9 @@ def test_what_cannot_be_done_is_said_clearly(service, training):
         service.create_training_client_from_state("tinker://gone:train:0/weights/x").result()
     with pytest.raises(tinker.NotFoundError, match="there is no checkpoint"):
         service.create_sampling_client(model_path="tinker://a/sampler_weights/x").result()
-    with pytest.raises(tinker.RequestFailedError, match="loss_fn 'gspo' is not supported"):
-        training.forward_backward(DATA, "gspo").result(timeout=WAIT)
+    for loss in {*get_args(tinker.types.LossFnType)} - {*losses.LOSSES}:
+        with pytest.raises(tinker.RequestFailedError, match=f"loss_fn '{loss}' is not supported"):
+            training.forward_backward(DATA, loss).result(timeout=WAIT)
     with pytest.raises(tinker.RequestFailedError, match=r"data\[0\]: a token is outside"):
         training.forward_backward([datum([1, 999])], "cross_entropy").result(timeout=WAIT)
 

@@ -91,6 +91,27 @@ def test_only_what_is_new_is_read(folder: Folder) -> None:
     assert [row["step"] for row, _ in fresh.rows] == [0]
 
 
+@pytest.mark.parametrize("more", [(), (7, 8, 9)])
+def test_a_file_that_is_written_anew_in_place_is_read_anew(
+    folder: Folder, more: tuple[int, ...]
+) -> None:
+    """As long as before or longer: by its inode and its size it goes on."""
+    folder.write(rows(0, 1, 2))
+    tail = Tail(folder.store, folder.layout, "r", 1)
+    assert len(tail.read(1000).rows) == 3
+    path = folder.store.local_path("s/runs/r.1/metrics.jsonl")
+    assert path is not None
+    with open(path, "r+") as file:
+        file.write(rows(3, 4, 5, *more))
+    os.utime(path)
+    fresh = tail.read(1000)
+    assert fresh.again
+    assert [row["step"] for row, _ in fresh.rows] == [3, 4, 5, *more]
+    folder.write(rows(10))
+    fresh = tail.read(1000)
+    assert not fresh.again and [row["step"] for row, _ in fresh.rows] == [10]
+
+
 def test_parts_and_then_the_whole_on_a_store_that_is_elsewhere() -> None:
     store, layout = open_store(f"memory://{uuid.uuid4().hex}"), Layout("s")
     path = f"{layout.log_path('r', 1)}/metrics.jsonl"

@@ -178,3 +178,42 @@ def test_a_report_does_not_follow_a_link(root: Path) -> None:
     write_file(str(root), "report.html", b"theirs")
     assert (root / "report.html").read_bytes() == b"theirs"
     assert tree(outside) == {str(outside / "keep"): b"mine"}
+
+
+JOBS = [
+    lambda job: job | {"env": {"LD_PRELOAD": "/tmp/evil.so"}},  # noqa: S108
+    lambda job: job | {"recipe": job["recipe"] | {"cwd": "/elsewhere"}},
+    lambda _: {"schema": 1},
+]
+
+
+@pytest.mark.parametrize("other", JOBS)
+def test_what_lies_beside_an_intent_is_not_what_is_executed(
+    scene: Any, other: Callable[[dict[str, Any]], dict[str, Any]]
+) -> None:
+    """So an earlier launcher was about to submit this. What was agreed to is the plan."""
+    run = scene.ids[0]
+    scene.step()
+    path = scene.layout.job(run, 1)
+    right = scene.store.read(path)
+    scene.store.remove([scene.layout.event(run, 1, Event.SUBMITTED)])
+    scene.backend.lose(scene.backend.submitted[0])
+    scene.store.replace(path, json.dumps(other(json.loads(right))).encode())
+    scene.launcher = scene.new_launcher()
+    scene.step()
+    assert scene.backend.submitted.count(f"{run}-a1") == 2
+    assert scene.store.read(path) == right
+
+
+def test_what_says_the_same_stays_the_same_file(scene: Any) -> None:
+    """A worker that lives is known by its lock on it."""
+    run = scene.ids[0]
+    scene.step()
+    path = scene.store.local_path(scene.layout.job(run, 1))
+    before = os.stat(path)
+    scene.store.remove([scene.layout.event(run, 1, Event.SUBMITTED)])
+    scene.backend.lose(scene.backend.submitted[0])
+    scene.launcher = scene.new_launcher()
+    scene.step()
+    assert scene.backend.submitted.count(f"{run}-a1") == 2
+    assert os.stat(path) == before

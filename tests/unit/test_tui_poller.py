@@ -177,6 +177,23 @@ def test_a_file_that_cannot_be_read_is_read_later(
     assert [run.value for run in view.runs] == [1.0] * 3 and not view.problem
 
 
+def test_an_outcome_that_cannot_be_read_is_not_the_one_before(watched: Watched) -> None:
+    """It is read as soon as it can be, though no event has come since."""
+    first, store = watched.scene.ids[0], watched.scene.store
+    watched.scene.worker(first, 1, Event.CLAIMED)
+    watched.scene.worker(first, 1, Event.FAILED, reason="oom", detail="no memory")
+    assert (watched.run().reason, watched.run().said) == ("oom", "no memory")
+    watched.scene.worker(first, 2, Event.CLAIMED)
+    path = watched.scene.layout.event(first, 2, Event.FAILED)
+    store.replace(path, b"{")
+    run = watched.run()
+    assert (run.state, run.attempt, run.reason, run.said) == ("failed", 2, "", "")
+    assert path in watched.poller.look().problem
+    store.replace(path, encode({"schema": 1, "reason": "quota"}))
+    assert watched.run().reason == "quota"
+    assert not watched.poller.look().problem
+
+
 def test_what_is_still_to_be_started(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second, third = watched.scene.ids
     monkeypatch.setattr("sweeper.tui.poller.is_held", lambda *_: False)

@@ -4,8 +4,9 @@ shown, and nothing is deleted or started on the ground of it."""
 import json
 import os
 import shutil
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -140,6 +141,66 @@ def test_a_file_that_cannot_be_read_leaves_its_run_and_all_others(
     run = registry.run("bad/lr=1,seed=0")
     with pytest.raises(StoreError, match="Is a directory"):
         run.metrics() if name == "metrics.jsonl" else run.checkpoints()
+
+
+PIPED = [
+    "sweep.json",
+    "state/*/1.succeeded.json",
+    "runs/*/metrics.jsonl",
+    "runs/*/checkpoints.jsonl",
+    "runs/*/iteration_000000/train_rollout_summaries.jsonl",
+    "attempts/*/stdout.log",
+    "attempts/*/job.json",
+    "launcher/observations.json",
+    "launcher/service.json",
+    "launcher/lock",
+    "alarms/abc.1.nan.json",
+]
+
+
+@pytest.fixture
+def in_time() -> Iterator[None]:
+    """Who waits for a pipe waits for ever."""
+
+    def give_up(*_: object) -> None:
+        raise AssertionError("it hangs")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("in_time")
+@pytest.mark.parametrize("pattern", PIPED)
+def test_a_pipe_in_the_place_of_a_file_makes_nobody_wait(
+    root: Path, say: Say, pattern: str
+) -> None:
+    metrics = next(root.glob("bad/runs/*/metrics.jsonl"))
+    run = metrics.parent.name
+    path = root / "bad" / pattern.replace("state/*", f"state/{run[:-2]}").replace("*", run)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    for words in (("ls",), ("status", "bad"), ("show", "bad/lr=1*"), ("logs", "bad"), ("gc",),
+                  ("rollouts", "bad/lr=1*"), ("alarms", "bad"), ("cancel", "bad")):  # fmt: skip
+        code, _, error = say(*words)
+        assert code in (0, 5, 6), words
+        assert code == 0 or "is a pipe or a device" in error or code == 5, words
+    launched = LocalStore(str(root))
+    if path.name not in ("lock", "job.json"):
+        with pytest.raises(StoreError, match="is a pipe or a device"):
+            launched.read(str(path.relative_to(root)))
+
+
+@pytest.mark.usefixtures("in_time")
+def test_what_a_device_has_without_end_is_not_read(root: Path, say: Say) -> None:
+    [path] = root.glob("bad/runs/*/metrics.jsonl")
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    code, shown, error = say("ls")
+    assert code == 6 and "good" in shown and f"{path}: is a pipe or a device" in error
 
 
 def test_an_outcome_of_another_shape_leaves_its_run_and_all_others(root: Path, say: Say) -> None:

@@ -1,0 +1,36 @@
+"""What the beginning of a request says of whom it is for, when the rest of it is too large."""
+
+import json
+
+import pytest
+
+from sweeper.engine import wire
+
+NAMED = {"model_id": "a:train:0", "seq_id": 300}
+
+
+def test_the_head_of_a_pass():
+    whole = wire.pb.ForwardBackwardRequest(**NAMED)
+    whole.data.add().model_input.add().encoded_text.tokens = bytes(1000)
+    data = whole.SerializeToString()
+    assert wire.head_of(data[:100]) == NAMED
+    assert wire.head_of(data[100:]) == {}
+    assert wire.head_of(data[:11]) == {"model_id": "a:train:0"}
+    for cut in range(11):
+        assert "seq_id" not in wire.head_of(data[:cut])
+        assert wire.head_of(b"\xff" * cut) == {}
+
+
+@pytest.mark.parametrize(
+    ("document", "found"),
+    [
+        ({**NAMED, "x": "y" * 5000}, NAMED),
+        ({"path": "model_id", "x": ["seq_id", 5, {"model_id": "b"}], **NAMED}, NAMED),
+        ({"x": {"seq_id": 7, "model_id": "b"}, "model_id": "a:train:0"}, {"model_id": "a:train:0"}),
+        ({"x": "y" * 5000, **NAMED}, {}),
+        ({"x": '","model_id":"b","seq_id":9,"' * 500, **NAMED}, {}),
+        ({"seq_id": "300", "model_id": None}, {}),
+    ],
+)
+def test_the_head_of_a_json_request(document, found):
+    assert wire.json_head(json.dumps(document).encode()[:4096]) == found
