@@ -177,7 +177,7 @@ def _watch(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--until-ended",
         action="store_true",
-        help="leave ten minutes after the sweep has ended and the last key",
+        help="leave when the sweep has ended: ten minutes after the last key, soon without any",
     )
     # By `launch --wait`, which shows this view and may end before it: its process.
     verb.add_argument("--guest", type=int, help=argparse.SUPPRESS)

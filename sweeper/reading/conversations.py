@@ -29,6 +29,11 @@ _NUMBERED = re.compile(
 )
 _WHO = re.compile(r"(.{1,60}?): (.*)", re.DOTALL)
 _ANSWERS = frozenset({"assistant", "response", "completion"})
+_SPEAKERS = {
+    **dict.fromkeys(("question", "prompt", "problem"), "user"),
+    **dict.fromkeys(("response", "completion"), "assistant"),
+}
+"""What turns log, by the role that says it in a transcript."""
 _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 
 
@@ -266,12 +271,14 @@ def _part(part: Any) -> str:
 
 
 def turns_logged(record: Record) -> list[Spoken]:
-    """What the turns of a summary logged, in order."""
+    """What the turns of a summary logged, in order; who said it is called as in transcripts."""
     spoken: list[Spoken] = []
     for step in _steps(record):
         logs: Any = step.get("logs")
         if isinstance(logs, dict):
-            spoken += [(str(key), str(value)) for key, value in logs.items()]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+            known: dict[str, Any] = logs  # pyright: ignore[reportUnknownVariableType]
+            for key, value in known.items():
+                spoken.append((_SPEAKERS.get(str(key).lower(), str(key)), str(value)))
     return spoken
 
 

@@ -13,7 +13,8 @@ from sweeper.records.problems import tell_problems
 from sweeper.records.runs import RecordedRun
 from sweeper.sanitize import harmless_lines
 from sweeper.tables.rollouts import SummaryFile, flat, summary_files
-from sweeper.terminal import print_json, print_table, say, warn
+from sweeper.tables.summaries import COLUMNS
+from sweeper.terminal import number, print_json, print_table, say, warn
 
 __all__ = ["rollouts"]
 
@@ -188,11 +189,15 @@ def _document(one: Found, told: Told) -> dict[str, Any]:
 
 
 def _print_conversation(one: Found, told: Told) -> None:
+    """What was said, and what was measured: from wherever the words are, in one form."""
     numbers = one.numbers
     head = f"iteration {numbers.get('iteration')} {one.file.name}, group {numbers.get('group_idx')}"
     reward = f"reward {numbers.get('total_reward')}, {numbers.get('ac_len')} tokens"
     say(f"\u2500\u2500 {head}, trajectory {numbers.get('traj_idx')}: {reward}")
-    for who, said in told.shown():
+    measured = {key: value for key, value in numbers.items() if key not in COLUMNS}
+    repeated = {*measured, "reward"} if told.whose == "trajectory" else set[str]()
+    spoken = [said for said in told.shown() if said[0] not in repeated]
+    for who, said in (*spoken, *((key, number(value)) for key, value in measured.items())):
         lines = harmless_lines(said).splitlines() or [""]
         say(f"{who}: {lines[0]}")
         for line in lines[1:]:

@@ -57,7 +57,11 @@ def show(arguments: Namespace) -> int:
 def _step_of(checkpoint: Mapping[str, Any]) -> Any:
     """Where in the training it was made: its batch, which may count anew in every epoch."""
     batch, epoch = checkpoint.get("batch"), checkpoint.get("epoch")
-    return batch if not epoch else f"epoch {epoch}, {batch}"
+    if not epoch:
+        return batch
+    if not batch:  # the last of them is made so
+        return f"after {epoch} epoch{'' if epoch == 1 else 's'}"
+    return f"epoch {epoch}, {batch}"
 
 
 def _section(title: str, columns: tuple[str, ...], rows: Any) -> None:

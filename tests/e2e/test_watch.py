@@ -331,6 +331,45 @@ def test_only_what_has_changed_is_drawn(written: Any, tmp_path: Path) -> None:
     asyncio.run(shown())
 
 
+@pytest.mark.parametrize(
+    ("state", "key", "leaves"),
+    [("succeeded", None, True), ("succeeded", "down", False), ("running", None, False)],
+)
+def test_a_view_of_its_own_leaves_when_the_sweep_has_ended(
+    written: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    state: str,
+    key: str | None,
+    leaves: bool,
+) -> None:
+    """The one in a sweep's first window: soon, unless somebody has pressed a key there."""
+    from sweeper.store.files import open_store
+    from sweeper.tui import app as views
+    from sweeper.tui.poller import Poller
+
+    monkeypatch.setattr(views, "UNTOUCHED_SECONDS", 0.2)
+    monkeypatch.setattr(views, "_ENDED_SECONDS", 0.05)
+    sweep = written.Written(tmp_path, "s")
+    sweep.run({"x": 1}, state=state)
+    sweep.save()
+    poller = Poller(open_store(str(tmp_path)), "s")
+    app = views.WatchApp(poller, poller.look(), leaves=True, every=0.05)
+
+    async def looked_at() -> None:
+        async with app.run_test() as pilot:
+            if key is not None:
+                await pilot.press(key)
+            for _ in range(100 if leaves else 10):
+                await pilot.pause(0.1)
+                if not app.is_running:
+                    break
+            assert app.is_running is not leaves
+
+    asyncio.run(looked_at())
+    assert app.return_value == (0 if leaves else None)
+
+
 def test_from_another_machine_by_the_store_alone(s3_root: str, tmp_path: Path) -> None:
     """What a view on S3 shows of a run, from its claim to its end, through two launches."""
     from sweeper.store.documents import encode

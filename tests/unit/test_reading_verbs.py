@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 from types import ModuleType
@@ -158,6 +159,92 @@ def test_rollouts_are_chosen_and_read(capsys: pytest.CaptureFixture[str]):
     assert main(["rollouts", "s/lr=2"]) == 0
     shown = capsys.readouterr().out
     assert "said 11\n" in shown and "\x1b" not in shown
+
+
+@pytest.mark.usefixtures("root")
+@pytest.mark.parametrize("verb", ["show", "rollouts"])
+def test_a_verb_for_one_run_names_those_that_fit(
+    capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    assert main([verb, "s"]) == 2
+    told = "'s' fits 3 runs (s/lr=1,seed=0, s/lr=2,seed=0, s/lr=3,seed=0); write more"
+    assert told in capsys.readouterr().err
+    assert main([verb, "none"]) == 5
+
+
+def test_iterations_of_a_run_are_shown_in_one_form(
+    root: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the first there is a transcript, of the second only what its turns logged."""
+    from datetime import UTC, datetime
+
+    from sweeper.recipes.rollouts import Group, Problem, Rollout, summaries, transcript
+
+    asked = Problem([{"role": "user", "content": "2+2"}], [1, 2, 3], "4", 0, 2)
+    answers = [("4", 1.0), ("5", 0.0)]
+    group = Group(asked, [Rollout([4], [0.1], t, True, r, r == 1.0) for t, r in answers])
+    run = written.Written(root, "rl", {"lr": [1]})
+    identity = run.run({"lr": 1}, 0, [{"step": 0, "test/nll": 3.0}])
+    run.save()
+    for iteration in range(2):
+        folder = root / "rl" / "runs" / f"{identity}.1" / f"iteration_{iteration:06d}"
+        folder.mkdir()
+        lines = summaries([group], "train", iteration, "t")
+        (folder / "train_rollout_summaries.jsonl").write_text(lines)
+        if iteration == 0:
+            tree = transcript("t", [group], datetime.now(UTC))
+            (folder / "train_logtree.json").write_text(tree)
+    assert main(["rollouts", "rl", "--full"]) == 0
+    shown = capsys.readouterr().out.split("\n\n")[:4]
+    first, second = ([block.splitlines()[1:] for block in part] for part in (shown[:2], shown[2:]))
+    said = ["user: 2+2", "assistant: 4", "reference_answer: 4", "format: 1", "correct: 1"]
+    assert second[0] == said
+    assert [line for line in first[0] if line != "format_valid: True"] == said
+    assert second[1][1] == first[1][1] == "assistant: 5"
+
+
+@pytest.mark.parametrize(
+    ("record", "step"),
+    [
+        ({"batch": 60}, "60"),
+        ({"batch": 60, "epoch": 0}, "60"),
+        ({"batch": 3, "epoch": 1}, "epoch 1, 3"),
+        ({"batch": 0, "epoch": 1}, "after 1 epoch"),  # as tinker-cookbook has its last
+        ({"batch": 0, "epoch": 2}, "after 2 epochs"),
+    ],
+)
+def test_where_in_the_training_a_checkpoint_was_made(
+    root: Path,
+    written: ModuleType,
+    capsys: pytest.CaptureFixture[str],
+    record: dict[str, int],
+    step: str,
+) -> None:
+    sweep = written.Written(root, "sl", {"lr": [1]})
+    sweep.run({"lr": 1}, 0, [{"step": 0}], checkpoints=[{"name": "final", **record}])
+    sweep.save()
+    assert main(["show", "sl"]) == 0
+    shown = capsys.readouterr().out.partition("\ncheckpoints\n")[2].splitlines()
+    assert re.split(r"\s{3,}", shown[2])[:2] == ["final", step]
+
+
+def test_status_has_a_line_for_a_sweep_and_for_a_run(
+    root: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However long its command is, and what a run said last."""
+    command = ["python", "train.py", *(f"--option{n} {{value{n}}}\n" for n in range(40))]
+    recipe = {"reference": " ".join(command), "kind": "command", "command": command}
+    sweep = written.Written(root, "long", {"lr": [1]}, recipe=recipe)
+    sweep.run({"lr": 1}, 0, [], "failed", reason="error", detail="no " * 100)
+    sweep.save()
+    assert main(["status"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 4 and max(map(len, lines)) <= 120
+    assert "python train.py --option0" in "\n".join(lines) and "..." in "\n".join(lines)
+    assert main(["status", "long"]) == 3
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].startswith("lr=1,seed=0") and lines[2].endswith("...")
+    assert not lines[3] and len(lines[2]) <= 160
 
 
 def test_a_transcript_that_is_none_is_passed_over():
