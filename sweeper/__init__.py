@@ -1,7 +1,9 @@
 """Launch a grid of runs, lose none of them, and compare what they found.
 
     plan = sweeper.plan("grids/quickstart.yaml", overrides={"max_steps": 5})
-    sweeper.launch(plan, root="sweeps", wait=True)
+    sweeper.launch(plan, root="sweeps", wait=False)
+    sweeper.cancel("quickstart", ["lr=3e-2*"], root="sweeps")
+    sweeper.wait("quickstart", root="sweeps").counts
     registry = sweeper.Registry("sweeps")
 
 Names are loaded when they are first used, so that the command line and the workers start quickly.
@@ -11,21 +13,43 @@ import importlib
 
 TYPE_CHECKING = False  # typing itself costs each start some milliseconds
 if TYPE_CHECKING:
+    from sweeper.control import Requested, cancel, retry, status, wait
     from sweeper.launcher.start import Launched, launch
     from sweeper.planner.plan import Plan, Run, plan
     from sweeper.registry import Registry
+    from sweeper.results.status import Status
 
 __version__ = "0.1.0"
 
-__all__ = ["Launched", "Plan", "Registry", "Run", "__version__", "launch", "plan"]
+__all__ = [
+    "Launched",
+    "Plan",
+    "Registry",
+    "Requested",
+    "Run",
+    "Status",
+    "__version__",
+    "cancel",
+    "launch",
+    "plan",
+    "retry",
+    "status",
+    "wait",
+]
 
 _HOMES = {
     "Launched": "sweeper.launcher.start",
     "Plan": "sweeper.planner.plan",
     "Registry": "sweeper.registry",
+    "Requested": "sweeper.control",
     "Run": "sweeper.planner.plan",
+    "Status": "sweeper.results.status",
+    "cancel": "sweeper.control",
     "launch": "sweeper.launcher.start",
     "plan": "sweeper.planner.plan",
+    "retry": "sweeper.control",
+    "status": "sweeper.control",
+    "wait": "sweeper.control",
 }
 
 

@@ -276,14 +276,14 @@ VERBS = {
     "attach": _Verb("verbs.launching", "look at a sweep's tmux windows", _root, _attach),
     "alarms": _Verb("verbs.alarms", "what is wrong with runs", _root, _json, _select, _runs),
     "cancel": _Verb(
-        "verbs.steering",
+        "verbs.cancel",
         "stop runs, and start them no more",
         _root,
         _json,
         _select,
         _runs,
     ),
-    "retry": _Verb("verbs.steering", "start runs again", _root, _select, _runs, _retry, _wait),
+    "retry": _Verb("verbs.retry", "start runs again", _root, _select, _runs, _retry, _wait),
     "analyze": _Verb("verbs.analyzing", "the report: what won", _root, _json, _judge, _analyze),
     "compare": _Verb(
         "verbs.analyzing", "two sweeps cell by cell, or two cells", _root, _json, _judge, _compare

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 # At the top: libtmux looks at standard output when it is loaded, which Textual replaces.
 from sweeper.backends.tmux import TmuxServer, socket_name
+from sweeper.control import Requested, cancel_runs, retry_runs
 from sweeper.errors import NotFound
 from sweeper.records.runs import Sweep
 from sweeper.store.layout import token
-from sweeper.verbs.steering import Requested, cancel_runs, retry_runs
 
 __all__ = ["Pane", "cancel", "go_there", "pane_of", "retry"]
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from rich.cells import cell_len
 
+from sweeper.results.status import NOBODY
 from sweeper.sanitize import harmless
 from sweeper.tui.charts import (
     ASCII,
@@ -27,7 +28,6 @@ from sweeper.tui.charts import (
 )
 from sweeper.tui.list_model import Group, Item
 from sweeper.tui.model import RunView, SweepView
-from sweeper.verbs.watching import NOBODY
 
 __all__ = [
     "STATE_STYLES",

@@ -19,20 +19,12 @@ from typing import TYPE_CHECKING, Any, cast
 from sweeper.errors import StoreError
 from sweeper.registry import Registry
 from sweeper.results.selectors import current, pick
+from sweeper.results.status import NOBODY, Status, alarms_of, read_status
 from sweeper.sanitize import Writer, harmless_json, raw
 from sweeper.store.documents import strict, timestamp
 from sweeper.store.files import default_root
 from sweeper.terminal import is_screen, say, warn
-from sweeper.verbs.watching import (
-    NOBODY,
-    alarm_line,
-    counted,
-    exit_code,
-    observations,
-    print_status,
-    progress,
-    read_alarms,
-)
+from sweeper.verbs.watching import alarm_line, counted, print_status
 
 if TYPE_CHECKING:
     from sweeper.alarms import Alarm
@@ -70,12 +62,12 @@ def follow(arguments: Namespace) -> int:
         begun = time.monotonic()
         try:
             sweep = registry.sweep(arguments.sweep)
-            at_work, finished = progress(sweep)
+            seen = read_status(sweep)
             if drawn:
-                _draw(sweep, arguments)
+                _draw(sweep, seen, arguments)
             else:
                 told = told or _Told(arguments)
-                told.tell(sweep, at_work)
+                told.tell(sweep, seen)
         except StoreError as error:
             if not began:
                 raise  # it never worked: say so at once
@@ -87,19 +79,18 @@ def follow(arguments: Namespace) -> int:
             for line in [line for line in registry.problems if line not in unread]:
                 warn(line)
                 unread.add(line)
-            if not at_work:
-                code = StoreError.exit_code if registry.problems.unread else 0
-                return code or exit_code(sweep, finished)
+            if not seen.at_work:
+                return StoreError.exit_code if registry.problems.unread else seen.exit_code
             least = _REMOTE_SECONDS if sweep.store.is_remote else _SECONDS
         sys.stdout.flush()
         time.sleep(max(least, _SHARE * (time.monotonic() - begun)))
 
 
-def _draw(sweep: "Sweep", arguments: Namespace) -> None:
+def _draw(sweep: "Sweep", seen: Status, arguments: Namespace) -> None:
     screen = _Screen()
     width, height = shutil.get_terminal_size()
     with redirect_stdout(cast(io.StringIO, Writer(screen))):
-        print_status(sweep, arguments, max(3, min(50, height - _BELOW)))
+        print_status(sweep, seen, arguments, max(3, min(50, height - _BELOW)))
     # The cursor ends up below: with a line more the terminal would scroll.
     lines = fitted(screen.getvalue().splitlines(), width, max(1, height - 1))
     text = "".join(f"{line}\x1b[K\n" for line in lines)
@@ -173,16 +164,16 @@ class _Told:
         self._began = False
         self._counts: Counter[str] = Counter()
 
-    def tell(self, sweep: "Sweep", at_work: bool) -> None:
+    def tell(self, sweep: "Sweep", status: Status) -> None:
         """Tell what is new."""
-        runs = current(sweep.runs)
-        seen = observations(sweep)
+        runs, at_work = current(sweep.runs), status.at_work
+        seen = status.published()
         wanted = self._wanted(runs)
         said = {run.id: _say(run, seen["observed"]) for run in wanted}
         change = changes(self._said, said, self._seen, seen)
         alarms = [
             alarm
-            for alarm in read_alarms(sweep, wanted)
+            for alarm in alarms_of(sweep, wanted)
             if (alarm.run, alarm.attempt, alarm.rule) not in self._alarms
         ]
         self._alarms |= {(alarm.run, alarm.attempt, alarm.rule) for alarm in alarms}

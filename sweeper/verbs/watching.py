@@ -1,15 +1,14 @@
 """`sweeper status`: where sweeps, or the runs of one, stand."""
 
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sweeper.errors import StoreError, UsageError
-from sweeper.model.launcher import NO_OBSERVATIONS
+from sweeper.errors import UsageError
 from sweeper.records.problems import tell_problems
 from sweeper.registry import Registry
-from sweeper.results.selectors import current, pick
+from sweeper.results.selectors import pick
+from sweeper.results.status import NOBODY, Status, alarms_of, read_status
 from sweeper.sanitize import harmless
 from sweeper.store.files import default_root
 from sweeper.terminal import duration, print_json, print_table, say, shortened
@@ -18,24 +17,13 @@ if TYPE_CHECKING:
     from sweeper.alarms import Alarm
     from sweeper.records.runs import RecordedRun, Sweep
 
-__all__ = [
-    "NOBODY",
-    "alarm_line",
-    "counted",
-    "exit_code",
-    "observations",
-    "print_status",
-    "progress",
-    "read_alarms",
-    "status",
-]
+__all__ = ["alarm_line", "counted", "print_status", "status"]
 
 _SHOWN = 50
 _RECIPE = 40
 """Characters of a recipe, which may be a long command, in a table of sweeps."""
 _REASON = 80
 """Characters of the reason for which a run failed, in a table."""
-NOBODY = "no launcher is at work: nothing more is started"
 
 
 def status(arguments: Namespace) -> int:
@@ -53,16 +41,10 @@ def status(arguments: Namespace) -> int:
     # What has ended long ago is remembered where it is far away; here it is read sooner than that.
     registry = Registry(root, cache="://" in root)
     sweep = registry.sweep(arguments.sweep)
-    print_status(sweep, arguments, problems=registry.problems)
+    seen = read_status(sweep)
+    print_status(sweep, seen, arguments, problems=registry.problems)
     unread = tell_problems(registry.problems, told=arguments.json)
-    return unread or exit_code(sweep, progress(sweep)[1])
-
-
-def exit_code(sweep: "Sweep", finished: bool) -> int:
-    """What `status` ends with; the same as `launch --wait`."""
-    if not finished:
-        return 4
-    return 0 if all(run.state.value == "succeeded" for run in current(sweep.runs)) else 3
+    return unread or seen.exit_code
 
 
 def _status_of_all(arguments: Namespace) -> int:
@@ -85,20 +67,29 @@ def counted(states: dict[str, int]) -> str:
 
 
 def print_status(
-    sweep: "Sweep", arguments: Namespace, most: int = _SHOWN, problems: Sequence[str] = ()
+    sweep: "Sweep",
+    seen: Status,
+    arguments: Namespace,
+    most: int = _SHOWN,
+    problems: Sequence[str] = (),
 ) -> None:
     """Print where a sweep stands; of more than `most` runs those that matter most."""
-    seen = observations(sweep)
-    observed: dict[str, str] = seen["observed"]
+    observed = seen.observed
     runs = pick(sweep.runs, (), arguments.state, arguments.where)
-    alarms = read_alarms(sweep, runs)
+    alarms = alarms_of(sweep, runs)
     if arguments.json:
         records = [
             run.record() | {"observed": observed.get(run.id), "detail": run.outcome.detail}
             for run in runs
         ]
         told = [alarm.document() for alarm in alarms]
-        document = {"schema": 1, "sweep": sweep.name, **seen, "runs": records, "alarms": told}
+        document = {
+            "schema": 1,
+            "sweep": sweep.name,
+            **seen.published(),
+            "runs": records,
+            "alarms": told,
+        }
         print_json(document | {"problems": problems})
         return
     more = 0
@@ -120,17 +111,16 @@ def print_status(
     )
     if more:
         say(f"... and {more} more: `sweeper ls {sweep.name}` has them all, --state chooses")
-    counts = Counter(run.state.value for run in current(sweep.runs))
     print()
-    say(f"{sweep.name}: {counted(counts)}")
-    if seen["unreachable"]:
-        say(f"the launcher waits: {seen['unreachable']}")
-    if seen["limit"] is not None:
+    say(f"{sweep.name}: {counted({state.value: n for state, n in seen.counts.items()})}")
+    if seen.unreachable:
+        say(f"the launcher waits: {seen.unreachable}")
+    if seen.limit is not None:
         most = sweep.plan.launch.max_parallel
-        say(f"at most {seen['limit']} at once, not {most}: {seen['limit_why']}")
-    if seen["held"]:
-        say(f"held: {seen['held']}")
-    if not seen["launcher"] and not progress(sweep)[1]:
+        say(f"at most {seen.limit} at once, not {most}: {seen.limit_why}")
+    if seen.held:
+        say(f"held: {seen.held}")
+    if not (seen.launcher or seen.finished):
         say(NOBODY)
     by_rule: dict[str, list[Alarm]] = {}
     for alarm in alarms:
@@ -141,46 +131,11 @@ def print_status(
         say(f"`sweeper alarms {sweep.name}` has them all")
 
 
-def read_alarms(sweep: "Sweep", runs: Sequence["RecordedRun"]) -> list["Alarm"]:
-    """What is wrong with the newest attempts of these runs, the oldest first."""
-    from sweeper.alarms import read
-
-    attempts = {run.id: run.attempts for run in runs}
-    found = read(sweep.store, sweep.layout, told=sweep.unreadable)
-    return [alarm for alarm in found if attempts.get(alarm.run) == alarm.attempt]
-
-
 def alarm_line(alarm: "Alarm", more: int = 0) -> str:
     """`alarm: x=1 and 3 more: nan: loss is NaN at step 12; lower the learning rate`."""
     others = f" and {more} more" if more else ""
     said = f"alarm: {alarm.name}{others}: {alarm.rule}: {alarm.message}"
     return harmless(said + (f"; {alarm.advice}" if alarm.advice else ""))
-
-
-def observations(sweep: "Sweep") -> dict[str, Any]:
-    """What the launcher has published: `observed` (run -> in words), `unreachable`, `limit` and in
-    words `limit_why`, which hold only while it is at work (`launcher`), and `held`, which holds
-    until the next."""
-    from sweeper.launcher.pacing import LOWERED
-    from sweeper.states import State
-    from sweeper.store.lock import is_held
-    from sweeper.store.sweeps import read_observations
-
-    at_work = is_held(sweep.store, sweep.name)
-    seen: dict[str, Any] = {"launcher": at_work, "observed": {}, "unreachable": None}
-    told = NO_OBSERVATIONS
-    try:
-        told = read_observations(sweep.store, sweep.name)
-    except StoreError as error:
-        sweep.unreadable(error)
-    seen |= {"limit": None, "limit_why": None, "held": told.held}
-    if at_work:
-        over = {r.id for r in sweep.runs if r.state in (State.SUCCEEDED, State.CANCELLED)}
-        seen["observed"] = {r: said for r, said in told.observed.items() if r not in over}
-        seen |= {"unreachable": told.unreachable, "limit": told.limit}
-        if told.limit is not None:
-            seen["limit_why"] = LOWERED.get(told.limit_by or "", LOWERED["service"])
-    return seen
 
 
 def _interest(run: "RecordedRun") -> int:
@@ -202,19 +157,3 @@ def _seconds(sweep: "Sweep", run: "RecordedRun", record: dict[str, Any]) -> floa
         return record["wall_s"]
     up = read_heartbeat(sweep.store, sweep.layout.heartbeat(run.id, run.attempts)).up_s
     return record["wall_s"] if up is None else (record["wall_s"] or 0.0) + up
-
-
-def progress(sweep: "Sweep") -> tuple[bool, bool]:
-    """Whether anything is at work on the sweep (a job, a launcher), and whether it has finished:
-    nothing runs, and by the runs' own histories nothing is left to start."""
-    from sweeper.states import OPEN, State, fold, wants_attempt
-    from sweeper.store.lock import is_held
-
-    retries = sweep.plan.launch.retries
-    runs = [run for run in current(sweep.runs) if run.state is not State.SUCCEEDED]
-    histories = [sweep.events.get(run.id, ()) for run in runs]
-    open_ = any(run.state in OPEN for run in runs)
-    left = any(wants_attempt(events, retries) for events in histories)
-    unknown = any(fold(events).unacknowledged for events in histories)
-    at_work = open_ or is_held(sweep.store, sweep.name)
-    return at_work, not (open_ or left or unknown)

@@ -17,6 +17,7 @@ from sweeper.engine.lora import LoraConfig
 from sweeper.errors import StoreError
 from sweeper.launcher.pacing import SERVICE_TRIES, backoff
 from sweeper.records.runs import Sweep
+from sweeper.results.status import read_status
 from sweeper.states import Event
 from sweeper.store.remote import open_remote
 from sweeper.verbs.watching import print_status
@@ -136,7 +137,8 @@ def test_status_tells_how_long_a_run_was_at_work(
     scene.worker(first, 1, Event.SUBMITTED)
     scene.worker(first, 1, Event.CLAIMED, time=began, started=began)
     scene.beat(first, up_s=75.0)
-    print_status(Sweep(scene.store, "s", None), Namespace(json=False, state=None, where=None))
+    sweep, asked = Sweep(scene.store, "s", None), Namespace(json=False, state=None, where=None)
+    print_status(sweep, read_status(sweep), asked)
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("x=0"))
     assert line.split()[:2] == ["x=0", "running"] and "1m15s" in line.replace(" ", "")
 

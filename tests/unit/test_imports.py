@@ -30,6 +30,8 @@ RANKS = [
     {"planner", "worker", "records", "alarms"},
     {"results.selectors"},
     {"launcher", "testing", "registry"},
+    {"results.status"},
+    {"control"},
     {"verbs"},
     {"reading"},
     {"tui"},

@@ -486,7 +486,7 @@ def _end(scene: Scene, run: str, attempt: int, event: Event, **body: Any) -> Non
 
 
 def _ask(scene: Scene, rng: random.Random) -> None:
-    from sweeper.verbs.steering import request_cancel, request_retry
+    from sweeper.store.requests import request_cancel, request_retry
 
     if rng.random() < 0.15:
         run = rng.choice(scene.ids)

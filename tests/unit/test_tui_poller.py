@@ -8,6 +8,7 @@ import pytest
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.records.runs import RecordedRun
+from sweeper.results.status import NOBODY
 from sweeper.states import Event
 from sweeper.store.documents import encode, read_json
 from sweeper.tui.backfill import past_points
@@ -15,7 +16,6 @@ from sweeper.tui.charts import UNICODE
 from sweeper.tui.eta import by_our_clock
 from sweeper.tui.model import RunView
 from sweeper.tui.render import head_lines, joined
-from sweeper.verbs.watching import NOBODY
 
 Watched = Any
 

@@ -1,29 +1,23 @@
-"""The verbs that change what a sweep does: cancel and retry.
+"""What is done to sweeps that were launched: cancel, retry, wait. The command line, the view and
+Python come here.
 
-Both put a request on record for every run that is meant, and then see that it is done: by the
-launcher that is at work on the sweep, else by one of their own. A request is a file that is created
-once, so a verb that was killed is simply typed again.
+Cancel and retry put a request on record for every run that is meant, and then see that it is done:
+by the launcher that is at work on the sweep, else by one of their own. A request is a file that is
+created once, so who was killed while asking simply asks again.
 """
 
+import math
 import time
-from argparse import Namespace
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from sweeper.errors import (
-    AnotherLauncher,
-    EnvironmentFailure,
-    NotFound,
-    StoreError,
-    UsageError,
-)
+from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, StoreError, UsageError
+from sweeper.results.selectors import pick
+from sweeper.results.status import Status, read_status
 from sweeper.states import OPEN, State, fold, wants_attempt
-from sweeper.store.documents import SCHEMA
 from sweeper.store.files import Store, default_root
 from sweeper.store.requests import (
-    OPENED,
     Happened,
     Requested,
     asked_again,
@@ -31,15 +25,30 @@ from sweeper.store.requests import (
     request_retry,
 )
 from sweeper.store.sweeps import read_events, read_observations, read_plan, service_of
-from sweeper.terminal import print_json, say, warn
 
 if TYPE_CHECKING:
     from sweeper.launcher.start import Ready
     from sweeper.launcher.trust import Agree
     from sweeper.records.runs import RecordedRun, Sweep
 
-__all__ = ["cancel", "cancel_runs", "request_cancel", "request_retry", "retry", "retry_runs"]
+__all__ = [
+    "Asked",
+    "Requested",
+    "ask_again",
+    "cancel",
+    "cancel_runs",
+    "retry",
+    "retry_runs",
+    "status",
+    "take_up",
+    "to_retry",
+    "wait",
+]
 
+_FAILED = (State.FAILED, State.LOST, State.PREEMPTED)
+_WAIT_SECONDS = 1.0
+"""Between two looks of `wait`, which take at most one part in `_SHARE` of the time."""
+_SHARE = 20
 _POLL_SECONDS = 0.5
 _STOP_SECONDS = 75.0
 """What a launcher takes to notice, at most, which may wait a minute for sbatch; and a worker beyond
@@ -49,29 +58,68 @@ _HELD_SECONDS = 15.0
 """How long a launcher that is held back may take to see that it was asked to go on."""
 
 
-def cancel(arguments: Namespace) -> int:
-    """Stop runs, and start them no more."""
-    sweep, runs = _chosen(arguments)
-    names = {run.id: run.name for run in sweep.runs}
-    done = cancel_runs(sweep.store, sweep.name, [run.id for run in runs], tell=warn)
-    states = {run: fold(events) for run, events in read_events(sweep.store, sweep.name).items()}
-    if arguments.json:
-        found = [
-            {
-                "id": request.run,
-                "name": names[request.run],
-                "state": states[request.run].state.value if request.run in states else "planned",
-                "asked": request.asked,
-                "why": request.why,
-            }
-            for request in done
-        ]
-        return print_json({"schema": SCHEMA, "sweep": sweep.name, "runs": found})
-    told = [request for request in done if request.asked] or done
-    counts = Counter(request.why for request in told)
-    none = f"none of its {len(sweep.runs)} runs is among those that you chose"
-    say(f"{sweep.name}: {', '.join(f'{n} {why}' for why, n in counts.items()) or none}")
-    return 0
+def cancel(
+    sweep: str,
+    runs: Sequence[str] = (),
+    *,
+    root: str | None = None,
+    state: Sequence[str] | None = None,
+    where: str | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> list[Requested]:
+    """Stop runs of a sweep and start them no more; returns when none of them is at work.
+
+    `runs` are selectors (all runs without one), of which `state` and `where` leave some. `tell`
+    hears what is waited for. Gives what was asked of each run. Raises `NotFound`, `UsageError` for
+    a state or a condition that is none, and what `cancel_runs` raises.
+    """
+    found = _sweep(sweep, root)
+    ids = [run.id for run in pick(found.runs, runs, state, where)]
+    return cancel_runs(found.store, found.name, ids, tell=tell)
+
+
+def retry(
+    sweep: str,
+    runs: Sequence[str] = (),
+    *,
+    root: str | None = None,
+    state: Sequence[str] | None = None,
+    where: str | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> list[Requested]:
+    """Start runs of a sweep again: those that are named, or in one of the states `state`, else all
+    that failed; of them those for which `where` holds. A launcher does it, the one at work or one
+    that is started and left to itself: `wait` waits for it. Raises as `launch` does, and
+    `UsageError` for a run that is named and has succeeded."""
+    found = _sweep(sweep, root)
+    chosen = to_retry(found, runs, state, where)
+    return retry_runs(found, [run.id for run in chosen], tell=tell)
+
+
+def wait(sweep: str, *, root: str | None = None, timeout: float = math.inf) -> Status:
+    """Wait until nothing is at work on a sweep any more, at most `timeout` seconds, and tell how it
+    stands then: `finished` is False where the time is up, or where its launcher has gone before
+    all was over. Raises `NotFound`, `StoreError`."""
+    deadline = time.monotonic() + timeout
+    while True:
+        begun = time.monotonic()
+        found = status(sweep, root=root)
+        left = deadline - time.monotonic()
+        if not found.at_work or left <= 0:
+            return found
+        pause = max(_WAIT_SECONDS, _SHARE * (time.monotonic() - begun))
+        time.sleep(max(0.0, min(pause, left)))
+
+
+def status(sweep: str, *, root: str | None = None) -> Status:
+    """How a sweep stands. Raises `NotFound`, `StoreError`."""
+    return read_status(_sweep(sweep, root))
+
+
+def _sweep(name: str, root: str | None) -> "Sweep":
+    from sweeper.registry import Registry
+
+    return Registry(root or default_root()).sweep(name)
 
 
 def cancel_runs(
@@ -181,52 +229,27 @@ def _outcome(request: Requested, happened: Happened) -> Requested:
     return request._replace(why=f"{state.value} before they could be stopped")
 
 
-def retry(arguments: Namespace) -> int:
-    """Start runs again."""
-    from sweeper.launcher.progress import exit_code
-    from sweeper.launcher.start import go_on
-    from sweeper.verbs.trusting import agreeing
-    from sweeper.verbs.viewing import showing
-
-    sweep, runs = _chosen(arguments)
-    if not (arguments.runs or arguments.state) or arguments.failed:
-        failed = (State.FAILED, State.LOST, State.PREEMPTED)
-        runs = [run for run in runs if run.state in failed]
-    _refuse(sweep, runs, arguments.runs)
-    asked = _ask_again(sweep, [run.id for run in runs], agreeing(arguments))
-    told = [request.why for request in asked.done if not request.asked or request.why == OPENED]
-    for why, count in Counter(told).items():
-        warn(f"{count} {why}")
-    say(f"{sweep.name}: {asked.again} runs to start again", flush=True)
-    if not asked.again:
-        if not runs:
-            warn("none has failed; what was cancelled is named, or chosen by --state cancelled")
-        return 0
-    _tell_code(sweep, warn)
-    if _taken_up(sweep.store, sweep.name, warn):
-        say("the launcher at work on the sweep takes them up")
-        return 0
-    try:
-        with showing(sweep.name, sweep.root, plain=arguments.plain) as notify:
-            wait, known = arguments.wait, asked.ready
-            launched = go_on(sweep.store, sweep.name, wait=wait, notify=notify, known=known)
-    except KeyboardInterrupt:
-        warn("interrupted; what runs goes on")
-        return 130
-    if launched.summary is None:
-        say(f"launched; watch it with `sweeper watch {sweep.name}`")
-        return 0
-    return exit_code(launched.summary)
-
-
-def _refuse(sweep: "Sweep", runs: "Sequence[RecordedRun]", named: Sequence[str]) -> None:
-    """A run that succeeded is never trained again: to name one is a mistake."""
-    over = [run for run in runs if run.state is State.SUCCEEDED]
-    if over and named:
+def to_retry(
+    sweep: "Sweep",
+    runs: Sequence[str] = (),
+    state: Sequence[str] | None = None,
+    where: str | None = None,
+    *,
+    failed: bool = False,
+) -> "list[RecordedRun]":
+    """The runs that somebody means who wants them started again: without a name or a state, or
+    with `failed`, those that did not get to their end. Raises `UsageError` for one that is named
+    and has succeeded: it is never trained again."""
+    chosen = pick(sweep.runs, runs, state, where)
+    if failed or not (runs or state):
+        chosen = [run for run in chosen if run.state in _FAILED]
+    over = [run for run in chosen if run.state is State.SUCCEEDED]
+    if over and runs:
         raise UsageError(
             f"{over[0].name} of {sweep.name} has succeeded: there is nothing to retry; to train it "
             "once more, launch the grid under another name"
         )
+    return chosen
 
 
 def retry_runs(
@@ -236,15 +259,13 @@ def retry_runs(
     at work, else one that is started and left to itself. Raises as `launch` does."""
     from sweeper.launcher.start import go_on
 
-    asked = _ask_again(sweep, runs)
-    if asked.again:
-        _tell_code(sweep, tell)
-        if not _taken_up(sweep.store, sweep.name, tell):
-            go_on(sweep.store, sweep.name, wait=False, known=asked.ready)
+    asked = ask_again(sweep, runs)
+    if asked.again and not take_up(sweep, tell):
+        go_on(sweep.store, sweep.name, wait=False, known=asked.ready)
     return asked.done
 
 
-class _Asked(NamedTuple):
+class Asked(NamedTuple):
     """What was asked of runs; `ready` where no launcher was at work that could take it up."""
 
     done: list[Requested]
@@ -256,7 +277,7 @@ class _Asked(NamedTuple):
         return sum(request.asked for request in self.done)
 
 
-def _ask_again(sweep: "Sweep", runs: Sequence[str], agree: "Agree | None" = None) -> _Asked:
+def ask_again(sweep: "Sweep", runs: Sequence[str], agree: "Agree | None" = None) -> Asked:
     """Put on record that these runs are to be started again, once that is known to be possible: a
     backend that will not have their jobs says so before. Raises as `launch` does."""
     from sweeper.launcher.start import ready
@@ -269,7 +290,15 @@ def _ask_again(sweep: "Sweep", runs: Sequence[str], agree: "Agree | None" = None
     known: Ready | None = None
     if some and not is_held(store, sweep.name):
         known = ready(store, sweep.name, agree or refuse)
-    return _Asked([request_retry(store, sweep.name, *each) for each in happened.items()], known)
+    return Asked([request_retry(store, sweep.name, *each) for each in happened.items()], known)
+
+
+def take_up(sweep: "Sweep", tell: Callable[[str], None] = lambda _: None) -> bool:
+    """Whether a launcher at work on the sweep takes up what was asked for; where none does, it is
+    for the caller to start one. `tell` hears of code that has changed, and of what is waited for.
+    Raises `EnvironmentFailure` for a launcher that stays held back."""
+    _tell_code(sweep, tell)
+    return _taken_up(sweep.store, sweep.name, tell)
 
 
 def _tell_code(sweep: "Sweep", tell: Callable[[str], None]) -> None:
@@ -318,11 +347,3 @@ def _taken_up(store: Store, sweep: str, tell: Callable[[str], None] = lambda _: 
                 )
         time.sleep(0.1 if not store.is_remote else _POLL_SECONDS)
     return False
-
-
-def _chosen(arguments: Namespace) -> "tuple[Sweep, list[RecordedRun]]":
-    from sweeper.registry import Registry
-    from sweeper.results.selectors import pick
-
-    sweep = Registry(arguments.root or default_root()).sweep(arguments.sweep)
-    return sweep, pick(sweep.runs, arguments.runs, arguments.state, arguments.where)

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from sweeper import backends
+import sweeper
+from sweeper import backends, control
+from sweeper.control import cancel_runs
 from sweeper.errors import EnvironmentFailure, NotFound, UsageError
 from sweeper.launcher import start
 from sweeper.launcher.trust import sealed
@@ -16,9 +18,7 @@ from sweeper.states import Event, State, cancel_asked, fold, retry_asked, wants_
 from sweeper.store import lease, lock
 from sweeper.store.documents import encode, read_json
 from sweeper.store.layout import token
-from sweeper.store.requests import OPENED
-from sweeper.verbs import steering
-from sweeper.verbs.steering import cancel_runs, request_cancel, request_retry
+from sweeper.store.requests import OPENED, request_cancel, request_retry
 
 Scene = Any
 
@@ -231,7 +231,7 @@ def test_cancelling_some_leaves_the_environment_to_the_others(
     kept.write_text(json.dumps({"SWEEPER_FOLDER": f"{scene.store.root}/s"}))
     scene.store.replace(scene.layout.service, encode({"schema": 1, "env_file": str(kept)}))
     monkeypatch.setattr(backends, "open_backend", lambda *_: scene.backend)
-    monkeypatch.setattr(steering, "_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(control, "_POLL_SECONDS", 0.0)
     scene.step()
     scene.backend.end(token(first, 1))
     assert [r.why for r in cancel_runs(scene.store, "s", [first])] == ["cancelled"]
@@ -249,22 +249,22 @@ def test_a_launcher_elsewhere_shows_that_it_is_at_work_by_its_beat(
     now, beats = [100.0], [True]
     monkeypatch.setattr(scene.store, "local_path", lambda _: None)
     monkeypatch.setattr(scene.store, "is_remote", True)
-    monkeypatch.setattr(steering.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(control.time, "monotonic", lambda: now[0])
 
     def sleep(seconds: float) -> None:
         now[0] += seconds
         if beats[0] and int(now[0]) % 5 == 0:
             scene.store.replace("s/launcher/1.beat", b"%d" % now[0])
 
-    monkeypatch.setattr(steering.time, "sleep", sleep)
+    monkeypatch.setattr(control.time, "sleep", sleep)
     monkeypatch.setattr(lease.is_leased, "__kwdefaults__", {"clock": lambda: now[0]})
     scene.store.replace("s/launcher/1", b'{"host": "another"}')
     for at_work in (True, False):
         beats[:] = [at_work]
         began = now[0]
-        assert steering._taken_up(scene.store, "s") is at_work
+        assert control._taken_up(scene.store, "s") is at_work
         assert (now[0] - began < lease.LEASE_SECONDS / 2) is at_work
-    assert steering._taken_up(scene.store, "s") is False
+    assert control._taken_up(scene.store, "s") is False
 
 
 def test_a_launcher_that_starts_nothing_takes_no_retry_up(
@@ -272,19 +272,19 @@ def test_a_launcher_that_starts_nothing_takes_no_retry_up(
 ) -> None:
     """A `cancel` at work is waited for; one that stays held back is an error that says why."""
     now, until, said = [0.0], [60.0], list[str]()
-    monkeypatch.setattr(steering.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(steering.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + 1))
+    monkeypatch.setattr(control.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(control.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + 1))
     monkeypatch.setattr(lock, "is_held", lambda *_: now[0] < until[0])
     monkeypatch.setattr(lock, "is_alive", lambda *_: True)
     scene.new_launcher(starting=False).step()
-    assert not steering._taken_up(scene.store, "s", said.append)
+    assert not control._taken_up(scene.store, "s", said.append)
     assert now[0] == 60.0 and len(said) == 1 and "cancel" in said[0]
     until[0] = 200.0
     scene.new_launcher().step()
-    assert steering._taken_up(scene.store, "s") and now[0] < 70.0
+    assert control._taken_up(scene.store, "s") and now[0] < 70.0
     scene.store.replace(scene.layout.observations, encode(scene.observed() | {"held": "alike"}))
     with pytest.raises(EnvironmentFailure, match="starts nothing \\(alike\\)"):
-        steering._taken_up(scene.store, "s")
+        control._taken_up(scene.store, "s")
     assert now[0] < 90.0
 
 
@@ -315,9 +315,9 @@ def test_a_retry_that_a_backend_will_not_have_is_not_on_record(
 
     monkeypatch.setattr(scene.backend, "preflight", refuse, raising=False)
     with pytest.raises(EnvironmentFailure, match="no such definition"):
-        steering.retry_runs(sweep, scene.ids)
+        control.retry_runs(sweep, scene.ids)
     assert not retry_asked(scene.events(first))
-    steering.retry_runs(sweep, [second])  # nothing is asked: nothing is tried
+    control.retry_runs(sweep, [second])  # nothing is asked: nothing is tried
     assert asked == [[{}]]
     assert launches == []
 
@@ -335,7 +335,7 @@ def test_a_retry_goes_on_with_what_was_opened_and_perhaps_submitted(
     scene.worker(second, 2, Event.CANCEL)
     sweep, launches = _recorded(scene, monkeypatch)
     before = scene.events(first)
-    opened, cancelled = steering.retry_runs(sweep, scene.ids)
+    opened, cancelled = control.retry_runs(sweep, scene.ids)
     assert (opened.asked, opened.why) == (True, OPENED)
     assert not cancelled.asked
     assert scene.events(first) == before
@@ -349,11 +349,55 @@ def test_a_retry_that_a_launcher_takes_up_starts_none(
     scene = make_scene(1)
     scene.finish(scene.ids[0], event=Event.FAILED)
     sweep, launches = _recorded(scene, monkeypatch)
-    monkeypatch.setattr(steering, "_TAKE_OVER_SECONDS", 0.0)
+    monkeypatch.setattr(control, "_TAKE_OVER_SECONDS", 0.0)
     with lock.holding_sweep(scene.store, "s"):
-        assert steering.retry_runs(sweep, scene.ids)[0].asked
+        assert control.retry_runs(sweep, scene.ids)[0].asked
     assert launches == []
     assert retry_asked(scene.events(scene.ids[0]))
+
+
+def test_python_has_the_verbs_by_names_and_conditions(
+    make_scene: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = make_scene(4)
+    root, (failed, done, *_) = scene.store.root, scene.ids
+    scene.finish(failed, event=Event.FAILED)
+    scene.finish(done)
+    _, launches = _recorded(scene, monkeypatch)
+    asked = sweeper.cancel("s", root=root, where="x >= 2")
+    assert [(each.run, each.why) for each in asked] == [(run, "cancelled") for run in scene.ids[2:]]
+    assert [each.run for each in sweeper.retry("s", root=root)] == [failed]  # and no other
+    assert len(launches) == 1 and retry_asked(scene.events(failed))
+    with pytest.raises(UsageError, match="x=1 of s has succeeded"):
+        sweeper.retry("s", ["x=1"], root=root)
+    with pytest.raises(NotFound, match="no sweep"):
+        sweeper.cancel("t", root=root)
+
+
+def test_who_waits_is_told_how_it_ended(make_scene: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All over; the time up; or nothing at work any more though runs are left."""
+    scene = make_scene(3)
+    ends = [Event.SUCCEEDED, Event.FAILED, Event.SUCCEEDED]
+    scene.worker(scene.ids[0], 1, Event.CLAIMED)
+    assert not sweeper.wait("s", root=scene.store.root, timeout=0).finished
+
+    def work(_: float) -> None:
+        number = 3 - len(ends)
+        if number:
+            scene.worker(scene.ids[number], 1, Event.CLAIMED)
+        scene.worker(scene.ids[number], 1, ends.pop(0))
+
+    monkeypatch.setattr(control.time, "sleep", work)
+    found = sweeper.wait("s", root=scene.store.root)
+    assert (found.at_work, found.finished, found.exit_code, len(ends)) == (False, False, 4, 2)
+    with lock.holding_sweep(scene.store, "s"):
+        while ends:
+            work(0)
+        held = sweeper.status("s", root=scene.store.root)
+    assert (held.at_work, held.launcher, held.finished) == (True, True, True)
+    found = sweeper.wait("s", root=scene.store.root)
+    assert (found.at_work, found.finished, found.exit_code) == (False, True, 3)
+    assert found.counts == {State.SUCCEEDED: 2, State.FAILED: 1}
 
 
 def test_which_runs_are_meant(make_scene: Any) -> None:

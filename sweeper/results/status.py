@@ -1,0 +1,115 @@
+"""How a sweep stands: what is at work on it, what its launcher observes, whether it is over."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sweeper.errors import StoreError
+from sweeper.model.launcher import NO_OBSERVATIONS, Observations
+from sweeper.results.selectors import current
+from sweeper.states import OPEN, NoState, State, fold, wants_attempt
+
+if TYPE_CHECKING:
+    from sweeper.alarms import Alarm
+    from sweeper.records.runs import RecordedRun, Sweep
+
+__all__ = ["NOBODY", "Status", "alarms_of", "read_status"]
+
+NOBODY = "no launcher is at work: nothing more is started"
+
+
+@dataclass(frozen=True)
+class Status:
+    """How a sweep stood when it was read.
+
+    `counts`: its runs by state. `at_work`: a job is, or a launcher. `finished`: nothing runs, and
+    by the runs' own histories nothing is left to start. `launcher`: one is at work, and only then
+    is there what it observes of runs (`observed`: id -> in words), what does not answer
+    (`unreachable`), and how many jobs it starts at once where that is less than was asked for
+    (`limit`, and why: `limit_why`). `held`: why the last launcher started nothing more.
+    """
+
+    sweep: str
+    counts: Mapping[State | NoState, int]
+    at_work: bool
+    finished: bool
+    launcher: bool
+    observed: Mapping[str, str]
+    unreachable: str | None
+    limit: int | None
+    limit_why: str | None
+    held: str | None
+
+    @property
+    def exit_code(self) -> int:
+        """What `status` ends with, and `launch --wait`: 0 where all have succeeded, 3 where all is
+        over and some have not, 4 before."""
+        if not self.finished:
+            return 4
+        return 0 if all(state is State.SUCCEEDED for state, n in self.counts.items() if n) else 3
+
+    def published(self) -> dict[str, Any]:
+        """What a `--json` document has of it, beside the runs."""
+        return {
+            "launcher": self.launcher,
+            "observed": dict(self.observed),
+            "unreachable": self.unreachable,
+            "limit": self.limit,
+            "limit_why": self.limit_why,
+            "held": self.held,
+        }
+
+
+def read_status(sweep: "Sweep") -> Status:
+    """How a sweep stands, by its runs as they were read with it, and by what its launcher has
+    published until now. Raises `StoreError` where that cannot be read and nobody is to be told."""
+    from sweeper.launcher.pacing import LOWERED
+    from sweeper.store.lock import is_held
+
+    runs = current(sweep.runs)
+    launcher = is_held(sweep.store, sweep.name)
+    told = _observations(sweep)
+    held, told = told.held, told if launcher else NO_OBSERVATIONS
+    over = {run.id for run in sweep.runs if run.state in (State.SUCCEEDED, State.CANCELLED)}
+    lowered = LOWERED.get(told.limit_by or "", LOWERED["service"])
+    return Status(
+        sweep=sweep.name,
+        counts=Counter(run.state for run in runs),
+        at_work=launcher or any(run.state in OPEN for run in runs),
+        finished=not any(_goes_on(sweep, run) for run in runs),
+        launcher=launcher,
+        observed={run: said for run, said in told.observed.items() if run not in over},
+        unreachable=told.unreachable,
+        limit=told.limit,
+        limit_why=None if told.limit is None else lowered,
+        held=held,
+    )
+
+
+def _observations(sweep: "Sweep") -> Observations:
+    from sweeper.store.sweeps import read_observations
+
+    try:
+        return read_observations(sweep.store, sweep.name)
+    except StoreError as error:
+        sweep.unreadable(error)
+        return NO_OBSERVATIONS
+
+
+def _goes_on(sweep: "Sweep", run: "RecordedRun") -> bool:
+    """Whether a run is at work, may be, or is to be started."""
+    if run.state is State.SUCCEEDED:
+        return False
+    events = sweep.events.get(run.id, ())
+    left = wants_attempt(events, sweep.plan.launch.retries)
+    return run.state in OPEN or left or fold(events).unacknowledged
+
+
+def alarms_of(sweep: "Sweep", runs: Sequence["RecordedRun"]) -> list["Alarm"]:
+    """What is wrong with the newest attempts of these runs, the oldest first."""
+    from sweeper.alarms import read
+
+    attempts = {run.id: run.attempts for run in runs}
+    found = read(sweep.store, sweep.layout, told=sweep.unreadable)
+    return [alarm for alarm in found if attempts.get(alarm.run) == alarm.attempt]

@@ -1,0 +1,41 @@
+"""`sweeper cancel`: stop runs, and start them no more."""
+
+from argparse import Namespace
+from collections import Counter
+
+from sweeper.control import cancel_runs
+from sweeper.registry import Registry
+from sweeper.results.selectors import pick
+from sweeper.states import fold
+from sweeper.store.documents import SCHEMA
+from sweeper.store.files import default_root
+from sweeper.store.sweeps import read_events
+from sweeper.terminal import print_json, say, warn
+
+__all__ = ["cancel"]
+
+
+def cancel(arguments: Namespace) -> int:
+    """Stop runs, and start them no more."""
+    sweep = Registry(arguments.root or default_root()).sweep(arguments.sweep)
+    runs = pick(sweep.runs, arguments.runs, arguments.state, arguments.where)
+    names = {run.id: run.name for run in sweep.runs}
+    done = cancel_runs(sweep.store, sweep.name, [run.id for run in runs], tell=warn)
+    states = {run: fold(events) for run, events in read_events(sweep.store, sweep.name).items()}
+    if arguments.json:
+        found = [
+            {
+                "id": request.run,
+                "name": names[request.run],
+                "state": states[request.run].state.value if request.run in states else "planned",
+                "asked": request.asked,
+                "why": request.why,
+            }
+            for request in done
+        ]
+        return print_json({"schema": SCHEMA, "sweep": sweep.name, "runs": found})
+    told = [request for request in done if request.asked] or done
+    counts = Counter(request.why for request in told)
+    none = f"none of its {len(sweep.runs)} runs is among those that you chose"
+    say(f"{sweep.name}: {', '.join(f'{n} {why}' for why, n in counts.items()) or none}")
+    return 0
