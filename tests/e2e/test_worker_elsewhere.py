@@ -23,6 +23,8 @@ from sweeper.store.files import LocalStore
 from sweeper.worker import main, syncing
 
 class Elsewhere(LocalStore):
+    is_remote = True
+
     def local_path(self, path):
         return None
 

@@ -181,7 +181,8 @@ def test_waiting_for_the_service_is_told_and_costs_no_time(bench: Bench) -> None
         time.sleep(0.05)
         if bench.store.exists(path):
             beat = read_json(bench.store, path)
-    assert set(beat["paused"]) == {"reason", "since"}
+    assert set(beat["paused"]) == {"reason", "since", "for_s"}
+    assert beat["paused"]["for_s"] > 0 and beat["up_s"] > 0
     assert beat["paused"]["reason"] == "rate_limit"
     bench.finish(worker)
     outcome = bench.outcome()
