@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, StoreError, UsageError
+from sweeper.labels import held_of
 from sweeper.results.selectors import pick
 from sweeper.results.status import Status, read_status
 from sweeper.states import OPEN, State, fold, wants_attempt
@@ -342,7 +343,7 @@ def _taken_up(store: Store, sweep: str, tell: Callable[[str], None] = lambda _: 
                 return True
             elif waited > _HELD_SECONDS:
                 raise EnvironmentFailure(
-                    f"the launcher at work on {sweep!r} starts nothing ({seen.held}): "
+                    f"the launcher at work on {sweep!r} starts nothing ({held_of(seen)}): "
                     "type it again when that launcher has ended"
                 )
         time.sleep(0.1 if not store.is_remote else _POLL_SECONDS)

@@ -17,13 +17,13 @@ from sweeper.alarms.watcher import Found, Seen, Watcher
 from sweeper.errors import NotFound, StoreError
 from sweeper.launcher.board import Board
 from sweeper.launcher.ends import Ends
-from sweeper.launcher.heartbeats import Heartbeats
 from sweeper.launcher.reacting import Reactions
 from sweeper.model.launcher import read_judged
 from sweeper.sanitize import harmless
 from sweeper.states import OPEN, Event, State
 from sweeper.store.documents import SCHEMA, encode, read_as, timestamp
 from sweeper.store.files import Store
+from sweeper.store.heartbeats import Heartbeats
 from sweeper.store.layout import Layout, metrics_dir
 from sweeper.store.sweeps import read_event
 from sweeper.thresholds import resolve

@@ -36,8 +36,8 @@ class End(NamedTuple):
     until: float
 
     def told(self) -> str:
-        """`12:01:03Z`: when the next may start."""
-        return time.strftime("%H:%M:%SZ", time.gmtime(self.until))
+        """`2026-01-31T12:01:03Z`: when the next may start."""
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.until))
 
 
 class Ends:

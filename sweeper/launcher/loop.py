@@ -34,7 +34,6 @@ from sweeper.launcher import engine_watch
 from sweeper.launcher.alarming import Alarming
 from sweeper.launcher.board import Board
 from sweeper.launcher.ends import Ends
-from sweeper.launcher.heartbeats import Heartbeats
 from sweeper.launcher.judge import Judge
 from sweeper.launcher.pacing import Pace
 from sweeper.launcher.placing import asked_by, described, worker_argv
@@ -42,17 +41,18 @@ from sweeper.launcher.progress import Summary
 from sweeper.launcher.showing import Showing
 from sweeper.limits import lacking
 from sweeper.model.launcher import Service
+from sweeper.model.observation import Kind, Observation
 from sweeper.recipe.reference import render_window
 from sweeper.states import OPEN, Event, State
 from sweeper.store.documents import SCHEMA, encode, timestamp
 from sweeper.store.files import Store
+from sweeper.store.heartbeats import Heartbeats
 from sweeper.store.layout import Layout, token
 from sweeper.store.sweeps import read_plan, service_of
 from sweeper.tracking import fields, variables
 
-__all__ = ["GAVE_UP", "Launcher"]
+__all__ = ["Launcher"]
 
-GAVE_UP = "the launcher gave up: "
 """Before the reason, where readers are told what holds a sweep."""
 POLL_SECONDS = 0.5
 REMOTE_POLL_SECONDS = 2.0
@@ -121,7 +121,7 @@ class Launcher:
         self._crowded = False
         # Attempts that were opened and are at work nowhere: the backend has been asked.
         self._nowhere: set[str] = set()
-        self._observed: dict[str, str] = {}
+        self._observed: dict[str, Observation] = {}
         self._told: Summary | None = None
         self._published: dict[str, Any] | None = None
 
@@ -150,7 +150,7 @@ class Launcher:
                 raise  # what readers see is the other's to say
             except EnvironmentFailure as error:
                 with suppress(StoreError):
-                    self._publish(None, None, f"{GAVE_UP}{error}")
+                    self._publish(None, None, str(error), gave_up=True)
                 raise
             self._showing.show(summary, self._board.views, self._observed)
             if summary != self._told:
@@ -207,7 +207,7 @@ class Launcher:
         answered(self._stop)
         if settled:
             refused = self._judge.look()
-            paused = any(text.startswith("paused") for text in self._observed.values())
+            paused = any(seen.kind is Kind.PAUSED for seen in self._observed.values())
             why = "service" if paused else "machine" if self._crowded else refused
             self._crowded = False
             self._pace.see(self._clock(), self._busy(), why)
@@ -314,19 +314,19 @@ class Launcher:
             event = Event.PREEMPTED if status.preempted else Event.FAILED
             self._board.end(run, attempt, event, status.reason or reason, detail, status.code)
         elif status.state is JobState.PENDING and not view.cancel:
-            self._observed[run] = f"queued: {status.reason}" if status.reason else "queued"
+            self._observed[run] = Observation(Kind.QUEUED, status.reason or None)
         elif quiet > self._plan["launch"]["lease_s"]:
             # Who only stops runs need not say it, and may look from where their jobs are not known.
             if status.state is JobState.ABSENT and self._starting:
                 self._board.add(run, attempt, Event.LOST)
             else:
-                self._observed[run] = "stale"
+                self._observed[run] = Observation(Kind.STALE)
         elif view.cancel:
-            self._observed[run] = "stopping"
+            self._observed[run] = Observation(Kind.STOPPING)
         elif paused is not None:
-            self._observed[run] = f"paused: {paused}"
+            self._observed[run] = Observation(Kind.PAUSED, paused.reason, paused.since or None)
         elif self._alarming is not None and self._alarming.is_stalled(run, attempt):
-            self._observed[run] = "stalled"
+            self._observed[run] = Observation(Kind.STALLED)
 
     def _stop(self) -> None:
         """Tell the backend, once, which jobs a user wants stopped; their workers look for the
@@ -353,9 +353,9 @@ class Launcher:
             end = self._ends.waits(run)
             if self._judge.held is not None or not self._starting:
                 if self._judge.held is not None:
-                    self._observed[run] = "held back"
+                    self._observed[run] = Observation(Kind.HELD)
             elif end is not None:
-                self._observed[run] = f"next attempt at {end.told()}"
+                self._observed[run] = Observation(Kind.LATER, None, end.told())
             elif (attempt, Event.CANCEL) in self._board.events(run):
                 # A cancel that was taken back names this attempt: the next is the one to start.
                 self._board.add(run, attempt, Event.INTENT)
@@ -363,9 +363,9 @@ class Launcher:
                     run, attempt, Event.CANCELLED, "cancelled", "before it was submitted"
                 )
             elif self._away:
-                self._observed[run] = "waits for the engine"
+                self._observed[run] = Observation(Kind.ENGINE)
             elif attempt == 1 and doubted:
-                self._observed[run] = "waits: the first runs failed alike, and are tried again"
+                self._observed[run] = Observation(Kind.DOUBTED)
             elif len(chosen) < room and self._judge.first in (None, run):
                 chosen.append(run)
         self._judge.started(chosen)
@@ -449,13 +449,21 @@ class Launcher:
         for run, attempt in attempts.items():
             self._board.add(run, attempt, Event.SUBMITTED)
 
-    def _publish(self, unreachable: str | None, limit: int | None, held: str | None) -> None:
+    def _publish(
+        self,
+        unreachable: str | None,
+        limit: int | None,
+        held: str | None,
+        *,
+        gave_up: bool = False,
+    ) -> None:
         """Tell readers what is observed and is no state: runs that do not beat or wait, a backend
         that does not answer, why nothing is started."""
         found = {
-            "observed": self._observed,
+            "observed": {run: seen.document() for run, seen in self._observed.items()},
             "unreachable": unreachable,
             "held": held,
+            "gave_up": gave_up,
             "limit": limit,
             "limit_by": None if limit is None else self._pace.why,
             "starting": self._starting,

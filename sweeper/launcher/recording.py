@@ -71,7 +71,7 @@ def record(
         _tell_changes(store, before, document, tell)
         for warning in repeats_by_default(plan, before):
             tell(warning)
-    if made.why is not None and not live and made.why != "not in a git checkout":
+    if made.why is not None and not live and made.in_checkout:
         tell(f"runs use the code where it is, as it is when each starts: {made.why}")
     store.replace(Layout(plan.name).plan, encode(sealed(document)))
 

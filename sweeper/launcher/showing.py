@@ -4,9 +4,11 @@ word for each job. Only what has changed, and never to the sweep's cost."""
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from sweeper import labels
 from sweeper.backends.base import Backend, Display
 from sweeper.errors import SweeperError
 from sweeper.launcher.progress import Summary, line
+from sweeper.model.observation import Observation
 from sweeper.store.layout import token
 
 if TYPE_CHECKING:
@@ -29,13 +31,13 @@ class Showing:
         self._summary: Summary | None = None
 
     def show(
-        self, summary: Summary, views: Mapping[str, "View"], observed: Mapping[str, str]
+        self, summary: Summary, views: Mapping[str, "View"], observed: Mapping[str, Observation]
     ) -> None:
         """How the sweep and its runs stand. What cannot be shown now is tried again next time."""
         if self._display is None or (self._clock() < self._next and not summary.finished):
             return
         words = {
-            token(run, view.state.attempt): observed.get(run) or view.state.state.value
+            token(run, view.state.attempt): _word(view, observed.get(run))
             for run, view in views.items()
             if view.state.attempt
         }
@@ -48,3 +50,7 @@ class Showing:
         except SweeperError:
             return  # nothing depends on it, and what does not answer is told elsewhere
         self._words, self._summary = words, summary
+
+
+def _word(view: "View", seen: Observation | None) -> str:
+    return view.state.state.value if seen is None else labels.observed(seen)

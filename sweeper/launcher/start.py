@@ -19,7 +19,7 @@ from sweeper.backends import Terms, open_backend, options_of, terms_of
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, StoreError, SweeperError
 from sweeper.launcher import elsewhere, environment, placing
 from sweeper.launcher.handover import let_go
-from sweeper.launcher.loop import GAVE_UP, Launcher
+from sweeper.launcher.loop import Launcher
 from sweeper.launcher.progress import Summary, exit_code, printer
 from sweeper.launcher.recording import record, secret_names, write_environment
 from sweeper.launcher.staying import place_of
@@ -338,9 +338,9 @@ def _has_begun(store: Store, layout: Layout, before: object) -> bool:
     that is why it gave up."""
     if _published(store, layout) == before:
         return False
-    said = read_observations(store, layout.sweep).held
-    if said is not None and said.startswith(GAVE_UP):
-        raise EnvironmentFailure(said.removeprefix(GAVE_UP))
+    seen = read_observations(store, layout.sweep)
+    if seen.gave_up:
+        raise EnvironmentFailure(str(seen.held))
     return True
 
 

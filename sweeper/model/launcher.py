@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from sweeper.model.observation import Observation, read_all
 from sweeper.model.parts import Part
 
 __all__ = [
@@ -46,19 +47,23 @@ def read_service(document: object, place: str) -> Service:
 
 
 class Observations(NamedTuple):
-    """What the launcher last published: `observed` (run id -> in words), what does not answer
-    (`unreachable`), why nothing is started (`held`), how many jobs there may be at once (`limit`,
-    where that is less than `max_parallel`) and why (`limit_by`, a word); `starting` is False for
-    one that only stops runs."""
+    """What the launcher last published: `observed` (by run id), what does not answer
+    (`unreachable`), why nothing is started (`held`; `gave_up`: the launcher has ended by it), how
+    many jobs there may be at once (`limit`, where that is less than `max_parallel`) and why
+    (`limit_by`, a word); `starting` is False for one that only stops runs."""
 
-    observed: Mapping[str, str] = _NONE
+    observed: Mapping[str, Observation] = MappingProxyType({})
     unreachable: str | None = None
     held: str | None = None
+    gave_up: bool = False
     limit: int | None = None
     limit_by: str | None = None
     starting: bool = True
     pid: int | None = None
 
+
+_GAVE_UP = "the launcher gave up: "
+"""As it was published in words, until version 0.1."""
 
 NO_OBSERVATIONS = Observations()
 """Where no launcher has published anything."""
@@ -67,10 +72,14 @@ NO_OBSERVATIONS = Observations()
 def read_observations(document: object, place: str) -> Observations:
     """`observations.json`, the file `place`. Raises `StoreError`."""
     top = Part(document, place)
+    held, gave_up = top.text_or("held", None), top.flag_or("gave_up", False)
+    if held is not None and held.startswith(_GAVE_UP):
+        held, gave_up = held.removeprefix(_GAVE_UP), True
     return Observations(
-        observed=top.texts_by_key("observed"),
+        observed=read_all(top, "observed"),
         unreachable=top.text_or("unreachable", None),
-        held=top.text_or("held", None),
+        held=held,
+        gave_up=gave_up,
         limit=top.integer_or("limit", None),
         limit_by=top.text_or("limit_by", None),
         starting=top.flag_or("starting", True),

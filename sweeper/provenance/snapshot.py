@@ -65,6 +65,8 @@ class Made(NamedTuple):
     document: dict[str, str] | None
     why: str | None
     linked: tuple[str, ...] = ()
+    in_checkout: bool = True
+    """Whether there is anything that could be kept."""
 
 
 def git(folder: str, *arguments: str) -> bytes | None:
@@ -103,7 +105,7 @@ def make(
     must not get into the store. Raises `StoreError`."""
     root = checkout_of(cwd, os.path.dirname(file) if file else None)
     if root is None:
-        return Made(None, "not in a git checkout")
+        return Made(None, "not in a git checkout", in_checkout=False)
     tree = _Tree(root, _results(store, root, sweep), secrets)
     try:
         data = tree.archive()

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sweeper import labels
 from sweeper.errors import StoreError
 from sweeper.model.launcher import NO_OBSERVATIONS, Observations
 from sweeper.results.selectors import current
@@ -70,7 +71,7 @@ def read_status(sweep: "Sweep") -> Status:
     runs = current(sweep.runs)
     launcher = is_held(sweep.store, sweep.name)
     told = _observations(sweep)
-    held, told = told.held, told if launcher else NO_OBSERVATIONS
+    held, told = labels.held_of(told), told if launcher else NO_OBSERVATIONS
     over = {run.id for run in sweep.runs if run.state in (State.SUCCEEDED, State.CANCELLED)}
     lowered = LOWERED.get(told.limit_by or "", LOWERED["service"])
     return Status(
@@ -79,7 +80,7 @@ def read_status(sweep: "Sweep") -> Status:
         at_work=launcher or any(run.state in OPEN for run in runs),
         finished=not any(_goes_on(sweep, run) for run in runs),
         launcher=launcher,
-        observed={run: said for run, said in told.observed.items() if run not in over},
+        observed={r: labels.observed(one) for r, one in told.observed.items() if r not in over},
         unreachable=told.unreachable,
         limit=told.limit,
         limit_why=None if told.limit is None else lowered,

@@ -12,22 +12,23 @@ from sweeper.store.documents import SCHEMA, encode, timestamp
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
 
-__all__ = ["OPENED", "Happened", "Requested", "asked_again", "request_cancel", "request_retry"]
+__all__ = ["Happened", "Requested", "asked_again", "request_cancel", "request_retry"]
 
-OPENED = "opened already, and no job is known of: a launcher looks for one, and else submits"
+_OPENED = "opened already, and no job is known of: a launcher looks for one, and else submits"
 """Of runs whose next attempt is on record, and nothing more: there is nothing left to ask."""
-_ASKED = "asked for"
 
 Happened = set[tuple[int, Event]]
 """What has happened to a run: attempts and events."""
 
 
 class Requested(NamedTuple):
-    """What was asked of a run: `asked` is False where there was nothing to ask; `why` says why."""
+    """What was asked of a run: `asked` is False where there was nothing to ask; `why` says why, for
+    people. `waits`: its next attempt is on record already."""
 
     run: str
     asked: bool
     why: str
+    waits: bool = False
 
 
 def request_cancel(
@@ -62,14 +63,14 @@ def asked_again(run: str, happened: Happened) -> Requested:
     if state.state in OPEN:
         return Requested(run, False, "still at work")
     if state.unacknowledged:
-        return Requested(run, True, OPENED)
-    return Requested(run, True, "asked for already" if retry_asked(happened) else _ASKED)
+        return Requested(run, True, _OPENED, waits=True)
+    return Requested(run, True, "asked for already" if retry_asked(happened) else "asked for")
 
 
 def request_retry(store: Store, sweep: str, run: str, happened: Happened) -> Requested:
     """Ask for another attempt of a run that has ended without success."""
     request = asked_again(run, happened)
-    if request.why == _ASKED:
+    if request.asked and not request.waits and not retry_asked(happened):
         last = max((n for n, event in happened if event is Event.CANCEL), default=0)
         attempt = max(fold(happened).opened, last, 1)
         _request(store, sweep, run, attempt, Event.RETRY, happened, None)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from sweeper import labels
 from sweeper.alarms.records import Alarm as Recorded
 from sweeper.alarms.records import read as read_alarms
 from sweeper.cause import cause
@@ -14,17 +15,18 @@ from sweeper.errors import NotFound, StoreError
 from sweeper.launcher.pacing import EXCUSED
 from sweeper.model.event import NOTHING, Outcome
 from sweeper.model.launcher import NO_OBSERVATIONS, Observations
+from sweeper.model.observation import Kind, Observation
 from sweeper.records.following import Follower
 from sweeper.records.runs import Sweep, SweepRun
 from sweeper.states import OPEN, RunState, State
 from sweeper.store.files import Store
+from sweeper.store.heartbeats import Beat, Heartbeats
 from sweeper.store.lock import is_held
 from sweeper.store.sweeps import TELLING, read_observations, read_outcome
 from sweeper.tables.keeping import Folder
 from sweeper.tables.sources import Files
 from sweeper.tui.backfill import last_row, past_points
 from sweeper.tui.eta import Timing, by_our_clock, sweep_left
-from sweeper.tui.heartbeats import Beat, Heartbeats, States
 from sweeper.tui.model import (
     Alarm,
     RunView,
@@ -33,6 +35,7 @@ from sweeper.tui.model import (
     counts_so_far,
     ranks,
 )
+from sweeper.tui.run_states import States
 from sweeper.tui.series import Series
 
 __all__ = ["Poller"]
@@ -41,17 +44,20 @@ _LOADING_SECONDS = 0.2
 """How long one look may take to read metrics that were there before: the rest is read by the
 next."""
 _REMOTE_OUTCOMES = 20
+_REMOTE_BEATS = 16
 _PLANNED = RunState(State.PLANNED, 0, 0, None)
 _SAID_BYTES = 16_384
 
 
 class _Known(NamedTuple):
-    """What the view of a run is made of, as far as it changes. `body` is what its last event says,
+    """What the view of a run is made of, as far as it changes. `again`: somebody
+    has asked that it be started again. `body` is what its last event says,
     `said` the last line of a run that has failed, `version` that of its series, `beat` the seconds
     since its heartbeat, as coarse as is shown, `late` whether that is too long."""
 
     state: RunState
-    observed: str
+    observed: Observation | None
+    again: bool
     wants: bool
     waits: str
     alarms: tuple[Alarm, ...]
@@ -95,7 +101,9 @@ class Poller:
         self._launch: dict[str, Any] = document["launch"]
         self._timing = Timing(document, self._clock)
         self._states = States(self._store, self._layout, self._launch["retries"])
-        self._beats = Heartbeats(self._store, self._layout, self._clock, self._wall)
+        self._beats = Heartbeats(
+            self._store, self._layout, self._clock, wall=self._wall, most=_REMOTE_BEATS
+        )
         self._followed: set[str] = set()
         self._follower = Follower(() if self._remote else self.sweep.runs)
         self._series: dict[str, Series] = {}
@@ -326,7 +334,7 @@ class Poller:
             self._ranked = (self._moves, ranks(values, goal))
         observed = observations.observed if launcher else NO_OBSERVATIONS.observed
         runs = tuple(
-            self._run(planned, observed.get(planned["id"], ""), alarms.get(planned["id"], ()))
+            self._run(planned, observed.get(planned["id"]), alarms.get(planned["id"], ()))
             for planned in self._runs
             if planned["id"] not in self._retired or self._is_open(planned["id"])
         )
@@ -340,7 +348,7 @@ class Poller:
             launcher=launcher,
             parallel=self._launch["max_parallel"],
             limit=limit,
-            held=by_our_clock(observations.held or ""),
+            held=by_our_clock(labels.held_of(observations) or ""),
             unreachable=by_our_clock((launcher and observations.unreachable) or ""),
             loading=len(self._pending),
         )
@@ -362,21 +370,23 @@ class Poller:
     def _is_open(self, run: str) -> bool:
         return self._states.known.get(run, _PLANNED).state in OPEN
 
-    def _run(self, planned: Mapping[str, Any], observed: str, alarms: tuple[Alarm, ...]) -> RunView:
+    def _run(
+        self, planned: Mapping[str, Any], observed: Observation | None, alarms: tuple[Alarm, ...]
+    ) -> RunView:
         """The run as it is shown: the same object while nothing about it has changed."""
         identity: str = planned["id"]
         state = self._states.known.get(identity, _PLANNED)
         beat = None
         if state.state in OPEN:
             beat = self._beats.known.get((identity, state.attempt))
-        elif not observed and identity in self._states.again:
-            observed = "to start again"
+            beat = beat if beat is not None and beat.stamp else None
         since = None if beat is None else self._clock() - beat.seen
         lease: float = self._launch["lease_s"]
         series = self._series.get(identity)
         known = _Known(
             state=state,
             observed=observed,
+            again=state.state not in OPEN and identity in self._states.again,
             wants=identity not in self._retired and self._states.wants(identity),
             waits=self._waits(identity, state, observed, beat),
             alarms=alarms,
@@ -385,7 +395,7 @@ class Poller:
             said=self._last_words.get(identity, ""),
             version=0 if series is None else series.version,
             beat=coarse(since),
-            late=observed == "stale" or (since is not None and since > lease),
+            late=_is(observed, Kind.STALE) or (since is not None and since > lease),
         )
         made = self._made.get(identity)
         if made is None or made[0] != known:
@@ -401,7 +411,7 @@ class Poller:
         is_open = state.state in OPEN
         step = None if series is None else series.step
         fraction = self._timing.fraction(identity, state, series)
-        stalled = is_open and known.observed == "stalled"
+        stalled = is_open and _is(known.observed, Kind.STALLED)
         eta = None
         if is_open and not (known.waits or stalled or known.late):
             eta = self._timing.left(identity, state, fraction, began)
@@ -416,7 +426,7 @@ class Poller:
             attempt=state.opened,
             wants=known.wants,
             waits=known.waits,
-            observed="" if over or stalled else by_our_clock(known.observed),
+            observed="" if over or stalled else _words(known.observed, again=known.again),
             silent=is_open and known.late,
             stalled=stalled,
             reason="" if is_open else body.reason or "",
@@ -433,14 +443,30 @@ class Poller:
             alarms=known.alarms,
         )
 
-    def _waits(self, run: str, state: RunState, observed: str, beat: Beat | None) -> str:
+    def _waits(
+        self, run: str, state: RunState, observed: Observation | None, beat: Beat | None
+    ) -> str:
         """Why the service holds a run back: that it says so, or that the quota, or an engine that
         went away, has ended its last attempt and there will be another."""
         if state.state in OPEN:
             # The launcher publishes less often than a worker beats, but sees those of all stores.
-            said = observed.removeprefix("paused: ") if observed.startswith("paused: ") else ""
-            return by_our_clock(said if beat is None else beat.paused or said)
+            if beat is not None and beat.body.paused is not None:
+                return by_our_clock(labels.pause_of(*beat.body.paused))
+            if observed is None or observed.kind is not Kind.PAUSED:
+                return ""
+            return by_our_clock(labels.pause_of(observed.reason, observed.time))
         reason = self._bodies.get(run, NOTHING).reason
         if reason not in EXCUSED or not self._states.wants(run):
             return ""
-        return by_our_clock(f"{reason}: {observed}" if observed else reason)
+        told = _words(observed, again=run in self._states.again)
+        return ": ".join(filter(None, (by_our_clock(reason), told)))
+
+
+def _is(observed: Observation | None, kind: Kind) -> bool:
+    return observed is not None and observed.kind is kind
+
+
+def _words(observed: Observation | None, *, again: bool) -> str:
+    if observed is not None:
+        return by_our_clock(labels.observed(observed))
+    return "to start again" if again else ""

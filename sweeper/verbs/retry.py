@@ -6,7 +6,6 @@ from collections import Counter
 from sweeper.control import ask_again, take_up, to_retry
 from sweeper.registry import Registry
 from sweeper.store.files import default_root
-from sweeper.store.requests import OPENED
 from sweeper.terminal import say, warn
 
 __all__ = ["retry"]
@@ -23,7 +22,7 @@ def retry(arguments: Namespace) -> int:
     which = arguments.runs, arguments.state, arguments.where
     runs = to_retry(sweep, *which, failed=arguments.failed)
     asked = ask_again(sweep, [run.id for run in runs], agreeing(arguments))
-    told = [request.why for request in asked.done if not request.asked or request.why == OPENED]
+    told = [request.why for request in asked.done if not request.asked or request.waits]
     for why, count in Counter(told).items():
         warn(f"{count} {why}")
     say(f"{sweep.name}: {asked.again} runs to start again", flush=True)

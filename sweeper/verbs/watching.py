@@ -151,7 +151,7 @@ def _interest(run: "RecordedRun") -> int:
 def _seconds(sweep: "Sweep", run: "RecordedRun", record: dict[str, Any]) -> float | None:
     """How long a run took, or had taken when its worker beat last: by the workers' own monotonic
     clocks, since the time of day differs between hosts, and is set at times."""
-    from sweeper.launcher.heartbeats import read_heartbeat
+    from sweeper.store.heartbeats import read_heartbeat
 
     if record["state"] != "running":
         return record["wall_s"]

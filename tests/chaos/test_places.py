@@ -92,4 +92,4 @@ def test_a_job_at_work_is_stopped_by_another_name(sweep: Sweeps, other_socket: s
 
 def _seen(one: Sweep) -> list[str]:
     """What launchers have observed last."""
-    return list(read_observations(one.store, NAME).observed.values())
+    return [seen.kind.value for seen in read_observations(one.store, NAME).observed.values()]

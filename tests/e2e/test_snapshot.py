@@ -191,7 +191,7 @@ def test_what_is_no_checkout_or_too_large_is_used_as_it_is(
 ) -> None:
     (tmp_path / "plain").mkdir()
     _, made = _make(tmp_path / "plain")
-    assert made == snapshot.Made(None, "not in a git checkout")
+    assert made == snapshot.Made(None, "not in a git checkout", in_checkout=False)
     _, made = _make(tmp_path / "plain", file=str(checkout / "run.sh"))
     assert made.document is not None  # the recipe's own file lies in one
     assert made.document["cwd"] == str(tmp_path / "plain")

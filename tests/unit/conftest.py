@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from sweeper import labels
 from sweeper.launcher.loop import Launcher
 from sweeper.launcher.progress import Summary
 from sweeper.states import Event, State
 from sweeper.store.documents import encode, read_json
 from sweeper.store.files import LocalStore
 from sweeper.store.layout import Layout, token
-from sweeper.store.sweeps import read_events, read_states
+from sweeper.store.sweeps import read_events, read_observations, read_states
 from sweeper.testing import FakeBackend, FakeClock
 
 LEASE = 60.0
@@ -78,7 +79,15 @@ class Scene:
         self.store.append(self.layout.log(run, attempt), text.encode())
 
     def observed(self) -> dict[str, Any]:
-        return read_json(self.store, self.layout.observations)
+        """What the launcher has published, with words for what it observes."""
+        seen = read_observations(self.store, "s")
+        words = {run: labels.observed(one) for run, one in seen.observed.items()}
+        return {
+            **read_json(self.store, self.layout.observations),
+            "observed": words,
+            "held": labels.held_of(seen),
+            "gave_up": False,
+        }
 
     def events(self, run: str) -> set[tuple[int, Event]]:
         return read_events(self.store, "s").get(run, set())

@@ -18,7 +18,7 @@ from sweeper.states import Event, State, cancel_asked, fold, retry_asked, wants_
 from sweeper.store import lease, lock
 from sweeper.store.documents import encode, read_json
 from sweeper.store.layout import token
-from sweeper.store.requests import OPENED, request_cancel, request_retry
+from sweeper.store.requests import request_cancel, request_retry
 
 Scene = Any
 
@@ -336,7 +336,7 @@ def test_a_retry_goes_on_with_what_was_opened_and_perhaps_submitted(
     sweep, launches = _recorded(scene, monkeypatch)
     before = scene.events(first)
     opened, cancelled = control.retry_runs(sweep, scene.ids)
-    assert (opened.asked, opened.why) == (True, OPENED)
+    assert (opened.asked, opened.waits) == (True, True)
     assert not cancelled.asked
     assert scene.events(first) == before
     (known,) = launches

@@ -25,7 +25,7 @@ RANKS = [
         "tracking",
     },
     {"model"},
-    {"cause", "metrics", "engine", "grid", "recipe", "store"},
+    {"cause", "labels", "metrics", "engine", "grid", "recipe", "store"},
     {"provenance", "terminal", "backends", "results", "tables"},
     {"planner", "worker", "records", "alarms"},
     {"results.selectors"},

@@ -247,8 +247,7 @@ def test_a_silent_worker_whose_job_runs_is_stale_and_not_lost(scene: Scene) -> N
     scene.worker(run, 1, Event.CLAIMED)
     scene.step(10 * LEASE)
     scene.step(10 * LEASE)
-    observed = read_json(scene.store, scene.layout.observations)["observed"]
-    assert observed[run] == "stale"
+    assert scene.observed()["observed"][run] == "stale"
     assert scene.states()[0] is State.RUNNING
     scene.beat(run)
     scene.step()

@@ -10,9 +10,13 @@ from typing import Any, cast
 
 import pytest
 
+from sweeper import labels
 from sweeper.analysis.cells import rank
 from sweeper.analysis.frames import load
 from sweeper.cli import main
+from sweeper.errors import StoreError
+from sweeper.model.launcher import read_observations
+from sweeper.model.observation import Kind, Observation
 from sweeper.registry import Registry
 from sweeper.store.files import LocalStore
 from sweeper.tui.list_model import Group, arranged, matching
@@ -290,3 +294,40 @@ def test_which_runs_a_sweep_has(rates: Path, capsys: pytest.CaptureFixture[str])
     assert [run["name"] for run in registry.records(where="retired = true")] == dropped
     assert registry.run("lr=9,rank=9,seed=0").retired
     assert ask(capsys, "show", "lr=9")["run"]["name"] == dropped[0]
+
+
+# What a launcher observes
+
+OBSERVED = {
+    "queued": Observation(Kind.QUEUED),
+    "queued: Priority": Observation(Kind.QUEUED, "Priority"),
+    "stale": Observation(Kind.STALE),
+    "stopping": Observation(Kind.STOPPING),
+    "stalled": Observation(Kind.STALLED),
+    "paused: rate limit since 12:01:03Z": Observation(
+        Kind.PAUSED, "rate_limit", "2026-11-21T12:01:03Z"
+    ),
+    "paused: quota": Observation(Kind.PAUSED, "quota"),
+    "held back": Observation(Kind.HELD),
+    "next attempt at 12:01:03Z": Observation(Kind.LATER, None, "2026-11-21T12:01:03Z"),
+    "waits for the engine": Observation(Kind.ENGINE),
+    "waits: the first runs failed alike, and are tried again": Observation(Kind.DOUBTED),
+}
+
+
+def test_what_was_published_in_words_is_read_as_what_it_meant():
+    """A launcher of an earlier version may be at work."""
+    newer = {words: seen.document() for words, seen in OBSERVED.items()}
+    older = {words: words for words in OBSERVED}
+    for document in (newer, older):
+        found = read_observations({"observed": document}, "file").observed
+        assert {words: seen.kind for words, seen in found.items()} == {
+            words: seen.kind for words, seen in OBSERVED.items()
+        }
+        for words, seen in found.items():
+            assert labels.observed(seen) == words
+    later = read_observations({"observed": {"x": {"kind": "new", "reason": "y"}}}, "file")
+    assert labels.observed(later.observed["x"]) == "new: y"
+    for document in ({"x": 1}, {"x": {}}, {"x": {"kind": "paused", "time": 3}}):
+        with pytest.raises(StoreError, match=r"file: observed\.x"):
+            read_observations({"observed": document}, "file")

@@ -335,6 +335,8 @@ def test_what_large_files_are_judged_by_is_what_small_ones_are(
 class Far(LocalStore):
     """A store whose files are not on this machine: counts the files that it reads."""
 
+    is_remote = True
+
     def __init__(self, root: str) -> None:
         super().__init__(root)
         self.fetched: list[str] = []

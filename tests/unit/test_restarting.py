@@ -113,6 +113,7 @@ class _S3:
     """As far as it is looked at: it has no folder here."""
 
     root = "s3://bucket/x"
+    is_remote = True
 
     def local_path(self, path: str) -> None:
         return None

@@ -13,7 +13,6 @@ from sweeper.engine import keys
 from sweeper.engine.lifecycle import EngineInfo
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError, UsageError
 from sweeper.launcher import environment, start
-from sweeper.launcher.loop import GAVE_UP
 from sweeper.launcher.progress import Summary, exit_code, line
 from sweeper.launcher.recording import _refuse_secrets, changes, merge
 from sweeper.states import Event, State
@@ -171,9 +170,12 @@ def test_a_launcher_that_gave_up_has_not_begun(tmp_path: Path) -> None:
     assert not start._has_begun(store, layout, before)
     store.replace(layout.observations, b'{"held": null}')
     assert start._has_begun(store, layout, before)
-    store.replace(layout.observations, json.dumps({"held": f"{GAVE_UP}no such queue"}).encode())
-    with pytest.raises(EnvironmentFailure, match=r"^no such queue$"):
-        start._has_begun(store, layout, before)
+    said = "no such queue"
+    older = {"held": f"the launcher gave up: {said}"}  # as it was published until 0.1
+    for document in ({"held": said, "gave_up": True}, older):
+        store.replace(layout.observations, json.dumps(document).encode())
+        with pytest.raises(EnvironmentFailure, match=r"^no such queue$"):
+            start._has_begun(store, layout, before)
 
 
 def _document(**launch: Any) -> dict[str, Any]:

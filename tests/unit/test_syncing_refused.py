@@ -23,6 +23,7 @@ RUN, OTHER = "0123456789ab", "ba9876543210"
 class Refusing(LocalStore):
     """A folder that says it is elsewhere; refuses files whose path has one of `words` in it."""
 
+    is_remote = True
     words: tuple[str, ...] = ()
 
     def local_path(self, path: str) -> None:  # type: ignore[override]

@@ -108,7 +108,8 @@ def test_a_run_stalls_as_long_as_its_launcher_says_so(
     monkeypatch.setattr("sweeper.tui.poller.is_held", lambda *_: launchers[-1])
 
     def observed(**words: str) -> RunView:
-        store.replace(watched.scene.layout.observations, encode({"observed": words}))
+        kinds = {run: {"kind": kind} for run, kind in words.items()}
+        store.replace(watched.scene.layout.observations, encode({"observed": kinds}))
         return watched.run(seconds=10.0)
 
     assert observed().shown_state == "running"

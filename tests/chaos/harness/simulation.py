@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 from harness.ledger import Row, Verdict, judge
 from sweeper.errors import AlreadyExists, NotFound, StoreError
 from sweeper.launcher.loop import Launcher
+from sweeper.model.launcher import read_observations
+from sweeper.model.observation import Kind
 from sweeper.states import Event, State, fold
 from sweeper.store.documents import encode, read_json
 from sweeper.store.files import LocalStore
@@ -237,11 +239,13 @@ class World:
     def _hear(self) -> None:
         """Note what launchers have told of runs that was not so."""
         with suppress(NotFound):
-            told: dict[str, str] = read_json(self.store, self.layout.observations)["observed"]
+            path = self.layout.observations
+            told = read_observations(read_json(self.store, path), path).observed
             quiet = {run for run, _ in self.silent}
-            for run, said in told.items():
-                if said in ("stalled", "paused") or (said == "stale" and run not in quiet):
-                    self.lies.append(f"{run}: was told to be {said}")
+            for run, (kind, *_) in told.items():
+                false = (Kind.STALLED, Kind.PAUSED, *(() if run in quiet else (Kind.STALE,)))
+                if kind in false:
+                    self.lies.append(f"{run}: was told to be {kind}")
 
     def wall(self) -> float:
         """The time of day on the launcher's host."""

@@ -1,0 +1,42 @@
+"""Words for people, for what documents hold as kinds: one place, so that all say the same."""
+
+from sweeper.model.launcher import Observations
+from sweeper.model.observation import Kind, Observation
+
+__all__ = ["held_of", "observed", "pause_of"]
+
+_PAUSES = {"rate_limit": "rate limit"}
+_WORDS = {
+    Kind.QUEUED: "queued",
+    Kind.HELD: "held back",
+    Kind.ENGINE: "waits for the engine",
+    Kind.DOUBTED: "waits: the first runs failed alike, and are tried again",
+}
+
+
+def observed(found: Observation) -> str:
+    """`stale`, `queued: Priority`, `next attempt at 12:01:03Z`."""
+    if found.kind is Kind.PAUSED:
+        return f"paused: {pause_of(found.reason, found.time)}"
+    if found.kind is Kind.LATER:
+        return f"next attempt at {_clock(found.time or '')}"
+    words = "" if found.kind is Kind.OTHER else _WORDS.get(found.kind, found.kind.value)
+    return ": ".join(filter(None, (words, found.reason)))
+
+
+def pause_of(reason: str | None, since: str | None) -> str:
+    """`rate limit since 12:01:03Z`: why the service holds a run back."""
+    word = _PAUSES.get(reason or "", reason or "by the service")
+    return f"{word} since {_clock(since)}" if since else word
+
+
+def held_of(found: Observations) -> str | None:
+    """Why nothing is started; None where nothing is held."""
+    if found.held is None or not found.gave_up:
+        return found.held
+    return f"the launcher gave up: {found.held}"
+
+
+def _clock(time: str) -> str:
+    """The time of day."""
+    return time.partition("T")[2] or time

@@ -1,0 +1,73 @@
+"""Runs' states, by the cheapest look that tells: from the stamps of their folders. What has not
+changed is not read again."""
+
+import os
+from collections.abc import Iterable
+
+from sweeper.errors import StoreError
+from sweeper.states import Event, RunState, fold, parse_name, retry_asked, wants_attempt
+from sweeper.store.files import Store
+from sweeper.store.layout import Layout
+from sweeper.store.sweeps import read_events
+
+__all__ = ["States"]
+
+_SETTLED = 2
+"""Looks after which a folder's time is believed: two changes within a tick of the kernel's clock
+leave the same one."""
+
+
+class States:
+    """The states of a sweep's runs, whose launcher makes good for so many failures. `again` has
+    those that somebody has asked to be started again, which they were not yet."""
+
+    def __init__(self, store: Store, layout: Layout, retries: int = 0) -> None:
+        self._store, self._layout, self._retries = store, layout, retries
+        self._top = store.local_path(layout.state)
+        self._stamps: dict[str, tuple[int, int]] = {}
+        self._folded: dict[frozenset[tuple[int, Event]], RunState] = {}
+        self.events: dict[str, frozenset[tuple[int, Event]]] = {}
+        self.known: dict[str, RunState] = {}
+        self.again: set[str] = set()
+        self._settled: set[str] = set()
+
+    def wants(self, run: str) -> bool:
+        """Whether a run is still to be started (again), or may be about to be."""
+        return run not in self._settled
+
+    def look(self, runs: Iterable[str]) -> list[str]:
+        """Which of `runs` have had events since the last look."""
+        if self._top is None:
+            found = read_events(self._store, self._layout.sweep)
+            return [run for run in runs if self._see(run, found.get(run, ()))]
+        return [run for run in runs if self._changed(run)]
+
+    def _changed(self, run: str) -> bool:
+        folder = f"{self._top}/{run}"
+        try:
+            stamp = os.stat(folder).st_mtime_ns
+        except (FileNotFoundError, NotADirectoryError):
+            return self._see(run, ())
+        except OSError as error:
+            raise StoreError(f"{folder}: {error.strerror}") from error
+        before, looks = self._stamps.get(run, (-1, 0))
+        if before == stamp and looks >= _SETTLED:
+            return False
+        self._stamps[run] = (stamp, looks + 1 if before == stamp else 0)
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            return False
+        return self._see(run, filter(None, map(parse_name, names)))
+
+    def _see(self, run: str, happened: Iterable[tuple[int, Event]]) -> bool:
+        events = frozenset(happened)
+        if self.events.get(run, frozenset()) == events:
+            return False
+        if events not in self._folded:
+            self._folded[events] = fold(events)
+        self.events[run], self.known[run] = events, self._folded[events]
+        (self.again.add if retry_asked(events) else self.again.discard)(run)
+        wants = wants_attempt(events, self._retries) or self.known[run].unacknowledged
+        (self._settled.discard if wants else self._settled.add)(run)
+        return True
