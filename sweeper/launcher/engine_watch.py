@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from sweeper.backends import Terms
+from sweeper.backends import Capabilities
 from sweeper.engine import lifecycle
 from sweeper.errors import NotFound, StoreError, Unreachable
 from sweeper.launcher import environment
@@ -133,7 +133,7 @@ def watch(
     layout: Layout,
     plan: Mapping[str, Any],
     service: Service,
-    terms: Terms,
+    terms: Capabilities,
     clock: Callable[[], float],
 ) -> EngineWatch | None:
     """The watch of a sweep with this plan; None where its runs use no engine of ours. `service` is

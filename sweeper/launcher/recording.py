@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from sweeper import tracking
-from sweeper.backends import Terms, options_of, terms_of
+from sweeper.backends import Capabilities, capabilities_of, options_of
 from sweeper.errors import NotFound, UsageError
 from sweeper.launcher import environment, placing
 from sweeper.launcher.staying import stay
@@ -47,7 +47,7 @@ def record(
     names = secret_names(plan.secrets, plan.service)
     document = plan.document()
     _refuse_secrets(document, names)
-    terms = terms_of(plan.launch.backend, options_of(plan.launch.document()))
+    terms = capabilities_of(plan.launch.backend, options_of(plan.launch.document()))
     write_environment(store, plan.name, plan.service, url, plan.launch.env, terms, place)
     made = snapshot.Made(None, "--live")
     if not live:
@@ -91,7 +91,7 @@ def write_environment(
     service: str,
     url: str | None,
     env: Mapping[str, str],
-    terms: Terms,
+    terms: Capabilities,
     place: Mapping[str, str],
 ) -> None:
     """Keep this process's environment for the workers of a sweep, and say where; and at which

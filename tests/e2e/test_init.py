@@ -10,7 +10,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from sweeper.grid.nodes import Problems, plain, read_yaml
+from sweeper.fields.nodes import Problems, plain, read_yaml
 
 pytestmark = pytest.mark.e2e
 
