@@ -1,6 +1,6 @@
 """Jobs at AWS Batch: see docs/aws-batch.md.
 
-A job is known by its name (`aws_batch_names.py`), so what was accepted is found again whatever
+A job is known by its name (`names.py`), so what was accepted is found again whatever
 became of the reply, by one listing. Many that are submitted at once are one array job. What
 Batch starts again by itself, after a machine was taken away, is an attempt of its own: the worker
 counts it (`sweeper/worker/restarting.py`), and a token whose attempt nobody has submitted is that
