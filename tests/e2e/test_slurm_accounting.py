@@ -72,12 +72,12 @@ def test_jobs_that_slurmctld_has_forgotten(accounted: Any, folder: Path) -> None
 
 
 def test_without_comments_it_is_no_help(accounted: Any, folder: Path) -> None:
-    looks = {name: look for name, _, look in slurm_doctor.checks({})}
+    looks = {name: look for name, _, look in slurm_doctor.checks({}, dict)}
     assert looks["accounting"]() == "slurmdbd"
     text = accounted.config.read_text()
     accounted.config.write_text(text.replace("AccountingStoreFlags=job_comment\n", ""))
     accounted.run("scontrol", "reconfigure")
-    looks = {name: look for name, _, look in slurm_doctor.checks({})}
+    looks = {name: look for name, _, look in slurm_doctor.checks({}, dict)}
     with pytest.raises(LookupError, match="AccountingStoreFlags=job_comment"):
         looks["accounting"]()
     token = "aaaaaaaaaaaa-a1"

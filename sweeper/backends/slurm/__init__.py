@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Any
 
 from sweeper.backends.base import Backend, BackendType, Capabilities, Check, Counter, Leftover
+from sweeper.backends.configuration import configured
 from sweeper.fields.kinds import Duration, Flag, Integer, Text, Texts
 from sweeper.fields.sections import Field, Reading, Section
 
@@ -115,7 +116,8 @@ SECTION = Section(
 def _open(sweep: str, folder: str, options: Mapping[str, Any]) -> Backend:
     from sweeper.backends.slurm.backend import open_backend
 
-    return open_backend(sweep, folder, options)
+    del options  # they come with each job
+    return open_backend(sweep, folder, configured(BACKEND))
 
 
 def _capabilities(options: Mapping[str, Any]) -> Capabilities:
@@ -127,7 +129,7 @@ def _capabilities(options: Mapping[str, Any]) -> Capabilities:
 def _checks(options: Mapping[str, Any]) -> Iterable[Check]:
     from sweeper.backends.slurm.doctor import checks
 
-    return checks(options)
+    return checks(options, lambda: configured(BACKEND))
 
 
 def _leftovers(folder: str, over: Set[str], well: Set[str]) -> Iterator[Leftover]:

@@ -16,8 +16,6 @@ from typing import Any
 
 from sweeper.backends.backoff import Patience
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
-from sweeper.backends.configuration import configured
-from sweeper.backends.slurm import BACKEND
 from sweeper.backends.slurm.accounting import Accounting
 from sweeper.backends.slurm.commands import Closed, Full, Job, Slurm, status_of
 from sweeper.backends.slurm.options import options, requeues, script
@@ -38,15 +36,13 @@ _OVER_MEMORY = re.compile("slurmstepd.*: error: .*memory limit")
 
 
 def open_backend(
-    sweep: str, folder: str, asked: Mapping[str, Any] = MappingProxyType({})
+    sweep: str, folder: str, defaults: Mapping[str, Any] = MappingProxyType({})
 ) -> "SlurmBackend":
-    """The Slurm backend for one sweep; what it asks for comes with each job. Raises
-    `EnvironmentFailure` where there is no Slurm, or where the user's configuration file cannot be
-    used."""
-    del asked
+    """The Slurm backend for one sweep; what it asks for comes with each job, over `defaults`.
+    Raises `EnvironmentFailure` where there is no Slurm."""
     slurm = Slurm()
     slurm.configuration()
-    return SlurmBackend(slurm, sweep, folder, configured(BACKEND))
+    return SlurmBackend(slurm, sweep, folder, defaults)
 
 
 class SlurmBackend(Backend):

@@ -5,8 +5,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sweeper.backends.base import Check
-from sweeper.backends.configuration import configured
-from sweeper.backends.slurm import BACKEND
 from sweeper.backends.slurm.accounting import forgets
 from sweeper.backends.slurm.backend import SlurmBackend
 from sweeper.backends.slurm.commands import Slurm
@@ -18,9 +16,9 @@ _SECONDS = 20.0
 """How long a command may take here."""
 
 
-def checks(asked: Mapping[str, Any]) -> list[Check]:
-    """What `sweeper doctor --backend slurm` looks at; `asked` is a grid's `launch.slurm`, if any.
-    Where the controller does not answer, nothing else is asked."""
+def checks(asked: Mapping[str, Any], configured: Callable[[], dict[str, Any]]) -> list[Check]:
+    """What `sweeper doctor --backend slurm` looks at; `asked` is a grid's `launch.slurm`, if any,
+    `configured` gives the defaults. Where the controller does not answer, nothing else is asked."""
     slurm = Slurm(_SECONDS)
     silent: list[EnvironmentFailure] = []
 
@@ -42,7 +40,7 @@ def checks(asked: Mapping[str, Any]) -> list[Check]:
     return [
         Check("slurmctld", True, controller),
         Check("partitions", True, then(lambda: _partitions(slurm))),
-        Check("a trial of sbatch", True, then(lambda: _trial(slurm, asked))),
+        Check("a trial of sbatch", True, then(lambda: _trial(slurm, asked, configured()))),
         Check("arrays", False, then(lambda: f"up to {slurm.largest_array()} tasks each")),
         Check("accounting", False, then(lambda: _accounting(slurm))),
     ]
@@ -65,8 +63,7 @@ def _partitions(slurm: Slurm) -> str:
     return ", ".join(up[:6]) + (f" and {len(up) - 6} more" if len(up) > 6 else "")
 
 
-def _trial(slurm: Slurm, asked: Mapping[str, Any]) -> str:
-    defaults = configured(BACKEND)
+def _trial(slurm: Slurm, asked: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
     given = {key: value for key, value in asked.items() if key != "overrides"}
     SlurmBackend(slurm, "doctor", "/doctor", defaults).trial(given)
     shown = ", ".join(sorted(key.removesuffix("_s") for key in defaults.keys() | given.keys()))
