@@ -131,12 +131,9 @@ def _groups(rollouts: Iterable[Rollout]) -> dict[int, list[Rollout]]:
 
 def _limit(run: RunData, data: SweepData) -> int | None:
     """`max_tokens` of a run: given, or the recipe's default."""
-    recipe: Mapping[str, Any] = data.document.get("recipe") or {}
-    takes: Mapping[str, Any] = recipe.get("takes") or {}
-    field_: Any = takes.get("max_tokens") or {}
     value = run.config.get("max_tokens")
-    if value is None and isinstance(field_, Mapping):
-        value = field_.get("default")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    if value is None and data.plan is not None:
+        value = data.plan.recipe.takes.get("max_tokens", {}).get("default")
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 

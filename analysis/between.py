@@ -204,14 +204,15 @@ def _overall(pairs: Sequence[tuple[str, Cell, Cell]], scale: Scale) -> Estimate 
     return contrast(groups, [1 / len(both), -1 / len(both)] * len(both))
 
 
-def _recorded(side: _Side, part: str, key: str) -> str:
-    """A value of the recipe's or of the provenance of a sweep, as text."""
-    found: Mapping[str, Any] = side.data.document.get(part) or {}
+def _came(side: _Side, key: str) -> str:
+    """A value of the provenance of a sweep, as text."""
+    plan = side.data.plan
+    found: Mapping[str, Any] = (plan and plan.provenance) or {}
     return str(found.get(key) or "")
 
 
 def _changed(own: _Side, other: _Side) -> Iterator[tuple[str, str, str]]:
-    seeds = {_recorded(side, "recipe", "seed_field") or "seed" for side in (own, other)}
+    seeds = {side.data.seed_field for side in (own, other)}
     keys: dict[str, None] = {}
     for side in (own, other):
         for run in side.runs:
@@ -223,7 +224,7 @@ def _changed(own: _Side, other: _Side) -> Iterator[tuple[str, str, str]]:
         if len(a) == len(b) == 1 and a != b:
             yield key, a.pop(), b.pop()
     for key in ("commit", "python"):
-        told = [_recorded(side, "provenance", key) for side in (own, other)]
+        told = [_came(side, key) for side in (own, other)]
         if told[0] != told[1]:
             yield key, told[0][:12] or words.NONE, told[1][:12] or words.NONE
 

@@ -177,9 +177,8 @@ def _cells(
     grouped: dict[str, list[RunData]] = {}
     for run in data.runs:
         grouped.setdefault(run.cell, []).append(run)
-    recipe: Mapping[str, Any] = data.document.get("recipe") or {}
     configs = {name: runs[0].config for name, runs in grouped.items()}
-    keys, found = settings(configs, list(data.axes), recipe.get("seed_field") or "seed")
+    keys, found = settings(configs, list(data.axes), data.seed_field)
     empty = summarise([])
     bare = [
         Cell(name, found[name], _unset(found[name], keys, found), tuple(runs), empty)

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sweeper.analysis.frames import RunData, SweepData
+from sweeper.model.plan import Launch
 
 __all__ = [
     "analysing",
@@ -43,7 +44,7 @@ def _from(folder: str | None, path: str) -> str:
 
 
 def _launched(data: SweepData) -> Mapping[str, Any]:
-    return data.document.get("provenance") or {}
+    return (data.plan and data.plan.provenance) or {}
 
 
 def _folder(data: SweepData) -> str | None:
@@ -55,8 +56,8 @@ def _folder(data: SweepData) -> str | None:
 def _typed_in(data: SweepData) -> str | None:
     """It is on record; in older sweeps as the folder of the runs, where that was no other one."""
     launched = _launched(data)
-    options: Mapping[str, Any] = data.document.get("launch") or {}
-    usual = launched.get("cwd") if options.get("cwd") in (None, ".") else None
+    options = Launch() if data.plan is None else data.plan.launch
+    usual = launched.get("cwd") if options.cwd in (None, ".") else None
     found = launched.get("typed_in") or usual
     return found if isinstance(found, str) and found else None
 
@@ -85,14 +86,14 @@ def analysing(data: SweepData, prices: Mapping[str, float]) -> str:
         words = [*_program(), "analyze", data.name, "--root", data.root]
     else:
         words = [*_program(), "analyze", *data.paths]
-    own: Mapping[str, Any] = data.document.get("metric") or {}
+    own = data.plan and data.plan.metric
     metric = data.metric
     if metric is not None:
-        if own.get("name") != metric.name:
+        if own is None or own.name != metric.name:
             words += ["--metric", metric.name, "--goal", metric.goal]
-        elif own.get("goal", "minimize") != metric.goal:
+        elif own.goal != metric.goal:
             words += ["--goal", metric.goal]
-        usual = own.get("at", "last") if own.get("name") == metric.name else "last"
+        usual = own.at if own is not None and own.name == metric.name else "last"
         words += ["--at", metric.at] if metric.at != usual else []
     if prices:
         words += ["--prices", ",".join(f"{k}={v:g}" for k, v in sorted(prices.items()))]
@@ -122,10 +123,9 @@ def listing(data: SweepData, state: str) -> str:
 
 def reproducing(data: SweepData, prices: Mapping[str, float]) -> list[str]:
     """What makes the same sweep (if it was launched from a file), and the same report."""
-    path, folder = data.document.get("grid_path"), _typed_in(data)
     found: list[str] = []
-    if isinstance(path, str) and path:
+    if data.plan is not None and data.plan.grid_path:
+        path, folder = data.plan.grid_path, _typed_in(data)
         whole = path if "://" in path or folder is None else os.path.join(folder, path)
-        given: list[Any] = data.document.get("overrides") or []
-        found.append(launching(data, whole, [str(override) for override in given]))
+        found.append(launching(data, whole, data.plan.overrides))
     return [*found, analysing(data, prices)]

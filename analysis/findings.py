@@ -13,7 +13,6 @@ from sweeper.analysis.cells import Cell, Ranking
 from sweeper.analysis.edges import find_edges
 from sweeper.analysis.frames import SweepData
 from sweeper.analysis.statistics import Comparison
-from sweeper.registry import is_unseeded
 from sweeper.results.cells import SPAN, Scale
 
 __all__ = ["PENDING", "Finding", "cell_text", "find", "method", "short_name", "worse_by"]
@@ -268,7 +267,7 @@ def _incomplete(data: SweepData) -> list[Finding]:
 
 def _replicates(data: SweepData, ranking: Ranking) -> list[Finding]:
     found: list[Finding] = []
-    unseeded = is_unseeded(data.document)
+    unseeded = data.plan is not None and data.plan.unseeded
     if unseeded:
         text = (
             "Seeds are not set: the grid says that runs of one cell differ by themselves, and the "

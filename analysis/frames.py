@@ -16,6 +16,7 @@ from sweeper.analysis.series import Floats, Series, best, last
 from sweeper.analysis.sources import Placed, Source, find_sources
 from sweeper.errors import UsageError
 from sweeper.model.event import Outcome
+from sweeper.model.plan import Plan
 from sweeper.records.runs import SweepRun
 from sweeper.registry import RecordedRun, Registry
 from sweeper.results.cells import counts
@@ -99,7 +100,7 @@ class SweepData:
     folder), `paths` are the folders of all."""
 
     name: str
-    document: Mapping[str, Any]
+    plan: Plan | None
     metric: Metric | None
     axes: Mapping[str, list[Any]]
     runs: tuple[RunData, ...]
@@ -111,6 +112,11 @@ class SweepData:
     names: tuple[str, ...] = ()
     root: str = ""
     paths: tuple[str, ...] = ()
+
+    @property
+    def seed_field(self) -> str:
+        """The key of a configuration that tells the replicates of a cell apart."""
+        return (self.plan and self.plan.recipe.seed_field) or "seed"
 
     @property
     def drawn(self) -> list[str]:
@@ -190,7 +196,7 @@ def read(
     train = roles.pop("train", None)
     return SweepData(
         name=" + ".join(names),
-        document=found[0].document,
+        plan=found[0].plan,
         metric=chosen,
         axes=axes,
         runs=tuple(runs),

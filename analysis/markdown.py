@@ -248,6 +248,6 @@ def _reproduce(study: Study) -> Iterator[str]:
     if again:
         names = words.listed([f"{run.name} ({run.attempts})" for run in again], 12)
         yield f"- more than one attempt: {escape(names)}"
-    grid = study.data.document.get("grid")
-    if grid:
-        yield "\n" + fenced(str(grid), "yaml")
+    plan = study.data.plan
+    if plan is not None and plan.grid_text:
+        yield "\n" + fenced(plan.grid_text, "yaml")

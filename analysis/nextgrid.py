@@ -51,14 +51,14 @@ def propose(
     """What the findings ask for, or a text that says why the grid cannot be made to say it; None
     where nothing is asked for. `needed` is how many seeds a cell are thought to part the cells at
     the top."""
-    text = data.document.get("grid")
+    text = "" if data.plan is None else data.plan.grid_text
     if len(data.names) > 1:
         text, why = "", "several sweeps are compared here, and each has a grid of its own"
-    elif not data.document:
+    elif data.plan is None:
         text, why = "", "these runs were not launched from a grid"
     else:
         why = "the text of its grid is not on record"
-    if not isinstance(text, str) or not text.strip():
+    if not text.strip():
         asked = any(f.kind in ("edge", "tied", "not_compared") for f in findings)
         return why if asked else None
     kinds = {finding.kind for finding in findings}
@@ -81,8 +81,8 @@ def propose(
 
 def _seeded(data: SweepData, ranking: Ranking) -> bool:
     """Whether other seeds are likely to give other results."""
-    recipe: Mapping[str, Any] = data.document.get("recipe") or {}
-    known = recipe.get("seed_field") or any(run.seed is not None for run in data.runs)
+    known = data.plan is not None and data.plan.recipe.seed_field
+    known = known or any(run.seed is not None for run in data.runs)
     return bool(known) and not any(cell.summary.identical for cell in ranking.cells)
 
 
@@ -125,12 +125,12 @@ def _named(grid: Any, name: str) -> None:
 
 def _kept(data: SweepData, without: Sequence[str]) -> tuple[str, ...]:
     """The overrides of the command line that still mean something."""
-    given: list[Any] = data.document.get("overrides") or []
-    keys = [str(o).lstrip("~").partition("=")[0].strip() for o in given]
+    given = () if data.plan is None else data.plan.overrides
+    keys = [o.lstrip("~").partition("=")[0].strip() for o in given]
     return tuple(
-        str(override)
+        override
         for override, key in zip(given, keys, strict=True)
-        if not str(override).startswith("~") and key not in without and key != "name"
+        if not override.startswith("~") and key not in without and key != "name"
     )
 
 

@@ -111,8 +111,8 @@ def render(study: Study, panels: Sequence[Panel]) -> str:
         rule=RULE,
         method=method(ranking.scale),
         commands=reproducing(data, study.prices),
-        grid=data.document.get("grid"),
-        grid_path=data.document.get("grid_path"),
+        grid=data.plan and data.plan.grid_text,
+        grid_path=data.plan and data.plan.grid_path,
         provenance=provenance(data),
         retried=[run for run in data.runs if run.attempts > 1],
         short_name=short_name,
@@ -213,9 +213,10 @@ def _legend(ranking: Ranking, panels: Sequence[Panel]) -> list[dict[str, Any]]:
 
 def provenance(data: SweepData) -> list[tuple[str, str]]:
     """Where the sweep came from, as pairs of texts."""
-    found = list(_flat(data.document.get("provenance") or {}))
-    created = data.document.get("created")
-    return [*found, *([("launched", str(created))] if created else [])]
+    if data.plan is None:
+        return []
+    found = list(_flat(data.plan.provenance or {}))
+    return [*found, *([("launched", data.plan.created)] if data.plan.created else [])]
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

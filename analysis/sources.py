@@ -8,6 +8,7 @@ from typing import Any
 
 from sweeper.atomic import atomic_write
 from sweeper.errors import NotFound, StoreError, UsageError
+from sweeper.model.plan import Plan
 from sweeper.registry import RecordedRun, Registry, Sweep
 from sweeper.results.selectors import current
 from sweeper.store.documents import dotted
@@ -39,7 +40,7 @@ class Source:
 
     name: str
     registry: Registry
-    document: Mapping[str, Any]
+    plan: Plan | None
     metric: Mapping[str, str] | None
     axes: Mapping[str, list[Any]]
     runs: tuple[Placed, ...]
@@ -107,9 +108,7 @@ def _of_sweep(registry: Registry, sweep: Sweep) -> Source:
         Placed(run, run.cell, run.seed, run.state.value, run.config) for run in current(sweep.runs)
     )
     retired = len(sweep.runs) - len(runs)
-    return Source(
-        sweep.name, registry, sweep.document, sweep.metric, sweep.axes, runs, retired, sweep
-    )
+    return Source(sweep.name, registry, sweep.plan, sweep.metric, sweep.axes, runs, retired, sweep)
 
 
 def _of_folder(path: str) -> Source | None:
@@ -136,7 +135,9 @@ def _of_folder(path: str) -> Source | None:
         )
     if not runs:
         return None
-    return Source(path.rstrip("/").rpartition("/")[2], registry, {}, None, {}, tuple(runs), 0, None)
+    return Source(
+        path.rstrip("/").rpartition("/")[2], registry, None, None, {}, tuple(runs), 0, None
+    )
 
 
 def write_file(folder: str, name: str, content: bytes) -> str:

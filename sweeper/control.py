@@ -131,11 +131,11 @@ def cancel_runs(
     on record."""
     from sweeper.store.lock import holding_sweep, is_held
 
-    launch = read_plan(store, sweep)["launch"]
-    retries: int = launch["retries"]
+    launch = read_plan(store, sweep).launch
+    retries = launch.retries
     events = read_events(store, sweep)
     done = {run: request_cancel(store, sweep, run, events.get(run, set()), retries) for run in runs}
-    seconds = launch["grace_s"] + _STOP_SECONDS
+    seconds = launch.grace_s + _STOP_SECONDS
     deadline = time.monotonic() + seconds
     told = 0
     while left := _unfinished(store, sweep, done, retries):
@@ -172,8 +172,8 @@ def _stop(
     from sweeper.launcher.staying import moved_from, place_of
 
     folder, plan = f"{store.root}/{sweep}", read_plan(store, sweep)
-    launch = plan["launch"]
-    backend = open_backend(launch["backend"], sweep, folder, options_of(launch))
+    launch = plan.launch
+    backend = open_backend(launch.backend, sweep, folder, options_of(launch))
     there = moved_from(store, sweep, plan, place_of(backend))
     if there is not None:
         tell(f"the jobs are at {there}, out of reach from here: each ends once its worker sees it")
@@ -195,10 +195,10 @@ def _forget_environment(store: Store, sweep: str, retries: int) -> None:
     from sweeper.launcher import environment
 
     events = read_events(store, sweep)
-    for run in read_plan(store, sweep)["runs"]:
-        happened = events.get(run["id"], set())
+    for run in read_plan(store, sweep).runs:
+        happened = events.get(run.id, set())
         state = fold(happened)
-        wanted = not run.get("retired") and wants_attempt(happened, retries)
+        wanted = not run.retired and wants_attempt(happened, retries)
         if wanted or state.state in OPEN or state.unacknowledged:
             return
     if environment.is_needed_later(store, sweep):
@@ -308,12 +308,11 @@ def _tell_code(sweep: "Sweep", tell: Callable[[str], None]) -> None:
     from sweeper.launcher.trust import is_ours
     from sweeper.provenance import snapshot
 
-    document = sweep.document
-    kept = document.get("snapshot")
+    kept = sweep.plan.snapshot
     # Git is not let loose on any folder that a plan names.
     if not kept or not is_ours(sweep.plan.recorded):
         return
-    values = hidden_values(secret_names(document["secrets"], document["service"]))
+    values = hidden_values(secret_names(sweep.plan.secrets, sweep.plan.service))
     if snapshot.changed(sweep.store, kept, secrets=values):
         tell(
             "the code has changed since the launch, and what is retried runs it as it was then; "

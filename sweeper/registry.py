@@ -25,7 +25,7 @@ from sweeper.records.runs import RecordedRun, Sweep
 from sweeper.results.selectors import asks_for_dropped, check_states, current, named, pick
 from sweeper.states import State
 from sweeper.store.files import DEFAULT_ROOT, Store, open_store
-from sweeper.store.sweeps import find_sweeps, is_unseeded
+from sweeper.store.sweeps import find_sweeps
 from sweeper.tables.keeping import Folder
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sweeper.records.tabulating import Tabulator
     from sweeper.tables.frames import Part
 
-__all__ = ["RUN_COLUMNS", "RecordedRun", "Registry", "Sweep", "is_unseeded", "save"]
+__all__ = ["RUN_COLUMNS", "RecordedRun", "Registry", "Sweep", "save"]
 
 RUN_COLUMNS = (
     *("run", "sweep", "name", "cell", "seed", "state", "attempts", "reason"),
@@ -160,8 +160,8 @@ class Registry:
             {
                 "sweep": found.name,
                 "root": found.root,
-                "created": found.document.get("created"),
-                "recipe": found.document["recipe"]["reference"],
+                "created": found.plan.created,
+                "recipe": found.plan.recipe.reference,
                 "runs": len(runs),
                 "states": dict(Counter(run.state.value for run in runs)),
             }

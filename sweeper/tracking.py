@@ -10,8 +10,9 @@ sweep that was removed and made again.
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
 from urllib.parse import quote, urlsplit
+
+from sweeper.model.plan import Plan, Run, Wandb
 
 __all__ = ["NAMES", "fields", "keyless", "link", "recorded", "run_id", "variables"]
 
@@ -36,46 +37,46 @@ _LONGEST = 100_000
 """Bytes of configuration that go into a variable: of one, Linux takes 128 KiB."""
 
 
-def recorded(section: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+def recorded(section: Wandb, environment: Mapping[str, str]) -> Wandb:
     """The section as `sweep.json` keeps it: with what the runs' environment says of the rest, so
     that others can tell later where W&B shows them (`app`, an address)."""
-    found = dict(section)
-    for name, key in (("WANDB_ENTITY", "entity"), ("WANDB_MODE", "mode")):
-        found[key] = found.get(key) or environment.get(name) or None
     api = (environment.get("WANDB_BASE_URL") or _API).rstrip("/")
-    found["app"] = environment.get("WANDB_APP_URL") or (_APP if api == _API else api)
-    return found
+    return section._replace(
+        entity=section.entity or environment.get("WANDB_ENTITY") or None,
+        mode=section.mode or environment.get("WANDB_MODE") or None,
+        app=environment.get("WANDB_APP_URL") or (_APP if api == _API else api),
+    )
 
 
-def run_id(document: Mapping[str, Any], run: str) -> str:
-    """W&B's id of the run with the id `run` of the sweep with this `sweep.json`."""
-    sweep = f"{document['name']}\n{document.get('created')}"
+def run_id(plan: Plan, run: str) -> str:
+    """W&B's id of the run with the id `run` of the sweep with this plan."""
+    sweep = f"{plan.name}\n{plan.created}"
     return f"{run}-{hashlib.sha256(sweep.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
 
 
-def variables(document: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, str]:
+def variables(plan: Plan, run: Run) -> dict[str, str]:
     """What makes `wandb.init` in a run take up its W&B run; empty for a grid without `wandb:`.
-    `run` is the run as `sweep.json` has it. WANDB_DIR is for the worker to add."""
-    section: dict[str, Any] | None = document.get("wandb")
+    WANDB_DIR is for the worker to add."""
+    section = plan.wandb
     if section is None:
         return {}
     found = {
-        "WANDB_PROJECT": section["project"],
-        "WANDB_RUN_GROUP": section.get("group") or document["name"],
-        "WANDB_NAME": run["name"],
-        "WANDB_RUN_ID": run_id(document, run["id"]),
+        "WANDB_PROJECT": section.project,
+        "WANDB_RUN_GROUP": section.group or plan.name,
+        "WANDB_NAME": run.name,
+        "WANDB_RUN_ID": run_id(plan, run.id),
         "WANDB_RESUME": "allow",
         # What is copied or synced with a run would be there twice.
         "WANDB_SYMLINK": "false",
     }
-    if section.get("entity"):
-        found["WANDB_ENTITY"] = section["entity"]
-    if section.get("mode"):
-        found["WANDB_MODE"] = section["mode"]
-    if section.get("tags"):
-        found["WANDB_TAGS"] = ",".join(section["tags"])
-    about = {key: run.get(key) for key in ("cell", "seed")}
-    config = run["config"] | {"sweeper": {"sweep": document["name"], "run": run["id"], **about}}
+    if section.entity:
+        found["WANDB_ENTITY"] = section.entity
+    if section.mode:
+        found["WANDB_MODE"] = section.mode
+    if section.tags:
+        found["WANDB_TAGS"] = ",".join(section.tags)
+    about = {"sweep": plan.name, "run": run.id, "cell": run.cell, "seed": run.seed}
+    config = run.config | {"sweeper": about}
     text = json.dumps(config)
     if len(text) <= _LONGEST:
         # How W&B's own jobs are told their configuration; the only way from outside a program.
@@ -83,38 +84,37 @@ def variables(document: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, 
     return found
 
 
-def fields(document: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, str]:
+def fields(plan: Plan, run: Run) -> dict[str, str]:
     """What a recipe gets in its configuration: tinker-cookbook's, and ours, log to W&B only when
     their `wandb_project` says so, and some make up a `wandb_name`. Those that the grid does not
     give, where the recipe has them and they take a text."""
-    section: dict[str, Any] | None = document.get("wandb")
-    if section is None:
+    if plan.wandb is None:
         return {}
-    takes: dict[str, dict[str, Any]] = document["recipe"].get("takes") or {}
-    given = {"wandb_project": section["project"], "wandb_name": run["name"]}
+    takes = plan.recipe.takes
+    given = {"wandb_project": plan.wandb.project, "wandb_name": run.name}
     return {
         key: value
         for key, value in given.items()
-        if "str" in str(takes.get(key, {}).get("type", "")) and key not in run["config"]
+        if "str" in str(takes.get(key, {}).get("type", "")) and key not in run.config
     }
 
 
-def link(document: Mapping[str, Any], run: str) -> str | None:
+def link(plan: Plan, run: str) -> str | None:
     """Where W&B shows the run with the id `run`; None where it does not (no `wandb:`, or what is
     recorded stays on this machine), and where nobody said whose project it is (`entity`)."""
-    section: dict[str, Any] | None = document.get("wandb")
-    if section is None or section.get("mode") in _HERE_ONLY or not section.get("entity"):
+    section = plan.wandb
+    if section is None or section.mode in _HERE_ONLY or not section.entity:
         return None
-    names = (str(section[key]) for key in ("entity", "project"))
+    names = (section.entity, section.project)
     entity, project = (quote(name, safe="", errors="replace") for name in names)
-    app = str(section.get("app") or _APP).rstrip("/")
-    return f"{app}/{entity}/{project}/runs/{run_id(document, run)}"
+    app = (section.app or _APP).rstrip("/")
+    return f"{app}/{entity}/{project}/runs/{run_id(plan, run)}"
 
 
-def keyless(section: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:
+def keyless(section: Wandb, environment: Mapping[str, str]) -> str | None:
     """A sentence for a user whose runs would find no key for W&B in this environment; None where
     they need none, or where there is one."""
-    if section.get("mode") in _HERE_ONLY or environment.get("WANDB_API_KEY"):
+    if section.mode in _HERE_ONLY or environment.get("WANDB_API_KEY"):
         return None
     import netrc
     import os

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.alarms.records import Alarm, names, put, read
 from sweeper.alarms.rules import ADVICE
@@ -19,6 +19,7 @@ from sweeper.launcher.board import Board
 from sweeper.launcher.ends import Ends
 from sweeper.launcher.reacting import Reactions
 from sweeper.model.launcher import read_judged
+from sweeper.model.plan import Plan
 from sweeper.sanitize import harmless
 from sweeper.states import OPEN, Event, State
 from sweeper.store.documents import SCHEMA, encode, read_as, timestamp
@@ -61,7 +62,7 @@ class Alarming:
         self,
         store: Store,
         sweep: str,
-        plan: dict[str, Any],
+        plan: Plan,
         board: Board,
         beats: Heartbeats,
         ends: Ends,
@@ -69,15 +70,13 @@ class Alarming:
         env_file: str | None = None,
     ) -> None:
         self._store = store
-        self._layout = Layout(sweep, metrics_dir(plan["launch"]))
+        self._layout = Layout(sweep, metrics_dir(plan.launch.metrics_dir))
         self._board = board
         self._beats = beats
         self._ends = ends
         self._clock = clock
-        launch: dict[str, Any] = plan["launch"]
-        metric: dict[str, str] | None = plan.get("metric")
         remote = store.is_remote
-        sync_s = float(launch.get("sync_s", 20.0)) if remote else 0.0
+        sync_s = plan.launch.sync_s if remote else 0.0
         self._every = max(REMOTE_LOOK_SECONDS, sync_s) if remote else LOOK_SECONDS
         self.lines: tuple[str, ...] = ()
         self._said: set[tuple[str, int, str]] = set()
@@ -89,14 +88,14 @@ class Alarming:
         self._watcher = Watcher(
             store,
             self._layout,
-            resolve(plan.get("alarms")),
+            resolve(plan.alarms),
             self._said,
             clock=clock,
             tell=self._tell,
-            lease=float(launch["lease_s"]),
-            is_command=plan["recipe"].get("kind") == "command",
+            lease=plan.launch.lease_s,
+            is_command=plan.recipe.kind == "command",
             sync_s=sync_s,
-            metric=metric["name"] if metric else None,
+            metric=plan.metric.name if plan.metric else None,
         )
         self._reactions = Reactions(
             store, sweep, plan, board, clock=clock, tell=self._tell, env_file=env_file
@@ -266,7 +265,7 @@ class Alarming:
         evidence, planned = found.evidence, self._board.runs[found.run]
         alarm = Alarm(
             run=found.run,
-            name=planned["name"],
+            name=planned.name,
             attempt=found.attempt,
             rule=found.rule,
             time=timestamp(),

@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from sweeper.errors import AlreadyExists, NotFound, StoreError
+from sweeper.model.plan import Plan
 from sweeper.states import OPEN, Event, RunState, cancel_asked, fold, retry_asked, wants_attempt
 from sweeper.store.documents import SCHEMA, encode, timestamp
 from sweeper.store.files import Store
@@ -30,13 +31,13 @@ class Board:
     """The runs of the sweep with this plan, in its order. Runs that the grid no longer has are on
     it, and want nothing."""
 
-    def __init__(self, store: Store, sweep: str, plan: dict[str, Any]) -> None:
+    def __init__(self, store: Store, sweep: str, plan: Plan) -> None:
         self._store = store
         self._sweep = sweep
         self._layout = Layout(sweep)
-        self._retries: int = plan["launch"]["retries"]
-        self.runs: dict[str, dict[str, Any]] = {run["id"]: run for run in plan["runs"]}
-        self.retired = {run["id"] for run in plan["runs"] if run.get("retired")}
+        self._retries = plan.launch.retries
+        self.runs = {run.id: run for run in plan.runs}
+        self.retired = {run.id for run in plan.runs if run.retired}
         self.views: dict[str, View] = {}
         self._events: Events = {}
 

@@ -5,22 +5,22 @@ What a training client holds goes with its engine: an attempt that was at work t
 worker knows for what it is (`worker.engine`), and begins again from its last checkpoint.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
 
-from sweeper.backends import Capabilities
+from sweeper.backends import Terms
 from sweeper.engine import lifecycle
 from sweeper.errors import NotFound, StoreError, Unreachable
 from sweeper.launcher import environment
-from sweeper.model.job import read_engine
+from sweeper.model.job import Engine, read_engine
 from sweeper.model.launcher import Service
+from sweeper.model.plan import Plan
 from sweeper.store.documents import encode, read_as
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
 from sweeper.store.sweeps import service_of
 
-__all__ = ["EngineWatch", "Where", "watch"]
+__all__ = ["Engine", "EngineWatch", "watch"]
 
 SILENT_SECONDS = 5.0
 """How long an engine may be too busy to answer before that is said."""
@@ -28,13 +28,6 @@ ORPHAN_SECONDS = 60.0
 """What an attempt gets to end by itself when its engine is at another address: it may need it no
 more, and many a program gives up after half a minute. The SDK would go on asking for ever."""
 _ASK_SECONDS = 1.0
-
-
-class Where(NamedTuple):
-    """One process of an engine: its address, and when it was started."""
-
-    url: str
-    started: str
 
 
 class EngineWatch:
@@ -49,7 +42,7 @@ class EngineWatch:
         self,
         store: Store,
         layout: Layout,
-        find: Callable[[], Where | None],
+        find: Callable[[], Engine | None],
         clock: Callable[[], float],
         known: str,
         *,
@@ -61,7 +54,7 @@ class EngineWatch:
         self._clock = clock
         self._fixed = fixed
         self._url = known
-        self._where: Where | None = None
+        self._where: Engine | None = None
         self._since = clock()
         self._silent: float | None = None
         self._began: dict[tuple[str, int], str | None] = {}
@@ -92,7 +85,7 @@ class EngineWatch:
                 f"no engine answers at {self._url}: `sweeper engine start` starts it again"
             )
 
-    def _tell(self, found: Where) -> None:
+    def _tell(self, found: Engine) -> None:
         """Have its address and key known to those that start from now on, and on record."""
         if self._fixed:
             return
@@ -106,11 +99,11 @@ class EngineWatch:
             self._store.replace(self._layout.service, encode(document))
         self._url = found.url
 
-    def described(self, run: str, attempt: int) -> dict[str, str] | None:
-        """What an attempt that is opened now is to use, for its description."""
+    def described(self, run: str, attempt: int) -> Engine | None:
+        """What an attempt that is opened now is to use."""
         found = self._where
         self._began[run, attempt] = found and found.url
-        return None if found is None else found._asdict()
+        return found
 
     def orphaned(self, run: str, attempt: int) -> bool:
         """Whether an attempt asks an address to which its engine is not coming back: there is
@@ -120,37 +113,37 @@ class EngineWatch:
         if self._clock() - self._since < ORPHAN_SECONDS:
             return False
         if (run, attempt) not in self._began:
-            began: Mapping[str, str] = {}
+            began: Engine | None = None
             with suppress(NotFound, StoreError):
                 path = self._layout.job(run, attempt)
                 began = read_as(self._store, path, read_engine)
-            self._began[run, attempt] = began.get("url")
+            self._began[run, attempt] = began and began.url
         return self._began[run, attempt] not in (None, self._where.url)
 
 
 def watch(
     store: Store,
     layout: Layout,
-    plan: Mapping[str, Any],
+    plan: Plan,
     service: Service,
-    terms: Capabilities,
+    terms: Terms,
     clock: Callable[[], float],
 ) -> EngineWatch | None:
     """The watch of a sweep with this plan; None where its runs use no engine of ours. `service` is
     what is on record of the launch."""
     url = service.engine
-    if plan.get("service") != "local" or url is None:
+    if plan.service != "local" or url is None:
         return None
-    if "TINKER_BASE_URL" in plan["launch"]["env"]:
+    if "TINKER_BASE_URL" in plan.launch.env:
         return None  # another one, which the grid names
 
-    def here() -> Where | None:
+    def here() -> Engine | None:
         found = lifecycle.find(service.home, _ASK_SECONDS)
-        return None if found is None else Where(found.url, found.started)
+        return None if found is None else Engine(found.url, found.started)
 
-    def there() -> Where | None:
+    def there() -> Engine | None:
         started = lifecycle.knock(url, _ASK_SECONDS)
-        return None if started is None else Where(url, started)
+        return None if started is None else Engine(url, started)
 
     find = here if terms.here else there
     return EngineWatch(store, layout, find, clock, url, fixed=not terms.here)

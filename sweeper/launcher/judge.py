@@ -101,7 +101,7 @@ class Judge:
         if self.smoke and self.held is None:
             failure = self._ends.failure(run) if state is State.FAILED else None
             why = f" ({failure.line or _cause(failure)})" if failure else ""
-            name = self._board.runs[run]["name"]
+            name = self._board.runs[run].name
             self.held = f"the first run, {name}, is {state.value}{why}: nothing else is started"
 
     def _go_on(self) -> None:

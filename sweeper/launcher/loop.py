@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from sweeper.backends import capabilities_of, options_of
+from sweeper.backends import options_of, terms_of
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
 from sweeper.errors import (
     AnotherLauncher,
@@ -40,6 +40,7 @@ from sweeper.launcher.placing import asked_by, described, worker_argv
 from sweeper.launcher.progress import Summary
 from sweeper.launcher.showing import Showing
 from sweeper.limits import lacking
+from sweeper.model.job import Job
 from sweeper.model.launcher import Service
 from sweeper.model.observation import Kind, Observation
 from sweeper.recipe.reference import render_window
@@ -101,8 +102,8 @@ class Launcher:
         self._notify = notify
         self._plan = read_plan(store, sweep)
         self._board = Board(store, sweep, self._plan)
-        launch = self._plan["launch"]
-        self._terms = capabilities_of(launch["backend"], options_of(launch))
+        launch = self._plan.launch
+        self._terms = terms_of(launch.backend, options_of(launch))
         service = _service(store, sweep, needed=starting)
         self._env_file: str | None = service.env_file
         where = self._layout, self._plan, service, self._terms
@@ -112,7 +113,7 @@ class Launcher:
         self._starting = starting
         self._beats = Heartbeats(store, self._layout, clock)
         self._ends = Ends(store, sweep, clock, wall)
-        self._pace = Pace(self._plan["launch"]["max_parallel"])
+        self._pace = Pace(launch.max_parallel)
         self._judge = Judge(self._board, self._ends, smoke=smoke and starting)
         who = self._board, self._beats, self._ends, clock, self._env_file
         self._alarming = Alarming(store, sweep, self._plan, *who) if starting else None
@@ -315,7 +316,7 @@ class Launcher:
             self._board.end(run, attempt, event, status.reason or reason, detail, status.code)
         elif status.state is JobState.PENDING and not view.cancel:
             self._observed[run] = Observation(Kind.QUEUED, status.reason or None)
-        elif quiet > self._plan["launch"]["lease_s"]:
+        elif quiet > self._plan.launch.lease_s:
             # Who only stops runs need not say it, and may look from where their jobs are not known.
             if status.state is JobState.ABSENT and self._starting:
                 self._board.add(run, attempt, Event.LOST)
@@ -381,45 +382,43 @@ class Launcher:
     def _describe(self, run: str, attempt: int, *, again: bool = False) -> None:
         """Have it on record what the attempt is to do, as the plan says. What says so `again` is
         left alone: somebody may hold it."""
-        launch, planned = self._plan["launch"], self._board.runs[run]
-        job = {
-            "schema": SCHEMA,
-            "run": run,
-            "attempt": attempt,
-            "name": planned["name"],
-            "seed": planned.get("seed"),
-            "config": planned["config"],
-            "recipe": self._plan["recipe"],
-            "cwd": self._plan["recipe"]["cwd"],
-            "snapshot": self._plan.get("snapshot"),
-            "env": launch["env"],
-            "metrics_dir": launch.get("metrics_dir"),
-            "env_file": self._env_file,
-            "secrets": self._plan["secrets"],
-            "timeout_s": launch["timeout_s"],
-            "grace_s": launch["grace_s"],
-            "resume": launch["resume"],
-            "sync_s": launch.get("sync_s", 20.0),
-            "wandb": variables(self._plan, planned),
-            "fields": fields(self._plan, planned),
-        }
-        if self._engine is not None:
-            job["engine"] = self._engine.described(run, attempt)
-        path, said = self._layout.job(run, attempt), described(self._terms, job, self._engine_url)
+        launch, planned = self._plan.launch, self._board.runs[run]
+        job = Job(
+            run=run,
+            attempt=attempt,
+            name=planned.name,
+            seed=planned.seed,
+            config=planned.config,
+            recipe=self._plan.recipe,
+            cwd=self._plan.recipe.cwd,
+            snapshot=self._plan.snapshot,
+            env=launch.env,
+            metrics_dir=launch.metrics_dir,
+            env_file=self._env_file,
+            secrets=self._plan.secrets,
+            timeout_s=launch.timeout_s,
+            grace_s=launch.grace_s,
+            resume=launch.resume,
+            sync_s=launch.sync_s,
+            wandb=variables(self._plan, planned),
+            fields=fields(self._plan, planned),
+            engine=self._engine and self._engine.described(run, attempt),
+        )
+        path = self._layout.job(run, attempt)
+        data = encode(described(self._terms, job, self._engine_url).document())
         if again:
             with suppress(NotFound, StoreError):
-                if self._store.read(path) == encode(said):
+                if self._store.read(path) == data:
                     return
         if self._code_diff():
             diff = f"{self._layout.log_path(run, attempt)}/code.diff"
             self._store.replace(diff, self._code_diff(), durable=False)
-        self._store.replace(path, encode(said))
+        self._store.replace(path, data)
 
     def _code_diff(self) -> bytes:
         """How the code differed from its commit, for recipes that do not say so themselves."""
         if self._diff is None:
-            provenance: dict[str, Any] = self._plan.get("provenance") or {}
-            kept: dict[str, Any] | None = provenance.get("diff")
+            kept: dict[str, Any] | None = (self._plan.provenance or {}).get("diff")
             self._diff = b""
             with suppress(NotFound):
                 self._diff = self._store.read(kept["path"]) if kept else b""
@@ -430,18 +429,18 @@ class Launcher:
         if not runs:
             return
         attempts = {run: self._board.views[run].state.opened for run in runs}
-        window: str | None = self._plan["launch"].get("window")
+        launch = self._plan.launch
         place = self._terms, self._store, self._sweep
         self._check()
         self._backend.submit(
             [
                 JobSpec(
                     token(run, attempt),
-                    self._board.runs[run]["name"],
+                    self._board.runs[run].name,
                     worker_argv(*place, token(run, attempt), self._env_file),
                     self._store.local_path(self._sweep) or "/",
-                    asked_by(self._plan["launch"], self._board.runs[run]["config"]),
-                    render_window(window, self._sweep, self._board.runs[run], attempt),
+                    asked_by(launch, self._board.runs[run].config),
+                    render_window(launch.window, self._sweep, self._board.runs[run], attempt),
                 )
                 for run, attempt in attempts.items()
             ]

@@ -1,16 +1,18 @@
-"""What a launch does differently where its jobs do not run on this machine (`Capabilities`): what
-it refuses, how jobs reach the engine, and what stands in a job's description and on its command
-line."""
+"""What a launch does differently where its jobs do not run on this machine (`Terms`): what it
+refuses, how jobs reach the engine, and what stands in a job's description and on its command line.
+"""
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from sweeper.backends import Capabilities, capabilities_of, options_of
+from sweeper.backends import Terms, options_of, terms_of
 from sweeper.backends.base import Backend
 from sweeper.command import worker_command
 from sweeper.engine.lifecycle import TOKEN, client_key
 from sweeper.errors import UsageError
+from sweeper.model.job import Job
+from sweeper.model.plan import Launch
 from sweeper.provenance.snapshot import Made
 from sweeper.store.files import Store
 
@@ -35,12 +37,12 @@ _TRIALS = 20
 
 
 def admit(
-    launch: Mapping[str, Any], store: Store, service: str, secrets: Sequence[str], *, live: bool
-) -> Capabilities:
-    """See that jobs of the backend of `launch` (as `sweep.json` has it) can do what they are to.
+    launch: Launch, store: Store, service: str, secrets: Sequence[str], *, live: bool
+) -> Terms:
+    """See that jobs of the backend of `launch` can do what they are to.
     `secrets`: the names of those that runs need. Raises `UsageError`."""
-    backend = str(launch["backend"])
-    terms = capabilities_of(backend, options_of(launch))
+    backend = launch.backend
+    terms = terms_of(backend, options_of(launch))
     if not terms.here and service == "local":
         engine_url(terms)
     if terms.files:
@@ -62,7 +64,7 @@ def admit(
     return terms
 
 
-def engine_url(terms: Capabilities) -> str | None:
+def engine_url(terms: Terms) -> str | None:
     """Where jobs reach the engine that somebody has started for them; None where they run on this
     machine and one is found or started here. Raises `UsageError` when nobody has said."""
     if terms.here:
@@ -77,24 +79,24 @@ def engine_url(terms: Capabilities) -> str | None:
     return url.rstrip("/")
 
 
-def engine_key(terms: Capabilities) -> str:
+def engine_key(terms: Terms) -> str:
     """What jobs give the engine as their key: that of the one at `engine_url`, or of ours."""
     return client_key() if terms.here else os.environ.get(TOKEN, "")
 
 
-def kept_here(terms: Capabilities, secrets: Sequence[str]) -> list[str]:
+def kept_here(terms: Terms, secrets: Sequence[str]) -> list[str]:
     """Those of the secrets that come from this process's environment."""
     return [name for name in secrets if name not in terms.secrets]
 
 
 def has_code(
-    terms: Capabilities, kind: str, file: str | None, made: Made, tell: Callable[[str], None]
+    terms: Terms, kind: str, file: str | None, made: Made, tell: Callable[[str], None]
 ) -> None:
     """See that the recipe reaches jobs that do not see this machine's folders, and tell what does
     not. `kind` and `file` are the recipe's. Raises `UsageError`."""
     if terms.files:
         return
-    if made.document is None:
+    if made.kept is None:
         if kind == "file":
             raise UsageError(
                 f"{file}: jobs elsewhere get the code by a copy of its git checkout, and there is "
@@ -106,27 +108,28 @@ def has_code(
         tell(f"not in the copy of the code that jobs get: {', '.join(made.linked[:3])}{more}")
 
 
-def asked_by(launch: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the job of a run with this configuration asks its backend for; `launch` is the plan's
-    section of that name."""
+def asked_by(launch: Launch, config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the job of a run with this configuration asks its backend for."""
     options = options_of(launch)
     if not options.get("overrides"):
         return options
-    from sweeper.grid.by_run import asked_by as chosen
+    from sweeper.grid.slurm import asked_by as chosen
 
     return chosen(options, config)
 
 
-def try_out(
-    backend: Backend, launch: Mapping[str, Any], configs: Iterable[Mapping[str, Any]]
-) -> None:
-    """Ask the backend whether it would take such jobs, before anything is on record. Raises
-    `EnvironmentFailure` where it never will."""
-    asked = {repr(found): found for found in (asked_by(launch, c) for c in configs)}
-    backend.preflight(list(asked.values())[:_TRIALS])
+def try_out(backend: Backend, launch: Launch, configs: Iterable[Mapping[str, Any]]) -> None:
+    """Ask a backend that can be asked (it has a `preflight`) whether it would take such jobs,
+    before anything is on record. Raises `EnvironmentFailure` where it never will."""
+    preflight: Callable[[Iterable[Mapping[str, Any]]], None] | None = getattr(
+        backend, "preflight", None
+    )
+    if preflight is not None:
+        asked = {repr(found): found for found in (asked_by(launch, c) for c in configs)}
+        preflight(list(asked.values())[:_TRIALS])
 
 
-def shared_environment(terms: Capabilities, store: Store, sweep: str) -> str | None:
+def shared_environment(terms: Terms, store: Store, sweep: str) -> str | None:
     """Where the runs' environment is kept, where that is not this machine's private place for it:
     beside the sweep, for jobs on other machines that see its folder."""
     if terms.here or not terms.files:
@@ -134,26 +137,21 @@ def shared_environment(terms: Capabilities, store: Store, sweep: str) -> str | N
     return store.local_path(f"{sweep}/launcher/environment.json")
 
 
-def described(terms: Capabilities, job: dict[str, Any], engine: str | None) -> dict[str, Any]:
-    """A job's description (as `sweep.json`'s folder keeps it) for a job on these terms. `engine` is
-    the address of the engine, where runs use one."""
-    recipe = job["recipe"]
+def described(terms: Terms, job: Job, engine: str | None) -> Job:
+    """A job's description for a job on these terms. `engine` is the address of the engine, where
+    runs use one."""
     if terms.python is not None:
-        recipe = recipe | {"python": terms.python}
+        job = job._replace(recipe=job.recipe._replace(python=terms.python))
     if terms.files:
-        return job | {"recipe": recipe}
+        return job
     given = {"TINKER_BASE_URL": engine} if engine is not None else {}
-    return job | {
-        "recipe": recipe,
-        "env": job["env"] | given,
-        "env_file": None,
-        # Without a copy of the code: where the image has its programs start.
-        "cwd": job["cwd"] if job["snapshot"] is not None else ".",
-    }
+    # Without a copy of the code: where the image has its programs start.
+    cwd = job.cwd if job.snapshot is not None else "."
+    return job._replace(env={**job.env, **given}, env_file=None, cwd=cwd)
 
 
 def worker_argv(
-    terms: Capabilities, store: Store, sweep: str, token: str, env_file: str | None
+    terms: Terms, store: Store, sweep: str, token: str, env_file: str | None
 ) -> list[str]:
     """The command line of a job. `env_file` is where this machine keeps the runs' environment,
     without which a store that is elsewhere may be out of reach."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from sweeper.backends import capabilities_of, options_of
+from sweeper.backends import options_of, terms_of
 from sweeper.errors import GridError, NotFound, StoreError
 from sweeper.launcher.environment import env_file
 from sweeper.launcher.placing import asked_by, worker_argv
@@ -94,11 +94,11 @@ def survey(planned: Plan, store: Store) -> Survey:
             merge,  # loads much, so only where there is something to merge
         )
 
-        runs = merge(old, planned.document())["runs"]
+        runs = merge(old, planned).runs
         warnings = (*planned.warnings, *repeats_by_default(planned, old))
         planned = planned._replace(warnings=warnings)
-        names = {run["id"]: run["name"] for run in runs}
-        retired = sum(bool(run.get("retired")) for run in runs)
+        names = {run.id: run.name for run in runs}
+        retired = sum(run.retired for run in runs)
     odd = unrecorded_metric(planned, store)
     if odd is not None:
         planned = planned._replace(warnings=(*planned.warnings, odd))
@@ -126,7 +126,7 @@ def document(found: Survey, store: Store) -> dict[str, Any]:
             outcome = read_outcome(store, found.plan.name, fate.run.id, fate.state)
         runs.append(
             {
-                **fate.run._asdict(),
+                **fate.run.document(),
                 "state": fate.state.state.value,
                 "attempts": fate.state.opened,
                 "reason": outcome.reason,
@@ -169,8 +169,8 @@ def job(found: Survey, fate: Fate, store: Store) -> dict[str, Any]:
     name, run = found.plan.name, fate.run
     known = token(run.id, fate.attempt)
     folder = log_path(name, run.id, fate.attempt, store)
-    launch = found.plan.launch.document()
-    terms = capabilities_of(launch["backend"], options_of(launch))
+    launch = found.plan.launch
+    terms = terms_of(launch.backend, options_of(launch))
     return {
         "attempt": fate.attempt,
         "token": known,

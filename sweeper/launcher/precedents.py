@@ -62,8 +62,7 @@ def _newest(store: Store) -> Iterator[str]:
 def _recorded(store: Store, sweep: str, recipe: str) -> set[str] | None:
     """The keys that a succeeded run of the sweep recorded; None where it has none, or runs another
     recipe. Of a long file the beginning and the end are read: some keys come late."""
-    document = read_plan(store, sweep)
-    if document["recipe"]["reference"] != recipe:
+    if read_plan(store, sweep).recipe.reference != recipe:
         return None
     for run, events in read_events(store, sweep).items():
         state = fold(events)

@@ -21,6 +21,7 @@ from sweeper.alarms.records import Alarm, read_action
 from sweeper.cause import last_line
 from sweeper.errors import AlreadyExists, SweeperError
 from sweeper.launcher.board import Board
+from sweeper.model.plan import OnAlarm, Plan
 from sweeper.provenance.redaction import Redactor, secret_values
 from sweeper.recipe.reference import render_command
 from sweeper.states import OPEN
@@ -57,7 +58,7 @@ class Reactions:
         self,
         store: Store,
         sweep: str,
-        plan: dict[str, Any],
+        plan: Plan,
         board: Board,
         *,
         clock: Callable[[], float],
@@ -72,13 +73,13 @@ class Reactions:
         self._board = board
         self._clock = clock
         self._tell = tell
-        asked: dict[str, Any] = plan.get("on_alarm") or {}
-        self._command: list[str] | None = asked.get("run")
-        self._stop: str | None = asked.get("stop")
-        self._rules: list[str] | None = asked.get("rules")
-        self._retries: int = plan["launch"]["retries"]
-        self._secrets: list[str] = plan.get("secrets") or []
-        self._cwd: str = plan["recipe"]["cwd"]
+        asked = plan.on_alarm or OnAlarm()
+        self._command = None if asked.run is None else list(asked.run)
+        self._stop = asked.stop
+        self._rules = asked.rules
+        self._retries = plan.launch.retries
+        self._secrets = plan.secrets
+        self._cwd = plan.recipe.cwd
         self._due: deque[Alarm] = deque()
         self._stopping: deque[str] | None = None
         self._commands: list[_Command] = []

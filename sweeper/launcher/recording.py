@@ -5,14 +5,15 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sweeper import tracking
-from sweeper.backends import Capabilities, capabilities_of, options_of
+from sweeper.backends import Terms, options_of, terms_of
 from sweeper.errors import NotFound, UsageError
 from sweeper.launcher import environment, placing
 from sweeper.launcher.staying import stay
 from sweeper.launcher.trust import sealed
+from sweeper.model.plan import Metric, Plan, Run
 from sweeper.paths import home
 from sweeper.planner.plan import repeats_by_default
 from sweeper.provenance import facts as provenance
@@ -23,9 +24,6 @@ from sweeper.store.files import Store
 from sweeper.store.layout import Layout
 from sweeper.store.sweeps import read_plan, read_states
 
-if TYPE_CHECKING:
-    from sweeper.planner.plan import Plan
-
 __all__ = ["hidden_values", "merge", "record", "secret_names", "write_environment"]
 
 _SHORTEST = 8
@@ -34,7 +32,7 @@ _SHORTEST = 8
 
 def record(
     store: Store,
-    plan: "Plan",
+    plan: Plan,
     url: str | None,
     place: Mapping[str, str],
     *,
@@ -45,9 +43,8 @@ def record(
     `UsageError` for a plan in which a secret's value stands, and where jobs of the sweep may be
     elsewhere than at `place`."""
     names = secret_names(plan.secrets, plan.service)
-    document = plan.document()
-    _refuse_secrets(document, names)
-    terms = capabilities_of(plan.launch.backend, options_of(plan.launch.document()))
+    _refuse_secrets(plan, names)
+    terms = terms_of(plan.launch.backend, options_of(plan.launch))
     write_environment(store, plan.name, plan.service, url, plan.launch.env, terms, place)
     made = snapshot.Made(None, "--live")
     if not live:
@@ -55,31 +52,36 @@ def record(
         values = hidden_values(names)
         made = snapshot.make(store, plan.name, recipe.cwd, recipe.file, secrets=values)
     placing.has_code(terms, plan.recipe.kind, plan.recipe.file, made, tell)
-    code = _told_of(made)
     came = provenance.collect(
-        store, plan.name, cwd=plan.recipe.cwd, python=plan.recipe.python, secrets=names, code=code
+        store,
+        plan.name,
+        cwd=plan.recipe.cwd,
+        python=plan.recipe.python,
+        secrets=names,
+        code=_told_of(made),
     )
-    document |= {"created": timestamp(), "provenance": came, "snapshot": made.document}
-    if document["wandb"] is not None:
+    now = plan._replace(created=timestamp(), provenance=came, snapshot=made.kept)
+    if now.wandb is not None:
         theirs = {**os.environ, **plan.launch.env}
-        document["wandb"] = tracking.recorded(document["wandb"], theirs)
-        if (missing := tracking.keyless(document["wandb"], theirs)) is not None:
+        wandb = tracking.recorded(now.wandb, theirs)
+        now = now._replace(wandb=wandb)
+        if (missing := tracking.keyless(wandb, theirs)) is not None:
             tell(missing)
     with suppress(NotFound):  # which is the case at the first launch
         before = read_plan(store, plan.name)
-        document = merge(before, document)
-        _tell_changes(store, before, document, tell)
+        now = merge(before, now)
+        _tell_changes(store, before, now, tell)
         for warning in repeats_by_default(plan, before):
             tell(warning)
     if made.why is not None and not live and made.in_checkout:
         tell(f"runs use the code where it is, as it is when each starts: {made.why}")
-    store.replace(Layout(plan.name).plan, encode(sealed(document)))
+    store.replace(Layout(plan.name).plan, encode(sealed(now.document())))
 
 
 def _told_of(made: snapshot.Made) -> dict[str, Any]:
     """What provenance says of the copy of the code, or of why there is none."""
     return {
-        "code": made.document["hash"] if made.document else None,
+        "code": made.kept and made.kept.hash,
         "code_why": made.why,
         "code_linked": [os.fsencode(name).decode("utf-8", "replace") for name in made.linked[:20]],
     }
@@ -91,7 +93,7 @@ def write_environment(
     service: str,
     url: str | None,
     env: Mapping[str, str],
-    terms: Capabilities,
+    terms: Terms,
     place: Mapping[str, str],
 ) -> None:
     """Keep this process's environment for the workers of a sweep, and say where; and at which
@@ -121,9 +123,9 @@ def hidden_values(names: Sequence[str]) -> list[str]:
     return redaction.secret_values(os.environ, names)
 
 
-def _refuse_secrets(document: dict[str, Any], names: Sequence[str]) -> None:
+def _refuse_secrets(plan: Plan, names: Sequence[str]) -> None:
     """What is in the plan is on record, in the store: no place for a secret."""
-    text = json.dumps(document)
+    text = json.dumps(plan.document())
     for name in names:
         for value in secret_values([name]):
             if json.dumps(value)[1:-1] in text:
@@ -133,69 +135,68 @@ def _refuse_secrets(document: dict[str, Any], names: Sequence[str]) -> None:
                 )
 
 
-def merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+def merge(old: Plan, new: Plan) -> Plan:
     """The plan of a sweep that is launched again. Runs are matched by id and keep the name they
     are known by; those that the grid no longer has stay on record, retired."""
-    names = {run["id"]: run["name"] for run in old["runs"]}
+    names = {run.id: run.name for run in old.runs}
     taken = set(names.values())
-    runs: list[dict[str, Any]] = []
-    for run in new["runs"]:
-        name = names.get(run["id"])
+    runs: list[Run] = []
+    for run in new.runs:
+        name = names.get(run.id)
         if name is None:
             # A name that an earlier grid gave to another run gets a suffix.
-            name = run["name"] if run["name"] not in taken else f"{run['name']}~{run['id'][:6]}"
-        runs.append(run | {"name": name})
-    kept = {run["id"] for run in runs}
-    retired = [run | {"retired": True} for run in old["runs"] if run["id"] not in kept]
-    launches = provenance.earlier(old)
-    return new | {"created": old["created"], "launches": launches, "runs": runs + retired}
+            name = run.name if run.name not in taken else f"{run.name}~{run.id[:6]}"
+        runs.append(run._replace(name=name))
+    kept = {run.id for run in runs}
+    runs += [run._replace(retired=True) for run in old.runs if run.id not in kept]
+    launches = tuple(provenance.earlier(old.provenance or {}, old.launches))
+    return new._replace(created=old.created, launches=launches, runs=tuple(runs))
 
 
-def _tell_changes(
-    store: Store, old: dict[str, Any], new: dict[str, Any], tell: Callable[[str], None]
-) -> None:
+def _tell_changes(store: Store, old: Plan, new: Plan, tell: Callable[[str], None]) -> None:
     """Say what is different from the launch before, and what becomes of what it started."""
-    states = read_states(store, new["name"])
+    states = read_states(store, new.name)
     at_work = sum(state.state in OPEN for state in states.values())
-    known = [states[r["id"]] for r in new["runs"] if r.get("retired") and r["id"] in states]
+    known = [states[run.id] for run in new.runs if run.retired and run.id in states]
     if known:
         running = sum(state.state in OPEN for state in known)
         still = f"; {running} still running, and left to end" if running else ""
         tell(f"{len(known)} runs that were launched before are no longer in the grid{still}")
-    planned = {run["id"] for run in old["runs"] if not run.get("retired")}
-    added = sum(run["id"] not in planned and not run.get("retired") for run in new["runs"])
+    planned = {run.id for run in old.runs if not run.retired}
+    added = sum(run.id not in planned and not run.retired for run in new.runs)
     if added:
         tell(f"{added} runs are new in the grid")
     for line in changes(old, new):
         kept = f"; the {at_work} at work keep what they were started with" if at_work else ""
         tell(f"{line}{kept}")
-    if old.get("metric") != new.get("metric"):
-        tell(f"the metric is now {_metric(new)}, and was {_metric(old)}: old runs are judged by it")
+    if old.metric != new.metric:
+        tell(
+            f"the metric is now {_metric(new.metric)}, and was {_metric(old.metric)}: old runs are "
+            "judged by it"
+        )
 
 
-def changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+def changes(old: Plan, new: Plan) -> list[str]:
     """A line for each thing that attempts from now on get otherwise."""
-    before: dict[str, Any] = old.get("launch") or {}
+    before, after = old.launch.document(), new.launch.document()
     changed = [
         key
         if key == "env"
         else f"{key.removesuffix('_s')} {_shown(before.get(key))} -> {_shown(value)}"
-        for key, value in new["launch"].items()
+        for key, value in after.items()
         if before.get(key) != value
     ]
     lines = [f"launch options have changed ({', '.join(changed)})"] if changed else []
-    if old.get("wandb") != new.get("wandb"):
+    if old.wandb != new.wandb:
         lines.append("what the grid says of W&B has changed")
-    codes: list[dict[str, str] | None] = [document.get("snapshot") for document in (old, new)]
-    if codes[0] and codes[1] and codes[0]["hash"] != codes[1]["hash"]:
+    if old.snapshot and new.snapshot and old.snapshot.hash != new.snapshot.hash:
         lines.append("the code has changed: attempts from now on run it as it is now")
     return lines
 
 
+def _metric(metric: Metric | None) -> str:
+    return "none" if metric is None else f"{metric.goal} {metric.name} ({metric.at})"
+
+
 def _shown(value: Any) -> str:
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _metric(document: dict[str, Any]) -> str:
-    metric: dict[str, str] | None = document.get("metric")
-    return "none" if metric is None else f"{metric['goal']} {metric['name']} ({metric['at']})"

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sweeper.backends import Capabilities, may_restart, open_backend, options_of
+from sweeper.backends import Terms, open_backend, options_of, terms_of
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, StoreError, SweeperError
 from sweeper.launcher import elsewhere, environment, placing
 from sweeper.launcher.handover import let_go
@@ -25,19 +25,18 @@ from sweeper.launcher.recording import record, secret_names, write_environment
 from sweeper.launcher.staying import place_of
 from sweeper.launcher.trust import Agree, refuse, require
 from sweeper.model.parts import Part
-from sweeper.model.plan import runs_anywhere
+from sweeper.model.plan import Plan, runs_anywhere
 from sweeper.states import State
 from sweeper.store import lock
 from sweeper.store.documents import place_of as file_of
 from sweeper.store.files import Store, default_root, open_store, refuse_links
 from sweeper.store.layout import Layout
-from sweeper.store.sweeps import plan_of, read_observations, read_plan, read_states, service_of
+from sweeper.store.sweeps import read_observations, read_plan, read_states, service_of
 from sweeper.store.writable import check_root
 from sweeper.worker.job import read_environment
 
 if TYPE_CHECKING:
     from sweeper.engine.lifecycle import EngineInfo
-    from sweeper.planner.plan import Plan
 
 __all__ = ["Launched", "Ready", "drive", "go_on", "launch", "ready"]
 
@@ -82,7 +81,7 @@ def launch(
     for a grid that cannot run, `UsageError` where nobody agrees, `EnvironmentFailure` when
     something it needs is missing, `AnotherLauncher` when the sweep has one.
     """
-    from sweeper.planner.plan import Plan, plan
+    from sweeper.planner.plan import plan
 
     planned = source if isinstance(source, Plan) else plan(source, overrides)
     store = open_store(root or default_root())
@@ -90,8 +89,8 @@ def launch(
     if store.is_remote:
         elsewhere.check(store, planned.name)
     with suppress(NotFound):  # which is the case at the first launch
-        require(plan_of(store, planned.name).recorded, f"{store.root}/{planned.name}", agree)
-    launched = planned.launch.document()
+        require(read_plan(store, planned.name).recorded, f"{store.root}/{planned.name}", agree)
+    launched = planned.launch
     names = secret_names(planned.secrets, planned.service)
     terms = placing.admit(launched, store, planned.service, names, live=live)
     opened = open_backend(
@@ -115,28 +114,27 @@ def launch(
 class Ready(NamedTuple):
     """A recorded sweep that can be launched, as far as one can see: see `ready`."""
 
-    document: Mapping[str, Any]
-    terms: Capabilities
+    plan: Plan
+    terms: Terms
     place: Mapping[str, str]
 
 
 def ready(store: Store, sweep: str, agree: Agree = refuse) -> Ready:
     """See that what is left of a sweep can be launched from its recorded plan, with the environment
     of this process, before anything is on record or started. Raises as `launch` does."""
-    found = plan_of(store, sweep)
-    document = found.document
-    runs_anywhere(Part(document, file_of(store, Layout(sweep).plan)).part("recipe"))
-    require(found.recorded, f"{store.root}/{sweep}", agree)
-    launched: dict[str, Any] = document["launch"]
-    names = secret_names(document["secrets"], document["service"])
-    terms = placing.admit(launched, store, document["service"], names, live=False)
+    plan = read_plan(store, sweep)
+    runs_anywhere(Part(plan.recorded, file_of(store, Layout(sweep).plan)).part("recipe"))
+    require(plan.recorded, f"{store.root}/{sweep}", agree)
+    launched = plan.launch
+    names = secret_names(plan.secrets, plan.service)
+    terms = placing.admit(launched, store, plan.service, names, live=False)
     folder = f"{store.root}/{sweep}"
-    opened = open_backend(launched["backend"], sweep, folder, options_of(launched))
+    opened = open_backend(launched.backend, sweep, folder, options_of(launched))
     over = {run for run, s in read_states(store, sweep).items() if s.state is State.SUCCEEDED}
-    left = [run for run in document["runs"] if not run.get("retired") and run["id"] not in over]
-    placing.try_out(opened, launched, (run["config"] for run in left))
+    left = [run for run in plan.runs if not run.retired and run.id not in over]
+    placing.try_out(opened, launched, (run.config for run in left))
     environment.require(placing.kept_here(terms, names))
-    return Ready(document, terms, place_of(opened))
+    return Ready(plan, terms, place_of(opened))
 
 
 def go_on(
@@ -149,17 +147,16 @@ def go_on(
 ) -> Launched:
     """Launch what is left of a sweep; `known` is what `ready` has found of it. Raises as `launch`
     does, `AnotherLauncher` when one is at work on it already."""
-    document, terms, place = known or ready(store, sweep)
-    launched: dict[str, Any] = document["launch"]
+    plan, terms, place = known or ready(store, sweep)
     url = None
-    if document["service"] == "local":
-        url = placing.engine_url(terms) or _ensure_engine(launched["backend"]).url
+    if plan.service == "local":
+        url = placing.engine_url(terms) or _ensure_engine(plan.launch.backend).url
     with lock.holding_sweep(store, sweep) as check:
-        given = document["service"], url, launched["env"], terms, place
+        given = plan.service, url, plan.launch.env, terms, place
         write_environment(store, sweep, *given)
         if wait:
             return Launched(sweep, store.root, _drive(store, sweep, notify, check=check))
-    _detach(store, sweep, launched["backend"])
+    _detach(store, sweep, plan.launch.backend)
     return Launched(sweep, store.root, None)
 
 
@@ -187,9 +184,9 @@ def _drive(
     check: Callable[[], None] = lambda: None,
 ) -> Summary:
     folder = f"{store.root}/{sweep}"
-    launched = read_plan(store, sweep)["launch"]
+    launched = read_plan(store, sweep).launch
     env_file = service_of(store, sweep).env_file
-    backend = open_backend(launched["backend"], sweep, folder, options_of(launched))
+    backend = open_backend(launched.backend, sweep, folder, options_of(launched))
 
     def bring_home(*, over: bool = True) -> None:
         if store.is_remote:
@@ -203,7 +200,7 @@ def _drive(
     try:
         summary = launcher.run()
     except AnotherLauncher:
-        if not may_restart(launched):
+        if terms_of(launched.backend, options_of(launched)).restarts is None:
             let_go(store, sweep, backend, mark)
         raise
     with suppress(StoreError, NotFound):  # all is over: what is left then, `gc` finds
@@ -213,7 +210,7 @@ def _drive(
     return summary
 
 
-def _engine(plan: "Plan", terms: Capabilities, tell: Callable[[str], None]) -> str:
+def _engine(plan: "Plan", terms: Terms, tell: Callable[[str], None]) -> str:
     """The engine's address. Tells which models it has another in place of, or none."""
     url = placing.engine_url(terms)
     if url is not None:
@@ -242,7 +239,7 @@ def _ensure_engine(backend: str) -> "EngineInfo":
     if found is not None:
         return found
     if backend == "tmux":
-        from sweeper.backends.tmux.backend import TmuxServer
+        from sweeper.backends.tmux import TmuxServer
 
         # The session is known by the home: another home's engine, on the same server, is another.
         command = lifecycle.command(paths.home())
@@ -295,7 +292,7 @@ def _in_a_window(store: Store, sweep: str, command: Sequence[str]) -> Callable[[
     have been the launcher before, about to exit."""
     from functools import partial
 
-    from sweeper.backends.tmux.backend import TmuxServer, ensure_view
+    from sweeper.backends.tmux import TmuxServer, ensure_view
 
     server, folder = TmuxServer(), f"{store.root}/{sweep}"
     ensure_view(server, sweep, folder)

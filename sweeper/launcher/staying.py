@@ -3,10 +3,9 @@ cluster, finds none, takes those that wait for lost, and starts each a second ti
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from sweeper.backends import may_restart, open_backend, options_of
-from sweeper.backends.base import Backend
+from sweeper.backends import open_backend, options_of, terms_of
+from sweeper.backends.base import Backend, Placed
 from sweeper.errors import (
     EnvironmentFailure,
     NotFound,
@@ -15,6 +14,7 @@ from sweeper.errors import (
     Unreachable,
     UsageError,
 )
+from sweeper.model.plan import Plan
 from sweeper.states import OPEN, State, cancel_asked, fold
 from sweeper.store.files import Store
 from sweeper.store.layout import token
@@ -24,13 +24,13 @@ __all__ = ["moved_from", "place_of", "stay"]
 
 _NAMED = 3
 _ANSWER_SECONDS = 20.0
-"""A backend may not believe a listing without a job before it has looked for some 15 s."""
+"""AWS Batch does not believe a listing without a job before it has looked for some 15 s."""
 _CANCEL = "`sweeper cancel` them, launch, and `sweeper retry` them"
 
 
 def place_of(backend: Backend) -> dict[str, str]:
     """What tells the place where a backend's jobs wait from others."""
-    return {"backend": backend.name, **backend.location()}
+    return {"backend": backend.name, **(backend.place() if isinstance(backend, Placed) else {})}
 
 
 def stay(store: Store, sweep: str, place: Mapping[str, str]) -> None:
@@ -69,20 +69,18 @@ def stay(store: Store, sweep: str, place: Mapping[str, str]) -> None:
         )
 
 
-def moved_from(
-    store: Store, sweep: str, plan: Mapping[str, Any], place: Mapping[str, str]
-) -> str | None:
+def moved_from(store: Store, sweep: str, plan: Plan, place: Mapping[str, str]) -> str | None:
     """Where the sweep with this plan was submitted to, for people, where that is not `place`."""
     before = _place_before(store, sweep, plan)
     return None if _is_part(before, place) else _shown(before)
 
 
 def _place_before(
-    store: Store, sweep: str, plan: Mapping[str, Any], *, needed: bool = False
+    store: Store, sweep: str, plan: Plan, *, needed: bool = False
 ) -> Mapping[str, str]:
     """Where the sweep with this plan was submitted to. Raises `StoreError` where that cannot be
     read and is `needed`: there may be jobs; else it is written anew."""
-    before: dict[str, str] = {"backend": plan["launch"]["backend"]}
+    before: dict[str, str] = {"backend": plan.launch.backend}
     try:
         return service_of(store, sweep).place or before
     except NotFound:
@@ -100,14 +98,12 @@ def _is_part(before: Mapping[str, str], place: Mapping[str, str]) -> bool:
     return all(place.get(key, value) == value for key, value in before.items())
 
 
-def _backend_before(
-    store: Store, sweep: str, plan: Mapping[str, Any], before: Mapping[str, str]
-) -> Backend:
+def _backend_before(store: Store, sweep: str, plan: Plan, before: Mapping[str, str]) -> Backend:
     """What the sweep was submitted to, to be asked. Raises `EnvironmentFailure` where another place
     goes by its name from here."""
-    launch = plan["launch"]
+    launch = plan.launch
     folder = f"{store.root}/{sweep}"
-    backend = open_backend(launch["backend"], sweep, folder, options_of(launch))
+    backend = open_backend(launch.backend, sweep, folder, options_of(launch))
     if not _is_part(before, place_of(backend)):
         raise EnvironmentFailure("it is out of reach from here")
     return backend
@@ -125,25 +121,25 @@ def _asked(backend: Backend, tokens: Sequence[str]) -> Mapping[str, str]:
         time.sleep(1.0)
 
 
-def _left(store: Store, sweep: str, plan: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
+def _left(store: Store, sweep: str, plan: Plan) -> tuple[list[str], dict[str, str]]:
     """Of the runs that are not to be stopped: the names of those that were submitted and are not
     over; token -> name of those that were opened, so that only the backend knows."""
-    launch = plan["launch"]
+    launch = plan.launch
     # What was preempted waits in the queue again where the backend restarts jobs by itself.
-    restarted = may_restart(launch)
+    restarted = terms_of(launch.backend, options_of(launch)).restarts is not None
     counted = {*OPEN, State.PREEMPTED} if restarted else OPEN
     events = read_events(store, sweep)
     submitted: list[str] = []
     opened: dict[str, str] = {}
-    for run in plan["runs"]:
-        happened = events.get(run["id"], set())
+    for run in plan.runs:
+        happened = events.get(run.id, set())
         state = fold(happened)
         if cancel_asked(happened):
             continue
         if state.state in counted:
-            submitted.append(run["name"])
+            submitted.append(run.name)
         elif state.unacknowledged:
-            opened[token(run["id"], state.opened)] = run["name"]
+            opened[token(run.id, state.opened)] = run.name
     return submitted, opened
 
 

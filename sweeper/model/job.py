@@ -1,51 +1,111 @@
 """`job.json`: what an attempt's worker is to do."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, cast
 
-from sweeper.model.parts import Part
-from sweeper.model.plan import Launch, check_snapshot, runs_anywhere
+from sweeper.model.parts import SCHEMA, Part
+from sweeper.model.plan import (
+    Launch,
+    Recipe,
+    Snapshot,
+    read_recipe,
+    read_snapshot,
+    runs_anywhere,
+)
 
-__all__ = ["read", "read_engine", "read_tokens"]
+__all__ = ["Engine", "Job", "read", "read_engine", "read_tokens"]
 
 
-def read(document: object, place: str) -> dict[str, Any]:
-    """The job in the file `place`, whose keys are as a worker expects them. Raises `StoreError`."""
+class Engine(NamedTuple):
+    """One process of an engine: its address, and when it was started."""
+
+    url: str
+    started: str
+
+
+class Job(NamedTuple):
+    """What an attempt of a run is to do. Durations are in seconds; None: no limit.
+
+    `env` is what the grid sets, `env_file` where the rest of the environment is kept; `wandb` are
+    variables that make W&B take up its run, `fields` what is added to the configuration. `engine`
+    is the one it is to use, where it uses one of ours.
+    """
+
+    run: str
+    attempt: int
+    name: str
+    seed: int | None
+    config: Mapping[str, Any]
+    recipe: Recipe
+    cwd: str
+    snapshot: Snapshot | None
+    env: Mapping[str, str]
+    metrics_dir: str | None
+    env_file: str | None
+    secrets: tuple[str, ...]
+    timeout_s: float | None
+    grace_s: float
+    resume: Literal["auto", "always", "never"]
+    sync_s: float
+    wandb: Mapping[str, str]
+    fields: Mapping[str, str]
+    engine: Engine | None
+
+    def document(self) -> dict[str, Any]:
+        """As the store keeps it."""
+        return {
+            "schema": SCHEMA,
+            **self._asdict(),
+            "config": dict(self.config),
+            "recipe": self.recipe.document(),
+            "snapshot": self.snapshot and self.snapshot.document(),
+            "env": dict(self.env),
+            "wandb": dict(self.wandb),
+            "fields": dict(self.fields),
+            "engine": self.engine and self.engine._asdict(),
+        }
+
+
+def read(document: object, place: str) -> Job:
+    """The job in the file `place`. Raises `StoreError`."""
     job = Part(document, place)
-    for key in ("run", "name"):
-        job.text(key)
     attempt = job.integer_or("attempt", 0)
     if attempt < 1:
         job.refuse("attempt", "1 or more")
-    job.part("config")
     runs_anywhere(job.part("recipe"))
-    job.text("cwd")
-    check_snapshot(job.part_or_none("snapshot"))
-    job.text_or("env_file", None)
     default = Launch()
-    return {
-        **job.document,
-        "resume": job.one_of("resume", ("auto", "always", "never"), default.resume),
-        "timeout_s": job.number_or("timeout_s", None),
-        "grace_s": job.number_or("grace_s", default.grace_s),
-        "sync_s": job.number_or("sync_s", default.sync_s),
-        "seed": job.integer_or("seed", None),
-        "env": job.texts_by_key("env"),
-        "secrets": job.texts_or("secrets", []),
-        "wandb": job.texts_by_key("wandb"),
-        "fields": job.texts_by_key("fields"),
-        "engine": _engine(job) or None,
-    }
+    return Job(
+        run=job.text("run"),
+        attempt=attempt,
+        name=job.text("name"),
+        seed=job.integer_or("seed", None),
+        config=job.part("config").document,
+        recipe=read_recipe(job.part("recipe")),
+        cwd=job.text("cwd"),
+        snapshot=read_snapshot(job.part_or_none("snapshot")),
+        env=job.texts_by_key("env"),
+        metrics_dir=job.text_or("metrics_dir", None),
+        env_file=job.text_or("env_file", None),
+        secrets=tuple(job.texts_or("secrets", ())),
+        timeout_s=job.number_or("timeout_s", None),
+        grace_s=job.number_or("grace_s", default.grace_s),
+        resume=cast(Any, job.one_of("resume", ("auto", "always", "never"), default.resume)),
+        sync_s=job.number_or("sync_s", default.sync_s),
+        wandb=job.texts_by_key("wandb"),
+        fields=job.texts_by_key("fields"),
+        engine=_engine(job),
+    )
 
 
-def read_engine(document: object, place: str) -> dict[str, str]:
-    """The engine that the attempt of the job in the file `place` was to use: its `url`, and when it
-    was `started`; empty for none. Raises `StoreError`."""
+def read_engine(document: object, place: str) -> Engine | None:
+    """The engine that the attempt of the job in the file `place` was to use. Raises
+    `StoreError`."""
     return _engine(Part(document, place))
 
 
-def _engine(job: Part) -> dict[str, str]:
+def _engine(job: Part) -> Engine | None:
     found = job.part_or_none("engine")
-    return {} if found is None else {key: found.text(key) for key in ("url", "started")}
+    return None if found is None else Engine(found.text("url"), found.text("started"))
 
 
 def read_tokens(document: object, place: str) -> list[str]:

@@ -12,7 +12,10 @@ from typing import Any, NoReturn, TypeVar, cast
 
 from sweeper.errors import StoreError
 
-__all__ = ["Part", "read_texts"]
+__all__ = ["SCHEMA", "Part", "read_texts"]
+
+SCHEMA = 1
+"""The version of every document that this sweeper writes, and the newest that it reads."""
 
 T = TypeVar("T")
 

@@ -5,9 +5,23 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, cast
 
-from sweeper.model.parts import Part
+from sweeper.model.parts import SCHEMA, Part
 
-__all__ = ["Launch", "Metric", "Plan", "check_snapshot", "read", "runs_anywhere"]
+__all__ = [
+    "Alarms",
+    "Launch",
+    "Metric",
+    "OnAlarm",
+    "Plan",
+    "Recipe",
+    "Run",
+    "Snapshot",
+    "Wandb",
+    "read",
+    "read_recipe",
+    "read_snapshot",
+    "runs_anywhere",
+]
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -28,8 +42,7 @@ class Launch(NamedTuple):
     """How the runs are executed. Durations are in seconds; None: no limit, or not given.
 
     `python` and `cwd` stand as written: a relative one counts from the folder in which
-    `sweeper launch` is run, not from the grid's. `options` are those of backends, by the key of
-    their section (`aws_batch`).
+    `sweeper launch` is run, not from the grid's.
     """
 
     backend: str = "tmux"
@@ -46,67 +59,210 @@ class Launch(NamedTuple):
     metrics_dir: str | None = None
     window: str | None = None
     sync_s: float = 20.0
-    options: Mapping[str, Mapping[str, Any]] = _NOTHING
+    slurm: Mapping[str, Any] = _NOTHING
+    aws_batch: Mapping[str, Any] = _NOTHING
 
     def document(self) -> dict[str, Any]:
-        """As `sweep.json` has it: there a backend's options stand beside the rest."""
-        found = self._asdict() | {"env": dict(self.env)}
-        del found["options"]
-        return found | {key: dict(options) for key, options in self.options.items()}
+        """As `sweep.json` has it."""
+        mappings = {name: dict(getattr(self, name)) for name in ("env", "slurm", "aws_batch")}
+        return {**self._asdict(), **mappings}
+
+
+class Recipe(NamedTuple):
+    """A recipe as found. Paths are absolute.
+
+    `on_path`: whether `cwd` goes on the module path, as with `python -m`. `forms` says which
+    fields' values are written on chz's command line otherwise than usual. `function`: the one that
+    returns the config, where the reference names one.
+    """
+
+    reference: str
+    kind: Literal["module", "file", "command"]
+    module: str | None
+    file: str | None
+    config_class: str | None
+    command: list[str] | None
+    python: str
+    cwd: str
+    on_path: bool
+    log_path_field: str | None
+    seed_field: str | None
+    behavior_field: bool
+    takes: dict[str, dict[str, Any]]
+    forms: dict[str, str]
+    function: str | None = None
+
+    def document(self) -> dict[str, Any]:
+        """As `sweep.json` has it."""
+        return self._asdict()
+
+
+class Run(NamedTuple):
+    """A cell with a seed. `config` holds the explicitly given values by dotted keys, the seed
+    field included, what the worker fills in (`log_path`) left out. `retired`: the grid has it no
+    more."""
+
+    id: str
+    name: str
+    cell: str
+    seed: int | None
+    config: dict[str, Any]
+    retired: bool = False
+
+    def document(self) -> dict[str, Any]:
+        """As `sweep.json` has it."""
+        found = self._asdict()
+        if not self.retired:
+            del found["retired"]
+        return found
+
+
+class Wandb(NamedTuple):
+    """Where the runs go; None for an entity or a mode means what W&B's own settings say, for a
+    group the sweep's name. `app` is the address at which W&B shows them, known at a launch."""
+
+    project: str
+    entity: str | None = None
+    group: str | None = None
+    tags: tuple[str, ...] = ()
+    mode: str | None = None
+    app: str | None = None
+
+    def document(self) -> dict[str, Any]:
+        """As `sweep.json` has it."""
+        return {**self._asdict(), "tags": list(self.tags)}
+
+
+Alarms = Mapping[str, Mapping[str, float] | None]
+"""What a grid says otherwise than the defaults: rule -> thresholds, None for a rule that is off."""
+
+
+class OnAlarm(NamedTuple):
+    """What to do about an alarm: run a command, stop something; `rules` are those that it is about
+    (None: all)."""
+
+    run: tuple[str, ...] | None = None
+    stop: Literal["run", "sweep"] | None = None
+    rules: tuple[str, ...] | None = None
+
+    def document(self) -> dict[str, Any]:
+        """As `sweep.json` has it."""
+        lists = {"run": self.run, "rules": self.rules}
+        return {key: None if v is None else list(v) for key, v in lists.items()} | {
+            "stop": self.stop
+        }
+
+
+class Snapshot(NamedTuple):
+    """A copy of the code: its `hash`, the path of its `archive` in the store, the checkout's top
+    folder `root`, and `cwd`, below it; absolute where it is not. `commit` is the last before it."""
+
+    hash: str
+    archive: str
+    root: str
+    cwd: str
+    commit: str | None = None
+
+    def document(self) -> dict[str, str]:
+        """As `sweep.json` and every job have it."""
+        return {key: value for key, value in self._asdict().items() if value is not None}
 
 
 class Plan(NamedTuple):
-    """A plan that was read. `runs` holds an object a run, with `id name cell seed config`, and
-    `retired` where the grid has it no more; `document` is all of it, with the defaults of what an
-    older version did not write, and `recorded` what is in the file."""
+    """What a launch submits, or has submitted. `axes` are those declared with their values, in the
+    grid's order, the seed left out; `grid_text` is the grid as written, `extends` the path and text
+    of each file that it extends, the nearest first.
+
+    `warnings` are for people, a line each, and on no record. Only a launched sweep has the rest:
+    `created`, where its code came from (`provenance`, `launches`: those before the last, `snapshot`
+    the copy that runs), and `recorded`, all that is in the file.
+    """
 
     name: str
-    created: str | None
+    recipe: Recipe
+    service: Literal["local", "tinker", "none"]
     metric: Metric | None
+    secrets: tuple[str, ...]
     launch: Launch
-    axes: Mapping[str, list[Any]]
-    runs: list[dict[str, Any]]
-    document: dict[str, Any]
-    recorded: Mapping[str, Any]
+    axes: dict[str, list[Any]]
+    runs: tuple[Run, ...]
+    grid_text: str
+    grid_path: str
+    overrides: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    extends: tuple[tuple[str, str], ...] = ()
+    wandb: Wandb | None = None
+    alarms: Alarms | None = None
+    on_alarm: OnAlarm | None = None
+    created: str | None = None
+    provenance: Mapping[str, Any] | None = None
+    launches: tuple[Mapping[str, Any], ...] = ()
+    snapshot: Snapshot | None = None
+    recorded: Mapping[str, Any] = _NOTHING
+
+    @property
+    def unseeded(self) -> bool:
+        """Whether the runs are replicates that no seed is given to (`seeds: {field: none}`): that
+        they differ is then the word of whoever wrote the grid."""
+        return self.recipe.seed_field is None and any(run.seed is not None for run in self.runs)
+
+    def document(self) -> dict[str, Any]:
+        """As `sweep.json` has it; without what only a launch knows where there was none."""
+        known: dict[str, Any] = {"created": self.created, "provenance": self.provenance}
+        known |= {"snapshot": self.snapshot and self.snapshot.document()}
+        known |= {"launches": list(self.launches)} if self.launches else {}
+        return {
+            "schema": SCHEMA,
+            "name": self.name,
+            "grid": self.grid_text,
+            "grid_path": self.grid_path,
+            "extends": [{"path": path, "grid": text} for path, text in self.extends],
+            "overrides": list(self.overrides),
+            "recipe": self.recipe.document(),
+            "service": self.service,
+            "metric": None if self.metric is None else self.metric._asdict(),
+            "secrets": list(self.secrets),
+            "launch": self.launch.document(),
+            "wandb": None if self.wandb is None else self.wandb.document(),
+            "alarms": self.alarms or {},
+            "on_alarm": None if self.on_alarm is None else self.on_alarm.document(),
+            "axes": self.axes,
+            "runs": [run.document() for run in self.runs],
+            **({} if self.created is None else known),
+        }
 
 
 def read(document: object, place: str) -> Plan:
-    """The plan in the file `place`. Raises `StoreError`."""
+    """The plan in the file `place`. What an older version did not write has its default. Raises
+    `StoreError`."""
     top = Part(document, place)
-    launch, metric = _launch(top.part("launch")), _metric(top.part_or_none("metric"))
     axes = top.table("axes")
     for key in axes:
         top.part("axes").items(key)
-    for key in ("grid", "grid_path"):
-        top.text_or(key, None)
-    for key in ("extends", "launches"):
-        if top.document.get(key) is not None:
-            top.parts(key)
-    _check_wandb(top.part_or_none("wandb"))
-    _check_alarms(top)
-    _check_provenance(top.part_or_none("provenance"))
-    check_snapshot(top.part_or_none("snapshot"))
-    plan = Plan(
+    extends = top.parts("extends") if top.document.get("extends") is not None else ()
+    launches = top.parts("launches") if top.document.get("launches") is not None else ()
+    return Plan(
         name=top.text("name"),
-        created=top.text_or("created", None),
-        metric=metric,
-        launch=launch,
+        recipe=read_recipe(top.part("recipe")),
+        service=cast(Any, top.text_or("service", "none")),
+        metric=_metric(top.part_or_none("metric")),
+        secrets=tuple(top.texts_or("secrets", ())),
+        launch=_launch(top.part("launch")),
         axes=axes,
         runs=_runs(top),
+        grid_text=top.text_or("grid", ""),
+        grid_path=top.text_or("grid_path", ""),
+        overrides=tuple(top.texts_or("overrides", ())),
+        extends=tuple((one.text_or("path", ""), one.text_or("grid", "")) for one in extends),
+        wandb=_wandb(top.part_or_none("wandb")),
+        alarms=_alarms(top.part_or_none("alarms")),
+        on_alarm=_on_alarm(top.part_or_none("on_alarm")),
+        created=top.text_or("created", None),
+        provenance=_provenance(top.part_or_none("provenance")),
+        launches=tuple(one.document for one in launches),
+        snapshot=read_snapshot(top.part_or_none("snapshot")),
         recorded=top.document,
-        document=top.document
-        | {
-            "launch": top.part("launch").document | launch.document(),
-            "metric": None if metric is None else metric._asdict(),
-            "recipe": _recipe(top.part("recipe")),
-            "service": top.text_or("service", "none"),
-            "secrets": top.texts_or("secrets", []),
-            "overrides": top.texts_or("overrides", []),
-            "axes": axes,
-            "wandb": top.document.get("wandb"),
-        },
     )
-    return plan._replace(document=plan.document | {"runs": plan.runs})
 
 
 def _launch(part: Part) -> Launch:
@@ -126,11 +282,8 @@ def _launch(part: Part) -> Launch:
         metrics_dir=part.text_or("metrics_dir", None),
         window=part.text_or("window", None),
         sync_s=part.number_or("sync_s", default.sync_s),
-        options={
-            key: part.table(key)
-            for key, value in part.document.items()
-            if key not in Launch._fields and isinstance(value, dict)
-        },
+        slurm=part.table("slurm"),
+        aws_batch=part.table("aws_batch"),
     )
     for key, value, least in (
         ("max_parallel", found.max_parallel, 1),
@@ -153,21 +306,33 @@ def _metric(part: Part | None) -> Metric | None:
     return Metric(part.text("name"), cast(Any, goal), cast(Any, at))
 
 
-def _recipe(part: Part) -> dict[str, Any]:
-    """What the recipe is. Only a launch needs all of it: see `runs_anywhere`."""
-    for key in ("reference", "module", "file", "config_class", "python", "cwd"):
-        part.text_or(key, None)
-    for key in ("log_path_field", "seed_field"):
-        part.text_or(key, None)
+def read_recipe(part: Part) -> Recipe:
+    """What the recipe is. Only a launch needs all of it: see `runs_anywhere`. Raises
+    `StoreError`."""
+    kind = "module"
     if part.document.get("kind") is not None:
-        part.one_of("kind", ("module", "file", "command"), "")
-    part.texts_or("command", None)
-    part.flag_or("on_path", False)
-    part.flag_or("behavior_field", False)
-    for about in part.parts_by_key("takes").values():
+        kind = part.one_of("kind", ("module", "file", "command"), "")
+    takes = part.parts_by_key("takes")
+    for about in takes.values():
         about.text_or("type", None)
-    part.texts_by_key("forms")
-    return {"reference": None, "cwd": None, **part.document}
+    return Recipe(
+        reference=part.text_or("reference", ""),
+        kind=cast(Any, kind),
+        module=part.text_or("module", None),
+        file=part.text_or("file", None),
+        config_class=part.text_or("config_class", None),
+        command=part.texts_or("command", None),
+        python=part.text_or("python", ""),
+        cwd=part.text_or("cwd", ""),
+        on_path=part.flag_or("on_path", False),
+        log_path_field=part.text_or("log_path_field", None),
+        # Before there was a choice, every recipe had one.
+        seed_field=part.text_or("seed_field", None) if "seed_field" in part.document else "seed",
+        behavior_field=part.flag_or("behavior_field", False),
+        takes={name: about.document for name, about in takes.items()},
+        forms=part.texts_by_key("forms"),
+        function=part.text_or("function", None),
+    )
 
 
 def runs_anywhere(recipe: Part) -> None:
@@ -182,7 +347,7 @@ def runs_anywhere(recipe: Part) -> None:
     recipe.flag_or("behavior_field", False)
 
 
-def _runs(top: Part) -> list[dict[str, Any]]:
+def _runs(top: Part) -> tuple[Run, ...]:
     """There may be thousands: what is as it should be is found so by one look."""
     runs = top.items("runs")
     seen: set[str] = set()
@@ -193,7 +358,11 @@ def _runs(top: Part) -> list[dict[str, Any]]:
         if identity in seen:
             Part(run, top.place, f"runs[{number}]").refuse("id", "another than those before it")
         seen.add(identity)
-    return runs
+    return tuple(
+        Run(r["id"], r["name"], r.get("cell", r["name"]), r.get("seed"), r["config"],
+            r.get("retired", False))
+        for r in runs
+    )  # fmt: skip
 
 
 def _is_run(run: Any) -> bool:
@@ -224,41 +393,51 @@ def _refuse_run(run: Part) -> None:
     run.refuse("retired", "true or false")
 
 
-def _check_wandb(part: Part | None) -> None:
-    if part is not None:
-        part.text("project")
-        for key in ("entity", "group", "mode", "app"):
-            part.text_or(key, None)
-        part.texts_or("tags", [])
+def _wandb(part: Part | None) -> Wandb | None:
+    if part is None:
+        return None
+    given = {key: part.text_or(key, None) for key in ("entity", "group", "mode", "app")}
+    return Wandb(part.text("project"), tags=tuple(part.texts_or("tags", ())), **given)
 
 
-def _check_alarms(top: Part) -> None:
+def _alarms(part: Part | None) -> Alarms | None:
     """What a grid says of alarms; a rule that is off is null."""
-    alarms = top.part_or_none("alarms")
-    for rule in () if alarms is None else alarms.document:
-        limits = alarms.part_or_none(rule) if alarms else None
+    if part is None:
+        return None
+    for rule in part.document:
+        limits = part.part_or_none(rule)
         for key in () if limits is None else limits.document:
             if limits and limits.number_or(key, None) is None:
                 limits.refuse(key, "a number")
-    asked = top.part_or_none("on_alarm")
-    if asked is not None:
-        asked.texts_or("run", None)
-        asked.texts_or("rules", None)
-        if asked.document.get("stop") is not None:
-            asked.one_of("stop", ("run", "sweep"), "")
+    return part.document
 
 
-def _check_provenance(part: Part | None) -> None:
-    if part is not None:
-        diff = part.part_or_none("diff")
-        if diff is not None:
-            diff.text("path")
+def _on_alarm(part: Part | None) -> OnAlarm | None:
+    if part is None:
+        return None
+    run, rules = (_tuple(part.texts_or(key, None)) for key in ("run", "rules"))
+    stop = None
+    if part.document.get("stop") is not None:
+        stop = part.one_of("stop", ("run", "sweep"), "")
+    return OnAlarm(run, cast(Any, stop), rules)
 
 
-def check_snapshot(part: Part | None) -> None:
-    """See that the description of a copy of the code has what it takes to find it. Raises
-    `StoreError`."""
-    if part is not None:
-        for key in ("hash", "archive", "root", "cwd"):
-            part.text(key)
-        part.text_or("commit", None)
+def _tuple(found: list[str] | None) -> tuple[str, ...] | None:
+    return None if found is None else tuple(found)
+
+
+def _provenance(part: Part | None) -> Mapping[str, Any] | None:
+    if part is None:
+        return None
+    diff = part.part_or_none("diff")
+    if diff is not None:
+        diff.text("path")
+    return part.document
+
+
+def read_snapshot(part: Part | None) -> Snapshot | None:
+    """The description of a copy of the code. Raises `StoreError`."""
+    if part is None:
+        return None
+    found = {key: part.text(key) for key in ("hash", "archive", "root", "cwd")}
+    return Snapshot(**found, commit=part.text_or("commit", None))

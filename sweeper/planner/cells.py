@@ -1,32 +1,22 @@
 """Points -> runs: the name of each cell, and the id of each run."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from sweeper.fields.nodes import Problems
 from sweeper.grid import Grid
 from sweeper.grid.blocks import Block
 from sweeper.grid.naming import canonical, key_labels, run_id, shorten, suffixed, value_labels
+from sweeper.grid.nodes import Problems
+from sweeper.model.plan import Run
 from sweeper.planner.expansion import Expansion, Point, Row
 
-__all__ = ["MAX_PLAN", "Run", "axis_values", "make_runs"]
+__all__ = ["MAX_PLAN", "axis_values", "make_runs"]
 
 MAX_PLAN = 256_000_000
 """Characters that the configurations of a sweep's runs may have together."""
 
 _MAX_CELL = 80
 _NONE: Any = object()
-
-
-class Run(NamedTuple):
-    """A cell with a seed. `config` holds the explicitly given values by dotted keys, the seed
-    field included, what the worker fills in (`log_path`) left out."""
-
-    id: str
-    name: str
-    cell: str
-    seed: int | None
-    config: dict[str, Any]
 
 
 def make_runs(

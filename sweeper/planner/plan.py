@@ -9,25 +9,22 @@ for each.
 import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
-from sweeper.backends import capabilities_of, options_of
-from sweeper.errors import GridError, NotFound, StoreError
-from sweeper.fields.nodes import Place, Problems
+from sweeper.backends import check_name, options_of, terms_of
+from sweeper.errors import GridError, NotFound, StoreError, UsageError
 from sweeper.grid import Grid, GridText, read_grid
-from sweeper.grid.alarms import Alarms, OnAlarm
 from sweeper.grid.blocks import Block, Setting
-from sweeper.grid.by_run import unmatched
 from sweeper.grid.naming import canonical
-from sweeper.grid.seeds import Seeds
-from sweeper.grid.wandb import Wandb
-from sweeper.model.plan import Launch, Metric
-from sweeper.planner.cells import Run, axis_values, make_runs
+from sweeper.grid.nodes import Place, Problems
+from sweeper.grid.options import Seeds
+from sweeper.grid.slurm import unmatched
+from sweeper.model.plan import Plan, Recipe, Run
+from sweeper.planner.cells import axis_values, make_runs
 from sweeper.planner.expansion import MAX_RUNS, Expansion, Point, count_points, place_of
 from sweeper.recipe.reference import (
     RUN_KEYS,
     Problem,
-    Recipe,
     RecipeError,
     inspect,
     lacking,
@@ -35,9 +32,8 @@ from sweeper.recipe.reference import (
     render_command,
 )
 
-__all__ = ["Plan", "Run", "plan", "repeats_by_default"]
+__all__ = ["plan", "repeats_by_default"]
 
-SCHEMA = 1
 _SOME_POINTS = 200
 """How many cells of a grid that has mistakes are checked by the recipe all the same."""
 
@@ -49,50 +45,6 @@ _PLACES = {
     "log_path": "launch.log_path_field",
     "command": "command",
 }
-
-
-class Plan(NamedTuple):
-    """What a launch would submit. `axes` are those declared with their values, in the grid's
-    order, the seed left out; `grid_text` is the grid as written, `extends` the path and text of
-    each file that it extends, the nearest first; `warnings` are for people, a line each."""
-
-    name: str
-    recipe: Recipe
-    service: Literal["local", "tinker", "none"]
-    metric: Metric | None
-    secrets: tuple[str, ...]
-    launch: Launch
-    axes: dict[str, list[Any]]
-    runs: tuple[Run, ...]
-    grid_text: str
-    grid_path: str
-    overrides: tuple[str, ...]
-    warnings: tuple[str, ...]
-    extends: tuple[tuple[str, str], ...] = ()
-    wandb: Wandb | None = None
-    alarms: Alarms | None = None
-    on_alarm: OnAlarm | None = None
-
-    def document(self) -> dict[str, Any]:
-        """As `sweep.json` has it, without what only a launch knows (`created`, `provenance`)."""
-        return {
-            "schema": SCHEMA,
-            "name": self.name,
-            "grid": self.grid_text,
-            "grid_path": self.grid_path,
-            "extends": [{"path": path, "grid": text} for path, text in self.extends],
-            "overrides": list(self.overrides),
-            "recipe": self.recipe.document(),
-            "service": self.service,
-            "metric": None if self.metric is None else self.metric._asdict(),
-            "secrets": list(self.secrets),
-            "launch": self.launch.document(),
-            "wandb": None if self.wandb is None else self.wandb.document(),
-            "alarms": self.alarms or {},
-            "on_alarm": None if self.on_alarm is None else self.on_alarm.document(),
-            "axes": self.axes,
-            "runs": [run._asdict() for run in self.runs],
-        }
 
 
 def plan(
@@ -149,12 +101,12 @@ class _Planner:
         points, runs = self._runs()
         self._check_repeats(points, runs)
         recipe = self._check_recipe(points, runs, validate)
+        self._check_backend()
         self._check_templates(runs)
         if validate:
             self._check_program(runs)
-        for key, options in grid.launch.options.items():
-            for unused in unmatched(options, [run.config for run in runs]):
-                self.warnings.append(f"{grid.places[f'launch.{key}']}: launch.{key}.{unused}")
+        for unused in unmatched(grid.launch.slurm, [run.config for run in runs]):
+            self.warnings.append(f"{grid.places['launch.slurm']}: {unused}")
         if recipe is None or self.problems:
             raise self.problems.error()
         return Plan(
@@ -184,6 +136,7 @@ class _Planner:
         """Have the recipe check what could be read of a grid that has mistakes, so that all are
         told at once. What may only follow from the others is left untold."""
         grid = self.grid
+        self._check_backend()
         if grid.recipe is None:
             return
         expansion = Expansion(grid, Problems(), [], late=self.seed_field)
@@ -339,13 +292,21 @@ class _Planner:
             place = place_of(grid, self._point(points, problem.number), key)
         self.problems.add(place or grid.places["recipe"], message)
 
+    def _check_backend(self) -> None:
+        """Note a backend that there is not."""
+        try:
+            check_name(self.grid.launch.backend)
+        except UsageError as error:
+            place = self.grid.places.get("launch.backend", self.grid.places["launch"])
+            self.problems.add(place, f"launch.backend: {error}")
+
     def _check_program(self, runs: Sequence[Run]) -> None:
         """Note the programs of a command that are not on this machine, where its jobs run."""
         grid = self.grid
         if grid.command is None or self.problems:
             return
-        launch = grid.launch.document()
-        if not capabilities_of(launch["backend"], options_of(launch)).here:
+        launch = grid.launch
+        if not terms_of(launch.backend, options_of(launch)).here:
             return
         folder = os.path.abspath(os.path.expanduser(grid.launch.cwd or "."))
         env = {**os.environ, **grid.launch.env}
@@ -398,15 +359,14 @@ def _blocks(grid: Grid) -> Iterator[Block]:
         yield from when.blocks
 
 
-def repeats_by_default(plan: Plan, recorded: Mapping[str, Any]) -> list[str]:
+def repeats_by_default(plan: Plan, recorded: Plan) -> list[str]:
     """Warnings of runs that an earlier launch has on record but for values which are the recipe's
     defaults: `lora_rank: 8` where nothing was given, and 8 is what the recipe takes then.
 
     An id is made of what a grid gives, so they are other runs and train again. They are not taken
-    for the same: a default may have been another when the earlier ones ran. `recorded` is the
-    document of the earlier plan (`sweep.json`).
+    for the same: a default may have been another when the earlier ones ran.
     """
-    if recorded["recipe"]["reference"] != plan.recipe.reference:
+    if recorded.recipe.reference != plan.recipe.reference:
         return []
     defaults = {
         key: canonical(about["default"])
@@ -414,11 +374,11 @@ def repeats_by_default(plan: Plan, recorded: Mapping[str, Any]) -> list[str]:
         if "default" in about
     }
     planned = {run.id for run in plan.runs}
-    known = {run["id"] for run in recorded["runs"]}
+    known = {run.id for run in recorded.runs}
     left: dict[tuple[tuple[str, str], ...], set[str]] = {}
-    for run in recorded["runs"]:
-        if run["id"] not in planned:
-            left.setdefault(_stripped(run["config"], defaults), set()).update(run["config"])
+    for run in recorded.runs:
+        if run.id not in planned:
+            left.setdefault(_stripped(run.config, defaults), set()).update(run.config)
     counts: dict[tuple[str, ...], int] = {}
     for run in plan.runs:
         before = left.get(_stripped(run.config, defaults)) if run.id not in known else None

@@ -77,12 +77,13 @@ def collect(
     return found
 
 
-def earlier(before: Mapping[str, Any]) -> list[dict[str, Any]]:
+def earlier(
+    provenance: Mapping[str, Any], before: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
     """The launches before the next, the last first; of each what was typed and which code ran.
-    `before` is the document of the plan that was recorded last."""
-    provenance: Mapping[str, Any] = before.get("provenance") or {}
+    `provenance` is that of the last, `before` what this gave of those before it."""
     essence = {key: provenance.get(key) for key in ("time", "command", "host", "commit", "code")}
-    return [essence, *before.get("launches", [])][:_EARLIER]
+    return [essence, *before][:_EARLIER]
 
 
 def redact_command(command: Sequence[str], redactor: Redactor) -> list[str]:

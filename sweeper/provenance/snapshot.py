@@ -28,9 +28,10 @@ import stat
 import subprocess
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 from sweeper.errors import AlreadyExists, StoreError
+from sweeper.model.plan import Snapshot
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
 
@@ -57,12 +58,10 @@ _ANOTHER_REPOSITORY = frozenset(
 
 
 class Made(NamedTuple):
-    """`document` is what `sweep.json` and every job have as `snapshot`: `hash`, `archive` (its path
-    in the store), `root` (the checkout's top folder) and `cwd` (below it; absolute where it is
-    not). None where nothing was kept, and `why` says why. `linked` are files that a copy could
-    have been expected of and that are reached in the checkout instead."""
+    """`kept` is None where nothing was kept, and `why` says why. `linked` are files
+    that a copy could have been expected of and that are reached in the checkout instead."""
 
-    document: dict[str, str] | None
+    kept: Snapshot | None
     why: str | None
     linked: tuple[str, ...] = ()
     in_checkout: bool = True
@@ -120,39 +119,38 @@ def make(
             store.create(archive, gzip.compress(data, compresslevel=6, mtime=0))
     real = os.path.realpath(cwd)
     inside = real == root or real.startswith(root + os.sep)
-    document = {
-        "hash": digest,
-        "archive": archive,
-        "root": root,
-        "cwd": os.path.relpath(real, root) if inside else cwd,
-    }
     commit = git(root, "rev-parse", "--verify", "HEAD")
-    if commit:
-        document["commit"] = commit.decode().strip()
-    relink(document)
-    return Made(document, None, tuple(tree.linked))
+    kept = Snapshot(
+        hash=digest,
+        archive=archive,
+        root=root,
+        cwd=os.path.relpath(real, root) if inside else cwd,
+        commit=commit.decode().strip() if commit else None,
+    )
+    relink(kept)
+    return Made(kept, None, tuple(tree.linked))
 
 
-def changed(store: Store, document: dict[str, Any], *, secrets: Collection[str] = ()) -> bool:
+def changed(store: Store, kept: Snapshot, *, secrets: Collection[str] = ()) -> bool:
     """Whether the checkout is not any more what a `snapshot` kept of it."""
     try:
-        results = _results(store, document["root"], document["archive"].partition("/")[0])
-        data = _Tree(document["root"], results, secrets).archive()
+        results = _results(store, kept.root, kept.archive.partition("/")[0])
+        data = _Tree(kept.root, results, secrets).archive()
     except _TooMuchError:
         return True
-    return not hashlib.sha256(data).hexdigest().startswith(document["hash"])
+    return not hashlib.sha256(data).hexdigest().startswith(kept.hash)
 
 
-def relink(document: dict[str, Any]) -> None:
+def relink(kept: Snapshot) -> None:
     """Where this machine has extracted a `snapshot` before, link what has come to the checkout
     since: data that a run has failed for want of, say. Only for code that has not changed."""
     from sweeper.paths import home
 
-    top = _top(document, home())
+    top = _top(kept, home())
     if os.path.isdir(top):
         with suppress(OSError):
-            _link_rest(document["root"], top)
-        _give_history(document, top)  # the same code may have been committed
+            _link_rest(kept.root, top)
+        _give_history(kept, top)  # the same code may have been committed
 
 
 def _results(store: Store, root: str, sweep: str) -> list[str]:
@@ -273,20 +271,20 @@ def _without_environments(names: Sequence[str]) -> list[str]:
     return [name for name in names if not name.startswith(tuple(found))]
 
 
-def extract(store: Store, document: dict[str, Any], home: str) -> str:
+def extract(store: Store, kept: Snapshot, home: str) -> str:
     """The folder, on this machine, with the code of the `snapshot` of a job; made when there is
     none yet, by the first of those who ask at once. Raises `StoreError`.
 
-    The recipe's own folder in it is `os.path.join(<it>, document["cwd"])`.
+    The recipe's own folder in it is `os.path.join(<it>, kept.cwd)`.
     """
     import fcntl
     import shutil
 
-    digest = os.path.basename(str(document["hash"]))
-    top = _top(document, home)
+    digest = os.path.basename(kept.hash)
+    top = _top(kept, home)
     if os.path.isdir(top):
         return top
-    data = _unpacked(store.read(document["archive"]), digest)
+    data = _unpacked(store.read(kept.archive), digest)
     try:
         os.makedirs(os.path.dirname(top), exist_ok=True)
         with open(f"{top}.lock", "ab") as lock:
@@ -297,18 +295,18 @@ def extract(store: Store, document: dict[str, Any], home: str) -> str:
             shutil.rmtree(part, ignore_errors=True)  # of one who was killed at it
             os.mkdir(part)
             _unpack(data, part)
-            _link_rest(document["root"], part)
-            _give_history(document, part)
+            _link_rest(kept.root, part)
+            _give_history(kept, part)
             os.rename(part, top)
     except OSError as error:
         raise StoreError(f"cannot extract the code of this run: {error}") from error
     return top
 
 
-def _top(document: dict[str, Any], home: str) -> str:
+def _top(kept: Snapshot, home: str) -> str:
     # Two clones with the same files have links of their own.
-    clone = hashlib.sha256(os.fsencode(document["root"])).hexdigest()[:8]
-    return os.path.join(home, "snapshots", f"{os.path.basename(str(document['hash']))}-{clone}")
+    clone = hashlib.sha256(os.fsencode(kept.root)).hexdigest()[:8]
+    return os.path.join(home, "snapshots", f"{os.path.basename(kept.hash)}-{clone}")
 
 
 def _unpacked(archive: bytes, digest: str) -> bytes:
@@ -357,14 +355,14 @@ def _write(path: str, source: IO[bytes], mode: int) -> None:
         file.write(source.read())
 
 
-def _give_history(document: dict[str, Any], copy: str) -> None:
+def _give_history(kept: Snapshot, copy: str) -> None:
     """A repository for the copy, as far as there is git and the checkout. Many a recipe notes its
     commit, and fails where there is none. Nothing that is done to it reaches the checkout's."""
-    commit = document.get("commit")
-    objects = git(document["root"], "rev-parse", "--git-path", "objects") if commit else None
+    commit = kept.commit
+    objects = git(kept.root, "rev-parse", "--git-path", "objects") if commit else None
     if not commit or not objects or git(copy, "init", "-q", "--template=") is None:
         return
-    path = os.path.join(document["root"], os.fsdecode(objects.rstrip(b"\n")))
+    path = os.path.join(kept.root, os.fsdecode(objects.rstrip(b"\n")))
     with suppress(OSError):
         with open(os.path.join(copy, ".git", "objects", "info", "alternates"), "wb") as file:
             file.write(os.fsencode(path) + b"\n")

@@ -57,7 +57,7 @@ class Colours:
 
 def _ids(run: RecordedRun) -> list[str]:
     try:
-        ids = [planned["id"] for planned in read_plan(run.store, run.sweep)["runs"]]
+        ids = [planned.id for planned in read_plan(run.store, run.sweep).runs]
     except SweeperError:  # a folder that is of no sweep
         ids = []
     return ids if run.id in ids else [*ids, run.id]

@@ -383,9 +383,9 @@ class _Backends:
         try:
             if place not in self._open:
                 self._open[place] = None
-                launch = read_plan(run.store, run.sweep)["launch"]
+                launch = read_plan(run.store, run.sweep).launch
                 folder = f"{run.root}/{run.sweep}"
-                found = open_backend(launch["backend"], run.sweep, folder, options_of(launch))
+                found = open_backend(launch.backend, run.sweep, folder, options_of(launch))
                 self._open[place] = found
             backend = self._open[place]
             if backend is not None:

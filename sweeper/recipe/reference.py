@@ -13,15 +13,16 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from sweeper.errors import GridError
+from sweeper.model.parts import Part
+from sweeper.model.plan import Recipe, Run, read_recipe
 from sweeper.recipe.inquiry import inquiry
 
 __all__ = [
     "RUN_KEYS",
     "Problem",
-    "Recipe",
     "RecipeError",
     "inspect",
     "lacking",
@@ -55,42 +56,6 @@ class Problem(NamedTuple):
     number: int | None
     key: str | None
     message: str
-
-
-class Recipe(NamedTuple):
-    """A recipe as found. Paths are absolute.
-
-    `on_path`: whether `cwd` goes on the module path, as with `python -m`. `forms` says which
-    fields' values are written on chz's command line otherwise than usual. `function`: the one that
-    returns the config, where the reference names one.
-    """
-
-    reference: str
-    kind: Literal["module", "file", "command"]
-    module: str | None
-    file: str | None
-    config_class: str | None
-    command: list[str] | None
-    python: str
-    cwd: str
-    on_path: bool
-    log_path_field: str | None
-    seed_field: str | None
-    behavior_field: bool
-    takes: dict[str, dict[str, Any]]
-    forms: dict[str, str]
-    function: str | None = None
-
-    def document(self) -> dict[str, Any]:
-        """As `sweep.json` has it."""
-        return self._asdict()
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> "Recipe":
-        """Back from `sweep.json`; what a newer version added is left out."""
-        known: dict[str, Any] = {field: document.get(field) for field in cls._fields}
-        known["takes"], known["forms"] = known["takes"] or {}, known["forms"] or {}
-        return cls(**known)
 
 
 def inspect(
@@ -148,7 +113,7 @@ def inspect(
         "python": interpreter,
         "seed_field": seed_field if not takes or _is_field(seed_field, takes) else None,
     }
-    recipe = Recipe.from_document(unseen | found | given)
+    recipe = read_recipe(Part(unseen | found | given, "the recipe"))
     return recipe, [Problem(*problem) for problem in answer["problems"]]
 
 
@@ -249,15 +214,13 @@ def render_command(command: Sequence[str], values: Mapping[str, Any]) -> list[st
     return [_HOLE.sub(fill, element) for element in command]
 
 
-def render_window(
-    template: str | None, sweep: str, run: Mapping[str, Any], attempt: int
-) -> str | None:
-    """What `launch.window` says of a run (as `sweep.json` has it): runs with the same text are
+def render_window(template: str | None, sweep: str, run: Run, attempt: int) -> str | None:
+    """What `launch.window` says of a run: runs with the same text are
     shown together. None without a template."""
     if template is None:
         return None
-    known = {key: run[key] for key in ("name", "cell", "seed")}
-    values = run["config"] | known | {"sweep": sweep, "run": run["id"], "attempt": attempt}
+    known = {"name": run.name, "cell": run.cell, "seed": run.seed, "run": run.id}
+    values = run.config | known | {"sweep": sweep, "attempt": attempt}
     return render_command([template], values)[0]
 
 

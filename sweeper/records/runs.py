@@ -22,17 +22,17 @@ from sweeper.metrics import (
     parse,
 )
 from sweeper.model.event import NOTHING, Outcome
+from sweeper.model.plan import Run
 from sweeper.results.objective import judged
 from sweeper.states import Event, NoState, RunState, State, fold
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout, metrics_dir
 from sweeper.store.sweeps import (
     TELLING,
-    is_unseeded,
     look_at_events,
-    plan_of,
     read_event,
     read_outcome,
+    read_plan,
 )
 from sweeper.tables.index import Index
 from sweeper.tables.keeping import Folder
@@ -68,9 +68,8 @@ class Sweep:
         self.name = name
         self.root = store.root
         self.told = told
-        self.plan = plan_of(store, name)
-        self.document: dict[str, Any] = self.plan.document
-        self.layout = Layout(name, metrics_dir(self.document["launch"]))
+        self.plan = read_plan(store, name)
+        self.layout = Layout(name, metrics_dir(self.plan.launch.metrics_dir))
         self.index = Index(memory, f"sweep {name}")
         self.files = Files(store, self.layout.runs)
         self.state_files = Files(store, self.layout.state)
@@ -85,17 +84,17 @@ class Sweep:
     @property
     def metric(self) -> dict[str, str] | None:
         """`{"name", "goal", "at"}`, or None when the grid names none."""
-        return self.document.get("metric")
+        return None if self.plan.metric is None else self.plan.metric._asdict()
 
     @property
     def axes(self) -> dict[str, list[Any]]:
         """The declared axes and their values, in grid order, without the seed."""
-        return self.document["axes"]
+        return self.plan.axes
 
     @functools.cached_property
     def unseeded(self) -> bool:
         """Whether no seed is given to its replicates."""
-        return is_unseeded(self.document)
+        return self.plan.unseeded
 
     @property
     def path(self) -> str:
@@ -106,8 +105,8 @@ class Sweep:
     def runs(self) -> tuple["SweepRun", ...]:
         """Every planned run, in the order of the plan."""
         return tuple(
-            SweepRun(self, planned, self._states.get(planned["id"], _PLANNED))
-            for planned in self.document["runs"]
+            SweepRun(self, planned, self._states.get(planned.id, _PLANNED))
+            for planned in self.plan.runs
         )
 
     def unreadable(self, error: StoreError) -> None:
@@ -357,19 +356,19 @@ class _Ending(NamedTuple):
 class SweepRun(RecordedRun):
     """A run of a sweep."""
 
-    def __init__(self, sweep: Sweep, planned: Mapping[str, Any], state: RunState) -> None:
+    def __init__(self, sweep: Sweep, planned: Run, state: RunState) -> None:
         super().__init__(sweep.store, sweep.layout, sweep.files, sweep.index, sweep.told)
         self._sweep = sweep
         self._state = state
-        self._config: dict[str, Any] = dict(planned.get("config") or {})
+        self._config: dict[str, Any] = dict(planned.config)
         self._unreadable = False
-        self.id = planned["id"]
-        self.name = planned["name"]
-        self.cell = planned.get("cell", planned["name"])
-        self.seed = planned.get("seed")
+        self.id = planned.id
+        self.name = planned.name
+        self.cell = planned.cell
+        self.seed = planned.seed
         self.state = state.state
         self.attempts = state.opened
-        self.retired = bool(planned.get("retired"))
+        self.retired = planned.retired
         self.metric = sweep.metric
 
     @property
@@ -457,7 +456,7 @@ class SweepRun(RecordedRun):
     @property
     def provenance(self) -> dict[str, Any]:
         """Where the code and its packages came from, as recorded at the launch."""
-        return self._sweep.document.get("provenance") or {}
+        return dict(self._sweep.plan.provenance or {})
 
     @property
     def unseeded(self) -> bool:
@@ -479,7 +478,7 @@ class SweepRun(RecordedRun):
         """Where W&B shows the run, if it does and that is known."""
         from sweeper.tracking import link
 
-        return link(self._sweep.document, self.id)
+        return link(self._sweep.plan, self.id)
 
     @property
     def events(self) -> list[tuple[int, Event]]:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 
 from sweeper.errors import StoreError
 from sweeper.model.decoding import decode
+from sweeper.model.parts import SCHEMA
 from sweeper.store.files import Store
 
 __all__ = [
@@ -22,9 +23,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-
-SCHEMA = 1
-"""The version of every document that this sweeper writes, and the newest that it reads."""
 
 
 def encode(document: dict[str, Any]) -> bytes:

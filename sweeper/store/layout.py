@@ -4,9 +4,6 @@ The files under `runs/` belong to the recipe and have tinker-cookbook's names an
 everything else is ours.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 from sweeper.states import Event
 
 __all__ = ["Layout", "metrics_dir", "token"]
@@ -76,10 +73,9 @@ class Layout:
         return f"{self.attempt(run, attempt)}/stdout.log"
 
 
-def metrics_dir(launch: Mapping[str, Any]) -> str:
-    """The folder in a run's own that `launch.metrics_dir` names (`{log_path}/run`: "run"), by a
-    sweep's section `launch`; "" without."""
-    said: str | None = launch.get("metrics_dir")
+def metrics_dir(said: str | None) -> str:
+    """The folder in a run's own that `launch.metrics_dir` names (`{log_path}/run`: "run"); ""
+    without."""
     return said.removeprefix(_LOG_PATH).strip("/") if said else ""
 
 

@@ -4,8 +4,7 @@ One listing of `state/` answers for every run, since the names of the files carr
 """
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.model import event as bodies
@@ -24,7 +23,6 @@ __all__ = [
     "Events",
     "find_sweeps",
     "look_at_events",
-    "plan_of",
     "read_event",
     "read_events",
     "read_observations",
@@ -48,16 +46,7 @@ def find_sweeps(store: Store) -> list[str]:
     return sorted(store.folders_with("sweep.json"))
 
 
-def is_unseeded(document: Mapping[str, Any]) -> bool:
-    """Whether the runs of a sweep are replicates that no seed is given to (`seeds: {field: none}`):
-    that they differ is then the word of whoever wrote the grid."""
-    recipe: Mapping[str, Any] = document.get("recipe") or {}
-    runs: Sequence[Mapping[str, Any]] = document.get("runs") or ()
-    unset = "seed_field" in recipe and recipe["seed_field"] is None
-    return unset and any(run.get("seed") is not None for run in runs)
-
-
-def plan_of(store: Store, sweep: str) -> Plan:
+def read_plan(store: Store, sweep: str) -> Plan:
     """`sweep.json`: the plan as it was launched. Raises `NotFound` with a hint, `StoreError` when
     it is damaged, or a link to a place that is away."""
     try:
@@ -71,11 +60,6 @@ def plan_of(store: Store, sweep: str) -> Plan:
         more = f" and {len(known) - _NAMED} more (`sweeper status`)" if len(known) > _NAMED else ""
         hint = f"there is {', '.join(known[:_NAMED])}{more}" if known else "there is none"
         raise NotFound(f"no sweep {sweep!r} in {store.root}: {hint}") from error
-
-
-def read_plan(store: Store, sweep: str) -> dict[str, Any]:
-    """The same as a document, with the defaults of what an older version did not write."""
-    return plan_of(store, sweep).document
 
 
 def service_of(store: Store, sweep: str) -> Service:

@@ -4,10 +4,10 @@ and raises what the verb of its name raises."""
 import os
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 # At the top: libtmux looks at standard output when it is loaded, which Textual replaces.
-from sweeper.backends.tmux.backend import TmuxServer, socket_name
+from sweeper.backends.tmux import TmuxServer, socket_name
 from sweeper.control import Requested, cancel_runs, retry_runs
 from sweeper.errors import NotFound
 from sweeper.records.runs import Sweep
@@ -47,8 +47,7 @@ class Pane(NamedTuple):
 
 def pane_of(sweep: Sweep, run: str, attempt: int) -> Pane:
     """The pane of a run's newest attempt, on this machine. Raises `NotFound`."""
-    launch: dict[str, Any] = sweep.document.get("launch") or {}
-    backend = launch.get("backend")
+    backend = sweep.plan.launch.backend
     if backend != "tmux":
         raise NotFound(f"the backend is {backend}: there are no panes; enter shows the run's log")
     server = TmuxServer()

@@ -185,7 +185,7 @@ class WatchApp(App[int]):
         if run is None:
             return None
         if self._reader is None or self._place != (run.id, run.attempt, run.state):
-            address = link(self._poller.sweep.document, run.id)
+            address = link(self._poller.sweep.plan, run.id)
             links = () if address is None else (f"W&B: {address}",)
             handle = self._poller.run
             self._reader = PageReader(handle(run.id), view.metric, handle, links)

@@ -1,10 +1,11 @@
 """How far a sweep and its runs are, and when they will be over, from what has been seen of them."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from sweeper.model.plan import Plan
 from sweeper.states import RunState, State
 from sweeper.tui.model import SweepView, nearly, remaining, sweep_remaining, total_steps
 from sweeper.tui.series import Series
@@ -18,11 +19,9 @@ class Timing:
     """The progress of the runs in a `sweep.json`. `totals`: how many steps each is to take, None
     where nothing says so. `clock` gives monotonic seconds."""
 
-    def __init__(self, document: Mapping[str, Any], clock: Callable[[], float]) -> None:
-        takes = _defaults(document)
-        self.totals = {
-            run["id"]: total_steps(run.get("config") or {}, takes) for run in document["runs"]
-        }
+    def __init__(self, plan: Plan, clock: Callable[[], float]) -> None:
+        takes = _defaults(plan)
+        self.totals = {run.id: total_steps(run.config, takes) for run in plan.runs}
         self._clock = clock
         self._seen: dict[str, tuple[int, float, float]] = {}
 
@@ -84,8 +83,6 @@ def _here(found: re.Match[str]) -> str:
     return moment.strftime("%H:%M" if same else "%Y-%m-%d %H:%M")
 
 
-def _defaults(document: Mapping[str, Any]) -> dict[str, Any]:
+def _defaults(plan: Plan) -> dict[str, Any]:
     """The recipe's defaults, as recorded."""
-    recipe: dict[str, Any] = document.get("recipe") or {}
-    takes: dict[str, dict[str, Any]] = recipe.get("takes") or {}
-    return {key: about.get("default") for key, about in takes.items()}
+    return {key: about.get("default") for key, about in plan.recipe.takes.items()}

@@ -5,7 +5,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper import labels
 from sweeper.alarms.records import Alarm as Recorded
@@ -16,6 +16,7 @@ from sweeper.launcher.pacing import EXCUSED
 from sweeper.model.event import NOTHING, Outcome
 from sweeper.model.launcher import NO_OBSERVATIONS, Observations
 from sweeper.model.observation import Kind, Observation
+from sweeper.model.plan import Run
 from sweeper.records.following import Follower
 from sweeper.records.runs import Sweep, SweepRun
 from sweeper.states import OPEN, RunState, State
@@ -93,14 +94,14 @@ class Poller:
         """Read the plan, which a launch may have changed, and begin anew."""
         stamp = self._stamp(f"{self._name}/sweep.json")
         self.sweep = Sweep(self._store, self._name, self._memory)
-        document = self.sweep.document
+        plan = self.sweep.plan
         self._layout = self.sweep.layout
-        self._runs: list[dict[str, Any]] = document["runs"]
-        self._ids = [run["id"] for run in self._runs]
-        self._retired = {run["id"] for run in self._runs if run.get("retired")}
-        self._launch: dict[str, Any] = document["launch"]
-        self._timing = Timing(document, self._clock)
-        self._states = States(self._store, self._layout, self._launch["retries"])
+        self._runs = plan.runs
+        self._ids = [run.id for run in self._runs]
+        self._retired = {run.id for run in self._runs if run.retired}
+        self._launch = plan.launch
+        self._timing = Timing(plan, self._clock)
+        self._states = States(self._store, self._layout, self._launch.retries)
         self._beats = Heartbeats(
             self._store, self._layout, self._clock, wall=self._wall, most=_REMOTE_BEATS
         )
@@ -133,7 +134,7 @@ class Poller:
 
     def run(self, identity: str) -> SweepRun:
         """A run as it is now, to read what it recorded."""
-        planned = next(run for run in self._runs if run["id"] == identity)
+        planned = next(run for run in self._runs if run.id == identity)
         made = SweepRun(self.sweep, planned, self._states.known.get(identity, _PLANNED))
         made.files = Files(self._store, self._layout.runs)
         return made
@@ -334,9 +335,9 @@ class Poller:
             self._ranked = (self._moves, ranks(values, goal))
         observed = observations.observed if launcher else NO_OBSERVATIONS.observed
         runs = tuple(
-            self._run(planned, observed.get(planned["id"]), alarms.get(planned["id"], ()))
+            self._run(planned, observed.get(planned.id), alarms.get(planned.id, ()))
             for planned in self._runs
-            if planned["id"] not in self._retired or self._is_open(planned["id"])
+            if planned.id not in self._retired or self._is_open(planned.id)
         )
         limit = observations.limit if launcher else None
         view = SweepView(
@@ -346,7 +347,7 @@ class Poller:
             goal=goal,
             axes=tuple(self.sweep.axes),
             launcher=launcher,
-            parallel=self._launch["max_parallel"],
+            parallel=self._launch.max_parallel,
             limit=limit,
             held=by_our_clock(labels.held_of(observations) or ""),
             unreachable=by_our_clock((launcher and observations.unreachable) or ""),
@@ -371,17 +372,17 @@ class Poller:
         return self._states.known.get(run, _PLANNED).state in OPEN
 
     def _run(
-        self, planned: Mapping[str, Any], observed: Observation | None, alarms: tuple[Alarm, ...]
+        self, planned: Run, observed: Observation | None, alarms: tuple[Alarm, ...]
     ) -> RunView:
         """The run as it is shown: the same object while nothing about it has changed."""
-        identity: str = planned["id"]
+        identity: str = planned.id
         state = self._states.known.get(identity, _PLANNED)
         beat = None
         if state.state in OPEN:
             beat = self._beats.known.get((identity, state.attempt))
             beat = beat if beat is not None and beat.stamp else None
         since = None if beat is None else self._clock() - beat.seen
-        lease: float = self._launch["lease_s"]
+        lease = self._launch.lease_s
         series = self._series.get(identity)
         known = _Known(
             state=state,
@@ -404,9 +405,9 @@ class Poller:
         return made[1]
 
     def _run_anew(
-        self, planned: Mapping[str, Any], known: _Known, series: Series | None, began: float | None
+        self, planned: Run, known: _Known, series: Series | None, began: float | None
     ) -> RunView:
-        identity: str = planned["id"]
+        identity: str = planned.id
         state, body = known.state, known.body
         is_open = state.state in OPEN
         step = None if series is None else series.step
@@ -418,10 +419,10 @@ class Poller:
         over = state.state is State.SUCCEEDED
         return RunView(
             id=identity,
-            name=planned["name"],
-            cell=planned.get("cell", planned["name"]),
-            seed=planned.get("seed"),
-            config=planned.get("config") or {},
+            name=planned.name,
+            cell=planned.cell,
+            seed=planned.seed,
+            config=planned.config,
             state=state.state.value,
             attempt=state.opened,
             wants=known.wants,

@@ -59,14 +59,13 @@ def _grids(prefix: str, given: Any) -> Iterable[str]:
 def _keys(prefix: str, given: Any) -> Iterable[str]:
     """The keys that the grid gives, and those of its section `launch`. Not the recipe's other
     fields: that would import it, which may take long."""
-    from sweeper.grid import load_grid
-    from sweeper.grid.launch import SECTION, backend_fields
+    from sweeper.grid import Launch, load_grid
 
     drop, sign = ("~", "") if prefix.startswith("~") else ("", "=")
     grid = load_grid(given.grid)
     keys = [*grid.base, *(key for block in grid.blocks for key in block.axes)]
     keys += [key for entry in grid.include for key in entry]
-    keys += ["seeds", *SECTION.extended(*backend_fields()).keys("launch.")]
+    keys += ["seeds", *(f"launch.{name.removesuffix('_s')}" for name in Launch._fields)]
     return (f"{drop}{key}{sign}" for key in dict.fromkeys(keys))
 
 
@@ -85,7 +84,7 @@ def _runs(prefix: str, given: Any) -> Iterable[str]:
     if not slash:
         return (f"{name}/" for name in _sweeps(prefix, given))
     store = open_store(given.root or default_root())
-    return (f"{sweep}/{run['name']}" for run in read_plan(store, sweep)["runs"])
+    return (f"{sweep}/{run.name}" for run in read_plan(store, sweep).runs)
 
 
 def _names(prefix: str, given: Any) -> Iterable[str]:
@@ -96,7 +95,7 @@ def _names(prefix: str, given: Any) -> Iterable[str]:
     if sweep is None:
         return _runs(prefix, given)
     store = open_store(given.root or default_root())
-    return (run["name"] for run in read_plan(store, sweep)["runs"])
+    return (run.name for run in read_plan(store, sweep).runs)
 
 
 def _recipes(prefix: str, given: Any) -> Iterable[str]:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from sweeper.command import BOOTSTRAP
 from sweeper.errors import EnvironmentFailure, StoreError
+from sweeper.model.job import Job
 from sweeper.model.parts import read_texts
 from sweeper.store.documents import SCHEMA, encode
 from sweeper.store.files import Store, refuse_links
@@ -26,21 +27,19 @@ class Prepared(NamedTuple):
     place: Store
 
 
-def prepare(
-    store: Store, layout: Layout, job: dict[str, Any], environment: dict[str, str]
-) -> Prepared:
+def prepare(store: Store, layout: Layout, job: Job, environment: dict[str, str]) -> Prepared:
     """Make the recipe's folder, start it from what an earlier attempt left, and say what to run.
     `environment` is what was kept for the job. May be done again. Raises `StoreError`,
     `EnvironmentFailure` and what a command's template is wrong with."""
-    run, attempt, recipe = job["run"], job["attempt"], job["recipe"]
+    run, attempt, recipe = job.run, job.attempt, job.recipe
     place = _place(store, layout, job, environment)
     log_path = place.local_path(layout.log_path(run, attempt))
     if log_path is None:
         raise EnvironmentFailure(f"{place.root}: a worker needs a local folder for its run")
     refuse_links(os.path.join(place.root, layout.sweep), log_path)
     os.makedirs(log_path, exist_ok=True)
-    if job["resume"] != "never":
-        seeding.seed(place, layout, run, attempt, job["resume"])
+    if job.resume != "never":
+        seeding.seed(place, layout, run, attempt, job.resume)
     environment = _with_the_backends(environment) | _env(job, log_path)
     environment |= {
         "SWEEPER_ROOT": store.root,
@@ -48,100 +47,96 @@ def prepare(
         "SWEEPER_RUN": run,
         "SWEEPER_RUN_DIR": log_path,
         "SWEEPER_ATTEMPT": str(attempt),
-        "SWEEPER_SEED": "" if job["seed"] is None else str(job["seed"]),
+        "SWEEPER_SEED": "" if job.seed is None else str(job.seed),
         "TINKER_TAGS": f"sweeper,sweep:{layout.sweep},run:{run}.{attempt}",
         # Buffered, a thread that prints while Python ends aborts it (SIGABRT) now and then.
         "PYTHONUNBUFFERED": "1",
     }
-    if job.get("wandb"):
-        environment |= job["wandb"] | {"WANDB_DIR": log_path}
-    missing = [name for name in job["secrets"] if name not in environment]
+    if job.wandb:
+        environment |= {**job.wandb, "WANDB_DIR": log_path}
+    missing = [name for name in job.secrets if name not in environment]
     if missing:
         raise EnvironmentFailure(f"the secret {missing[0]} is not in the launcher's environment")
     cwd, copy = _code(store, job, environment)
-    if recipe["kind"] == "command":
+    if recipe.kind == "command":
         command = _command(job, log_path)
     else:
         command = _bootstrap(place, layout, job, log_path, copy)
     return Prepared(command, environment, cwd, log_path, place)
 
 
-def _env(job: dict[str, Any], log_path: str) -> dict[str, str]:
+def _env(job: Job, log_path: str) -> dict[str, str]:
     """What `launch.env` sets."""
     from sweeper.recipe.reference import with_log_path
 
-    return with_log_path(job["env"], log_path)
+    return with_log_path(job.env, log_path)
 
 
 def _with_the_backends(environment: dict[str, str]) -> dict[str, str]:
     """The same, and over it what the backend gives the jobs themselves: SWEEPER_KEEP has the names,
-    a line each, of what a recipe should have of our own environment. SWEEPER_DROP has the
-    beginnings, a line each, of the names that only a job's own backend may give."""
+    a line each, of what a recipe should have of our own environment."""
     names = os.environ.get("SWEEPER_KEEP")
     if not names:
         return environment
     kept = {name: os.environ[name] for name in names.split("\n") if name in os.environ}
     # `launch` may have been typed inside another job of the same cluster.
-    dropped = tuple(filter(None, os.environ.get("SWEEPER_DROP", "").split("\n")))
-    return {n: v for n, v in environment.items() if not n.startswith(dropped)} | kept
+    return {n: v for n, v in environment.items() if not n.startswith("SLURM_")} | kept
 
 
-def _place(store: Store, layout: Layout, job: dict[str, Any], environment: dict[str, str]) -> Store:
+def _place(store: Store, layout: Layout, job: Job, environment: dict[str, str]) -> Store:
     """Where the recipe writes."""
     if not store.is_remote:
         return store
     from sweeper.paths import home
     from sweeper.worker import spool
 
-    run, attempt = job["run"], job["attempt"]
-    resume = job["resume"] != "never"
+    run, attempt = job.run, job.attempt
+    resume = job.resume != "never"
     return spool.arrange(store, layout, run, attempt, home(environment), resume=resume)
 
 
-def _code(
-    store: Store, job: dict[str, Any], environment: dict[str, str]
-) -> tuple[str, dict[str, str] | None]:
+def _code(store: Store, job: Job, environment: dict[str, str]) -> tuple[str, dict[str, str] | None]:
     """The folder to run in, and where the code is that was kept at launch (`root`, its `copy`);
     None where the recipe runs as it lies."""
-    kept = job.get("snapshot")
+    kept = job.snapshot
     if kept is None:
-        return job["cwd"], None
+        return job.cwd, None
     from sweeper.paths import home
     from sweeper.provenance import snapshot
 
     copy = snapshot.extract(store, kept, home(environment))
-    cwd = os.path.join(copy, kept["cwd"])
+    cwd = os.path.join(copy, kept.cwd)
     # It lay outside of the checkout, on the machine that launched.
-    cwd = copy if os.path.isabs(kept["cwd"]) and not os.path.isdir(cwd) else cwd
-    return cwd, {"root": kept["root"], "copy": copy}
+    cwd = copy if os.path.isabs(kept.cwd) and not os.path.isdir(cwd) else cwd
+    return cwd, {"root": kept.root, "copy": copy}
 
 
-def _command(job: dict[str, Any], log_path: str) -> list[str]:
+def _command(job: Job, log_path: str) -> list[str]:
     from sweeper.recipe.reference import render_command
 
-    values = job["config"] | {"log_path": log_path, "run": job["run"], "attempt": job["attempt"]}
-    if job["seed"] is not None:
-        values["seed"] = job["seed"]
-    return render_command(job["recipe"]["command"], values)
+    values = {**job.config, "log_path": log_path, "run": job.run, "attempt": job.attempt}
+    if job.seed is not None:
+        values["seed"] = job.seed
+    return render_command(job.recipe.command or [], values)
 
 
 def _bootstrap(
     store: Store,
     layout: Layout,
-    job: dict[str, Any],
+    job: Job,
     log_path: str,
     copy: dict[str, str] | None,
 ) -> list[str]:
-    recipe = job["recipe"]
-    config = job.get("fields", {}) | job["config"]
-    if recipe["log_path_field"] is not None:
-        config[recipe["log_path_field"]] = log_path
-    if recipe["behavior_field"]:
+    recipe = job.recipe
+    config: dict[str, Any] = {**job.fields, **job.config}
+    if recipe.log_path_field is not None:
+        config[recipe.log_path_field] = log_path
+    if recipe.behavior_field:
         config["behavior_if_log_dir_exists"] = "resume"
-    child = f"{layout.attempt(job['run'], job['attempt'])}/child.json"
-    document = {"schema": SCHEMA, "recipe": recipe, "config": config, "snapshot": copy}
+    child = f"{layout.attempt(job.run, job.attempt)}/child.json"
+    document = {"schema": SCHEMA, "recipe": recipe.document(), "config": config, "snapshot": copy}
     store.replace(child, encode(document), durable=False)
-    return [recipe["python"], BOOTSTRAP, "run", str(store.local_path(child))]
+    return [recipe.python, BOOTSTRAP, "run", str(store.local_path(child))]
 
 
 def read_environment(path: str | None) -> dict[str, str]:

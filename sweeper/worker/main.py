@@ -1,4 +1,4 @@
-"""Inside the job: `python -m sweeper.worker.main [OPTION VALUE ...] <folder> <token>`.
+"""Inside the job: `python -m sweeper.worker.main [--env FILE] [--restarts NAME] <folder> <token>`.
 
 Claims the attempt, so that no second copy of the job trains; prepares its folder; runs the recipe
 in a process group of its own, which does not outlive it; keeps its output; beats; and records how
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from sweeper.errors import AlreadyExists, StoreError, SweeperError
 from sweeper.limits import lacking, when_there_is_room
 from sweeper.model import job as jobs
+from sweeper.model.job import Job
 from sweeper.provenance.redaction import Redactor, secret_values
 from sweeper.states import Event
 from sweeper.store.documents import SCHEMA, encode, read_as, timestamp
@@ -97,9 +98,9 @@ class Worker:
         path = self.store.local_path(described)
         if path is not None:
             hold(path)
-        self.layout = Layout(self.layout.sweep, metrics_dir(job))
+        self.layout = Layout(self.layout.sweep, metrics_dir(job.metrics_dir))
         if not claim(self.store, self.layout, self.run, self.attempt, self.submitted):
-            say(f"sweeper: attempt {self.attempt} of {job['name']} belongs to another worker")
+            say(f"sweeper: attempt {self.attempt} of {job.name} belongs to another worker")
             return 0
         started, self._begun = timestamp(), time.monotonic()
         try:
@@ -130,7 +131,7 @@ class Worker:
             return os.EX_TEMPFAIL  # a backend that can may start the job again
         return 0 if event is Event.SUCCEEDED else 1
 
-    def _execute(self, job: dict[str, Any]) -> dict[str, Any]:
+    def _execute(self, job: Job) -> dict[str, Any]:
         """Run the recipe to its end, and say how it ended."""
         self._look_for_requests()
         if self._stopped_at:
@@ -139,9 +140,9 @@ class Worker:
             prepared = self._prepare(job)
             if prepared is None or self._stopped_at:
                 return judge(self._ending(None))
-            say(f"sweeper: {job['name']}, attempt {self.attempt}, in {prepared.log_path}")
+            say(f"sweeper: {job.name}, attempt {self.attempt}, in {prepared.log_path}")
             self._folder = prepared.log_path
-            self._redactor = Redactor(secret_values(prepared.environment, job["secrets"]))
+            self._redactor = Redactor(secret_values(prepared.environment, job.secrets))
             kills = MemoryKills()
             self._begin_syncing(job, prepared)
             guard = when_there_is_room(Guard)
@@ -164,7 +165,7 @@ class Worker:
         final = seeding.has_final_checkpoint(os.path.join(prepared.log_path, self.layout.inner))
         ending = self._ending(code)._replace(
             final=final,
-            timeout_s=job["timeout_s"] if self._timed_out else None,
+            timeout_s=job.timeout_s if self._timed_out else None,
             memory_kills=kills.count(),
             tail=output.tail,
         )
@@ -185,11 +186,11 @@ class Worker:
             return failure("error", f"a bug of ours: {type(error).__name__}: {error}")
         return judge(self._ending(None)) if self._stopped_at else crowded_out(lack)
 
-    def _prepare(self, job: dict[str, Any]) -> Prepared | None:
+    def _prepare(self, job: Job) -> Prepared | None:
         """What to execute; None when we are to stop before that is known. A store that does not
         answer is waited out, as long as no beat gets through to it either. Who has beaten needs
         what was kept for the job no more: it is read once, before."""
-        environment = read_environment(job.get("env_file"))
+        environment = read_environment(job.env_file)
         tries, pause = 0, min(1.0, BEAT_SECONDS)
         while not self._stopped_at:
             try:
@@ -204,9 +205,7 @@ class Worker:
             pause = min(pause * 2, BEAT_SECONDS)
         return None
 
-    def _attend(
-        self, job: dict[str, Any], prepared: Prepared, guard: Guard
-    ) -> tuple[Output, int, int]:
+    def _attend(self, job: Job, prepared: Prepared, guard: Guard) -> tuple[Output, int, int]:
         """Be there for the recipe from its start to its end; gives what it printed last, its exit
         code and its memory."""
         child = self._child
@@ -229,7 +228,7 @@ class Worker:
         copying.join(timeout=5.0)
         return output, code, memory
 
-    def _watch(self, job: dict[str, Any], ended: threading.Event, pauses: Pauses) -> None:
+    def _watch(self, job: Job, ended: threading.Event, pauses: Pauses) -> None:
         """Beat until the recipe has ended; stop it when asked, superseded or out of time."""
         begun = time.monotonic()
         self._beat()
@@ -243,12 +242,12 @@ class Worker:
                 now = time.monotonic()
                 next_beat = now + BEAT_SECONDS
             timeout_at = math.inf
-            if job["timeout_s"] is not None and not self._stopped_at:
-                timeout_at = begun + job["timeout_s"] + pauses.seconds()
+            if job.timeout_s is not None and not self._stopped_at:
+                timeout_at = begun + job.timeout_s + pauses.seconds()
                 if now >= timeout_at:
                     self._timed_out = True
                     self._begin_stop()
-            kill_at = self._stopped_at + job["grace_s"] if self._stopped_at else math.inf
+            kill_at = self._stopped_at + job.grace_s if self._stopped_at else math.inf
             if now >= kill_at:
                 self._signal(signal.SIGKILL)
                 kill_at = now + 1.0  # again, for what was started meanwhile
@@ -337,7 +336,7 @@ class Worker:
     def _await_signal(self, code: int) -> None:
         """A scheduler that ends a job signals every process of it, the recipe perhaps before us:
         then it has not failed, it was stopped. Our own signal is on its way."""
-        everybody = os.environ.get("SWEEPER_SIGNALS") == "everybody"
+        everybody = "SLURM_JOB_ID" in os.environ
         if code and not self._stopped_at and (everybody or code == -signal.SIGTERM):
             deadline = time.monotonic() + SIGNAL_SECONDS
             while not self._stopped_at and (left := deadline - time.monotonic()) > 0:
@@ -356,7 +355,7 @@ class Worker:
             return None
         return self._syncing.finish(self._beat, BEAT_SECONDS, lambda: self._cancelled)
 
-    def _begin_syncing(self, job: dict[str, Any], prepared: Prepared) -> None:
+    def _begin_syncing(self, job: Job, prepared: Prepared) -> None:
         """Where the store is elsewhere, say on this machine that there is something to sync."""
         if prepared.place is self.store:
             return
@@ -366,7 +365,7 @@ class Worker:
         place = prepared.place
         assert isinstance(place, LocalStore)  # noqa: S101 - a spool is
         self._syncing = start_syncing(
-            self.store, place, self.layout, self.run, self.attempt, job["sync_s"], say
+            self.store, place, self.layout, self.run, self.attempt, job.sync_s, say
         )
 
     def _record(self, event: Event, body: dict[str, Any]) -> None:
@@ -425,15 +424,13 @@ def sync_files(folder: str) -> None:
 
 def main(arguments: list[str]) -> int:
     """Entry point: the sweep's folder and the job's token; before them where the environment lies
-    that it takes to reach the store, and the variable in which the backend counts restarts, with
-    what that says the first time."""
+    that it takes to reach the store, and the variable in which the backend counts restarts."""
     *options, folder, token = arguments
     given = dict(zip(options[::2], options[1::2], strict=True))
     root, _, sweep = folder.rpartition("/")
     run, _, submitted = token.rpartition("-a")
     try:
-        attempt = int(submitted)
-        attempt += restarts(given.get("--restarts", ""), int(given.get("--first", "0")))
+        attempt = int(submitted) + restarts(given.get("--restarts"))
         if "--env" in given:
             # What the backend gave this job outweighs what `launch` was typed in.
             kept = os.environ.get("SWEEPER_KEEP", "").split("\n")

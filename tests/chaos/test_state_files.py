@@ -125,7 +125,7 @@ def test_a_damaged_claim_is_somebody_elses(sweep: Sweeps, damage: str) -> None:
     """A worker that finds a claim it cannot read leaves the attempt alone."""
     one = sweep(runs=1, lease=1.0, launch={"retries": 2})
     one.start(faults={"1": "kill"}, only="backend.submit").wait()
-    (run,) = [run["id"] for run in read_plan(one.store, NAME)["runs"]]
+    (run,) = [run.id for run in read_plan(one.store, NAME).runs]
     claim = Path(one.root, one.layout.event(run, 1, Event.CLAIMED))
     claim.write_bytes(DAMAGE[damage])
     assert one.finish() == 0, one.log.read_text()

@@ -205,7 +205,7 @@ def test_a_pid_that_is_used_again(sweep: Sweeps) -> None:
     launching = one.start()
     until(one.rows)
     launching.kill()
-    (run,) = [run["id"] for run in read_plan(one.store, NAME)["runs"]]
+    (run,) = [run.id for run in read_plan(one.store, NAME).runs]
     job = token(run, 1)
     backend = open_backend("local", NAME, f"{one.store.root}/{NAME}")
     assert backend.poll([job])[job].state is JobState.RUNNING

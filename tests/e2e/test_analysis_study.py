@@ -101,8 +101,9 @@ def test_a_grid_that_cannot_be_read_has_no_next_one(tmp_path: Path, written: Mod
     found = studied(tmp_path)
     assert "edge" in kinds(found)
 
-    def proposed(text: str | None) -> NextGrid | str | None:
-        data = replace(found.data, document={**found.data.document, "grid": text})
+    def proposed(text: str) -> NextGrid | str | None:
+        assert found.data.plan is not None
+        data = replace(found.data, plan=found.data.plan._replace(grid_text=text))
         return propose(data, found.ranking, found.findings, None)
 
     why = {
@@ -111,7 +112,6 @@ def test_a_grid_that_cannot_be_read_has_no_next_one(tmp_path: Path, written: Mod
         "": "not on record",
         "extends: x.yaml\ngrid: {lr: [1, 2, 4]}": "extends another file",
         "a: &a [*a]": "no section `grid`",
-        None: "not on record",
     }
     for text, told in why.items():
         said = proposed(text)

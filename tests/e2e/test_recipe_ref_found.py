@@ -7,8 +7,9 @@ import time
 import psutil
 import pytest
 
+from sweeper.model.parts import Part
+from sweeper.model.plan import read_recipe
 from sweeper.recipe.reference import (
-    Recipe,
     RecipeError,
     find_python,
     inspect,
@@ -71,7 +72,7 @@ def test_a_module_in_the_current_folder(write, tmp_path):
     assert found.takes["lr"] == {"type": "float", "doc": "step size", "default": 0.5}
     assert found.takes["rank"] == {"type": "int", "doc": "", "required": True}
     assert found.takes["tags"] == {"type": "list[str]", "doc": "", "required": False}
-    assert Recipe.from_document({**found.document(), "newer": 1}) == found
+    assert read_recipe(Part({**found.document(), "newer": 1}, "x")) == found
 
 
 def test_a_file_finds_its_neighbours_and_hides_no_module(write, tmp_path):

@@ -55,11 +55,11 @@ def test_the_copy_has_the_code_and_links_to_the_rest(checkout: Path, tmp_path: P
     (checkout / "package" / "code.py").write_text("version = 2\n")
     index = (checkout / ".git" / "index").read_bytes()
     store, made = _make(checkout)
-    document = made.document
-    assert document is not None
-    assert (document["root"], document["cwd"]) == (str(checkout), ".")
+    kept = made.kept
+    assert kept is not None
+    assert (kept.root, kept.cwd) == (str(checkout), ".")
     (checkout / "package" / "code.py").write_text("version = 3\n")
-    top = Path(snapshot.extract(store, document, str(tmp_path / "home")))
+    top = Path(snapshot.extract(store, kept, str(tmp_path / "home")))
     assert (top / "package" / "code.py").read_text() == "version = 2\n"
     assert (top / "new.py").read_text() == "untracked = True\n"
     assert os.access(top / "run.sh", os.X_OK)
@@ -92,13 +92,13 @@ def test_the_same_tree_has_the_same_hash(checkout: Path) -> None:
     _, two = _make(checkout)
     assert one == two
     assert len(list((checkout / "sweeps" / "s" / "code").iterdir())) == 1
-    assert one.document is not None
-    assert not snapshot.changed(store, one.document)
+    assert one.kept is not None
+    assert not snapshot.changed(store, one.kept)
     (checkout / "run.sh").chmod(0o644)
-    assert snapshot.changed(store, one.document)
+    assert snapshot.changed(store, one.kept)
     _, three = _make(checkout)
-    assert three.document is not None
-    assert three.document["hash"] != one.document["hash"]
+    assert three.kept is not None
+    assert three.kept.hash != one.kept.hash
 
 
 def test_secrets_large_and_deleted_files_are_not_kept(
@@ -110,13 +110,13 @@ def test_secrets_large_and_deleted_files_are_not_kept(
     (checkout / "run.sh").unlink()
     os.mkfifo(checkout / "pipe")
     store, made = _make(checkout, secrets=["canary-0815"])
-    assert made.document is not None
+    assert made.kept is not None
     assert set(made.linked) == {"away", "notes.txt", "large.txt"}
-    data = store.read(made.document["archive"])
+    data = store.read(made.kept.archive)
     import gzip
 
     assert b"canary" not in gzip.decompress(data)
-    top = Path(snapshot.extract(store, made.document, str(tmp_path / "home")))
+    top = Path(snapshot.extract(store, made.kept, str(tmp_path / "home")))
     assert (top / "large.txt").is_symlink()
     assert (top / "large.txt").read_text() == "x" * 101
     assert not (top / "run.sh").exists()
@@ -130,11 +130,11 @@ def test_a_store_that_holds_the_checkout_hides_no_code(
     store.replace("other/sweep.json", b"{}")
     store.replace("s/state/x", b"")
     made = snapshot.make(store, "s", str(checkout))
-    assert made.document is not None
-    assert not snapshot.changed(store, made.document)
+    assert made.kept is not None
+    assert not snapshot.changed(store, made.kept)
     (checkout / "package" / "code.py").write_text("version = 3\n")
-    assert snapshot.changed(store, made.document)
-    top = Path(snapshot.extract(store, made.document, str(tmp_path / "home")))
+    assert snapshot.changed(store, made.kept)
+    top = Path(snapshot.extract(store, made.kept, str(tmp_path / "home")))
     assert (top / "package" / "code.py").read_text() == "version = 1\n"
     assert not (top / "other").is_dir() or (top / "other").is_symlink()
 
@@ -146,8 +146,8 @@ def test_a_tracked_folder_that_has_become_a_link(checkout: Path, tmp_path: Path,
     inside = disk.startswith("project")
     (checkout / "package").symlink_to("disk" if inside else tmp_path / disk)
     store, made = _make(checkout)
-    assert made.document is not None
-    top = Path(snapshot.extract(store, made.document, str(tmp_path / "home")))
+    assert made.kept is not None
+    top = Path(snapshot.extract(store, made.kept, str(tmp_path / "home")))
     assert (top / "package" / "code.py").read_text() == "version = 1\n"
     assert (top / "package" / "other").read_text() == "x"
 
@@ -158,12 +158,12 @@ def test_data_that_came_after_the_first_launch_is_there_at_the_next(
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     (checkout / "data").rename(tmp_path / "data")
     store, made = _make(checkout)
-    assert made.document is not None
-    top = Path(snapshot.extract(store, made.document, str(tmp_path / "home")))
+    assert made.kept is not None
+    top = Path(snapshot.extract(store, made.kept, str(tmp_path / "home")))
     assert not (top / "data").exists()
     (tmp_path / "data").rename(checkout / "data")
     _, again = _make(checkout)
-    assert again.document == made.document
+    assert again.kept == made.kept
     assert (top / "data" / "big.bin").read_text() == "big"
 
 
@@ -178,9 +178,9 @@ def test_environments_of_packages_and_our_own_files_are_not_copied(
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)
         (checkout / name).write_text("")
     store, made = _make(checkout)
-    assert made.document is not None
+    assert made.kept is not None
     assert made.linked == ("away",)
-    top = Path(snapshot.extract(store, made.document, str(home)))
+    top = Path(snapshot.extract(store, made.kept, str(home)))
     assert os.readlink(top / ".env3") == str(checkout / ".env3")
     assert os.readlink(top / "home") == str(home)
     assert not (top / "new.py").is_symlink()
@@ -193,11 +193,11 @@ def test_what_is_no_checkout_or_too_large_is_used_as_it_is(
     _, made = _make(tmp_path / "plain")
     assert made == snapshot.Made(None, "not in a git checkout", in_checkout=False)
     _, made = _make(tmp_path / "plain", file=str(checkout / "run.sh"))
-    assert made.document is not None  # the recipe's own file lies in one
-    assert made.document["cwd"] == str(tmp_path / "plain")
+    assert made.kept is not None  # the recipe's own file lies in one
+    assert made.kept.cwd == str(tmp_path / "plain")
     monkeypatch.setattr(snapshot, "_ALL_BYTES", 10)
     _, made = _make(checkout)
-    assert made.document is None
+    assert made.kept is None
     assert "of code in" in str(made.why)
 
 
@@ -206,29 +206,29 @@ def test_the_same_code_committed_and_launched_from_a_hook(
 ) -> None:
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     store, made = _make(checkout)
-    assert made.document is not None
-    top = Path(snapshot.extract(store, made.document, str(tmp_path / "home")))
+    assert made.kept is not None
+    top = Path(snapshot.extract(store, made.kept, str(tmp_path / "home")))
     _git(checkout, "add", "new.py")
     _git(checkout, "-c", "user.name=n", "-c", "user.email=n@x", "commit", "-qm", "two")
     with monkeypatch.context() as hook:
         hook.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
         _, again = _make(checkout)
-    assert again.document is not None
-    assert again.document["hash"] == made.document["hash"]
+    assert again.kept is not None
+    assert again.kept.hash == made.kept.hash
     assert _git(top, "rev-parse", "HEAD") == _git(checkout, "rev-parse", "HEAD")
     assert not (tmp_path / "elsewhere").exists()
 
 
 def test_many_extract_at_once(checkout: Path, tmp_path: Path) -> None:
     store, made = _make(checkout)
-    document = made.document
-    assert document is not None
-    folder = Path(snapshot.extract(store, document, str(tmp_path / "home")))
+    kept = made.kept
+    assert kept is not None
+    folder = Path(snapshot.extract(store, kept, str(tmp_path / "home")))
     folder.rename(f"{folder}.part")  # killed
     seen: list[str] = []
     threads = [
         threading.Thread(
-            target=lambda: seen.append(snapshot.extract(store, document, str(tmp_path / "home")))
+            target=lambda: seen.append(snapshot.extract(store, kept, str(tmp_path / "home")))
         )
         for _ in range(8)
     ]
@@ -244,15 +244,15 @@ def test_many_extract_at_once(checkout: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", [b"", b"no gzip", None])
 def test_a_damaged_archive_is_told(checkout: Path, tmp_path: Path, damage: bytes | None) -> None:
     store, made = _make(checkout)
-    assert made.document is not None
+    assert made.kept is not None
     if damage is None:  # whole, but another's
         (checkout / "new.py").write_text("other = True\n")
         _, other = _make(checkout)
-        assert other.document is not None
-        damage = store.read(other.document["archive"])
-    store.replace(made.document["archive"], damage)
+        assert other.kept is not None
+        damage = store.read(other.kept.archive)
+    store.replace(made.kept.archive, damage)
     with pytest.raises(StoreError, match="code of this run is damaged"):
-        snapshot.extract(store, made.document, str(tmp_path / "home"))
+        snapshot.extract(store, made.kept, str(tmp_path / "home"))
 
 
 def test_imports_move_to_the_copy(
@@ -261,8 +261,8 @@ def test_imports_move_to_the_copy(
     site = checkout / "data" / "site-packages"
     site.mkdir()
     store, made = _make(checkout)
-    assert made.document is not None
-    top = snapshot.extract(store, made.document, str(tmp_path / "home"))
+    assert made.kept is not None
+    top = snapshot.extract(store, made.kept, str(tmp_path / "home"))
     moved = bootstrap.move(str(checkout), top)
     assert moved(str(checkout)) == top
     assert moved(str(checkout / "package")) == f"{top}/package"

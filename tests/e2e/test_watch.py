@@ -58,8 +58,8 @@ class Sweep:
         self.store, self.name = LocalStore(str(folder / "sweeps")), name
 
     def events(self, run: str) -> set[tuple[int, Event]]:
-        runs = read_plan(self.store, self.name)["runs"]
-        (identity,) = [planned["id"] for planned in runs if planned["name"] == run]
+        runs = read_plan(self.store, self.name).runs
+        (identity,) = [planned.id for planned in runs if planned.name == run]
         return read_events(self.store, self.name)[identity]
 
     def __getitem__(self, run: str) -> RunState:

@@ -358,7 +358,7 @@ class World:
         store, layout = open_store(str(self.top / "root")), Layout("bad")
         path = rng.choice(self.documents["jobs"]).relative_to(self.top / "root")
         job = read_as(store, str(path), jobs.read)
-        prepare(store, layout, job, read_environment(job.get("env_file")))
+        prepare(store, layout, job, read_environment(job.env_file))
 
     def vault(self, rng: random.Random) -> None:
         """What an engine does with the checkpoints that it finds."""

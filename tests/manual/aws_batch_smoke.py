@@ -85,7 +85,7 @@ def steps(folder: str, root: str, name: str) -> int:
     sweeper("status", name, check=False)
     sweeper("cancel", name)
     sweeper("launch", "grid.yaml", "--wait", check=False)  # 3: one run is cancelled
-    launch = read_plan(open_store(root), name)["launch"]
+    launch = read_plan(open_store(root), name).launch
     backend = open_backend("aws-batch", name, f"{root}/{name}", options_of(launch))
     runs = Registry(root, cache=False).sweep(name).runs
     wrong: list[str] = []

@@ -28,7 +28,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "watch.md"
 def worker_of(root: Path, run: str) -> psutil.Process:
     """The worker of a run's first attempt, once it beats and the run has taken some steps."""
     store, layout = LocalStore(str(root)), Layout("demo")
-    (identity,) = [one["id"] for one in read_plan(store, "demo")["runs"] if one["name"] == run]
+    (identity,) = [one.id for one in read_plan(store, "demo").runs if one.name == run]
     path = layout.heartbeat(identity, 1)
     metrics = root / layout.log_path(identity, 1) / "metrics.jsonl"
     wait_until(

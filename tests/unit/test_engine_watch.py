@@ -10,11 +10,18 @@ from sweeper.engine import lifecycle
 from sweeper.engine.lifecycle import EngineInfo
 from sweeper.launcher import engine_watch, environment
 from sweeper.launcher.pacing import SERVICE_TRIES
+from sweeper.model import job as job_model
 from sweeper.states import Event, State
 from sweeper.store.documents import encode, read_json
 from sweeper.worker.engine import blame
 
 FIRST, SECOND = "http://127.0.0.1:1111", "http://127.0.0.1:2222"
+
+
+def _job(engine: job_model.Engine | None) -> job_model.Job:
+    recipe = {"kind": "command", "command": ["true"], "cwd": "/"}
+    about = {"run": "a", "name": "a", "attempt": 1, "config": {}, "cwd": "/", "recipe": recipe}
+    return job_model.read(about, "job.json")._replace(engine=engine)
 
 
 class Engine:
@@ -165,11 +172,10 @@ def test_a_worker_knows_whose_fault_it_was(
         lifecycle, "knock", lambda url, _: now if url == FIRST else pytest.fail(url)
     )
     outcome = {"event": Event.FAILED, "reason": reason, "detail": None, "code": 1}
-    job = {"engine": {"url": FIRST, "started": "t1"}}
+    job = _job(job_model.Engine(FIRST, "t1"))
     found = blame(job, outcome)
     assert (found["reason"], found["code"]) == (told, 1)
     assert (FIRST in str(found["detail"])) == (told == "service")
-    for other in ({}, {"engine": None}):
-        assert blame(other, outcome) == outcome
+    assert blame(_job(None), outcome) == outcome
     done = {"event": Event.SUCCEEDED, "reason": None, "detail": None, "code": 0}
     assert blame(job, done) == done

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.fields import nodes
-from sweeper.grid import extending, reading, references, sampling, seeds
+from sweeper.grid import extending, nodes, options, reading, references, sampling
 from sweeper.grid.conditions import MAX_WHENS
 from sweeper.planner.cells import MAX_PLAN
 from sweeper.planner.expansion import MAX_RUNS, MAX_WORK
@@ -44,7 +43,7 @@ def test_the_vector_is_so():
 
 def test_every_section_is_named():
     table = TEXT.partition("## Sections")[2].partition("Cells are made")[0]
-    assert set(re.findall(r"`(\w+)`", table)) >= set(reading.SECTION.fields)
+    assert set(re.findall(r"`(\w+)`", table)) >= set(reading.KEYS)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +61,7 @@ def test_every_section_is_named():
         sampling.MAX_SAMPLES,
         sampling.MAX_DRAWN,
         MAX_WHENS,
-        seeds.MAX_SEEDS,
+        options.MAX_SEEDS,
         extending.MAX_EXTENDS,
         references.MAX_MADE,
     ],

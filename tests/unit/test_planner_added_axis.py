@@ -11,7 +11,7 @@ from sweeper.states import Event, State
 from sweeper.store.documents import encode, read_json
 from sweeper.store.files import LocalStore
 from sweeper.store.layout import Layout, token
-from sweeper.store.sweeps import read_states
+from sweeper.store.sweeps import read_plan, read_states
 from sweeper.testing import FakeBackend, FakeClock
 
 GRID = {
@@ -36,10 +36,10 @@ class Scene:
 
     def launch(self, grid):
         """Record the plan as a launch does, and start what wants starting: the ids of that."""
-        document = plan(grid).document() | {"created": "now"}
+        planned = plan(grid)._replace(created="now")
         if self.store.exists(self.layout.plan):
-            document = merge(read_json(self.store, self.layout.plan), document)
-        self.store.replace(self.layout.plan, encode(document))
+            planned = merge(read_plan(self.store, "s"), planned)
+        self.store.replace(self.layout.plan, encode(planned.document()))
         before = len(self.backend.submitted)
         clock = FakeClock()
         Launcher(self.store, "s", self.backend, clock=clock, sleep=clock.sleep).step()
@@ -112,8 +112,8 @@ def test_giving_a_default_makes_other_runs_and_is_warned_of():
     earlier = plan({**GRID, "base": {}, "random": None})
     later = plan({**GRID, "base": {}, "random": None, "grid": {"lr": [1], "rank": [8.0, 32]}})
     later = later._replace(recipe=later.recipe._replace(takes=takes))
-    assert repeats_by_default(later, earlier.document()) == [
+    assert repeats_by_default(later, earlier) == [
         "runs that differ from recorded ones only in giving rank, with the recipe's default: 1;"
         " they are other runs, and train again"
     ]
-    assert repeats_by_default(later, later.document()) == []
+    assert repeats_by_default(later, later) == []

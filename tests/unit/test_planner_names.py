@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from sweeper.grid.naming import MAX_NAME, key_labels, value_labels
 from sweeper.planner.plan import plan
-from sweeper.store.sweeps import is_unseeded
 
 SAFE = re.compile(r"[A-Za-z0-9_+~][A-Za-z0-9._+~=,-]*\Z")
 
@@ -114,9 +113,9 @@ def test_replicates_without_a_seed_are_runs_of_their_own():
         ("lr=2,replicate=1", "lr=2", 1, {"lr": 2}),
     ]
     assert len({run.id for run in found.runs}) == 4
-    assert is_unseeded(found.document())
+    assert found.unseeded
     seeded = plan({"name": "n", "command": ["echo", "{seed}"], "seeds": 2})
-    assert not is_unseeded(seeded.document())
+    assert not seeded.unseeded
 
 
 def test_an_axis_called_seed_beside_other_replicates():

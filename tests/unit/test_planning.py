@@ -8,7 +8,8 @@ import pytest
 
 from sweeper.cli import main
 from sweeper.launcher import planning
-from sweeper.planner.plan import Plan, plan
+from sweeper.model.plan import Plan
+from sweeper.planner.plan import plan
 from sweeper.states import Event
 from sweeper.store.documents import encode
 from sweeper.store.files import LocalStore

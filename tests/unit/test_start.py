@@ -15,6 +15,7 @@ from sweeper.errors import EnvironmentFailure, NotFound, StoreError, UsageError
 from sweeper.launcher import environment, start
 from sweeper.launcher.progress import Summary, exit_code, line
 from sweeper.launcher.recording import _refuse_secrets, changes, merge
+from sweeper.model.plan import Plan, Snapshot, read
 from sweeper.states import Event, State
 from sweeper.store import lock
 from sweeper.store.files import LocalStore
@@ -23,34 +24,35 @@ from sweeper.store.sweeps import read_plan
 from sweeper.terminal import duration, number, print_table
 
 
-def _plan(*runs: tuple[str, str], created: str = "then") -> dict[str, Any]:
-    entries = [{"id": run, "name": name, "cell": name} for run, name in runs]
-    return {"created": created, "runs": entries}
+def _plan(*runs: tuple[str, str], created: str = "then", **more: Any) -> Plan:
+    entries = [{"id": run, "name": name, "config": {}} for run, name in runs]
+    document = {"name": "s", "created": created, "launch": {}, "recipe": {}, "runs": entries}
+    return read({**document, **more}, "sweep.json")
 
 
 def test_a_relaunch_keeps_names_and_adds_cells() -> None:
     old = _plan(("a" * 12, "lr=1"), ("b" * 12, "lr=2"))
     new = _plan(("a" * 12, "lr=1,rank=8"), ("c" * 12, "lr=1,rank=16"), created="now")
     merged = merge(old, new)
-    assert merged["created"] == "then"
-    assert [(run["id"][0], run["name"]) for run in merged["runs"]] == [
+    assert merged.created == "then"
+    assert [(run.id[0], run.name) for run in merged.runs] == [
         ("a", "lr=1"),
         ("c", "lr=1,rank=16"),
         ("b", "lr=2"),
     ]
-    assert merged["runs"][0]["cell"] == "lr=1,rank=8"
-    assert [run.get("retired", False) for run in merged["runs"]] == [False, False, True]
+    assert merged.runs[0].cell == "lr=1,rank=8"
+    assert [run.retired for run in merged.runs] == [False, False, True]
 
 
 def test_a_name_is_never_given_twice() -> None:
     merged = merge(_plan(("a" * 12, "lr=1")), _plan(("c" * 12, "lr=1")))
-    assert [run["name"] for run in merged["runs"]] == ["lr=1~cccccc", "lr=1"]
+    assert [run.name for run in merged.runs] == ["lr=1~cccccc", "lr=1"]
 
 
 def test_a_run_that_comes_back_is_retired_no_more() -> None:
     first, second = _plan(("a" * 12, "lr=1")), _plan(("b" * 12, "lr=2"))
     again = merge(merge(first, second), first)
-    assert [(r["id"][0], r.get("retired", False)) for r in again["runs"]] == [
+    assert [(run.id[0], run.retired) for run in again.runs] == [
         ("a", False),
         ("b", True),
     ]
@@ -178,35 +180,34 @@ def test_a_launcher_that_gave_up_has_not_begun(tmp_path: Path) -> None:
             start._has_begun(store, layout, before)
 
 
-def _document(**launch: Any) -> dict[str, Any]:
-    return {"launch": {"max_parallel": 8, "env": {}, "timeout_s": None, **launch}}
-
-
 def test_what_has_changed_since_the_last_launch_is_told() -> None:
-    old = _document() | {"snapshot": {"hash": "1"}}
+    kept = Snapshot("1", "s/code/1.tar.gz", "/here", ".")
+    old = _plan()._replace(snapshot=kept)
     assert changes(old, old) == []
-    new = _document(max_parallel=4, env={"SECRET": "x"}, timeout_s=60.0)
-    assert changes(old, new | {"snapshot": {"hash": "2"}}) == [
-        "launch options have changed (max_parallel 8 -> 4, env, timeout none -> 60)",
+    options = {"max_parallel": 4, "env": {"SECRET": "x"}, "timeout_s": 60.0}
+    new = _plan(launch=options)._replace(snapshot=kept._replace(hash="2"))
+    assert changes(old, new) == [
+        "launch options have changed (max_parallel 8 -> 4, timeout none -> 60, env)",
         "the code has changed: attempts from now on run it as it is now",
     ]
-    assert changes(old, _document() | {"snapshot": None}) == []
+    assert changes(old, _plan()) == []
 
 
 def test_a_plan_holds_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", 'canary"0815')
-    _refuse_secrets({"grid": "secrets: [MY_KEY]"}, ["MY_KEY"])
+    _refuse_secrets(_plan(grid="secrets: [MY_KEY]"), ["MY_KEY"])
     with pytest.raises(UsageError, match="the value of the secret MY_KEY stands in the grid"):
-        _refuse_secrets({"runs": [{"config": {"x": 'is canary"0815'}}]}, ["MY_KEY"])
+        _refuse_secrets(_plan(("a" * 12, 'x=is canary"0815')), ["MY_KEY"])
     monkeypatch.setenv("MY_KEY", "short")
-    _refuse_secrets({"grid": "short"}, ["MY_KEY"])
+    _refuse_secrets(_plan(grid="short"), ["MY_KEY"])
 
 
 def test_earlier_launches_stay_on_record() -> None:
-    first = _plan(("a" * 12, "lr=1")) | {"provenance": {"time": "t1", "command": ["a"]}}
-    second = merge(first, _plan(("a" * 12, "lr=1")) | {"provenance": {"time": "t2"}})
-    third = merge(second, _plan(("a" * 12, "lr=1")))
-    assert [launch["time"] for launch in third["launches"]] == ["t2", "t1"]
+    run = ("a" * 12, "lr=1")
+    first = _plan(run, provenance={"time": "t1", "command": ["a"]})
+    second = merge(first, _plan(run, provenance={"time": "t2"}))
+    third = merge(second, _plan(run))
+    assert [launch["time"] for launch in third.launches] == ["t2", "t1"]
 
 
 def _summary(to_start: int = 0, **counts: int) -> Summary:

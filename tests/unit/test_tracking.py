@@ -2,83 +2,91 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sweeper.errors import GridError
 from sweeper.grid import parse_grid
-from sweeper.grid.wandb import Wandb
+from sweeper.model.plan import Plan, Run, Wandb, read
 from sweeper.planner.plan import plan
 from sweeper.tracking import fields, keyless, link, recorded, run_id, variables
 
-RUN = {"id": "0123456789ab", "name": "lr=1,seed=0", "cell": "lr=1", "seed": 0, "config": {"lr": 1}}
-SECTION = {"project": "p q", "entity": None, "group": None, "tags": ["a", "b c"], "mode": None}
+RUN = Run("0123456789ab", "lr=1,seed=0", "lr=1", 0, {"lr": 1})
+SECTION = Wandb("p q", tags=("a", "b c"))
+NONE = read({"name": "s", "launch": {}, "recipe": {}, "runs": []}, "sweep.json")
 
 
-def document(**section: object) -> dict[str, object]:
-    found = recorded(SECTION | section, {"WANDB_ENTITY": "us"})
-    return {"name": "s", "created": "2026-01-01T00:00:00Z", "recipe": {}, "wandb": found}
+def launched(**section: Any) -> Plan:
+    found = recorded(SECTION._replace(**section), {"WANDB_ENTITY": "us"})
+    return NONE._replace(created="2026-01-01T00:00:00Z", wandb=found)
+
+
+def taking(**types: str) -> Plan:
+    takes = {name: {"type": type_} for name, type_ in types.items()}
+    return launched()._replace(recipe=NONE.recipe._replace(takes=takes))
 
 
 def test_what_a_run_is_told() -> None:
-    found = variables(document(), RUN)
+    found = variables(launched(), RUN)
     assert (found["WANDB_PROJECT"], found["WANDB_ENTITY"]) == ("p q", "us")
     assert (found["WANDB_RUN_GROUP"], found["WANDB_NAME"]) == ("s", "lr=1,seed=0")
     assert (found["WANDB_TAGS"], found["WANDB_RESUME"]) == ("a,b c", "allow")
     assert "WANDB_MODE" not in found
     assert json.loads(found["WANDB_CONFIG"]) == {
         "lr": 1,
-        "sweeper": {"sweep": "s", "run": RUN["id"], "cell": "lr=1", "seed": 0},
+        "sweeper": {"sweep": "s", "run": RUN.id, "cell": "lr=1", "seed": 0},
     }
-    assert variables(document(group="g", mode="offline"), RUN).items() >= {
+    assert variables(launched(group="g", mode="offline"), RUN).items() >= {
         ("WANDB_RUN_GROUP", "g"),
         ("WANDB_MODE", "offline"),
     }
-    assert variables({"name": "s", "wandb": None}, RUN) == {} == fields({"name": "s"}, RUN)
+    assert variables(NONE, RUN) == {} == fields(NONE, RUN)
 
 
 def test_a_configuration_that_no_variable_can_hold_is_left_out() -> None:
-    found = variables(document(), RUN | {"config": {"text": "x" * 200_000}})
+    found = variables(launched(), RUN._replace(config={"text": "x" * 200_000}))
     assert "WANDB_CONFIG" not in found
     assert found["WANDB_PROJECT"] == "p q"
 
 
 def test_an_id_is_of_a_run_and_a_sweep() -> None:
     """Of the sweep, not of its name: one that was removed and launched anew is another."""
-    ids = {run_id(document() | more, run) for run in ("a", "b") for more in (
+    ids = {run_id(launched()._replace(**more), run) for run in ("a", "b") for more in (
         {}, {"name": "t"}, {"created": "2027-01-01T00:00:00Z"})}  # fmt: skip
     assert len(ids) == 6
-    again = document(project="other", entity="them", mode="offline")
-    assert run_id(again, "a") == run_id(document(), "a")
-    assert variables(document(), RUN)["WANDB_RUN_ID"] == run_id(document(), RUN["id"])
+    again = launched(project="other", entity="them", mode="offline")
+    assert run_id(again, "a") == run_id(launched(), "a")
+    assert variables(launched(), RUN)["WANDB_RUN_ID"] == run_id(launched(), RUN.id)
 
 
 def test_links() -> None:
-    there = f"https://wandb.ai/us/p%20q/runs/{run_id(document(), 'a')}"
-    assert link(document(), "a") == there
-    assert link(document(entity="them"), "a") == there.replace("/us/", "/them/")
-    assert link(document(mode="offline"), "a") is None
-    assert link({"name": "s", "wandb": None}, "a") is None
+    there = f"https://wandb.ai/us/p%20q/runs/{run_id(launched(), 'a')}"
+    assert link(launched(), "a") == there
+    assert link(launched(entity="them"), "a") == there.replace("/us/", "/them/")
+    assert link(launched(mode="offline"), "a") is None
+    assert link(NONE, "a") is None
     unknown = recorded(SECTION, {})
-    assert link(document() | {"wandb": unknown}, "a") is None
-    own = recorded(SECTION | {"entity": "e"}, {"WANDB_BASE_URL": "https://wb.example/"})
-    assert (link(document() | {"wandb": own}, "a") or "").startswith("https://wb.example/e/p%20q/")
+    assert link(launched()._replace(wandb=unknown), "a") is None
+    own = recorded(SECTION._replace(entity="e"), {"WANDB_BASE_URL": "https://wb.example/"})
+    assert (link(launched()._replace(wandb=own), "a") or "").startswith(
+        "https://wb.example/e/p%20q/"
+    )
 
 
 def test_the_fields_of_recipes_that_have_them() -> None:
-    takes = {"wandb_project": {"type": "str | None"}, "wandb_name": {"type": "Optional[str]"}}
-    found = document() | {"recipe": {"takes": takes}}
+    found = taking(wandb_project="str | None", wandb_name="Optional[str]")
     assert fields(found, RUN) == {"wandb_project": "p q", "wandb_name": "lr=1,seed=0"}
-    assert fields(found, RUN | {"config": {"wandb_name": "mine"}}) == {"wandb_project": "p q"}
-    assert fields(document() | {"recipe": {"takes": {"wandb_name": {"type": "int"}}}}, RUN) == {}
-    assert fields(document() | {"recipe": {"takes": None}}, RUN) == {}
+    assert fields(found, RUN._replace(config={"wandb_name": "mine"})) == {"wandb_project": "p q"}
+    assert fields(taking(wandb_name="int"), RUN) == {}
+    assert fields(launched(), RUN) == {}
 
 
 def test_a_key_that_nobody_has_is_told(tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path)}
     assert "WANDB_API_KEY" in (keyless(SECTION, home) or "")
     assert keyless(SECTION, home | {"WANDB_API_KEY": "k"}) is None
-    assert keyless(SECTION | {"mode": "offline"}, home) is None
+    assert keyless(SECTION._replace(mode="offline"), home) is None
     (tmp_path / ".netrc").write_text("machine api.wandb.ai login user password secret\n")
     assert keyless(SECTION, home) is None
     assert keyless(SECTION, home | {"WANDB_BASE_URL": "https://wb.example"}) is not None

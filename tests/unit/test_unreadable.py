@@ -76,7 +76,7 @@ def type_all(say: Say, place: Path, *, shows: str = "good") -> list[str]:
 @pytest.mark.parametrize(
     ("document", "what"),
     [
-        ("{}", "launch: should be an object, and is missing"),
+        ("{}", "name: should be a text, and is missing"),
         ("[]", "damaged (not a JSON object)"),
         ("{", "damaged (Expecting"),
     ],

@@ -83,7 +83,7 @@ def judge(
             doubled.append(f"{run}: step {step} of attempt {attempt} happened twice")
     lost: list[str] = []
     wrong: list[str] = []
-    known = [run["id"] for run in read_plan(store, sweep)["runs"] if not run.get("retired")]
+    known = [run.id for run in read_plan(store, sweep).runs if not run.retired]
     for run in known:
         happened = events.get(run, set())
         state = fold(happened)

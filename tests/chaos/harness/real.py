@@ -168,7 +168,7 @@ class Sweep:
     def states(self) -> dict[str, State]:
         """Run id -> state, of every run of the plan."""
         events = read_events(self.store, NAME)
-        runs = [run["id"] for run in read_plan(self.store, NAME)["runs"]]
+        runs = [run.id for run in read_plan(self.store, NAME).runs]
         return {run: fold(events.get(run, ())).state for run in runs}
 
     def settled(self) -> bool:

@@ -3,17 +3,20 @@ definition, the image, the roles, the secrets, the quota. Only reads; what may n
 as that, and stops nothing where it is only a hint."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from sweeper.backends.aws_batch.client import Aws, Refused, part
-from sweeper.backends.aws_batch.definition import find_definition
-from sweeper.backends.aws_batch.options import Options, read_options
-from sweeper.backends.base import Check
+from sweeper.backends.aws_batch_client import Aws, Refused, part
+from sweeper.backends.aws_batch_definition import find_definition
+from sweeper.backends.aws_batch_options import Options, read_options
 from sweeper.errors import UsageError
 
-__all__ = ["checks"]
+__all__ = ["Look", "looks"]
+
+Look = tuple[str, bool, Callable[[], str]]
+"""What is looked at, whether a launch needs it, and a function that says what was found, or raises
+`SweeperError` or `LookupError` with what is wrong."""
 
 _ECR = re.compile(
     r"(\d{12})\.dkr\.ecr\.[a-z0-9-]+\.amazonaws\.com(?:\.cn)?/([^:@]+)(?::([^@]+))?(?:@(.+))?\Z"
@@ -27,11 +30,11 @@ _QUOTAS = {
 _TASKS = "ecs-tasks.amazonaws.com"
 
 
-def checks(given: Mapping[str, Any]) -> list[Check]:
+def looks(given: Mapping[str, Any]) -> list[Look]:
     """What `sweeper doctor --backend aws-batch` looks at; `given` are the options as a plan has
     them."""
     aws = Aws(given.get("region"), given.get("profile"))
-    identity = Check("AWS identity", True, lambda: _identity(aws))
+    identity: Look = ("AWS identity", True, lambda: _identity(aws))
     try:
         options = read_options(given)
     except UsageError as error:
@@ -40,21 +43,21 @@ def checks(given: Mapping[str, Any]) -> list[Check]:
         def lacking() -> str:
             raise LookupError(message)
 
-        return [identity, Check("launch.aws_batch", True, lacking)]
-    found = [
+        return [identity, ("launch.aws_batch", True, lacking)]
+    found: list[Look] = [
         identity,
-        Check("job queue", True, lambda: _queue(aws, options)),
-        Check("compute environments", True, lambda: _environments(aws, options)),
-        Check("job definition", True, lambda: _definition(aws, options)),
+        ("job queue", True, lambda: _queue(aws, options)),
+        ("compute environments", True, lambda: _environments(aws, options)),
+        ("job definition", True, lambda: _definition(aws, options)),
     ]
     if options.image is not None:
-        found.append(Check("image", True, lambda: _image(aws, options.image or "")))
+        found.append(("image", True, lambda: _image(aws, options.image or "")))
     for what, role in (("job role", options.role), ("execution role", options.execution_role)):
         if role is not None:
-            found.append(Check(what, True, lambda role=role: _role(aws, role)))
+            found.append((what, True, lambda role=role: _role(aws, role)))
     for name, arn in options.secrets.items():
-        found.append(Check(f"secret {name}", True, lambda arn=arn: _secret(aws, arn)))
-    found.append(Check("quota", False, lambda: _quota(aws, options)))
+        found.append((f"secret {name}", True, lambda arn=arn: _secret(aws, arn)))
+    found.append(("quota", False, lambda: _quota(aws, options)))
     return found
 
 
