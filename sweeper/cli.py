@@ -106,7 +106,7 @@ def _json(verb: argparse.ArgumentParser) -> None:
 
 
 def _doctor(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("--backend", help="look at what this backend needs, too (aws-batch, slurm)")
+    verb.add_argument("--backend", help="look at what this backend needs, too")
     verb.add_argument(
         "--grid", metavar="FILE", help="a grid, whose `launch` says how (default: config.toml)"
     )
@@ -232,6 +232,7 @@ def _init(verb: argparse.ArgumentParser) -> None:
     )
     verb.add_argument("--out", help="the file to write (default: <recipe>.yaml; -: print it)")
     verb.add_argument("--python", help="the recipe's interpreter (default: sweeper's own)")
+    verb.add_argument("--backend", help="where jobs execute: its options are written as comments")
     verb.add_argument("--list", action="store_true", help="the short names of recipes")
     verb.add_argument("--schema", action="store_true", help="print the JSON Schema of grids")
 

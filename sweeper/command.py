@@ -21,13 +21,16 @@ def worker_command(
     env_file: str | None = None,
     *,
     python: str | None = None,
-    restarts: str | None = None,
+    restarts: tuple[str, int] | None = None,
 ) -> list[str]:
     """The argv of the worker for one attempt of a run of the sweep at `folder`. Backends find
     their jobs by its last two elements. `env_file`: where the environment lies without which the
     store cannot be reached; `python`: the interpreter, where it is not this one; `restarts`: the
-    variable in which the backend counts how often it has started the job again."""
+    variable in which the backend counts how often it has started the job again, and what that says
+    the first time."""
     options = [] if env_file is None else ["--env", env_file]
-    options += [] if restarts is None else ["--restarts", restarts]
+    if restarts is not None:
+        variable, first = restarts
+        options += ["--restarts", variable, *(["--first", str(first)] if first else [])]
     module = ["-P", "-m", "sweeper.worker.main"]
     return [python or sys.executable, *module, *options, folder, token]

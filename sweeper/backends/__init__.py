@@ -1,34 +1,35 @@
 """Backends by name, loaded when asked for: a row in the table, or an entry point of the group
-`sweeper.backends` in any installed package. Either names a function that takes the sweep's name and
-folder, and the backend's own options where the plan has some (`launch.aws_batch` for `aws-batch`),
-and returns a `Backend`.
-
-A backend whose jobs run elsewhere has a function `terms` in the same module, which takes these
-options and says so (`Terms`) without asking anybody."""
+`sweeper.backends` in any installed package. Either names a `BackendType`; nothing more is known of
+a backend anywhere, whoever wrote it."""
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
-from sweeper.backends.base import Backend
-from sweeper.backends.terms import Terms
+from sweeper.backends.base import Backend, BackendType, Capabilities
 from sweeper.errors import UsageError
 from sweeper.model.plan import Launch
 
-__all__ = ["Terms", "backend_names", "check_name", "open_backend", "options_of", "terms_of"]
+__all__ = [
+    "BackendType",
+    "Capabilities",
+    "backend_names",
+    "backend_type",
+    "capabilities_of",
+    "every_backend",
+    "may_restart",
+    "open_backend",
+    "options_of",
+    "with_key",
+]
 
 _BUILT_IN = {
-    "aws-batch": "sweeper.backends.aws_batch:open_backend",
-    "local": "sweeper.backends.local:open_backend",
-    "slurm": "sweeper.backends.slurm:open_backend",
-    "tmux": "sweeper.backends.tmux:open_backend",
+    "aws-batch": "sweeper.backends.aws_batch:BACKEND",
+    "local": "sweeper.backends.local:BACKEND",
+    "slurm": "sweeper.backends.slurm:BACKEND",
+    "tmux": "sweeper.backends.tmux:BACKEND",
 }
-_TERMS = {
-    "aws-batch": "sweeper.backends.aws_batch_options:terms",
-    "slurm": "sweeper.backends.slurm_options:terms",
-}
-"""Of those built in that have some: not to load the backend for it."""
 _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -37,9 +38,52 @@ def backend_names() -> list[str]:
     return sorted(_BUILT_IN | _plugins())
 
 
+def every_backend() -> Iterator[BackendType]:
+    """The description of every one, those left out that cannot be loaded."""
+    for name in backend_names():
+        try:
+            yield backend_type(name)
+        except UsageError:
+            continue
+
+
+def backend_type(name: str) -> BackendType:
+    """The description of the backend called `name`. Raises `UsageError` where there is none, or
+    none that can be loaded."""
+    target = _BUILT_IN.get(name) or _plugins().get(name)
+    if target is None:
+        from sweeper.fields.kinds import nearest
+
+        known = backend_names()
+        raise UsageError(
+            f"no backend {name[:60]!r}{nearest(name, known)}: there is {', '.join(known)}"
+        )
+    module, _, attribute = target.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except Exception as error:
+        told = f"{type(error).__name__}: {error}"
+        raise UsageError(f"the backend {name!r} cannot be loaded from {target}: {told}") from error
+    if not isinstance(found, BackendType):
+        raise UsageError(
+            f"the backend {name!r}: {target} is no sweeper.backends.base.BackendType, which its "
+            "entry point has to name"
+        )
+    return found
+
+
+def with_key(key: str) -> BackendType | None:
+    """The backend whose section of `launch` would be called `key`; None where there is none.
+    Raises `UsageError` for one that cannot be loaded."""
+    name = key.replace("_", "-")
+    if name in _BUILT_IN or name in _plugins():
+        return backend_type(name)
+    return None
+
+
 def options_of(launch: Launch) -> Mapping[str, Any]:
     """A plan's options of its backend."""
-    return getattr(launch, launch.backend.replace("-", "_"), _NO_OPTIONS)
+    return launch.options.get(launch.backend.replace("-", "_"), _NO_OPTIONS)
 
 
 def open_backend(
@@ -49,40 +93,22 @@ def open_backend(
 
     Raises `UsageError` for an unknown name and `EnvironmentFailure` where what it needs is missing.
     """
-    target = check_name(name)
-    opener = _function(target)
-    return cast(Backend, opener(sweep, folder, options) if options else opener(sweep, folder))
+    return backend_type(name).open(sweep, folder, options)
 
 
-def terms_of(name: str, options: Mapping[str, Any] = _NO_OPTIONS) -> Terms:
-    """Where the jobs of the backend called `name` run, as far as a launch has to know. Raises
-    `UsageError` for options that lack something."""
-    if name in _BUILT_IN:
-        target = _TERMS.get(name)
-        return Terms() if target is None else cast(Terms, _function(target)(options))
-    target = _plugins().get(name)
-    if target is None:
-        return Terms()
-    found = getattr(importlib.import_module(target.partition(":")[0]), "terms", None)
-    return Terms() if found is None else cast(Terms, found(options))
+def capabilities_of(name: str, options: Mapping[str, Any] = _NO_OPTIONS) -> Capabilities:
+    """What jobs of the backend called `name` can do, as far as a launch has to know. Raises
+    `UsageError` for an unknown name, and for options that lack something."""
+    return backend_type(name).capabilities(options)
 
 
-def check_name(name: str) -> str:
-    """Where the opener of the backend called `name` is. Raises `UsageError` for an unknown name."""
-    target = _BUILT_IN.get(name) or _plugins().get(name)
-    if target is None:
-        from difflib import get_close_matches
-
-        known = backend_names()
-        near = get_close_matches(name[:60], known, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise UsageError(f"no backend {name[:60]!r}{hint}: there is {', '.join(known)}")
-    return target
-
-
-def _function(target: str) -> Callable[..., Any]:
-    module, _, function = target.partition(":")
-    return cast(Callable[..., Any], getattr(importlib.import_module(module), function))
+def may_restart(launch: Launch) -> bool:
+    """Whether jobs of a plan with this section `launch` may be started again by their backend
+    itself, which asks no launcher. One that is not to be found here might."""
+    try:
+        return capabilities_of(launch.backend, options_of(launch)).restarts is not None
+    except UsageError:
+        return True
 
 
 def _plugins() -> dict[str, str]:

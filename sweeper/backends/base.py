@@ -1,15 +1,34 @@
-"""What a backend is. The launcher knows nothing else about where jobs execute.
+"""What a backend is, and what it says of itself. Nothing else is known of where jobs execute.
 
-A backend starts jobs, says what has become of them, and stops them. It holds no state of its own:
-after a restart it finds its jobs by their tokens, wherever the jobs themselves are recorded (the
-process table, a tmux server, a scheduler's queue).
-"""
+`BackendType` is the description, which loads nothing: its fields, what its jobs can do, how it is
+opened and looked at. `Backend` is one at work for a sweep. It starts jobs, says what has become of
+them, and stops them. It holds no state of its own: after a restart it finds its jobs by their
+tokens, wherever the jobs themselves are recorded (the process table, a tmux server, a scheduler's
+queue)."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
-__all__ = ["Backend", "Display", "JobSpec", "JobState", "JobStatus", "Placed"]
+from sweeper.fields.sections import Field, Nested, Section
+
+__all__ = [
+    "Backend",
+    "BackendType",
+    "Capabilities",
+    "Check",
+    "Counter",
+    "JobSpec",
+    "JobState",
+    "JobStatus",
+    "Leftover",
+]
+
+Options = Mapping[str, Any]
+"""What a plan says to a backend: its section of `launch`, as the document has it."""
+_NOTHING = Section()
 
 
 class JobSpec(NamedTuple):
@@ -45,51 +64,149 @@ class JobStatus(NamedTuple):
     preempted: bool = False
 
 
-class Backend(Protocol):
+class Backend(ABC):
     """Where jobs execute.
 
     Every method raises `sweeper.errors.Unreachable` when the backend does not answer, which is
-    never to be mistaken for ABSENT.
+    never to be mistaken for ABSENT. The first five have to be there; of the others a backend has
+    those that mean something to it.
     """
 
     name: str
+    shows = False
+    """Whether people look at its jobs, so that `show` is worth calling."""
 
+    @abstractmethod
     def submit(self, jobs: Sequence[JobSpec]) -> None:
         """Start the jobs. Not idempotent by itself: ask `find` first when in doubt."""
-        ...
 
+    @abstractmethod
     def find(self, tokens: Sequence[str]) -> dict[str, str]:
         """Token -> the backend's own id, for those of `tokens` that it has ever accepted and
         still remembers."""
-        ...
 
+    @abstractmethod
     def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
         """The status of every one of `tokens`, in one call however many."""
-        ...
 
+    @abstractmethod
     def cancel(self, tokens: Sequence[str]) -> None:
         """Ask the jobs to stop (SIGTERM to the worker); tokens it does not know are passed over."""
-        ...
 
+    @abstractmethod
     def logs(self, token: str) -> Iterator[str]:
         """Lines that the backend itself kept of a job; none where it keeps nothing."""
-        ...
 
+    def preflight(self, asked: Sequence[Mapping[str, Any]]) -> None:
+        """See that it would take jobs with these resources, before anything is on record. Raises
+        `EnvironmentFailure` where it never will."""
+        del asked
 
-@runtime_checkable
-class Display(Protocol):
-    """What a backend may have besides, where its jobs can be looked at."""
+    def location(self) -> Mapping[str, str]:
+        """What tells the place where its jobs wait from others of its kind (`{"cluster": "a"}`),
+        and stays the same."""
+        return {}
 
     def show(self, status: str, words: Mapping[str, str]) -> None:
         """Show a line on how the sweep stands, and beside jobs (by token) a word on how they do:
         a state, `stale`, `paused: <why>`. Called when something has changed, with that alone."""
-        ...
+        del status, words
 
 
-@runtime_checkable
-class Placed(Protocol):
-    """What a backend has besides, where there are several places in which its jobs may wait."""
+class Counter(NamedTuple):
+    """A variable in which a job finds how often its backend has started it again; `first` is what
+    it says the first time."""
 
-    def place(self) -> Mapping[str, str]:
-        """What tells this one from the others (`{"cluster": "a"}`), and stays the same."""
-        ...
+    variable: str
+    first: int = 0
+
+
+class Capabilities(NamedTuple):
+    """What jobs of a backend can do. As it stands: they run on this machine, as this user.
+
+    `here`: on this machine, so that they reach the engine over loopback. `files`: with the folders
+    of this machine, so that a root, a checkout and the private file with the runs' environment are
+    theirs too. `python`: the interpreter that executes the worker and the recipe (None: as here).
+    `secrets`: the names of those that the backend hands to its jobs by itself. `restarts`: where it
+    counts for a job how often it has started it again by itself (None: it never does; see
+    `sweeper/worker/restarting.py`).
+    """
+
+    here: bool = True
+    files: bool = True
+    python: str | None = None
+    secrets: frozenset[str] = frozenset()
+    restarts: Counter | None = None
+
+
+class Check(NamedTuple):
+    """What `doctor` looks at. `look` says what it found, or raises `SweeperError` or `LookupError`
+    with what is wrong; `needed`: a launch cannot do without."""
+
+    name: str
+    needed: bool
+    look: Callable[[], str]
+
+
+class Leftover(NamedTuple):
+    """Files that belong together and that nobody needs any more, and why."""
+
+    paths: Sequence[str]
+    why: str
+
+
+def _no_checks(options: Options) -> Iterable[Check]:
+    del options
+    return ()
+
+
+def _no_leftovers(folder: str, over: Set[str], well: Set[str]) -> Iterable[Leftover]:
+    del folder, over, well
+    return ()
+
+
+def _here(options: Options) -> Capabilities:
+    del options
+    return Capabilities()
+
+
+def _over(defaults: Options, given: Options) -> dict[str, Any]:
+    return {**defaults, **given}
+
+
+@dataclass(frozen=True)
+class BackendType:
+    """A backend's description of itself. Loading it must be cheap: what it takes to run jobs is
+    imported by the functions.
+
+    `open` takes the sweep's name, its folder (or URL) and the options, and raises
+    `EnvironmentFailure` where what it needs is missing. `section` declares its options, which are a
+    grid's `launch.<name>` and a table of the user's configuration file; `doc` says what it is in
+    one line. `by_run`: options may have `overrides`, for runs with some values. `records_defaults`:
+    those of the configuration file are put on record with the plan, by `merge`; else the backend
+    reads them when it is opened (`configuration.defaults_of`). `capabilities` and `checks` take the
+    options as a plan has them; the former raises `UsageError` where they lack something.
+    `leftovers` takes a sweep's folder, the ids of its runs that are over, and of those that ended
+    well."""
+
+    name: str
+    doc: str
+    open: Callable[[str, str, Options], Backend]
+    section: Section = _NOTHING
+    by_run: bool = False
+    records_defaults: bool = True
+    merge: Callable[[Options, Options], dict[str, Any]] = _over
+    capabilities: Callable[[Options], Capabilities] = _here
+    checks: Callable[[Options], Iterable[Check]] = _no_checks
+    leftovers: Callable[[str, Set[str], Set[str]], Iterable[Leftover]] = _no_leftovers
+
+    @property
+    def key(self) -> str:
+        """What its section is called in `launch`, and in the configuration file."""
+        return self.name.replace("-", "_")
+
+    def field(self) -> Field | None:
+        """Its section as a field of `launch`; None for one without options."""
+        if not (self.section.fields or self.by_run):
+            return None
+        return Field(self.key, Nested(self.section), self.doc)

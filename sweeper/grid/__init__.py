@@ -1,28 +1,31 @@
 """A grid: the YAML file, read and checked by itself.
 
-nodes       YAML text -> nodes that know their place in it; the limits
-data        Python data -> the same nodes
-options     the sections that say how to run and judge: launch, seeds, metric, secrets
+keys        keys of configurations, and sets of them
+naming      canonical values, and from them ids and names
+references  ${key} in a value
 blocks      the sections that make configurations: base, grid, zip, include, exclude
 sampling    random: axes whose values are drawn
 conditions  when: axes that exist only under a condition
-references  ${key} in a value
 excluding   what exclude takes out
+seeds       the replicates of every cell
+launch      how the runs are executed; by_run: what some of them ask their backend for
+wandb, alarms
+model       a grid, as read
 extending   files, and what one takes over from another
 overrides   what the command line says
 applying    what that changes
-naming      canonical values, and from them ids and names
-reading     all of it together
+reading     all of it together: the declaration of a whole grid, and its reader
+schema      the same as a JSON Schema
 """
 
-from sweeper.grid.options import Launch, Metric, Seeds
-from sweeper.grid.reading import Grid, GridText, grid_from_mapping, load_grid, parse_grid, read_grid
+from sweeper.grid.extending import GridText
+from sweeper.grid.model import Grid
+from sweeper.grid.reading import grid_from_mapping, load_grid, parse_grid, read_grid
+from sweeper.grid.seeds import Seeds
 
 __all__ = [
     "Grid",
     "GridText",
-    "Launch",
-    "Metric",
     "Seeds",
     "grid_from_mapping",
     "load_grid",

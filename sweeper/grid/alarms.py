@@ -1,127 +1,163 @@
 """The sections `alarms`, which changes what alarms watch for, and `on_alarm`, which says what is to
 be done about them. The rules and their defaults are in `sweeper.thresholds`."""
 
-import math
 import re
-from typing import Any, cast
+from typing import Any
 
-from sweeper.grid.nodes import Node, Place, Problems, kind
-from sweeper.grid.options import Section, hint
+from sweeper.fields.kinds import (
+    Choice,
+    Duration,
+    Integer,
+    Kind,
+    Number,
+    Shape,
+    Texts,
+    nearest,
+    wrong,
+)
+from sweeper.fields.nodes import Node, Place, Problems
+from sweeper.fields.sections import Field, Reading, Section
 from sweeper.model.plan import Alarms, OnAlarm
 from sweeper.thresholds import RULES, Threshold
 
-__all__ = ["HOLES", "check_rules", "read_alarms", "read_on_alarm"]
+__all__ = ["ALARMS", "HOLES", "ON_ALARM", "WHOLE", "check_rules"]
 
 HOLES = ("run", "name", "rule", "sweep", "attempt", "message")
 """What stands in braces in `on_alarm.run`."""
 
-_OFF, _ON = "off", "on"
 _HOLE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
-_MAX_WORDS = 100
 
 
-def read_alarms(node: Node, problems: Problems) -> Alarms:
-    """The `alarms` section: for each rule `off`, `on`, or the thresholds that are to be others."""
-    section = Section(node, "alarms", tuple(RULES), problems)
-    found: dict[str, dict[str, float] | None] = {}
-    for name in section.entries:
-        inner = section.node(name)
-        if inner is None or inner.value == _ON or inner.value is True:
-            continue
-        if inner.value == _OFF or inner.value is False:
-            found[name] = None
-        elif inner.entries is None:
-            thresholds = ", ".join(RULES[name].thresholds)
-            takes = f"off, or a mapping of {thresholds}" if thresholds else "on or off"
-            section.wrong(inner, name, takes)
-        else:
-            found[name] = _read_thresholds(inner, name, problems)
-    return found
+class _Rule:
+    """`off`, `on`, or the thresholds that are to be others. False where a rule is off."""
 
-
-def _read_thresholds(node: Node, rule: str, problems: Problems) -> dict[str, float]:
-    thresholds = RULES[rule].thresholds
-    section = Section(node, f"alarms.{rule}", tuple(thresholds), problems)
-    found: dict[str, float] = {}
-    for key in section.entries:
-        value = _read_value(section, key, thresholds[key])
-        if value is not None:
-            found[key] = value
-    return found
-
-
-def _read_value(section: Section, key: str, threshold: Threshold) -> float | None:
-    node = section.node(key)
-    if node is None:
-        return None
-    if threshold.kind == "duration":
-        return section.duration(key, threshold.least)
-    value: Any = node.value
-    count = threshold.kind == "count"
-    fits = type(value) is int or (type(value) is float and not count and math.isfinite(value))
-    if not fits or not threshold.least <= value <= threshold.most:
-        word = "an integer" if count else "a number"
-        section.problems.add(
-            node.place,
-            f"{section.name}.{key} takes {word} from {threshold.least:g} to {threshold.most:g}",
+    def __init__(self, name: str) -> None:
+        thresholds = RULES[name].thresholds
+        self._names = ", ".join(thresholds)
+        self._section = Section(
+            *(
+                Field(key, _kind_of(threshold), _sentence(threshold.meaning), _default(threshold))
+                for key, threshold in thresholds.items()
+            )
         )
-        return None
-    return float(value)
+
+    def read(self, node: Node, where: str, problems: Problems) -> dict[str, float] | bool | None:
+        if node.value is True or node.value == "on":
+            return None
+        if node.value is False or node.value == "off":
+            return False
+        if node.entries is None:
+            takes = f"off, or a mapping of {self._names}" if self._names else "on or off"
+            wrong(node, where, takes, problems)
+            return None
+        found = self._section.read(node, where, problems).values
+        return {key: float(value) for key, value in found.items()}
+
+    def schema(self) -> dict[str, Any]:
+        return {"anyOf": [{"enum": ["off", "on", False, True]}, self._section.schema()]}
 
 
-def read_on_alarm(node: Node, problems: Problems) -> OnAlarm | None:
-    """The `on_alarm` section: a command or something to stop, or both."""
-    section = Section(node, "on_alarm", OnAlarm._fields, problems)
-    run, rules = _read_command(section), _read_rules(section)
-    stop = section.string("stop", choices=("run", "sweep"))
-    if node.entries is not None and section.node("run") is None and section.node("stop") is None:
-        problems.add(node.place, "on_alarm needs run (a command) or stop (run or sweep)")
-    if run is None and stop is None:
-        return None
-    return OnAlarm(run, cast(Any, stop), rules)
+def _kind_of(threshold: Threshold) -> Kind:
+    if threshold.kind == "duration":
+        return Duration(threshold.least)
+    if threshold.kind == "count":
+        return Integer(int(threshold.least), int(threshold.most))
+    return Number(threshold.least, threshold.most)
 
 
-def _read_command(section: Section) -> tuple[str, ...] | None:
-    node = section.node("run")
-    if node is None:
-        return None
-    if not node.items or len(node.items) > _MAX_WORDS:
-        section.wrong(node, "run", "a list such as [notify-send, '{name}', '{message}']")
-        return None
-    words: list[str] = []
-    for item in node.items:
-        if type(item.value) not in (str, int) or item.value == "":
-            section.problems.add(item.place, f"on_alarm.run: {kind(item)} in the list; quote it")
-            continue
-        words.append(str(item.value))
-        for match in _HOLE.finditer(words[-1]):
-            hole = match.group(1)
-            if match.group() in ("{", "}") or hole == "":
-                section.problems.add(item.place, "on_alarm.run: a stray brace; {{ is one")
-            elif hole is not None and hole not in HOLES:
-                found = f"{{{hole[:60]}}}{hint(hole, HOLES, section.problems)}"
-                known = ", ".join(HOLES)
-                section.problems.add(item.place, f"on_alarm.run: no value for {found}; {known}")
-    return tuple(words)
+def _default(threshold: Threshold) -> Any:
+    return f"{threshold.default:g}s" if threshold.kind == "duration" else threshold.default
 
 
-def _read_rules(section: Section) -> tuple[str, ...] | None:
-    node = section.node("rules")
-    if node is None:
-        return None
-    if not node.items:
-        section.wrong(node, "rules", "a list of rules")
-        return None
-    found: dict[str, None] = {}
-    for item in node.items:
-        if isinstance(item.value, str) and item.value in RULES:
-            found[item.value] = None
-        else:
-            word = item.value[:60] if isinstance(item.value, str) else ""
-            near = hint(word, RULES, section.problems)
-            told = repr(word) if word else kind(item)
-            section.problems.add(item.place, f"on_alarm.rules: {told} is not a rule{near}")
-    return tuple(found)
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _read_alarms(node: Node, where: str, problems: Problems) -> Alarms:
+    found = _RULES.read(node, where, problems).values
+    return {name: None if given is False else given for name, given in found.items()}
+
+
+def _wrong_with_word(word: str) -> str | None:
+    if not word:
+        return "a string in the list is empty"
+    for match in _HOLE.finditer(word):
+        hole = match.group(1)
+        if match.group() in ("{", "}") or hole == "":
+            return "a stray brace; {{ is one"
+        if hole is not None and hole not in HOLES:
+            return f"no value for {{{hole[:60]}}}{nearest(hole, HOLES)}; {', '.join(HOLES)}"
+    return None
+
+
+def _wrong_with_rule(rule: str) -> str | None:
+    return None if rule in RULES else f"{rule[:60]!r} is not a rule{nearest(rule, RULES)}"
+
+
+def _check(reading: Reading) -> None:
+    gives = reading.given("run") or reading.given("stop")
+    if not gives:
+        reading.problems.add(reading.place, "on_alarm needs run (a command) or stop (run or sweep)")
+
+
+def _read_on_alarm(node: Node, where: str, problems: Problems) -> OnAlarm | None:
+    found = _ON_ALARM.read(node, where, problems).values
+    run, rules = (None if (v := found.get(key)) is None else tuple(v) for key in ("run", "rules"))
+    stop = found.get("stop")
+    return None if run is None and stop is None else OnAlarm(run, stop, rules)
+
+
+_RULES = Section(
+    *(Field(name, _Rule(name), _sentence(rule.meaning)) for name, rule in RULES.items())
+)
+_WORD = rf"^([^{{}}]|\{{\{{|\}}\}}|\{{({'|'.join(HOLES)})\}})+$"
+_ON_ALARM = Section(
+    Field(
+        "run",
+        Texts(
+            _wrong_with_word,
+            {"pattern": _WORD},
+            least=1,
+            numbers=True,
+            example="a list such as [notify-send, '{name}', '{message}']",
+        ),
+        "A command and its arguments; {run}, {name}, {rule}, {sweep}, {attempt}, {message} stand in"
+        " braces.",
+        examples=(["notify-send", "{name}", "{message}"],),
+    ),
+    Field("stop", Choice("run", "sweep"), "What is stopped, as by `sweeper cancel`."),
+    Field(
+        "rules",
+        Texts(
+            _wrong_with_rule,
+            {"enum": list(RULES)},
+            least=1,
+            unique=True,
+            example="a list of rules",
+        ),
+        "About which alarms (default: all).",
+    ),
+    check=_check,
+)
+WHOLE: dict[str, Any] = {
+    "if": {"type": "object"},
+    "then": {
+        "anyOf": [
+            {"required": ["run"], "properties": {"run": {"type": "array"}}},
+            {"required": ["stop"], "properties": {"stop": {"type": "string"}}},
+        ]
+    },
+}
+"""What `on_alarm` has to be in a grid that starts from no other, as a JSON Schema."""
+
+ALARMS = Field(
+    "alarms",
+    Shape(_RULES.schema(), _read_alarms),
+    "What alarms watch for: `off`, or other thresholds.",
+)
+ON_ALARM = Field(
+    "on_alarm", Shape(_ON_ALARM.schema(), _read_on_alarm), "What is to be done about alarms."
+)
 
 
 def check_rules(

@@ -5,22 +5,21 @@ included cells. A list makes an axis where one stood, else a new one. What only 
 its condition in both cases.
 """
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
+from sweeper.fields.kinds import nearest
+from sweeper.fields.nodes import Node, Place, Problems
 from sweeper.grid.blocks import Block, Setting, read_axis, read_settings
 from sweeper.grid.conditions import When
-from sweeper.grid.nodes import Node, Problems
-from sweeper.grid.options import nearest, read_seeds
+from sweeper.grid.keys import touches
+from sweeper.grid.model import Grid
 from sweeper.grid.overrides import Override
 from sweeper.grid.sampling import MAX_SAMPLES, Random
+from sweeper.grid.seeds import read_seeds
 
-if TYPE_CHECKING:
-    from sweeper.grid.reading import Grid
+__all__ = ["apply", "apply_to_launch"]
 
-__all__ = ["apply"]
-
-_Owner = TypeVar("_Owner", "Grid", When)
+_Owner = TypeVar("_Owner", Grid, When)
 
 
 class _Part(NamedTuple):
@@ -40,21 +39,60 @@ class _Part(NamedTuple):
         return _Part(_cut(self.base, key), _without(self.blocks, key), _undrawn(self.random, key))
 
 
-def apply(grid: "Grid", change: Override, problems: Problems) -> "Grid":
+def apply_to_launch(
+    root: Node, changes: list[Override], problems: Problems
+) -> tuple[Node, list[Override]]:
+    """The grid, not read yet, with `launch.backend=local` and the like put into the section, where
+    they are read as what stands there is; and the other changes."""
+    section = (root.entries or {}).get("launch")
+    node = None if section is None or section[1].value is None else section[1]
+    entries = dict((node.entries if node else None) or {})
+    others: list[Override] = []
+    for change in changes:
+        name, _, key = change.key.partition(".")
+        if name != "launch":
+            others.append(change)
+        elif not key:
+            problems.add(change.place, "write launch.<key>=value, or ~launch.<key>")
+        elif change.action == "drop":
+            if entries.pop(key, None) is None:
+                told = f"there is no launch.{key} to drop{nearest(key, entries)}"
+                problems.add(change.place, told)
+        else:
+            _put(entries, key, change)
+    if len(others) == len(changes) or (node is not None and node.entries is None):
+        return root, others
+    place = node.place if node else root.place
+    with_it = {**(root.entries or {}), "launch": (place, Node(entries, place))}
+    return Node(with_it, root.place), others
+
+
+def _put(entries: dict[str, tuple[Place, Node]], key: str, change: Override) -> None:
+    """`launch.slurm.mem=8G` sets one key of a section within the section."""
+    first, _, rest = key.partition(".")
+    if not rest:
+        entries[key] = (change.place, change.node)
+        return
+    below = entries[first][1] if first in entries else Node(None, change.place)
+    inside = {**(below.entries or {}), rest: (change.place, change.node)}
+    entries[first] = (change.place, Node(inside, below.place))
+
+
+def apply(grid: Grid, change: Override, problems: Problems) -> Grid:
     """The grid as one override leaves it."""
     key = change.key
     outside = [*_part(grid).keys, *(k for entry in grid.include for k in entry)]
     inside = [k for when in grid.whens for k in _part(when).keys]
     keys = dict.fromkeys([*outside, *inside])
     section = key.partition(".")[0]
-    if not _touches(section, keys) and (section == "random" or key == "seeds"):
+    if not touches(section, keys) and (section == "random" or key == "seeds"):
         to_section = _apply_to_random if section == "random" else _apply_to_section
         return to_section(grid, change, problems)
     if grid.seeds is not None and key == grid.seeds.field:
         return _apply_to_seeds(grid, change, problems)
-    if change.action == "drop" and not _touches(key, keys):
+    if change.action == "drop" and not touches(key, keys):
         problems.add(change.place, f"there is no {key!r} to drop{nearest(key, keys)}")
-    if change.action != "drop" and _touches(key, inside) and not _touches(key, outside):
+    if change.action != "drop" and touches(key, inside) and not touches(key, outside):
         return grid._replace(whens=tuple(_apply_to_when(w, change, problems) for w in grid.whens))
     whens = tuple(_rebuilt(when, _part(when).without(key)) for when in grid.whens)
     grid = grid._replace(whens=tuple(when for when in whens if when.keys or when.random))
@@ -77,7 +115,7 @@ def _settings(change: Override, problems: Problems) -> dict[str, Setting]:
 def _apply_to_when(when: When, change: Override, problems: Problems) -> When:
     """An entry of `when` with a key of its own given a value, or another axis."""
     part = _part(when)
-    if not _touches(change.key, part.keys):
+    if not touches(change.key, part.keys):
         return when
     if change.action == "value":
         part = part.without(change.key)
@@ -86,7 +124,7 @@ def _apply_to_when(when: When, change: Override, problems: Problems) -> When:
     return _rebuilt(when, _with_axis(part, change, problems))
 
 
-def _apply_axis(grid: "Grid", change: Override, problems: Problems) -> "Grid":
+def _apply_axis(grid: Grid, change: Override, problems: Problems) -> Grid:
     return _rebuilt(grid, _with_axis(_part(grid), change, problems))
 
 
@@ -98,7 +136,7 @@ def _with_axis(part: _Part, change: Override, problems: Problems) -> _Part:
     blocks: list[Block] = []
     placed = False
     for block in part.blocks:
-        others = [axis for axis in block.axes if not _touches(key, (axis,))]
+        others = [axis for axis in block.axes if not touches(key, (axis,))]
         if len(others) == len(block.axes):
             blocks.append(block)
         elif others and placed:
@@ -121,7 +159,7 @@ def _with_axis(part: _Part, change: Override, problems: Problems) -> _Part:
     )
 
 
-def _apply_to_random(grid: "Grid", change: Override, problems: Problems) -> "Grid":
+def _apply_to_random(grid: Grid, change: Override, problems: Problems) -> Grid:
     """`random.samples=50`, `random.seed=1` or `~random`."""
     place, random = change.place, grid.random
     if random is None:
@@ -144,30 +182,30 @@ def _apply_to_random(grid: "Grid", change: Override, problems: Problems) -> "Gri
     return grid
 
 
-def _apply_to_section(grid: "Grid", change: Override, problems: Problems) -> "Grid":
+def _apply_to_section(grid: Grid, change: Override, problems: Problems) -> Grid:
     """The grid with its section `seeds` as an override says; the field stays unless it is given."""
     if change.action == "drop":
         if grid.seeds is None:
             problems.add(change.place, "there is no 'seeds' to drop")
         return grid._replace(seeds=None)
-    seeds = read_seeds(change.node, problems)
+    seeds = read_seeds(change.node, "seeds", problems)
     if seeds is not None and grid.seeds is not None and "field" not in (change.node.entries or {}):
         seeds = seeds._replace(field=grid.seeds.field)
     return grid._replace(seeds=seeds)
 
 
-def _apply_to_seeds(grid: "Grid", change: Override, problems: Problems) -> "Grid":
+def _apply_to_seeds(grid: Grid, change: Override, problems: Problems) -> Grid:
     """The same by the field that takes the seed."""
     if change.action == "drop":
         return grid._replace(seeds=None)
     node = change.node if change.action == "axis" else Node([change.node], change.place)
-    seeds = read_seeds(node, problems)
+    seeds = read_seeds(node, "seeds", problems)
     if seeds is None or grid.seeds is None:
         return grid
     return grid._replace(seeds=seeds._replace(field=grid.seeds.field))
 
 
-def _part(owner: "Grid | When") -> _Part:
+def _part(owner: Grid | When) -> _Part:
     return _Part(owner.base, owner.blocks, owner.random)
 
 
@@ -175,22 +213,18 @@ def _rebuilt(owner: _Owner, part: _Part) -> _Owner:
     return owner._replace(base=part.base, blocks=part.blocks, random=part.random)
 
 
-def _touches(key: str, keys: Iterable[str]) -> bool:
-    return any(other == key or other.startswith(f"{key}.") for other in keys)
-
-
 def _cut(entry: dict[str, Setting], key: str) -> dict[str, Setting]:
-    return {k: setting for k, setting in entry.items() if not _touches(key, (k,))}
+    return {k: setting for k, setting in entry.items() if not touches(key, (k,))}
 
 
 def _without(blocks: tuple[Block, ...], key: str) -> tuple[Block, ...]:
     """The blocks with the axis `key`, and those below it, taken out."""
-    left = ({k: s for k, s in block.axes.items() if not _touches(key, (k,))} for block in blocks)
+    left = ({k: s for k, s in block.axes.items() if not touches(key, (k,))} for block in blocks)
     return tuple(Block(axes) for axes in left if axes)
 
 
 def _undrawn(random: Random | None, key: str) -> Random | None:
-    if random is None or not _touches(key, random.axes):
+    if random is None or not touches(key, random.axes):
         return random
-    axes = {k: drawn for k, drawn in random.axes.items() if not _touches(key, (k,))}
+    axes = {k: drawn for k, drawn in random.axes.items() if not touches(key, (k,))}
     return random._replace(axes=axes) if axes else None

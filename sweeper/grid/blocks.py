@@ -5,24 +5,25 @@ same value. A mapping that is empty, or has a key that could not be part of a do
 value as a whole.
 """
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from sweeper.fields.nodes import MAX_DEPTH, Node, Place, Problems, kind, plain
+from sweeper.grid.keys import FIELD, Taken, is_key, leaves
 from sweeper.grid.naming import canonical
-from sweeper.grid.nodes import MAX_DEPTH, Node, Place, Problems, kind, plain
-from sweeper.grid.options import FIELD
 from sweeper.grid.references import faults, refers
 
 __all__ = [
+    "AXES",
+    "AXIS",
+    "ENTRIES",
+    "NAMES",
+    "VALUES",
+    "ZIP",
     "Block",
-    "Reach",
     "Setting",
-    "Taken",
-    "assign",
     "check_overlap",
     "fields",
-    "leaves",
     "read_axes",
     "read_axis",
     "read_entries",
@@ -30,7 +31,26 @@ __all__ = [
     "read_zip",
 ]
 
-_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)*\Z")
+
+NAMES = {"pattern": f"^{FIELD}$"}
+VALUES: dict[str, Any] = {"type": ["object", "null"], "propertyNames": NAMES}
+AXIS: dict[str, Any] = {"type": "array", "minItems": 1, "uniqueItems": True}
+AXES: dict[str, Any] = {**VALUES, "additionalProperties": AXIS}
+_ZIPPED = {"type": "array", "minItems": 1}
+ZIP: dict[str, Any] = {
+    "type": ["array", "null"],
+    "items": {
+        "type": "object",
+        "propertyNames": NAMES,
+        "minProperties": 1,
+        "additionalProperties": _ZIPPED,
+    },
+}
+ENTRIES: dict[str, Any] = {
+    "type": ["array", "null"],
+    "items": {"type": "object", "propertyNames": NAMES, "minProperties": 1},
+}
+"""What the sections may hold, as JSON Schemas."""
 
 
 class Setting(NamedTuple):
@@ -58,16 +78,6 @@ class Block(NamedTuple):
         return len(next(iter(self.axes.values())))
 
 
-def assign(config: dict[str, Any], key: str, given: Mapping[str, Any]) -> None:
-    """Set `key` in a configuration of dotted keys to what `given` holds. What stood below the
-    key goes, and a value above it (`opt: null` when `opt.lr` is set) too."""
-    below = f"{key}."
-    for other in [k for k in config if k.startswith(below) or key.startswith(f"{k}.")]:
-        del config[other]
-    config.pop(key, None)
-    config.update(given)
-
-
 def read_settings(node: Node, section: str, problems: Problems) -> dict[str, Setting]:
     """`{key: value}`, one setting for each dotted key at the end of a path."""
     found: dict[str, Setting] = {}
@@ -86,35 +96,37 @@ def read_settings(node: Node, section: str, problems: Problems) -> dict[str, Set
     return found
 
 
-def read_entries(node: Node, section: str, problems: Problems) -> Iterator[dict[str, Setting]]:
+def read_entries(node: Node, section: str, problems: Problems) -> list[dict[str, Setting]]:
     """A list of such mappings (`include`, `exclude`)."""
     if node.items is None:
         problems.add(node.place, f"{section} is {kind(node)}; it takes a list of mappings")
-        return
-    for item in node.items:
+    entries: list[dict[str, Setting]] = []
+    for item in node.items or ():
         entry = read_settings(item, section, problems)
         if entry:
-            yield entry
+            entries.append(entry)
         elif item.entries is not None and not item.entries:
             problems.add(item.place, f"{section} has an empty mapping")
         elif item.value is None:
             problems.add(item.place, f"{section} has nothing where a mapping is due")
+    return entries
 
 
-def read_axes(node: Node, problems: Problems, section: str = "grid") -> Iterator[Block]:
+def read_axes(node: Node, section: str, problems: Problems) -> list[Block]:
     """The `grid` section: a block for each axis."""
-    for key, place, item in fields(node, section, problems):
-        settings = read_axis(key, place, item, problems)
-        if settings:
-            yield Block({key: settings})
+    axes = {
+        key: read_axis(key, place, item, problems)
+        for key, place, item in fields(node, section, problems)
+    }
+    return [Block({key: settings}) for key, settings in axes.items() if settings]
 
 
-def read_zip(node: Node, problems: Problems, section: str = "zip") -> Iterator[Block]:
+def read_zip(node: Node, section: str, problems: Problems) -> list[Block]:
     """The `zip` section: a block for each mapping, its axes of one length."""
     if node.items is None:
         problems.add(node.place, f"{section} is {kind(node)}; it takes a list of mappings of axes")
-        return
-    for item in node.items:
+    blocks: list[Block] = []
+    for item in node.items or ():
         axes: dict[str, tuple[Setting, ...]] = {}
         for key, place, values in fields(item, section, problems):
             settings = read_axis(key, place, values, problems, unique=False)
@@ -125,9 +137,10 @@ def read_zip(node: Node, problems: Problems, section: str = "zip") -> Iterator[B
             shown = ", ".join(f"{key[:60]} has {size}" for key, size in sizes.items())
             problems.add(item.place, f"zipped axes have as many values each: {shown}")
         elif axes:
-            yield Block(axes)
+            blocks.append(Block(axes))
         elif item.value is None or item.entries == {}:
             problems.add(item.place, f"{section} has a block without axes")
+    return blocks
 
 
 def read_axis(
@@ -169,46 +182,6 @@ def check_overlap(
                 problems.add(settings[0].place, f"axes {clash[:60]!r} and {key[:60]!r} overlap")
 
 
-class Reach:
-    """A set of dotted keys, asked for those that lie below or above others: as quick for thousands
-    as for one."""
-
-    def __init__(self, keys: Iterable[str]) -> None:
-        self._keys = set(keys)
-        self._above = {above for key in self._keys for above in _above(key)}
-
-    def holds(self, key: str) -> bool:
-        """Whether a key, or one that it lies below, is in the set."""
-        return key in self._keys or any(above in self._keys for above in _above(key))
-
-    def touches(self, key: str) -> bool:
-        """The same, or one that lies below it."""
-        return key in self._above or self.holds(key)
-
-
-def _above(key: str) -> list[str]:
-    """The keys that a dotted key lies below."""
-    parts = key.split(".")
-    return [".".join(parts[:n]) for n in range(1, len(parts))]
-
-
-class Taken:
-    """Dotted keys none of which reaches into another."""
-
-    def __init__(self) -> None:
-        self._keys: set[str] = set()
-        self._above: dict[str, str] = {}
-
-    def add(self, key: str) -> str | None:
-        """Take a key; the one that it clashes with, if there is one."""
-        above = _above(key)
-        clash = key if key in self._keys else self._above.get(key)
-        clash = clash or next((k for k in above if k in self._keys), None)
-        self._keys.add(key)
-        self._above.update(dict.fromkeys(above, key))
-        return clash
-
-
 def fields(node: Node, section: str, problems: Problems) -> Iterator[tuple[str, Place, Node]]:
     """The keys of a mapping that can be a configuration's, each with its place and node."""
     if node.value is None:
@@ -217,7 +190,7 @@ def fields(node: Node, section: str, problems: Problems) -> Iterator[tuple[str, 
         problems.add(node.place, f"{section} is {kind(node)}; it takes a mapping")
         return
     for key, (place, item) in node.entries.items():
-        if FIELD.match(key):
+        if is_key(key):
             if key.count(".") < MAX_DEPTH:
                 yield key, place, item
             else:
@@ -251,13 +224,3 @@ def _setting(key: str, node: Node, problems: Problems) -> Setting:
         problems.add(place, f"{key[:60]!r}: {message}")
     refers_on = any(map(refers, given.values()))
     return Setting(plain(node), given, places, node.place, refers_on, node.text)
-
-
-def leaves(key: str, node: Node) -> Iterator[tuple[str, Node]]:
-    """A node as dotted keys: `opt: {lr: 1}` as `opt.lr: 1`."""
-    entries = node.entries
-    if entries and all(_PART.match(part) for part in entries):
-        for part, (_, item) in entries.items():
-            yield from leaves(f"{key}.{part}", item)
-    else:
-        yield key, node

@@ -7,27 +7,30 @@
 An entry's condition is asked of each cell that the entries before it have left.
 """
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
 
+from sweeper.fields.kinds import Shape
+from sweeper.fields.nodes import Node, Place, Problems, kind
+from sweeper.fields.sections import Field, Section
 from sweeper.grid.blocks import (
+    AXES,
+    NAMES,
+    VALUES,
+    ZIP,
     Block,
     Setting,
-    Taken,
     check_overlap,
     read_axes,
     read_settings,
     read_zip,
 )
+from sweeper.grid.keys import Taken
 from sweeper.grid.naming import canonical
-from sweeper.grid.nodes import Node, Place, Problems, kind
-from sweeper.grid.options import Section
-from sweeper.grid.sampling import Random, read_random
+from sweeper.grid.sampling import RANDOM, WHOLE, Random, read_random
 
-__all__ = ["MAX_WHENS", "Condition", "When", "check_whens", "read_whens"]
+__all__ = ["MAX_WHENS", "WHEN", "Condition", "When", "check_whens"]
 
 MAX_WHENS = 100
-_KEYS = ("if", "base", "grid", "zip", "random")
 
 
 class Condition(NamedTuple):
@@ -53,45 +56,44 @@ class When(NamedTuple):
         return [*self.base, *(key for block in self.blocks for key in block.axes)]
 
 
-def read_whens(node: Node, problems: Problems) -> tuple[When, ...]:
+def read_whens(node: Node, where: str, problems: Problems) -> tuple[When, ...]:
     """Read the section."""
+    del where
     if node.items is None:
         problems.add(node.place, f"when is {kind(node)}; it takes a list of mappings with an if")
         return ()
     if len(node.items) > MAX_WHENS:
         problems.add(node.place, f"when has {len(node.items)} entries; at most {MAX_WHENS}")
         return ()
-    return tuple(_read_all(node.items, problems))
+    return tuple(filter(None, (_read_one(item, problems) for item in node.items)))
 
 
-def _read_all(items: list[Node], problems: Problems) -> Iterator[When]:
-    for item in items:
-        section = Section(item, "when", _KEYS, problems)
-        if item.entries is None:
-            if item.value is None:
-                problems.add(item.place, "when has nothing where a mapping is due")
-            continue
-        conditions = _read_conditions(section, problems)
-        base, grid = section.node("base"), section.node("grid")
-        zipped, random = section.node("zip"), section.node("random")
-        if not any((base, grid, zipped, random)) and len(section.entries) == len(item.entries):
-            problems.add(item.place, "when gives nothing: add grid, zip, random or base")
-        blocks: list[Block] = []
-        if grid is not None:
-            blocks += read_axes(grid, problems, "when.grid")
-        if zipped is not None:
-            blocks += read_zip(zipped, problems, "when.zip")
-        given = {} if base is None else read_settings(base, "when.base", problems)
-        drawn = None if random is None else read_random(random, problems, "when.random")
-        if conditions:
-            yield When(conditions, given, tuple(blocks), drawn, item.place)
+def _read_one(item: Node, problems: Problems) -> When | None:
+    if item.value is None:
+        problems.add(item.place, "when has nothing where a mapping is due")
+        return None
+    reading = _ENTRY.read(item, "when", problems)
+    if item.entries is None:
+        return None
+    gives = any(reading.given(key) for key in _GIVES)
+    if not gives and len(reading.entries) == len(item.entries):
+        problems.add(item.place, "when gives nothing: add grid, zip, random or base")
+    found = reading.values
+    if not found.get("if"):
+        return None
+    return When(
+        found["if"],
+        found.get("base", {}),
+        (*found.get("grid", ()), *found.get("zip", ())),
+        found.get("random"),
+        item.place,
+    )
 
 
-def _read_conditions(section: Section, problems: Problems) -> dict[str, Condition]:
-    node = section.node("if")
-    if node is None or node.entries == {}:
-        problems.add(section.place, "when needs an if: the keys and values that it asks for")
-        return {}
+def _read_conditions(node: Node, where: str, problems: Problems) -> dict[str, Condition]:
+    del where
+    if node.entries == {}:
+        problems.add(node.place, f"when needs {_NEEDS}")
     found: dict[str, Condition] = {}
     for key, setting in read_settings(node, "if", problems).items():
         value = setting.value
@@ -119,3 +121,31 @@ def check_whens(whens: tuple[When, ...], blocks: tuple[Block, ...], problems: Pr
             if clash is not None:
                 other = "" if clash == key else f" by {clash[:60]!r}"
                 problems.add(setting.place, f"when.base: {key[:60]!r} is an axis already{other}")
+
+
+_NEEDS = "an if: the keys and values that it asks for"
+_IF: dict[str, Any] = {
+    "type": "object",
+    "propertyNames": NAMES,
+    "minProperties": 1,
+    "additionalProperties": {"not": {"type": "array", "maxItems": 0}},
+}
+_GIVES = ("base", "grid", "zip", "random")
+_ENTRY = Section(
+    Field(
+        "if",
+        Shape(_IF, _read_conditions),
+        "The keys and values that a cell must have; a list means any of its values.",
+    ),
+    Field("base", Shape(VALUES, read_settings), "Values that such a cell has."),
+    Field("grid", Shape(AXES, read_axes), "Axes that such a cell has."),
+    Field("zip", Shape(ZIP, read_zip), "Axes that move together."),
+    RANDOM._replace(kind=Shape({"allOf": [RANDOM.schema(), WHOLE]}, read_random)),
+    needs={"if": _NEEDS},
+    more={"required": ["if"], "anyOf": [{"required": [key]} for key in _GIVES]},
+)
+WHEN = Field(
+    "when",
+    Shape({"type": "array", "maxItems": MAX_WHENS, "items": _ENTRY.schema()}, read_whens),
+    "Axes and values that exist only under a condition.",
+)

@@ -11,14 +11,21 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from sweeper.errors import GridError
-from sweeper.grid.blocks import Reach, leaves
-from sweeper.grid.nodes import MAX_BYTES, Node, Place, Problems, Stop, kind, read_yaml
+from sweeper.fields.nodes import MAX_BYTES, Node, Place, Problems, Stop, kind, read_yaml
+from sweeper.grid.keys import Reach, leaves
 
-__all__ = ["MAX_EXTENDS", "Source", "decoded", "extended", "read_text"]
+__all__ = ["MAX_EXTENDS", "GridText", "Source", "decoded", "extended", "read_text"]
 
 MAX_EXTENDS = 8
 
 Entries = dict[str, tuple[Place, Node]]
+
+
+class GridText(NamedTuple):
+    """What a grid's file holds that is no file of this machine."""
+
+    path: str
+    data: bytes
 
 
 class Source(NamedTuple):
@@ -151,14 +158,9 @@ def _merge(under: Node, over: Node) -> Node:
     return Node(merged, over.place)
 
 
-_SECTIONS = (
-    *(("random", "axes"), ("launch", "env"), ("launch", "slurm"), ("launch", "aws_batch")),
-)
-"""Mappings that are sections of their own, in others."""
-
-
 def _merge_section(under: Node, over: Node, section: str) -> Node:
-    """Two mappings: key by key, and once more in those mappings that are sections of their own."""
+    """Two mappings: key by key, and once more in those that are sections of their own, as are all
+    in `launch`."""
     merged: Entries = dict(under.entries or {})
     for key, (place, node) in (over.entries or {}).items():
         below = merged.get(key)
@@ -167,7 +169,7 @@ def _merge_section(under: Node, over: Node, section: str) -> Node:
             if below is None:  # nothing to take away: told like any other null
                 merged[key] = (place, node)
         elif (
-            (section, key) in _SECTIONS
+            (section == "launch" or (section, key) == ("random", "axes"))
             and node.entries is not None
             and below is not None
             and below[1].entries is not None

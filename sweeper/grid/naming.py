@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, cast
 
-from sweeper.grid.nodes import scalar
+from sweeper.fields.nodes import scalar
 
 __all__ = [
     "MAX_NAME",

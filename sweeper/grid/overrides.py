@@ -14,9 +14,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, cast
 
-from sweeper.grid.data import from_python
-from sweeper.grid.nodes import FORBIDDEN, Node, Place, Problems, read_yaml, scalar
-from sweeper.grid.options import FIELD
+from sweeper.fields.data import from_python
+from sweeper.fields.nodes import FORBIDDEN, Node, Place, Problems, read_yaml, scalar
+from sweeper.grid.keys import is_key
 
 __all__ = ["Override", "flow", "override_texts", "read_overrides"]
 
@@ -83,7 +83,7 @@ def _read(texts: Sequence[str], problems: Problems) -> Iterator[Override]:
         key, separator, value = text.removeprefix("~").partition("=")
         if drop == bool(separator):
             problems.add(place, "write key=value, 'key=[a,b]' for an axis, or ~key")
-        elif not FIELD.match(key):
+        elif not is_key(key):
             problems.add(place, f"{key[:60]!r} cannot name a field")
         elif key in seen:
             problems.add(place, f"{key[:60]!r} is overridden twice")

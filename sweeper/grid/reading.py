@@ -8,12 +8,21 @@ the axes, the command line. An override `launch.<key>=value` sets how the runs a
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
-from sweeper.grid.alarms import Alarms, OnAlarm, check_rules, read_alarms, read_on_alarm
-from sweeper.grid.applying import apply
+from sweeper.fields.data import from_python
+from sweeper.fields.kinds import Choice, Shape, Text, Texts
+from sweeper.fields.nodes import Node, Place, Problems, Stop, kind, plain, read_yaml
+from sweeper.fields.sections import Field, Nested, Reading, Section
+from sweeper.grid.alarms import ALARMS, ON_ALARM, check_rules
+from sweeper.grid.applying import apply, apply_to_launch
 from sweeper.grid.blocks import (
+    AXES,
+    ENTRIES,
+    VALUES,
+    ZIP,
     Block,
     Setting,
     check_overlap,
@@ -22,86 +31,149 @@ from sweeper.grid.blocks import (
     read_settings,
     read_zip,
 )
-from sweeper.grid.conditions import When, check_whens, read_whens
-from sweeper.grid.data import from_python
-from sweeper.grid.extending import Source, decoded, extended, read_text
-from sweeper.grid.nodes import Node, Place, Problems, Stop, kind, plain, read_yaml
-from sweeper.grid.options import (
-    Launch,
-    Metric,
-    Section,
-    Seeds,
-    is_name,
-    nearest,
-    read_launch,
-    read_metric,
-    read_secrets,
-    read_seeds,
-)
-from sweeper.grid.overrides import Override, flow, override_texts, read_overrides
-from sweeper.grid.sampling import MAX_DRAWN, Random, draw, read_random
-from sweeper.grid.wandb import Wandb, check_env, read_wandb
+from sweeper.grid.conditions import WHEN, When, check_whens
+from sweeper.grid.extending import GridText, decoded, extended, read_text
+from sweeper.grid.launch import ENV_NAME, read_launch
+from sweeper.grid.launch import SECTION as LAUNCH
+from sweeper.grid.model import Grid
+from sweeper.grid.overrides import flow, override_texts, read_overrides
+from sweeper.grid.sampling import MAX_DRAWN, RANDOM, draw
+from sweeper.grid.seeds import SEEDS
+from sweeper.grid.wandb import WANDB, check_env
+from sweeper.model.plan import Launch, Metric
 
 __all__ = [
     "MAX_AXES",
     "MAX_ENTRIES",
-    "Grid",
-    "GridText",
+    "METRIC",
+    "SECTION",
     "grid_from_mapping",
+    "is_name",
     "load_grid",
     "parse_grid",
     "read_grid",
 ]
 
-KEYS = (
-    *("name", "extends", "recipe", "command", "service", "base", "grid", "zip", "random", "when"),
-    *("exclude", "include", "seeds", "metric", "secrets", "launch", "wandb"),
-    *("alarms", "on_alarm"),
-)
-_SERVICES = ("local", "tinker", "none")
-
 MAX_AXES = 200
 MAX_ENTRIES = 10_000
 _SOME_SAMPLES = 100
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 
-_T = TypeVar("_T")
 Overrides: TypeAlias = Mapping[str, Any] | Sequence[str]
 
 
-class Grid(NamedTuple):
-    """A grid as read. Exactly one of `recipe` and `command` is given.
+def is_name(text: str) -> bool:
+    """Whether a sweep may be called that: safe as a folder and as a tmux session."""
+    return re.fullmatch(_NAME, text) is not None
 
-    `blocks` are the axes of `grid`, `zip` and `random`, what `random` draws included. `fixed` is
-    what the command line sets, over everything; `dropped` the keys it took away. `places` says
-    where the sections (`recipe`, `launch.python`, ...) stand; `text` is as written, `extends` the
-    files it extends; `notes` are warnings.
-    """
 
-    name: str
-    recipe: str | None
-    command: tuple[str, ...] | None
-    service: Literal["local", "tinker", "none"]
-    base: dict[str, Setting]
-    blocks: tuple[Block, ...]
-    random: Random | None
-    whens: tuple[When, ...]
-    include: tuple[dict[str, Setting], ...]
-    exclude: tuple[dict[str, Setting], ...]
-    fixed: dict[str, Setting]
-    dropped: frozenset[str]
-    seeds: Seeds | None
-    metric: Metric | None
-    secrets: tuple[str, ...]
-    launch: Launch
-    text: str
-    path: str
-    overrides: tuple[str, ...]
-    places: dict[str, Place]
-    extends: tuple[Source, ...] = ()
-    notes: tuple[str, ...] = ()
-    wandb: Wandb | None = None
-    alarms: Alarms | None = None
-    on_alarm: OnAlarm | None = None
+def _read_excluded(node: Node, where: str, problems: Problems) -> list[dict[str, Setting]]:
+    entries = _read_entries(node, where, problems)
+    for setting in [s for entry in entries for s in entry.values() if s.refers]:
+        problems.add(setting.place, f"{where}: it takes values, not references")
+    return entries
+
+
+def _read_entries(node: Node, where: str, problems: Problems) -> list[dict[str, Setting]]:
+    entries = read_entries(node, where, problems)
+    if len(entries) > MAX_ENTRIES:
+        problems.add(node.place, f"{where} has more than {MAX_ENTRIES} entries")
+    return entries[:MAX_ENTRIES]
+
+
+def _read_secrets(node: Node, where: str, problems: Problems) -> tuple[str, ...]:
+    if node.items is None:
+        problems.add(node.place, f"{where} is {kind(node)}; it takes a list of variable names")
+        return ()
+    names: dict[str, None] = {}
+    for item in node.items:
+        if isinstance(item.value, str) and re.fullmatch(ENV_NAME, item.value):
+            names[item.value] = None
+        elif isinstance(item.value, str) and "=" in item.value:
+            # The text may hold the secret itself: it must not be repeated on a terminal.
+            problems.add(item.place, f"{where} takes names only; values come from the environment")
+        else:
+            problems.add(item.place, f"{where} takes the names of environment variables")
+    return tuple(names)
+
+
+def _read_launch(node: Node, where: str, problems: Problems) -> Launch:
+    del where
+    return read_launch(node, problems)
+
+
+METRIC = Section(
+    Field("name", Text(), "A key of metrics.jsonl.", examples=("test/nll",)),
+    Field("goal", Choice("minimize", "maximize"), "Which is better, less or more."),
+    Field("at", Choice("last", "best"), "The value of the last step, or the best of all.", "last"),
+    needs={"name": "a name", "goal": "a goal"},
+)
+_SECRETS = {"type": "array", "items": {"type": "string", "pattern": f"^{ENV_NAME}$"}}
+SECTION = Section(
+    Field(
+        "name",
+        Text(
+            _NAME,
+            "{} cannot name a sweep (letters, digits, '.', '_' and '-', a letter or digit first,"
+            " at most 100)",
+        ),
+        "The sweep's name (default: the file's stem).",
+    ),
+    Field(
+        "extends",
+        Text(),
+        "Another grid that this one starts from: its path, counted from this file.",
+    ),
+    Field(
+        "recipe",
+        Text(),
+        "The program that each run executes: a short name, package.module, package.module:Class"
+        " or path/to/file.py.",
+        examples=("sft",),
+    ),
+    Field(
+        "command",
+        Texts(
+            lambda _: None,
+            {},
+            least=1,
+            most=10_000,
+            numbers=True,
+            example="a list such as [python, train.py, '--lr={lr}']",
+        ),
+        "Instead of a recipe: an argv in which {key} stands for the value of a key, {log_path},"
+        " {seed}, {run} or {attempt}.",
+    ),
+    Field(
+        "service",
+        Choice("local", "tinker", "none"),
+        "Who serves the model: local (our engine), tinker (the hosted one; needs TINKER_API_KEY)"
+        " or none.",
+        "none",
+    ),
+    Field("base", Shape(VALUES, read_settings), "Values that all runs share."),
+    Field("grid", Shape(AXES, read_axes), "Axes: every combination of their values is a cell."),
+    Field("zip", Shape(ZIP, read_zip), "Axes that move together, of one length within a mapping."),
+    RANDOM,
+    WHEN,
+    Field(
+        "exclude",
+        Shape(ENTRIES, _read_excluded),
+        "Cells to leave out: those that have all values of an entry.",
+    ),
+    Field("include", Shape(ENTRIES, _read_entries), "Further cells, one each, over base."),
+    SEEDS,
+    Field("metric", Nested(METRIC), "What decides which cell is best."),
+    Field(
+        "secrets",
+        Shape(_SECRETS, _read_secrets),
+        "Names of variables whose values come from the launcher's environment.",
+    ),
+    Field("launch", Shape(LAUNCH.schema(), _read_launch), "How the runs are executed."),
+    WANDB,
+    ALARMS,
+    ON_ALARM,
+)
 
 
 def load_grid(path: str, overrides: Overrides = ()) -> Grid:
@@ -119,7 +191,7 @@ def parse_grid(text: str, filename: str, overrides: Overrides = ()) -> Grid:
     Raises `GridError`.
     """
     problems = Problems()
-    grid = _parse(text, filename, overrides, problems)
+    grid = _from_text(text, filename, overrides, problems)
     problems.raise_any()
     return grid
 
@@ -128,16 +200,9 @@ def grid_from_mapping(mapping: Mapping[str, Any], overrides: Overrides = ()) -> 
     """The same from Python data; a place in messages is the path of keys, and what it extends is
     looked for in the current folder. Raises `GridError`."""
     problems = Problems()
-    grid = _from_mapping(mapping, overrides, problems)
+    grid = read_grid(mapping, overrides, problems)
     problems.raise_any()
     return grid
-
-
-class GridText(NamedTuple):
-    """What a grid's file holds that is no file of this machine."""
-
-    path: str
-    data: bytes
 
 
 def read_grid(
@@ -148,198 +213,120 @@ def read_grid(
     """The grid in a file or mapping, as far as it can be read: what is wrong with it is noted and
     left out. Raises `GridError` when there is nothing to go on with."""
     if isinstance(source, Mapping):
-        return _from_mapping(source, overrides, problems)
+        root = from_python(source, "", problems)
+        problems.raise_any()
+        return _from_root(root, flow(plain(root)), "", overrides, problems)
     if isinstance(source, GridText):
-        return _parse(decoded(source.data, source.path), source.path, overrides, problems)
+        return _from_text(decoded(source.data, source.path), source.path, overrides, problems)
     path = os.fspath(source)
-    return _parse(read_text(path), path, overrides, problems)
+    return _from_text(read_text(path), path, overrides, problems)
 
 
-def _parse(text: str, filename: str, overrides: Overrides, problems: Problems) -> Grid:
-    root = read_yaml(text, filename, problems)
+def _from_text(text: str, path: str, overrides: Overrides, problems: Problems) -> Grid:
+    root = read_yaml(text, path, problems)
     if root is None:
         if not problems:
-            problems.add(Place(filename), "empty; a grid needs at least a recipe")
+            problems.add(Place(path), "empty; a grid needs at least a recipe")
         raise problems.error()
-    stem = os.path.splitext(os.path.basename(filename))[0]
-    return _build(root, stem, text, filename, overrides, problems)
+    return _from_root(root, text, path, overrides, problems)
 
 
-def _from_mapping(mapping: Mapping[str, Any], overrides: Overrides, problems: Problems) -> Grid:
-    root = from_python(mapping, "", problems)
-    problems.raise_any()
-    return _build(root, "", flow(plain(root)), "", overrides, problems)
-
-
-def _build(
-    root: Node, stem: str, text: str, path: str, overrides: Overrides, problems: Problems
-) -> Grid:
+def _from_root(root: Node, text: str, path: str, overrides: Overrides, problems: Problems) -> Grid:
     if root.entries is None:
         problems.add(root.place, f"a grid is a mapping, not {kind(root)}")
         raise problems.error()
     try:
         root, sources = extended(root, path, len(text.encode()) if path else 0, problems)
+        problems.order((path, *(source.path for source in sources)))
     except Stop:
         raise problems.error() from None
-    grid = _Builder(root, problems).build(stem, overrides)
-    return grid._replace(text=text, path=path, extends=sources)
+    texts = override_texts(overrides)
+    root, changes = apply_to_launch(root, read_overrides(texts, problems), problems)
+    reading = SECTION.read(root, "", problems)
+    _check_program(reading)
+    stem = os.path.splitext(os.path.basename(path))[0]
+    grid = _grid(reading, _name(reading, stem))
+    for change in changes:
+        grid = apply(grid, change, problems)
+    grid = _drawn(grid, problems)
+    _check(grid, problems)
+    return grid._replace(text=text, path=path, extends=sources, overrides=texts)
 
 
-class _Builder:
-    """One reading of one grid."""
+def _grid(reading: Reading, name: str) -> Grid:
+    """The grid before the command line has changed it."""
+    found = reading.values
+    command, metric = found.get("command"), found.get("metric", {})
+    secrets: tuple[str, ...] = found.get("secrets", ())
+    service = found.get("service", "none")
+    if service == "tinker" and "TINKER_API_KEY" not in secrets:
+        secrets = ("TINKER_API_KEY", *secrets)
+    return Grid(
+        name=name,
+        recipe=found.get("recipe"),
+        command=None if command is None else tuple(command),
+        service=service,
+        base=found.get("base", {}),
+        blocks=(*found.get("grid", ()), *found.get("zip", ())),
+        random=found.get("random"),
+        whens=found.get("when", ()),
+        include=tuple(found.get("include", ())),
+        exclude=tuple(found.get("exclude", ())),
+        fixed={},
+        dropped=frozenset(),
+        seeds=found.get("seeds"),
+        metric=Metric(**{"at": "last"} | metric) if metric.keys() >= {"name", "goal"} else None,
+        secrets=secrets,
+        launch=found.get("launch", Launch()),
+        wandb=found.get("wandb"),
+        alarms=found.get("alarms"),
+        on_alarm=found.get("on_alarm"),
+        text="",
+        path="",
+        overrides=(),
+        places=_places(reading),
+    )
 
-    def __init__(self, root: Node, problems: Problems) -> None:
-        self.problems = problems
-        self.root = Section(root, "the grid", KEYS, problems)
 
-    def build(self, stem: str, overrides: Overrides) -> Grid:
-        """Read every section, apply the overrides, draw what is random."""
-        problems = self.problems
-        texts = override_texts(overrides)
-        changes = self._apply_to_launch(read_overrides(texts, problems))
-        command, recipe = self._command(), self.root.string("recipe")
-        launch = self._section("launch", read_launch, Launch())
-        service = self.root.string("service", choices=_SERVICES)
-        grid = Grid(
-            name=self._name(stem),
-            recipe=recipe,
-            command=command,
-            service=cast('Literal["local", "tinker", "none"]', service or "none"),
-            base=self._section("base", lambda n, p: read_settings(n, "base", p), {}),
-            blocks=self._blocks(),
-            random=self._section("random", read_random, None),
-            whens=self._section("when", read_whens, ()),
-            include=self._entries("include"),
-            exclude=self._entries("exclude"),
-            fixed={},
-            dropped=frozenset(),
-            seeds=self._section("seeds", read_seeds, None),
-            metric=self._section("metric", read_metric, None),
-            secrets=self._secrets(service, launch),
-            launch=launch,
-            wandb=self._section("wandb", read_wandb, None),
-            alarms=self._section("alarms", read_alarms, None),
-            on_alarm=self._section("on_alarm", read_on_alarm, None),
-            text="",
-            path="",
-            overrides=texts,
-            places=self._places(),
-        )
-        for change in changes:
-            grid = apply(grid, change, problems)
-        check_env(grid.wandb, launch, grid.places["launch"], problems)
-        check_rules(grid.alarms, grid.on_alarm, grid.places["on_alarm"], problems)
-        grid = _drawn(grid, problems)
-        check_overlap(grid.blocks, problems)
-        check_whens(grid.whens, grid.blocks, problems)
-        blocks = [*grid.blocks, *(block for when in grid.whens for block in when.blocks)]
-        if sum(len(block.axes) for block in blocks) > MAX_AXES:
-            problems.add(grid.places["grid"], f"more than {MAX_AXES} axes")
-        return grid
+def _places(reading: Reading) -> dict[str, Place]:
+    places = dict.fromkeys(SECTION.fields, reading.place)
+    places |= {key: node.place for key, (_, node) in reading.entries.items()}
+    launch = reading.given("launch")
+    entries = (launch and launch.entries) or {}
+    return places | {f"launch.{key}": node.place for key, (_, node) in entries.items()}
 
-    def _apply_to_launch(self, changes: list[Override]) -> list[Override]:
-        """Put `launch.backend=local` and the like into the section; the other changes."""
-        node = self.root.node("launch")
-        entries = dict((node.entries if node else None) or {})
-        others: list[Override] = []
-        for change in changes:
-            section, _, key = change.key.partition(".")
-            if section != "launch":
-                others.append(change)
-            elif not key:
-                self.problems.add(change.place, "write launch.<key>=value, or ~launch.<key>")
-            elif change.action == "drop":
-                if entries.pop(key, None) is None:
-                    self.problems.add(
-                        change.place, f"there is no launch.{key} to drop{nearest(key, entries)}"
-                    )
-            else:
-                _put(entries, key, change)
-        if len(others) < len(changes) and (node is None or node.entries is not None):
-            place = node.place if node else self.root.place
-            self.root.entries["launch"] = (place, Node(entries, place))
-        return others
 
-    def _places(self) -> dict[str, Place]:
-        places = dict.fromkeys(KEYS, self.root.place)
-        for key, (_, node) in self.root.entries.items():
-            places[key] = node.place
-            if key == "launch" and node.entries is not None:
-                places.update({f"launch.{k}": n.place for k, (_, n) in node.entries.items()})
-        return places
-
-    def _section(self, key: str, read: Callable[[Node, Problems], _T], default: _T) -> _T:
-        node = self.root.node(key)
-        return default if node is None else read(node, self.problems)
-
-    def _blocks(self) -> tuple[Block, ...]:
-        blocks = self._section("grid", lambda n, p: list(read_axes(n, p)), [])
-        return (*blocks, *self._section("zip", lambda n, p: list(read_zip(n, p)), []))
-
-    def _entries(self, key: str) -> tuple[dict[str, Setting], ...]:
-        entries = self._section(key, lambda n, p: list(read_entries(n, key, p)), [])
-        for setting in [s for e in entries for s in e.values() if s.refers and key == "exclude"]:
-            message = "exclude: it takes values, not references"
-            self.problems.add(setting.place, message)
-        if len(entries) > MAX_ENTRIES:
-            self.problems.add(self.root.place, f"{key} has more than {MAX_ENTRIES} entries")
-        return tuple(entries[:MAX_ENTRIES])
-
-    def _name(self, stem: str) -> str:
-        name, problems = self.root.string("name"), self.problems
-        rule = "letters, digits, '.', '_' and '-', a letter or digit first, at most 100"
-        node = self.root.node("name")
-        if node is not None:
-            if name is not None and not is_name(name):
-                problems.add(node.place, f"name: {name[:60]!r} cannot name a sweep ({rule})")
-        elif not stem:
-            problems.add(self.root.place, "a grid from Python needs a name")
+def _name(reading: Reading, stem: str) -> str:
+    problems = reading.problems
+    if reading.given("name") is None:
+        if not stem:
+            problems.add(reading.place, "a grid from Python needs a name")
         elif not is_name(stem):
-            problems.add(
-                self.root.place, f"the file's name {stem[:60]!r} cannot name a sweep: add a name"
-            )
-        return name or stem
-
-    def _command(self) -> tuple[str, ...] | None:
-        root, problems = self.root, self.problems
-        node = root.node("command")
-        recipe = root.node("recipe")
-        if node is None:
-            if recipe is None:
-                problems.add(root.place, "a grid needs a recipe, or a command")
-            return None
-        if recipe is not None:
-            problems.add(root.entries["command"][0], "a grid has a recipe or a command, not both")
-        if node.items is None:
-            root.wrong(node, "command", "a list such as [python, train.py, '--lr={lr}']")
-            return None
-        if not node.items:
-            problems.add(node.place, "command is an empty list")
-        for item in node.items:
-            if type(item.value) not in (str, int):
-                problems.add(item.place, f"command: {kind(item)} in the list; quote it")
-        return tuple(str(item.value) for item in node.items)
-
-    def _secrets(self, service: str | None, launch: Launch) -> tuple[str, ...]:
-        secrets = self._section("secrets", read_secrets, ())
-        if service == "tinker" and "TINKER_API_KEY" not in secrets:
-            secrets = ("TINKER_API_KEY", *secrets)
-        for name in secrets:
-            if name in launch.env:
-                place = self.root.entries["launch"][1].place
-                self.problems.add(place, f"{name} is one of the secrets, and in launch.env")
-        return secrets
+            told = f"the file's name {stem[:60]!r} cannot name a sweep: add a name"
+            problems.add(reading.place, told)
+    return reading.values.get("name", stem)
 
 
-def _put(entries: dict[str, tuple[Place, Node]], key: str, change: Override) -> None:
-    """`launch.slurm.mem=8G` sets one key of a section within the section."""
-    first, _, rest = key.partition(".")
-    if rest and first in ("env", "slurm", "aws_batch"):
-        below = entries[first][1] if first in entries else Node(None, change.place)
-        inside = {**(below.entries or {}), rest: (change.place, change.node)}
-        entries[first] = (change.place, Node(inside, below.place))
-    else:
-        entries[key] = (change.place, change.node)
+def _check_program(reading: Reading) -> None:
+    if reading.given("command") is None and reading.given("recipe") is None:
+        reading.problems.add(reading.place, "a grid needs a recipe, or a command")
+    elif reading.given("command") is not None and reading.given("recipe") is not None:
+        place = reading.entries["command"][0]
+        reading.problems.add(place, "a grid has a recipe or a command, not both")
+
+
+def _check(grid: Grid, problems: Problems) -> None:
+    """Note what is wrong with sections beside each other."""
+    for name in grid.secrets:
+        if name in grid.launch.env:
+            place = grid.places["launch"]
+            problems.add(place, f"{name} is one of the secrets, and in launch.env")
+    check_env(grid.wandb, grid.launch, grid.places["launch"], problems)
+    check_rules(grid.alarms, grid.on_alarm, grid.places["on_alarm"], problems)
+    check_overlap(grid.blocks, problems)
+    check_whens(grid.whens, grid.blocks, problems)
+    if sum(len(block.axes) for block in grid.every_block()) > MAX_AXES:
+        problems.add(grid.places["grid"], f"more than {MAX_AXES} axes")
 
 
 def _drawn(grid: Grid, problems: Problems) -> Grid:

@@ -9,9 +9,9 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, cast
 
+from sweeper.fields.nodes import MAX_DEPTH, Node, Place
+from sweeper.grid.keys import is_key
 from sweeper.grid.naming import canonical
-from sweeper.grid.nodes import MAX_DEPTH, Node, Place
-from sweeper.grid.options import FIELD
 
 __all__ = ["MAX_MADE", "BrokenReference", "Resolver", "faults", "nested", "refers"]
 
@@ -51,7 +51,7 @@ def faults(node: Node) -> Iterable[tuple[Place, str]]:
     """What is wrong with how references in a value are written."""
     if isinstance(node.value, str) and "${" in node.value:
         for found in _TOKEN.finditer(node.value):
-            if found.group() == "${" or not (found.group(1) is None or FIELD.match(found.group(1))):
+            if found.group() == "${" or not (found.group(1) is None or is_key(found.group(1))):
                 shown = node.value[found.start() : found.start() + 40]
                 yield node.place, f"{shown!r} names no key as ${{key}} does; $${{ is the text ${{"
                 return
@@ -272,7 +272,7 @@ def _size(value: Any, depth: int, limit: int) -> int:
 def _leaves(key: str, value: Any) -> Iterable[tuple[str, Any]]:
     """A value as dotted keys, as if it had been written out where the reference stands."""
     entries = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-    if entries and all(FIELD.match(f"_.{part}") for part in entries):
+    if entries and all(is_key(f"_.{part}") for part in entries):
         for part, item in entries.items():
             yield from _leaves(f"{key}.{part}", item)
     else:

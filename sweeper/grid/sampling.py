@@ -24,12 +24,13 @@ from collections.abc import Callable
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Any, NamedTuple
 
-from sweeper.grid.blocks import Block, Setting, fields, read_axis
+from sweeper.fields.kinds import Integer, Shape, hint
+from sweeper.fields.nodes import Node, Place, Problems, kind
+from sweeper.fields.sections import Field, Section, or_null
+from sweeper.grid.blocks import AXIS, NAMES, Block, Setting, fields, read_axis
 from sweeper.grid.naming import canonical
-from sweeper.grid.nodes import Node, Place, Problems, kind
-from sweeper.grid.options import Section, hint
 
-__all__ = ["MAX_DRAWN", "MAX_SAMPLES", "Drawn", "Random", "draw", "read_random"]
+__all__ = ["MAX_DRAWN", "MAX_SAMPLES", "RANDOM", "WHOLE", "Drawn", "Random", "draw", "read_random"]
 
 MAX_SAMPLES = 20_000
 MAX_DRAWN = 50_000
@@ -60,36 +61,21 @@ class Random(NamedTuple):
     place: Place
 
 
-def read_random(node: Node, problems: Problems, name: str = "random") -> Random | None:
+def read_random(node: Node, where: str, problems: Problems) -> Random | None:
     """Read the section; None when it is wrong as a whole, or draws nothing."""
-    section = Section(node, name, ("samples", "seed", "axes"), problems)
-    if node.entries is None:
-        return None
-    samples, seed, axes = section.node("samples"), section.node("seed"), section.node("axes")
-    if samples is None:
-        problems.add(node.place, f"{name} needs samples: how many")
-    elif type(samples.value) is not int:
-        section.wrong(samples, "samples", "an integer")
-    elif not 1 <= samples.value <= MAX_SAMPLES:
-        problems.add(
-            samples.place, f"{name}.samples is 1 to {MAX_SAMPLES}, not {str(samples.value)[:40]}"
-        )
-    if seed is not None and type(seed.value) is not int:
-        section.wrong(seed, "seed", "an integer")
-    found: dict[str, Drawn] = {}
-    if axes is None:
-        problems.add(node.place, f"{name} needs axes")
-    else:
-        if axes.entries == {}:
-            problems.add(axes.place, f"{name}.axes is empty")
-        for key, place, item in fields(axes, f"{name}.axes", problems):
-            drawn = _read_drawn(key, place, item, problems)
-            if drawn is not None:
-                found[key] = drawn
-    count = samples.value if samples is not None and type(samples.value) is int else 0
-    if not 1 <= count <= MAX_SAMPLES or not found:
-        return None
-    return Random(count, seed.value if seed and type(seed.value) is int else 0, found, node.place)
+    found = SECTION.read(node, where, problems).values
+    samples, axes = found.get("samples"), found.get("axes")
+    return Random(samples, found.get("seed", 0), axes, node.place) if samples and axes else None
+
+
+def _read_drawn_axes(node: Node, where: str, problems: Problems) -> dict[str, Drawn]:
+    if node.entries == {}:
+        problems.add(node.place, f"{where} is empty")
+    found = {
+        key: _read_drawn(key, place, item, problems)
+        for key, place, item in fields(node, where, problems)
+    }
+    return {key: drawn for key, drawn in found.items() if drawn is not None}
 
 
 def _read_drawn(key: str, place: Place, node: Node, problems: Problems) -> Drawn | None:
@@ -130,6 +116,60 @@ def _read_drawn(key: str, place: Place, node: Node, problems: Problems) -> Drawn
         problems.add(item.place, f"axis {key[:60]!r}: {name} takes {message}")
         return None
     return Drawn(name, bounds[0], bounds[1], (), node.place)
+
+
+def _between(type_: str, above: float | None = None) -> dict[str, Any]:
+    item: dict[str, Any] = {"type": type_}
+    if above is not None:
+        item["exclusiveMinimum"] = above
+    return {"type": "array", "items": item, "minItems": 2, "maxItems": 2}
+
+
+_DRAWN: dict[str, Any] = {
+    "type": "object",
+    "minProperties": 1,
+    "maxProperties": 1,
+    "additionalProperties": False,
+    "properties": {
+        "uniform": {"description": "Evenly between two numbers."} | _between("number"),
+        "log_uniform": {
+            "description": "Evenly on a logarithmic scale, between two numbers above 0."
+        }
+        | _between("number", 0),
+        "integers": {"description": "An integer from the first to the second."}
+        | _between("integer"),
+        "log_integers": {"description": "The same on a logarithmic scale, above 0."}
+        | _between("integer", 0),
+        "choice": {"description": "One of the values."} | AXIS,
+    },
+}
+_AXES: dict[str, Any] = {
+    "type": "object",
+    "propertyNames": NAMES,
+    "minProperties": 1,
+    "additionalProperties": or_null(_DRAWN),
+}
+SECTION = Section(
+    Field("samples", Integer(1, MAX_SAMPLES), "How many cells are drawn.", examples=(20,)),
+    Field(
+        "seed",
+        Integer(None, None),
+        "Of the drawing; the same seed draws the same values everywhere.",
+        0,
+    ),
+    Field("axes", Shape(_AXES, _read_drawn_axes), "Each axis and how it is drawn."),
+    needs={"samples": "samples: how many", "axes": "axes"},
+)
+WHOLE: dict[str, Any] = {
+    "type": ["object", "null"],
+    "required": ["samples", "axes"],
+    "properties": {
+        "samples": {"type": "integer"},
+        "axes": {"type": "object", "additionalProperties": {"type": "object"}},
+    },
+}
+"""What it has to be in a grid that starts from no other, as a JSON Schema."""
+RANDOM = Field("random", Shape(SECTION.schema(), read_random), "Axes whose values are drawn.")
 
 
 def draw(random: Random, notes: list[str]) -> Block:

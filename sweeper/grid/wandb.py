@@ -3,62 +3,64 @@ is in `sweeper.tracking`."""
 
 import re
 
-from sweeper.grid.nodes import Node, Place, Problems, kind
-from sweeper.grid.options import Launch, Section
-from sweeper.model.plan import Wandb
+from sweeper.fields.kinds import Choice, Shape, Text, Texts
+from sweeper.fields.nodes import Node, Place, Problems
+from sweeper.fields.sections import Field, Section
+from sweeper.model.plan import Launch, Wandb
 from sweeper.tracking import NAMES, SECTION
 
-__all__ = ["check_env", "read_wandb"]
+__all__ = ["WANDB", "WHOLE", "check_env"]
 
-PROJECT = re.compile(r"(?=.*\S)[^/\\#?%:\x00-\x1f]{1,128}\Z")
-ENTITY = re.compile(r"[^/\\#?%:\s]{1,128}\Z")
-GROUP = re.compile(r"(?=.*\S)[^\x00-\x1f]{1,128}\Z")
-TAG = re.compile(r"(?=.*\S)[^,\x00-\x1f]{1,64}\Z")
-MODES = ("online", "offline", "disabled")
-MAX_TAGS = 50
-KEYS = ("project", "entity", "group", "tags", "mode")
+_TAG = r"(?=.*\S)[^,\x00-\x1f]{1,64}"
 
 
-def read_wandb(node: Node, problems: Problems) -> Wandb | None:
-    """The `wandb` section: a project is needed, the rest is not."""
-    section = Section(node, "wandb", KEYS, problems)
-    project = _fitting(section, "project", PROJECT, "1 to 128 characters, none of /\\#?%:")
-    entity = _fitting(section, "entity", ENTITY, "the name of a W&B user or team")
-    group = _fitting(section, "group", GROUP, "1 to 128 characters, in one line")
-    tags, mode = _read_tags(section), section.string("mode", choices=MODES)
-    if node.entries is not None and section.node("project") is None:
-        problems.add(node.place, "wandb needs a project")
-    return None if project is None else Wandb(project, entity, group, tags, mode)
+def _wrong_with_tag(tag: str) -> str | None:
+    return None if re.fullmatch(_TAG, tag) else "1 to 64 characters each, no comma"
 
 
-def _fitting(section: Section, key: str, pattern: re.Pattern[str], rule: str) -> str | None:
-    text = section.string(key)
-    if text is not None and not pattern.match(text):
-        section.problems.add(section.entries[key][1].place, f"wandb.{key}: {rule}")
-        return None
-    return text
+_SECTION = Section(
+    Field(
+        "project",
+        Text(r"(?=.*\S)[^/\\#?%:\x00-\x1f]{1,128}", "1 to 128 characters, none of /\\#?%:"),
+        "The project's name.",
+    ),
+    Field(
+        "entity",
+        Text(r"[^/\\#?%:\s]{1,128}", "the name of a W&B user or team"),
+        "The user or team whose project it is (default: the one of the key).",
+    ),
+    Field(
+        "group",
+        Text(r"(?=.*\S)[^\x00-\x1f]{1,128}", "1 to 128 characters, in one line"),
+        "What the runs are grouped by (default: the sweep's name).",
+    ),
+    Field(
+        "tags",
+        Texts(_wrong_with_tag, {"pattern": f"^{_TAG}$"}, most=50, unique=True),
+        "Tags that every run gets.",
+    ),
+    Field(
+        "mode",
+        Choice("online", "offline", "disabled"),
+        "offline: kept with each run, for `wandb sync` to send.",
+    ),
+    needs={"project": "a project"},
+)
 
 
-def _read_tags(section: Section) -> tuple[str, ...]:
-    node = section.node("tags")
-    if node is None:
-        return ()
-    if node.items is None:
-        section.wrong(node, "tags", "a list of strings")
-        return ()
-    if len(node.items) > MAX_TAGS:
-        section.problems.add(node.place, f"wandb.tags: at most {MAX_TAGS}")
-    tags: dict[str, None] = {}
-    for item in node.items[:MAX_TAGS]:
-        if not isinstance(item.value, str):
-            section.problems.add(
-                item.place, f"wandb.tags: {kind(item)} in the list; quote it to make it a string"
-            )
-        elif not TAG.match(item.value):
-            section.problems.add(item.place, "wandb.tags: 1 to 64 characters each, no comma")
-        else:
-            tags[item.value] = None
-    return tuple(tags)
+def _read(node: Node, where: str, problems: Problems) -> Wandb | None:
+    found = _SECTION.read(node, where, problems).values
+    tags = tuple(found.pop("tags", ()))
+    return Wandb(**found, tags=tags) if "project" in found else None
+
+
+WANDB = Field(
+    "wandb",
+    Shape(_SECTION.schema(), _read),
+    "The project of Weights & Biases that every run logs to.",
+)
+WHOLE = {"if": {"type": "object"}, "then": _SECTION.whole()}
+"""What it has to be in a grid that starts from no other, as a JSON Schema."""
 
 
 def check_env(wandb: Wandb | None, launch: Launch, place: Place, problems: Problems) -> None:

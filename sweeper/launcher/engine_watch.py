@@ -8,7 +8,7 @@ worker knows for what it is (`worker.engine`), and begins again from its last ch
 from collections.abc import Callable
 from contextlib import suppress
 
-from sweeper.backends import Terms
+from sweeper.backends import Capabilities
 from sweeper.engine import lifecycle
 from sweeper.errors import NotFound, StoreError, Unreachable
 from sweeper.launcher import environment
@@ -126,7 +126,7 @@ def watch(
     layout: Layout,
     plan: Plan,
     service: Service,
-    terms: Terms,
+    terms: Capabilities,
     clock: Callable[[], float],
 ) -> EngineWatch | None:
     """The watch of a sweep with this plan; None where its runs use no engine of ours. `service` is

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple, cast
 
 from sweeper.atomic import atomic_write
-from sweeper.backends import options_of, terms_of
+from sweeper.backends import may_restart
 from sweeper.engine.lifecycle import EngineInfo, client_key, hub_environment
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError, SweeperError
 from sweeper.paths import home
@@ -263,8 +263,7 @@ def _goes_on(store: Store, sweep: str, events: Events) -> bool:
         for happened in events.values()
     ):
         return False
-    launched = read_plan(store, sweep).launch
-    return terms_of(launched.backend, options_of(launched)).restarts is not None
+    return may_restart(read_plan(store, sweep).launch)
 
 
 def service_environment(

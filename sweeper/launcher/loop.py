@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from sweeper.backends import options_of, terms_of
+from sweeper.backends import capabilities_of, options_of
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
 from sweeper.errors import (
     AnotherLauncher,
@@ -103,7 +103,7 @@ class Launcher:
         self._plan = read_plan(store, sweep)
         self._board = Board(store, sweep, self._plan)
         launch = self._plan.launch
-        self._terms = terms_of(launch.backend, options_of(launch))
+        self._terms = capabilities_of(launch.backend, options_of(launch))
         service = _service(store, sweep, needed=starting)
         self._env_file: str | None = service.env_file
         where = self._layout, self._plan, service, self._terms

@@ -1,12 +1,12 @@
-"""What a launch does differently where its jobs do not run on this machine (`Terms`): what it
-refuses, how jobs reach the engine, and what stands in a job's description and on its command line.
-"""
+"""What a launch does differently where its jobs do not run on this machine (`Capabilities`): what
+it refuses, how jobs reach the engine, and what stands in a job's description and on its command
+line."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from sweeper.backends import Terms, options_of, terms_of
+from sweeper.backends import Capabilities, capabilities_of, options_of
 from sweeper.backends.base import Backend
 from sweeper.command import worker_command
 from sweeper.engine.lifecycle import TOKEN, client_key
@@ -38,11 +38,11 @@ _TRIALS = 20
 
 def admit(
     launch: Launch, store: Store, service: str, secrets: Sequence[str], *, live: bool
-) -> Terms:
+) -> Capabilities:
     """See that jobs of the backend of `launch` can do what they are to.
     `secrets`: the names of those that runs need. Raises `UsageError`."""
     backend = launch.backend
-    terms = terms_of(backend, options_of(launch))
+    terms = capabilities_of(backend, options_of(launch))
     if not terms.here and service == "local":
         engine_url(terms)
     if terms.files:
@@ -64,7 +64,7 @@ def admit(
     return terms
 
 
-def engine_url(terms: Terms) -> str | None:
+def engine_url(terms: Capabilities) -> str | None:
     """Where jobs reach the engine that somebody has started for them; None where they run on this
     machine and one is found or started here. Raises `UsageError` when nobody has said."""
     if terms.here:
@@ -79,18 +79,18 @@ def engine_url(terms: Terms) -> str | None:
     return url.rstrip("/")
 
 
-def engine_key(terms: Terms) -> str:
+def engine_key(terms: Capabilities) -> str:
     """What jobs give the engine as their key: that of the one at `engine_url`, or of ours."""
     return client_key() if terms.here else os.environ.get(TOKEN, "")
 
 
-def kept_here(terms: Terms, secrets: Sequence[str]) -> list[str]:
+def kept_here(terms: Capabilities, secrets: Sequence[str]) -> list[str]:
     """Those of the secrets that come from this process's environment."""
     return [name for name in secrets if name not in terms.secrets]
 
 
 def has_code(
-    terms: Terms, kind: str, file: str | None, made: Made, tell: Callable[[str], None]
+    terms: Capabilities, kind: str, file: str | None, made: Made, tell: Callable[[str], None]
 ) -> None:
     """See that the recipe reaches jobs that do not see this machine's folders, and tell what does
     not. `kind` and `file` are the recipe's. Raises `UsageError`."""
@@ -113,23 +113,19 @@ def asked_by(launch: Launch, config: Mapping[str, Any]) -> Mapping[str, Any]:
     options = options_of(launch)
     if not options.get("overrides"):
         return options
-    from sweeper.grid.slurm import asked_by as chosen
+    from sweeper.grid.by_run import asked_by as chosen
 
     return chosen(options, config)
 
 
 def try_out(backend: Backend, launch: Launch, configs: Iterable[Mapping[str, Any]]) -> None:
-    """Ask a backend that can be asked (it has a `preflight`) whether it would take such jobs,
-    before anything is on record. Raises `EnvironmentFailure` where it never will."""
-    preflight: Callable[[Iterable[Mapping[str, Any]]], None] | None = getattr(
-        backend, "preflight", None
-    )
-    if preflight is not None:
-        asked = {repr(found): found for found in (asked_by(launch, c) for c in configs)}
-        preflight(list(asked.values())[:_TRIALS])
+    """Ask the backend whether it would take such jobs, before anything is on record. Raises
+    `EnvironmentFailure` where it never will."""
+    asked = {repr(found): found for found in (asked_by(launch, c) for c in configs)}
+    backend.preflight(list(asked.values())[:_TRIALS])
 
 
-def shared_environment(terms: Terms, store: Store, sweep: str) -> str | None:
+def shared_environment(terms: Capabilities, store: Store, sweep: str) -> str | None:
     """Where the runs' environment is kept, where that is not this machine's private place for it:
     beside the sweep, for jobs on other machines that see its folder."""
     if terms.here or not terms.files:
@@ -137,7 +133,7 @@ def shared_environment(terms: Terms, store: Store, sweep: str) -> str | None:
     return store.local_path(f"{sweep}/launcher/environment.json")
 
 
-def described(terms: Terms, job: Job, engine: str | None) -> Job:
+def described(terms: Capabilities, job: Job, engine: str | None) -> Job:
     """A job's description for a job on these terms. `engine` is the address of the engine, where
     runs use one."""
     if terms.python is not None:
@@ -151,7 +147,7 @@ def described(terms: Terms, job: Job, engine: str | None) -> Job:
 
 
 def worker_argv(
-    terms: Terms, store: Store, sweep: str, token: str, env_file: str | None
+    terms: Capabilities, store: Store, sweep: str, token: str, env_file: str | None
 ) -> list[str]:
     """The command line of a job. `env_file` is where this machine keeps the runs' environment,
     without which a store that is elsewhere may be out of reach."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from sweeper.backends import options_of, terms_of
+from sweeper.backends import capabilities_of, options_of
 from sweeper.errors import GridError, NotFound, StoreError
 from sweeper.launcher.environment import env_file
 from sweeper.launcher.placing import asked_by, worker_argv
@@ -170,7 +170,7 @@ def job(found: Survey, fate: Fate, store: Store) -> dict[str, Any]:
     known = token(run.id, fate.attempt)
     folder = log_path(name, run.id, fate.attempt, store)
     launch = found.plan.launch
-    terms = terms_of(launch.backend, options_of(launch))
+    terms = capabilities_of(launch.backend, options_of(launch))
     return {
         "attempt": fate.attempt,
         "token": known,

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from sweeper import tracking
-from sweeper.backends import Terms, options_of, terms_of
+from sweeper.backends import Capabilities, capabilities_of, options_of
 from sweeper.errors import NotFound, UsageError
 from sweeper.launcher import environment, placing
 from sweeper.launcher.staying import stay
@@ -44,7 +44,7 @@ def record(
     elsewhere than at `place`."""
     names = secret_names(plan.secrets, plan.service)
     _refuse_secrets(plan, names)
-    terms = terms_of(plan.launch.backend, options_of(plan.launch))
+    terms = capabilities_of(plan.launch.backend, options_of(plan.launch))
     write_environment(store, plan.name, plan.service, url, plan.launch.env, terms, place)
     made = snapshot.Made(None, "--live")
     if not live:
@@ -93,7 +93,7 @@ def write_environment(
     service: str,
     url: str | None,
     env: Mapping[str, str],
-    terms: Terms,
+    terms: Capabilities,
     place: Mapping[str, str],
 ) -> None:
     """Keep this process's environment for the workers of a sweep, and say where; and at which

@@ -1,11 +1,11 @@
-"""What a launcher tells a backend that people look at (`base.Display`): how the sweep stands, and a
+"""What a launcher tells a backend that people look at: how the sweep stands, and a
 word for each job. Only what has changed, and never to the sweep's cost."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from sweeper import labels
-from sweeper.backends.base import Backend, Display
+from sweeper.backends.base import Backend
 from sweeper.errors import SweeperError
 from sweeper.launcher.progress import Summary, line
 from sweeper.model.observation import Observation
@@ -26,7 +26,7 @@ class Showing:
     def __init__(self, backend: Backend, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._next = clock()
-        self._display = backend if isinstance(backend, Display) else None
+        self._display = backend if backend.shows else None
         self._words: dict[str, str] = {}
         self._summary: Summary | None = None
 

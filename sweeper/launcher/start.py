@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sweeper.backends import Terms, open_backend, options_of, terms_of
+from sweeper.backends import Capabilities, may_restart, open_backend, options_of
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, StoreError, SweeperError
 from sweeper.launcher import elsewhere, environment, placing
 from sweeper.launcher.handover import let_go
@@ -115,7 +115,7 @@ class Ready(NamedTuple):
     """A recorded sweep that can be launched, as far as one can see: see `ready`."""
 
     plan: Plan
-    terms: Terms
+    terms: Capabilities
     place: Mapping[str, str]
 
 
@@ -200,7 +200,7 @@ def _drive(
     try:
         summary = launcher.run()
     except AnotherLauncher:
-        if terms_of(launched.backend, options_of(launched)).restarts is None:
+        if not may_restart(launched):
             let_go(store, sweep, backend, mark)
         raise
     with suppress(StoreError, NotFound):  # all is over: what is left then, `gc` finds
@@ -210,7 +210,7 @@ def _drive(
     return summary
 
 
-def _engine(plan: "Plan", terms: Terms, tell: Callable[[str], None]) -> str:
+def _engine(plan: "Plan", terms: Capabilities, tell: Callable[[str], None]) -> str:
     """The engine's address. Tells which models it has another in place of, or none."""
     url = placing.engine_url(terms)
     if url is not None:
@@ -239,7 +239,7 @@ def _ensure_engine(backend: str) -> "EngineInfo":
     if found is not None:
         return found
     if backend == "tmux":
-        from sweeper.backends.tmux import TmuxServer
+        from sweeper.backends.tmux.backend import TmuxServer
 
         # The session is known by the home: another home's engine, on the same server, is another.
         command = lifecycle.command(paths.home())
@@ -292,7 +292,7 @@ def _in_a_window(store: Store, sweep: str, command: Sequence[str]) -> Callable[[
     have been the launcher before, about to exit."""
     from functools import partial
 
-    from sweeper.backends.tmux import TmuxServer, ensure_view
+    from sweeper.backends.tmux.backend import TmuxServer, ensure_view
 
     server, folder = TmuxServer(), f"{store.root}/{sweep}"
     ensure_view(server, sweep, folder)

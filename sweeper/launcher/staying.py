@@ -4,8 +4,8 @@ cluster, finds none, takes those that wait for lost, and starts each a second ti
 import time
 from collections.abc import Mapping, Sequence
 
-from sweeper.backends import open_backend, options_of, terms_of
-from sweeper.backends.base import Backend, Placed
+from sweeper.backends import may_restart, open_backend, options_of
+from sweeper.backends.base import Backend
 from sweeper.errors import (
     EnvironmentFailure,
     NotFound,
@@ -24,13 +24,13 @@ __all__ = ["moved_from", "place_of", "stay"]
 
 _NAMED = 3
 _ANSWER_SECONDS = 20.0
-"""AWS Batch does not believe a listing without a job before it has looked for some 15 s."""
+"""A backend may not believe a listing without a job before it has looked for some 15 s."""
 _CANCEL = "`sweeper cancel` them, launch, and `sweeper retry` them"
 
 
 def place_of(backend: Backend) -> dict[str, str]:
     """What tells the place where a backend's jobs wait from others."""
-    return {"backend": backend.name, **(backend.place() if isinstance(backend, Placed) else {})}
+    return {"backend": backend.name, **backend.location()}
 
 
 def stay(store: Store, sweep: str, place: Mapping[str, str]) -> None:
@@ -126,7 +126,7 @@ def _left(store: Store, sweep: str, plan: Plan) -> tuple[list[str], dict[str, st
     over; token -> name of those that were opened, so that only the backend knows."""
     launch = plan.launch
     # What was preempted waits in the queue again where the backend restarts jobs by itself.
-    restarted = terms_of(launch.backend, options_of(launch)).restarts is not None
+    restarted = may_restart(launch)
     counted = {*OPEN, State.PREEMPTED} if restarted else OPEN
     events = read_events(store, sweep)
     submitted: list[str] = []

@@ -42,7 +42,8 @@ class Launch(NamedTuple):
     """How the runs are executed. Durations are in seconds; None: no limit, or not given.
 
     `python` and `cwd` stand as written: a relative one counts from the folder in which
-    `sweeper launch` is run, not from the grid's.
+    `sweeper launch` is run, not from the grid's. `options` are those of backends, by the key of
+    their section (`aws_batch`).
     """
 
     backend: str = "tmux"
@@ -59,13 +60,13 @@ class Launch(NamedTuple):
     metrics_dir: str | None = None
     window: str | None = None
     sync_s: float = 20.0
-    slurm: Mapping[str, Any] = _NOTHING
-    aws_batch: Mapping[str, Any] = _NOTHING
+    options: Mapping[str, Mapping[str, Any]] = _NOTHING
 
     def document(self) -> dict[str, Any]:
-        """As `sweep.json` has it."""
-        mappings = {name: dict(getattr(self, name)) for name in ("env", "slurm", "aws_batch")}
-        return {**self._asdict(), **mappings}
+        """As `sweep.json` has it: there a backend's options stand beside the rest."""
+        found = self._asdict() | {"env": dict(self.env)}
+        del found["options"]
+        return found | {key: dict(options) for key, options in self.options.items()}
 
 
 class Recipe(NamedTuple):
@@ -282,8 +283,11 @@ def _launch(part: Part) -> Launch:
         metrics_dir=part.text_or("metrics_dir", None),
         window=part.text_or("window", None),
         sync_s=part.number_or("sync_s", default.sync_s),
-        slurm=part.table("slurm"),
-        aws_batch=part.table("aws_batch"),
+        options={
+            key: part.table(key)
+            for key, value in part.document.items()
+            if key not in Launch._fields and isinstance(value, dict)
+        },
     )
     for key, value, least in (
         ("max_parallel", found.max_parallel, 1),

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from sweeper.fields.nodes import Problems
 from sweeper.grid import Grid
 from sweeper.grid.blocks import Block
 from sweeper.grid.naming import canonical, key_labels, run_id, shorten, suffixed, value_labels
-from sweeper.grid.nodes import Problems
 from sweeper.model.plan import Run
 from sweeper.planner.expansion import Expansion, Point, Row
 

@@ -9,13 +9,14 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from sweeper.fields.kinds import MAX_HINTS, hint, nearest
+from sweeper.fields.nodes import Place, Problems
 from sweeper.grid import Grid
-from sweeper.grid.blocks import Block, Reach, Setting, assign
+from sweeper.grid.blocks import Block, Setting
 from sweeper.grid.conditions import When
 from sweeper.grid.excluding import Exclusion
+from sweeper.grid.keys import Reach, assign
 from sweeper.grid.naming import canonical
-from sweeper.grid.nodes import Place, Problems
-from sweeper.grid.options import MAX_HINTS, hint, nearest
 from sweeper.grid.references import BrokenReference, Resolver
 
 __all__ = ["MAX_RUNS", "MAX_WORK", "Expansion", "Point", "Row", "count_points", "place_of"]

@@ -11,14 +11,14 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sweeper.backends import check_name, options_of, terms_of
-from sweeper.errors import GridError, NotFound, StoreError, UsageError
+from sweeper.backends import capabilities_of, options_of
+from sweeper.errors import GridError, NotFound, StoreError
+from sweeper.fields.nodes import Place, Problems
 from sweeper.grid import Grid, GridText, read_grid
 from sweeper.grid.blocks import Block, Setting
+from sweeper.grid.by_run import unmatched
 from sweeper.grid.naming import canonical
-from sweeper.grid.nodes import Place, Problems
-from sweeper.grid.options import Seeds
-from sweeper.grid.slurm import unmatched
+from sweeper.grid.seeds import Seeds
 from sweeper.model.plan import Plan, Recipe, Run
 from sweeper.planner.cells import axis_values, make_runs
 from sweeper.planner.expansion import MAX_RUNS, Expansion, Point, count_points, place_of
@@ -101,12 +101,12 @@ class _Planner:
         points, runs = self._runs()
         self._check_repeats(points, runs)
         recipe = self._check_recipe(points, runs, validate)
-        self._check_backend()
         self._check_templates(runs)
         if validate:
             self._check_program(runs)
-        for unused in unmatched(grid.launch.slurm, [run.config for run in runs]):
-            self.warnings.append(f"{grid.places['launch.slurm']}: {unused}")
+        for key, options in grid.launch.options.items():
+            for unused in unmatched(options, [run.config for run in runs]):
+                self.warnings.append(f"{grid.places[f'launch.{key}']}: launch.{key}.{unused}")
         if recipe is None or self.problems:
             raise self.problems.error()
         return Plan(
@@ -136,7 +136,6 @@ class _Planner:
         """Have the recipe check what could be read of a grid that has mistakes, so that all are
         told at once. What may only follow from the others is left untold."""
         grid = self.grid
-        self._check_backend()
         if grid.recipe is None:
             return
         expansion = Expansion(grid, Problems(), [], late=self.seed_field)
@@ -292,21 +291,13 @@ class _Planner:
             place = place_of(grid, self._point(points, problem.number), key)
         self.problems.add(place or grid.places["recipe"], message)
 
-    def _check_backend(self) -> None:
-        """Note a backend that there is not."""
-        try:
-            check_name(self.grid.launch.backend)
-        except UsageError as error:
-            place = self.grid.places.get("launch.backend", self.grid.places["launch"])
-            self.problems.add(place, f"launch.backend: {error}")
-
     def _check_program(self, runs: Sequence[Run]) -> None:
         """Note the programs of a command that are not on this machine, where its jobs run."""
         grid = self.grid
         if grid.command is None or self.problems:
             return
         launch = grid.launch
-        if not terms_of(launch.backend, options_of(launch)).here:
+        if not capabilities_of(launch.backend, options_of(launch)).here:
             return
         folder = os.path.abspath(os.path.expanduser(grid.launch.cwd or "."))
         env = {**os.environ, **grid.launch.env}

@@ -6,8 +6,7 @@
 - on a store that is elsewhere, parts of files that are there as a whole as well;
 - copies on this machine (`<home>/spool`) of what is in such a store; what is not in the store yet
   is told, and stays;
-- what was handed to Slurm (`<sweep>/slurm`), of runs that are over; what the jobs of those that
-  have failed printed stays;
+- what a backend has kept for its jobs, of runs that are over;
 - what launchers that are no more left on this machine: environments of runs (`<home>/environments`)
   of sweeps of which nothing runs, logs (`<home>/launchers`);
 - asked for by `--attempts`: rollouts and transcripts of runs that succeeded, of iterations that a
@@ -28,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from sweeper import paths
-from sweeper.backends.slurm_tables import Tables
+from sweeper.backends import every_backend
 from sweeper.errors import NotFound, StoreError
 from sweeper.reading.choosing import open_registry
 from sweeper.records.problems import Problems, tell_problems
@@ -229,11 +228,12 @@ def _submissions(runs: Iterable[RecordedRun], before: float) -> Iterator[Waste]:
             stores[folder] = run.store
             if run.state is State.SUCCEEDED:
                 well.add(run.id)
-    why = "handed to Slurm, for runs that are over"
+    kinds = list(every_backend()) if over else []
     for folder, ids in over.items():
         store = stores[folder]
         here = not store.is_remote
-        for parts in Tables(folder).spent(ids, well & ids):
+        left = (one for kind in kinds for one in kind.leftovers(folder, ids, well & ids))
+        for parts, why in left:
             with contextlib.suppress(OSError):
                 found = [(path, os.stat(path)) for path in parts]
                 if max(status.st_mtime for _, status in found) < before:

@@ -130,8 +130,8 @@ def in_one_spelling(name: str) -> str:
 @functools.lru_cache(maxsize=4096)
 def _canonical(text: str) -> str:
     """The one text of a value that is written as in YAML."""
+    from sweeper.fields.nodes import scalar
     from sweeper.grid.naming import canonical  # few selectors have values
-    from sweeper.grid.nodes import scalar
 
     try:
         return canonical(scalar(text))

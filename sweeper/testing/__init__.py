@@ -12,10 +12,11 @@ With no fault set, `FaultyStore`, `FaultyBackend` and what they wrap pass the sa
 (`tests/contract/`) as the real ones.
 """
 
-from sweeper.testing.fakes import FakeBackend, FakeClock
+from sweeper.testing.fakes import FAKE, FakeBackend, FakeClock
 from sweeper.testing.faults import Fault, Faults, FaultyBackend, FaultyStore, Killed
 
 __all__ = [
+    "FAKE",
     "FakeBackend",
     "FakeClock",
     "Fault",

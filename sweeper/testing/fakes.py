@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from sweeper.backends.base import JobSpec, JobState, JobStatus
+from sweeper.backends.base import Backend, BackendType, JobSpec, JobState, JobStatus
 from sweeper.errors import Unreachable
 
 __all__ = ["FakeBackend", "FakeClock"]
@@ -22,7 +22,7 @@ class FakeClock:
         self.now += seconds
 
 
-class FakeBackend:
+class FakeBackend(Backend):
     """A backend that executes nothing: jobs run until the test ends them with `end` or makes it
     forget them with `lose`.
 
@@ -33,6 +33,7 @@ class FakeBackend:
     """
 
     name = "fake"
+    shows = True
 
     def __init__(self) -> None:
         self.submitted: list[str] = []
@@ -82,3 +83,12 @@ class FakeBackend:
     def _answer(self) -> None:
         if not self.reachable:
             raise Unreachable("fake: no answer")
+
+
+def _open(sweep: str, folder: str, options: Mapping[str, object]) -> FakeBackend:
+    del sweep, folder, options
+    return FakeBackend()
+
+
+FAKE = BackendType("fake", "Executes nothing.", _open)
+"""Its description: `sweeper.backends` knows it where a test says so."""

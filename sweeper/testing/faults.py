@@ -183,7 +183,7 @@ class FaultyStore:
         return self._faults.call(f"store.{name} {path}", act, StoreError, self.cut_power)
 
 
-class FaultyBackend:
+class FaultyBackend(Backend):
     """A backend that goes wrong as `faults` says, and is `backend` otherwise."""
 
     def __init__(self, backend: Backend, faults: Faults) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 # At the top: libtmux looks at standard output when it is loaded, which Textual replaces.
-from sweeper.backends.tmux import TmuxServer, socket_name
+from sweeper.backends.tmux.backend import TmuxServer, socket_name
 from sweeper.control import Requested, cancel_runs, retry_runs
 from sweeper.errors import NotFound
 from sweeper.records.runs import Sweep

@@ -59,13 +59,14 @@ def _grids(prefix: str, given: Any) -> Iterable[str]:
 def _keys(prefix: str, given: Any) -> Iterable[str]:
     """The keys that the grid gives, and those of its section `launch`. Not the recipe's other
     fields: that would import it, which may take long."""
-    from sweeper.grid import Launch, load_grid
+    from sweeper.grid import load_grid
+    from sweeper.grid.launch import SECTION, backend_fields
 
     drop, sign = ("~", "") if prefix.startswith("~") else ("", "=")
     grid = load_grid(given.grid)
     keys = [*grid.base, *(key for block in grid.blocks for key in block.axes)]
     keys += [key for entry in grid.include for key in entry]
-    keys += ["seeds", *(f"launch.{name.removesuffix('_s')}" for name in Launch._fields)]
+    keys += ["seeds", *SECTION.extended(*backend_fields()).keys("launch.")]
     return (f"{drop}{key}{sign}" for key in dict.fromkeys(keys))
 
 

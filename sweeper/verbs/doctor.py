@@ -6,11 +6,16 @@ import subprocess
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import NamedTuple
 
+from sweeper.backends import backend_type, options_of
+from sweeper.backends.base import Check as Look
+from sweeper.backends.configuration import defaults_of
 from sweeper.errors import AlreadyExists, SweeperError, UsageError
+from sweeper.fields.nodes import Problems
+from sweeper.grid import load_grid
 from sweeper.model.plan import Launch
 from sweeper.store.files import default_root, open_store
 from sweeper.terminal import print_json, print_table
@@ -28,53 +33,46 @@ class Check(NamedTuple):
 
 
 def examine(root: str, backend: str | None = None, grid: str | None = None) -> list[Check]:
-    """Look at everything that the local and tmux backends need, and the store at `root`; and at
-    what `backend` needs, with the options of the grid at `grid`, else of the configuration file.
+    """Look at everything that a sweep on this machine needs, and the store at `root`; and at what
+    `backend` needs, with the options of the grid at `grid`, else of the configuration file.
     Raises `UsageError` for a backend that nothing is known of."""
-    looks: list[tuple[str, bool, Callable[[], str]]] = [
-        ("python", True, _python),
-        ("tinker SDK", True, lambda: f"tinker {version('tinker')}, chz {version('chz')}"),
-        ("tmux", False, _tmux),
-        ("git", False, lambda: _output("git", "--version")),
-        ("store", True, lambda: _store(root)),
-        ("engine", False, _engine),
-        ("Tinker API key", False, _key),
+    looks = [
+        Look("python", True, _python),
+        Look("tinker SDK", True, lambda: f"tinker {version('tinker')}, chz {version('chz')}"),
+        Look("git", False, lambda: _output("git", "--version")),
+        Look("store", True, lambda: _store(root)),
+        Look("engine", False, _engine),
+        Look("Tinker API key", False, _key),
     ]
+    default = Launch().backend
     if backend is not None:
         looks += _of(backend, grid, root)
-    return [_check(name, needed, look) for name, needed, look in looks]
+    if backend != default:  # a hint: it is there for those who want it
+        looks[2:2] = [look._replace(needed=False) for look in backend_type(default).checks({})]
+    return [_check(look) for look in looks]
 
 
-def _of(backend: str, grid: str | None, root: str) -> list[tuple[str, bool, Callable[[], str]]]:
-    """What there is to look at for a backend. The local ones need nothing more."""
-    from sweeper.backends import backend_names
-
-    if backend not in backend_names():
-        raise UsageError(f"no backend {backend!r}: there is {', '.join(backend_names())}")
-    if backend == "slurm":
-        from sweeper.backends import slurm_doctor
-        from sweeper.grid import load_grid
-
-        chosen = [f"launch.backend={backend}"]
-        return slurm_doctor.looks(load_grid(grid, chosen).launch.slurm if grid else None)
-    if backend != "aws-batch":
-        return []
-    from sweeper.backends.aws_batch_doctor import looks
-    from sweeper.grid import load_grid
-    from sweeper.grid.aws_batch import read_aws_batch
-    from sweeper.grid.nodes import Problems
-
+def _of(name: str, grid: str | None, root: str) -> list[Look]:
+    """What there is to look at for a backend, by its own word."""
+    backend = backend_type(name)
     if grid is not None:
-        read = load_grid(grid, [f"launch.backend={backend}"])
+        read = load_grid(grid, [f"launch.backend={name}"])
         launch, service, secrets = read.launch, str(read.service), read.secrets
     else:
         problems = Problems()
-        options = read_aws_batch(None, problems, used=True)
-        if problems:
-            raise problems.error()
-        launch, service, secrets = Launch(backend=backend, aws_batch=options or {}), "none", ()
-    found = looks(launch.aws_batch)
-    return [*found, ("what jobs reach", True, lambda: _reached(launch, root, service, secrets))]
+        defaults = defaults_of(backend, problems) if backend.records_defaults else {}
+        problems.raise_any()
+        launch, service, secrets = Launch(name, options={backend.key: defaults}), "none", ()
+    options = options_of(launch)
+    found = list(backend.checks(options))
+    try:
+        elsewhere = not backend.capabilities(options).files
+    except UsageError:
+        elsewhere = True  # what they lack is told by the same word
+    if elsewhere:
+        reached = Look("what jobs reach", True, lambda: _reached(launch, root, service, secrets))
+        found.append(reached)
+    return found
 
 
 def _reached(launch: Launch, root: str, service: str, secrets: Sequence[str]) -> str:
@@ -87,23 +85,15 @@ def _reached(launch: Launch, root: str, service: str, secrets: Sequence[str]) ->
     return ", ".join([root, *names])
 
 
-def _check(name: str, needed: bool, look: Callable[[], str]) -> Check:
+def _check(look: Look) -> Check:
     try:
-        return Check(name, True, needed, look())
+        return Check(look.name, True, look.needed, look.look())
     except (SweeperError, OSError, LookupError, ImportError, subprocess.SubprocessError) as error:
-        return Check(name, False, needed, str(error))
+        return Check(look.name, False, look.needed, str(error))
 
 
 def _python() -> str:
     return f"{sys.version.split()[0]} at {sys.executable}"
-
-
-def _tmux() -> str:
-    if shutil.which("tmux") is None:
-        raise LookupError("not found: `apt-get install tmux`, or use `--backend local`")
-    from sweeper.backends.tmux import socket_name
-
-    return f"{_output('tmux', '-V')}, socket {socket_name()!r}"
 
 
 def _store(root: str) -> str:

@@ -98,7 +98,7 @@ def _tell_failed(count: int, where: str) -> None:
 
 def attach(arguments: Namespace) -> int:
     """Become a tmux client that shows a sweep's windows."""
-    from sweeper.backends.tmux import TmuxServer, socket_name
+    from sweeper.backends.tmux.backend import TmuxServer, socket_name
     from sweeper.registry import Registry
 
     registry = Registry(arguments.root or default_root())

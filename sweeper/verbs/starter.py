@@ -8,18 +8,20 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from sweeper.errors import UsageError
-from sweeper.grid.nodes import scalar
-from sweeper.grid.options import is_name
+from sweeper.fields.nodes import scalar
+from sweeper.fields.sections import Field as Option
+from sweeper.fields.sections import Nested
 from sweeper.grid.overrides import flow
+from sweeper.grid.reading import is_name
 from sweeper.recipe.reference import Recipe, inspect
 
-__all__ = ["SCHEMA_PATH", "Field", "fields_of", "grid_text", "init"]
+__all__ = ["Field", "fields_of", "grid_text", "init"]
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-SCHEMA_PATH = os.path.join(_PACKAGE, "grid.schema.json")
+SCHEMA = "grid.schema.json"
+"""Where `sweeper init --schema > grid.schema.json` has put it, the grid says so to editors."""
 
 _WIDTH = 100
 _COLUMN = 34
@@ -59,8 +61,11 @@ def init(arguments: argparse.Namespace) -> int:
     from sweeper.terminal import warn
 
     if arguments.schema:
-        with open(SCHEMA_PATH, encoding="utf-8") as file:
-            sys.stdout.write(file.read())
+        import json
+
+        from sweeper.grid.schema import grid_schema
+
+        print(json.dumps(grid_schema(), indent=2))
         return 0
     if arguments.list:
         from importlib import metadata
@@ -76,7 +81,8 @@ def init(arguments: argparse.Namespace) -> int:
     recipe, _ = inspect(reference, [], arguments.python, deep=True)
     fields = list(fields_of(recipe.takes, _ours(recipe)))
     guess = _guess(reference, fields, arguments.python)
-    text = grid_text(name, recipe, fields, guess, python=arguments.python, out=out)
+    given = {"backend": arguments.backend, "python": arguments.python}
+    text = grid_text(name, recipe, fields, guess, given=given, out=out)
     for sentence in guess.lacks:
         warn(f"warning: the grid does not plan yet: {sentence}")
     if out == "-":
@@ -119,15 +125,21 @@ def fields_of(
 
 
 def grid_text(
-    name: str, recipe: Recipe, fields: list[Field], guess: Guess, *, python: str | None, out: str
+    name: str,
+    recipe: Recipe,
+    fields: list[Field],
+    guess: Guess,
+    *,
+    given: Mapping[str, str | None],
+    out: str,
 ) -> str:
-    """The grid as YAML, with comments."""
-    return "\n".join([*_lines(name, recipe, fields, guess, python, out), ""])
+    """The grid as YAML, with comments; `given` are values for its section `launch`."""
+    launch = {"max_parallel": 4} | {k: v for k, v in given.items() if v is not None}
+    lines = [*_lines(name, recipe, fields, guess, out), *_launch(launch), ""]
+    return "\n".join(lines)
 
 
-def _lines(
-    name: str, recipe: Recipe, fields: list[Field], guess: Guess, python: str | None, out: str
-) -> Iterator[str]:
+def _lines(name: str, recipe: Recipe, fields: list[Field], guess: Guess, out: str) -> Iterator[str]:
     schema = _schema_below(out)
     if schema:
         yield f"# yaml-language-server: $schema={schema}"
@@ -169,10 +181,10 @@ def _lines(
         yield from _comment(chosen)
         yield f"  {guess.axis[0]}: [{', '.join(map(_yaml, guess.axis[1]))}]"
     yield ""
-    yield from _ending(recipe, fields, python)
+    yield from _ending(recipe, fields)
 
 
-def _ending(recipe: Recipe, fields: list[Field], python: str | None) -> Iterator[str]:
+def _ending(recipe: Recipe, fields: list[Field]) -> Iterator[str]:
     seed = _seed(fields)
     if seed is None:
         yield "# No seeds: the recipe has no field for one, so nothing tells how sure a result is."
@@ -191,13 +203,35 @@ def _ending(recipe: Recipe, fields: list[Field], python: str | None) -> Iterator
         else "# metric: {name: test/nll, goal: minimize, at: last}  # at: last | best"
     )
     yield ""
+
+
+def _launch(given: Mapping[str, Any]) -> Iterator[str]:
+    """The section `launch`: the backend and what is given, the rest as comments; and the backend's
+    own section."""
+    from sweeper.backends import backend_names, backend_type
+    from sweeper.grid.launch import SECTION, field_of
+
+    backend = backend_type(str(given.get("backend") or SECTION.fields["backend"].default))
+    given = {**given, "backend": backend.name}
     yield "launch:"
-    yield "  backend: tmux       # a window a run; or local: processes without one"
-    yield "  max_parallel: 4     # so many runs at once"
-    yield "  # retries: 1        # start a run that failed again, so many times"
-    yield "  # timeout: 2h       # stop a run that takes longer"
-    if python is not None:
-        yield f"  python: {_yaml(python)}"
+    for option in SECTION:
+        about = option.doc
+        if option.name == "backend":
+            about = f"{about[:-1]}: {', '.join(backend_names())}."
+        yield from _option(option, given.get(option.name), about, "  ")
+    if (field := field_of(backend)) is not None:
+        yield from _folded(f"  {field.name}:", field.doc)
+        for option in cast(Nested, field.kind).section:
+            yield from _option(option, None, option.doc, "    ")
+
+
+def _option(option: Option, value: Any, about: str, indent: str) -> Iterator[str]:
+    """A declared field with its value, or as a comment with its default, or an example."""
+    shown = value if value is not None else option.default
+    shown = next(iter(option.examples), None) if shown is None else shown
+    text = "..." if shown is None else _yaml(shown)
+    sign = "# " if value is None else ""
+    yield from _folded(f"{indent}{sign}{option.name}: {text}", about)
 
 
 def _comment(field: Field) -> Iterator[str]:
@@ -209,6 +243,11 @@ def _comment(field: Field) -> Iterator[str]:
     about = f"{field.type}: {field.doc}" if field.doc else field.type
     if field.default is None and not field.required:
         about += " (its default is the recipe's to make)"
+    yield from _folded(head, about)
+
+
+def _folded(head: str, about: str) -> Iterator[str]:
+    """A line, and beside it what it is about, on as many lines as that takes."""
     width = max(40, _WIDTH - max(len(head) + 2, _COLUMN) - 2)
     first, *rest = textwrap.wrap(about, width, break_long_words=False) or [""]
     yield f"{head:<{_COLUMN - 2}}  # {first}"
@@ -302,12 +341,14 @@ def _name(reference: str) -> str:
 def _schema_below(out: str) -> str | None:
     """The path of the JSON Schema from the grid, where an editor finds it on every machine that
     has this folder: when both lie below the current one. No address on the network."""
-    here = os.path.realpath(".") + os.sep
     grid = os.path.realpath(out)
-    schema = os.path.realpath(SCHEMA_PATH)
-    if out == "-" or not schema.startswith(here) or not grid.startswith(here):
+    if (
+        out == "-"
+        or not os.path.exists(SCHEMA)
+        or not grid.startswith(os.path.realpath(".") + os.sep)
+    ):
         return None
-    return os.path.relpath(schema, os.path.dirname(grid))
+    return os.path.relpath(SCHEMA, os.path.dirname(grid))
 
 
 def _yaml(value: Any) -> str:

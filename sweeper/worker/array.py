@@ -1,9 +1,10 @@
 """A child of an array job becomes the job that it stands for:
 
-    python -m sweeper.worker.array <root> <table> ARGUMENT...
+    python -m sweeper.worker.array <variable> <root> <table> ARGUMENT...
 
 The arguments, and after them the token that `table` (a file below `root`, which may be a store
-elsewhere) has under this child's index, are the command that it executes.
+elsewhere) has under this child's index, are the command that it executes. The index is what the
+backend says in `variable`.
 """
 
 import os
@@ -17,18 +18,16 @@ from sweeper.worker.claim import patiently
 
 __all__ = ["main"]
 
-_INDEX = "AWS_BATCH_JOB_ARRAY_INDEX"
-
 
 def main(arguments: list[str]) -> int:
     """Entry point. Does not return unless something is wrong."""
-    root, table, *command = arguments
+    variable, root, table, *command = arguments
     try:
         store = open_store(root)
         tokens = patiently(lambda: read_as(store, table, read_tokens))
-        index = os.environ.get(_INDEX, "")
+        index = os.environ.get(variable, "")
         if not index.isdecimal() or int(index) >= len(tokens):
-            raise UsageError(f"{_INDEX} is {index!r}, of {len(tokens)} jobs")
+            raise UsageError(f"{variable} is {index!r}, of {len(tokens)} jobs")
         os.execvp(command[0], [*command, tokens[int(index)]])
     except (SweeperError, OSError) as error:
         print(f"sweeper: {error}", file=sys.stderr)

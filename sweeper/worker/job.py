@@ -74,13 +74,15 @@ def _env(job: Job, log_path: str) -> dict[str, str]:
 
 def _with_the_backends(environment: dict[str, str]) -> dict[str, str]:
     """The same, and over it what the backend gives the jobs themselves: SWEEPER_KEEP has the names,
-    a line each, of what a recipe should have of our own environment."""
+    a line each, of what a recipe should have of our own environment. SWEEPER_DROP has the
+    beginnings, a line each, of the names that only a job's own backend may give."""
     names = os.environ.get("SWEEPER_KEEP")
     if not names:
         return environment
     kept = {name: os.environ[name] for name in names.split("\n") if name in os.environ}
     # `launch` may have been typed inside another job of the same cluster.
-    return {n: v for n, v in environment.items() if not n.startswith("SLURM_")} | kept
+    dropped = tuple(filter(None, os.environ.get("SWEEPER_DROP", "").split("\n")))
+    return {n: v for n, v in environment.items() if not n.startswith(dropped)} | kept
 
 
 def _place(store: Store, layout: Layout, job: Job, environment: dict[str, str]) -> Store:

@@ -1,4 +1,4 @@
-"""Inside the job: `python -m sweeper.worker.main [--env FILE] [--restarts NAME] <folder> <token>`.
+"""Inside the job: `python -m sweeper.worker.main [OPTION VALUE ...] <folder> <token>`.
 
 Claims the attempt, so that no second copy of the job trains; prepares its folder; runs the recipe
 in a process group of its own, which does not outlive it; keeps its output; beats; and records how
@@ -336,7 +336,7 @@ class Worker:
     def _await_signal(self, code: int) -> None:
         """A scheduler that ends a job signals every process of it, the recipe perhaps before us:
         then it has not failed, it was stopped. Our own signal is on its way."""
-        everybody = "SLURM_JOB_ID" in os.environ
+        everybody = os.environ.get("SWEEPER_SIGNALS") == "everybody"
         if code and not self._stopped_at and (everybody or code == -signal.SIGTERM):
             deadline = time.monotonic() + SIGNAL_SECONDS
             while not self._stopped_at and (left := deadline - time.monotonic()) > 0:
@@ -424,13 +424,15 @@ def sync_files(folder: str) -> None:
 
 def main(arguments: list[str]) -> int:
     """Entry point: the sweep's folder and the job's token; before them where the environment lies
-    that it takes to reach the store, and the variable in which the backend counts restarts."""
+    that it takes to reach the store, and the variable in which the backend counts restarts, with
+    what that says the first time."""
     *options, folder, token = arguments
     given = dict(zip(options[::2], options[1::2], strict=True))
     root, _, sweep = folder.rpartition("/")
     run, _, submitted = token.rpartition("-a")
     try:
-        attempt = int(submitted) + restarts(given.get("--restarts"))
+        attempt = int(submitted)
+        attempt += restarts(given.get("--restarts", ""), int(given.get("--first", "0")))
         if "--env" in given:
             # What the backend gave this job outweighs what `launch` was typed in.
             kept = os.environ.get("SWEEPER_KEEP", "").split("\n")

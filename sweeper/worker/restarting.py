@@ -19,17 +19,14 @@ from sweeper.worker.claim import patiently
 
 __all__ = ["reopen", "restarts"]
 
-_FIRST = {"AWS_BATCH_JOB_ATTEMPT": 1}
-"""What a variable says the first time, where that is not 0."""
 _GO_ON = (State.PLANNED, State.SUBMITTED, State.RUNNING, State.LOST, State.PREEMPTED)
 
 
-def restarts(variable: str | None, environ: Mapping[str, str] = os.environ) -> int:
-    """How often the backend has started this job again: `variable` is where it says so."""
-    text = environ.get(variable, "") if variable else ""
-    if not text.isdecimal():
-        return 0
-    return max(0, int(text) - _FIRST.get(variable or "", 0))
+def restarts(variable: str, first: int = 0, environ: Mapping[str, str] = os.environ) -> int:
+    """How often the backend has started this job again: `variable` is where it says so, `first`
+    what that says the first time."""
+    text = environ.get(variable, "")
+    return max(0, int(text) - first) if text.isdecimal() else 0
 
 
 def reopen(store: Store, layout: Layout, run: str, submitted: int, attempt: int) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sweeper.backends.aws_batch import AwsBatchBackend, open_backend
+from sweeper.backends.aws_batch.backend import AwsBatchBackend, open_backend
 from sweeper.backends.base import JobSpec
 from sweeper.terminal import print_table
 

@@ -17,8 +17,8 @@ import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
+from sweeper.fields.nodes import Problems
 from sweeper.grid import grid_from_mapping
-from sweeper.grid.nodes import Problems
 from sweeper.model.plan import Plan
 from sweeper.planner.expansion import Expansion
 from sweeper.planner.plan import plan

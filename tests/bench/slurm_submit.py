@@ -19,8 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sweeper.backends.base import JobSpec, JobState
-from sweeper.backends.slurm import SlurmBackend
-from sweeper.backends.slurm_commands import Slurm
+from sweeper.backends.slurm.backend import SlurmBackend
+from sweeper.backends.slurm.commands import Slurm
 from sweeper.command import worker_command
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))

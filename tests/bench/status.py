@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 
 from sweeper.backends.base import JobSpec
-from sweeper.backends.tmux import open_backend
+from sweeper.backends.tmux.backend import open_backend
 from sweeper.states import Event
 from sweeper.store.documents import encode, timestamp
 from sweeper.store.files import LocalStore

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from attempts import attempts
 
-from sweeper.backends.tmux import open_backend
-from sweeper.backends.tmux_server import argument
+from sweeper.backends.tmux.backend import open_backend
+from sweeper.backends.tmux.server import argument
 from sweeper.states import State
 from sweeper.store.files import LocalStore
 from sweeper.store.sweeps import read_states

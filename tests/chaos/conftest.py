@@ -11,7 +11,7 @@ import pytest
 from harness.real import Sweep
 
 # A launcher that is forked off finds these imported.
-import sweeper.backends.local
+import sweeper.backends.local.backend
 import sweeper.launcher.progress
 import sweeper.launcher.start
 import sweeper.planner.plan

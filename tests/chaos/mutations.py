@@ -141,7 +141,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a pid is taken for its process",
-        "sweeper/backends/local.py",
+        "sweeper/backends/local/backend.py",
         "                process.send_signal(signal.SIGTERM)\n",
         "                __import__('os').kill(process.pid, signal.SIGTERM)\n",
         WORKERS + "test_a_pid_that_is_used_again",

@@ -26,7 +26,7 @@ from harness.real import NAME, Sweep
 from harness.simulation import by_seed, one_fault
 
 # A launcher that is forked off finds these imported.
-import sweeper.backends.local
+import sweeper.backends.local.backend
 import sweeper.launcher.progress
 import sweeper.launcher.start
 import sweeper.planner.plan

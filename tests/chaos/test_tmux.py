@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 from harness.real import NAME, Sweep, until
 
-from sweeper.backends.tmux import TmuxServer
+from sweeper.backends.tmux.backend import TmuxServer
 from sweeper.errors import NotFound, Unreachable
 from sweeper.states import Event
 from sweeper.store.documents import read_json

@@ -58,7 +58,7 @@ def opened(
     if request.param == "aws-batch":
         options = request.getfixturevalue("batch").options()
         # No launcher that was killed has left anything here.
-        monkeypatch.setattr("sweeper.backends.aws_batch._DOUBT_SECONDS", 0.0)
+        monkeypatch.setattr("sweeper.backends.aws_batch.backend._DOUBT_SECONDS", 0.0)
 
     def open_again(sweep: str = "sweep") -> Backend:
         folder = tmp_path / "root" / sweep

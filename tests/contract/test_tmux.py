@@ -13,7 +13,13 @@ import psutil
 import pytest
 
 from sweeper.backends.base import JobSpec, JobState
-from sweeper.backends.tmux import MOST_PANES, TmuxBackend, TmuxServer, open_backend, panes_in
+from sweeper.backends.tmux.backend import (
+    MOST_PANES,
+    TmuxBackend,
+    TmuxServer,
+    open_backend,
+    panes_in,
+)
 from sweeper.errors import Unreachable
 
 
@@ -249,7 +255,7 @@ def test_many_jobs_that_end_at_once_are_all_found(tmux: Tmux) -> None:
 
 def test_of_many_that_are_over_the_newest_stay(tmux: Tmux, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that did not succeed before those that did; and one whose end is not on record."""
-    monkeypatch.setattr("sweeper.backends.tmux.MOST_ENDED", 3)
+    monkeypatch.setattr("sweeper.backends.tmux.backend.MOST_ENDED", 3)
     tokens = _tokens(8)
     tmux.backend.submit([tmux.job(token, f"x={n}", run="0") for n, token in enumerate(tokens)])
     _until(lambda: tmux.states(tokens) == {JobState.ENDED: 8})

@@ -14,7 +14,7 @@ import pytest
 from harness.ledger import judge, read_ledger
 
 from sweeper import launch
-from sweeper.backends.aws_batch import AwsBatchBackend, open_backend
+from sweeper.backends.aws_batch.backend import AwsBatchBackend, open_backend
 from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.registry import Registry
 from sweeper.states import Event, State

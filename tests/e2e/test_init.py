@@ -10,7 +10,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from sweeper.grid.nodes import Problems, plain, read_yaml
+from sweeper.fields.nodes import Problems, plain, read_yaml
 
 pytestmark = pytest.mark.e2e
 
@@ -104,9 +104,10 @@ def test_what_it_writes_plans(
     assert list(document["axes"]) == [axis]
     assert len(document["runs"]) == len(document["axes"][axis]) * seeds
     text = (tmp_path / f"{name}.yaml").read_text()
+    above = text.partition("\nlaunch:")[0]
     for field in document["recipe"]["takes"]:
         ours = field in ("log_path", "behavior_if_log_dir_exists")
-        named = re.search(rf"(^|[# ]){field}[:.]", text, re.M)
+        named = re.search(rf"(^|[# ]){field}[:.]", above, re.M)
         assert ours == (named is None), field
     schema = json.loads(_sweeper(tmp_path, "init", "--schema").stdout)
     root = read_yaml(text, "x", Problems())

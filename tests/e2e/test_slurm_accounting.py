@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from sweeper.backends import open_backend, slurm_doctor
+from sweeper.backends import open_backend
 from sweeper.backends.base import JobSpec, JobState
-from sweeper.backends.slurm_commands import Full
+from sweeper.backends.slurm import doctor as slurm_doctor
+from sweeper.backends.slurm.commands import Full
 from sweeper.errors import Unreachable
 
 pytestmark = pytest.mark.e2e
@@ -71,12 +72,12 @@ def test_jobs_that_slurmctld_has_forgotten(accounted: Any, folder: Path) -> None
 
 
 def test_without_comments_it_is_no_help(accounted: Any, folder: Path) -> None:
-    looks = {name: look for name, _, look in slurm_doctor.looks(None)}
+    looks = {name: look for name, _, look in slurm_doctor.checks({}, dict)}
     assert looks["accounting"]() == "slurmdbd"
     text = accounted.config.read_text()
     accounted.config.write_text(text.replace("AccountingStoreFlags=job_comment\n", ""))
     accounted.run("scontrol", "reconfigure")
-    looks = {name: look for name, _, look in slurm_doctor.looks(None)}
+    looks = {name: look for name, _, look in slurm_doctor.checks({}, dict)}
     with pytest.raises(LookupError, match="AccountingStoreFlags=job_comment"):
         looks["accounting"]()
     token = "aaaaaaaaaaaa-a1"

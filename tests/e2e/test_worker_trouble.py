@@ -118,7 +118,7 @@ time.sleep(60)
 @pytest.mark.parametrize("code", [0, 7])
 def test_a_recipe_that_a_scheduler_signals_before_its_worker(bench: Bench, code: int) -> None:
     bench.prepare(DIES.format(code=code))
-    worker = bench.start(env={**os.environ, "SLURM_JOB_ID": "1"})
+    worker = bench.start(env={**os.environ, "SWEEPER_SIGNALS": "everybody"})
     bench.wait_for(bench.path() / "ready")
     os.kill(int((bench.path() / "pid").read_text()), signal.SIGTERM)
     time.sleep(0.3)

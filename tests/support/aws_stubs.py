@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 from botocore.stub import ANY, Stubber
 
-from sweeper.backends.aws_batch import AwsBatchBackend
-from sweeper.backends.aws_batch_client import Aws
-from sweeper.backends.aws_batch_options import Options
+from sweeper.backends.aws_batch.backend import AwsBatchBackend
+from sweeper.backends.aws_batch.client import Aws
+from sweeper.backends.aws_batch.options import Options
 from sweeper.backends.base import JobSpec
 
 KEYS = ("jobName", "jobQueue", "jobDefinition", "containerOverrides", "retryStrategy")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sweeper import labels
+from sweeper import backends, labels
 from sweeper.launcher.loop import Launcher
 from sweeper.launcher.progress import Summary
 from sweeper.states import Event, State
@@ -111,13 +111,19 @@ def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def make_scene(tmp_path: Path, no_sync: None) -> Callable[..., Scene]:
+def make_scene(tmp_path: Path, no_sync: None, fake_backend: None) -> Callable[..., Scene]:
     """A function from the number of runs and launch options to a scene in the test's folder."""
     return lambda runs=3, **launch: Scene(tmp_path, runs, **launch)
 
 
 @pytest.fixture
-def scene(tmp_path: Path, no_sync: None) -> Scene:
+def fake_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan may name the backend that executes nothing."""
+    monkeypatch.setitem(backends._BUILT_IN, "fake", "sweeper.testing:FAKE")
+
+
+@pytest.fixture
+def scene(tmp_path: Path, no_sync: None, fake_backend: None) -> Scene:
     """Three runs, two at once."""
     return Scene(tmp_path)
 

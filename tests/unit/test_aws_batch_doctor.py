@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from sweeper.backends import aws_batch_doctor
-from sweeper.backends.aws_batch_doctor import looks
-from sweeper.backends.aws_batch_options import Options
+from sweeper.backends.aws_batch import doctor as aws_batch_doctor
+from sweeper.backends.aws_batch.doctor import checks
+from sweeper.backends.aws_batch.options import Options
 from sweeper.errors import UsageError
 from sweeper.verbs import doctor
 
@@ -18,7 +18,7 @@ SECRET = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:tinker-AbCdEf"
 
 def test_the_doctor_looks_at_what_it_can() -> None:
     """Without a queue: at who asks, at least; and says where one would be named."""
-    (_, _, _), (name, needed, look) = looks({"region": "eu-central-1"})
+    (_, _, _), (name, needed, look) = checks({"region": "eu-central-1"})
     assert (name, needed) == ("launch.aws_batch", True)
     with pytest.raises(LookupError, match=r"there is no queue: .*config\.toml; .* --grid GRID"):
         look()

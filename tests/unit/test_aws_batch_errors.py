@@ -8,7 +8,7 @@ import pytest
 from botocore import exceptions
 from botocore.stub import ANY
 
-from sweeper.backends.aws_batch_client import Aws, Refused, Throttled
+from sweeper.backends.aws_batch.client import Aws, Refused, Throttled
 from sweeper.errors import EnvironmentFailure, Unreachable
 
 JOB = {"jobName": "n", "jobQueue": "q", "jobDefinition": "d"}

@@ -7,9 +7,9 @@ from typing import Any, cast
 import pytest
 from botocore.stub import ANY
 
-from sweeper.backends import aws_batch_jobs as jobs_module
-from sweeper.backends.aws_batch_client import Refused, Throttled
-from sweeper.backends.aws_batch_jobs import Jobs
+from sweeper.backends.aws_batch import jobs as jobs_module
+from sweeper.backends.aws_batch.client import Refused, Throttled
+from sweeper.backends.aws_batch.jobs import Jobs
 from sweeper.backends.base import JobState, JobStatus
 
 ENDED = JobState.ENDED

@@ -6,13 +6,15 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from sweeper.backends.aws_batch_options import RESTARTS, Options, read_options, terms
+from sweeper.backends.aws_batch import BACKEND
+from sweeper.backends.aws_batch.options import RESTARTS, Options, read_options
+from sweeper.backends.base import Counter
 from sweeper.errors import GridError, UsageError
-from sweeper.grid import aws_batch, nodes, parse_grid
-from sweeper.verbs.starter import SCHEMA_PATH
+from sweeper.fields import nodes
+from sweeper.grid import parse_grid
+from sweeper.grid.schema import grid_schema
 
-SCHEMA = json.loads(Path(SCHEMA_PATH).read_text())
-VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+VALIDATOR = jsonschema.Draft202012Validator(grid_schema())
 SECRET = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:tinker-AbCdEf"
 PARAMETER = "arn:aws:ssm:eu-central-1:123456789012:parameter/wandb/key"
 WHOLE = (
@@ -78,14 +80,8 @@ def test_both_refuse_it(section: str) -> None:
     assert not VALIDATOR.is_valid(_data(_grid(section)))
 
 
-def test_the_schema_has_the_same_keys_and_limits() -> None:
-    section = SCHEMA["$defs"]["launch"]["properties"]["aws_batch"]["properties"]
-    assert tuple(section) == aws_batch.KEYS
-    fresh = Options("q")
-    assert section["array"]["default"] == fresh.array
-    assert section["python"]["default"] == fresh.python
-    assert section["retries_on_interruption"]["default"] == fresh.retries_on_interruption
-    assert set(aws_batch.KEYS) == {name.removesuffix("_s") for name in Options._fields}
+def test_every_option_is_declared() -> None:
+    assert {field.key or field.name for field in BACKEND.section} == set(Options._fields)
 
 
 def test_the_documentation_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,10 +90,12 @@ def test_the_documentation_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     (tmp_path / "sweeper").mkdir()
     (tmp_path / "sweeper" / "config.toml").write_text(config)
-    options = read_options(parse_grid(f"recipe: r\n{grid}", "g.yaml").launch.aws_batch)
+    options = read_options(
+        parse_grid(f"recipe: r\n{grid}", "g.yaml").launch.options.get("aws_batch", {})
+    )
     assert set(options.secrets) == {"TINKER_API_KEY", "WANDB_API_KEY"}
     table = text.split("| `launch.aws_batch` |")[1].split("\n\n")[0]
-    assert all(f"`{key}`" in table for key in aws_batch.KEYS)
+    assert all(f"`{key}`" in table for key in BACKEND.section.fields)
     (tmp_path / "sweeper" / "config.toml").write_text(config)
     assert read_options(_options("{}")).queue == "spot"
 
@@ -107,9 +105,9 @@ def test_what_is_given_arrives() -> None:
     options = read_options(launch.document()["aws_batch"])
     assert (options.queue, options.vcpus, options.timeout_s, options.array) == ("q", 0.5, 7200.0, 0)
     assert options.secrets == {"TINKER_API_KEY": SECRET, "K": PARAMETER}
-    found = terms(launch.document()["aws_batch"])
+    found = BACKEND.capabilities(launch.document()["aws_batch"])
     assert (found.here, found.files, found.python) == (False, False, "python3.12")
-    assert (found.secrets, found.restarts) == ({"TINKER_API_KEY", "K"}, RESTARTS)
+    assert (found.secrets, found.restarts) == ({"TINKER_API_KEY", "K"}, Counter(RESTARTS, 1))
     json.dumps(launch.document())
 
 
@@ -135,7 +133,7 @@ def test_a_number_that_is_too_small_is_said_as_it_is() -> None:
 )
 def test_what_is_needed(given: dict[str, str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        terms(given)
+        BACKEND.capabilities(given)
 
 
 @pytest.fixture
@@ -148,7 +146,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def _options(text: str, backend: str = "aws-batch") -> dict[str, object]:
     grid = parse_grid(f"recipe: r\nlaunch: {{backend: {backend}, aws_batch: {text}}}", "g.yaml")
-    return dict(grid.launch.aws_batch)
+    return dict(grid.launch.options.get("aws_batch", {}))
 
 
 def test_a_table_that_nobody_reads_is_told(config: Path) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.grid import extending, nodes, options, reading, references, sampling
+from sweeper.fields import nodes
+from sweeper.grid import extending, reading, references, sampling, seeds
 from sweeper.grid.conditions import MAX_WHENS
 from sweeper.planner.cells import MAX_PLAN
 from sweeper.planner.expansion import MAX_RUNS, MAX_WORK
@@ -43,7 +44,7 @@ def test_the_vector_is_so():
 
 def test_every_section_is_named():
     table = TEXT.partition("## Sections")[2].partition("Cells are made")[0]
-    assert set(re.findall(r"`(\w+)`", table)) >= set(reading.KEYS)
+    assert set(re.findall(r"`(\w+)`", table)) >= set(reading.SECTION.fields)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,7 @@ def test_every_section_is_named():
         sampling.MAX_SAMPLES,
         sampling.MAX_DRAWN,
         MAX_WHENS,
-        options.MAX_SEEDS,
+        seeds.MAX_SEEDS,
         extending.MAX_EXTENDS,
         references.MAX_MADE,
     ],

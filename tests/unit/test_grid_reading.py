@@ -5,8 +5,9 @@ import math
 import pytest
 
 from sweeper.errors import GridError
-from sweeper.grid import data, grid_from_mapping, load_grid, parse_grid
-from sweeper.grid.nodes import MAX_BYTES, MAX_DEPTH, MAX_NODES
+from sweeper.fields import data
+from sweeper.fields.nodes import MAX_BYTES, MAX_DEPTH, MAX_NODES
+from sweeper.grid import grid_from_mapping, load_grid, parse_grid
 from sweeper.grid.reading import MAX_AXES
 
 WHOLE = """
@@ -65,8 +66,6 @@ def test_a_grid_with_everything():
         "metrics_dir": None,
         "window": "{rank}",
         "sync_s": 10.0,
-        "slurm": {},
-        "aws_batch": {},
     }
     assert str(grid.base["opt.wd"].place) == "grids/w.yaml:4:40"
 
@@ -378,7 +377,7 @@ def test_mistakes_in_a_mapping_are_told_by_their_path():
 
 
 def test_a_lease_is_longer_than_a_worker_s_beat():
-    from sweeper.grid.options import MIN_LEASE_SECONDS
+    from sweeper.grid.launch import MIN_LEASE_SECONDS
     from sweeper.worker.main import BEAT_SECONDS
 
     assert MIN_LEASE_SECONDS >= 3 * BEAT_SECONDS

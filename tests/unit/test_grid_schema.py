@@ -1,31 +1,21 @@
-"""The JSON Schema of grids says what the loader does: the same keys, the same choices, the same
-verdict on grids right and wrong."""
+"""The JSON Schema of grids says what the reader does: the same verdict on grids right and wrong."""
 
-import json
-import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
 
 from sweeper import thresholds
 from sweeper.errors import GridError
-from sweeper.grid import (
-    alarms,
-    conditions,
-    nodes,
-    options,
-    parse_grid,
-    reading,
-    sampling,
-    slurm,
-    wandb,
-)
-from sweeper.verbs.starter import SCHEMA_PATH
+from sweeper.fields import nodes
+from sweeper.grid import grid_from_mapping, launch, parse_grid
+from sweeper.grid.schema import grid_schema
+from sweeper.model.plan import Launch
 
 ROOT = Path(__file__).parents[2]
-SCHEMA = json.loads(Path(SCHEMA_PATH).read_text())
-DEFS = SCHEMA["$defs"]
+SCHEMA = grid_schema()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 RIGHT = [
@@ -223,63 +213,45 @@ def test_a_grid_that_extends_another_may_be_a_part(tmp_path: Path) -> None:
     VALIDATOR.validate(data(part))
 
 
-def _keys(schema: dict[str, object]) -> set[str]:
-    return set(schema["properties"])  # type: ignore[call-overload]
+def test_every_field_has_its_words() -> None:
+    """What an editor shows, and `init` writes."""
+
+    def untold(schema: dict[str, Any], where: str) -> Iterator[str]:
+        for name, about in schema.get("properties", {}).items():
+            if not about.get("description"):
+                yield f"{where}.{name}"
+            yield from untold(about, f"{where}.{name}")
+
+    assert list(untold(SCHEMA, "")) == []
 
 
-def test_the_keys_are_those_of_the_loader() -> None:
-    of = SCHEMA["properties"]
-    assert list(of) == list(reading.KEYS)
-    assert _keys(DEFS["launch"]) == {n.removesuffix("_s") for n in options.Launch._fields}
-    assert _keys(DEFS["slurm"]) == set(slurm.KEYS)
-    assert _keys(of["metric"]) == set(options.Metric._fields)
-    assert _keys(DEFS["when"]) == set(conditions._KEYS)
-    assert _keys(DEFS["drawn"]) == set(sampling._KINDS)
-    assert _keys(of["seeds"]["anyOf"][1]) == {"field", "values"}
-    assert _keys(DEFS["random"]) == {"samples", "seed", "axes"}
-    assert _keys(of["wandb"]) == set(wandb.KEYS)
-    assert list(of["alarms"]["properties"]) == list(thresholds.RULES)
-    assert _keys(of["on_alarm"]) == set(alarms.OnAlarm._fields)
+def test_the_defaults_are_those_of_a_plan() -> None:
+    """They are written as a grid would write them: read back, nothing has changed."""
+    written = {field.name: field.default for field in launch.SECTION if field.default is not None}
+    assert grid_from_mapping({"name": "n", "recipe": "r", "launch": written}).launch == Launch()
+    rules = SCHEMA["properties"]["alarms"]["properties"]
+    given = {
+        name: {key: about["default"] for key, about in rule["anyOf"][1]["properties"].items()}
+        for name, rule in rules.items()
+    }
+    found = grid_from_mapping({"name": "n", "recipe": "r", "alarms": given}).alarms
+    assert thresholds.resolve(found) == thresholds.resolve()
 
 
-def _whole(pattern: re.Pattern[str]) -> str:
-    """A pattern that is matched to the end, as a JSON Schema has it."""
-    return "^" + pattern.pattern.removesuffix(r"\Z") + "$"
+def _examples() -> Iterator[dict[str, Any]]:
+    for option in launch.SECTION:
+        yield from ({option.name: example} for example in option.examples)
+    for field in launch.backend_fields():
+        for option in field.kind.section:  # type: ignore[attr-defined]
+            for example in option.examples:
+                yield {field.name: {option.name: example}}
 
 
-def test_the_choices_and_limits_are_those_of_the_loader() -> None:
-    of, launch = SCHEMA["properties"], DEFS["launch"]["properties"]
-    assert of["service"]["enum"] == [*reading._SERVICES, None]
-    assert DEFS["field"]["pattern"] == _whole(options.FIELD)
-    assert DEFS["env_name"]["pattern"] == _whole(options._ENV)
-    assert of["name"]["pattern"] == _whole(options._NAME)
-    assert launch["backend"]["pattern"] == _whole(options._BACKEND)
-    assert DEFS["duration"]["anyOf"][1]["pattern"] == _whole(options._DURATION)
-    counts = DEFS["seed_values"]["anyOf"]
-    assert (counts[0]["maximum"], counts[1]["maxItems"]) == (options.MAX_SEEDS, options.MAX_SEEDS)
-    assert DEFS["random"]["properties"]["samples"]["maximum"] == sampling.MAX_SAMPLES
-    assert of["when"]["maxItems"] == conditions.MAX_WHENS
-    for name, rule in thresholds.RULES.items():
-        given = of["alarms"]["properties"][name]["anyOf"][1]["properties"]
-        assert list(given) == list(rule.thresholds)
-        for key, threshold in rule.thresholds.items():
-            if threshold.kind == "duration":
-                assert given[key]["default"] == f"{threshold.default:g}s"
-            else:
-                found = [given[key][word] for word in ("default", "minimum", "maximum")]
-                assert found == [threshold.default, threshold.least, threshold.most]
-    assert of["on_alarm"]["properties"]["rules"]["items"]["enum"] == list(thresholds.RULES)
-    given = of["wandb"]["properties"]
-    assert given["project"]["pattern"] == _whole(wandb.PROJECT)
-    assert given["entity"]["pattern"] == _whole(wandb.ENTITY)
-    assert given["group"]["pattern"] == _whole(wandb.GROUP)
-    assert given["tags"]["items"]["pattern"] == _whole(wandb.TAG)
-    assert given["tags"]["maxItems"] == wandb.MAX_TAGS
-    assert given["mode"]["enum"] == [*wandb.MODES, None]
-    fresh = options.Launch()
-    assert launch["max_parallel"]["default"] == fresh.max_parallel
-    assert launch["retries"]["default"] == fresh.retries
-    assert launch["resume"]["default"] == fresh.resume
-    assert launch["lease"]["default"] == f"{fresh.lease_s:g}s"
-    assert launch["grace"]["default"] == f"{fresh.grace_s:g}s"
-    assert launch["sync"]["default"] == f"{fresh.sync_s:g}s"
+@pytest.mark.parametrize("given", list(_examples()), ids=str)
+def test_an_example_is_right(given: dict[str, Any]) -> None:
+    """Whoever takes the comment in has a grid."""
+    if "overrides" in given.get("slurm", {}):
+        given["slurm"]["overrides"][0]["mem"] = "64G"
+    grid = {"name": "n", "recipe": "r", "launch": given}
+    grid_from_mapping(grid)
+    VALIDATOR.validate(grid)

@@ -324,11 +324,11 @@ def test_why_a_launcher_gave_up_can_be_read_until_the_next(
     def refuse(jobs: Any) -> None:
         raise EnvironmentFailure("sbatch: invalid account")
 
-    monkeypatch.setattr(scene.backend, "submit", refuse)
-    with pytest.raises(EnvironmentFailure):
-        scene.launcher.run()
+    with monkeypatch.context() as patch:
+        patch.setattr(scene.backend, "submit", refuse)
+        with pytest.raises(EnvironmentFailure):
+            scene.launcher.run()
     assert scene.observed()["held"] == "the launcher gave up: sbatch: invalid account"
-    monkeypatch.undo()
     scene.launcher = scene.new_launcher()
     scene.step()
     assert scene.observed()["held"] is None

@@ -12,7 +12,7 @@ import pytest
 
 from sweeper import cli, limits
 from sweeper.backends.base import JobSpec, JobState
-from sweeper.backends.local import LocalBackend
+from sweeper.backends.local.backend import LocalBackend
 from sweeper.errors import NoRoom, StoreError
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sweeper.backends.aws_batch_client import Refused
-from sweeper.backends.patience import Patience
+from sweeper.backends.aws_batch.client import Refused
+from sweeper.backends.backoff import Patience
 from sweeper.errors import Unreachable
 
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from sweeper.errors import GridError
+from sweeper.fields.nodes import Problems
 from sweeper.grid import grid_from_mapping
-from sweeper.grid.nodes import Problems
 from sweeper.planner.expansion import MAX_RUNS, Expansion, count_points
 from sweeper.planner.plan import plan
 

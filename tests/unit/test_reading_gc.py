@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sweeper.backends.base import JobSpec
-from sweeper.backends.slurm_tables import Tables
+from sweeper.backends.slurm.tables import Tables
 from sweeper.cli import main
 from sweeper.launcher import environment
 from sweeper.launcher.elsewhere import launcher_log

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from sweeper.backends import Terms, backend_names, terms_of
+from sweeper.backends import Capabilities, backend_names, capabilities_of
+from sweeper.backends.base import Counter
 from sweeper.errors import UsageError
 from sweeper.launcher import placing
 from sweeper.model.job import read
@@ -21,25 +22,18 @@ from sweeper.worker.restarting import reopen, restarts
 
 RUN = "aaaaaaaaaaaa"
 LAYOUT = Layout("s")
-ELSEWHERE = Terms(here=False, files=False, python="python", secrets=frozenset({"KEY"}))
-BATCH = "AWS_BATCH_JOB_ATTEMPT"
+BATCH = Counter("AWS_BATCH_JOB_ATTEMPT", first=1)
+ELSEWHERE = Capabilities(here=False, files=False, python="python", secrets=frozenset({"KEY"}))
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "count"),
-    [
-        (BATCH, "1", 0),
-        (BATCH, "3", 2),
-        (BATCH, None, 0),
-        (BATCH, "x", 0),
-        ("SLURM_RESTART_COUNT", "2", 2),
-        ("SLURM_RESTART_COUNT", None, 0),
-        (None, "7", 0),
-    ],
+    ("first", "value", "count"),
+    [(1, "1", 0), (1, "3", 2), (1, None, 0), (1, "x", 0), (0, "2", 2), (0, None, 0)],
 )
-def test_restarts_are_counted(variable: str | None, value: str | None, count: int) -> None:
-    environ = {} if value is None else {variable or BATCH: value}
-    assert restarts(variable, environ) == count
+def test_restarts_are_counted(first: int, value: str | None, count: int) -> None:
+    environ = {} if value is None else {"COUNT": value}
+    assert restarts("COUNT", first, environ) == count
+    assert restarts("", first, environ) == 0
 
 
 @pytest.fixture
@@ -105,8 +99,10 @@ def test_nothing_to_go_on_with(store: LocalStore, ended: tuple[Event, ...]) -> N
 
 
 def test_terms_of_backends() -> None:
-    assert terms_of("local") == terms_of("tmux") == terms_of("unheard-of") == Terms()
-    found = terms_of("aws-batch", {"queue": "q", "image": "i", "secrets": {"KEY": "arn"}})
+    assert capabilities_of("local") == capabilities_of("tmux") == Capabilities()
+    with pytest.raises(UsageError, match="no backend 'unheard-of'"):
+        capabilities_of("unheard-of")
+    found = capabilities_of("aws-batch", {"queue": "q", "image": "i", "secrets": {"KEY": "arn"}})
     assert found == ELSEWHERE._replace(restarts=BATCH)
     assert "aws-batch" in backend_names()
 
@@ -121,8 +117,8 @@ class _S3:
         return None
 
 
-def _admit(store: Any, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Terms:
-    monkeypatch.setattr(placing, "terms_of", lambda *_: ELSEWHERE)
+def _admit(store: Any, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Capabilities:
+    monkeypatch.setattr(placing, "capabilities_of", lambda *_: ELSEWHERE)
     given: dict[str, Any] = {"service": "none", "secrets": [], "live": False} | more
     service, secrets = given.pop("service"), given.pop("secrets")
     return placing.admit(Launch("aws-batch"), store, service, secrets, **given)
@@ -149,7 +145,7 @@ def test_what_jobs_elsewhere_cannot_reach(
     with pytest.raises(UsageError, match="TINKER_API_KEY"):
         _admit(_S3(), monkeypatch, service="local")
     assert placing.engine_url(ELSEWHERE) == "http://10.0.0.1:8000"
-    assert placing.engine_url(Terms()) is None
+    assert placing.engine_url(Capabilities()) is None
 
 
 def test_what_a_job_elsewhere_is_told() -> None:
@@ -168,11 +164,12 @@ def test_what_a_job_elsewhere_is_told() -> None:
     assert told.recipe.python == "python"
     assert told.env == {"A": "1", "TINKER_BASE_URL": "http://10.0.0.1:8000"}
     assert (told.env_file, told.cwd) == (None, ".")
-    assert placing.described(Terms(), job, None) == job
+    assert placing.described(Capabilities(), job, None) == job
     terms = ELSEWHERE._replace(restarts=BATCH)
     argv = placing.worker_argv(terms, _S3(), "s", "t-a1", "/here/secret.json")  # type: ignore[arg-type]
     assert argv[0] == "python"
-    assert argv[-4:] == ["--restarts", BATCH, "s3://bucket/x/s", "t-a1"]
+    assert argv[-6:-2] == ["--restarts", BATCH.variable, "--first", "1"]
+    assert argv[-2:] == ["s3://bucket/x/s", "t-a1"]
     assert "/here/secret.json" not in argv
 
 
@@ -186,7 +183,7 @@ def test_code_that_cannot_travel() -> None:
     kept = Made({"hash": "x"}, None, ("a", "b", "c", "data.bin"))
     placing.has_code(ELSEWHERE, "file", "/here/toy.py", kept, told.append)
     assert told[-1].endswith("a, b, c and 1 more")
-    placing.has_code(Terms(), "file", "/here/toy.py", without, told.append)
+    placing.has_code(Capabilities(), "file", "/here/toy.py", without, told.append)
     assert len(told) == 2
 
 

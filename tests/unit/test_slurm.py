@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.backends import slurm_commands
+from sweeper.backends.backoff import Patience
 from sweeper.backends.base import JobSpec, JobState
-from sweeper.backends.patience import Patience
-from sweeper.backends.slurm import SlurmBackend
-from sweeper.backends.slurm_accounting import Accounting
-from sweeper.backends.slurm_tables import Tables
+from sweeper.backends.slurm import commands as slurm_commands
+from sweeper.backends.slurm.accounting import Accounting
+from sweeper.backends.slurm.backend import SlurmBackend
+from sweeper.backends.slurm.tables import Tables
 from sweeper.errors import EnvironmentFailure, Unreachable
 
 MARK = "0123456789abcdef"

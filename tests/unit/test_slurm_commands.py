@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from sweeper.backends import slurm_commands
+from sweeper.backends.slurm import commands as slurm_commands
 from sweeper.errors import EnvironmentFailure, Unreachable
 
 _POLICY = (

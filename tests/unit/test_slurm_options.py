@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.backends import slurm_job, slurm_options
+from sweeper.backends import aws_batch, slurm
+from sweeper.backends.configuration import configured, defaults_of
+from sweeper.backends.slurm import job as slurm_job
+from sweeper.backends.slurm import options as slurm_options
 from sweeper.errors import EnvironmentFailure, GridError
+from sweeper.fields.nodes import Problems
 from sweeper.grid import parse_grid
-from sweeper.grid.aws_batch import read_aws_batch
-from sweeper.grid.nodes import Problems
-from sweeper.grid.slurm import asked_by, unmatched
+from sweeper.grid.by_run import asked_by, unmatched
 from sweeper.launcher import environment
 
 
@@ -21,9 +23,9 @@ def test_a_configuration_that_is_nested_too_deep(
     (tmp_path / "sweeper").mkdir()
     (tmp_path / "sweeper" / "config.toml").write_text(f"a = {'[' * 5000}{']' * 5000}")
     with pytest.raises(EnvironmentFailure, match=r"config\.toml: .*recursion"):
-        slurm_options.configured()
+        configured(slurm.BACKEND)
     problems = Problems()
-    assert read_aws_batch(None, problems, used=True) == {}
+    assert defaults_of(aws_batch.BACKEND, problems) == {}
     assert "recursion" in str(problems.error())
 
 
@@ -60,7 +62,7 @@ def test_what_a_run_asks_for() -> None:
     assert asked_by(options, {"rank": 64}) == {"mem": "4G"}
     assert asked_by(options, {"rank": 8}) == {"mem": "4G", "cpus": 2}
     (unused,) = unmatched(options, [{"rank": 8}, {"rank": 64}])
-    assert unused == "launch.slurm.overrides: no run has rank, opt.name as asked for"
+    assert unused == "overrides: no run has rank, opt.name as asked for"
 
 
 def test_what_a_recipe_sees_of_a_jobs_environment() -> None:
@@ -70,6 +72,7 @@ def test_what_a_recipe_sees_of_a_jobs_environment() -> None:
     ours = {"A": "1", "B": "3", "C": "4", "SLURM_JOB_ID": "7", "SWEEPER_BEFORE": before}
     found = slurm_job.environment(ours)
     assert found["SWEEPER_KEEP"].split("\n") == ["B", "C", "SLURM_JOB_ID"]
+    assert (found["SWEEPER_DROP"], found["SWEEPER_SIGNALS"]) == ("SLURM_", "everybody")
     assert "SWEEPER_BEFORE" not in found and found["A"] == "1"
 
 
@@ -99,6 +102,6 @@ def test_options_from_the_command_line_and_from_a_file_that_is_extended(tmp_path
     text = "extends: a.yaml\nlaunch: {slurm: {mem: 8G, qos: null}}"
     given = ["launch.slurm.partition=gpu", "launch.slurm.cpus=4"]
     grid = parse_grid(text, str(tmp_path / "b.yaml"), given)
-    assert grid.launch.slurm == {"mem": "8G", "cpus": 4, "partition": "gpu"}
+    assert grid.launch.options["slurm"] == {"mem": "8G", "cpus": 4, "partition": "gpu"}
     with pytest.raises(GridError, match=r"launch.slurm.cpus is 1 to 1000000, not 0"):
         parse_grid(text, str(tmp_path / "b.yaml"), ["launch.slurm.cpus=0"])

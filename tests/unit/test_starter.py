@@ -1,13 +1,15 @@
 """The text of a starter grid, and what it does not overwrite. That it plans for real recipes is in
 tests/e2e/test_init.py."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from sweeper.cli import main
+from sweeper.fields.nodes import Problems, plain, read_yaml
 from sweeper.grid import parse_grid
-from sweeper.grid.nodes import Problems, plain, read_yaml
+from sweeper.grid.schema import grid_schema
 from sweeper.model.plan import Recipe
 from sweeper.verbs import starter
 
@@ -69,14 +71,14 @@ def test_the_fields_are_those_that_a_grid_can_give() -> None:
 
 def test_the_text_reads_back() -> None:
     guess = starter.Guess(("opt.lr", [3e-5, 1e-4, 3e-4]), {"kind": "a"}, [])
-    text = starter.grid_text("toy", RECIPE, fields(), guess, python=None, out="-")
+    text = starter.grid_text("toy", RECIPE, fields(), guess, given={}, out="-")
     assert max(map(len, text.splitlines())) <= 100
     grid = parse_grid(text, "toy.yaml")
     assert {key: setting.value for key, setting in grid.base.items()} == {"kind": "a"}
     assert [s.value for s in grid.blocks[0].axes["opt.lr"]] == [3e-5, 1e-4, 3e-4]
     assert (grid.seeds.field, grid.seeds.values) == ("shuffle_seed", (0, 1, 2))
     assert (grid.metric, grid.service) == (None, "local")
-    assert "log_path" not in text
+    assert "log_path: " not in text
     assert "  # model_name: tiny/qwen3        # str: base model\n" in text
 
 
@@ -107,7 +109,7 @@ def test_nothing_is_overwritten(
 
 def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "--schema"]) == 0
-    assert capsys.readouterr().out == Path(starter.SCHEMA_PATH).read_text()
+    assert json.loads(capsys.readouterr().out) == grid_schema()
 
 
 def test_the_recipes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,9 +122,8 @@ def test_the_recipes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_editors_are_told_of_the_schema_where_it_is_at_hand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = Path(starter.SCHEMA_PATH).parents[1]
-    monkeypatch.chdir(folder)
-    assert starter._schema_below("grids/x.yaml") == "../sweeper/grid.schema.json"
-    assert starter._schema_below("/elsewhere/x.yaml") is None
     monkeypatch.chdir(tmp_path)
-    assert starter._schema_below("x.yaml") is None
+    assert starter._schema_below("grids/x.yaml") is None
+    (tmp_path / starter.SCHEMA).touch()
+    assert starter._schema_below("grids/x.yaml") == "../grid.schema.json"
+    assert starter._schema_below("/elsewhere/x.yaml") is None

@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 
-from sweeper.backends.aws_batch import AwsBatchBackend
-from sweeper.backends.aws_batch_client import Aws
-from sweeper.backends.aws_batch_options import Options
-from sweeper.backends.base import JobState, JobStatus
-from sweeper.backends.slurm import SlurmBackend
-from sweeper.backends.slurm_commands import Slurm
-from sweeper.backends.terms import Terms
+from sweeper.backends.aws_batch.backend import AwsBatchBackend
+from sweeper.backends.aws_batch.client import Aws
+from sweeper.backends.aws_batch.options import Options
+from sweeper.backends.base import Capabilities, JobState, JobStatus
+from sweeper.backends.slurm.backend import SlurmBackend
+from sweeper.backends.slurm.commands import Slurm
 from sweeper.errors import StoreError, UsageError
 from sweeper.launcher import environment, recording, staying
 from sweeper.launcher.staying import place_of, stay
@@ -26,7 +25,7 @@ THERE = {"backend": "fake", "cluster": "two"}
 class Clustered(FakeBackend):
     """One whose jobs wait on a cluster."""
 
-    def place(self) -> dict[str, str]:
+    def location(self) -> dict[str, str]:
         return {"cluster": "one"}
 
 
@@ -40,7 +39,7 @@ def launched(make_scene: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) ->
         scene = make_scene(runs=5)
 
         def again(place: dict[str, str]) -> None:
-            recording.write_environment(scene.store, "s", "none", None, {}, Terms(), place)
+            recording.write_environment(scene.store, "s", "none", None, {}, Capabilities(), place)
 
         again(HERE)
         for event in events:
@@ -129,7 +128,7 @@ def test_what_was_preempted_waits_where_the_backend_restarts_it(
     launched: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, again = launched(Event.SUBMITTED, Event.CLAIMED, Event.PREEMPTED)
-    monkeypatch.setattr(staying, "terms_of", lambda *_: Terms(restarts="COUNT"))
+    monkeypatch.setattr(staying, "may_restart", lambda _: True)
     with pytest.raises(UsageError, match="not over"):
         again(THERE)
 
@@ -159,11 +158,11 @@ def test_what_was_never_launched_may_go_anywhere(scene: Any) -> None:
 def test_where_the_cloud_is() -> None:
     slurm = Slurm()
     slurm._configuration = {"ClusterName": "one"}
-    assert SlurmBackend(slurm, "s", "/sweeps/s").place() == {"cluster": "one"}
+    assert SlurmBackend(slurm, "s", "/sweeps/s").location() == {"cluster": "one"}
     arn = "arn:aws:batch:eu-central-1:123456789012:job-queue/q"
     aws = Aws("eu-central-1")
     found = {"jobQueueArn": arn, "state": "ENABLED", "status": "VALID"}
     aws.call = lambda *_, **__: {"jobQueues": [found]}  # type: ignore[method-assign]
     batch = AwsBatchBackend(aws, Options("q", image="i"), "s", "/sweeps/s")
     batch.check()
-    assert batch.place() == {"queue": arn}
+    assert batch.location() == {"queue": arn}

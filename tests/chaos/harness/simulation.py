@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.ledger import Row, Verdict, judge
+from sweeper import backends
 from sweeper.errors import AlreadyExists, NotFound, StoreError
 from sweeper.launcher.loop import Launcher
 from sweeper.model.launcher import read_observations
@@ -319,6 +320,9 @@ class World:
         kills = (self.launcher_kills, self.worker_kills)
         again = len(self.backend.submitted) - len(set(self.backend.submitted))
         return Result(verdict, *kills, self.calls, self.most_at_work, again)
+
+
+backends._BUILT_IN["fake"] = "sweeper.testing:FAKE"
 
 
 def _plan(ids: list[str], launch: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,12 +4,15 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from sweeper.backends.terms import Terms
 from sweeper.errors import UsageError
 
-__all__ = ["RESTARTS", "Options", "read_options", "terms"]
+__all__ = ["INDEX", "RESTARTS", "Options", "read_options"]
 
 RESTARTS = "AWS_BATCH_JOB_ATTEMPT"
+"""Which start of a job this is, from 1."""
+
+INDEX = "AWS_BATCH_JOB_ARRAY_INDEX"
+"""Which child of an array job this is, from 0."""
 
 
 class Options(NamedTuple):
@@ -58,10 +61,3 @@ def read_options(given: Mapping[str, Any]) -> Options:
             "aws-batch: launch.aws_batch has an image and a job_definition: take one of them out"
         )
     return options
-
-
-def terms(given: Mapping[str, Any]) -> Terms:
-    """Jobs run on other machines, and have nothing of this one."""
-    options = read_options(given)
-    secrets = frozenset(options.secrets)
-    return Terms(here=False, files=False, python=options.python, secrets=secrets, restarts=RESTARTS)

@@ -12,36 +12,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sweeper.backends.terms import Terms
-from sweeper.errors import EnvironmentFailure
-
-__all__ = ["configured", "options", "requeues", "script", "terms"]
+__all__ = ["options", "requeues", "script"]
 
 SIGNAL_SECONDS = 120.0
 """How long before its time limit a job is told to stop, unless `signal` says otherwise. Slurm looks
 every half a minute, and may be up to a minute early."""
 
 _PLAIN = ("partition", "account", "qos", "mem", "gres", "constraint")
-_JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "slurm_job.py")
-
-
-def terms(asked: Mapping[str, Any]) -> Terms:
-    """Where the jobs run: elsewhere, with the file system of this machine."""
-    del asked
-    return Terms(here=False, restarts="SLURM_RESTART_COUNT")
-
-
-def configured() -> dict[str, Any]:
-    """The table `[slurm]` of the user's configuration file, read as `launch.slurm` is; empty
-    without. Raises `EnvironmentFailure` for one that cannot be used."""
-    from sweeper.grid.nodes import Problems
-    from sweeper.grid.slurm import read_defaults
-
-    problems = Problems()
-    found = read_defaults(problems)
-    if problems:
-        raise EnvironmentFailure("; ".join(problems.error().problems))
-    return found
+_JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "job.py")
 
 
 def options(asked: Mapping[str, Any]) -> list[str]:

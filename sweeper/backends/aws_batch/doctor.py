@@ -3,20 +3,17 @@ definition, the image, the roles, the secrets, the quota. Only reads; what may n
 as that, and stops nothing where it is only a hint."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from sweeper.backends.aws_batch_client import Aws, Refused, part
-from sweeper.backends.aws_batch_definition import find_definition
-from sweeper.backends.aws_batch_options import Options, read_options
+from sweeper.backends.aws_batch.client import Aws, Refused, part
+from sweeper.backends.aws_batch.definition import find_definition
+from sweeper.backends.aws_batch.options import Options, read_options
+from sweeper.backends.base import Check
 from sweeper.errors import UsageError
 
-__all__ = ["Look", "looks"]
-
-Look = tuple[str, bool, Callable[[], str]]
-"""What is looked at, whether a launch needs it, and a function that says what was found, or raises
-`SweeperError` or `LookupError` with what is wrong."""
+__all__ = ["checks"]
 
 _ECR = re.compile(
     r"(\d{12})\.dkr\.ecr\.[a-z0-9-]+\.amazonaws\.com(?:\.cn)?/([^:@]+)(?::([^@]+))?(?:@(.+))?\Z"
@@ -30,11 +27,11 @@ _QUOTAS = {
 _TASKS = "ecs-tasks.amazonaws.com"
 
 
-def looks(given: Mapping[str, Any]) -> list[Look]:
+def checks(given: Mapping[str, Any]) -> list[Check]:
     """What `sweeper doctor --backend aws-batch` looks at; `given` are the options as a plan has
     them."""
     aws = Aws(given.get("region"), given.get("profile"))
-    identity: Look = ("AWS identity", True, lambda: _identity(aws))
+    identity = Check("AWS identity", True, lambda: _identity(aws))
     try:
         options = read_options(given)
     except UsageError as error:
@@ -43,21 +40,21 @@ def looks(given: Mapping[str, Any]) -> list[Look]:
         def lacking() -> str:
             raise LookupError(message)
 
-        return [identity, ("launch.aws_batch", True, lacking)]
-    found: list[Look] = [
+        return [identity, Check("launch.aws_batch", True, lacking)]
+    found = [
         identity,
-        ("job queue", True, lambda: _queue(aws, options)),
-        ("compute environments", True, lambda: _environments(aws, options)),
-        ("job definition", True, lambda: _definition(aws, options)),
+        Check("job queue", True, lambda: _queue(aws, options)),
+        Check("compute environments", True, lambda: _environments(aws, options)),
+        Check("job definition", True, lambda: _definition(aws, options)),
     ]
     if options.image is not None:
-        found.append(("image", True, lambda: _image(aws, options.image or "")))
+        found.append(Check("image", True, lambda: _image(aws, options.image or "")))
     for what, role in (("job role", options.role), ("execution role", options.execution_role)):
         if role is not None:
-            found.append((what, True, lambda role=role: _role(aws, role)))
+            found.append(Check(what, True, lambda role=role: _role(aws, role)))
     for name, arn in options.secrets.items():
-        found.append((f"secret {name}", True, lambda arn=arn: _secret(aws, arn)))
-    found.append(("quota", False, lambda: _quota(aws, options)))
+        found.append(Check(f"secret {name}", True, lambda arn=arn: _secret(aws, arn)))
+    found.append(Check("quota", False, lambda: _quota(aws, options)))
     return found
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence, Set
 
 from sweeper.atomic import atomic_write
 from sweeper.backends.base import JobSpec, JobState
-from sweeper.backends.slurm_commands import Job, status_of
+from sweeper.backends.slurm.commands import Job, status_of
 from sweeper.errors import EnvironmentFailure, Unreachable
 from sweeper.store.files import open_regular, refuse_links
 

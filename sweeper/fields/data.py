@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from sweeper.grid.nodes import (
+from sweeper.fields.nodes import (
     MAX_DEPTH,
     MAX_DIGITS,
     MAX_NODES,

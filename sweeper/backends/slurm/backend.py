@@ -1,7 +1,7 @@
 """Jobs of a Slurm cluster, by sbatch, squeue, scancel and scontrol.
 
 Jobs that are submitted together and ask for the same become one array. A job is known by its
-comment, which names the sweep and the table of what it runs (`slurm_tables`); by its token where it
+comment, which names the sweep and the table of what it runs (`tables.py`); by its token where it
 is alone. One that Slurm starts again keeps its id and serves the next attempt: a job that was
 submitted for attempt 2 and was started again once is the job of attempt 3 as well. The nodes share
 this machine's file system, sweeper's Python included.
@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from sweeper.backends.base import JobSpec, JobState, JobStatus
-from sweeper.backends.patience import Patience
-from sweeper.backends.slurm_accounting import Accounting
-from sweeper.backends.slurm_commands import Closed, Full, Job, Slurm, status_of
-from sweeper.backends.slurm_options import configured, options, requeues, script
-from sweeper.backends.slurm_tables import Tables
+from sweeper.backends.backoff import Patience
+from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
+from sweeper.backends.slurm.accounting import Accounting
+from sweeper.backends.slurm.commands import Closed, Full, Job, Slurm, status_of
+from sweeper.backends.slurm.options import options, requeues, script
+from sweeper.backends.slurm.tables import Tables
 from sweeper.errors import EnvironmentFailure, Unreachable
 
 __all__ = ["SlurmBackend", "open_backend"]
@@ -36,18 +36,16 @@ _OVER_MEMORY = re.compile("slurmstepd.*: error: .*memory limit")
 
 
 def open_backend(
-    sweep: str, folder: str, asked: Mapping[str, Any] = MappingProxyType({})
+    sweep: str, folder: str, defaults: Mapping[str, Any] = MappingProxyType({})
 ) -> "SlurmBackend":
-    """The Slurm backend for one sweep; what it asks for comes with each job. Raises
-    `EnvironmentFailure` where there is no Slurm, or where the user's configuration file cannot be
-    used."""
-    del asked
+    """The Slurm backend for one sweep; what it asks for comes with each job, over `defaults`.
+    Raises `EnvironmentFailure` where there is no Slurm."""
     slurm = Slurm()
     slurm.configuration()
-    return SlurmBackend(slurm, sweep, folder, configured())
+    return SlurmBackend(slurm, sweep, folder, defaults)
 
 
-class SlurmBackend:
+class SlurmBackend(Backend):
     """See `sweeper.backends.base.Backend`. `defaults` stand where a job's resources say nothing."""
 
     name = "slurm"
@@ -66,7 +64,7 @@ class SlurmBackend:
         self._rooms: dict[str, Patience] = {}  # by what jobs ask for
         self._doubted: set[str] = set()  # tokens of which sbatch did not say whether it took them
 
-    def place(self) -> dict[str, str]:
+    def location(self) -> dict[str, str]:
         return {"cluster": self._slurm.configuration().get("ClusterName", "")}
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
@@ -92,7 +90,7 @@ class SlurmBackend:
         if refused is not None:
             raise refused
 
-    def preflight(self, asked: Iterable[Mapping[str, object]]) -> None:
+    def preflight(self, asked: Sequence[Mapping[str, Any]]) -> None:
         """See that Slurm would take jobs with these resources, if not now. Raises
         `EnvironmentFailure` with its word where it does not, or does not answer."""
         for one in asked:

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from sweeper.backends.aws_batch_client import Aws, part
-from sweeper.backends.aws_batch_definition import INTERRUPTIONS
-from sweeper.backends.aws_batch_names import Names, attempt_of
+from sweeper.backends.aws_batch.client import Aws, part
+from sweeper.backends.aws_batch.definition import INTERRUPTIONS
+from sweeper.backends.aws_batch.names import Names, attempt_of
 from sweeper.backends.base import JobState, JobStatus
 
 __all__ = ["Jobs", "status_of"]

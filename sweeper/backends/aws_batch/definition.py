@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sweeper.backends.aws_batch_client import Aws, Refused, part
-from sweeper.backends.aws_batch_options import Options
+from sweeper.backends.aws_batch.client import Aws, Refused, part
+from sweeper.backends.aws_batch.options import Options
 from sweeper.errors import EnvironmentFailure, UsageError
 
 __all__ = [

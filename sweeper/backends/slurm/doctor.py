@@ -4,25 +4,21 @@ such jobs, and what it keeps of those that are over. Only asks; nothing is submi
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sweeper.backends.slurm import SlurmBackend
-from sweeper.backends.slurm_accounting import forgets
-from sweeper.backends.slurm_commands import Slurm
-from sweeper.backends.slurm_options import configured
+from sweeper.backends.base import Check
+from sweeper.backends.slurm.accounting import forgets
+from sweeper.backends.slurm.backend import SlurmBackend
+from sweeper.backends.slurm.commands import Slurm
 from sweeper.errors import EnvironmentFailure
 
-__all__ = ["Look", "looks"]
+__all__ = ["checks"]
 
 _SECONDS = 20.0
 """How long a command may take here."""
 
-Look = tuple[str, bool, Callable[[], str]]
-"""What is looked at, whether a launch needs it, and a function that says what was found, or raises
-`SweeperError` or `LookupError` with what is wrong."""
 
-
-def looks(asked: Mapping[str, Any] | None) -> list[Look]:
-    """What `sweeper doctor --backend slurm` looks at; `asked` is a grid's `launch.slurm`. Where the
-    controller does not answer, nothing else is asked."""
+def checks(asked: Mapping[str, Any], configured: Callable[[], dict[str, Any]]) -> list[Check]:
+    """What `sweeper doctor --backend slurm` looks at; `asked` is a grid's `launch.slurm`, if any,
+    `configured` gives the defaults. Where the controller does not answer, nothing else is asked."""
     slurm = Slurm(_SECONDS)
     silent: list[EnvironmentFailure] = []
 
@@ -42,11 +38,11 @@ def looks(asked: Mapping[str, Any] | None) -> list[Look]:
         return looked
 
     return [
-        ("slurmctld", True, controller),
-        ("partitions", True, then(lambda: _partitions(slurm))),
-        ("a trial of sbatch", True, then(lambda: _trial(slurm, asked or {}))),
-        ("arrays", False, then(lambda: f"up to {slurm.largest_array()} tasks each")),
-        ("accounting", False, then(lambda: _accounting(slurm))),
+        Check("slurmctld", True, controller),
+        Check("partitions", True, then(lambda: _partitions(slurm))),
+        Check("a trial of sbatch", True, then(lambda: _trial(slurm, asked, configured()))),
+        Check("arrays", False, then(lambda: f"up to {slurm.largest_array()} tasks each")),
+        Check("accounting", False, then(lambda: _accounting(slurm))),
     ]
 
 
@@ -67,8 +63,7 @@ def _partitions(slurm: Slurm) -> str:
     return ", ".join(up[:6]) + (f" and {len(up) - 6} more" if len(up) > 6 else "")
 
 
-def _trial(slurm: Slurm, asked: Mapping[str, Any]) -> str:
-    defaults = configured()
+def _trial(slurm: Slurm, asked: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
     given = {key: value for key, value in asked.items() if key != "overrides"}
     SlurmBackend(slurm, "doctor", "/doctor", defaults).trial(given)
     shown = ", ".join(sorted(key.removesuffix("_s") for key in defaults.keys() | given.keys()))

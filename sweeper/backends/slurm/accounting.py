@@ -3,9 +3,9 @@
 import time
 from collections.abc import Callable, Set
 
+from sweeper.backends.backoff import Patience
 from sweeper.backends.base import JobState
-from sweeper.backends.patience import Patience
-from sweeper.backends.slurm_commands import Job, Slurm, status_of
+from sweeper.backends.slurm.commands import Job, Slurm, status_of
 from sweeper.errors import EnvironmentFailure, Unreachable
 
 __all__ = ["Accounting", "forgets"]

@@ -1,6 +1,6 @@
 """Jobs as plain processes of this machine, each in a session of its own so that they outlive the
 launcher. One that another launcher started is found again in the process table, or by the lock that
-its worker holds; see `workers.py`."""
+its worker holds; see `backends/workers.py`."""
 
 import signal
 import subprocess
@@ -9,21 +9,15 @@ from contextlib import suppress
 
 import psutil
 
-from sweeper.backends.base import JobSpec, JobState, JobStatus
+from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
 from sweeper.backends.workers import Workers
 from sweeper.errors import NoRoom, Unreachable
 from sweeper.limits import lacking
 
-__all__ = ["LocalBackend", "open_backend"]
+__all__ = ["LocalBackend"]
 
 
-def open_backend(sweep: str, folder: str) -> "LocalBackend":
-    """The local backend for one sweep."""
-    del sweep  # the folder says it all
-    return LocalBackend(folder)
-
-
-class LocalBackend:
+class LocalBackend(Backend):
     """See `sweeper.backends.base.Backend`.
 
     Whatever is asked, the children that have ended are reaped first: how one ended is kept until

@@ -1,6 +1,6 @@
 """Jobs at AWS Batch: see docs/aws-batch.md.
 
-A job is known by its name (`aws_batch_names.py`), so what was accepted is found again whatever
+A job is known by its name (`names.py`), so what was accepted is found again whatever
 became of the reply, by one listing. Many that are submitted at once are one array job. What
 Batch starts again by itself, after a machine was taken away, is an attempt of its own: the worker
 counts it (`sweeper/worker/restarting.py`), and a token whose attempt nobody has submitted is that
@@ -15,17 +15,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from sweeper.backends.aws_batch_client import Aws, Refused, Throttled, part
-from sweeper.backends.aws_batch_definition import definition, overrides, retry_strategy, timeout
-from sweeper.backends.aws_batch_jobs import Jobs
-from sweeper.backends.aws_batch_names import Names, as_tag
-from sweeper.backends.aws_batch_options import Options, read_options, terms
-from sweeper.backends.base import JobSpec, JobStatus
-from sweeper.backends.patience import Patience
+from sweeper.backends.aws_batch.client import Aws, Refused, Throttled, part
+from sweeper.backends.aws_batch.definition import definition, overrides, retry_strategy, timeout
+from sweeper.backends.aws_batch.jobs import Jobs
+from sweeper.backends.aws_batch.names import Names, as_tag
+from sweeper.backends.aws_batch.options import INDEX, Options, read_options
+from sweeper.backends.backoff import Patience
+from sweeper.backends.base import Backend, JobSpec, JobStatus
 from sweeper.errors import EnvironmentFailure, Unreachable
 from sweeper.store.files import open_store
 
-__all__ = ["AwsBatchBackend", "open_backend", "terms"]
+__all__ = ["AwsBatchBackend", "open_backend"]
 
 MOST_CHILDREN = 10_000
 """Of an array job: Batch's own limit."""
@@ -59,7 +59,7 @@ def open_backend(
     return backend
 
 
-class AwsBatchBackend:
+class AwsBatchBackend(Backend):
     """See `sweeper.backends.base.Backend`. `clock` gives monotonic seconds."""
 
     name = "aws-batch"
@@ -86,7 +86,7 @@ class AwsBatchBackend:
         self._refused: dict[str, Patience] = {}  # by the job that could not be terminated
         self._queue_arn = ""  # until `check`
 
-    def place(self) -> dict[str, str]:
+    def location(self) -> dict[str, str]:
         # It says in which region and whose account, whatever profile or name led there.
         return {"queue": self._queue_arn or self._options.queue}
 
@@ -240,7 +240,7 @@ class AwsBatchBackend:
         tokens = [job.token for job in jobs]
         name, table = self._names.array(tokens)
         common = list(jobs[0].argv[:-1])
-        shim = [common[0], "-P", "-m", "sweeper.worker.array", self._root, table]
+        shim = [common[0], "-P", "-m", "sweeper.worker.array", INDEX, self._root, table]
         size = {"arrayProperties": {"size": len(jobs)}}
         answer = self._send(name, [*shim, *common], {"sweeper:jobs": str(len(jobs))}, size)
         self._jobs.add(answer["jobId"], tokens, array=True)

@@ -13,9 +13,11 @@ import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
+from typing import Any
 
-from sweeper.backends.base import JobSpec, JobState, JobStatus
-from sweeper.backends.tmux_server import (
+from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
+from sweeper.backends.tmux.server import (
     Pane,
     Refusal,
     TmuxServer,
@@ -45,8 +47,11 @@ _OVER = re.compile("succeeded$|failed|cancelled$|preempted|lost|next attempt")
 _TOKEN = re.compile(r"(?:^|\s)([0-9a-f]+-a[0-9]+)$")
 
 
-def open_backend(sweep: str, folder: str) -> "TmuxBackend":
+def open_backend(
+    sweep: str, folder: str, options: Mapping[str, Any] = MappingProxyType({})
+) -> "TmuxBackend":
     """The tmux backend for one sweep. Raises `EnvironmentFailure` when there is no tmux."""
+    del options  # it has none
     server = TmuxServer()
     server.check()
     return TmuxBackend(server, sweep, folder)
@@ -59,10 +64,11 @@ def ensure_view(server: TmuxServer, sweep: str, folder: str) -> str:
     return server.ensure_window(sweep, folder, "sweep", command)
 
 
-class TmuxBackend:
+class TmuxBackend(Backend):
     """See `sweeper.backends.base.Backend`."""
 
     name = "tmux"
+    shows = True
 
     def __init__(self, server: TmuxServer, sweep: str, folder: str) -> None:
         self._server = server
@@ -111,7 +117,7 @@ class TmuxBackend:
         return iter(self._server.capture(pane.id) if pane else ())
 
     def show(self, status: str, words: Mapping[str, str]) -> None:
-        """See `sweeper.backends.base.Display`. Kept as options of the session and of panes, which
+        """See `sweeper.backends.base.Backend`. Kept as options of the session and of panes, which
         tmux's own status line and borders show: nothing has to ask for it."""
         session = self._server.session(self._folder)
         if session is None:

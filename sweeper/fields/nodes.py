@@ -6,7 +6,7 @@ a limit and not after it has been expanded.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, cast
 
 from sweeper.errors import GridError
@@ -96,6 +96,11 @@ class Problems:
 
     def __init__(self) -> None:
         self._found: dict[tuple[Place, str], None] = {}
+        self._files: list[str] = []
+
+    def order(self, files: Iterable[str]) -> None:
+        """Say in which order files are told; else it is that in which their mistakes are found."""
+        self._files = list(files)
 
     def add(self, place: Place, message: str) -> None:
         """Note a mistake; the same one at the same place counts once."""
@@ -109,7 +114,7 @@ class Problems:
 
     def error(self) -> GridError:
         """All of them as one error: a line each, those of a file together and in its order."""
-        files = {place.source: None for place, _ in self._found if place.line}
+        files = dict.fromkeys([*self._files, *(p.source for p, _ in self._found if p.line)])
         rank = {source: number for number, source in enumerate(files)}
         ordered = sorted(
             self._found,

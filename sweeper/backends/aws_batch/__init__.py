@@ -1,0 +1,184 @@
+"""AWS Batch: what a grid may say to it, and what it says of itself. The rest is loaded when a sweep
+is launched there.
+
+Defaults in the user's configuration file are put on record with the plan: what finds a sweep's jobs
+again is no matter of a file that changes.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sweeper.backends.aws_batch.options import RESTARTS, Options, read_options
+from sweeper.backends.base import Backend, BackendType, Capabilities, Check, Counter
+from sweeper.fields.kinds import Duration, Integer, Names, Number, Text
+from sweeper.fields.sections import Field, Reading, Section
+
+__all__ = ["BACKEND"]
+
+_OF_AN_IMAGE = ("role", "execution_role")
+_MOST_TAGS = 40  # of 50, some of which are sweeper's
+_DEFAULT = Options("")
+_RESOURCE = r"[A-Za-z0-9][A-Za-z0-9_:/-]{0,255}"
+_ROLE = Text(r"[A-Za-z0-9+=,.@_:/-]{1,512}", "{} is not a role's name or ARN")
+_TAG = r"[A-Za-z0-9 +\-=._:/@]"
+
+
+def _check(reading: Reading) -> None:
+    for key in ("image", *_OF_AN_IMAGE) if "job_definition" in reading.values else ():
+        if key in reading.values:
+            reading.problems.add(
+                reading.entries[key][0],
+                f"{reading.name}: a named job definition has its own {key}: take one out",
+            )
+
+
+SECTION = Section(
+    Field(
+        "queue",
+        Text(_RESOURCE, "{} is not a job queue's name or ARN"),
+        "The job queue, by name or ARN.",
+        examples=("my-queue",),
+    ),
+    Field(
+        "job_definition",
+        Text(_RESOURCE, "{} is not a job definition's name, `name:revision` or ARN"),
+        "A job definition that there is: its name, name:revision or ARN. Else image.",
+        examples=("my-definition:3",),
+    ),
+    Field(
+        "image",
+        Text(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]{0,1023}", "{} is not an image's address"),
+        "An image with sweeper in it: a job definition is made for it.",
+        examples=("REGISTRY/sweeper:1",),
+    ),
+    Field(
+        "role",
+        _ROLE,
+        "The role of the jobs: what they may do (the bucket).",
+        examples=("sweeper-job",),
+    ),
+    Field(
+        "execution_role",
+        _ROLE,
+        "The role with which the image, the logs and the secrets are fetched.",
+        examples=("sweeper-execution",),
+    ),
+    Field(
+        "region",
+        Text(r"[a-z]{2,3}(-[a-z]+)+-[0-9]+", "{} is not a region such as eu-central-1"),
+        "The region. Default: as AWS's own tools find it.",
+        examples=("eu-central-1",),
+    ),
+    Field(
+        "profile",
+        Text(r"[^\x00-\x1f\x7f]{1,200}", "{} is not a profile's name"),
+        "A profile of ~/.aws. Default: as AWS's own tools find it.",
+        examples=("lab",),
+    ),
+    Field(
+        "python",
+        Text(r"[^\x00-\x1f\x7f]{1,1000}", "{} is not an interpreter in the image"),
+        "The interpreter in the image that has sweeper.",
+        _DEFAULT.python,
+    ),
+    Field("vcpus", Number(0, 1024, above=True), "CPUs of a job.", examples=(4,)),
+    Field("memory", Integer(4), "Memory of a job, in MiB.", examples=(8192,)),
+    Field("gpus", Integer(1), "GPUs of a job.", examples=(1,)),
+    Field(
+        "timeout",
+        Duration(60),
+        "How long Batch lets an attempt run, at least 60s; launch.timeout is the worker's own.",
+        examples=("2h",),
+        key="timeout_s",
+    ),
+    Field(
+        "secrets",
+        Names(
+            "a mapping of variables to ARNs",
+            r"[A-Za-z_][A-Za-z0-9_]*",
+            "a variable",
+            values=r"arn:[a-z-]+:(secretsmanager|ssm):[A-Za-z0-9_.:/+=@!-]{1,2000}",
+            takes="the ARN of a secret in Secrets Manager or of a parameter of Systems Manager, "
+            "never the value",
+        ),
+        "Variables, and the ARNs of what they are to hold. Never values.",
+        examples=({"TINKER_API_KEY": "arn:aws:ssm:REGION:ACCOUNT:parameter/NAME"},),
+    ),
+    Field(
+        "tags",
+        Names(
+            f"a mapping of names to strings, at most {_MOST_TAGS}",
+            rf"(?![aA][wW][sS]:|[sS][wW][eE][eE][pP][eE][rR]:){_TAG}{{1,128}}",
+            "a tag",
+            values=f"{_TAG}{{0,256}}",
+            takes="a string of at most 256 letters, digits, blanks and + - = . _ : / @",
+            most=_MOST_TAGS,
+        ),
+        "Tags of the jobs.",
+        examples=({"team": "post-training"},),
+    ),
+    Field(
+        "array",
+        Integer(0),
+        "So many jobs that are submitted at once become an array job; 0: never.",
+        _DEFAULT.array,
+    ),
+    Field(
+        "retries_on_interruption",
+        Integer(0, 9),  # Batch takes 10 attempts
+        "How often Batch itself starts a job again whose machine was taken away.",
+        _DEFAULT.retries_on_interruption,
+    ),
+    check=_check,
+    more={
+        "if": {
+            "required": ["job_definition"],
+            "properties": {"job_definition": {"type": "string"}},
+        },
+        "then": {"properties": {key: {"type": "null"} for key in ("image", *_OF_AN_IMAGE)}},
+    },
+)
+
+
+def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(defaults)
+    if "job_definition" in given:  # instead of an image that is the default, and its roles
+        found = {k: v for k, v in found.items() if k not in ("image", *_OF_AN_IMAGE)}
+    elif given.keys() & {"image", *_OF_AN_IMAGE}:
+        found.pop("job_definition", None)
+    return {**found, **given}
+
+
+def _open(sweep: str, folder: str, options: Mapping[str, Any]) -> Backend:
+    from sweeper.backends.aws_batch.backend import open_backend
+
+    return open_backend(sweep, folder, options)
+
+
+def _capabilities(given: Mapping[str, Any]) -> Capabilities:
+    """Jobs run on other machines, and have nothing of this one."""
+    options = read_options(given)
+    return Capabilities(
+        here=False,
+        files=False,
+        python=options.python,
+        secrets=frozenset(options.secrets),
+        restarts=Counter(RESTARTS, first=1),
+    )
+
+
+def _checks(options: Mapping[str, Any]) -> Iterable[Check]:
+    from sweeper.backends.aws_batch.doctor import checks
+
+    return checks(options)
+
+
+BACKEND = BackendType(
+    "aws-batch",
+    "AWS Batch: docs/aws-batch.md.",
+    _open,
+    SECTION,
+    merge=_merged,
+    capabilities=_capabilities,
+    checks=_checks,
+)

@@ -1,0 +1,103 @@
+"""Inside a Slurm job: `python -E -s slurm/job.py TABLE`, by path; standard library only.
+
+Starts what the table says for this task, hands SIGTERM on to it, and gives the job back to the
+queue when it was told to stop and the attempt can be resumed (exit code 75: the worker's word that
+it was preempted).
+"""
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+
+RESUMABLE = 75
+"""EX_TEMPFAIL of sysexits.h: try again."""
+
+_GIVEN = (
+    *("SLURM_", "SLURMD_NODENAME"),
+    *("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"),
+)
+_SHELLS = {"SWEEPER_BEFORE", "_", "SHLVL", "PWD", "OLDPWD"}
+
+
+def main(path: str) -> int:
+    stopped: list[int] = []
+    child: list[subprocess.Popen[bytes]] = []
+
+    def stop(number: int, frame: object) -> None:
+        del frame
+        stopped.append(number)
+        if child:
+            child[0].send_signal(signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, stop)
+    with open(path, encoding="utf-8") as file:
+        table = json.load(file)
+    task = table["tasks"][int(os.environ.get("SLURM_ARRAY_TASK_ID") or 0)]
+    folder, token = task["argv"][-2:]
+    print(f"{token} on {os.environ.get('SLURMD_NODENAME', '?')}", flush=True)
+    child.append(
+        subprocess.Popen(
+            task["argv"],
+            cwd=task["cwd"],
+            stdin=subprocess.DEVNULL,
+            env=environment(dict(os.environ)),
+        )
+    )
+    if stopped:  # while it was being started
+        child[0].send_signal(signal.SIGTERM)
+    code = child[0].wait()
+    if code == RESUMABLE and stopped and table["requeue"]:
+        requeue(folder, token)
+    return code if code >= 0 else 128 - code
+
+
+def environment(ours: dict[str, str]) -> dict[str, str]:
+    """What the worker gets: all that there is here, and the names of what a recipe should see too,
+    over what `sweeper launch` was typed in: what Slurm gives a job, and what the lines of `setup`
+    have changed."""
+    given = {name for name in ours if name.startswith(_GIVEN)}
+    before = ours.get("SWEEPER_BEFORE")
+    if before is not None:
+        parts = base64.b64decode(before).split(b"\0")
+        was = {os.fsdecode(n): os.fsdecode(v) for n, _, v in (p.partition(b"=") for p in parts)}
+        given |= {name for name, value in ours.items() if was.get(name) != value} - _SHELLS
+    made = {name: value for name, value in ours.items() if name != "SWEEPER_BEFORE"}
+    made["SWEEPER_KEEP"] = "\n".join(sorted(given))
+    made["SWEEPER_DROP"] = "SLURM_"
+    made["SWEEPER_SIGNALS"] = "everybody"  # Slurm signals every process of a job
+    return made
+
+
+def requeue(folder: str, token: str) -> None:
+    """Give the job back to the queue, for the next attempt, unless a launcher has opened that one
+    meanwhile. Where Slurm refuses, a launcher does."""
+    run, _, first = token.rpartition("-a")
+    attempt = int(first) + int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+    if os.path.exists(os.path.join(folder, "state", run, f"{attempt + 1}.intent.json")):
+        return
+    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    # Never a task by SLURM_JOB_ID: that of one of them is the array's, and means all of it.
+    job = f"{array}_{task}" if array and task else os.environ["SLURM_JOB_ID"]
+    shown = scontrol("show", "job", "--oneliner", job)
+    if " JobState=RUNNING " not in shown.stdout:
+        return  # somebody's `scancel`, or Slurm has it in the queue already
+    done = scontrol("requeue", job)
+    if done.returncode:
+        print(f"not requeued: {done.stderr.strip()}", flush=True)
+
+
+def scontrol(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        ["scontrol", *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

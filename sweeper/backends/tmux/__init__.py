@@ -1,0 +1,34 @@
+"""tmux: what it says of itself. The rest is loaded when a sweep is launched there."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sweeper.backends.base import Backend, BackendType, Check
+
+__all__ = ["BACKEND"]
+
+
+def _open(sweep: str, folder: str, options: Mapping[str, Any]) -> Backend:
+    from sweeper.backends.tmux.backend import open_backend
+
+    return open_backend(sweep, folder, options)
+
+
+def _checks(options: Mapping[str, Any]) -> Iterable[Check]:
+    del options
+    return [Check("tmux", True, _version)]
+
+
+def _version() -> str:
+    import shutil
+    import subprocess
+
+    from sweeper.backends.tmux.server import socket_name
+
+    if shutil.which("tmux") is None:
+        raise LookupError("not found: `apt-get install tmux`, or use `--backend local`")
+    asked = subprocess.run(["tmux", "-V"], capture_output=True, text=True, timeout=10, check=True)
+    return f"{asked.stdout.strip()}, socket {socket_name()!r}"
+
+
+BACKEND = BackendType("tmux", "A window of a tmux server for each run.", _open, checks=_checks)

@@ -1,0 +1,352 @@
+"""What a field may take. A kind reads a node, with a line for each mistake, and says the same as a
+JSON Schema, to which `sections` adds that everything may be null.
+
+`where` is the field's path (`launch.max_parallel`), which every message begins with.
+"""
+
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Protocol
+
+from sweeper.fields.nodes import Node, Problems, kind
+
+__all__ = [
+    "COUNT",
+    "MAX_HINTS",
+    "Choice",
+    "Duration",
+    "Flag",
+    "Integer",
+    "Kind",
+    "Names",
+    "Number",
+    "Shape",
+    "Text",
+    "Texts",
+    "hint",
+    "nearest",
+    "seconds",
+    "wrong",
+]
+
+MAX_HINTS = 10
+COUNT = 1_000_000
+"""The most that an integer may be where nothing else is said."""
+
+_MAX_SECONDS = 1e9
+_MAX_DURATION = 29
+_DURATION = r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?"
+_UNITS = (86400, 3600, 60, 1)
+
+
+class Kind(Protocol):
+    """What every kind can do."""
+
+    def read(self, node: Node, where: str, problems: Problems) -> Any:
+        """The value; None for one that is wrong, which is noted."""
+        ...
+
+    def schema(self) -> dict[str, Any]:
+        """The same as a JSON Schema."""
+        ...
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """` (did you mean 'x'?)`, or nothing when no known word is close."""
+    import difflib
+    import itertools
+
+    # Comparing takes the product of two lengths: what is too long for a slip is passed over.
+    candidates = itertools.islice((other for other in known if len(other) <= 60), 200)
+    found = difflib.get_close_matches(word[:60], list(candidates), n=1)
+    return f" (did you mean '{found[0]}'?)" if found else ""
+
+
+def hint(word: str, known: Iterable[str], problems: Problems) -> str:
+    """The same; nothing where so much is wrong that looking for it would take long."""
+    return nearest(word, known) if len(problems) < MAX_HINTS else ""
+
+
+def wrong(node: Node, where: str, expected: str, problems: Problems) -> None:
+    """Note that a value is not what the field takes."""
+    problems.add(node.place, f"{where} is {kind(node)}; it takes {expected}")
+
+
+def whole(pattern: str) -> str:
+    """A pattern of a text from end to end, as a JSON Schema has it."""
+    return f"^{pattern}$"
+
+
+class Text:
+    """A string that is not empty and matches `pattern`. What does not is told by `rule`, in which
+    `{}` stands for it. With `numbers` an integer counts as its digits."""
+
+    def __init__(self, pattern: str = "", rule: str = "", *, numbers: bool = False) -> None:
+        self._pattern, self._rule, self._numbers = pattern, rule, numbers
+
+    def read(self, node: Node, where: str, problems: Problems) -> str | None:
+        value = str(node.value) if self._numbers and type(node.value) is int else node.value
+        if value == "":
+            problems.add(node.place, f"{where} is empty")
+        elif not isinstance(value, str):
+            wrong(node, where, "a string", problems)
+        elif self._pattern and not re.fullmatch(self._pattern, value):
+            problems.add(node.place, f"{where}: {self._rule.replace('{}', repr(value[:60]))}")
+        else:
+            return value
+        return None
+
+    def schema(self) -> dict[str, Any]:
+        limit = {"pattern": whole(self._pattern)} if self._pattern else {"minLength": 1}
+        return {"type": ["string", "integer"] if self._numbers else "string", **limit}
+
+
+class Choice:
+    """One of some strings."""
+
+    def __init__(self, *choices: str) -> None:
+        self.choices = choices
+
+    def read(self, node: Node, where: str, problems: Problems) -> str | None:
+        if node.value == "":
+            problems.add(node.place, f"{where} is empty")
+        elif not isinstance(node.value, str):
+            wrong(node, where, " or ".join(self.choices), problems)
+        elif node.value not in self.choices:
+            known = ", ".join(self.choices)
+            near = nearest(node.value, self.choices)
+            problems.add(node.place, f"{where}: {node.value[:60]!r} is not one of {known}{near}")
+        else:
+            return node.value
+        return None
+
+    def schema(self) -> dict[str, Any]:
+        return {"enum": list(self.choices)}
+
+
+class Flag:
+    """True or false."""
+
+    def read(self, node: Node, where: str, problems: Problems) -> bool | None:
+        if isinstance(node.value, bool):
+            return node.value
+        wrong(node, where, "true or false", problems)
+        return None
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "boolean"}
+
+
+class Integer:
+    """An integer, both bounds included; None: none."""
+
+    def __init__(self, least: int | None = None, most: int | None = COUNT) -> None:
+        self._least, self._most = least, most
+
+    def read(self, node: Node, where: str, problems: Problems) -> int | None:
+        value = node.value
+        if type(value) is not int:
+            wrong(node, where, "an integer", problems)
+        elif (self._least is not None and value < self._least) or (
+            self._most is not None and value > self._most
+        ):
+            told = f"{where} is {self._least} to {self._most}, not {str(value)[:40]}"
+            problems.add(node.place, told)
+        else:
+            return value
+        return None
+
+    def schema(self) -> dict[str, Any]:
+        bounds = {"minimum": self._least, "maximum": self._most}
+        return {"type": "integer"} | {k: v for k, v in bounds.items() if v is not None}
+
+
+class Number:
+    """A finite number, both bounds included, or only the upper one (`above`)."""
+
+    def __init__(self, least: float, most: float, *, above: bool = False) -> None:
+        self._least, self._most, self._above = least, most, above
+
+    def read(self, node: Node, where: str, problems: Problems) -> float | None:
+        value = node.value
+        number = type(value) in (int, float)
+        low = number and (value > self._least if self._above else value >= self._least)
+        if low and value <= self._most and math.isfinite(value):
+            return float(value)
+        told = f"{value:.6g}" if type(value) is float else str(value)[:40] if number else kind(node)
+        bounds = f"from {self._least:g} to {self._most:g}"
+        if self._above:
+            bounds = f"above {self._least:g}, at most {self._most:g}"
+        problems.add(node.place, f"{where} is {told}; it takes a number {bounds}")
+        return None
+
+    def schema(self) -> dict[str, Any]:
+        low = "exclusiveMinimum" if self._above else "minimum"
+        return {"type": "number", low: self._least, "maximum": self._most}
+
+
+class Duration:
+    """Seconds, at least `least`: from a number, or a string such as 90s, 30m, 2h, 1h30m, 1d. With
+    `unit` a bare number is refused, where it could be taken for minutes."""
+
+    def __init__(self, least: float = 0.0, *, unit: bool = False) -> None:
+        self._least, self._unit = least, unit
+
+    def read(self, node: Node, where: str, problems: Problems) -> float | None:
+        if self._unit and type(node.value) in (int, float):
+            expected = f"a duration with its unit: {node.value}m or {node.value}s"
+            wrong(node, where, expected, problems)
+            return None
+        found = seconds(node.value)
+        if found is None:
+            told = f"{where} takes a duration such as 90s, 30m, 2h or 1h30m"
+            problems.add(node.place, told)
+        elif found < self._least:
+            problems.add(node.place, f"{where} is at least {self._least:g}s")
+            return None
+        return found
+
+    def schema(self) -> dict[str, Any]:
+        text = {"type": "string", "minLength": 1, "maxLength": _MAX_DURATION}
+        written: dict[str, Any] = {**text, "pattern": whole(_DURATION)}
+        if self._unit:
+            return written
+        number = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": _MAX_SECONDS}
+        return {"anyOf": [number, written]}
+
+
+def seconds(value: Any) -> float | None:
+    """A duration as written; None for what is none."""
+    found: float | None = None
+    if type(value) in (int, float):
+        found = float(value) if abs(value) < _MAX_SECONDS else None
+    elif isinstance(value, str) and 0 < len(value) <= _MAX_DURATION:
+        match = re.fullmatch(_DURATION, value)
+        if match:
+            parts = [float(part or 0) for part in match.groups()]
+            found = sum(n * u for n, u in zip(parts, _UNITS, strict=True))
+    return found if found is not None and 0 < found < _MAX_SECONDS else None
+
+
+class Texts:
+    """A list of strings, none twice if they are to be `unique`; with `numbers` integers count as
+    their digits. `wrong_with` gives what is wrong with one, or None; `item` is its JSON Schema.
+    `example` stands in the message for what is no such list."""
+
+    def __init__(
+        self,
+        wrong_with: Callable[[str], str | None],
+        item: Mapping[str, Any],
+        *,
+        least: int = 0,
+        most: int = 100,
+        numbers: bool = False,
+        unique: bool = False,
+        example: str = "",
+    ) -> None:
+        self._wrong_with, self._item = wrong_with, item
+        self._least, self._most, self._example = least, most, example
+        self._numbers, self._unique = numbers, unique
+
+    def read(self, node: Node, where: str, problems: Problems) -> list[str] | None:
+        items = node.items
+        if items == [] and self._least:
+            problems.add(node.place, f"{where} is an empty list")
+            return None
+        if items is None or len(items) > self._most:
+            expected = self._example or f"a list of strings, at most {self._most}"
+            wrong(node, where, expected, problems)
+            return None
+        found: list[str] = []
+        for item in items:
+            value = item.value
+            text = str(value) if self._numbers and type(value) is int else value
+            if not isinstance(text, str):
+                told = f"{kind(item)} in the list; quote it"
+                told += "" if self._numbers else " to make it a string"
+            else:
+                told = self._wrong_with(text)
+            if told is not None:
+                problems.add(item.place, f"{where}: {told}")
+            elif isinstance(text, str):
+                found.append(text)
+        return list(dict.fromkeys(found)) if self._unique else found
+
+    def schema(self) -> dict[str, Any]:
+        item: dict[str, Any] = {"type": "string", **self._item}
+        if self._numbers:
+            item = {"anyOf": [{"type": "integer"}, item]}
+        found = {"type": "array", "minItems": self._least, "maxItems": self._most, "items": item}
+        return {key: value for key, value in found.items() if value != 0}
+
+
+class Names:
+    """A mapping of names to strings. `names` is what they match, who are to name a `named`;
+    `reserved` the beginnings of those that are sweeper's own. A value matches `values`, and what
+    does not may be a secret and is not repeated, only what it `takes`; without, an integer counts
+    as its digits."""
+
+    def __init__(
+        self,
+        what: str,
+        names: str,
+        named: str,
+        *,
+        reserved: Collection[str] = (),
+        values: str = "",
+        takes: str = "",
+        most: int | None = None,
+    ) -> None:
+        self._what, self._names, self._named = what, names, named
+        self._reserved, self._values, self._takes = tuple(reserved), values, takes
+        self._most = most
+
+    def read(self, node: Node, where: str, problems: Problems) -> dict[str, str] | None:
+        entries = node.entries
+        if entries is None or (self._most is not None and len(entries) > self._most):
+            wrong(node, where, self._what, problems)
+            return None
+        found: dict[str, str] = {}
+        for name, (place, item) in entries.items():
+            value, shown = item.value, name[:60]
+            if not re.fullmatch(self._names, name):
+                problems.add(place, f"{where}: {shown!r} cannot name {self._named}")
+            elif name.startswith(self._reserved):
+                problems.add(place, f"{where}: {shown} is set by sweeper")
+            elif self._values:
+                if isinstance(value, str) and re.fullmatch(self._values, value):
+                    found[name] = value
+                else:
+                    problems.add(item.place, f"{where}.{shown} takes {self._takes}")
+            elif type(value) in (str, int):
+                found[name] = str(value)
+            else:
+                told = f"{where}.{shown} is {kind(item)}; quote it to make it a string"
+                problems.add(item.place, told)
+        return found
+
+    def schema(self) -> dict[str, Any]:
+        names: dict[str, Any] = {"pattern": whole(self._names)}
+        if self._reserved:
+            names["not"] = {"pattern": f"^({'|'.join(self._reserved)})"}
+        value: dict[str, Any] = {"type": ["string", "integer"]}
+        if self._values:
+            value = {"type": "string", "pattern": whole(self._values)}
+        limit = {} if self._most is None else {"maxProperties": self._most}
+        return {"type": "object", "propertyNames": names, "additionalProperties": value, **limit}
+
+
+class Shape:
+    """What has a reader of its own, beside its JSON Schema."""
+
+    def __init__(
+        self, schema: Mapping[str, Any], read: Callable[[Node, str, Problems], Any]
+    ) -> None:
+        self._schema, self._read = schema, read
+
+    def read(self, node: Node, where: str, problems: Problems) -> Any:
+        return self._read(node, where, problems)
+
+    def schema(self) -> dict[str, Any]:
+        return dict(self._schema)

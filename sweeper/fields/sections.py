@@ -1,0 +1,166 @@
+"""A mapping whose fields are declared: one reader, one JSON Schema and one set of words for
+each."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from sweeper.fields.kinds import Kind, hint
+from sweeper.fields.nodes import Node, Place, Problems, kind
+
+__all__ = ["Field", "Nested", "Reading", "Section", "or_null"]
+
+
+class Field(NamedTuple):
+    """One key. `doc` is a sentence for people; `default` what holds where the key is missing, as it
+    would be written; `examples` are worth showing where there is no default. `key` is what a
+    document calls it, where that is another name (`timeout_s`)."""
+
+    name: str
+    kind: Kind
+    doc: str = ""
+    default: Any = None
+    examples: tuple[Any, ...] = ()
+    key: str = ""
+
+    def schema(self) -> dict[str, Any]:
+        """What may stand there; null is the same as nothing."""
+        about: dict[str, Any] = {"description": self.doc} if self.doc else {}
+        if self.default is not None:
+            about["default"] = self.default
+        if self.examples:
+            about["examples"] = list(self.examples)
+        return about | or_null(self.kind.schema())
+
+
+class Reading:
+    """What one mapping gave: `values` by what a document calls them. What is wrong, missing or null
+    is not among them."""
+
+    def __init__(self, node: Node, name: str, problems: Problems) -> None:
+        self.node, self.name, self.problems, self.place = node, name, problems, node.place
+        self.entries: dict[str, tuple[Place, Node]] = {}
+        self.values: dict[str, Any] = {}
+
+    def path(self, key: str) -> str:
+        """What messages call a key: `launch.slurm.mem`."""
+        return f"{self.name}.{key}" if self.name else key
+
+    def given(self, key: str) -> Node | None:
+        """What stands under a key; None when that is missing or null."""
+        entry = self.entries.get(key)
+        return None if entry is None or entry[1].value is None else entry[1]
+
+    def problem(self, key: str, message: str) -> None:
+        """Note a mistake about the value of a key that is given."""
+        self.problems.add(self.entries[key][1].place, message)
+
+
+class Section:
+    """Declared fields. `needs` are the names of those that cannot be missing, each with what is
+    said of it beside its name; `check` notes what is wrong with several together. `more` is JSON
+    Schema that says the same as `check`."""
+
+    def __init__(
+        self,
+        *fields: Field,
+        needs: Mapping[str, str] | None = None,
+        check: Callable[[Reading], None] | None = None,
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.fields = {field.name: field for field in fields}
+        self.check = check
+        self._needs, self._more = dict(needs or {}), dict(more or {})
+
+    def extended(self, *fields: Field) -> "Section":
+        """The section with further fields."""
+        return Section(*self, *fields, needs=self._needs, check=self.check, more=self._more)
+
+    def __iter__(self) -> Iterator[Field]:
+        return iter(self.fields.values())
+
+    def read(
+        self,
+        node: Node,
+        name: str,
+        problems: Problems,
+        *,
+        others: Callable[[str], Field | None] = lambda _: None,
+        known: Callable[[], Iterable[str]] = lambda: (),
+    ) -> Reading:
+        """Read a mapping. `name` is its path, "" for the grid itself. `others` knows fields that
+        are declared elsewhere; `known` names them, for who has mistyped one."""
+        reading = Reading(node, name, problems)
+        if node.entries is None:
+            if node.value is not None:
+                problems.add(node.place, f"{name} is {kind(node)}; it takes a mapping")
+            return reading
+        for key, (place, item) in node.entries.items():
+            field = self.fields.get(key) or others(key)
+            if field is None:
+                inside = f" in {name}" if name else ""
+                near = hint(key, [*self.fields, *known()], problems)
+                problems.add(place, f"unknown key {key[:100]!r}{inside}{near}")
+                continue
+            reading.entries[key] = (place, item)
+            if item.value is not None:
+                value = field.kind.read(item, reading.path(key), problems)
+                if value is not None:
+                    reading.values[field.key or key] = value
+        for key, about in self._needs.items():
+            if reading.given(key) is None:
+                problems.add(node.place, f"{name} needs {about}")
+        if self.check is not None:
+            self.check(reading)
+        return reading
+
+    def keys(self, above: str = "") -> Iterator[str]:
+        """The keys that it takes, those of sections in it with dots (`slurm.mem`)."""
+        for field in self:
+            yield f"{above}{field.name}"
+            if isinstance(field.kind, Nested):
+                yield from field.kind.section.keys(f"{above}{field.name}.")
+
+    def schema(self) -> dict[str, Any]:
+        """The section as a JSON Schema. What it needs is said by `whole`."""
+        properties = {field.name: field.schema() for field in self}
+        return {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": properties,
+            **self._more,
+        }
+
+    def whole(self) -> dict[str, Any]:
+        """A JSON Schema of what it needs, for grids that do not start from another one."""
+        needed = {key: {"not": {"type": "null"}} for key in self._needs}
+        return {"required": list(self._needs), "properties": needed}
+
+
+def or_null(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The same, or null."""
+    if "type" in schema:
+        given: str | list[str] = schema["type"]
+        types = [given] if isinstance(given, str) else given
+        return {**schema, "type": list(dict.fromkeys([*types, "null"]))}
+    if "enum" in schema:
+        return {**schema, "enum": [*schema["enum"], None]}
+    if "anyOf" in schema:
+        return {**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]}
+    return dict(schema)
+
+
+class Nested:
+    """A section as what a field of another one takes. Where it is given, even empty, so is the
+    field."""
+
+    def __init__(self, section: Section) -> None:
+        self.section = section
+
+    def read(self, node: Node, where: str, problems: Problems) -> dict[str, Any] | None:
+        """What was given, as a document has it."""
+        reading = self.section.read(node, where, problems)
+        return None if node.entries is None else reading.values
+
+    def schema(self) -> dict[str, Any]:
+        """The section's."""
+        return self.section.schema()

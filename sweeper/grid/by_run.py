@@ -1,0 +1,93 @@
+"""`overrides` in a backend's section of `launch`: what jobs ask for whose runs have some values,
+over what the section says of all."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from sweeper.fields.kinds import Shape
+from sweeper.fields.nodes import Node, Problems, kind
+from sweeper.fields.sections import Field, Section
+from sweeper.grid.blocks import read_settings
+from sweeper.grid.naming import canonical
+
+__all__ = ["OVERRIDES", "asked_by", "overrides_of", "unmatched"]
+
+OVERRIDES = "overrides"
+_CONDITION = {"type": "object", "minProperties": 1}
+
+
+def _as_it_stands(node: Node, where: str, problems: Problems) -> Node:
+    del where, problems
+    return node
+
+
+class _Overrides:
+    """A list of mappings of the section's own fields, with what a run has to have under `if`."""
+
+    def __init__(self, section: Section) -> None:
+        condition = Field("if", Shape(_CONDITION, _as_it_stands), "The keys and values.")
+        self._section = section.extended(condition)
+
+    def read(self, node: Node, where: str, problems: Problems) -> list[dict[str, Any]] | None:
+        """Each as a document has it: `if` as lists of values, any of which is meant."""
+        if node.items is None:
+            told = f"{where} is {kind(node)}; it takes a list of mappings with an if"
+            problems.add(node.place, told)
+            return None
+        found: list[dict[str, Any]] = []
+        for item in node.items:
+            reading = self._section.read(item, where, problems)
+            condition = reading.values.pop("if", None)
+            if condition is None or condition.entries == {}:
+                if item.entries is not None:
+                    told = f"{where} needs an if: the keys and values that it asks for"
+                    problems.add(item.place, told)
+                continue
+            wanted: dict[str, Any] = {}
+            for key, setting in read_settings(condition, "if", problems).items():
+                value = setting.value
+                wanted[key] = value if isinstance(value, list) else [value]
+            if len(item.entries or {}) == 1:
+                problems.add(item.place, f"{where} gives nothing beside its if")
+            found.append({"if": wanted, **reading.values})
+        return found
+
+    def schema(self) -> dict[str, Any]:
+        """A list of them."""
+        item = self._section.schema()
+        item["properties"]["if"] |= _CONDITION  # which cannot be null
+        return {"type": "array", "items": {**item, "required": ["if"], "minProperties": 2}}
+
+
+def overrides_of(section: Section) -> Field:
+    """The field `overrides` of a section."""
+    doc = "What jobs ask for whose run has the values under if, over all of this."
+    examples = ([{"if": {"lora_rank": 64}}],)
+    return Field(OVERRIDES, _Overrides(section), doc, examples=examples)
+
+
+def asked_by(options: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """What the job of a run with this configuration asks for: the section, and over it every
+    override whose values the run has, in their order."""
+    asked = {key: value for key, value in options.items() if key != OVERRIDES}
+    for entry in options.get(OVERRIDES, ()):
+        if _meant(entry, config):
+            asked |= {key: value for key, value in entry.items() if key != "if"}
+    return asked
+
+
+def unmatched(options: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """For each override that is for none of these runs, which is a slip of the pen, a sentence."""
+    return [
+        f"{OVERRIDES}: no run has {', '.join(entry['if'])} as asked for"
+        for entry in options.get(OVERRIDES, ())
+        if not any(_meant(entry, config) for config in configs)
+    ]
+
+
+def _meant(entry: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    wanted = cast("dict[str, list[Any]]", entry["if"])
+    return all(
+        key in config and canonical(config[key]) in map(canonical, values)
+        for key, values in wanted.items()
+    )

@@ -1,0 +1,68 @@
+"""A grid as read: what every step of planning is handed."""
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from sweeper.fields.nodes import Place
+from sweeper.grid.alarms import Alarms, OnAlarm
+from sweeper.grid.blocks import Block, Setting
+from sweeper.grid.conditions import When
+from sweeper.grid.extending import Source
+from sweeper.grid.sampling import Random
+from sweeper.grid.seeds import Seeds
+from sweeper.grid.wandb import Wandb
+from sweeper.model.plan import Launch, Metric
+
+__all__ = ["Grid"]
+
+
+class Grid(NamedTuple):
+    """A grid as read. Exactly one of `recipe` and `command` is given.
+
+    `blocks` are the axes of `grid`, `zip` and `random`, what `random` draws included. `fixed` is
+    what the command line sets, over everything; `dropped` the keys it took away. `places` says
+    where the sections (`recipe`, `launch.python`, ...) stand; `text` is as written, `extends` the
+    files it extends; `notes` are warnings.
+    """
+
+    name: str
+    recipe: str | None
+    command: tuple[str, ...] | None
+    service: Literal["local", "tinker", "none"]
+    base: dict[str, Setting]
+    blocks: tuple[Block, ...]
+    random: Random | None
+    whens: tuple[When, ...]
+    include: tuple[dict[str, Setting], ...]
+    exclude: tuple[dict[str, Setting], ...]
+    fixed: dict[str, Setting]
+    dropped: frozenset[str]
+    seeds: Seeds | None
+    metric: Metric | None
+    secrets: tuple[str, ...]
+    launch: Launch
+    text: str
+    path: str
+    overrides: tuple[str, ...]
+    places: dict[str, Place]
+    extends: tuple[Source, ...] = ()
+    notes: tuple[str, ...] = ()
+    wandb: Wandb | None = None
+    alarms: Alarms | None = None
+    on_alarm: OnAlarm | None = None
+
+    def every_block(self) -> Iterator[Block]:
+        """Its blocks, those under conditions too."""
+        yield from self.blocks
+        for when in self.whens:
+            yield from when.blocks
+
+    def every_setting(self) -> Iterator[Setting]:
+        """Everything that it gives to keys."""
+        yield from self.base.values()
+        yield from self.fixed.values()
+        for given in (*(when.base for when in self.whens), *self.include):
+            yield from given.values()
+        for block in self.every_block():
+            for settings in block.axes.values():
+                yield from settings

@@ -1,0 +1,59 @@
+"""The JSON Schema of grids, from the same declaration that reads them: `sweeper init --schema`.
+
+An editor that knows it offers keys and marks mistakes. A grid that starts from another one may be a
+part, so what only a whole grid has to have stands under a condition.
+"""
+
+from typing import Any
+
+from sweeper.fields.sections import Nested, Section
+from sweeper.grid import alarms, blocks, sampling, seeds, wandb
+from sweeper.grid.launch import SECTION as LAUNCH
+from sweeper.grid.launch import backend_fields
+from sweeper.grid.reading import METRIC, SECTION
+
+__all__ = ["grid_schema"]
+
+_GIVEN: dict[str, Any] = {"not": {"type": "null"}}
+
+
+def grid_schema() -> dict[str, Any]:
+    """The whole schema, with the options of every backend that is installed."""
+    fields = dict(SECTION.fields)
+    fields["launch"] = fields["launch"]._replace(kind=Nested(LAUNCH.extended(*backend_fields())))
+    # In a part, a null takes an axis of the other grid away.
+    axes = blocks.AXES["additionalProperties"]
+    partly = {**blocks.AXES, "additionalProperties": {"anyOf": [axes, {"type": "null"}]}}
+    schema = Section(*fields.values()).schema()
+    schema["properties"]["grid"] |= partly
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A sweeper grid",
+        "description": "One YAML file that says which runs to make. `sweeper plan` checks it in"
+        " full, the recipe's own fields too.",
+        **schema,
+        "not": {
+            "required": ["recipe", "command"],
+            "properties": {"recipe": _GIVEN, "command": _GIVEN},
+        },
+        "if": {"required": ["extends"], "properties": {"extends": {"type": "string"}}},
+        "else": _whole(),
+    }
+
+
+def _whole() -> dict[str, Any]:
+    """What a grid has to be that starts from nothing."""
+    return {
+        "anyOf": [
+            {"required": ["recipe"], "properties": {"recipe": {"type": "string"}}},
+            {"required": ["command"], "properties": {"command": {"type": "array"}}},
+        ],
+        "properties": {
+            "grid": blocks.AXES,
+            "random": sampling.WHOLE,
+            "seeds": seeds.WHOLE,
+            "metric": {"if": {"type": "object"}, "then": METRIC.whole()},
+            "wandb": wandb.WHOLE,
+            "on_alarm": alarms.WHOLE,
+        },
+    }
