@@ -7,7 +7,7 @@ from typing import Any
 
 from sweeper.analysis import words
 from sweeper.analysis.frames import RunData
-from sweeper.metrics import as_float, is_finished
+from sweeper.metrics import as_float, ends_final
 
 __all__ = ["Checkpoint", "choose_checkpoint"]
 
@@ -31,7 +31,7 @@ def choose_checkpoint(run: RunData, at: str) -> Checkpoint | None:
     usable = [record for record in run.checkpoints if _path(record) is not None]
     if not usable:
         return None
-    final = [record for record in usable if is_finished([record])]
+    final = [record for record in usable if ends_final([record])]
     chosen = (final or usable)[-1]
     note = None
     if at == "best" and run.step is not None and chosen.get("batch") != run.step:

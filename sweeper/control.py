@@ -16,7 +16,7 @@ from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, StoreE
 from sweeper.labels import held_of
 from sweeper.results.selectors import pick
 from sweeper.results.status import Status, read_status
-from sweeper.states import OPEN, State, fold, wants_attempt
+from sweeper.states import State, fold, is_finished
 from sweeper.store.files import Store, default_root
 from sweeper.store.requests import (
     Happened,
@@ -138,7 +138,7 @@ def cancel_runs(
     seconds = launch.grace_s + _STOP_SECONDS
     deadline = time.monotonic() + seconds
     told = 0
-    while left := _unfinished(store, sweep, done, retries):
+    while left := _at_work(store, sweep, done, retries):
         if len(left) != told:
             tell(f"waiting for {len(left)} runs to stop")
             told = len(left)
@@ -184,7 +184,7 @@ def _stop(
         if summary.unreachable is not None and summary.unreachable != said:
             tell(f"waiting: {summary.unreachable}")
         said = summary.unreachable
-        if not _unfinished(store, sweep, runs, retries):
+        if not _at_work(store, sweep, runs, retries):
             return
         time.sleep(_POLL_SECONDS)
 
@@ -197,9 +197,7 @@ def _forget_environment(store: Store, sweep: str, retries: int) -> None:
     events = read_events(store, sweep)
     for run in read_plan(store, sweep).runs:
         happened = events.get(run.id, set())
-        state = fold(happened)
-        wanted = not run.retired and wants_attempt(happened, retries)
-        if wanted or state.state in OPEN or state.unacknowledged:
+        if fold(happened).at_work or not is_finished(happened, retries, retired=run.retired):
             return
     if environment.is_needed_later(store, sweep):
         return
@@ -207,7 +205,7 @@ def _forget_environment(store: Store, sweep: str, retries: int) -> None:
         environment.forget(service_of(store, sweep).env_file, f"{store.root}/{sweep}")
 
 
-def _unfinished(store: Store, sweep: str, runs: Iterable[str], retries: int) -> list[str]:
+def _at_work(store: Store, sweep: str, runs: Iterable[str], retries: int) -> list[str]:
     """Those of `runs` that may be at work. Asks again for what was taken back meanwhile: a launcher
     may have granted another attempt in the moment in which we asked that there be none."""
     events = read_events(store, sweep)
@@ -215,8 +213,7 @@ def _unfinished(store: Store, sweep: str, runs: Iterable[str], retries: int) -> 
     for run in runs:
         happened = events.get(run, set())
         request_cancel(store, sweep, run, happened, retries)
-        state = fold(happened)
-        if state.state in OPEN or state.unacknowledged:
+        if fold(happened).at_work:
             left.append(run)
     return left
 

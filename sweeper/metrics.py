@@ -20,7 +20,7 @@ __all__ = [
     "Row",
     "as_float",
     "as_step",
-    "is_finished",
+    "ends_final",
     "merge",
     "merge_checkpoints",
     "numbers",
@@ -156,7 +156,7 @@ def merge_checkpoints(attempts: Iterable[Parsed]) -> list[Row]:
     return list(records.values())
 
 
-def is_finished(records: Sequence[Mapping[str, Any]]) -> bool:
+def ends_final(records: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the last of these checkpoint records is a final one: marked so, or without a mark
     named so, as tinker-cookbook does."""
     return any(

@@ -36,6 +36,7 @@ __all__ = [
     "State",
     "cancel_asked",
     "fold",
+    "is_finished",
     "parse_name",
     "retry_asked",
     "wants_attempt",
@@ -165,6 +166,11 @@ class RunState(NamedTuple):
         backend can tell."""
         return self.opened > self.attempt
 
+    @property
+    def at_work(self) -> bool:
+        """Whether a job of the run may be at work."""
+        return self.state in OPEN or self.unacknowledged
+
 
 def fold(events: Iterable[tuple[int, Event]]) -> RunState:
     """The state that follows from `events`, pairs of attempt and event, in any order."""
@@ -224,6 +230,18 @@ def wants_attempt(events: Collection[tuple[int, Event]], retries: int) -> bool:
     if state.state in (State.PREEMPTED, State.LOST):
         return happened.count(Event.PREEMPTED) + happened.count(Event.LOST) <= _MOST_RESTARTS
     return False
+
+
+def is_finished(
+    events: Collection[tuple[int, Event]], retries: int, *, retired: bool = False
+) -> bool:
+    """Whether nothing more is to come of a run with these events: no job of it is at work, and no
+    launcher would start one, or look for one. `retired`: the grid has it no more; what was only
+    about to be submitted of it is left there."""
+    state = fold(events)
+    if state.state in OPEN:
+        return False
+    return retired or not (state.unacknowledged or wants_attempt(events, retries))
 
 
 def _last(events: Iterable[tuple[int, Event]], kind: Event) -> int:

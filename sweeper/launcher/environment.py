@@ -19,7 +19,7 @@ from sweeper.backends import may_restart
 from sweeper.engine.lifecycle import EngineInfo, client_key, hub_environment
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError, SweeperError
 from sweeper.paths import home
-from sweeper.states import OPEN, State, fold, wants_attempt
+from sweeper.states import State, fold, wants_attempt
 from sweeper.store.files import Store, open_store
 from sweeper.store.lock import is_held
 from sweeper.store.sweeps import Events, read_events, read_plan
@@ -246,7 +246,7 @@ def _in_use(store: Store, sweep: str) -> bool:
             raise
         events = {}
     states = map(fold, events.values())
-    if any(state.state in OPEN or state.unacknowledged for state in states):
+    if any(state.at_work for state in states):
         return True
     return _goes_on(store, sweep, events) or is_held(store, sweep)
 

@@ -43,7 +43,7 @@ class Judge:
         self._ends.begin()
         for run, view in self._board.views.items():
             state = view.state
-            if not state.attempt or state.unacknowledged or state.state in OPEN:
+            if not state.attempt or state.at_work:
                 continue
             fresh = self._ends.note(run, state, self._board.events(run))
             if view.retry:

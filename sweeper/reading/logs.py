@@ -200,7 +200,7 @@ class _Reader:
         """Whether nothing more will be printed, as far as can be told."""
         if not self._tails:
             return not self._at_work()
-        if not any(_unfinished(run) for run in self._candidates):
+        if all(_is_finished(run) for run in self._candidates):
             return True
         if self._at_work():
             self._idle_since = None
@@ -410,5 +410,5 @@ def _key(run: RecordedRun) -> _Key:
     return run.root, run.sweep, run.id
 
 
-def _unfinished(run: RecordedRun) -> bool:
-    return isinstance(run, SweepRun) and run.unfinished
+def _is_finished(run: RecordedRun) -> bool:
+    return not isinstance(run, SweepRun) or run.is_finished

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from sweeper.errors import NotFound, StoreError
-from sweeper.metrics import is_finished
+from sweeper.metrics import ends_final
 from sweeper.model.decoding import decode
 from sweeper.records.runs import RecordedRun, Told
 from sweeper.states import NoState, State
@@ -129,7 +129,7 @@ class FolderRun(RecordedRun):
         return found  # pyright: ignore[reportUnknownVariableType]
 
     def _is_finished(self) -> bool:
-        return is_finished(self.checkpoint_records())
+        return ends_final(self.checkpoint_records())
 
     def _recall(self, what: str, name: str, find: Callable[[], Any]) -> Any:
         """As remembered while that file is as it was."""

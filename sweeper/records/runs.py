@@ -24,7 +24,7 @@ from sweeper.metrics import (
 from sweeper.model.event import NOTHING, Outcome
 from sweeper.model.plan import Run
 from sweeper.results.objective import judged
-from sweeper.states import Event, NoState, RunState, State, fold
+from sweeper.states import Event, NoState, RunState, State, fold, is_finished
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout, metrics_dir
 from sweeper.store.sweeps import (
@@ -464,14 +464,10 @@ class SweepRun(RecordedRun):
         return self._sweep.unseeded
 
     @property
-    def unfinished(self) -> bool:
-        """Whether a job of it may be at work, or a launcher would start one."""
-        from sweeper.states import OPEN, wants_attempt
-
-        retries = self._sweep.plan.launch.retries
+    def is_finished(self) -> bool:
+        """Whether nothing more is to come of it (`states.is_finished`)."""
         events = self._sweep.events.get(self.id, set())
-        left = self._state.unacknowledged or wants_attempt(events, retries)
-        return self.state in OPEN or (left and not self.retired)
+        return is_finished(events, self._sweep.plan.launch.retries, retired=self.retired)
 
     @property
     def wandb(self) -> str | None:

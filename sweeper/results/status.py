@@ -9,7 +9,7 @@ from sweeper import labels
 from sweeper.errors import StoreError
 from sweeper.model.launcher import NO_OBSERVATIONS, Observations
 from sweeper.results.selectors import current
-from sweeper.states import OPEN, NoState, State, fold, wants_attempt
+from sweeper.states import OPEN, NoState, State
 
 if TYPE_CHECKING:
     from sweeper.alarms import Alarm
@@ -78,7 +78,7 @@ def read_status(sweep: "Sweep") -> Status:
         sweep=sweep.name,
         counts=Counter(run.state for run in runs),
         at_work=launcher or any(run.state in OPEN for run in runs),
-        finished=not any(_goes_on(sweep, run) for run in runs),
+        finished=all(run.is_finished for run in runs),
         launcher=launcher,
         observed={r: labels.observed(one) for r, one in told.observed.items() if r not in over},
         unreachable=told.unreachable,
@@ -96,15 +96,6 @@ def _observations(sweep: "Sweep") -> Observations:
     except StoreError as error:
         sweep.unreadable(error)
         return NO_OBSERVATIONS
-
-
-def _goes_on(sweep: "Sweep", run: "RecordedRun") -> bool:
-    """Whether a run is at work, may be, or is to be started."""
-    if run.state is State.SUCCEEDED:
-        return False
-    events = sweep.events.get(run.id, ())
-    left = wants_attempt(events, sweep.plan.launch.retries)
-    return run.state in OPEN or left or fold(events).unacknowledged
 
 
 def alarms_of(sweep: "Sweep", runs: Sequence["RecordedRun"]) -> list["Alarm"]:

@@ -37,7 +37,7 @@ def request_cancel(
     """Ask that a run be stopped and not started again, where there is anything to stop. `by` is
     who asks (None: the user of this process)."""
     state = fold(happened)
-    at_work = state.state in OPEN or state.unacknowledged
+    at_work = state.at_work
     waits = state.state in (State.PLANNED, State.PREEMPTED, State.LOST)
     waits = waits or wants_attempt(happened, retries)
     if cancel_asked(happened) or not (at_work or waits):
@@ -58,7 +58,7 @@ def asked_again(run: str, happened: Happened) -> Requested:
     state = fold(happened)
     if state.state is State.SUCCEEDED:
         return Requested(run, False, "succeeded already")
-    if (state.state in OPEN or state.unacknowledged) and cancel_asked(happened):
+    if state.at_work and cancel_asked(happened):
         return Requested(run, False, "being cancelled: retry them when they have ended")
     if state.state in OPEN:
         return Requested(run, False, "still at work")

@@ -6,7 +6,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
 from sweeper.errors import NotFound, UsageError
-from sweeper.states import State, fold, wants_attempt
+from sweeper.states import State, fold, is_finished
 from sweeper.store.files import default_root, open_store
 from sweeper.terminal import say, shortened, warn
 
@@ -81,7 +81,7 @@ def _left_alone(root: str, planned: "Plan") -> int:
         return 0  # it was never launched
     return sum(
         fold(events[run.id]).state is State.FAILED
-        and not wants_attempt(events[run.id], planned.launch.retries)
+        and is_finished(events[run.id], planned.launch.retries)
         for run in planned.runs
         if run.id in events
     )

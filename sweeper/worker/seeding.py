@@ -5,7 +5,7 @@ import json
 import os
 from typing import Any
 
-from sweeper.metrics import is_finished
+from sweeper.metrics import ends_final
 from sweeper.store.files import Store, open_regular
 from sweeper.store.layout import Layout
 
@@ -75,7 +75,7 @@ def has_final_checkpoint(log_path: str) -> bool | None:
     path = os.path.join(log_path, "checkpoints.jsonl")
     if not os.path.exists(path):
         return None
-    return is_finished(read_records(path))
+    return ends_final(read_records(path))
 
 
 def read_records(path: str) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeper.states import TRANSITIONS, Event, RunState, State, fold, parse_name
+from sweeper.states import TRANSITIONS, Event, RunState, State, fold, is_finished, parse_name
 
 EVENTS = st.lists(st.tuples(st.integers(1, 4), st.sampled_from(list(Event))), max_size=12)
 
@@ -92,3 +92,24 @@ def test_names() -> None:
     assert parse_name("12.claimed.json") == (12, Event.CLAIMED)
     for name in ("1.exploded.json", "claimed.json", "x.claimed.json", "1.claimed", ".tmp-1.2.json"):
         assert parse_name(name) is None
+
+
+@pytest.mark.parametrize(
+    ("events", "retries", "finished", "retired"),
+    [
+        (set(), 0, False, True),
+        ({(1, Event.CLAIMED)}, 0, False, False),
+        ({(1, Event.FAILED)}, 0, True, True),
+        ({(1, Event.FAILED)}, 1, False, True),
+        ({(1, Event.FAILED), (2, Event.INTENT)}, 0, False, True),
+        ({(1, Event.PREEMPTED)}, 0, False, True),
+        ({(1, Event.PREEMPTED), (1, Event.CANCEL)}, 0, True, True),
+        ({(1, Event.SUCCEEDED)}, 0, True, True),
+    ],
+)
+def test_when_nothing_more_is_to_come(
+    events: set[tuple[int, Event]], retries: int, finished: bool, retired: bool
+) -> None:
+    """`retired`: the same of a run that the grid has no more."""
+    assert is_finished(events, retries) == finished
+    assert is_finished(events, retries, retired=True) == retired
