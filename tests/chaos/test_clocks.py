@@ -20,7 +20,8 @@ from sweeper.store.sweeps import read_events
 Sweeps = Callable[..., Sweep]
 HOUR = 3600.0
 FAKETIME = next(iter(glob.glob("/usr/lib/*/faketime/libfaketimeMT.so.1")), "")
-SETTINGS = ("+1h", "-1h", "+0", "+1y", "-1y", "-2s", "+90s")
+OF_THE_LAUNCHER = ("+1h", "-1h", "+0", "+1y", "-1y", "-2s", "+90s")
+OF_WORKERS = ("-1y", "-31536002", "+1y", "+31539600")  # never the right year, once they are set
 
 
 @pytest.mark.parametrize(
@@ -77,14 +78,14 @@ def test_clocks_that_are_set_while_all_is_at_work(sweep: Sweeps) -> None:
     files = [one.folder / "launcher.time", one.folder / "workers.time"]
     through = ["env", f"LD_PRELOAD={FAKETIME}", f"FAKETIME_TIMESTAMP_FILE={files[0]}"]
     through += ["FAKETIME_NO_CACHE=1", "FAKETIME_DONT_FAKE_MONOTONIC=1", "NO_FAKE_STAT=1"]
-    settings = itertools.cycle(SETTINGS)
+    settings = [itertools.cycle(OF_THE_LAUNCHER), itertools.cycle(OF_WORKERS)]
     told: set[str] = set()
 
     def set_clocks() -> None:
-        for file in files:
+        for file, setting in zip(files, settings, strict=True):
             # At once, as a clock is: a file that is empty for a moment is the right time.
             fresh = file.with_suffix(".new")
-            fresh.write_text(f"{next(settings)}\n")
+            fresh.write_text(f"{next(setting)}\n")
             fresh.replace(file)
         shown = subprocess.run(command, capture_output=True, text=True, check=False).stdout
         told.update(re.findall(r"\((\w+)", shown), re.findall(r"-\d+s", shown))

@@ -31,8 +31,7 @@ def _power_cut(root: Path, number: int, *, jobs_survive: bool) -> tuple[World, D
             disk.restart()
             assert all(_is_json(path) for path in root.rglob("*.json")), f"torn at {number}"
             if not jobs_survive:
-                world.jobs.clear()
-                world.backend.jobs.clear()
+                world.lose_jobs()
             world.relaunch_until_done(Faults)
     return world, disk
 

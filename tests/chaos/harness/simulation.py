@@ -237,6 +237,14 @@ class World:
         for job in self.jobs:
             job.act()
 
+    def lose_jobs(self) -> None:
+        """The jobs go with their machine."""
+        for job in self.backend.jobs:
+            run, _, attempt = job.rpartition("-a")
+            self.silent.add((run, int(attempt)))
+        self.jobs.clear()
+        self.backend.jobs.clear()
+
     def _hear(self) -> None:
         """Note what launchers have told of runs that was not so."""
         with suppress(NotFound):
