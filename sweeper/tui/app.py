@@ -1,5 +1,5 @@
-"""The terminal's side of `sweeper watch`: Textual gives keys, size and the drawing of what has
-changed; what is on the screen comes from `desk.py`, what it is about from `looking.py`."""
+"""The terminal's side of `sweeper watch`, a Textual app: it has the store looked at in a thread,
+shows on its screens what was found, and does what keys ask for."""
 
 import asyncio
 import os
@@ -7,29 +7,31 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import partial
+from typing import ClassVar
 
-from rich.segment import Segment
-from rich.style import Style
 from textual import events
-from textual.app import App, ComposeResult
-from textual.geometry import Region
-from textual.strip import Strip
-from textual.widget import Widget
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+from textual.widgets import Input
 
 from sweeper.errors import SweeperError
-from sweeper.sanitize import harmless
 from sweeper.tracking import link
 from sweeper.tui import actions
-from sweeper.tui.charts import ASCII, UNICODE
+from sweeper.tui.list_model import SORTS, groupings
 from sweeper.tui.model import SweepView, best_run
 from sweeper.tui.page_reader import PageReader
+from sweeper.tui.palette import OpenRun
+from sweeper.tui.panels import PageData
 from sweeper.tui.poller import Poller
-from sweeper.tui.render import Line
-from sweeper.tui.run_page import PageData
-from sweeper.tui.screen_model import Action, ScreenModel
+from sweeper.tui.run_page import RunPage
+from sweeper.tui.screen_model import Action, proposed
+from sweeper.tui.screens import Question, WatchScreen
+from sweeper.tui.sweep_screen import SweepScreen
+from sweeper.tui.text import ASCII, UNICODE
 
 __all__ = ["WatchApp"]
 
@@ -44,63 +46,12 @@ UNTOUCHED_SECONDS = 10.0
 
 _DEBUG = bool(os.environ.get("SWEEPER_DEBUG"))
 
-_LOOKS = {
-    "": Style(),
-    "bold": Style(bold=True),
-    "dim": Style(dim=True),
-    "good": Style(color="green"),
-    "info": Style(color="cyan"),
-    "warn": Style(color="yellow"),
-    "bad": Style(color="red", bold=True),
-    "head": Style(bold=True, dim=True),
-    "sorted": Style(underline=True),
-    "cursor": Style(reverse=True),
-}
-
-
-@lru_cache(maxsize=256)
-def _style(words: str) -> Style:
-    return Style.combine(_LOOKS[word] for word in words.split()) if words else _LOOKS[""]
-
 
 def _said(error: Exception) -> str:
     """An error in a sentence; the view goes on after a bug of ours, too."""
     if isinstance(error, SweeperError | OSError):
         return str(error)
     return f"a bug of ours: {type(error).__name__}: {error} (SWEEPER_DEBUG=1 shows where)"
-
-
-class _Canvas(Widget, can_focus=True):
-    """Shows lines; of those shown again only the ones that differ are drawn. `drawn` counts
-    them."""
-
-    DEFAULT_CSS = "_Canvas { width: 1fr; height: 1fr; background: ansi_default; }"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._lines: list[Line] = []
-        self.drawn = 0
-
-    def show(self, lines: list[Line]) -> None:
-        """Put these lines on the screen."""
-        before, self._lines = self._lines, lines
-        width = self.size.width
-        if len(before) != len(lines):
-            self.refresh()
-            self.drawn += len(lines)
-            return
-        changed = [y for y, line in enumerate(lines) if line != before[y]]
-        self.drawn += len(changed)
-        if changed:
-            self.refresh(*(Region(0, y, width, 1) for y in changed))
-
-    def render_line(self, y: int) -> Strip:
-        width = self.size.width
-        line = self._lines[y] if y < len(self._lines) else []
-        # Segments, not markup: what a run is called is data.
-        # And harmless, should whoever made the line have forgotten it.
-        strip = Strip([Segment(harmless(text), _style(words)) for text, words in line])
-        return strip.adjust_cell_length(width)
 
 
 class WatchApp(App[int]):
@@ -110,9 +61,13 @@ class WatchApp(App[int]):
     sweep has ended and no key was pressed for a while.
     """
 
-    ENABLE_COMMAND_PALETTE = False
-    CSS = "Screen { background: ansi_default; }"
-    BINDINGS = []  # noqa: RUF012 - every key goes to the desk
+    TITLE = "sweeper watch"
+    CSS_PATH = "watch.tcss"
+    COMMANDS = App.COMMANDS | {OpenRun}
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-broad")]  # noqa: RUF012 - as Textual has it
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+l", "look", "look again", show=False),
+    ]
 
     def __init__(
         self,
@@ -125,25 +80,27 @@ class WatchApp(App[int]):
         every: float | None = None,
     ) -> None:
         super().__init__(ansi_color=True)
+        self.theme = "ansi-dark"  # the terminal's own colours, whatever they are
         self.animation_level = "none"
         self._poller, self._guest, self._leaves = poller, guest, leaves
         remote = poller.sweep.store.is_remote
         self._every = every or (_REMOTE_SECONDS if remote else _SECONDS)
-        glyphs = ASCII if plain_glyphs else UNICODE
-        self.desk = ScreenModel(view, glyphs=glyphs, guest=guest is not None)
+        self.view = view
+        self._plain, self._glyphs = plain_glyphs, ASCII if plain_glyphs else UNICODE
+        self.sweep_screen = SweepScreen(view, self._glyphs, "quit" if guest is None else "close")
+        self._page: RunPage | None = None
         self._reader: PageReader | None = None
         self._place: object = None
-        self.canvas = _Canvas()
         self._pressed = time.monotonic()
         self._touched = False
         self._looking = False
         self._again = False
 
-    def compose(self) -> ComposeResult:
-        yield self.canvas
+    def get_default_screen(self) -> SweepScreen:
+        return self.sweep_screen
 
     def on_mount(self) -> None:
-        self.canvas.focus()
+        self.set_class(self._plain, "ascii")
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
             try:
@@ -177,12 +134,10 @@ class WatchApp(App[int]):
             self.call_from_thread(self._seen, view, data, problem)
 
     def _read_page(self, view: SweepView) -> PageData | None:
-        page = self.desk.page
-        if page is None:
-            self._reader = None
-            return None
-        run = next((run for run in view.runs if run.id == page.run), None)
+        page = self._page
+        run = None if page is None else next((one for one in view.runs if one.id == page.run), None)
         if run is None:
+            self._reader = None
             return None
         if self._reader is None or self._place != (run.id, run.attempt, run.state):
             address = link(self._poller.sweep.plan, run.id)
@@ -196,36 +151,40 @@ class WatchApp(App[int]):
         """What a look has found; whatever that does to us, there is a next one."""
         self._looking = False
         try:
-            self._take(view, data, problem)
+            if problem:
+                self._show(self.view._replace(problem=problem), data)
+            elif view is not None and (view is not self.view or data is not None):
+                self._show(view, data)
         except Exception as error:
             if _DEBUG:
                 raise
-            self.canvas.show(self.desk.broken(_said(error)))
+            self.tell(_said(error), "bad")
         finally:
             self._go_on()
 
-    def _take(self, view: SweepView | None, data: PageData | None, problem: str) -> None:
-        desk = self.desk
-        if problem:
-            desk.see(desk.view._replace(problem=problem))
-        elif view is not None and view is not desk.view:
-            desk.see(view)
-        if data is not None and desk.page is not None and data.run == desk.page.run:
-            desk.data = data
-        self._draw()
+    @property
+    def _screens(self) -> list[WatchScreen]:
+        shown = (screen for screen in self.screen_stack if screen.is_mounted)
+        return [screen for screen in shown if isinstance(screen, WatchScreen)]
+
+    def _show(self, view: SweepView, data: PageData | None) -> None:
+        self.view = view
+        if data is not None and self._page is not None and data.run == self._page.run:
+            self._page.data = data
+        for screen in self._screens:
+            screen.see(view)
 
     def _go_on(self) -> None:
         """Leave, or look again in a while."""
-        desk = self.desk
         if self._is_left():
             self.exit(0)
             return
         pause = self._every
         if self._again:
             pause = 0.0
-        elif desk.view.loading:
+        elif self.view.loading:
             pause = _LOADING_SECONDS
-        elif desk.view.ended and desk.page is None:
+        elif self.view.ended and self._page is None:
             pause = max(self._every, _ENDED_SECONDS)
         self.set_timer(max(pause, 0.001), self._look)
 
@@ -235,61 +194,97 @@ class WatchApp(App[int]):
             return True
         idle = time.monotonic() - self._pressed
         most = LINGER_SECONDS if self._touched else UNTOUCHED_SECONDS
-        return self._leaves and self.desk.view.ended and idle > most
-
-    def _draw(self) -> None:
-        try:
-            lines = self.desk.screen()
-        except Exception as error:
-            if _DEBUG:
-                raise
-            lines = self.desk.broken(_said(error))
-        self.canvas.show(lines)
+        return self._leaves and self.view.ended and idle > most
 
     # The user
 
-    def on_resize(self, event: events.Resize) -> None:
-        self.desk.resize(event.size.width, event.size.height)
-        self._draw()
-
     async def on_event(self, event: events.Event) -> None:
-        """Keys go to the desk and nowhere else."""
-        if isinstance(event, events.Key):
+        """Ctrl-C interrupts, whatever has the keys. Textual hands other keys to the widget that has
+        them at that moment, which may have lost them when it comes to see them: here what a key
+        does is done before the next one is looked at, so that quick typing is never mistaken."""
+        if isinstance(event, events.Key) and not event.is_forwarded:
             self._pressed, self._touched = time.monotonic(), True
-            self._do(self.desk.press(event.key, event.character))
-            self._draw()
-            return
+            if event.key == "ctrl+c":
+                self.exit(130)
+                return
+            self.tell("")
+            screen = self.screen
+            if isinstance(screen, Question):
+                await screen.answer(event.key)
+                return
+            typing = isinstance(self.focused, Input) or not isinstance(screen, WatchScreen)
+            if not typing and await self._check_bindings(event.key):
+                return
         await super().on_event(event)
 
-    def on_mouse_scroll_down(self) -> None:
-        self.desk.press("down")
-        self._draw()
+    def tell(self, text: str, style: str = "warn") -> None:
+        """Show a sentence until the next key."""
+        for screen in self._screens:
+            screen.tell(text, style)
 
-    def on_mouse_scroll_up(self) -> None:
-        self.desk.press("up")
-        self._draw()
+    def get_key_display(self, binding: Binding) -> str:
+        shown = super().get_key_display(binding)
+        return shown if shown.isascii() or not self._plain else binding.key
 
-    def on_click(self, event: events.Click) -> None:
-        self._do(self.desk.click(event.y))
-        self._draw()
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """All that the keys do, and each order and grouping by its name."""
+        for node, binding, enabled, tooltip in screen.active_bindings.values():
+            if enabled and isinstance(node, WatchScreen):
+                shown = self.get_key_display(binding)
+                run = partial(self.run_action, binding.action, node)
+                yield SystemCommand(f"{binding.description} ({shown})", tooltip, run)
+        if isinstance(screen, SweepScreen):
+            for sort in SORTS:
+                yield SystemCommand(f"sort by {sort}", "", partial(screen.action_sort, sort))
+            for by in groupings(self.view):
+                yield SystemCommand(f"group by {by}", "", partial(screen.action_group, by))
 
-    def _do(self, deed: Action | None) -> None:
-        if deed is None:
-            return
-        if deed.kind in ("quit", "interrupt"):
-            self.exit(0 if deed.kind == "quit" else 130)
-        elif deed.kind == "look":
-            self.canvas.refresh()
-            self._look()
-        elif deed.kind in ("open", "close"):
-            self._look()
-        elif deed.kind == "jump":
-            self._jump(deed.runs[0])
+    def action_look(self) -> None:
+        """Draw all again, and look at once."""
+        self.screen.refresh()
+        self._look()
+
+    async def action_open(self, run: str) -> None:
+        """Show a run's page."""
+        if self._page is None:
+            self._page = RunPage(self.view, run, self._glyphs)
+            await self.push_screen(self._page)
         else:
-            action = actions.cancel if deed.kind == "cancel" else actions.retry
-            waits = "asked to stop; waiting" if deed.kind == "cancel" else "asking"
-            self.desk.tell(f"{waits} ...", "dim")
-            self._behind(lambda: action(self._poller.sweep, deed.runs))
+            self._page.turn_to(run)
+        self._look()
+
+    def action_close(self) -> None:
+        """Go back to the list."""
+        self._page = None
+        self.pop_screen()
+        self._look()
+
+    async def action_neighbour(self, step: int) -> None:
+        """Show the page of the next run in the list, or of the one before."""
+        if self._page is not None and (
+            run := self.sweep_screen.model.neighbour(self._page.run, step)
+        ):
+            await self.action_open(run.id)
+
+    async def action_steer(self, kind: str) -> None:
+        """Ask whether to cancel or retry what is chosen."""
+        screen = self.screen
+        if not isinstance(screen, WatchScreen) or not screen.chosen[0]:
+            return
+        action = proposed(kind, *screen.chosen)
+        if isinstance(action, str):
+            self.tell(action)
+        else:
+            await self.push_screen(Question(action.question), partial(self._answered, action))
+
+    def _answered(self, action: Action, yes: bool | None) -> None:
+        if not yes:
+            self.tell(f"not done: {action.question.rstrip('?')}", "dim")
+            return
+        cancel = action.kind == "cancel"
+        self.tell("asked to stop; waiting ..." if cancel else "asking ...", "dim")
+        do = actions.cancel if cancel else actions.retry
+        self._behind(lambda: do(self._poller.sweep, action.runs))
 
     def _behind(self, action: Callable[[], str]) -> None:
         """Do something in a thread, and show what it says."""
@@ -308,22 +303,26 @@ class WatchApp(App[int]):
         threading.Thread(target=act, daemon=True).start()
 
     def _told(self, said: str, style: str) -> None:
-        self.desk.tell(said, style)
-        self._draw()
+        self.tell(said, style)
         self._look()
 
-    def _jump(self, run: str) -> None:
-        attempt = next((one.attempt for one in self.desk.view.runs if one.id == run), 0)
+    def action_jump(self) -> None:
+        """Go to the tmux pane of the chosen run."""
+        screen = self.screen
+        runs = screen.chosen[0] if isinstance(screen, WatchScreen) else ()
+        if len(runs) != 1:
+            self.tell("a heading has no pane: choose a run" if runs else "")
+            return
         try:
-            pane = actions.pane_of(self._poller.sweep, run, attempt)
+            pane = actions.pane_of(self._poller.sweep, runs[0].id, runs[0].attempt)
             command = actions.go_there(pane)
         except SweeperError as error:
-            self.desk.tell(str(error))
+            self.tell(str(error))
             return
         if command:
             with self.suspend():
                 subprocess.run(command, check=False)
-            self.canvas.refresh()
+            self.screen.refresh()
         elif command is not None:
             name = self._poller.sweep.name
-            self.desk.tell(f"selected; from another terminal: sweeper attach {name}", "good")
+            self.tell(f"selected; from another terminal: sweeper attach {name}", "good")

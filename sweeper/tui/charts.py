@@ -1,131 +1,13 @@
-"""Texts as a screen of characters takes them: cut to a width, drawn from numbers. Pure."""
+"""Numbers as characters: bars, curves in a line, plots. Pure."""
 
 import math
-import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rich.cells import cell_len, set_cell_size
+from sweeper.results.cells import center
+from sweeper.tui.text import Glyphs, value
 
-__all__ = [
-    "ASCII",
-    "UNICODE",
-    "Glyphs",
-    "age",
-    "bar",
-    "fit",
-    "fit_middle",
-    "mean",
-    "plot",
-    "short",
-    "sparkline",
-    "value",
-    "wrap",
-]
-
-
-class Glyphs(NamedTuple):
-    """The characters that things are drawn with. `levels` from low to high; `other` is a second
-    curve's; `dots`: whether a plot may use braille, which has eight points a character."""
-
-    levels: str
-    full: str
-    empty: str
-    opened: str
-    closed: str
-    line: str
-    cut: str
-    other: str
-    dots: bool
-
-
-UNICODE = Glyphs("▁▂▃▄▅▆▇█", "█", "·", "▾", "▸", "─", "…", "x", True)
-ASCII = Glyphs("_.-=+*#@", "#", ".", "-", "+", "-", "~", "x", False)
-
-
-def fit(text: str, width: int, *, right: bool = False, cut: str = "…") -> str:
-    """The text in exactly `width` columns; one that is longer ends with `cut`."""
-    if width <= 0:
-        return ""
-    length = len(text) if text.isascii() else cell_len(text)
-    if length > width:
-        return set_cell_size(text, width - 1) + cut
-    blank = " " * (width - length)
-    return blank + text if right else text + blank
-
-
-def fit_middle(text: str, width: int, *, cut: str = "…") -> str:
-    """The same, but what is cut is cut in the middle: names often differ at their end."""
-    length = cell_len(text)
-    if length <= width or width < 8:
-        return fit(text, width, cut=cut)
-    back = (width - 1) // 2
-    end = text
-    while cell_len(end) > back:
-        end = end[1:]
-    return set_cell_size(text, width - 1 - cell_len(end)) + cut + end
-
-
-def wrap(text: str, width: int) -> list[str]:
-    """A line cut into lines of at most `width` columns, between words where that is possible."""
-    lines: list[str] = []
-    at = 0
-    while cell_len(piece := _start_of(text, at, width)) > width > 0:
-        head = set_cell_size(piece, width).rstrip()
-        space = head.rfind(" ")
-        if space > width // 2:
-            head = head[:space]
-        lines.append(head)
-        at += len(head)
-        while at < len(text) and text[at].isspace():
-            at += 1
-        if not head:  # a character wider than the line
-            return lines
-    return [*lines, text[at:]]
-
-
-def _start_of(text: str, at: int, width: int) -> str:
-    """What follows there, as much as is wider than a line: all the rest if nothing is."""
-    size = 2 * max(width, 8)
-    while at + size < len(text) and cell_len(text[at : at + size]) <= width:
-        size *= 2  # characters without a width
-    return text[at : at + size]
-
-
-def value(number: float | None) -> str:
-    """A number with four digits that matter."""
-    if number is None:
-        return "-"
-    if math.isfinite(number) and number == int(number) and abs(number) < 1e5:
-        return str(int(number))
-    return f"{number:.4g}"
-
-
-def short(seconds: float | None) -> str:
-    """A time to wait, no finer than is known: `45s`, `12m`, `2h05m`, `3d`."""
-    if seconds is None:
-        return "-"
-    if seconds < 60:
-        return f"{max(5, 5 * round(seconds / 5))}s"
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes}m"
-    if minutes < 48 * 60:
-        return f"{minutes // 60}h{minutes % 60 // 5 * 5:02}m"
-    return f"{minutes // 1440}d"
-
-
-def age(seconds: float | None) -> str:
-    """How long ago, in steps: a screen on which nothing happens does not change every second."""
-    if seconds is None:
-        return "-"
-    if seconds < 15:
-        return "now"
-    if seconds < 60:
-        return f"{int(seconds) // 15 * 15}s"
-    if seconds < 3600:
-        return f"{int(seconds) // 60}m"
-    return f"{int(seconds) // 3600}h" if seconds < 48 * 3600 else f"{int(seconds) // 86400}d"
+__all__ = ["bar", "plot", "sparkline"]
 
 
 def bar(fraction: float | None, width: int, glyphs: Glyphs) -> str:
@@ -155,14 +37,6 @@ def sparkline(numbers: Sequence[float], width: int, glyphs: Glyphs) -> str:
     return "".join(drawn).ljust(width)
 
 
-def mean(numbers: Sequence[float]) -> float:
-    """Of finite numbers, be they so large that their sum is not."""
-    try:
-        return statistics.fmean(numbers)
-    except OverflowError:
-        return math.fsum(number / len(numbers) for number in numbers)
-
-
 def _share(one: float, low: float, high: float) -> float:
     """How far from `low` to `high` it is, which may be as far apart as finite numbers can be."""
     if math.isfinite(high - low):
@@ -175,7 +49,11 @@ def _stretches(numbers: Sequence[float], count: int) -> list[float | None]:
     for place in range(count):
         start, end = place * len(numbers) // count, (place + 1) * len(numbers) // count
         finite = [one for one in numbers[start:end] if math.isfinite(one)]
-        found.append(mean(finite) if finite else None)
+        total = sum(finite)
+        if finite and math.isfinite(total):
+            found.append(total / len(finite))
+        else:
+            found.append(center(finite) if finite else None)
     return found
 
 
@@ -198,34 +76,68 @@ class _Frame(NamedTuple):
         return round(across * (columns - 1)), round(down * (rows - 1))
 
 
+_LARGEST = 308.25
+"""The exponent of the largest power of ten that a float holds, nearly."""
+
+
 def plot(
-    points: _Points, width: int, height: int, glyphs: Glyphs, other: _Points = ()
+    points: _Points,
+    width: int,
+    height: int,
+    glyphs: Glyphs,
+    other: _Points = (),
+    *,
+    log: bool = False,
 ) -> list[str]:
     """A curve of (x, y) in `height` lines of `width` columns, with the range of y at the left and
-    of x below; `other` is one to compare it with, drawn behind it in characters of its own. What is
-    not finite is left out; a single line says so when nothing is left."""
-    finite, behind = _finite(points), _finite(other)
-    if not finite or height < 3 or width < 16:
-        return ["nothing finite to draw" if points else "nothing recorded yet"]
-    xs, ys = zip(*finite, *behind, strict=True)
+    of x below; `other` is one to compare it with, drawn behind it in characters of its own. With
+    `log` the scale of y is logarithmic. What has no place on the scale (infinities, NaN, for
+    logarithms zero and less) is left out; a single line says so when nothing is left."""
+    own, behind = _drawable(points, log), _drawable(other, log)
+    if not own or height < 3 or width < 16:
+        positive = "positive" if log else "finite"
+        return [f"nothing {positive} to draw" if points else "nothing recorded yet"]
+    xs, ys = zip(*own, *behind, strict=True)
     frame = _Frame(min(xs), max(xs), min(ys), max(ys))
-    labels = [value(frame.high), value(frame.low)]
-    margin = max(map(len, labels)) + 1
-    rows, columns = height - 1, width - margin
-    drawn = _drawn(finite, frame, columns, rows, glyphs)
+    rows = height - 1
+    labels = _labels(frame, rows, log)
+    margin = max(map(len, labels.values())) + 1
+    columns = width - margin
+    drawn = _drawn(own, frame, columns, rows, glyphs)
     for column, row in _one_a_column(behind, frame, columns, rows):
         if drawn[row][column] == " ":
             drawn[row][column] = glyphs.other
-    heads = [labels[0], *[""] * (rows - 2), labels[1]]
     lines = [
-        f"{head:>{margin - 1}} {''.join(body)}" for head, body in zip(heads, drawn, strict=True)
+        f"{labels.get(row, ''):>{margin - 1}} {''.join(body)}" for row, body in enumerate(drawn)
     ]
     start, end = value(frame.left), value(frame.right)
     return [*lines, " " * margin + start + end.rjust(max(0, columns - len(start)))]
 
 
-def _finite(points: _Points) -> list[tuple[float, float]]:
-    return [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
+def _drawable(points: _Points, log: bool) -> list[tuple[float, float]]:
+    """The points that have a place on the scale, as they are there."""
+    finite = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
+    return [(x, math.log10(y)) for x, y in finite if y > 0] if log else finite
+
+
+def _labels(frame: _Frame, rows: int, log: bool) -> dict[int, str]:
+    """What stands at the left of which row: the range; on a logarithmic scale powers of ten too, or
+    where the range has none within, the value in the middle."""
+    if not log:
+        return {rows - 1: value(frame.low), 0: value(frame.high)}
+    found: dict[int, str] = {}
+    for power in range(math.ceil(frame.low), math.floor(frame.high) + 1):
+        _, row = frame.place((frame.left, power), 1, rows)
+        found[row] = _power(power)
+    if not any(0 < row < rows - 1 for row in found):
+        row = (rows - 1) // 2
+        found[row] = _power(frame.high - row / max(1, rows - 1) * (frame.high - frame.low))
+    return found | {rows - 1: _power(frame.low), 0: _power(frame.high)}
+
+
+def _power(exponent: float) -> str:
+    """Ten to this power, which may be as large as a float can be."""
+    return value(10.0 ** min(exponent, _LARGEST))
 
 
 def _drawn(

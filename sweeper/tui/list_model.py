@@ -42,6 +42,11 @@ class Group(NamedTuple):
         """How many runs are in each state, as shown."""
         return Counter(run.shown_state for run in self.runs)
 
+    @property
+    def fraction(self) -> float:
+        """How much of them is done."""
+        return sum(run.fraction or 0.0 for run in self.runs) / len(self.runs)
+
 
 Item = Group | RunView
 """A line of the list."""

@@ -13,11 +13,10 @@ from sweeper.records.runs import SweepRun
 from sweeper.states import OPEN
 from sweeper.tables.rollouts import flat, summary_files
 from sweeper.tables.sources import Files
-from sweeper.tui.charts import value
-from sweeper.tui.curves import Points
 from sweeper.tui.model import RunView
-from sweeper.tui.run_page import PageData, Rollout
+from sweeper.tui.panels import PageData, Points, Rollout
 from sweeper.tui.series import Series
+from sweeper.tui.text import value
 
 __all__ = ["PageReader"]
 

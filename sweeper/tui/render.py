@@ -1,51 +1,30 @@
-"""The list of runs as lines of styled text, for any width. Pure.
-
-A line is a list of (text, style); styles are words, of which `app.py` knows how they look: so all
-of it can be read without colour, since no state is told by colour alone.
-"""
+"""The list of runs as lines of styled text, for any width. Pure."""
 
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import NamedTuple
 
-from rich.cells import cell_len
-
 from sweeper.results.status import NOBODY
 from sweeper.sanitize import harmless
-from sweeper.tui.charts import (
-    ASCII,
-    Glyphs,
-    age,
-    bar,
-    fit,
-    fit_middle,
-    short,
-    sparkline,
-    value,
-)
+from sweeper.tui.charts import bar, sparkline
 from sweeper.tui.list_model import Group, Item
 from sweeper.tui.model import RunView, SweepView
+from sweeper.tui.text import Glyphs, Line, Span, age, fit, fit_middle, joined, short, trimmed, value
 
 __all__ = [
     "STATE_STYLES",
-    "Line",
-    "Span",
     "Table",
     "counted",
     "head_lines",
     "heading",
     "item_line",
-    "joined",
     "own_name",
     "table",
-    "trimmed",
 ]
-
-Span = tuple[str, str]
-Line = list[Span]
 
 STATE_STYLES = {
     "running": "info",
@@ -71,21 +50,27 @@ _REASON = re.compile(" since |: ")
 """Between why runs wait, which many have in common, and what else is said of it."""
 
 
-class Column(NamedTuple):
-    """One column: its title, width, side, and what a run and a group have in it."""
+def _nothing(_: Group) -> Span:
+    return "", ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its title and width, and what a run and a group have in it."""
 
     title: str
     width: int
-    right: bool
-    run: Callable[[RunView, int, Glyphs], Span]
-    group: Callable[[Group, int, Glyphs], Span]
+    run: Callable[[RunView], Span]
+    group: Callable[[Group], Span] = _nothing
+    right: bool = False
 
 
 class Table(NamedTuple):
-    """The columns after the name, and how many cells the name has."""
+    """The columns after the name, how many cells the name has, and what is drawn with."""
 
     columns: tuple[Column, ...]
     room: int
+    glyphs: Glyphs
 
 
 def counted(counts: Counter[str], order: Sequence[str] = _ORDER) -> Line:
@@ -96,11 +81,6 @@ def counted(counts: Counter[str], order: Sequence[str] = _ORDER) -> Line:
             line += [(", ", "")] if line else []
             line.append((f"{counts[state]} {state}", STATE_STYLES[state]))
     return line
-
-
-def joined(line: Line) -> str:
-    """The text of a line."""
-    return "".join(text for text, _ in line)
 
 
 def head_lines(view: SweepView, glyphs: Glyphs) -> list[Line]:
@@ -145,37 +125,31 @@ def _troubles(view: SweepView) -> list[Span]:
     return parts
 
 
-def trimmed(line: Line, width: int, glyphs: Glyphs) -> Line:
-    """A line that is no wider than the screen."""
-    kept: Line = []
-    for text, style in line:
-        length = len(text) if text.isascii() else cell_len(text)
-        if length > width:
-            return [*kept, (fit(text, width, cut=glyphs.cut), style)]
-        kept.append((text, style))
-        width -= length
-    return kept
-
-
-def table(view: SweepView, width: int, need: int) -> Table:
+def table(view: SweepView, width: int, need: int, glyphs: Glyphs) -> Table:
     """The columns for a screen of this width, where names take `need` columns. What a name does not
     need is left to the remark; where there is not enough for it, what can be spared goes."""
     found = [
-        Column("state", 10, False, _state, _nothing),
-        Column("try", 3, True, _attempt, _nothing),
-        Column("step", _longest_step(view), True, _steps, _nothing),
-        Column("done", 12, False, _done, _group_done),
-        Column("left", 5, True, _left, _nothing),
+        Column("state", 10, _state),
+        Column("try", 3, lambda run: (str(run.attempt or ""), "dim"), right=True),
+        Column("step", _longest_step(view), _steps, right=True),
+        Column(
+            "done",
+            12,
+            lambda run: ("", "") if run.fraction is None else _done(run.fraction, glyphs),
+            lambda group: _done(group.fraction, glyphs),
+        ),
+        Column("left", 5, lambda run: ("" if run.eta is None else short(run.eta), ""), right=True),
     ]
     if view.metric is not None:
+        wide = 24 if width >= 160 else 8
         found += [
-            Column(_last(view.metric, 9), 9, True, _value, _mean),
-            Column("curve", 24 if width >= 160 else 8, False, _curve, _nothing),
-            Column("place", 5, True, _rank, _group_rank),
+            Column(_last(view.metric, 9), 9, _value, _mean, right=True),
+            Column("curve", wide, lambda run: (sparkline(run.curve, wide, glyphs), "info")),
+            Column("place", 5, _rank, _group_rank, right=True),
         ]
-    found.append(Column("beat", 4, True, _beat, _nothing))
+    found.append(Column("beat", 4, _beat, right=True))
     if width >= 130:
-        found.append(Column("remark", 30, False, _remark, _group_remark))
+        found.append(_REMARK)
     for spared in (*_SPARED, *_LAST_SPARED):
         if _room(found, width) >= (need if spared in _SPARED else min(need, _LEAST_NAME)):
             break
@@ -183,9 +157,9 @@ def table(view: SweepView, width: int, need: int) -> Table:
     room = max(8, _room(found, width))
     if found[-1].title == "remark":
         spare = max(0, room - max(20, need))
-        found[-1] = found[-1]._replace(width=found[-1].width + spare)
+        found[-1] = replace(found[-1], width=found[-1].width + spare)
         room -= spare
-    return Table(tuple(found), room)
+    return Table(tuple(found), room, glyphs)
 
 
 _SPARED = ("done", "try", "curve")
@@ -198,7 +172,7 @@ def _room(columns: Sequence[Column], width: int) -> int:
 
 
 def _longest_step(view: SweepView) -> int:
-    longest = max((len(_steps(run, 0, ASCII)[0]) for run in view.runs), default=0)
+    longest = max((len(_steps(run)[0]) for run in view.runs), default=0)
     return max(len("step"), min(13, longest + 1))
 
 
@@ -208,23 +182,24 @@ def _last(name: str, width: int) -> str:
     return shown if len(shown) <= width else shown.rpartition("/")[2]
 
 
-def heading(view: SweepView, shown: Table, sort: str, glyphs: Glyphs) -> Line:
+def heading(view: SweepView, shown: Table, sort: str) -> Line:
     """The titles of the columns."""
-    line: Line = [(fit("   run", shown.room, cut=glyphs.cut), "head")]
+    cut = shown.glyphs.cut
+    line: Line = [(fit("   run", shown.room, cut=cut), "head")]
     sorted_by = {"state": "state", "progress": "step", "time left": "left", "heartbeat": "beat"}
     metric = "" if view.metric is None else _last(view.metric, 9)
     mark = metric if sort == "metric" else sorted_by.get(sort)
     for column in shown.columns:
         style = "head sorted" if column.title == mark else "head"
-        text = fit(column.title, column.width, right=column.right, cut=glyphs.cut)
+        text = fit(column.title, column.width, right=column.right, cut=cut)
         line += [(" ", "head"), (text, style)]
     return line
 
 
-def item_line(item: Item, shown: Table, *, inside: str, cursor: bool, glyphs: Glyphs) -> Line:
+def item_line(item: Item, shown: Table, *, inside: str, cursor: bool) -> Line:
     """A line of the list. `inside` is the heading that the run stands under, which its name need
     not repeat; the line with the cursor is told by a mark too, not by its colour alone."""
-    columns = shown.columns
+    columns, glyphs = shown.columns, shown.glyphs
     alarmed = any(run.alarms for run in item.runs) if isinstance(item, Group) else item.alarms
     mark = ">" if cursor else "!" if alarmed else " "
     style = "bold" if isinstance(item, Group) else ""
@@ -243,10 +218,7 @@ def item_line(item: Item, shown: Table, *, inside: str, cursor: bool, glyphs: Gl
     else:
         columns = _in_words(item, columns)
     for column in columns:
-        if isinstance(item, Group):
-            text, look = column.group(item, column.width, glyphs)
-        else:
-            text, look = column.run(item, column.width, glyphs)
+        text, look = column.group(item) if isinstance(item, Group) else column.run(item)
         line += [(" ", ""), (fit(text, column.width, right=column.right, cut=glyphs.cut), look)]
     return [(text, f"{look} cursor".strip()) for text, look in line] if cursor else line
 
@@ -259,7 +231,7 @@ def _in_words(run: RunView, columns: Sequence[Column]) -> Sequence[Column]:
     if "remark" in known:
         return columns
     room = sum(column.width + 1 for column in columns[1:-1]) - 1
-    return [columns[0], Column("remark", room, False, _remark, _group_remark), columns[-1]]
+    return [columns[0], replace(_REMARK, width=room), columns[-1]]
 
 
 def _group_states(group: Group, columns: Sequence[Column], glyphs: Glyphs) -> Line:
@@ -276,89 +248,54 @@ def own_name(run: RunView, inside: str) -> str:
     return run.name
 
 
-def _state(run: RunView, width: int, glyphs: Glyphs) -> Span:
-    del width, glyphs
+def _state(run: RunView) -> Span:
     return run.shown_state, STATE_STYLES[run.shown_state]
 
 
-def _attempt(run: RunView, width: int, glyphs: Glyphs) -> Span:
-    del width, glyphs
-    return str(run.attempt or ""), "dim"
-
-
-def _left(run: RunView, width: int, glyphs: Glyphs) -> Span:
-    del width, glyphs
-    return ("" if run.eta is None else short(run.eta)), ""
-
-
-def _nothing(group: Group, width: int, glyphs: Glyphs) -> Span:
-    del group, width, glyphs
-    return "", ""
-
-
-def _steps(run: RunView, width: int, glyphs: Glyphs) -> Span:
-    del width, glyphs
+def _steps(run: RunView) -> Span:
     if run.step is None:
         return "", ""
     over = run.total is None or run.state == "succeeded"
     return (value(run.step) if over else f"{value(run.step)}/{run.total}"), ""
 
 
-def _done(run: RunView, width: int, glyphs: Glyphs) -> Span:
-    if run.fraction is None:
-        return "", ""
-    share = f"{int(run.fraction * 100):>3}%"
-    return f"{bar(run.fraction, width - 5, glyphs)} {share}", "dim"
+def _done(fraction: float, glyphs: Glyphs) -> Span:
+    return f"{bar(fraction, 7, glyphs)} {int(fraction * 100):>3}%", "dim"
 
 
-def _group_done(group: Group, width: int, glyphs: Glyphs) -> Span:
-    known = [run.fraction or 0.0 for run in group.runs]
-    share = sum(known) / len(known)
-    return f"{bar(share, width - 5, glyphs)} {int(share * 100):>3}%", "dim"
-
-
-def _value(run: RunView, width: int, glyphs: Glyphs) -> Span:
-    del width, glyphs
+def _value(run: RunView) -> Span:
     if run.value is None:
         return "", ""
     style = "bold" if run.rank == 1 else "" if math.isfinite(run.value) else "bad"
     return value(run.value), style
 
 
-def _mean(group: Group, width: int, glyphs: Glyphs) -> Span:
-    del width, glyphs
+def _mean(group: Group) -> Span:
     return ("" if group.mean is None else value(group.mean)), "bold" if group.rank == 1 else "dim"
 
 
-def _curve(run: RunView, width: int, glyphs: Glyphs) -> Span:
-    return sparkline(run.curve, width, glyphs), "info"
-
-
-def _rank(run: RunView, width: int, glyphs: Glyphs) -> Span:
-    del width, glyphs
+def _rank(run: RunView) -> Span:
     return ("" if run.rank is None else str(run.rank)), "bold" if run.rank == 1 else ""
 
 
-def _group_rank(group: Group, width: int, glyphs: Glyphs) -> Span:
-    del width, glyphs
+def _group_rank(group: Group) -> Span:
     return ("" if group.rank is None else f"#{group.rank}"), "bold" if group.rank == 1 else "dim"
 
 
-def _beat(run: RunView, width: int, glyphs: Glyphs) -> Span:
-    del width, glyphs
+def _beat(run: RunView) -> Span:
     return ("" if run.beat is None else age(run.beat)), "bad" if run.silent else "dim"
 
 
-def _remark(run: RunView, width: int, glyphs: Glyphs) -> Span:
-    del width, glyphs
+def _remark(run: RunView) -> Span:
     if run.alarms:
         silent = f"{run.remark}; " if run.silent else ""
         return harmless(f"{silent}{run.alarms[0].rule}: {run.alarms[0].text}"), "bad"
     return harmless(run.remark), "warn" if run.waits else "dim"
 
 
-def _group_remark(group: Group, width: int, glyphs: Glyphs) -> Span:
-    del width, glyphs
+def _group_remark(group: Group) -> Span:
     geometric = "geometric " if group.scale == "log" else ""
-    measured = f"{geometric}mean of {group.measured}" if group.measured > 1 else ""
-    return measured, "dim"
+    return (f"{geometric}mean of {group.measured}" if group.measured > 1 else ""), "dim"
+
+
+_REMARK = Column("remark", 30, _remark, _group_remark)

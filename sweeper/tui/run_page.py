@@ -1,237 +1,231 @@
-"""The page of one run: its curves, how its configuration differs from the best run's, the end of
-its log, what it sampled last. Pure: what was read goes in, lines of styled text come out."""
+"""The screen of one run: its curves, its configuration, its log and what it sampled, as tabs, or
+all beside each other where there is room."""
 
-import json
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import ClassVar
 
-from rich.cells import cell_len
+from textual import events, on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.strip import Strip
+from textual.widget import Widget
+from textual.widgets import TabbedContent, TabPane, Tabs
 
 from sweeper.sanitize import harmless
-from sweeper.store.documents import dotted
-from sweeper.tui.charts import Glyphs, age, fit, short, value, wrap
-from sweeper.tui.curves import Points, curve_lines
-from sweeper.tui.model import RunView, SweepView, best_run
-from sweeper.tui.render import STATE_STYLES, Line, joined, trimmed
+from sweeper.tui.model import RunView, SweepView
+from sweeper.tui.panels import (
+    PageData,
+    about_best,
+    configuration_lines,
+    curve_lines,
+    head_lines,
+    log_lines,
+    rollout_lines,
+)
+from sweeper.tui.screens import Lines, WatchScreen
+from sweeper.tui.text import Glyphs, Line, as_strip
 
-__all__ = ["PANELS", "PageData", "PageState", "Rollout", "is_wide", "page_lines"]
+__all__ = ["RunPage"]
 
-PANELS = ("curves", "configuration", "log", "rollouts")
-
-
-class Rollout(NamedTuple):
-    """Something that the model wrote: a line about it, and who said what."""
-
-    head: str
-    spoken: tuple[tuple[str, str], ...]
-
-
-class PageData(NamedTuple):
-    """What was read for a run's page. `curves`: the sweep's metric first; `links`: where else it
-    can be looked at. `best` is the best of the other runs, with its curves."""
-
-    run: str
-    path: str = ""
-    curves: Mapping[str, Points] = {}
-    log: tuple[str, ...] = ()
-    rollouts: tuple[Rollout, ...] = ()
-    links: tuple[str, ...] = ()
-    problem: str = ""
-    best: str = ""
-    best_curves: Mapping[str, Points] = {}
+_PANELS = ("curves", "configuration", "log", "rollouts")
+_WIDE = (130, 34)
+"""Columns and lines from which on all panels have room beside each other."""
+_ONE_OF = Binding.Group("panel", compact=True)
+_CURVE = Binding.Group("curve", compact=True)
+_RUN = Binding.Group("run", compact=True)
 
 
-class PageState(NamedTuple):
-    """What the user looks at: a run, one of the panels, which of its curves, and how far from the
-    usual place (the start; of a log the end) each panel was moved."""
+class _Curves(Widget, can_focus=True):
+    """The curves, drawn line by line: Textual's own `Sparkline` has bars only, no axes, and nothing
+    to compare with."""
 
-    run: str
-    panel: int = 0
-    curve: int = 0
-    moved: tuple[int, ...] = (0, 0, 0, 0)
-
-
-class _Page(NamedTuple):
-    """What its panels are drawn from."""
-
-    view: SweepView
-    run: RunView
-    state: PageState
-    data: PageData
-    glyphs: Glyphs
-
-
-def is_wide(width: int, height: int) -> bool:
-    """Whether all panels have room beside each other."""
-    return width >= 130 and height >= 34
-
-
-def page_lines(
-    view: SweepView, state: PageState, data: PageData, width: int, height: int, glyphs: Glyphs
-) -> list[Line]:
-    """The page, in `height` lines."""
-    run = next((run for run in view.runs if run.id == state.run), None)
-    if run is None:
-        return [[("the run is not in the sweep any more", "warn")]]
-    page = _Page(view, run, state, data, glyphs)
-    lines = _head(view, run, data, width, glyphs)
-    if not is_wide(width, height):
-        lines.append(_tabs(state))
-        room = height - len(lines)
-        return lines + _panel(page, state.panel, width, room)
-    left = (width - 3) // 2
-    right = width - 3 - left
-    above = (height - len(lines)) // 2
-    below = height - len(lines) - above
-    for tall, pair in ((above, (0, 1)), (below, (2, 3))):
-        boxes = [
-            [_title(state, place, wide, glyphs), *_panel(page, place, wide, tall - 1)]
-            for place, wide in zip(pair, (left, right), strict=True)
-        ]
-        for one, other in zip(*(_filled(box, tall) for box in boxes), strict=True):
-            lines.append([*_padded(one, left), ("   ", ""), *other])
-    return lines
-
-
-def _filled(lines: list[Line], height: int) -> list[Line]:
-    return (lines + [[] for _ in range(height)])[:height]
-
-
-def _padded(line: Line, width: int) -> Line:
-    return [*line, (" " * max(0, width - cell_len(joined(line))), "")]
-
-
-def _head(view: SweepView, run: RunView, data: PageData, width: int, glyphs: Glyphs) -> list[Line]:
-    first: Line = [(harmless(run.name), "bold"), ("  ", "")]
-    first.append((run.shown_state, STATE_STYLES[run.shown_state]))
-    told: list[str] = []
-    if run.attempt > 1:
-        told.append(f"attempt {run.attempt}")
-    if run.step is not None:
-        total = "" if run.total is None else f"/{run.total}"
-        told.append(f"step {value(run.step)}{total}")
-    if run.eta is not None:
-        told.append(f"ETA {short(run.eta)}")
-    if run.beat is not None and run.beat >= 15.0:
-        told.append(f"heartbeat {age(run.beat)} ago")
-    if run.value is not None and view.metric is not None:
-        ranked = sum(other.rank is not None for other in view.runs)
-        place = "" if run.rank is None else f" (place {run.rank} of {ranked})"
-        told.append(f"{harmless(view.metric)} {value(run.value)}{place}")
-    if run.remark:
-        told.append(harmless(run.remark))
-    rest = ", ".join(told)
-    if cell_len(joined(first) + rest) + 2 <= width:
-        lines: list[Line] = [[*first, (f"  {rest}", "")]]
-    else:
-        lines = [trimmed(first, width, glyphs), [(fit(rest, width, cut=glyphs.cut), "")]]
-    for alarm in run.alarms:
-        text = harmless(f"! {alarm.rule}: {alarm.text}")
-        first_line, *more = wrap(text, width)
-        lines.append([(first_line, "bad")])
-        lines += [[(fit(" ".join(more), width, cut=glyphs.cut), "bad")]] if more else []
-    lines = lines[:6]
-    if data.problem:
-        lines.append([(fit(harmless(data.problem), width, cut=glyphs.cut), "bad")])
-    for link in data.links:
-        lines.append([(fit(harmless(link), width, cut=glyphs.cut), "info")])
-    lines.append([(fit(harmless(data.path), width, cut=glyphs.cut), "dim")])
-    return lines
-
-
-def _tabs(state: PageState) -> Line:
-    line: Line = []
-    for place, name in enumerate(PANELS):
-        style = "cursor" if place == state.panel else "head"
-        line += [(f" {place + 1} {name} ", style), (" ", "")]
-    return line
-
-
-def _title(state: PageState, place: int, width: int, glyphs: Glyphs) -> Line:
-    style = "bold" if place == state.panel else "dim"
-    head = f"{glyphs.line} {place + 1} {PANELS[place]} "
-    return [(head + glyphs.line * (width - len(head)), style)]
-
-
-def _panel(page: _Page, place: int, width: int, height: int) -> list[Line]:
-    """What a panel shows in `height` lines."""
-    if place == 0:
-        return _curves(page, width, height)
-    made = {1: _configuration, 2: _log, 3: _rollouts}[place](page, width)
-    spare = max(0, len(made) - height)
-    moved = min(page.state.moved[place], spare)
-    start = spare - moved if place == 2 else moved
-    return made[start : start + height]
-
-
-def _curves(page: _Page, width: int, height: int) -> list[Line]:
-    view, run, state, data, glyphs = page
-    best = next((other for other in view.runs if other.id == data.best), None)
-    about = [_place_of(run)]
-    if best is not None:
-        differ = [f"{key} {theirs}, here {mine}" for key, mine, theirs in _difference(run, best)]
-        about = [f"{_place_of(run)}, {best.name}", "; ".join(differ) or "not configured otherwise"]
-    return curve_lines(data.curves, state.curve, data.best_curves, about, width, height, glyphs)
-
-
-def _place_of(run: RunView) -> str:
-    """What the best of the other runs is called on this run's page."""
-    return "the next best" if run.rank == 1 else "the best"
-
-
-def _difference(run: RunView, best: RunView) -> list[tuple[str, str, str]]:
-    """The settings in which a run differs from the best: key, here, there."""
-    mine, theirs = _texts(run.config), _texts(best.config)
-    return [
-        (key, mine.get(key, "not given"), theirs.get(key, "not given"))
-        for key in {**mine, **theirs}
-        if mine.get(key) != theirs.get(key)
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "screen.curve(-1)", system=True),
+        Binding("down,j", "screen.curve(1)", system=True),
     ]
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: list[Line] = []
 
-def _configuration(page: _Page, width: int) -> list[Line]:
-    run = page.run
-    best = best_run(page.view.runs, run.id)
-    lines: list[Line] = []
-    if best is not None:
-        said = f"how {_place_of(run)}, {best.name}, differs:"
-        lines += [[(part, "")] for part in wrap(harmless(said), width)]
-        differ = _difference(run, best)
-        for key, mine, theirs in differ:
-            text = f"  {harmless(key)}: {harmless(theirs)}, here {harmless(mine)}"
-            lines += [[(part, "warn")] for part in wrap(text, width)]
-        if not differ:
-            lines.append([("  in nothing", "dim")])
-        lines.append([])
-    for key, text in _texts(run.config).items():
-        lines += [[(part, "dim")] for part in wrap(f"{harmless(key)}: {harmless(text)}", width)]
-    return lines
+    def show(self, lines: list[Line]) -> None:
+        """Put these lines on the screen."""
+        if lines != self._lines:
+            self._lines = lines
+            self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        return as_strip(self._lines[y] if y < len(self._lines) else [], self.size.width)
 
 
-def _texts(config: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        key: value if isinstance(value, str) else json.dumps(value) for key, value in dotted(config)
-    }
+class _Words(VerticalScroll, can_focus=True, inherit_bindings=False):
+    """A text that scrolls. `at_end`: as of a log its end is shown, until the user moves it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "scroll_up", system=True),
+        Binding("down,j", "scroll_down", system=True),
+        Binding("pageup", "page_up", system=True),
+        Binding("pagedown", "page_down", system=True),
+        Binding("home", "scroll_home", system=True),
+        Binding("end", "scroll_end", system=True),
+    ]
+
+    def __init__(self, *, at_end: bool = False) -> None:
+        super().__init__()
+        self._at_end = at_end
+
+    def compose(self) -> ComposeResult:
+        yield Lines("words")
+
+    def on_mount(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Go to where one begins to read."""
+        if self._at_end:
+            self.anchor()
+        else:
+            self.scroll_home(animate=False)
+
+    def show(self, lines: list[Line]) -> None:
+        """Put these lines on the screen."""
+        self.query_one("#words", Lines).show(lines)
 
 
-def _log(page: _Page, width: int) -> list[Line]:
-    if not page.data.log:
-        return [[(f"nothing printed ({page.run.shown_state})", "dim")]]
-    texts = (harmless(line.expandtabs(4)) for line in page.data.log)
-    return [[(part, "")] for text in texts for part in wrap(text, width)]
+class RunPage(WatchScreen, inherit_bindings=False):
+    """The page of the run with the id `run`."""
 
+    HELP = """
+Beside each curve stands the best run's, in `x`, both on the same steps; on the page of the best run
+it is the next best.
+"""
 
-def _rollouts(page: _Page, width: int) -> list[Line]:
-    if not page.data.rollouts:
-        return [[("this run has left no rollouts", "dim")]]
-    lines: list[Line] = []
-    for one in page.data.rollouts:
-        lines.append([(fit(harmless(one.head), width).rstrip(), "bold")])
-        for who, said in one.spoken:
-            texts = said.splitlines() or [""]
-            for place, text in enumerate(texts):
-                label = f"{who}: " if place == 0 else "  "
-                whole = harmless(label + text.expandtabs(4))
-                lines += [[(part, "")] for part in wrap(whole, width)]
-        lines.append([])
-    return lines
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,backspace", "app.close", "back", key_display="esc"),
+        *(
+            Binding(str(number), f"panel({number - 1})", name, group=_ONE_OF)
+            for number, name in enumerate(_PANELS, start=1)
+        ),
+        Binding("tab", "next_panel(1)", "the next panel", show=False),
+        Binding("shift+tab", "next_panel(-1)", "the panel before", show=False),
+        Binding("left", "curve(-1)", "the curve before", group=_CURVE),
+        Binding("right", "curve(1)", "the next curve", group=_CURVE),
+        Binding("l", "log_scale", "log", tooltip="a logarithmic scale for curves"),
+        Binding("n", "neighbour(1)", "the next run", group=_RUN),
+        Binding("p", "neighbour(-1)", "the run before", group=_RUN),
+        *WatchScreen.BINDINGS,
+    ]
+
+    def __init__(self, view: SweepView, run: str, glyphs: Glyphs) -> None:
+        super().__init__(view, glyphs)
+        self.run = run
+        self.data = PageData(run)
+        self._panel = self._curve = 0
+        self._log_scale = False
+
+    def compose(self) -> ComposeResult:
+        yield Lines("head")
+        with TabbedContent():
+            made = (_Curves(), _Words(), _Words(at_end=True), _Words())
+            for number, (name, panel) in enumerate(zip(_PANELS, made, strict=True)):
+                panel.border_title = f" {number + 1} {name} "
+                with TabPane(f"{number + 1} {name}", id=f"panel-{number}"):
+                    yield panel
+        yield from self.compose_notice()
+
+    @property
+    def _panels(self) -> list[Widget]:
+        return [pane.children[0] for pane in self.query(TabPane)]
+
+    @property
+    def _view_of_run(self) -> RunView | None:
+        return next((run for run in self.view.runs if run.id == self.run), None)
+
+    @property
+    def chosen(self) -> tuple[Sequence[RunView], str]:
+        run = self._view_of_run
+        return ((), "") if run is None else ((run,), harmless(run.name))
+
+    def turn_to(self, run: str) -> None:
+        """Show another run."""
+        self.run, self.data, self._curve = run, PageData(run), 0
+        for panel in self.query(_Words):
+            panel.begin()
+        self.draw()
+
+    def see(self, view: SweepView) -> None:
+        super().see(view)
+        self.draw()
+
+    def on_mount(self) -> None:
+        self.query_one(Tabs).can_focus = False  # keys move what is in a panel, not the tabs
+        self.action_panel(0)
+
+    def on_resize(self, event: events.Resize) -> None:
+        wide = event.size.width >= _WIDE[0] and event.size.height >= _WIDE[1]
+        self.set_class(wide, "wide")
+        self.action_panel(self._panel)
+        self.call_after_refresh(self.draw)
+
+    def draw(self) -> None:
+        """Draw what has changed."""
+        run, data, head = self._view_of_run, self.data, self.query_one("#head", Lines)
+        if run is None:
+            head.show([[("the run is not in the sweep any more", "warn")]])
+            return
+        head.show(head_lines(self.view, run, data))
+        shown = (
+            configuration_lines(self.view, run),
+            log_lines(run, data),
+            rollout_lines(data),
+        )
+        for panel, lines in zip(self.query(_Words), shown, strict=True):
+            panel.show(lines)
+        self.draw_curves()
+        self.draw_notice()
+
+    def draw_curves(self) -> None:
+        """Draw the curves in the room that they have."""
+        run, panel = self._view_of_run, self.query_one(_Curves)
+        if run is None or not panel.size:
+            return
+        about = about_best(self.view, run, self.data.best)
+        lines = curve_lines(
+            self.data, about, self._curve, panel.size, self.glyphs, log=self._log_scale
+        )
+        panel.show(lines)
+
+    def action_panel(self, number: int) -> None:
+        """Look at this panel."""
+        self._panel = number
+        wide = self.has_class("wide")
+        self.query_one(TabbedContent).active = f"panel-{number}"
+        for place, pane in enumerate(self.query(TabPane)):
+            pane.display = wide or place == number
+        self.focus_usual()
+
+    def focus_usual(self) -> None:
+        self.set_focus(self._panels[self._panel], scroll_visible=False)
+
+    @on(TabbedContent.TabActivated)
+    def _tab_clicked(self, event: TabbedContent.TabActivated) -> None:
+        self.action_panel(int((event.pane.id or "panel-0").rpartition("-")[2]))
+
+    def action_next_panel(self, step: int) -> None:
+        """Look at the next panel, or the one before."""
+        self.action_panel((self._panel + step) % len(_PANELS))
+
+    def action_curve(self, step: int) -> None:
+        """Look at the next curve, or the one before."""
+        self._curve = max(0, self._curve + step)
+        self.draw_curves()
+
+    def action_log_scale(self) -> None:
+        """Draw the curves on a logarithmic scale, or on a linear one again."""
+        self._log_scale = not self._log_scale
+        self.draw_curves()
+
+    async def action_neighbour(self, step: int) -> None:
+        """Look at the next run of the list, or the one before."""
+        await self.run_action(f"app.neighbour({step})")

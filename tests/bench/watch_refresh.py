@@ -121,23 +121,27 @@ def cost(action: Callable[[], object], before: Callable[[], object], rounds: int
 def refreshes(sweep: Sweep) -> dict[str, dict]:
     """A refresh without a terminal: live, and idle."""
     from sweeper.tui.poller import Poller
+    from sweeper.tui.render import head_lines
+    from sweeper.tui.run_list import list_lines
     from sweeper.tui.screen_model import ScreenModel
+    from sweeper.tui.text import UNICODE
 
     poller = Poller(sweep.store, "many")
     while (view := poller.look()).loading:
         pass
-    desk = ScreenModel(view, 200, 50)
+    model = ScreenModel(view)
 
     def refresh() -> None:
         view = poller.look()
-        if view is not desk.view:
-            desk.see(view)
-            desk.screen()
+        if view is not model.view:
+            model.see(view)
+            head_lines(view, UNICODE)
+            list_lines(model, 200, 45, 0, UNICODE)
 
     for _ in range(4):
         refresh()
     live = cost(refresh, sweep.go_on)
-    assert desk.view.runs[0].step is not None and desk.view.runs[0].step > ROWS
+    assert model.view.runs[0].step is not None and model.view.runs[0].step > ROWS
     return {"live": live, "idle": cost(refresh, lambda: None)}
 
 

@@ -233,33 +233,39 @@ def _on_terminal(command: list[str], environment: dict[str, str]) -> bytes:
 
 
 def test_the_screen_of_watch_has_no_orders(root: Path) -> None:
-    """Whatever the view's lines are made of, what Textual gets is harmless."""
-    from textual.geometry import Size
+    """Whatever the view shows, what Textual gets is harmless."""
+    import asyncio
 
     from sweeper.store.files import LocalStore
-    from sweeper.tui.app import _Canvas  # pyright: ignore[reportPrivateUsage]
-    from sweeper.tui.page_reader import PageReader
+    from sweeper.tui.app import WatchApp
     from sweeper.tui.poller import Poller
-    from sweeper.tui.screen_model import ScreenModel
+    from sweeper.tui.text import as_strip, as_text
 
     poller = Poller(LocalStore(str(root)), "evil")
-    view = poller.look()
-    desk = ScreenModel(view, 120, 40)
-    canvas = _Canvas()
-    canvas._size = Size(120, 40)  # pyright: ignore[reportPrivateUsage]
-    for keys in ([], ["c"], ["c", "enter"], ["2"], ["3"], ["4"]):
-        for key in keys:
-            desk.press(key, key if len(key) == 1 else None)
-        if desk.page is not None:
-            run = poller.run(desk.page.run)
-            desk.data = PageReader(run, view.metric, poller.run, (HOSTILE,)).read(None)
-        lines = desk.screen()
-        assert [t for line in lines for t, _ in line if FORBIDDEN.search(t) or "\n" in t] == []
-        canvas._lines = [[(HOSTILE, "bold")], *lines]  # pyright: ignore[reportPrivateUsage]
-        for y in range(len(lines) + 1):
-            for segment in canvas.render_line(y):
-                assert segment.control is None
-                assert not FORBIDDEN.search(segment.text) and "\n" not in segment.text
+    app = WatchApp(poller, poller.look(), every=0.05)
+
+    async def shown() -> None:
+        async with app.run_test(size=(120, 40)) as pilot:
+            for keys in (
+                [],
+                ["c"],
+                ["n", "enter"],
+                ["enter"],
+                ["2"],
+                ["3"],
+                ["4"],
+                ["question_mark"],
+            ):
+                await pilot.press(*keys)
+                await pilot.pause(0.2)
+                for strip in app.screen._compositor.render_strips():
+                    for segment in strip:
+                        assert segment.control is None
+                        assert not FORBIDDEN.search(segment.text) and "\n" not in segment.text
+
+    asyncio.run(shown())
+    line = [(HOSTILE, "bold")]
+    assert not FORBIDDEN.search(as_strip(line, 80).text) and "\n" not in as_text([line]).plain
 
 
 def test_windows_are_called_by_harmless_names(tmux_socket: str, tmp_path: Path) -> None:

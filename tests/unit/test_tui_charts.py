@@ -1,25 +1,11 @@
 """`sweeper watch`: the arithmetic and the drawings between a store and the screen."""
 
 import math
-import random
-import time
 
 import pytest
-from rich.cells import cell_len, set_cell_size
 
 from sweeper.metrics import Point
-from sweeper.tui.charts import (
-    ASCII,
-    UNICODE,
-    Glyphs,
-    age,
-    fit_middle,
-    mean,
-    plot,
-    short,
-    sparkline,
-    wrap,
-)
+from sweeper.tui.charts import plot, sparkline
 from sweeper.tui.model import (
     ranks,
     remaining,
@@ -27,6 +13,7 @@ from sweeper.tui.model import (
     total_steps,
 )
 from sweeper.tui.series import Series
+from sweeper.tui.text import ASCII, UNICODE, Glyphs, age, fit_middle, short
 
 
 @pytest.mark.parametrize("goal", ["minimize", "maximize"])
@@ -88,8 +75,6 @@ def test_drawings() -> None:
     assert [*map(short, seconds)] == ["-", "5s", "60s", "2m", "2h05m", "3d"]
     assert [*map(age, seconds)] == ["-", "now", "45s", "1m", "2h", "3d"]
     assert fit_middle("lr=1e-4,rank=8,seed=10", 16) == "lr=1e-4,…seed=10"
-    assert wrap("a long line of words", 8) == ["a long", "line of", "words"]
-    assert wrap("日本語", 4) == ["日本", "語"]
 
 
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
@@ -99,29 +84,21 @@ def test_drawings_of_any_numbers(glyphs: Glyphs) -> None:
         for width in (1, 2, 5, 20):
             assert len(sparkline(several, width, glyphs)) == width
         assert plot([(x, x) for x in several], 40, 6, glyphs)
-        assert plot([*enumerate(several)], 40, 6, glyphs)
+        for log in (False, True):
+            lines = plot([*enumerate(several)], 40, 6, glyphs, [(0, 1.7e308)], log=log)
+            assert all(len(line) == 40 for line in lines) or len(lines) == 1
     assert sparkline([-1.5e308, 0.0, 1.5e308], 3, ASCII) == "_+@"
-    assert mean([1.5e308, 1.5e308]) == 1.5e308
 
 
-def test_a_long_line_is_cut_as_a_short_one() -> None:
-    def plainly(text: str, width: int) -> list[str]:
-        lines: list[str] = []
-        while cell_len(text) > width > 0:
-            head = set_cell_size(text, width).rstrip()
-            space = head.rfind(" ")
-            head = head[:space] if space > width // 2 else head
-            lines.append(head)
-            text = text[len(head) :].lstrip()
-            if not head:
-                return lines
-        return [*lines, text]
-
-    draw = random.Random(0)
-    for _ in range(200):
-        text = "".join(draw.choices("ab  \u65e5e\u0301\u3000", k=draw.randrange(80)))
-        for width in (0, 1, 2, 5, 20):
-            assert wrap(text, width) == plainly(text, width)
-    begun = time.process_time()
-    assert len(wrap("x" * 400_000, 80)) == 5000
-    assert time.process_time() - begun < 2.0
+def test_a_logarithmic_scale() -> None:
+    """Powers of ten stand where they belong, a straight line is drawn for what shrinks by a factor,
+    and what has no logarithm is left out."""
+    points = [(float(x), 10.0**-x) for x in range(5)]
+    lines = plot([*points, (5.0, 0.0), (6.0, -1.0)], 21, 10, ASCII, log=True)
+    labels = {row: line[:7].strip() for row, line in enumerate(lines[:-1]) if line[:6].strip()}
+    assert labels == {0: "1", 2: "0.1", 4: "0.01", 6: "0.001", 8: "0.0001"}
+    assert lines[-1].split() == ["0", "4"]  # the axis ends where the curve does
+    assert plot(points, 21, 10, ASCII)[4].split()[0] == "*"  # the same on a linear one
+    assert plot([(0.0, -1.0)], 21, 10, ASCII, log=True) == ["nothing positive to draw"]
+    lines = plot([(0.0, 2.0), (1.0, 3.0)], 21, 5, ASCII, log=True)
+    assert [line[:5].strip() for line in lines[:4]] == ["3", "2.621", "", "2"]

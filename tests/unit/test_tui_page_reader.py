@@ -11,7 +11,7 @@ from sweeper.tui.model import (
     best_run,
 )
 from sweeper.tui.page_reader import PageReader
-from sweeper.tui.run_page import PageData
+from sweeper.tui.panels import PageData
 
 Watched = Any
 

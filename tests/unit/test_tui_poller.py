@@ -12,10 +12,10 @@ from sweeper.results.status import NOBODY
 from sweeper.states import Event
 from sweeper.store.documents import encode, read_json
 from sweeper.tui.backfill import past_points
-from sweeper.tui.charts import UNICODE
 from sweeper.tui.eta import by_our_clock
 from sweeper.tui.model import RunView
-from sweeper.tui.render import head_lines, joined
+from sweeper.tui.render import head_lines
+from sweeper.tui.text import UNICODE, joined
 
 Watched = Any
 

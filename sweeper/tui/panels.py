@@ -1,0 +1,217 @@
+"""What the page of one run says: its head, its curves, how its configuration differs from the best
+run's, the end of its log, what it sampled last. Pure: what was read goes in, lines come out."""
+
+import json
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sweeper.sanitize import harmless
+from sweeper.store.documents import dotted
+from sweeper.tui.charts import plot, sparkline
+from sweeper.tui.model import RunView, SweepView, best_run
+from sweeper.tui.render import STATE_STYLES
+from sweeper.tui.text import Glyphs, Line, age, fit, short, value
+
+__all__ = [
+    "PageData",
+    "Points",
+    "Rollout",
+    "about_best",
+    "configuration_lines",
+    "curve_lines",
+    "head_lines",
+    "log_lines",
+    "rollout_lines",
+]
+
+_LONGEST = 4000
+"""Characters of a line, and of an alarm, of which nobody reads more on a screen."""
+
+Points = Sequence[tuple[float, float]]
+"""(step, value), thinned out."""
+
+
+class Rollout(NamedTuple):
+    """Something that the model wrote: a line about it, and who said what."""
+
+    head: str
+    spoken: tuple[tuple[str, str], ...]
+
+
+class PageData(NamedTuple):
+    """What was read for a run's page. `curves`: the sweep's metric first; `links`: where else it
+    can be looked at. `best` is the best of the other runs, with its curves."""
+
+    run: str
+    path: str = ""
+    curves: Mapping[str, Points] = {}
+    log: tuple[str, ...] = ()
+    rollouts: tuple[Rollout, ...] = ()
+    links: tuple[str, ...] = ()
+    problem: str = ""
+    best: str = ""
+    best_curves: Mapping[str, Points] = {}
+
+
+def head_lines(view: SweepView, run: RunView, data: PageData) -> list[Line]:
+    """How the run is doing, where it lies, and what is wrong with it."""
+    told: list[str] = []
+    if run.attempt > 1:
+        told.append(f"attempt {run.attempt}")
+    if run.step is not None:
+        total = "" if run.total is None else f"/{run.total}"
+        told.append(f"step {value(run.step)}{total}")
+    if run.eta is not None:
+        told.append(f"ETA {short(run.eta)}")
+    if run.beat is not None and run.beat >= 15.0:
+        told.append(f"heartbeat {age(run.beat)} ago")
+    if run.value is not None and view.metric is not None:
+        ranked = sum(other.rank is not None for other in view.runs)
+        place = "" if run.rank is None else f" (place {run.rank} of {ranked})"
+        told.append(f"{view.metric} {value(run.value)}{place}")
+    if run.remark:
+        told.append(run.remark)
+    state = (run.shown_state, STATE_STYLES[run.shown_state])
+    lines: list[Line] = [[(run.name, "bold"), ("  ", ""), state]]
+    lines += [[(", ".join(told), "")]] if told else []
+    lines.append([(data.path, "dim")])
+    lines += [[(link, "info")] for link in data.links]
+    wrong = [data.problem] if data.problem else []
+    wrong += [f"! {alarm.rule}: {alarm.text}" for alarm in run.alarms]
+    return lines + [[(text[:_LONGEST], "bad")] for text in wrong]
+
+
+def curve_lines(
+    data: PageData,
+    about: Sequence[str],
+    chosen: int,
+    size: tuple[int, int],
+    glyphs: Glyphs,
+    *,
+    log: bool = False,
+) -> list[Line]:
+    """A plot of one metric in so many columns and lines, and a line for each of those around it.
+    `about` says which run the curves of the best are from, and then what else there is to know."""
+    width, height = size
+    keys = list(data.curves)
+    if not keys:
+        return [[("no metrics yet", "dim")]]
+    chosen %= len(keys)
+    key = keys[chosen]
+    points, other = data.curves[key], data.best_curves.get(key, ())
+    step, last = points[-1]
+    said = f"  {value(last)} at step {value(step)}   {chosen + 1} of {len(keys)}"
+    lines: list[Line] = [[(harmless(key), "bold"), (said, ""), ("   logarithmic" * log, "info")]]
+    if other:
+        which, *more = about
+        told = [f"{glyphs.other} {_compared(step, other)}: {which}", *(f"  {one}" for one in more)]
+        lines += [[(fit(harmless(one), width, cut=glyphs.cut), "warn")] for one in told]
+    listed = min(len(keys), max(0, (height - 2) // 3))
+    room = max(4, height - len(lines) - listed)
+    drawn = plot(points, width, room, glyphs, other, log=log)
+    lines += [_coloured(line, glyphs) for line in drawn]
+    first = max(0, min(chosen - listed // 2, len(keys) - listed))
+    for near in keys[first : first + listed]:
+        style = "bold" if near == key else "dim"
+        lines.append(_in_a_line(near, style, data.curves[near], width, glyphs, log=log))
+    return lines[:height]
+
+
+def _compared(step: float, other: Points) -> str:
+    """What the other had at this step, or the last before it, and what it has come to."""
+    place = bisect_right(other, step, key=lambda point: point[0])
+    then, number = other[max(0, place - 1)]
+    last_step, last = other[-1]
+    told = f"{value(number)} at step {value(then)}"
+    return told if last_step == then else f"{told}, {value(last)} at {value(last_step)}"
+
+
+def _coloured(line: str, glyphs: Glyphs) -> Line:
+    """A line of a plot: the other's marks are told by their form, and by a colour too."""
+    found: Line = []
+    for place, part in enumerate(line.split(glyphs.other)):
+        found += [(glyphs.other, "warn")] if place else []
+        found += [(part, "info")] if part else []
+    return found
+
+
+def _in_a_line(
+    key: str, style: str, points: Points, width: int, glyphs: Glyphs, *, log: bool
+) -> Line:
+    name = fit(harmless(key), min(28, max(10, width - 40)), cut=glyphs.cut)
+    numbers = [number for _, number in points]
+    latest = fit(value(numbers[-1]), 10, right=True)
+    if log:
+        numbers = [math.log10(one) if 0 < one < math.inf else math.nan for one in numbers]
+    curve = sparkline(numbers, max(8, width - len(name) - 12), glyphs)
+    return [(f"{name} ", style), (latest, ""), (f" {curve}", "info")]
+
+
+def about_best(view: SweepView, run: RunView, best: str) -> list[str]:
+    """Which run that is, and in which settings it differs from this one."""
+    known = {other.id: other for other in view.runs}
+    if best not in known:
+        return [_place_of(run)]
+    differ = [f"{key} {theirs}, here {mine}" for key, mine, theirs in _difference(run, known[best])]
+    return [
+        f"{_place_of(run)}, {known[best].name}",
+        "; ".join(differ) or "not configured otherwise",
+    ]
+
+
+def _place_of(run: RunView) -> str:
+    """What the best of the other runs is called on this run's page."""
+    return "the next best" if run.rank == 1 else "the best"
+
+
+def _difference(run: RunView, best: RunView) -> list[tuple[str, str, str]]:
+    """The settings in which a run differs from the best: key, here, there."""
+    mine, theirs = _texts(run.config), _texts(best.config)
+    return [
+        (key, mine.get(key, "not given"), theirs.get(key, "not given"))
+        for key in {**mine, **theirs}
+        if mine.get(key) != theirs.get(key)
+    ]
+
+
+def configuration_lines(view: SweepView, run: RunView) -> list[Line]:
+    """How the best run's configuration differs, then all of this run's."""
+    best = best_run(view.runs, run.id)
+    lines: list[Line] = []
+    if best is not None:
+        lines.append([(f"how {_place_of(run)}, {best.name}, differs:", "")])
+        differ = _difference(run, best)
+        lines += [[(f"  {key}: {theirs}, here {mine}", "warn")] for key, mine, theirs in differ]
+        lines += [] if differ else [[("  in nothing", "dim")]]
+        lines.append([])
+    return lines + [[(f"{key}: {text}", "dim")] for key, text in _texts(run.config).items()]
+
+
+def _texts(config: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        key: value if isinstance(value, str) else json.dumps(value) for key, value in dotted(config)
+    }
+
+
+def log_lines(run: RunView, data: PageData) -> list[Line]:
+    """The end of what it printed."""
+    if not data.log:
+        return [[(f"nothing printed ({run.shown_state})", "dim")]]
+    return [[(line.expandtabs(4)[:_LONGEST], "")] for line in data.log]
+
+
+def rollout_lines(data: PageData) -> list[Line]:
+    """Some of what it sampled last."""
+    if not data.rollouts:
+        return [[("this run has left no rollouts", "dim")]]
+    lines: list[Line] = []
+    for one in data.rollouts:
+        lines.append([(one.head, "bold")])
+        for who, said in one.spoken:
+            first, *more = [text.expandtabs(4)[:_LONGEST] for text in said.splitlines() or [""]]
+            lines.append([(f"{who}: ", "info"), (first, "")])
+            lines += [[(f"  {text}", "")] for text in more]
+        lines.append([])
+    return lines

@@ -1,0 +1,126 @@
+"""What the screens of the view have in common: a line above the keys, and questions."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.await_complete import AwaitComplete
+from textual.binding import Binding, BindingType
+from textual.screen import ModalScreen, Screen
+from textual.widgets import Footer, HelpPanel, KeyPanel, Markdown, Static
+
+from sweeper.sanitize import harmless
+from sweeper.tui.model import RunView, SweepView
+from sweeper.tui.text import Glyphs, Line, as_text, trimmed
+
+__all__ = ["Lines", "Question", "WatchScreen"]
+
+
+class Lines(Static):
+    """A few lines of styled text; drawn again when they differ."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__("", id=name)
+        self._lines: list[Line] = []
+
+    def show(self, lines: list[Line]) -> None:
+        """Put these lines on the screen."""
+        if lines != self._lines:
+            self._lines = lines
+            self.update(as_text(lines))
+
+
+class _Keys(KeyPanel, can_focus=True, inherit_bindings=False):
+    """Textual's table of keys, which scrolls by some that it does not list."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q", "screen.help", "back", key_display="esc"),
+        Binding("up,k", "scroll_up", system=True),
+        Binding("down,j", "scroll_down", system=True),
+        Binding("pageup", "page_up", system=True),
+        Binding("pagedown", "page_down", system=True),
+    ]
+
+
+class _Help(HelpPanel):
+    """Textual's panel of keys, and below them what the screen has to say."""
+
+    def compose(self) -> ComposeResult:
+        yield Markdown(id="widget-help")
+        yield _Keys(id="keys-help")
+
+
+class WatchScreen(Screen[None]):
+    """A screen of the view. `notice` is the line above the keys: what was said last, until the next
+    key, else what there is to say."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("c", "app.steer('cancel')", "cancel", tooltip="cancel the run, or all of a group"),
+        Binding("r", "app.steer('retry')", "retry", tooltip="start it again"),
+        Binding("t", "app.jump", "tmux", tooltip="go to its tmux pane (ctrl-b d comes back)"),
+        Binding("question_mark,f1,h", "help", "help", key_display="?"),
+    ]
+
+    def __init__(self, view: SweepView, glyphs: Glyphs) -> None:
+        super().__init__()
+        self.view, self.glyphs = view, glyphs
+        self._said: Line = []
+
+    def compose_notice(self) -> ComposeResult:
+        """The last lines of the screen."""
+        yield Lines("notice")
+        yield Footer(compact=True, show_command_palette=False)
+
+    @property
+    def chosen(self) -> tuple[Sequence[RunView], str]:
+        """The runs that a key means, and what they are called together."""
+        return (), ""
+
+    def see(self, view: SweepView) -> None:
+        """The sweep as it is now."""
+        self.view = view
+
+    def about(self) -> Line:
+        """What the line above the keys says while there is nothing else to say."""
+        return []
+
+    def tell(self, text: str, style: str = "warn") -> None:
+        """Show a sentence until the next key."""
+        self._said = [(harmless(text), style)] if text else []
+        self.draw_notice()
+
+    def draw_notice(self) -> None:
+        """Draw the line above the keys."""
+        line = trimmed(self._said or self.about(), self.size.width, self.glyphs)
+        self.query_one("#notice", Lines).show([line])
+
+    async def action_help(self) -> None:
+        """Show the keys beside the screen, or put them away."""
+        if panels := self.query(_Help):
+            await panels.remove()
+            self.focus_usual()
+        else:
+            await self.mount(_Help())
+            self.set_focus(self.query_one(_Keys))
+
+    def focus_usual(self) -> None:
+        """Give the keys to what has them usually."""
+
+
+class Question(ModalScreen[bool]):
+    """Asks before something that cannot be taken back: `y` does it, any other key does not."""
+
+    def __init__(self, question: str) -> None:
+        super().__init__()
+        self._question = question
+
+    def compose(self) -> ComposeResult:
+        lines: list[Line] = [[(self._question, "warn bold")], [("y: yes, any other key: no", "")]]
+        yield Static(as_text(lines))
+
+    def answer(self, key: str) -> AwaitComplete:
+        """End it, as this key says."""
+        return self.dismiss(key in ("y", "Y", "upper_y"))
+
+    def on_click(self) -> None:
+        self.dismiss(False)

@@ -1,0 +1,168 @@
+"""Texts and numbers as a screen of characters takes them: styled, cut to a width. Pure.
+
+A line is a list of (text, style). Styles are words ("bold", "bad"), of which `_LOOKS` knows how
+they look, so that all of it can be read without colour: no state is told by colour alone.
+"""
+
+import math
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import NamedTuple
+
+from rich.cells import cell_len, set_cell_size
+from rich.segment import Segment
+from rich.style import Style
+from rich.text import Text
+from textual.strip import Strip
+
+from sweeper.sanitize import harmless
+
+__all__ = [
+    "ASCII",
+    "UNICODE",
+    "Glyphs",
+    "Line",
+    "Span",
+    "age",
+    "as_strip",
+    "as_text",
+    "fit",
+    "fit_middle",
+    "joined",
+    "short",
+    "trimmed",
+    "value",
+]
+
+Span = tuple[str, str]
+Line = list[Span]
+
+_LOOKS = {
+    "": Style(),
+    "bold": Style(bold=True),
+    "dim": Style(dim=True),
+    "good": Style(color="green"),
+    "info": Style(color="cyan"),
+    "warn": Style(color="yellow"),
+    "bad": Style(color="red", bold=True),
+    "head": Style(bold=True, dim=True),
+    "sorted": Style(underline=True),
+    "cursor": Style(reverse=True),
+}
+
+
+@lru_cache(maxsize=256)
+def _style(words: str) -> Style:
+    return Style.combine(_LOOKS[word] for word in words.split()) if words else _LOOKS[""]
+
+
+def as_strip(line: Line, width: int) -> Strip:
+    """A line as Textual draws it. Segments, not markup: what a run is called is data; and
+    harmless, should whoever made the line have forgotten it."""
+    strip = Strip([Segment(harmless(text), _style(words)) for text, words in line])
+    return strip.adjust_cell_length(width, _LOOKS[""])
+
+
+def as_text(lines: Iterable[Line]) -> Text:
+    """Lines as one text for Textual to wrap, by the same rules."""
+    text = Text()
+    for number, line in enumerate(lines):
+        text.append("\n" * bool(number))
+        for part, words in line:
+            text.append(harmless(part), _style(words))
+    return text
+
+
+def joined(line: Line) -> str:
+    """The text of a line."""
+    return "".join(text for text, _ in line)
+
+
+def trimmed(line: Line, width: int, glyphs: "Glyphs") -> Line:
+    """A line that is no wider than the screen."""
+    kept: Line = []
+    for text, style in line:
+        length = len(text) if text.isascii() else cell_len(text)
+        if length > width:
+            return [*kept, (fit(text, width, cut=glyphs.cut), style)]
+        kept.append((text, style))
+        width -= length
+    return kept
+
+
+class Glyphs(NamedTuple):
+    """The characters that things are drawn with. `levels` from low to high; `other` is a second
+    curve's; `dots`: whether a plot may use braille, which has eight points a character."""
+
+    levels: str
+    full: str
+    empty: str
+    opened: str
+    closed: str
+    line: str
+    cut: str
+    other: str
+    dots: bool
+
+
+UNICODE = Glyphs("▁▂▃▄▅▆▇█", "█", "·", "▾", "▸", "─", "…", "x", True)
+ASCII = Glyphs("_.-=+*#@", "#", ".", "-", "+", "-", "~", "x", False)
+
+
+def fit(text: str, width: int, *, right: bool = False, cut: str = "…") -> str:
+    """The text in exactly `width` columns; one that is longer ends with `cut`."""
+    if width <= 0:
+        return ""
+    length = len(text) if text.isascii() else cell_len(text)
+    if length > width:
+        return set_cell_size(text, width - 1) + cut
+    blank = " " * (width - length)
+    return blank + text if right else text + blank
+
+
+def fit_middle(text: str, width: int, *, cut: str = "…") -> str:
+    """The same, but what is cut is cut in the middle: names often differ at their end."""
+    length = cell_len(text)
+    if length <= width or width < 8:
+        return fit(text, width, cut=cut)
+    back = (width - 1) // 2
+    end = text
+    while cell_len(end) > back:
+        end = end[1:]
+    return set_cell_size(text, width - 1 - cell_len(end)) + cut + end
+
+
+def value(number: float | None) -> str:
+    """A number with four digits that matter."""
+    if number is None:
+        return "-"
+    if math.isfinite(number) and number == int(number) and abs(number) < 1e5:
+        return str(int(number))
+    return f"{number:.4g}"
+
+
+def short(seconds: float | None) -> str:
+    """A time to wait, no finer than is known: `45s`, `12m`, `2h05m`, `3d`."""
+    if seconds is None:
+        return "-"
+    if seconds < 60:
+        return f"{max(5, 5 * round(seconds / 5))}s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes}m"
+    if minutes < 48 * 60:
+        return f"{minutes // 60}h{minutes % 60 // 5 * 5:02}m"
+    return f"{minutes // 1440}d"
+
+
+def age(seconds: float | None) -> str:
+    """How long ago, in steps: a screen on which nothing happens does not change every second."""
+    if seconds is None:
+        return "-"
+    if seconds < 15:
+        return "now"
+    if seconds < 60:
+        return f"{int(seconds) // 15 * 15}s"
+    if seconds < 3600:
+        return f"{int(seconds) // 60}m"
+    return f"{int(seconds) // 3600}h" if seconds < 48 * 3600 else f"{int(seconds) // 86400}d"

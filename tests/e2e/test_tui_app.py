@@ -1,0 +1,246 @@
+"""`sweeper watch` by its keys and its screen, with Textual's own pilot."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sweeper.tui import app as app_module
+from sweeper.tui.app import WatchApp
+from sweeper.tui.model import RunView, SweepView
+from sweeper.tui.panels import PageData, Rollout
+
+pytestmark = pytest.mark.e2e
+STEPS = tuple((float(step), 10.0**-step) for step in range(5))
+OTHER = tuple((2.0 * step, 20.0 - 2.0 * step) for step in range(10))
+SPOKEN = (("user", "2+2?"), ("assistant", "5 [/bold]"))
+LOG = tuple(f"line {number}" for number in range(100))
+
+
+def run(lr: str, seed: int, state: str = "succeeded", **known: Any) -> RunView:
+    cell, config = f"lr={lr}", {"learning_rate": float(lr), "seed": seed}
+    return RunView(f"{lr}-{seed}", f"{cell},seed={seed}", cell, seed, config, state, 1, **known)
+
+
+RUNS = (
+    run("1e-3", 0, value=0.5, rank=2, step=9.0, total=10),
+    run("1e-3", 1, "running", value=0.3, rank=1, step=4.0),
+    run("3e-3", 0, "failed", reason="oom"),
+    run("3e-3", 1, "planned"),
+)
+VIEW = SweepView("demo", RUNS, metric="test/nll", axes=("learning_rate",), launcher=True)
+
+
+class Driven:
+    """The app at work: `press` keys, and `see` what is on its screen."""
+
+    def __init__(self, app: WatchApp, pilot: Any) -> None:
+        self.app, self.pilot = app, pilot
+
+    async def press(self, *keys: str) -> list[str]:
+        """Press keys; gives the lines of the screen."""
+        await self.pilot.press(*keys)
+        await self.pilot.pause()
+        return self.lines
+
+    async def see(self, *texts: str, keys: Sequence[str] = ()) -> list[str]:
+        """Press keys, and wait until all texts are on the screen."""
+        await self.press(*keys)
+        deadline = time.monotonic() + 30
+        while not all(text in "\n".join(self.lines) for text in texts):
+            assert time.monotonic() < deadline, "\n".join(self.lines)
+            await self.pilot.pause(0.02)
+        return self.lines
+
+    @property
+    def lines(self) -> list[str]:
+        strips = self.app.screen._compositor.render_strips()
+        return [strip.text.rstrip() for strip in strips]
+
+
+@pytest.fixture
+def drive(monkeypatch: pytest.MonkeyPatch) -> Callable[..., WatchApp]:
+    """A function that runs the app on a view while a script presses its keys."""
+
+    def data(reader: Any) -> Any:
+        page = PageData(reader, "/somewhere", {"test/nll": STEPS, "lr": STEPS}, LOG)
+        page = page._replace(rollouts=(Rollout("reward 0", SPOKEN),), best="1e-3-1")
+        return SimpleNamespace(read=lambda _: page._replace(best_curves={"test/nll": OTHER}))
+
+    monkeypatch.setattr(app_module, "PageReader", lambda run, *_: data(run))
+
+    def drive_it(
+        script: Callable[[Driven], Awaitable[None]],
+        view: SweepView = VIEW,
+        size: tuple[int, int] = (80, 24),
+        **options: Any,
+    ) -> WatchApp:
+        store = SimpleNamespace(is_remote=False)
+        sweep = SimpleNamespace(store=store, name="demo", document={"launch": {"backend": "local"}})
+        poller: Any = SimpleNamespace(sweep=sweep, look=lambda: view, run=lambda run: run)
+        app = WatchApp(poller, view, every=3600.0, **options)
+
+        async def driven() -> None:
+            async with app.run_test(size=size) as pilot:
+                await pilot.pause()
+                await script(Driven(app, pilot))
+
+        asyncio.run(driven())
+        return app
+
+    return drive_it
+
+
+def test_the_list_by_its_keys(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    for kind in ("cancel", "retry"):
+        monkeypatch.setattr(
+            app_module.actions, kind, lambda _, runs, kind=kind: asked.append((kind, runs)) or "ok"
+        )
+
+    async def script(on: Driven) -> None:
+        lines = on.lines
+        assert lines[0].startswith("demo 4 runs: 1 running, 1 failed, 1 succeeded, 1 planned")
+        assert lines[3].startswith(">▾ lr=1e-3") and lines[-1].startswith("/ filter  s sort")
+        await on.see("sorted by state", keys="s")
+        await on.see("not grouped", keys="g")
+        await on.see("sorted by state, backwards", keys="S")
+        lines = await on.see("[seed=1] ", keys=("slash", *"seed=1", "enter"))
+        listed = [line[2:16] for line in lines[3:-2] if line]
+        assert listed == ["lr=3e-3,seed=1", "lr=1e-3,seed=1"]
+        lines = await on.press("slash", *"q?", "escape", "escape")  # a filter may have any letter
+        assert len([line for line in lines[3:-2] if line]) == 4
+        await on.see("cancel lr=1e-3,seed=1?", keys=("end", "c"))
+        await on.see("not done", keys="n")
+        await on.see("the backend is local: there are no panes", keys="t")
+        await on.see("ok", keys=("c", "y"))
+        await on.see("a heading has no pane: choose a run", keys=("g", "home", "t"))
+        lines = await on.press("z", "enter")
+        assert [line[1:3].strip() for line in lines[3:-2] if line] == ["▾", "", "", "▸"]
+        await on.pilot.resize_terminal(12, 3)
+        await on.press("enter", "down", "enter", "l", "3", "escape", "q")
+
+    assert drive(script).return_value is None
+    assert asked == [("cancel", ("1e-3-1",))]
+
+
+def test_a_page_shows_its_panels(drive: Any) -> None:
+    async def script(on: Driven) -> None:
+        lines = await on.see("test/nll  0.0001 at step 4   1 of 2", keys=("down", "enter"))
+        assert "x 16 at step 4, 2 at 18: the best, lr=1e-3,seed=1" in lines
+        assert "logarithmic" not in "\n".join(lines)
+        await on.see("logarithmic", "\n  0.01", "\n     1", keys="l")
+        await on.see("\nlr  0.0001", keys=("l", "right"))
+        await on.see("learning_rate: 0.001", keys="2")
+        assert (await on.see("line 99", keys="3"))[-3].startswith("line 99")
+        assert (await on.see("line 97", keys=("up", "up")))[-3].startswith("line 97")
+        await on.see("assistant: 5 [/bold]", keys=("tab",))
+        assert (await on.see("lr=1e-3,seed=1  running", keys="n"))[0].startswith("lr=1e-3,seed=1")
+        await on.see("nothing to start again: lr=1e-3,seed=1 is running", keys="r")
+        assert (await on.press("escape"))[5].startswith(">   seed=1")  # the cursor went along
+
+    drive(script)
+
+
+def test_all_panels_at_once_on_a_large_screen(drive: Any) -> None:
+    async def script(on: Driven) -> None:
+        titles = [f"{n} {name}" for n, name in
+                  enumerate(("curves", "configuration", "log", "rollouts"), start=1)]  # fmt: skip
+        await on.see(*titles, "line 99", "learning_rate: 0.001", "[/bold]", keys=("down", "enter"))
+        assert "line 99" not in "\n".join(await on.see("line 98", keys=("3", "up")))
+        await on.pilot.resize_terminal(80, 24)
+        assert "learning_rate" not in "\n".join(await on.see("line 9", "3 log"))
+
+    drive(script, size=(200, 50))
+
+
+@pytest.mark.parametrize("before", [["slash", "x"], ["down", "down", "c"], ["ctrl+p"], ["down"]])
+def test_ctrl_c_interrupts_whatever_has_the_keys(drive: Any, before: list[str]) -> None:
+    async def script(on: Driven) -> None:
+        await on.press(*before, "ctrl+c")
+
+    assert drive(script).return_value == 130
+
+
+def test_the_palette_opens_a_run_and_sorts(drive: Any) -> None:
+    async def script(on: Driven) -> None:
+        await on.see("open lr=3e-3,seed=1", keys=("ctrl+p", *"open3e1"))
+        await on.see("lr=3e-3,seed=1  planned", keys=("enter",))
+        await on.see("sort by progress", keys=("escape", "ctrl+p", *"byprog"))
+        await on.see("sorted by progress", keys=("enter",))
+
+    drive(script)
+
+
+def test_all_of_the_help_can_be_read_on_a_small_screen(drive: Any) -> None:
+    async def script(on: Driven) -> None:
+        seen = await on.see("stalled", "filter", keys=("question_mark",))
+        for _ in range(3):
+            seen = [*seen, *await on.press("pagedown")]
+        text = " ".join(" ".join(seen).split())
+        for word in ("sort backwards", "group by", "palette", "page up and down", "place", "tmux"):
+            assert word in text
+        assert (await on.see("/ filter", keys=("escape",)))[0].startswith("demo")
+
+    drive(script, size=(60, 20))
+
+
+def test_hostile_names_are_data(drive: Any) -> None:
+    name = "[bold red]x[/] \x1b[2J\x07\u202e\n日本"
+    bad = RUNS[0]._replace(name=name, cell=name, reason=name, config={name: name})
+    view = VIEW._replace(name=name, runs=(bad, RUNS[1]), metric=name)
+
+    async def script(on: Driven) -> None:
+        for keys in ([], ["r"], ["n", "enter"], ["2"], ["ctrl+p", "x"]):
+            lines = await on.press(*keys)
+            assert all(line.isprintable() for line in lines)
+            assert any("[bold red]x[/] \\x07" in line for line in lines)
+
+    drive(script, view, size=(100, 24))
+
+
+@pytest.mark.parametrize("size", [(200, 50), (30, 6)])
+def test_without_unicode_all_is_ascii(drive: Any, size: tuple[int, int]) -> None:
+    async def script(on: Driven) -> None:
+        for keys in ([], ["c"], ["n", "down", "enter"], ["3"], ["l", "1"], ["question_mark"]):
+            lines = await on.press(*keys)
+            assert [line for line in lines if not line.isascii()] == []
+
+    drive(script, size=size, plain_glyphs=True)
+
+
+def test_only_what_has_changed_is_drawn(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def script(on: Driven) -> None:
+        runs, updates = on.app.sweep_screen.list, list[object]()
+        monkeypatch.setattr(on.app, "_display", lambda _, update: updates.append(update))
+        drawn = runs.drawn
+        on.app._seen(VIEW, None, "")
+        await on.pilot.pause(0.2)
+        assert (runs.drawn, updates) == (drawn, [])  # nothing happens, nothing is drawn
+        on.app._seen(VIEW._replace(runs=(*RUNS[:3], RUNS[3]._replace(step=1.0))), None, "")
+        await on.pilot.pause(0.2)
+        assert updates and runs.drawn <= drawn + 2  # it, and its group
+
+    drive(script)
+
+
+def test_what_cannot_be_drawn_is_said_and_looked_at_again(
+    drive: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app_module, "_DEBUG", False)
+
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError("x")
+
+    async def script(on: Driven) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(on.app.sweep_screen.list.model, "see", fails)
+            on.app._seen(VIEW._replace(held="x"), None, "")
+            await on.see("a bug of ours: ZeroDivisionError: x")
+        on.app._seen(VIEW._replace(held="y"), None, "")
+        await on.see("held until a retry or launch: y")
+
+    drive(script)
