@@ -7,9 +7,9 @@ from functools import partial
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics import Point, Row, as_float, as_step, parse
-from sweeper.reading.rollouts import Found, Words
 from sweeper.records.following import Follower
 from sweeper.records.runs import SweepRun
+from sweeper.results.rollouts import Found, Words
 from sweeper.states import OPEN
 from sweeper.tables.rollouts import flat, summary_files
 from sweeper.tables.sources import Files

@@ -294,7 +294,7 @@ def test_windows_are_called_by_harmless_names(tmux_socket: str, tmp_path: Path) 
 def test_a_shell_is_offered_no_orders(root: Path) -> None:
     from argparse import Namespace
 
-    from sweeper.verbs.completion import Offers
+    from sweeper.commands.completion import Offers
 
     for dest in ("sweep", "run", "runs"):
         given: Any = {"prefix": "evil/" if dest == "run" else "", "action": Namespace(dest=dest)}

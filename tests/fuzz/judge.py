@@ -42,6 +42,7 @@ def load() -> Any:
 
     import sweeper.recipes.sft  # noqa: F401
     from sweeper import cli
+    from sweeper.commands import plan  # noqa: F401
     from sweeper.launcher import (
         planning,  # noqa: F401
         recording,  # noqa: F401
@@ -50,7 +51,6 @@ def load() -> Any:
         checking,  # noqa: F401
         inspection,  # noqa: F401
     )
-    from sweeper.verbs import planning_view  # noqa: F401
 
     return cli
 

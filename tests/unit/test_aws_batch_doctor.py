@@ -10,8 +10,8 @@ import pytest
 from sweeper.backends.aws_batch import doctor as aws_batch_doctor
 from sweeper.backends.aws_batch.doctor import checks
 from sweeper.backends.aws_batch.options import Options
+from sweeper.commands import doctor
 from sweeper.errors import UsageError
-from sweeper.verbs import doctor
 
 SECRET = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:tinker-AbCdEf"
 

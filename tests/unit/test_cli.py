@@ -6,6 +6,7 @@ import warnings
 import pytest
 
 from sweeper import cli
+from sweeper.commands import ls
 
 
 def test_overrides_may_stand_behind_flags():
@@ -38,7 +39,7 @@ def test_what_a_verb_forgets_to_make_harmless_is_made_so(
         warnings.warn(f"f{orders}", UserWarning, stacklevel=1)
         raise ValueError(orders)
 
-    monkeypatch.setattr(cli, "_function", lambda _: forgetful)
+    monkeypatch.setattr(ls, "run", forgetful)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.showwarning = lambda message, *_, **__: print(message, file=sys.stderr)

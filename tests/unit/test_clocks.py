@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sweeper.alarms.records import read as read_alarms
+from sweeper.commands.status_table import print_status
 from sweeper.engine.checkpoints import Checkpoint, Place, Vault
 from sweeper.engine.errors import Unknown
 from sweeper.engine.expiry import SureClock
@@ -20,7 +21,6 @@ from sweeper.records.runs import Sweep
 from sweeper.results.status import read_status
 from sweeper.states import Event
 from sweeper.store.remote import open_remote
-from sweeper.verbs.watching import print_status
 from sweeper.worker.pauses import Pauses
 
 HOUR = 3600.0

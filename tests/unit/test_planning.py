@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.cli import main
+from sweeper.commands import plan as plan_verb
 from sweeper.launcher import planning
 from sweeper.model.plan import Plan
 from sweeper.planner.plan import plan
@@ -14,7 +15,6 @@ from sweeper.states import Event
 from sweeper.store.documents import encode
 from sweeper.store.files import LocalStore
 from sweeper.store.layout import Layout
-from sweeper.verbs import planning_view
 
 GRID = {
     "name": "toys",
@@ -39,7 +39,7 @@ def happen(store: LocalStore, planned: Plan, run: int, *events: tuple[int, Event
 
 
 def text(planned: Plan, store: LocalStore) -> str:
-    return "\n".join(planning_view.short(planning.survey(planned, store)))
+    return "\n".join(plan_verb.short(planning.survey(planned, store)))
 
 
 def test_a_plan_that_was_never_launched(store: LocalStore) -> None:
@@ -100,7 +100,7 @@ def test_runs_keep_the_names_they_are_known_by(store: LocalStore) -> None:
     assert smaller.retired == 2
     # `seed=0` is taken by a run that the grid has no more.
     assert smaller.fates[0].run.name == f"seed=0~{smaller.fates[0].run.id[:6]}"
-    assert "2 runs on record are not in this grid" in "\n".join(planning_view.short(smaller))
+    assert "2 runs on record are not in this grid" in "\n".join(plan_verb.short(smaller))
 
 
 def test_the_document_says_what_is_submitted(store: LocalStore) -> None:
@@ -119,7 +119,7 @@ def test_the_document_says_what_is_submitted(store: LocalStore) -> None:
 
 def test_full_shows_every_value_as_it_is_given(store: LocalStore) -> None:
     planned = plan(GRID | {"base": {"fixed": "a\x1b[31m\u202eb", "small": 1e-20}})
-    said = "\n".join(planning_view.full(planning.survey(planned, store), store))
+    said = "\n".join(plan_verb.full(planning.survey(planned, store), store))
     assert "  small: 1e-20\n" in said
     assert "\x1b" not in said
     assert "\u202e" not in said
@@ -175,7 +175,7 @@ def test_it_fits_a_terminal(
     path.write_text(json.dumps(grid))
     assert main(["plan", str(path), "--root", str(tmp_path)]) == 0
     lines = screen.getvalue().splitlines()
-    assert max(map(planning_view._columns, lines)) <= 80
+    assert max(map(plan_verb._columns, lines)) <= 80
     assert "\x1b" not in screen.getvalue()
     # Both ends of a name are there: the axis, and the seed.
     assert any(line.startswith("a_rather") and ",seed=1 " in line for line in lines)
@@ -184,8 +184,8 @@ def test_it_fits_a_terminal(
 @pytest.mark.parametrize("width", range(8, 40))
 def test_a_cut_text_fits(width: int) -> None:
     for sample in ("x" * 100, "漢" * 50, "ab漢" * 20, "short"):
-        cut = planning_view.cut(sample, width)
-        assert planning_view._columns(cut) <= width
+        cut = plan_verb.cut(sample, width)
+        assert plan_verb._columns(cut) <= width
         assert cut == sample or "..." in cut
 
 

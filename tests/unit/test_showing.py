@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from sweeper.commands.status_follow import changes, fitted, words_of
 from sweeper.states import Event
 from sweeper.store.layout import token
-from sweeper.verbs.following import changes, fitted, words_of
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from sweeper.cli import main
+from sweeper.commands import trust_prompt
 from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.launcher import start, trust
 from sweeper.launcher.environment import write
 from sweeper.launcher.trust import is_ours, refuse, require, sealed
-from sweeper.verbs import trusting
 
 PLAN = {"schema": 1, "name": "s", "runs": [{"id": "a", "config": {"x": 1e-4, "y": float("inf")}}]}
 
@@ -127,7 +127,7 @@ def test_who_types_it_answers(
         return start.Launched("s", "", None)
 
     monkeypatch.setattr(start, "go_on", go_on)
-    monkeypatch.setattr(trusting, "is_screen", lambda: not flags)
+    monkeypatch.setattr(trust_prompt, "is_screen", lambda: not flags)
     monkeypatch.setattr("sys.stdin", io.StringIO(answer))
     assert main(["retry", "s", *flags]) == code
     assert bool(started) == (code == 0)

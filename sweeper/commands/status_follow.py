@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any, cast
 
+from sweeper.commands.status_table import alarm_line, counted, print_status
 from sweeper.errors import StoreError
 from sweeper.registry import Registry
 from sweeper.results.selectors import current, pick
@@ -24,7 +25,6 @@ from sweeper.sanitize import Writer, harmless_json, raw
 from sweeper.store.documents import strict, timestamp
 from sweeper.store.files import default_root
 from sweeper.terminal import is_screen, say, warn
-from sweeper.verbs.watching import alarm_line, counted, print_status
 
 if TYPE_CHECKING:
     from sweeper.alarms import Alarm

@@ -22,14 +22,15 @@ import os
 import re
 import shutil
 import time
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from sweeper import paths
 from sweeper.backends import every_backend
+from sweeper.commands import arguments as shared
+from sweeper.commands.selection import open_registry
 from sweeper.errors import NotFound, StoreError
-from sweeper.reading.choosing import open_registry
 from sweeper.records.problems import Problems, tell_problems
 from sweeper.records.runs import RecordedRun, SweepRun
 from sweeper.registry import Registry
@@ -40,7 +41,7 @@ from sweeper.store.sweeps import find_sweeps
 from sweeper.tables.rollouts import summary_files
 from sweeper.terminal import print_json, print_table, warn
 
-__all__ = ["gc"]
+__all__ = ["add_arguments", "run"]
 
 _HOUR = 3600.0
 _OVER = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
@@ -59,7 +60,24 @@ class Waste(NamedTuple):
     inside: str = ""
 
 
-def gc(arguments: Namespace) -> int:
+def add_arguments(verb: ArgumentParser) -> None:
+    """What may stand behind `sweeper gc`."""
+    shared.root(verb)
+    shared.json(verb)
+    shared.select(verb)
+    shared.some_runs(verb)
+    verb.add_argument("--delete", action="store_true", help="do it (else: say what it would do)")
+    verb.add_argument(
+        "--attempts",
+        action="store_true",
+        help="also rollouts and transcripts that a later attempt of the same run has written again",
+    )
+    verb.add_argument(
+        "--days", type=float, default=7.0, help="leave what was used in the last DAYS days (7)"
+    )
+
+
+def run(arguments: Namespace) -> int:
     """List what may go; remove it with `--delete`."""
     registry = open_registry(arguments)
     runs = registry.choose(arguments.runs, arguments.state, arguments.where, dropped=True)

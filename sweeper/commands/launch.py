@@ -1,11 +1,10 @@
-"""Starting a sweep, going to where it runs, and the engine that runs may need."""
+"""`sweeper launch`: start a grid, or go on with it."""
 
-import os
-import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
-from sweeper.errors import NotFound, UsageError
+from sweeper.commands import arguments as shared
+from sweeper.errors import NotFound
 from sweeper.states import State, fold, is_finished
 from sweeper.store.files import default_root, open_store
 from sweeper.terminal import say, shortened, warn
@@ -13,16 +12,27 @@ from sweeper.terminal import say, shortened, warn
 if TYPE_CHECKING:
     from sweeper.planner.plan import Plan
 
-__all__ = ["attach", "engine", "launch"]
+__all__ = ["add_arguments", "run"]
 
 
-def launch(arguments: Namespace) -> int:
+def add_arguments(verb: ArgumentParser) -> None:
+    """What may stand behind `sweeper launch`."""
+    shared.grid(verb)
+    shared.root(verb)
+    shared.wait(verb)
+    verb.add_argument("--smoke", action="store_true", help="one run first; the rest if it succeeds")
+    verb.add_argument(
+        "--live", action="store_true", help="run the checkout itself, not a copy as it is now"
+    )
+
+
+def run(arguments: Namespace) -> int:
     """Start a grid, or go on with it."""
+    from sweeper.commands.live_view import showing
+    from sweeper.commands.trust_prompt import agreeing
     from sweeper.launcher import start
     from sweeper.launcher.planning import planned_by
     from sweeper.launcher.progress import exit_code
-    from sweeper.verbs.trusting import agreeing
-    from sweeper.verbs.viewing import showing
 
     planned = planned_by(arguments)
     for warning in planned.warnings:
@@ -94,45 +104,3 @@ def _tell_failed(count: int, where: str) -> None:
             f"{count} failed: `sweeper logs {where} --state failed` shows what they printed, "
             f"`sweeper retry {where}` starts them again"
         )
-
-
-def attach(arguments: Namespace) -> int:
-    """Become a tmux client that shows a sweep's windows."""
-    from sweeper.backends.tmux.backend import TmuxServer, socket_name
-    from sweeper.registry import Registry
-
-    registry = Registry(arguments.root or default_root())
-    found = registry.sweep_records()
-    names = [s["sweep"] for s in sorted(found, key=lambda s: s["created"] or "")]
-    if not names:
-        raise NotFound(f"no sweep in {arguments.root or default_root()}")
-    name = arguments.sweep or names[-1]
-    sweep = registry.sweep(name)
-    server = TmuxServer()
-    server.check()
-    session = server.session(f"{sweep.root}/{sweep.name}")
-    if session is None:
-        raise NotFound(
-            f"{name!r} has no tmux session: its windows were closed, or it ran elsewhere"
-        )
-    if not sys.stdout.isatty():
-        raise UsageError("attach needs a terminal")
-    sys.stdout.flush()
-    command = ["tmux", "-L", socket_name()]
-    environment = dict(os.environ)
-    if server.is_around_us():  # in a window of the same server: this client goes there
-        command += ["switch-client", "-t", session]
-    else:
-        command += ["attach", "-t", session]
-        if environment.pop("TMUX", None):  # it would refuse to run in another tmux, which is fine
-            said = "in another tmux: type the prefix twice to reach this one (C-b C-b d leaves it)"
-            command += [";", "display-message", "-d", "4000", said]
-    os.execvpe(command[0], command, environment)
-
-
-def engine(arguments: Namespace) -> int:
-    """Serve, look for, or stop the local engine."""
-    from sweeper.engine.__main__ import main
-    from sweeper.launcher.environment import users
-
-    return main(arguments.rest, users)

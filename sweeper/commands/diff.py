@@ -1,25 +1,35 @@
 """`sweeper diff`: how runs differ, in what was set and in what they reached."""
 
 import json
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from typing import Any
 
+from sweeper.commands import arguments as shared
+from sweeper.commands.selection import chosen, open_registry
+from sweeper.commands.show import last_metrics
 from sweeper.errors import UsageError
-from sweeper.reading.choosing import chosen, open_registry
-from sweeper.reading.show import last_metrics
 from sweeper.records.problems import tell_problems
 from sweeper.records.runs import RecordedRun
 from sweeper.results.selectors import named
 from sweeper.terminal import print_json, print_table
 
-__all__ = ["diff"]
+__all__ = ["add_arguments", "run"]
 
 _MOST = 12
 _MISSING: Any = object()
 
 
-def diff(arguments: Namespace) -> int:
+def add_arguments(verb: ArgumentParser) -> None:
+    """What may stand behind `sweeper diff`."""
+    shared.root(verb)
+    shared.json(verb)
+    shared.select(verb)
+    shared.some_runs(verb)
+    verb.add_argument("--all", action="store_true", help="also what is the same in all")
+
+
+def run(arguments: Namespace) -> int:
     """A row a key, a column a run."""
     registry = open_registry(arguments)
     runs = _as_typed(chosen(registry, arguments), arguments.runs)

@@ -1,23 +1,31 @@
 """`sweeper show`: everything about one run."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from sweeper.commands import arguments as shared
+from sweeper.commands.selection import open_registry
 from sweeper.metrics import Row
-from sweeper.reading.choosing import open_registry
 from sweeper.records.problems import tell_problems
 from sweeper.records.runs import RecordedRun, SweepRun
 from sweeper.store.documents import dotted
 from sweeper.terminal import duration, number, print_json, print_table, say
 
-__all__ = ["last_metrics", "show"]
+__all__ = ["add_arguments", "last_metrics", "run"]
 
 _FILES = 30
 _FACT = 160
 
 
-def show(arguments: Namespace) -> int:
+def add_arguments(verb: ArgumentParser) -> None:
+    """What may stand behind `sweeper show`."""
+    shared.root(verb)
+    shared.json(verb)
+    shared.run(verb)
+
+
+def run(arguments: Namespace) -> int:
     """What was planned, what happened, what is left of it."""
     registry = open_registry(arguments)
     run = registry.run(arguments.run)

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from sweeper.cause import cause, last_line
+from sweeper.commands import logs
+from sweeper.commands.logs import text_of
+from sweeper.commands.run_colours import BASIC, MANY, assign
 from sweeper.errors import NotFound
-from sweeper.reading.colours import BASIC, MANY, assign
-from sweeper.reading.logs import logs, text_of
 from sweeper.records.logs import Tail, files_of
 from sweeper.records.runs import SweepRun
 from sweeper.registry import Registry
@@ -212,10 +213,10 @@ def test_a_sweep_that_is_removed_is_not_followed(
             printing.store.append(f"other/{printing.layout.log(printing.id, 1)[2:]}", b"more\n")
         assert now[0] < 20.0
 
-    monkeypatch.setattr("sweeper.reading.logs.time.sleep", sleep)
-    monkeypatch.setattr("sweeper.reading.logs.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("sweeper.commands.logs.time.sleep", sleep)
+    monkeypatch.setattr("sweeper.commands.logs.time.monotonic", lambda: now[0])
     with pytest.raises(NotFound, match="removed meanwhile"):
-        logs(asked(printing, *selectors, follow=True))
+        logs.run(asked(printing, *selectors, follow=True))
     printed = capsys.readouterr().out
     assert printed.count("mine") == len(selectors)
     assert ("more" in printed) == (len(selectors) == 2)
@@ -223,9 +224,9 @@ def test_a_sweep_that_is_removed_is_not_followed(
 
 def test_no_lines_are_not_nothing(printing: Printing, capsys: pytest.CaptureFixture[str]) -> None:
     printing.log("a\nb\n")
-    assert logs(asked(printing, "s", lines=0)) == 0
+    assert logs.run(asked(printing, "s", lines=0)) == 0
     assert capsys.readouterr() == ("", "")
-    assert logs(asked(printing, "s", grep="nowhere")) == 0
+    assert logs.run(asked(printing, "s", grep="nowhere")) == 0
     assert "nothing that fits" in capsys.readouterr().err
 
 

@@ -1,10 +1,11 @@
 """The verb `alarms`: what is wrong with the runs of a sweep, by what evidence, what to do."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from typing import Any
 
 from sweeper.alarms import Alarm, read, read_action
+from sweeper.commands import arguments as shared
 from sweeper.errors import NotFound, StoreError
 from sweeper.records.problems import tell_problems
 from sweeper.records.runs import Sweep
@@ -14,10 +15,18 @@ from sweeper.store.documents import SCHEMA
 from sweeper.store.files import default_root
 from sweeper.terminal import print_json, print_table, say
 
-__all__ = ["alarms"]
+__all__ = ["add_arguments", "run"]
 
 
-def alarms(arguments: Namespace) -> int:
+def add_arguments(verb: ArgumentParser) -> None:
+    """What may stand behind `sweeper alarms`."""
+    shared.root(verb)
+    shared.json(verb)
+    shared.select(verb)
+    shared.runs(verb)
+
+
+def run(arguments: Namespace) -> int:
     """Print the alarms of the chosen runs, oldest first."""
     registry = Registry(arguments.root or default_root())
     sweep = registry.sweep(arguments.sweep)

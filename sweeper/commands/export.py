@@ -2,26 +2,49 @@
 
 import importlib
 import os
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sweeper.atomic import replacing
+from sweeper.commands import arguments as shared
+from sweeper.commands.selection import chosen, open_registry
 from sweeper.errors import EnvironmentFailure, NotFound, UsageError
 from sweeper.metrics import as_float
-from sweeper.reading.choosing import chosen, open_registry
 from sweeper.records.problems import tell_problems
 from sweeper.records.runs import RecordedRun
 from sweeper.terminal import say, warn
 
-__all__ = ["export"]
+__all__ = ["add_arguments", "run"]
 
 _FORMULA = "^[\\s\\pZ\\pC]*[=+\\-@\uff1d\uff0b\uff0d\uff20]|^[\t\r\n]"
 """Texts that a spreadsheet computes: they may start other programs, or fetch an address."""
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 
 
-def export(arguments: Namespace) -> int:
+def add_arguments(verb: ArgumentParser) -> None:
+    """What may stand behind `sweeper export`."""
+    shared.root(verb)
+    shared.select(verb)
+    shared.some_runs(verb)
+    verb.add_argument("--format", required=True, choices=("csv", "parquet", "wandb"))
+    verb.add_argument(
+        "--table",
+        choices=("metrics", "runs", "rollouts", "checkpoints"),
+        default="metrics",
+        help="what to write as CSV or Parquet (metrics)",
+    )
+    verb.add_argument(
+        "--raw",
+        action="store_true",
+        help="CSV for programs: texts as recorded (else an apostrophe is set before each that a "
+        "spreadsheet would compute)",
+    )
+    verb.add_argument("--out", help="the file to write; for wandb the folder of its files")
+    verb.add_argument("--project", default="sweeper", help="the W&B project (sweeper)")
+
+
+def run(arguments: Namespace) -> int:
     """Write what was recorded where other tools read it."""
     registry = open_registry(arguments)
     runs = chosen(registry, arguments)

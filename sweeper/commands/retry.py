@@ -1,22 +1,34 @@
 """`sweeper retry`: start runs again."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections import Counter
 
+from sweeper.commands import arguments as shared
 from sweeper.control import ask_again, take_up, to_retry
 from sweeper.registry import Registry
 from sweeper.store.files import default_root
 from sweeper.terminal import say, warn
 
-__all__ = ["retry"]
+__all__ = ["add_arguments", "run"]
 
 
-def retry(arguments: Namespace) -> int:
+def add_arguments(verb: ArgumentParser) -> None:
+    """What may stand behind `sweeper retry`."""
+    shared.root(verb)
+    shared.select(verb)
+    shared.runs(verb)
+    verb.add_argument(
+        "--failed", action="store_true", help="those that failed (the same as to name none)"
+    )
+    shared.wait(verb)
+
+
+def run(arguments: Namespace) -> int:
     """Start runs again."""
+    from sweeper.commands.live_view import showing
+    from sweeper.commands.trust_prompt import agreeing
     from sweeper.launcher.progress import exit_code
     from sweeper.launcher.start import go_on
-    from sweeper.verbs.trusting import agreeing
-    from sweeper.verbs.viewing import showing
 
     sweep = Registry(arguments.root or default_root()).sweep(arguments.sweep)
     which = arguments.runs, arguments.state, arguments.where

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from sweeper.commands import arguments as shared
 from sweeper.grid.naming import canonical
 from sweeper.grid.overrides import flow
 from sweeper.launcher.planning import (
@@ -25,7 +26,7 @@ from sweeper.sanitize import harmless
 from sweeper.store.files import Store, default_root, open_store
 from sweeper.terminal import print_json, warn
 
-__all__ = ["cut", "full", "plan", "short", "table"]
+__all__ = ["add_arguments", "cut", "full", "run", "short", "table"]
 
 _SHOWN = 40
 """How many runs are listed unless all are asked for."""
@@ -36,7 +37,15 @@ _LEAST = 8
 """No column is cut below so many characters."""
 
 
-def plan(arguments: argparse.Namespace) -> int:
+def add_arguments(verb: argparse.ArgumentParser) -> None:
+    """What may stand behind `sweeper plan`."""
+    shared.grid(verb)
+    shared.root(verb)
+    shared.json(verb)
+    verb.add_argument("--full", action="store_true", help="every run with its whole configuration")
+
+
+def run(arguments: argparse.Namespace) -> int:
     """Show what `launch` would start, and what is there already."""
     planned = planned_by(arguments)
     store = open_store(arguments.root or default_root())

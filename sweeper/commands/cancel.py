@@ -1,8 +1,9 @@
 """`sweeper cancel`: stop runs, and start them no more."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections import Counter
 
+from sweeper.commands import arguments as shared
 from sweeper.control import cancel_runs
 from sweeper.registry import Registry
 from sweeper.results.selectors import pick
@@ -12,10 +13,18 @@ from sweeper.store.files import default_root
 from sweeper.store.sweeps import read_events
 from sweeper.terminal import print_json, say, warn
 
-__all__ = ["cancel"]
+__all__ = ["add_arguments", "run"]
 
 
-def cancel(arguments: Namespace) -> int:
+def add_arguments(verb: ArgumentParser) -> None:
+    """What may stand behind `sweeper cancel`."""
+    shared.root(verb)
+    shared.json(verb)
+    shared.select(verb)
+    shared.runs(verb)
+
+
+def run(arguments: Namespace) -> int:
     """Stop runs, and start them no more."""
     sweep = Registry(arguments.root or default_root()).sweep(arguments.sweep)
     runs = pick(sweep.runs, arguments.runs, arguments.state, arguments.where)

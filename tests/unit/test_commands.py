@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from sweeper.cli import main
-from sweeper.reading.conversations import groups_of, turns_logged
-from sweeper.reading.show import _facts
+from sweeper.commands.show import _facts
+from sweeper.results.conversations import groups_of, turns_logged
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sweeper.reading.conversations import Told, groups_of
+from sweeper.results.conversations import Told, groups_of
 
 Node = dict[str, Any]
 

@@ -1,68 +1,27 @@
-"""`sweeper status`: where sweeps, or the runs of one, stand."""
+"""Where the runs of a sweep stand, as a table, and what there is to say of the sweep."""
 
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sweeper.errors import UsageError
-from sweeper.records.problems import tell_problems
-from sweeper.registry import Registry
 from sweeper.results.selectors import pick
-from sweeper.results.status import NOBODY, Status, alarms_of, read_status
+from sweeper.results.status import NOBODY, Status, alarms_of
 from sweeper.sanitize import harmless
-from sweeper.store.files import default_root
 from sweeper.terminal import duration, print_json, print_table, say, shortened
 
 if TYPE_CHECKING:
     from sweeper.alarms import Alarm
     from sweeper.records.runs import RecordedRun, Sweep
 
-__all__ = ["alarm_line", "counted", "print_status", "status"]
+__all__ = ["alarm_line", "counted", "print_status"]
 
 _SHOWN = 50
-_RECIPE = 40
-"""Characters of a recipe, which may be a long command, in a table of sweeps."""
 _REASON = 80
 """Characters of the reason for which a run failed, in a table."""
 
 
-def status(arguments: Namespace) -> int:
-    """Where sweeps, or the runs of one, stand."""
-    if arguments.sweep is None:
-        for option in ("follow", "state", "where"):
-            if getattr(arguments, option):
-                raise UsageError(f"--{option} is for one sweep: `sweeper status SWEEP --{option}`")
-        return _status_of_all(arguments)
-    if arguments.follow:
-        from sweeper.verbs.following import follow
-
-        return follow(arguments)
-    root = arguments.root or default_root()
-    # What has ended long ago is remembered where it is far away; here it is read sooner than that.
-    registry = Registry(root, cache="://" in root)
-    sweep = registry.sweep(arguments.sweep)
-    seen = read_status(sweep)
-    print_status(sweep, seen, arguments, problems=registry.problems)
-    unread = tell_problems(registry.problems, told=arguments.json)
-    return unread or seen.exit_code
-
-
-def _status_of_all(arguments: Namespace) -> int:
-    registry = Registry(arguments.root or default_root(), cache=False)
-    found = registry.sweep_records()
-    if arguments.json:
-        print_json({"schema": 1, "sweeps": found, "problems": registry.problems})
-        return tell_problems(registry.problems, told=True)
-    columns = ("sweep", "recipe", "runs", "states", "created")
-    rows = [
-        (s["sweep"], shortened(s["recipe"], _RECIPE), s["runs"], counted(s["states"]), s["created"])
-        for s in found
-    ]
-    print_table(columns, rows)
-    return tell_problems(registry.problems)
-
-
-def counted(states: dict[str, int]) -> str:
+def counted(states: Mapping[str, int]) -> str:
+    """`2 failed, 7 succeeded`."""
     return ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
 
 

@@ -1,18 +1,30 @@
 """`sweeper sql`: a question to everything that was recorded."""
 
 import json
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from typing import Any
 
-from sweeper.reading.choosing import open_registry
+from sweeper.commands import arguments as shared
+from sweeper.commands.selection import open_registry
 from sweeper.records.problems import tell_problems
 from sweeper.terminal import print_json, print_table
 
-__all__ = ["sql"]
+__all__ = ["add_arguments", "run"]
 
 
-def sql(arguments: Namespace) -> int:
+def add_arguments(verb: ArgumentParser) -> None:
+    """What may stand behind `sweeper sql`."""
+    shared.root(verb)
+    shared.json(verb)
+    shared.select(verb)
+    verb.add_argument(
+        "query", help="one SELECT over the tables runs, metrics, rollouts and checkpoints"
+    )
+    verb.add_argument("--run", action="append", metavar="RUN", help="only these runs; repeatable")
+
+
+def run(arguments: Namespace) -> int:
     """The answer, a line a row."""
     registry = open_registry(arguments)
     runs = registry.choose(arguments.run or (), arguments.state, arguments.where)

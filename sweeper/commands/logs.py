@@ -12,13 +12,14 @@ import json
 import re
 import sys
 import time
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from sweeper.commands import arguments as shared
+from sweeper.commands.run_colours import Colours
 from sweeper.errors import NotFound, StoreError, SweeperError, UsageError
-from sweeper.reading.colours import Colours
 from sweeper.records.logs import Line, Tail, files_of
 from sweeper.records.problems import Problems, tell_problems
 from sweeper.records.runs import RecordedRun, SweepRun
@@ -33,7 +34,7 @@ from sweeper.terminal import in_colour, warn
 if TYPE_CHECKING:
     from sweeper.backends.base import Backend
 
-__all__ = ["logs", "text_of"]
+__all__ = ["add_arguments", "run", "text_of"]
 
 _POLL_SECONDS, _REMOTE_SECONDS = 0.4, 2.0
 _LOOK_SECONDS = 1.0
@@ -53,7 +54,18 @@ _OVER = ENDED | {Event.LOST}
 _Key = tuple[str, str, str]
 
 
-def logs(arguments: Namespace) -> int:
+def add_arguments(verb: ArgumentParser) -> None:
+    """What may stand behind `sweeper logs`."""
+    shared.root(verb)
+    shared.json(verb)
+    shared.select(verb)
+    shared.some_runs(verb)
+    verb.add_argument("-f", "--follow", action="store_true", help="go on until all have ended")
+    verb.add_argument("-n", "--lines", type=int, help="only the last LINES lines of each")
+    verb.add_argument("--grep", metavar="PATTERN", help="only lines that this is found in")
+
+
+def run(arguments: Namespace) -> int:
     """What runs printed; with `--follow` what they print until all have ended."""
     selectors: Sequence[str] = arguments.runs
     if not selectors and not arguments.state and not arguments.where:

@@ -1,24 +1,36 @@
 """`sweeper ls`: runs and what they reached."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from difflib import get_close_matches
 from functools import partial
 
+from sweeper.commands import arguments as shared
+from sweeper.commands.selection import chosen, open_registry
+from sweeper.commands.show import last_metrics
 from sweeper.errors import NotFound
-from sweeper.reading.choosing import chosen, open_registry
-from sweeper.reading.show import last_metrics
 from sweeper.records.problems import tell_problems
 from sweeper.records.runs import RecordedRun, SweepRun
 from sweeper.registry import save
 from sweeper.terminal import duration, print_json, print_table, say
 
-__all__ = ["ls"]
+__all__ = ["add_arguments", "run"]
 
 _LOOKED_AT = 20
 """Runs of which all is read to say what there is instead of a metric that nobody has."""
 
 
-def ls(arguments: Namespace) -> int:
+def add_arguments(verb: ArgumentParser) -> None:
+    """What may stand behind `sweeper ls`."""
+    shared.root(verb)
+    shared.json(verb)
+    shared.select(verb)
+    shared.some_runs(verb)
+    verb.add_argument(
+        "--metric", action="append", help="show the last value of this too; repeatable"
+    )
+
+
+def run(arguments: Namespace) -> int:
     """A line a run."""
     registry = open_registry(arguments)
     runs = chosen(registry, arguments)

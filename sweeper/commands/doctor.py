@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import NamedTuple
@@ -13,6 +13,7 @@ from typing import NamedTuple
 from sweeper.backends import backend_type, options_of
 from sweeper.backends.base import Check as Look
 from sweeper.backends.configuration import defaults_of
+from sweeper.commands import arguments as shared
 from sweeper.errors import AlreadyExists, SweeperError, UsageError
 from sweeper.fields.nodes import Problems
 from sweeper.grid import load_grid
@@ -20,7 +21,7 @@ from sweeper.model.plan import Launch
 from sweeper.store.files import default_root, open_store
 from sweeper.terminal import print_json, print_table
 
-__all__ = ["Check", "doctor", "examine"]
+__all__ = ["Check", "add_arguments", "examine", "run"]
 
 
 class Check(NamedTuple):
@@ -143,7 +144,17 @@ def _output(*command: str) -> str:
     ).stdout.strip()
 
 
-def doctor(arguments: Namespace) -> int:
+def add_arguments(verb: ArgumentParser) -> None:
+    """What may stand behind `sweeper doctor`."""
+    shared.root(verb)
+    shared.json(verb)
+    verb.add_argument("--backend", help="look at what this backend needs, too")
+    verb.add_argument(
+        "--grid", metavar="FILE", help="a grid, whose `launch` says how (default: config.toml)"
+    )
+
+
+def run(arguments: Namespace) -> int:
     """Say whether what a sweep needs is there."""
     checks = examine(arguments.root or default_root(), arguments.backend, arguments.grid)
     if arguments.json:

@@ -1,93 +1,55 @@
 """`sweeper rollouts`: what a run sampled, a trajectory at a time."""
 
-from argparse import Namespace
-from functools import partial
-from typing import Any, NamedTuple
+from argparse import ArgumentParser, Namespace
+from typing import Any
 
-from sweeper.errors import NotFound, StoreError, UsageError
-from sweeper.metrics import Row, as_float, parse
-from sweeper.model.decoding import decode
-from sweeper.reading.choosing import open_registry
-from sweeper.reading.conversations import WHOSE, Told, answers, groups_of, turns_logged
+from sweeper.commands import arguments as shared
+from sweeper.commands.selection import open_registry
+from sweeper.errors import NotFound, UsageError
+from sweeper.metrics import as_float
 from sweeper.records.problems import tell_problems
 from sweeper.records.runs import RecordedRun
+from sweeper.results.conversations import WHOSE, Told, answers, turns_logged
+from sweeper.results.rollouts import Found, Words, read
 from sweeper.sanitize import harmless_lines
-from sweeper.tables.rollouts import SummaryFile, flat, summary_files
+from sweeper.tables.rollouts import SummaryFile, summary_files
 from sweeper.tables.summaries import COLUMNS
 from sweeper.terminal import number, print_json, print_table, say, warn
 
-__all__ = ["rollouts"]
+__all__ = ["add_arguments", "run"]
 
 _COLUMNS = ("iteration", "name", "group_idx", "traj_idx", "total_reward", "turns", "ac_len")
 _LINE = 60
 
 
-class Found(NamedTuple):
-    """A trajectory: the file and the record it is in, and its numbers."""
-
-    file: SummaryFile
-    record: Row
-    numbers: dict[str, Any]
-
-    @property
-    def place(self) -> tuple[Any, Any]:
-        """Group and trajectory."""
-        return self.record.get("group_idx"), self.record.get("traj_idx")
-
-
-class Words:
-    """What was said, from transcripts that are read when they are needed."""
-
-    def __init__(self, run: RecordedRun, found: list[Found]) -> None:
-        self._run = run
-        self._groups: dict[str, dict[Any, list[Found]]] = {}
-        for one in found:
-            self._groups.setdefault(one.file.path, {}).setdefault(one.place[0], []).append(one)
-        self._latest: tuple[str, dict[tuple[Any, Any], Told]] = ("", {})
-
-    def of(self, one: Found) -> Told:
-        """The conversation of a trajectory; what its turns logged where there is none, or none
-        that is its own."""
-        if self._latest[0] != one.file.path:
-            self._latest = (one.file.path, self._told(one.file))
-        told = self._latest[1].get(one.place)
-        logged = turns_logged(one.record)
-        own = told is not None and told.whose == "trajectory"
-        if told is None or not told.spoken or (answers(logged) and not own):
-            return Told(logged, "trajectory")
-        return told
-
-    def text(self, one: Found) -> str:
-        """All that was said or logged in one."""
-        return "\n".join(words for _, words in (*turns_logged(one.record), *self.of(one).spoken))
-
-    def _told(self, file: SummaryFile) -> dict[tuple[Any, Any], Told]:
-        tree = self._run.readable(lambda: self._tree(file.transcript), None)
-        groups = list(self._groups[file.path].values())
-        told = groups_of(tree, [[one.record for one in group] for group in groups])
-        return {
-            one.place: words
-            for number, group in told.items()
-            for one, words in zip(groups[number], group, strict=True)
-        }
-
-    def _tree(self, path: str) -> Any:
-        try:
-            return decode(self._run.store.read(path))
-        except NotFound:
-            return None
-        except ValueError as error:
-            raise StoreError(f"{self._run.root}/{path}: damaged ({error})") from error
+def add_arguments(verb: ArgumentParser) -> None:
+    """What may stand behind `sweeper rollouts`."""
+    shared.root(verb)
+    shared.json(verb)
+    shared.run(verb)
+    verb.add_argument("--iteration", type=int, help="only this one; -1 is the last")
+    verb.add_argument("--name", help="only files of this name: train, eval_test, ...")
+    verb.add_argument("--group", type=int, help="only this group")
+    order = verb.add_mutually_exclusive_group()
+    order.add_argument("--best", action="store_true", help="highest reward first")
+    order.add_argument("--worst", action="store_true", help="lowest reward first")
+    for flag, what in (("reward", "total reward"), ("length", "sampled tokens")):
+        verb.add_argument(f"--min-{flag}", type=float, help=f"only with so much {what} or more")
+        verb.add_argument(f"--max-{flag}", type=float, help=f"only with so much {what} or less")
+    verb.add_argument("--search", metavar="TEXT", help="only with this text in what was said")
+    verb.add_argument("--full", action="store_true", help="the conversations too")
+    verb.add_argument("-n", "--limit", type=int, default=20, help="how many (20); 0: all")
+    verb.add_argument("--page", type=int, default=1, help="which so many (1 is the first)")
 
 
-def rollouts(arguments: Namespace) -> int:
+def run(arguments: Namespace) -> int:
     """A page of summaries, or of conversations."""
     if arguments.limit < 0 or arguments.page < 1:
         raise UsageError("--limit is 0 or more, --page 1 or more")
     registry = open_registry(arguments)
     run = registry.run(arguments.run)
     files = _files(run, arguments)
-    found, skipped = _read(run, files)
+    found, skipped = read(run, files)
     words = Words(run, found)
     kept = [one for one in found if _wanted(one, words, arguments)]
     if arguments.best or arguments.worst:
@@ -132,16 +94,6 @@ def _files(run: RecordedRun, arguments: Namespace) -> list[SummaryFile]:
     if not chosen:
         raise NotFound(f"no iteration {arguments.iteration}: there is {known[0]} to {known[-1]}")
     return chosen
-
-
-def _read(run: RecordedRun, files: list[SummaryFile]) -> tuple[list[Found], int]:
-    found: list[Found] = []
-    skipped = 0
-    for file in files:
-        parsed = parse(run.readable(partial(run.read, file.path), b""))
-        skipped += parsed.malformed + parsed.torn
-        found += [Found(file, record, flat(record, file)) for record in parsed.rows]
-    return found, skipped
 
 
 def _reward(one: Found) -> float | None:

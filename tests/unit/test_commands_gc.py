@@ -89,7 +89,7 @@ def test_copies_go_and_what_is_in_no_store_yet_stays(
     store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "sweeper.reading.gc._touched",
+        "sweeper.commands.gc._touched",
         lambda folder: os.stat(next(Path(folder).rglob("metrics.jsonl"))).st_mtime,
     )  # ctime cannot be set
     day = 86400.0

@@ -18,7 +18,7 @@ from sweeper.grid.overrides import flow
 from sweeper.grid.reading import is_name
 from sweeper.recipe.reference import Recipe, inspect
 
-__all__ = ["Field", "fields_of", "grid_text", "init"]
+__all__ = ["SCHEMA", "Field", "add_arguments", "fields_of", "grid_text", "run"]
 
 SCHEMA = "grid.schema.json"
 """Where `sweeper init --schema > grid.schema.json` has put it, the grid says so to editors."""
@@ -56,7 +56,19 @@ class Guess(NamedTuple):
     lacks: list[str]
 
 
-def init(arguments: argparse.Namespace) -> int:
+def add_arguments(verb: argparse.ArgumentParser) -> None:
+    """What may stand behind `sweeper init`."""
+    verb.add_argument(
+        "recipe", nargs="?", help="a short name, module, module:Class or file.py (default: sft)"
+    )
+    verb.add_argument("--out", help="the file to write (default: <recipe>.yaml; -: print it)")
+    verb.add_argument("--python", help="the recipe's interpreter (default: sweeper's own)")
+    verb.add_argument("--backend", help="where jobs execute: its options are written as comments")
+    verb.add_argument("--list", action="store_true", help="the short names of recipes")
+    verb.add_argument("--schema", action="store_true", help="print the JSON Schema of grids")
+
+
+def run(arguments: argparse.Namespace) -> int:
     """Write a starter grid, or print the names of recipes, or the JSON Schema of grids."""
     from sweeper.terminal import warn
 

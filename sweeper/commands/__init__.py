@@ -1,0 +1,51 @@
+"""The verbs of the command line, a file each: `add_arguments`, and `run`, which does it and gives
+the exit code. A file is loaded when its verb is typed, so that the others cost it nothing."""
+
+import importlib
+from argparse import ArgumentParser, Namespace
+from typing import Protocol, cast
+
+__all__ = ["VERBS", "Verb", "load"]
+
+VERBS = {
+    "launch": "start a grid, or go on with it",
+    "plan": "what launch would start",
+    "status": "where sweeps, or the runs of one, stand",
+    "watch": "a sweep on the whole screen, live",
+    "ls": "runs and what they reached",
+    "show": "everything about one run",
+    "diff": "how runs differ",
+    "sql": "a SELECT over runs, metrics, rollouts, checkpoints",
+    "rollouts": "what a run sampled",
+    "export": "to CSV, Parquet or W&B",
+    "gc": "remove what nobody needs",
+    "logs": "what runs print",
+    "attach": "look at a sweep's tmux windows",
+    "alarms": "what is wrong with runs",
+    "cancel": "stop runs, and start them no more",
+    "retry": "start runs again",
+    "analyze": "the report: what won",
+    "compare": "two sweeps cell by cell, or two cells",
+    "engine": "the local Tinker-compatible service: start, status, stop",
+    "sync": "bring what workers that died left here into its store",
+    "doctor": "is what a sweep needs there?",
+    "init": "write a commented grid for a recipe, to start from",
+}
+"""What `sweeper --help` says of each."""
+
+
+class Verb(Protocol):
+    """What the file of a verb has."""
+
+    def add_arguments(self, verb: ArgumentParser) -> None:
+        """Tell the parser what may stand behind the verb."""
+        ...
+
+    def run(self, arguments: Namespace) -> int:
+        """Do it; gives the exit code."""
+        ...
+
+
+def load(name: str) -> Verb:
+    """The file of a verb."""
+    return cast(Verb, importlib.import_module(f"sweeper.commands.{name}"))

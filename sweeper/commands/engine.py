@@ -1,0 +1,18 @@
+"""`sweeper engine`: the local Tinker-compatible service."""
+
+from argparse import ArgumentParser, Namespace
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(verb: ArgumentParser) -> None:
+    """For completion only: the engine has a command line of its own."""
+    verb.add_argument("action", choices=("start", "serve", "status", "env", "stop"))
+
+
+def run(arguments: Namespace) -> int:
+    """Serve, look for, or stop the local engine."""
+    from sweeper.engine.__main__ import main
+    from sweeper.launcher.environment import users
+
+    return main(arguments.rest, users)

@@ -1,0 +1,62 @@
+"""`sweeper status`: where sweeps, or the runs of one, stand."""
+
+from argparse import ArgumentParser, Namespace
+
+from sweeper.commands import arguments as shared
+from sweeper.commands.status_table import counted, print_status
+from sweeper.errors import UsageError
+from sweeper.records.problems import tell_problems
+from sweeper.registry import Registry
+from sweeper.results.status import read_status
+from sweeper.store.files import default_root
+from sweeper.terminal import print_json, print_table, shortened
+
+__all__ = ["add_arguments", "run"]
+
+_RECIPE = 40
+"""Characters of a recipe, which may be a long command, in a table of sweeps."""
+
+
+def add_arguments(verb: ArgumentParser) -> None:
+    """What may stand behind `sweeper status`."""
+    shared.root(verb)
+    shared.json(verb)
+    shared.select(verb)
+    verb.add_argument("sweep", nargs="?", help="a sweep (default: a line for each)")
+    verb.add_argument("--follow", action="store_true", help="again and again until it has ended")
+
+
+def run(arguments: Namespace) -> int:
+    """Where sweeps, or the runs of one, stand."""
+    if arguments.sweep is None:
+        for option in ("follow", "state", "where"):
+            if getattr(arguments, option):
+                raise UsageError(f"--{option} is for one sweep: `sweeper status SWEEP --{option}`")
+        return _status_of_all(arguments)
+    if arguments.follow:
+        from sweeper.commands.status_follow import follow
+
+        return follow(arguments)
+    root = arguments.root or default_root()
+    # What has ended long ago is remembered where it is far away; here it is read sooner than that.
+    registry = Registry(root, cache="://" in root)
+    sweep = registry.sweep(arguments.sweep)
+    seen = read_status(sweep)
+    print_status(sweep, seen, arguments, problems=registry.problems)
+    unread = tell_problems(registry.problems, told=arguments.json)
+    return unread or seen.exit_code
+
+
+def _status_of_all(arguments: Namespace) -> int:
+    registry = Registry(arguments.root or default_root(), cache=False)
+    found = registry.sweep_records()
+    if arguments.json:
+        print_json({"schema": 1, "sweeps": found, "problems": registry.problems})
+        return tell_problems(registry.problems, told=True)
+    columns = ("sweep", "recipe", "runs", "states", "created")
+    rows = [
+        (s["sweep"], shortened(s["recipe"], _RECIPE), s["runs"], counted(s["states"]), s["created"])
+        for s in found
+    ]
+    print_table(columns, rows)
+    return tell_problems(registry.problems)

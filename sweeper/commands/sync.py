@@ -1,0 +1,46 @@
+"""`sweeper sync`: bring what workers that died left on this machine into its store."""
+
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+from sweeper.commands import arguments as shared
+from sweeper.errors import EnvironmentFailure
+from sweeper.paths import home
+from sweeper.store.documents import SCHEMA
+from sweeper.store.files import open_store
+from sweeper.store.layout import Layout
+from sweeper.terminal import print_json, say, warn
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(verb: ArgumentParser) -> None:
+    """What may stand behind `sweeper sync`."""
+    shared.root(verb)
+    shared.json(verb)
+    verb.add_argument("sweep", nargs="?", help="of this sweep only")
+
+
+def run(arguments: Namespace) -> int:
+    """Sync what dead workers left on this machine, of every sweep or of one."""
+    from sweeper.worker import spool
+
+    done: list[dict[str, Any]] = []
+    left: list[str] = []
+    for root, found, sweeps in spool.spools(home()):
+        chosen = [name for name in sweeps if arguments.sweep in (None, name)]
+        if chosen and arguments.root in (None, root):
+            store = open_store(root)
+            for name in chosen:
+                count = spool.recover(store, found, Layout(name), tell=left.append)
+                done.append({"root": root, "sweep": name, "attempts": count})
+    for line in left:
+        warn(line)
+    code = EnvironmentFailure.exit_code if left else 0
+    if arguments.json:
+        return print_json({"schema": SCHEMA, "sweeps": done}) or code
+    for one in done:
+        say(f"{one['root']}/{one['sweep']}: {one['attempts']} attempts brought into the store")
+    if not done:
+        say("nothing lies here that is not in its store")
+    return code

@@ -1,0 +1,56 @@
+"""`sweeper watch`: the view of a sweep, or where there is no terminal for it, lines."""
+
+from argparse import SUPPRESS, ArgumentParser, Namespace
+
+from sweeper.commands import arguments as shared
+from sweeper.commands import status
+from sweeper.commands.selection import newest
+from sweeper.records.problems import tell_problems
+from sweeper.registry import Registry
+from sweeper.store.files import default_root
+from sweeper.terminal import is_screen
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(verb: ArgumentParser) -> None:
+    """What may stand behind `sweeper watch`."""
+    shared.root(verb)
+    verb.add_argument("sweep", nargs="?", help="a sweep (default: the newest)")
+    verb.add_argument("--plain", action="store_true", help="lines, as without a terminal")
+    verb.add_argument(
+        "--until-ended",
+        action="store_true",
+        help="leave when the sweep has ended: ten minutes after the last key, soon without any",
+    )
+    # By `launch --wait`, which shows this view and may end before it: its process.
+    verb.add_argument("--guest", type=int, help=SUPPRESS)
+
+
+def run(arguments: Namespace) -> int:
+    """Show a sweep on the whole screen. Exit codes: 0 when the view was closed; without a terminal
+    those of `status`."""
+    root = arguments.root or default_root()
+    name = arguments.sweep or _newest(root)
+    if arguments.plain or not is_screen():
+        return _lines(name, root)
+    from sweeper.tui.watch import show
+
+    code = show(root, name, guest=arguments.guest, leaves=arguments.until_ended)
+    if arguments.until_ended and code == 0:
+        return _lines(name, root, follow=False)
+    return 0 if code is None else code
+
+
+def _newest(root: str) -> str:
+    registry = Registry(root)
+    try:
+        return newest(registry)
+    finally:
+        tell_problems(registry.problems)  # one of those may be newer
+
+
+def _lines(name: str, root: str, *, follow: bool = True) -> int:
+    """What `sweeper status` prints."""
+    asked = Namespace(sweep=name, root=root, follow=follow, json=False, state=None, where=None)
+    return status.run(asked)

@@ -1,1 +1,0 @@
-"""The verbs that read what was recorded, a module each: parse, ask the registry, print."""

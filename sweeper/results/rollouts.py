@@ -1,0 +1,82 @@
+"""The rollouts of a run: what was measured of each trajectory, and what was said in it."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+from sweeper.errors import NotFound, StoreError
+from sweeper.metrics import Row, parse
+from sweeper.model.decoding import decode
+from sweeper.records.runs import RecordedRun
+from sweeper.results.conversations import Told, answers, groups_of, turns_logged
+from sweeper.tables.rollouts import SummaryFile, flat
+
+__all__ = ["Found", "Words", "read"]
+
+
+class Found(NamedTuple):
+    """A trajectory: the file and the record it is in, and its numbers."""
+
+    file: SummaryFile
+    record: Row
+    numbers: dict[str, Any]
+
+    @property
+    def place(self) -> tuple[Any, Any]:
+        """Group and trajectory."""
+        return self.record.get("group_idx"), self.record.get("traj_idx")
+
+
+class Words:
+    """What was said, from transcripts that are read when they are needed."""
+
+    def __init__(self, run: RecordedRun, found: list[Found]) -> None:
+        self._run = run
+        self._groups: dict[str, dict[Any, list[Found]]] = {}
+        for one in found:
+            self._groups.setdefault(one.file.path, {}).setdefault(one.place[0], []).append(one)
+        self._latest: tuple[str, dict[tuple[Any, Any], Told]] = ("", {})
+
+    def of(self, one: Found) -> Told:
+        """The conversation of a trajectory; what its turns logged where there is none, or none
+        that is its own."""
+        if self._latest[0] != one.file.path:
+            self._latest = (one.file.path, self._told(one.file))
+        told = self._latest[1].get(one.place)
+        logged = turns_logged(one.record)
+        own = told is not None and told.whose == "trajectory"
+        if told is None or not told.spoken or (answers(logged) and not own):
+            return Told(logged, "trajectory")
+        return told
+
+    def text(self, one: Found) -> str:
+        """All that was said or logged in one."""
+        return "\n".join(words for _, words in (*turns_logged(one.record), *self.of(one).spoken))
+
+    def _told(self, file: SummaryFile) -> dict[tuple[Any, Any], Told]:
+        tree = self._run.readable(lambda: self._tree(file.transcript), None)
+        groups = list(self._groups[file.path].values())
+        told = groups_of(tree, [[one.record for one in group] for group in groups])
+        return {
+            one.place: words
+            for number, group in told.items()
+            for one, words in zip(groups[number], group, strict=True)
+        }
+
+    def _tree(self, path: str) -> Any:
+        try:
+            return decode(self._run.store.read(path))
+        except NotFound:
+            return None
+        except ValueError as error:
+            raise StoreError(f"{self._run.root}/{path}: damaged ({error})") from error
+
+
+def read(run: RecordedRun, files: list[SummaryFile]) -> tuple[list[Found], int]:
+    """The trajectories of some of a run's files, and how many lines could not be read."""
+    found: list[Found] = []
+    skipped = 0
+    for file in files:
+        parsed = parse(run.readable(partial(run.read, file.path), b""))
+        skipped += parsed.malformed + parsed.torn
+        found += [Found(file, record, flat(record, file)) for record in parsed.rows]
+    return found, skipped
