@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 from sweeper.errors import NotFound
 from sweeper.metrics import Row, parse
+from sweeper.results.follow import Growing
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
-from sweeper.tables.sources import Files, Source, Stamp
+from sweeper.tables.sources import Files, Source
 
 __all__ = ["Fresh", "Tail"]
 
@@ -26,62 +27,24 @@ class Fresh(NamedTuple):
     size: int
 
 
-_EDGE = 512
-
-
 class Tail:
-    """Follows the `metrics.jsonl` of one attempt. While the last bytes before what is new are as
-    they were, so is what was read: a program may write its file anew in place, as long or longer.
-    (What lies elsewhere is made of objects that nobody writes to.)"""
+    """Follows the `metrics.jsonl` of one attempt."""
 
     def __init__(self, store: Store, layout: Layout, run: str, attempt: int) -> None:
         self._store = store
-        self._path = f"{layout.recorded(run, attempt)}/metrics.jsonl"
+        self._file = Growing(store, f"{layout.recorded(run, attempt)}/metrics.jsonl")
         self._before = f"{layout.recorded(run, attempt - 1)}/metrics.jsonl"
-        self._resumed = attempt > 1
-        self._start()
-
-    def _start(self) -> None:
-        self._offset = 0
-        self._edge = b""
-        self._stamp: Stamp | None = None
-        self._copying = self._resumed
+        self._resumed = self._copying = attempt > 1
 
     def read(self, most: int) -> Fresh:
         """What was added since the last time, at most so many bytes of it. Raises `StoreError`."""
-        source = self._source(self._path)
-        if source is None or source.stamp == self._stamp:
+        added = self._file.read(self._source, most)
+        if added is None:
             return Fresh([], False, False, 0)
-        again = self._stamp is not None and (
-            source.stamp.size < self._offset or source.stamp.inode != self._stamp.inode
-        )
-        if again:
-            self._start()
-        try:
-            edge = len(self._edge)
-            data = self._bytes(source, self._offset - edge, most + edge)
-            if not data.startswith(self._edge):
-                again, edge = True, 0
-                self._start()
-                data = self._bytes(source, 0, most)
-        except NotFound:
-            return Fresh([], again, False, 0)
-        data = data[edge:]
-        whole = data[: data.rfind(b"\n") + 1]
-        if not whole and len(data) >= most:
-            whole = data  # no line of metrics is so long: what is left of it will be no JSON
-        rows = self._rows(whole)
-        self._offset += len(whole)
-        if self._store.local_path("") is not None:
-            self._edge = (self._edge + whole)[-_EDGE:]
-        more = len(data) >= most
-        self._stamp = source.stamp._replace(time=-1) if more else source.stamp
-        return Fresh(rows, again, more, len(data))
-
-    def _bytes(self, source: Source, start: int, most: int) -> bytes:
-        if not self._store.is_remote:
-            return self._store.read_range(source.name, start, start + most)
-        return source.read(start)[1][:most]
+        if added.again:
+            self._copying = self._resumed
+        rows = self._rows(added.data, added.start)
+        return Fresh(rows, added.again and bool(added.data), added.more, added.size)
 
     def _source(self, path: str) -> Source | None:
         """The file. On a store that is elsewhere a listing of its parts, which are few, and only
@@ -93,18 +56,18 @@ class Tail:
                 return parts
         return Files(self._store, folder).source(path)
 
-    def _rows(self, whole: bytes) -> list[tuple[Row, bool]]:
-        copied = self._copied(whole) if self._copying and whole else 0
+    def _rows(self, whole: bytes, start: int) -> list[tuple[Row, bool]]:
+        copied = self._copied(whole, start) if self._copying and whole else 0
         rows = [(row, True) for row in parse(whole[:copied]).rows]
         return rows + [(row, False) for row in parse(whole[copied:]).rows]
 
-    def _copied(self, whole: bytes) -> int:
+    def _copied(self, whole: bytes, start: int) -> int:
         """How many of these bytes are lines that the attempt before has at the same place."""
         before = b""
         source = self._source(self._before)
         if source is not None:
             with suppress(NotFound):  # it is being replaced: its rows are told once more
-                before = self._bytes(source, self._offset, len(whole))
+                before = source.read(start, len(whole))[1]
         size = 0
         for line in whole.splitlines(keepends=True):
             if before[size : size + len(line)] != line:

@@ -5,18 +5,16 @@ much.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from sweeper.errors import NotFound, StoreError
+from sweeper.errors import StoreError
 from sweeper.metrics import Row, parse
 from sweeper.records.runs import RecordedRun
-from sweeper.tables.sources import Files, Source, Stamp
+from sweeper.results.follow import Growing
+from sweeper.tables.sources import Files
 
 __all__ = ["Follower", "News"]
-
-_TAIL = 65536
-_EDGE = 512
 
 
 class News(NamedTuple):
@@ -29,38 +27,28 @@ class News(NamedTuple):
 
 
 class _Place:
-    """A run, the file of its newest attempt, and how far that has been read."""
+    """A run, and the file of its newest attempt."""
 
     def __init__(self, run: RecordedRun) -> None:
         self.run = run
-        self.attempt = 0
-        self.path = ""
-        self.full: str | None = None
-        self.stamp: Stamp | None = None
-        self.offset = 0
-        self.edge = b""
-        """The last bytes before that: while they are the same, so is what was read."""
-        self.anew = False
-        """The rows that are told next are all there are of it."""
-        self.open(max(len(run.folders()), 1))
-
-    def open(self, attempt: int) -> None:
-        self.attempt = attempt
-        self.path = self.run.metrics_paths()[0] if self.is_folder else self._attempts_path()
-        self.full = self.run.store.local_path(self.path)
-        self.stamp, self.offset, self.edge = None, 0, b""
+        self.attempt = max(len(run.folders()), 1)
+        self.file = Growing(run.store, self._path())
 
     @property
     def is_folder(self) -> bool:
         """Whether it is no run of a sweep: then there are no attempts."""
         return self.run.files.prefix == ""
 
-    def _attempts_path(self) -> str:
+    def _path(self) -> str:
+        if self.is_folder:
+            return self.run.metrics_paths()[0]
         return f"{self.run.layout.recorded(self.run.id, self.attempt)}/metrics.jsonl"
 
-    def next(self) -> str:
-        """The name of the folder that a further attempt would have."""
-        return f"{self.run.id}.{self.attempt + 1}"
+    def follow(self, folders: set[str]) -> None:
+        """Go on to the newest attempt that has a folder."""
+        while not self.is_folder and f"{self.run.id}.{self.attempt + 1}" in folders:
+            self.attempt += 1
+            self.file.open(self._path(), again=True)
 
 
 class Follower:
@@ -68,17 +56,32 @@ class Follower:
 
     def __init__(self, runs: Sequence[RecordedRun]) -> None:
         self._places = [_Place(run) for run in runs]
-        self._see(parse_rows=False)
+        for place, files in self._each():
+            try:
+                place.file.skip(files.source)
+            except (StoreError, OSError):
+                place.file.open(place.file.path, again=True)
 
     def poll(self) -> list[News]:
         """What was recorded since the last time (the first: since this was made). What cannot be
         read is for the next time; raises `StoreError` when there is nothing else to tell."""
-        return self._see(parse_rows=True)
-
-    def _see(self, *, parse_rows: bool) -> list[News]:
-        listings: dict[tuple[str, str], tuple[Files, set[str]]] = {}
         found: list[News] = []
         trouble: StoreError | OSError | None = None
+        for place, files in self._each():
+            try:
+                added = place.file.read(files.source)
+            except (StoreError, OSError) as error:
+                trouble = trouble or error
+                continue
+            if added is not None and added.data:
+                found.append(News(place.run, parse(added.data).rows, added.again))
+        if trouble is not None and not found:
+            raise trouble
+        return found
+
+    def _each(self) -> Iterator[tuple[_Place, Files]]:
+        """Each with the files of its sweep, by one look for all of its runs."""
+        listings: dict[tuple[str, str], tuple[Files, set[str]]] = {}
         for place in self._places:
             run = place.run
             key = (run.root, run.files.prefix)
@@ -86,21 +89,8 @@ class Follower:
                 files = Files(run.store, run.files.prefix)
                 listings[key] = (files, set() if place.is_folder else _folders(files))
             files, folders = listings[key]
-            while not place.is_folder and place.next() in folders:
-                place.open(place.attempt + 1)
-                place.anew = True
-            try:
-                news = _look(place, files, parse_rows)
-            except (StoreError, OSError) as error:
-                trouble = trouble or error
-                place.anew |= not parse_rows
-                continue
-            if news is not None:
-                found.append(news)
-                place.anew = False
-        if trouble is not None and parse_rows and not found:
-            raise trouble
-        return found
+            place.follow(folders)
+            yield place, files
 
 
 def _folders(files: Files) -> set[str]:
@@ -112,48 +102,3 @@ def _folders(files: Files) -> set[str]:
             return set()
     start = len(files.prefix) + 1
     return {path[start:].partition("/")[0] for path in files.entries()}
-
-
-def _look(place: _Place, files: Files, parse_rows: bool) -> News | None:
-    if place.full is not None and place.stamp is not None:
-        try:
-            if Stamp.of(os.stat(place.full)) == place.stamp:
-                return None
-        except OSError:
-            return None
-    source = files.source(place.path)
-    if source is None or source.stamp == place.stamp:
-        return None
-    known = place.stamp
-    if known is not None and (
-        source.stamp.size < place.offset or source.stamp.inode != known.inode
-    ):
-        place.offset, place.edge, place.anew = 0, b"", True
-    try:
-        stamp, start, data = _read(place, source, parse_rows)
-    except NotFound:
-        return None
-    place.stamp = stamp
-    whole = data[: data.rfind(b"\n") + 1]
-    new = whole[max(0, place.offset - start) :]
-    place.offset = start + len(whole)
-    place.edge = whole[-_EDGE:]
-    return News(place.run, parse(new).rows, place.anew) if new and parse_rows else None
-
-
-def _read(place: _Place, source: Source, parse_rows: bool) -> tuple[Stamp, int, bytes]:
-    """What is new, and before it the bytes that were last before: when they are others the file was
-    written anew. What was there before the first look is not told: of that only the end of the last
-    line is found, which tells where to go on."""
-    start = place.offset - len(place.edge)
-    if not parse_rows:
-        start = max(start, source.stamp.size - _TAIL)
-    stamp, data = source.read(start)
-    if start > place.offset and b"\n" not in data:
-        start = place.offset
-        stamp, data = source.read(start)
-    if parse_rows and not data.startswith(place.edge):
-        start = place.offset = 0
-        place.edge, place.anew = b"", True
-        stamp, data = source.read(start)
-    return stamp, start, data

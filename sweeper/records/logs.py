@@ -4,14 +4,13 @@ For a program that shows many runs as they go. A log lies in the store, or in pa
 grows elsewhere; an offset means the same in both.
 """
 
-import os
 import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from sweeper.errors import NotFound, StoreError
+from sweeper.errors import NotFound
 from sweeper.records.runs import RecordedRun, SweepRun
-from sweeper.store.files import open_regular
+from sweeper.results.follow import Growing
 from sweeper.tables.sources import Files
 
 __all__ = ["Line", "Tail", "files_of"]
@@ -47,7 +46,6 @@ class Tail:
     def __init__(self, run: RecordedRun, files: Files) -> None:
         self.run = run
         self.attempt = max(1, run.attempts)
-        self.offset = 0
         self._rest = b""
         self._grew = 0.0
         for attempt in range(run.attempts, 0, -1):
@@ -55,6 +53,12 @@ class Tail:
             if source is not None and source.stamp.size:
                 self.attempt = attempt
                 break
+        self._file = Growing(run.store, self._path(self.attempt), lines=False)
+
+    @property
+    def offset(self) -> int:
+        """How many bytes of the log have been read."""
+        return self._file.offset
 
     @property
     def silent(self) -> bool:
@@ -73,7 +77,8 @@ class Tail:
 
     def next(self) -> None:
         """Go on to the next attempt."""
-        self.attempt, self.offset, self._rest = self.attempt + 1, 0, b""
+        self.attempt, self._rest = self.attempt + 1, b""
+        self._file.open(self._path(self.attempt))
 
     def back(self, files: Files, count: int) -> None:
         """Begin `count` lines before the end of what is there now."""
@@ -81,7 +86,7 @@ class Tail:
         if source is None:
             return None
         size, start = source.stamp.size, source.stamp.size
-        self.offset = size
+        self._file.seek(size)
         reach = 1 << 14
         while count and start:
             start = max(0, size - reach)
@@ -94,7 +99,7 @@ class Tail:
                 at = data.rfind(b"\n", 0, max(at, 0))
                 if at < 0:
                     break
-            self.offset = start + at + 1
+            self._file.seek(start + at + 1)
             if at >= 0:
                 return None
             reach *= 8
@@ -126,38 +131,9 @@ class Tail:
         self._rest = b""
 
     def _take(self, files: Files) -> bytes:
-        path = self._path(self.attempt)
-        full = self.run.store.local_path(path)
-        if full is not None:
-            try:
-                size = os.stat(full).st_size
-            except (FileNotFoundError, NotADirectoryError):
-                pass  # none yet, or it lies in parts
-            except OSError as error:
-                raise StoreError(f"{full}: {error.strerror or error}") from error
-            else:
-                return self._take_local(full, size)
-        source = files.source(path)
-        if source is None or source.stamp.size <= self.offset:
+        added = self._file.read(files.source, _ONCE)
+        if added is None:
             return b""
-        try:
-            data = source.read(self.offset)[1]
-        except NotFound:  # the parts have become one file: the next listing has it
-            return b""
-        self.offset += len(data)
-        return data
-
-    def _take_local(self, full: str, size: int) -> bytes:
-        if size < self.offset:  # somebody has cut it: what is there is new
-            self.offset, self._rest = 0, b""
-        if size <= self.offset:
-            return b""
-        try:
-            with open(full, "rb", buffering=0, opener=open_regular) as file:
-                data = os.pread(file.fileno(), min(_ONCE, size - self.offset), self.offset)
-        except FileNotFoundError:
-            return b""
-        except OSError as error:
-            raise StoreError(f"{full}: {error.strerror or error}") from error
-        self.offset += len(data)
-        return data
+        if added.again:
+            self._rest = b""
+        return added.data

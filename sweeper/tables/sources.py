@@ -61,12 +61,12 @@ class Source(Protocol):
         """Whether it has probably been written to its end."""
         ...
 
-    def read(self, start: int) -> tuple[Stamp, bytes]:
-        """The bytes from `start` on, and the stamp of the file at that moment. `NotFound` when it
-        has gone."""
+    def read(self, start: int, most: int | None = None) -> tuple[Stamp, bytes]:
+        """The bytes from `start` on, at most so many, and the stamp of the file at that moment.
+        `NotFound` when it has gone."""
         ...
 
-    def view(self, start: int) -> tuple[Stamp, memoryview]:
+    def view(self, start: int, most: int | None = None) -> tuple[Stamp, memoryview]:
         """The same, good until this thread reads another file."""
         ...
 
@@ -100,17 +100,18 @@ class _Local:
     def settled(self) -> bool:
         return time.time_ns() - self.stamp.time > _STILL
 
-    def read(self, start: int) -> tuple[Stamp, bytes]:
-        stamp, data = self.view(start)
+    def read(self, start: int, most: int | None = None) -> tuple[Stamp, bytes]:
+        stamp, data = self.view(start, most)
         return stamp, bytes(data)
 
-    def view(self, start: int) -> tuple[Stamp, memoryview]:
+    def view(self, start: int, most: int | None = None) -> tuple[Stamp, memoryview]:
         try:
             # Not `open`: to make its object takes longer than to read a small file.
             file = open_regular(self._path)
             try:
                 stamp = Stamp.of(os.fstat(file))
                 size = max(0, stamp.size - start)
+                size = size if most is None else min(size, most)
                 room = _ROOM.get(size) if size <= _LARGEST else memoryview(bytearray(size))
                 filled = 0
                 while filled < size and (more := _read(file, room[filled:], start + filled)):
@@ -148,17 +149,18 @@ class _Remote:
     def settled(self) -> bool:
         return self._pieces[0][1].path == self.name
 
-    def read(self, start: int) -> tuple[Stamp, bytes]:
+    def read(self, start: int, most: int | None = None) -> tuple[Stamp, bytes]:
         data, at = b"", start
+        last = self.stamp.size if most is None else start + most
         for offset, entry in self._pieces:
-            end = offset + entry.size
+            end = min(offset + entry.size, last)
             if end > at:
-                data += self._store.read_range(entry.path, at - offset, entry.size)
+                data += self._store.read_range(entry.path, at - offset, end - offset)
                 at = end
         return self.stamp, data
 
-    def view(self, start: int) -> tuple[Stamp, memoryview]:
-        stamp, data = self.read(start)
+    def view(self, start: int, most: int | None = None) -> tuple[Stamp, memoryview]:
+        stamp, data = self.read(start, most)
         return stamp, memoryview(data)
 
 

@@ -30,6 +30,7 @@ RANKS = [
     {"cause", "labels", "metrics", "engine", "fields", "recipe", "store"},
     {"provenance", "terminal", "backends", "results", "tables"},
     {"grid"},
+    {"results.follow"},
     {"planner", "worker", "records", "alarms"},
     {"results.selectors", "results.rollouts"},
     {"launcher", "testing", "registry"},

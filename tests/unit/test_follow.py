@@ -1,0 +1,110 @@
+"""Whatever happens to a file that grows, who follows it has what is in it."""
+
+import os
+import random
+import uuid
+from pathlib import Path
+
+import pytest
+
+from sweeper.errors import StoreError
+from sweeper.results.follow import Growing
+from sweeper.store.files import LocalStore, Store, open_store
+from sweeper.tables.sources import Files
+
+NAME = "runs/x/metrics.jsonl"
+
+
+class Reader:
+    """What somebody has who adds what is told, and begins anew when told so."""
+
+    def __init__(self, store: Store, *, lines: bool, most: int | None) -> None:
+        self._store, self._most = store, most
+        self._file = Growing(store, NAME, lines=lines)
+        self.text = b""
+
+    def look(self) -> bytes:
+        more = True
+        while more:
+            added = self._file.read(Files(self._store, "runs").source, self._most)
+            more = added is not None and added.more
+            if added is not None:
+                self.text = added.data if added.again else self.text + added.data
+                assert added.start == len(self.text) - len(added.data)
+        return self.text
+
+
+def whole_lines(data: bytes) -> bytes:
+    return data[: data.rfind(b"\n") + 1]
+
+
+def some(chance: random.Random) -> bytes:
+    """A few lines that no other has, the last of them perhaps half a line."""
+    text = "".join(f"{chance.random()}\n" for _ in range(chance.randrange(1, 60)))
+    return text[: len(text) - chance.choice([0, 0, 7])].encode()
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("most", [None, 64])
+@pytest.mark.parametrize("lines", [True, False])
+def test_a_file_here(seed: int, most: int | None, lines: bool, tmp_path: Path) -> None:
+    chance, path = random.Random(seed), tmp_path / NAME
+    path.parent.mkdir(parents=True)
+    reader = Reader(LocalStore(str(tmp_path)), lines=lines, most=most)
+    for number in range(12):
+        kind = chance.choice(["grows", "grows", "cut", "replaced", "anew", "gone"])
+        if kind == "grows":
+            with path.open("ab") as file:
+                file.write(some(chance))
+        elif kind == "cut" and path.exists():
+            os.truncate(path, 0)
+        elif kind == "replaced":
+            path.with_suffix(".new").write_bytes(some(chance) * 3)
+            path.with_suffix(".new").replace(path)
+        elif kind == "anew":
+            path.write_bytes(some(chance) * 5)
+        elif path.exists():
+            path.unlink()
+        if path.exists():
+            os.utime(path, ns=(number * 10**9, number * 10**9))
+        found = reader.look()
+        there = path.read_bytes() if path.exists() else b""
+        if there:  # of one that is gone, or empty, there is nothing new to tell
+            assert found == (whole_lines(there) if lines else there), kind
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("most", [None, 64])
+def test_a_file_elsewhere_in_parts(seed: int, most: int | None) -> None:
+    chance, store = random.Random(seed), open_store(f"memory://{uuid.uuid4().hex}")
+    reader, text = Reader(store, lines=True, most=most), b""
+    for _ in range(6):
+        more = some(chance)
+        store.replace(f"{NAME}.parts/{len(text)}", more)
+        text += more
+        assert reader.look() == whole_lines(text)
+    store.replace(NAME, text + b"end\n")
+    assert reader.look() == text + b"end\n"
+
+
+def test_what_was_there_before_is_skipped(tmp_path: Path) -> None:
+    store, path = LocalStore(str(tmp_path)), tmp_path / NAME
+    path.parent.mkdir(parents=True)
+    for text in (b"one\ntwo\nhal", b"x" * 200_000, b"x" * 200_000 + b"\nhal"):
+        path.write_bytes(text)
+        file = Growing(store, NAME)
+        file.skip(Files(store, "runs").source)
+        with path.open("ab") as growing:
+            growing.write(b"f\n")
+        added = file.read(Files(store, "runs").source)
+        assert added is not None and not added.again
+        assert added.data == text[text.rfind(b"\n") + 1 :] + b"f\n"
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / NAME
+    path.parent.mkdir(parents=True)
+    os.mkfifo(path)
+    reader = Reader(LocalStore(str(tmp_path)), lines=True, most=None)
+    with pytest.raises(StoreError, match=r"metrics\.jsonl"):
+        reader.look()
