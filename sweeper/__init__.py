@@ -15,7 +15,8 @@ TYPE_CHECKING = False  # typing itself costs each start some milliseconds
 if TYPE_CHECKING:
     from sweeper.control import Requested, cancel, retry, status, wait
     from sweeper.launcher.start import Launched, launch
-    from sweeper.planner.plan import Plan, Run, plan
+    from sweeper.model.plan import Plan, Run
+    from sweeper.planner.plan import plan
     from sweeper.registry import Registry
     from sweeper.results.status import Status
 
@@ -39,10 +40,10 @@ __all__ = [
 
 _HOMES = {
     "Launched": "sweeper.launcher.start",
-    "Plan": "sweeper.planner.plan",
+    "Plan": "sweeper.model.plan",
     "Registry": "sweeper.registry",
     "Requested": "sweeper.control",
-    "Run": "sweeper.planner.plan",
+    "Run": "sweeper.model.plan",
     "Status": "sweeper.results.status",
     "cancel": "sweeper.control",
     "launch": "sweeper.launcher.start",

@@ -10,7 +10,7 @@ from sweeper.store.files import default_root, open_store
 from sweeper.terminal import say, shortened, warn
 
 if TYPE_CHECKING:
-    from sweeper.planner.plan import Plan
+    from sweeper.model.plan import Plan
 
 __all__ = ["add_arguments", "run"]
 

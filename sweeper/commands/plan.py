@@ -21,7 +21,7 @@ from sweeper.launcher.planning import (
     planned_by,
     survey,
 )
-from sweeper.planner.plan import Plan
+from sweeper.model.plan import Plan
 from sweeper.sanitize import harmless
 from sweeper.store.files import Store, default_root, open_store
 from sweeper.terminal import print_json, warn

@@ -12,8 +12,9 @@ from sweeper.launcher.environment import env_file
 from sweeper.launcher.placing import asked_by, worker_argv
 from sweeper.launcher.precedents import unrecorded_metric
 from sweeper.model.event import NOTHING
-from sweeper.planner.plan import Plan, Run, repeats_by_default
+from sweeper.model.plan import Plan, Run
 from sweeper.planner.plan import plan as make_plan
+from sweeper.planner.plan import repeats_by_default
 from sweeper.recipe.reference import render_command
 from sweeper.states import ENDED, RunState, State, fold, wants_attempt
 from sweeper.store.files import Store, default_root, open_store

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics import parse
-from sweeper.planner.plan import Plan
+from sweeper.model.plan import Plan
 from sweeper.states import State, fold
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout

@@ -1,16 +1,15 @@
-"""Points -> runs: the name of each cell, and the id of each run."""
+"""Cells -> runs: the name of each cell, and the id of each run."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from sweeper.fields.nodes import Problems
 from sweeper.grid import Grid
-from sweeper.grid.blocks import Block
 from sweeper.grid.naming import canonical, key_labels, run_id, shorten, suffixed, value_labels
 from sweeper.model.plan import Run
-from sweeper.planner.expansion import Expansion, Point, Row
+from sweeper.planner.points import Expanded, Point, Row
 
-__all__ = ["MAX_PLAN", "axis_values", "make_runs"]
+__all__ = ["MAX_PLAN", "Named", "name"]
 
 MAX_PLAN = 256_000_000
 """Characters that the configurations of a sweep's runs may have together."""
@@ -19,39 +18,40 @@ _MAX_CELL = 80
 _NONE: Any = object()
 
 
-def make_runs(
-    grid: Grid,
-    expansion: Expansion,
-    points: Sequence[Point],
-    seed_field: str | None,
-    problems: Problems,
-) -> list[Run]:
-    """The runs of the points, in their order and the seeds innermost."""
+class Named(NamedTuple):
+    """The runs of a grid, in the order of its cells, and its axes with their values, the seed left
+    out."""
+
+    runs: tuple[Run, ...]
+    axes: dict[str, list[Any]]
+
+
+def name(expanded: Expanded, problems: Problems) -> Named:
+    """Give every cell its name and every run its id."""
     try:
-        return list(_Runs(grid, expansion, points, seed_field, problems).made())
+        runs = tuple(_Naming(expanded).runs())
     except _TooLarge:
         message = f"configurations of more than {MAX_PLAN} characters together"
-        problems.add(grid.places["grid"], message)
-        return []
+        problems.add(expanded.grid.places["grid"], message)
+        runs = ()
+    axes = {
+        key: values
+        for key, values in _axis_values(expanded.grid, expanded.points).items()
+        if not (key == expanded.seed_field and all(type(value) is int for value in values))
+    }
+    return Named(runs, axes)
 
 
 class _TooLarge(Exception):
     pass
 
 
-class _Runs:
-    """The making of the runs of one grid."""
+class _Naming:
+    """The naming of the runs of one grid."""
 
-    def __init__(
-        self,
-        grid: Grid,
-        expansion: Expansion,
-        points: Sequence[Point],
-        seed_field: str | None,
-        problems: Problems,
-    ) -> None:
-        self.grid, self.expansion, self.points = grid, expansion, points
-        self.seed_field, self.problems = seed_field, problems
+    def __init__(self, expanded: Expanded) -> None:
+        self.grid = grid = expanded.grid
+        self.cells, self.seed_field = expanded.cells, expanded.seed_field
         self.source = f'"recipe":{canonical(grid.recipe)}'
         if grid.command is not None:
             self.source = f'"command":{canonical(list(grid.command))}'
@@ -61,10 +61,11 @@ class _Runs:
         self._columns: dict[tuple[str | None, ...], list[tuple[str, dict[int, str]]]] = {}
         self._size = 0
 
-    def made(self) -> Iterator[Run]:
+    def runs(self) -> Iterator[Run]:
         """Each run, with its cell's name and its id."""
         grid, field = self.grid, self.seed_field
-        own = [_NONE if field is None else point.config.get(field, _NONE) for point in self.points]
+        points = [cell.point for cell in self.cells]
+        own = [_NONE if field is None else point.config.get(field, _NONE) for point in points]
         # Without `seeds`, a cell's own integer is its seed, and shown where it is not always one.
         replicates = grid.seeds is not None or all(n is _NONE or type(n) is int for n in own)
         shown = grid.seeds is not None or (replicates and len(set(own)) > 1)
@@ -73,39 +74,32 @@ class _Runs:
         word = field if field and "seed" in keys and grid.seeds is not None else "seed"
         if field is None:
             word = "replicate"
-        cells = _Cells(_labels(grid, self.points, keys, word))
-        for point, mine, label in zip(self.points, own, cells.labels, strict=True):
-            fixed = mine if type(mine) is int else None
-            values = self._values(point.config, None if fixed is None else field)
-            cell = cells.name(label, values)
-            for seed in grid.seeds.values if grid.seeds else (fixed,):
-                name = cell
-                if shown and seed is not None:
-                    name = shorten(f"{cell},{word}={seed}" if cell else f"{word}={seed}")
-                config = point.config
-                if grid.seeds is not None and field is not None:
-                    config = {**config, field: seed}
+        names = _Names()
+        labels = _labels(grid, points, keys, word)
+        for (point, runs), mine, label in zip(self.cells, own, labels, strict=True):
+            values = self._values(point.config, field if type(mine) is int else None)
+            cell = names.of(label, values)
+            for seed, config in runs:
                 if point.pending:
-                    config, values = self._with_seed(point, config)
+                    values = self._values(config, self._seeded(config))
                 self._size += len(values)
                 if self._size > MAX_PLAN:
                     raise _TooLarge
-                seed_text = "null" if seed is None else str(seed)
+                whole = cell
+                if shown and seed is not None:
+                    whole = shorten(f"{cell},{word}={seed}" if cell else f"{word}={seed}")
                 yield Run(
-                    id=run_id(self.source, values, seed_text),
-                    name=name or "base",
+                    id=run_id(self.source, values, "null" if seed is None else str(seed)),
+                    name=whole or "base",
                     cell=cell or "base",
                     seed=seed,
                     config=config,
                 )
 
-    def _with_seed(self, point: Point, config: dict[str, Any]) -> tuple[dict[str, Any], str]:
-        """A run's configuration with what waited for the seed resolved, and the text of its
-        values, the seed left out."""
-        config = dict(config)
-        self.expansion.settle(point, config)
-        known = self.seed_field is not None and type(config.get(self.seed_field)) is int
-        return config, self._values(config, self.seed_field if known else None)
+    def _seeded(self, config: Mapping[str, Any]) -> str | None:
+        """The field that has the seed in a configuration, if one has."""
+        field = self.seed_field
+        return field if field is not None and type(config.get(field)) is int else None
 
     def _values(self, config: Mapping[str, Any], left_out: str | None) -> str:
         """The values as they stand in an id, `left_out` left out."""
@@ -124,16 +118,15 @@ class _Runs:
             return ",".join([members[id(config[key])] for key, members in columns])
 
 
-class _Cells:
+class _Names:
     """Gives cells their names: cells that differ in nothing but the seed have one, and others
     never the same, also where the file system folds case."""
 
-    def __init__(self, labels: Iterator[str]) -> None:
-        self.labels = labels
+    def __init__(self) -> None:
         self._names: dict[int, str] = {}
         self._taken: set[str] = set()
 
-    def name(self, label: str, values: str) -> str:
+    def of(self, label: str, values: str) -> str:
         """The name of the cell that has these values; `label` is what it would like."""
         key = hash(values)
         name = self._names.get(key)
@@ -146,7 +139,7 @@ class _Cells:
         return name
 
 
-def axis_values(grid: Grid, points: Sequence[Point]) -> dict[str, list[Any]]:
+def _axis_values(grid: Grid, points: Sequence[Point]) -> dict[str, list[Any]]:
     """The declared axes with their values, each once, in the grid's order. Those under a condition
     that never holds are left out."""
     found: dict[str, dict[str, Any]] = {}
@@ -155,17 +148,19 @@ def axis_values(grid: Grid, points: Sequence[Point]) -> dict[str, list[Any]]:
         settings = {id(s) for p in points for row in p.rows for s in row.settings.values()}
         held |= {
             id(block)
-            for block in _all_blocks(grid)
+            for block in grid.every_block()
             if any(id(s) in settings or s.refers for axis in block.axes.values() for s in axis)
         }
-    for block in _all_blocks(grid):
+    for block in grid.every_block():
         if id(block) not in held:
             continue
         for key, settings in block.axes.items():
             values = found.setdefault(key, {})
             if not any(setting.refers for setting in settings):
                 values.update({canonical(s.value): s.value for s in settings})
-    made = {key for b in _all_blocks(grid) for key, s in b.axes.items() if any(x.refers for x in s)}
+    made = {
+        key for b in grid.every_block() for key, s in b.axes.items() if any(x.refers for x in s)
+    }
     if made:
         for point in points[: len(points) - len(grid.include)]:
             for row in point.rows:
@@ -175,13 +170,9 @@ def axis_values(grid: Grid, points: Sequence[Point]) -> dict[str, list[Any]]:
     return {key: list(values.values()) for key, values in found.items()}
 
 
-def _all_blocks(grid: Grid) -> list[Block]:
-    return [*grid.blocks, *(block for when in grid.whens for block in when.blocks)]
-
-
 def _given_keys(grid: Grid) -> list[str]:
     """The keys that may tell one cell from another: of axes, then of included cells."""
-    keys = [key for block in _all_blocks(grid) for key in block.axes]
+    keys = [key for block in grid.every_block() for key in block.axes]
     return list(dict.fromkeys([*keys, *(key for entry in grid.include for key in entry)]))
 
 
@@ -219,7 +210,7 @@ def _labels(grid: Grid, points: Sequence[Point], keys: Sequence[str], word: str)
 
 def _written(grid: Grid) -> dict[str, dict[str, str]]:
     """How the grid spells numbers: by key, then by the value's canonical text."""
-    given = [pair for block in _all_blocks(grid) for pair in block.axes.items()]
+    given = [pair for block in grid.every_block() for pair in block.axes.items()]
     single = [*grid.include, grid.base, grid.fixed, *(when.base for when in grid.whens)]
     given += [(key, (setting,)) for settings in single for key, setting in settings.items()]
     written: dict[str, dict[str, str]] = {}
@@ -242,7 +233,7 @@ def _offered(grid: Grid, points: Sequence[Point]) -> dict[str, list[Any]]:
     """The values that cells may have chosen, by key, references resolved."""
     found: dict[str, list[Any]] = {}
     made: set[str] = set()
-    axes = [pair for block in _all_blocks(grid) for pair in block.axes.items()]
+    axes = [pair for block in grid.every_block() for pair in block.axes.items()]
     for key, settings in [*axes, *((k, (s,)) for when in grid.whens for k, s in when.base.items())]:
         found.setdefault(key, []).extend(setting.value for setting in settings)
         if any(setting.refers for setting in settings):

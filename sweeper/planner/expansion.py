@@ -18,8 +18,10 @@ from sweeper.grid.excluding import Exclusion
 from sweeper.grid.keys import Reach, assign
 from sweeper.grid.naming import canonical
 from sweeper.grid.references import BrokenReference, Resolver
+from sweeper.grid.seeds import Seeds
+from sweeper.planner.points import Cell, Expanded, Point, Row, place_of
 
-__all__ = ["MAX_RUNS", "MAX_WORK", "Expansion", "Point", "Row", "count_points", "place_of"]
+__all__ = ["MAX_RUNS", "MAX_WORK", "Expansion", "count_points", "expand"]
 
 MAX_RUNS = 100_000
 MAX_WORK = 2_000_000
@@ -32,30 +34,62 @@ _ENOUGH = 5_000
 """After so many cells a grid that has mistakes is looked through no further."""
 
 
-class Row(NamedTuple):
-    """One choice of a block, or what an entry of `when` or `include` gives: settings by key, and
-    the same as dotted keys. `refers`: some of it holds references."""
-
-    settings: dict[str, Setting]
-    given: dict[str, Any]
-    refers: bool
-
-
-class Point(NamedTuple):
-    """One cell: its configuration with dotted keys, the rows that were chosen for it, and the keys
-    whose values wait for the seed."""
-
-    config: dict[str, Any]
-    rows: tuple[Row, ...]
-    pending: tuple[str, ...] = ()
-
-
 def count_points(grid: Grid) -> int:
     """How many cells there are before `when` and `exclude`, without making one."""
     count = 1 if grid.blocks or not grid.include else 0
     for block in grid.blocks:
         count *= block.size
     return count + len(grid.include)
+
+
+def expand(grid: Grid, problems: Problems) -> Expanded:
+    """The cells of a grid, each with its runs, the seeds innermost. Raises `GridError` where there
+    are too many, or some cannot be made."""
+    warnings = [*grid.notes, *_lone_values(grid)]
+    grid = _seeds_from_axis(grid, warnings)
+    seeds, seed_field = grid.seeds, grid.seeds.field if grid.seeds else "seed"
+    replicates = len(seeds.values) if seeds else 1
+    count = count_points(grid) * replicates
+    if count > MAX_RUNS:
+        problems.add(grid.places["grid"], f"{count} runs; a sweep has at most {MAX_RUNS}")
+        raise problems.error()
+    expansion = Expansion(grid, problems, warnings, late=seed_field, replicates=replicates)
+    if expansion.overflows():
+        raise problems.error()
+    cells = tuple(expansion.cell(point, seeds) for point in expansion.points())
+    if expansion.cut_short:
+        raise problems.error()
+    if not cells:
+        problems.add(grid.places["exclude"], "exclude leaves no cell")
+    return Expanded(grid, cells, seed_field, tuple(warnings))
+
+
+def _lone_values(grid: Grid) -> Iterator[str]:
+    """Warnings of axes with one value; replicates may be one."""
+    for block in grid.every_block():
+        for key, settings in block.axes.items():
+            replicates = key == "seed" and _all_integers(settings)
+            if not replicates and len({id(setting) for setting in settings}) == 1:
+                yield f"{settings[0].place}: the axis {key} has only one value"
+
+
+def _seeds_from_axis(grid: Grid, warnings: list[str]) -> Grid:
+    """Treat an axis over the seed as replicates, and warn."""
+    for block in grid.blocks:
+        settings = block.axes.get("seed")
+        if settings and grid.seeds is None and _all_integers(settings):
+            place, alone = settings[0].place, len(block.axes) == 1
+            advice = ": use seeds" if alone else ""
+            warnings.append(f"{place}: the axis seed counts as replicates{advice}")
+            if alone:
+                values = dict.fromkeys(setting.value for setting in settings)
+                blocks = tuple(other for other in grid.blocks if other is not block)
+                return grid._replace(blocks=blocks, seeds=Seeds("seed", tuple(values), place))
+    return grid
+
+
+def _all_integers(settings: Sequence[Setting]) -> bool:
+    return all(type(setting.value) is int for setting in settings)
 
 
 class _TooMuch(Exception):
@@ -267,12 +301,26 @@ class Expansion:
         self._charge(made + grown + _ASKED * len(pending) * self._replicates)
         return Point(config, chosen, pending)
 
-    def settle(self, point: Point, config: dict[str, Any]) -> None:
-        """Resolve, in place, what waited for the seed in a point's configuration."""
+    def cell(self, point: Point, seeds: Seeds | None) -> Cell:
+        """A point with its runs, what waited for the seed resolved in each."""
+        field = self.late
+        if seeds is None:
+            own = None if field is None else point.config.get(field)
+            fixed = own if type(own) is int else None
+            return Cell(point, ((fixed, self._settled(point, point.config)),))
+        given = [point.config if field is None else point.config | {field: s} for s in seeds.values]
+        settled = (self._settled(point, config) for config in given)
+        return Cell(point, tuple(zip(seeds.values, settled, strict=True)))
+
+    def _settled(self, point: Point, config: dict[str, Any]) -> dict[str, Any]:
+        if not point.pending:
+            return config
+        config = dict(config)
         _, broken = self.resolver.resolve(config, point.pending, None)
         for key, error in broken:
             place = place_of(self.grid, point, key) or self.grid.places["base"]
             self._tell_broken(place, key, error, config)
+        return config
 
     def _resolved_row(self, row: Row, config: dict[str, Any]) -> Row:
         settings = dict(row.settings)
@@ -337,7 +385,7 @@ class Expansion:
             if index in self._held:
                 continue
             if not given:
-                for setting in _settings(self.grid):
+                for setting in self.grid.every_setting():
                     for key, value in setting.given.items():
                         given.setdefault(key, []).extend([value] if isinstance(value, str) else [])
             message = f"{when.when.place}: when: its condition never holds"
@@ -391,23 +439,9 @@ def _row(settings: dict[str, Setting]) -> Row:
     return Row(settings, given, any(setting.refers for setting in settings.values()))
 
 
-def _settings(grid: Grid) -> Iterator[Setting]:
-    """Everything that the grid gives to keys."""
-    yield from grid.base.values()
-    yield from grid.fixed.values()
-    for when in grid.whens:
-        yield from when.base.values()
-    for entry in grid.include:
-        yield from entry.values()
-    whens = [block for when in grid.whens for block in when.blocks]
-    for block in (*grid.blocks, *whens):
-        for settings in block.axes.values():
-            yield from settings
-
-
 def _referring(grid: Grid) -> dict[str, None]:
     """The keys that may hold references, in the grid's order."""
-    return dict.fromkeys(leaf for s in _settings(grid) if s.refers for leaf in s.given)
+    return dict.fromkeys(leaf for s in grid.every_setting() if s.refers for leaf in s.given)
 
 
 def _keys(grid: Grid, whens: Sequence[When]) -> set[str]:
@@ -426,20 +460,3 @@ def _keys(grid: Grid, whens: Sequence[When]) -> set[str]:
 
 def _touch(key: str, other: str) -> bool:
     return key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.")
-
-
-def place_of(grid: Grid, point: Point, key: str) -> Place | None:
-    """Where the value of a key at a point was written; None when the point has none for it. What
-    a reference has made keys of stands where the reference does."""
-    while True:
-        if key in grid.fixed:
-            return grid.fixed[key].place
-        for row in reversed(point.rows):
-            for setting in row.settings.values():
-                if key in setting.places:
-                    return setting.places[key]
-        if key in grid.base:
-            return grid.base[key].place
-        if "." not in key:
-            return None
-        key = key.rpartition(".")[0]

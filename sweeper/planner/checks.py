@@ -1,0 +1,244 @@
+"""A grid's runs, checked: by the recipe, whose interpreter reads every configuration, and by what
+only all of them together can tell. It comes after their naming: what is wrong is told by name."""
+
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sweeper.backends import capabilities_of, options_of
+from sweeper.errors import UsageError
+from sweeper.fields.nodes import Place, Problems
+from sweeper.grid import Grid
+from sweeper.grid.by_run import unmatched
+from sweeper.model.plan import Recipe, Run
+from sweeper.planner.expansion import MAX_RUNS, Expansion, count_points
+from sweeper.planner.points import Expanded, place_of
+from sweeper.recipe.reference import (
+    RUN_KEYS,
+    Problem,
+    RecipeError,
+    inspect,
+    lacking,
+    placeholders,
+    render_command,
+)
+
+__all__ = ["Checked", "check", "check_what_is_left"]
+
+_SOME_POINTS = 200
+"""How many cells of a grid that has mistakes are checked by the recipe all the same."""
+
+_SOME_KEYS = 20
+_WINDOW_KEYS = ("sweep", "name", "cell", "seed", "run", "attempt")
+_PLACES = {
+    "python": "launch.python",
+    "cwd": "launch.cwd",
+    "log_path": "launch.log_path_field",
+    "command": "command",
+}
+
+
+class Checked(NamedTuple):
+    """What the check has found: the recipe, and warnings for people."""
+
+    recipe: Recipe
+    warnings: tuple[str, ...]
+
+
+def check(
+    expanded: Expanded, runs: Sequence[Run], problems: Problems, *, validate: bool
+) -> Checked:
+    """Check a grid's runs. Raises `GridError` with all that was found wrong, here and before.
+    Without `validate` the recipe is not asked."""
+    return _Check(expanded, runs, problems).all(validate)
+
+
+def check_what_is_left(grid: Grid, problems: Problems) -> None:
+    """Have the recipe check what could be read of a grid that has mistakes, so that all are told at
+    once. What may only follow from the others is left untold."""
+    if grid.recipe is None:
+        return
+    seed_field = grid.seeds.field if grid.seeds else "seed"
+    expansion = Expansion(grid, Problems(), [], late=seed_field)
+    if count_points(grid) > MAX_RUNS or expansion.overflows():
+        return
+    points = [p for p in itertools.islice(expansion.points(), _SOME_POINTS) if not p.pending]
+    try:
+        _, found = _inspect(grid, seed_field, [point.config for point in points], validate=True)
+    except RecipeError as error:
+        _tell(grid, error, problems)
+        return
+    for problem in found:
+        if problem.number is not None and problem.key is not None:
+            place = place_of(grid, points[problem.number], problem.key)
+            if place is not None:
+                problems.add(place, problem.message)
+
+
+def _inspect(
+    grid: Grid, seed_field: str | None, configs: Sequence[Mapping[str, Any]], *, validate: bool
+) -> tuple[Recipe, list[Problem]]:
+    return inspect(
+        grid.recipe if grid.recipe is not None else list(grid.command or ()),
+        configs,
+        grid.launch.python,
+        grid.launch.cwd,
+        log_path_field=grid.launch.log_path_field,
+        metrics_dir=grid.launch.metrics_dir,
+        seed_field=seed_field,
+        env=grid.launch.env,
+        validate=validate,
+    )
+
+
+def _tell(grid: Grid, error: RecipeError, problems: Problems) -> None:
+    place = grid.places.get(_PLACES.get(error.kind, "recipe"), grid.places["recipe"])
+    problems.add(place, error.problems[0])
+
+
+class _Check:
+    """One check. Each step notes what it finds."""
+
+    def __init__(self, expanded: Expanded, runs: Sequence[Run], problems: Problems) -> None:
+        self.expanded, self.runs, self.problems = expanded, runs, problems
+        self.grid, self.seed_field = expanded.grid, expanded.seed_field
+        self.warnings: list[str] = []
+
+    def all(self, validate: bool) -> Checked:
+        """Every step, in order."""
+        self._keys()
+        self._repeats()
+        recipe = self._recipe(validate)
+        here = self._backend()
+        self._window()
+        self._command()
+        if validate and here:
+            self._program()
+        if recipe is None or self.problems:
+            raise self.problems.error()
+        return Checked(recipe, tuple(self.warnings))
+
+    def _keys(self) -> None:
+        """Keys that are not the grid's to give."""
+        grid = self.grid
+        field = grid.launch.log_path_field or "log_path"
+        ours = {field, "behavior_if_log_dir_exists"} if grid.command is None else set(RUN_KEYS)
+        ours.discard(self.seed_field or "")
+        for setting in grid.every_setting():
+            for key in setting.given:
+                if key in ours:
+                    self.problems.add(setting.places[key], f"{key} is set by sweeper")
+                if grid.seeds is not None and key == self.seed_field:
+                    self.problems.add(setting.places[key], f"{key} is given by seeds already")
+
+    def _repeats(self) -> None:
+        """Runs that would be the same: one would silently stand for both."""
+        first: dict[str, Run] = {}
+        for number, run in enumerate(self.runs):
+            other = first.setdefault(run.id, run)
+            if other is not run:
+                rows = self.expanded.point_of(number).rows
+                chosen = (setting.place for row in rows for setting in row.settings.values())
+                place = next(chosen, self.grid.places["grid"])
+                told = f"cells {other.cell!r} and {run.cell!r} are one configuration"
+                self.problems.add(place, told)
+
+    def _recipe(self, validate: bool) -> Recipe | None:
+        """What the recipe says of every configuration; None where it is not found."""
+        grid = self.grid
+        configs = [run.config for run in self.runs] if validate else []
+        try:
+            recipe, found = _inspect(grid, self.seed_field, configs, validate=validate)
+        except RecipeError as error:
+            _tell(grid, error, self.problems)
+            return None
+        if grid.recipe is not None and not validate:
+            place = grid.places["recipe"]
+            self.warnings.append(f"{place}: not validated: values may be read otherwise")
+        for problem in found:
+            self._note(problem, recipe)
+        return recipe
+
+    def _note(self, problem: Problem, recipe: Recipe) -> None:
+        """Put what the recipe finds wrong where the value was written."""
+        grid, key, message = self.grid, problem.key, problem.message
+        place: Place | None = None
+        if problem.number is None:
+            pass
+        elif key is None and grid.command is not None:
+            place = grid.places["command"]
+        elif key is None:
+            message = f"run {self.runs[problem.number].name}: {message}"
+        elif grid.seeds is not None and key == grid.seeds.field:
+            place = grid.seeds.place
+            message = f"seeds: {message}" if recipe.seed_field is None else message
+        else:
+            place = place_of(grid, self.expanded.point_of(problem.number), key)
+        self.problems.add(place or grid.places["recipe"], message)
+
+    def _backend(self) -> bool:
+        """What the backend misses in its options. Gives whether jobs run on this machine."""
+        grid = self.grid
+        for key, options in grid.launch.options.items():
+            for unused in unmatched(options, [run.config for run in self.runs]):
+                self.warnings.append(f"{grid.places[f'launch.{key}']}: launch.{key}.{unused}")
+        try:
+            return capabilities_of(grid.launch.backend, options_of(grid.launch)).here
+        except UsageError as error:
+            place = grid.places.get("launch.backend", grid.places["launch"])
+            self.problems.add(place, str(error))
+            return False
+
+    def _window(self) -> None:
+        """The placeholders of `launch.window`."""
+        window, runs = self.grid.launch.window, self.runs
+        if window is None:
+            return
+        place = self.grid.places["launch.window"]
+        try:
+            needed = [k for k in placeholders([window]) if k not in _WINDOW_KEYS]
+        except RecipeError as error:
+            told = error.problems[0].replace("command", "launch.window", 1)
+            self.problems.add(place, told)
+            return
+        for key in needed[:_SOME_KEYS]:
+            lack = next((run for run in runs if key not in run.config), None)
+            if lack is not None:
+                partly = any(key in run.config for run in runs)
+                where = f" in cell {lack.cell}" if partly else ""
+                self.problems.add(place, f"launch.window: there is no {{{key[:60]}}}{where}")
+        if len(needed) > _SOME_KEYS:
+            self.problems.add(place, f"launch.window: more than {_SOME_KEYS} placeholders")
+
+    def _command(self) -> None:
+        """Whether a command uses every axis."""
+        grid = self.grid
+        if grid.command is None or self.problems:
+            return
+        used = placeholders(grid.command)
+        if "seed" in used and any(r.seed is None and "seed" not in r.config for r in self.runs):
+            self.problems.add(grid.places["command"], "command: {seed} needs seeds")
+        for block in grid.every_block():
+            for key, settings in block.axes.items():
+                if not any(u == key or u.startswith(f"{key}.") for u in used):
+                    told = f"{settings[0].place}: the command does not use the axis {key}"
+                    self.warnings.append(told)
+
+    def _program(self) -> None:
+        """The programs of a command that are not on this machine, where its jobs run."""
+        grid = self.grid
+        if grid.command is None or self.problems:
+            return
+        folder = os.path.abspath(os.path.expanduser(grid.launch.cwd or "."))
+        env = {**os.environ, **grid.launch.env}
+        program = grid.command[:1]
+        if set(placeholders(program)) & set(RUN_KEYS):
+            return  # known when the run starts
+        configs = [
+            run.config for run in self.runs[: len(self.runs) if placeholders(program) else 1]
+        ]
+        for name in dict.fromkeys(render_command(program, config)[0] for config in configs):
+            message = lacking(name, folder, env)
+            if message is not None:
+                self.problems.add(grid.places["command"], f"command: {message}")

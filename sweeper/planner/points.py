@@ -1,0 +1,72 @@
+"""What the steps of planning hand on: choices, the configurations that they make, and runs."""
+
+from typing import Any, NamedTuple
+
+from sweeper.fields.nodes import Place
+from sweeper.grid import Grid
+from sweeper.grid.blocks import Setting
+
+__all__ = ["Cell", "Expanded", "Point", "Row", "place_of"]
+
+
+class Row(NamedTuple):
+    """One choice of a block, or what an entry of `when` or `include` gives: settings by key, and
+    the same as dotted keys. `refers`: some of it holds references."""
+
+    settings: dict[str, Setting]
+    given: dict[str, Any]
+    refers: bool
+
+
+class Point(NamedTuple):
+    """One cell: its configuration with dotted keys, the rows that were chosen for it, and the keys
+    whose values wait for the seed."""
+
+    config: dict[str, Any]
+    rows: tuple[Row, ...]
+    pending: tuple[str, ...] = ()
+
+
+class Cell(NamedTuple):
+    """A point, and the seed and the configuration of each of its runs. The seed is None where the
+    configuration has none; without a field for it, it only numbers the runs."""
+
+    point: Point
+    runs: tuple[tuple[int | None, dict[str, Any]], ...]
+
+
+class Expanded(NamedTuple):
+    """What a grid comes to: the cells of `grid`, in which an axis over the seed has become its
+    `seeds`. `seed_field` is the field that takes the seed; `warnings` are for people."""
+
+    grid: Grid
+    cells: tuple[Cell, ...]
+    seed_field: str | None
+    warnings: tuple[str, ...]
+
+    @property
+    def points(self) -> list[Point]:
+        """Those of the cells."""
+        return [cell.point for cell in self.cells]
+
+    def point_of(self, run: int) -> Point:
+        """The point of a run, by its number."""
+        seeds = self.grid.seeds
+        return self.cells[run // (len(seeds.values) if seeds else 1)].point
+
+
+def place_of(grid: Grid, point: Point, key: str) -> Place | None:
+    """Where the value of a key at a point was written; None when the point has none for it. What
+    a reference has made keys of stands where the reference does."""
+    while True:
+        if key in grid.fixed:
+            return grid.fixed[key].place
+        for row in reversed(point.rows):
+            for setting in row.settings.values():
+                if key in setting.places:
+                    return setting.places[key]
+        if key in grid.base:
+            return grid.base[key].place
+        if "." not in key:
+            return None
+        key = key.rpartition(".")[0]

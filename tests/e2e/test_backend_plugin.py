@@ -1,0 +1,199 @@
+"""A backend in somebody else's package: whatever a built-in one can do, it can."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+PLUGIN = """
+import json, os
+from sweeper.backends.base import BackendType, Capabilities, Check, Leftover
+from sweeper.backends.local.backend import LocalBackend
+from sweeper.errors import UsageError
+from sweeper.fields.kinds import Duration, Integer, Text
+from sweeper.fields.sections import Field, Section
+
+
+class Borrowed(LocalBackend):
+    name = "borrowed-time"
+
+    def __init__(self, folder, options):
+        super().__init__(folder)
+        self._note, self._options = os.path.join(folder, "borrowed.jsonl"), dict(options)
+
+    def preflight(self, asked):
+        if any(one.get("queue") == "shut" for one in asked):
+            raise UsageError("borrowed-time: the queue is shut")
+
+    def submit(self, jobs):
+        with open(self._note, "a") as file:
+            for job in jobs:
+                file.write(json.dumps([self._options, dict(job.resources)]) + "\\n")
+        super().submit(jobs)
+
+
+def capabilities(options):
+    if "queue" not in options:
+        raise UsageError("borrowed-time: there is no queue")
+    return Capabilities()
+
+
+def look(options):
+    if options.get("queue") != "long":
+        raise LookupError("only the queue `long` is open")
+    return f"long, {options['nice']} nice"
+
+
+BACKEND = BackendType(
+    "borrowed-time",
+    "Somebody's machines.",
+    lambda sweep, folder, options: Borrowed(folder, options),
+    Section(
+        Field("queue", Text(), "Where jobs wait.", examples=("long",)),
+        Field("nice", Integer(0, 19), "How nice they are.", 3),
+        Field("limit", Duration(60), "How long one may take.", "1h", key="limit_s"),
+    ),
+    by_run=True,
+    capabilities=capabilities,
+    checks=lambda options: [Check("the queue", True, lambda: look(options))],
+    leftovers=lambda folder, over, well: [
+        Leftover([path], "notes of jobs that are over")
+        for path in [os.path.join(folder, "borrowed.jsonl")]
+        if os.path.exists(path)
+    ],
+)
+"""
+GRID = """
+name: g
+command: [sh, -c, "echo {x}"]
+grid: {x: [1, 2]}
+launch:
+  backend: borrowed-time
+  borrowed_time: {queue: long, limit: 2h, overrides: [{if: {x: 2}, nice: 9}]}
+"""
+WRONG = """
+name: g
+command: [sh, -c, "echo {x}"]
+grid: {x: []}
+launch:
+  backend: borrowd-time
+  retries: many
+  borrowed_time: {queu: long, nice: 20, overrides: [{if: {x: 2}, limt: 2h}]}
+"""
+
+
+@pytest.fixture
+def typed(tmp_path: Path):
+    """Runs sweeper where the package is installed."""
+    site = tmp_path / "site"
+    about = site / "borrowed-1.0.dist-info"
+    about.mkdir(parents=True)
+    (site / "borrowed.py").write_text(PLUGIN)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: borrowed\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(
+        "[sweeper.backends]\nborrowed-time = borrowed:BACKEND\n"
+    )
+    (tmp_path / "sweeper").mkdir()
+    (tmp_path / "sweeper" / "config.toml").write_text("[borrowed_time]\nnice = 5\n")
+    (tmp_path / "g.yaml").write_text(GRID)
+    environment = os.environ | {
+        "PYTHONPATH": str(site),
+        "XDG_CONFIG_HOME": str(tmp_path),
+        "SWEEPER_HOME": str(tmp_path / "home"),
+        "SWEEPER_ROOT": str(tmp_path / "sweeps"),
+    }
+
+    def run(*arguments: str, code: int = 0) -> str:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "sweeper", *arguments],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == code, done.stderr
+        return done.stdout + done.stderr
+
+    return run
+
+
+def test_it_is_planned_launched_diagnosed_and_cleaned_up_after(typed, tmp_path: Path) -> None:
+    planned = json.loads(typed("plan", "g.yaml", "--json"))
+    overrides = [{"if": {"x": [2]}, "nice": 9}]
+    given = {"queue": "long", "nice": 5, "limit_s": 7200.0}
+    assert planned["launch"]["borrowed_time"] == given | {"overrides": overrides}
+    resources = [run["job"]["resources"] for run in planned["runs"]]
+    assert resources == [given, given | {"nice": 9}]
+
+    typed("launch", "g.yaml", "--wait")
+    assert [run["state"] for run in json.loads(typed("ls", "g", "--json"))["runs"]] == [
+        "succeeded"
+    ] * 2
+    notes = (tmp_path / "sweeps" / "g" / "borrowed.jsonl").read_text().splitlines()
+    told = [json.loads(line) for line in notes]
+    assert sorted(asked["nice"] for _, asked in told) == [5, 9]
+    assert all(options["queue"] == "long" for options, _ in told)
+
+    checks = json.loads(typed("doctor", "--backend", "borrowed-time", "--grid", "g.yaml", "--json"))
+    (queue,) = [check for check in checks["checks"] if check["name"] == "the queue"]
+    assert (queue["good"], queue["found"]) == (True, "long, 5 nice")
+    typed("doctor", "--backend", "borrowed-time", code=6)
+
+    assert "notes of jobs that are over" in typed("gc", "--days", "0")
+    typed("gc", "--days", "0", "--delete")
+    assert not (tmp_path / "sweeps" / "g" / "borrowed.jsonl").exists()
+
+
+def test_its_mistakes_are_told_beside_all_others(typed, tmp_path: Path) -> None:
+    (tmp_path / "wrong.yaml").write_text(WRONG)
+    assert typed("plan", "wrong.yaml", code=2).replace("sweeper: ", "").splitlines() == [
+        "wrong.yaml:4:8: axis 'x' has no values",
+        "wrong.yaml:6:12: launch.backend: no backend 'borrowd-time' (did you mean "
+        "'borrowed-time'?): there is aws-batch, borrowed-time, local, slurm, tmux",
+        "wrong.yaml:7:12: launch.retries is a string; it takes an integer",
+        "wrong.yaml:8:19: unknown key 'queu' in launch.borrowed_time (did you mean 'queue'?)",
+        "wrong.yaml:8:37: launch.borrowed_time.nice is 0 to 19, not 20",
+        "wrong.yaml:8:66: unknown key 'limt' in launch.borrowed_time.overrides (did you mean"
+        " 'limit'?)",
+    ]
+    assert "'borrowed_time'" in typed("plan", "g.yaml", "launch.borowed_time.nice=1", code=2)
+    lacking = "sweeper: g.yaml:6:12: borrowed-time: there is no queue\n"
+    assert typed("plan", "g.yaml", "~launch.borrowed_time", code=2) == lacking
+    shut = typed("launch", "g.yaml", "--wait", "launch.borrowed_time.queue=shut", code=2)
+    assert "the queue is shut" in shut
+
+
+def test_it_is_documented_where_the_others_are(typed, tmp_path: Path) -> None:
+    schema = json.loads(typed("init", "--schema"))
+    about = schema["properties"]["launch"]["properties"]["borrowed_time"]
+    assert about["description"] == "Somebody's machines."
+    assert list(about["properties"]) == ["queue", "nice", "limit", "overrides"]
+    assert about["properties"]["nice"] == {
+        "description": "How nice they are.",
+        "default": 3,
+        "type": ["integer", "null"],
+        "minimum": 0,
+        "maximum": 19,
+    }
+    lines = typed("init", "sft", "--backend", "borrowed-time", "--out", "-").splitlines()
+    written = [" ".join(line.split()) for line in lines]
+    assert "borrowed_time: # Somebody's machines." in written
+    assert "# queue: long # Where jobs wait." in written
+    assert "# limit: 1h # How long one may take." in written
+
+
+def test_what_is_no_backend_is_told(typed, tmp_path: Path) -> None:
+    entry = tmp_path / "site" / "borrowed-1.0.dist-info" / "entry_points.txt"
+    entry.write_text("[sweeper.backends]\nborrowed-time = borrowed:look\n")
+    said = typed("plan", "g.yaml", code=2)
+    assert "g.yaml:6:12: launch.backend: the backend 'borrowed-time': borrowed:look is no" in said
+    entry.write_text("[sweeper.backends]\nborrowed-time = gone:BACKEND\n")
+    said = typed("plan", "g.yaml", code=2)
+    assert "cannot be loaded from gone:BACKEND: ModuleNotFoundError: No module named 'gone'" in said
+    assert "tmux" in typed("plan", "g.yaml", "launch.backend=lokal", code=2)
