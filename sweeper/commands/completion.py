@@ -85,7 +85,7 @@ def _runs(prefix: str, given: Any) -> Iterable[str]:
     if not slash:
         return (f"{name}/" for name in _sweeps(prefix, given))
     store = open_store(given.root or default_root())
-    return (f"{sweep}/{run.name}" for run in read_plan(store, sweep).runs)
+    return (f"{sweep}/{run.name}" for run in read_plan(store, sweep).runs if not run.retired)
 
 
 def _names(prefix: str, given: Any) -> Iterable[str]:
@@ -96,7 +96,7 @@ def _names(prefix: str, given: Any) -> Iterable[str]:
     if sweep is None:
         return _runs(prefix, given)
     store = open_store(given.root or default_root())
-    return (run.name for run in read_plan(store, sweep).runs)
+    return (run.name for run in read_plan(store, sweep).runs if not run.retired)
 
 
 def _recipes(prefix: str, given: Any) -> Iterable[str]:
@@ -108,10 +108,10 @@ def _recipes(prefix: str, given: Any) -> Iterable[str]:
 
 
 def _states(prefix: str, given: Any) -> Iterable[str]:
-    from sweeper.states import State
+    from sweeper.states import NoState, State
 
     del prefix, given
-    return (state.value for state in State)
+    return (state.value for state in (*State, *NoState))
 
 
 def _backends(prefix: str, given: Any) -> Iterable[str]:

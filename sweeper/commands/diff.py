@@ -7,10 +7,10 @@ from typing import Any
 
 from sweeper.commands import arguments as shared
 from sweeper.commands.selection import chosen, open_registry
-from sweeper.commands.show import last_metrics
 from sweeper.errors import UsageError
 from sweeper.records.problems import tell_problems
 from sweeper.records.runs import RecordedRun
+from sweeper.results.objective import last_values
 from sweeper.results.selectors import named
 from sweeper.terminal import print_json, print_table
 
@@ -40,7 +40,7 @@ def run(arguments: Namespace) -> int:
     names = [f"{run.sweep}/{run.name}" for run in runs]
     config = _rows([run.config for run in runs], arguments.all)
     states = [{"state": run.state.value, "reason": run.outcome.reason} for run in runs]
-    points = [last_metrics(run.readable_history.rows) for run in runs]
+    points = [last_values(run.readable_history.rows) for run in runs]
     last = [{key: point["value"] for key, point in found.items()} for found in points]
     metrics = _rows(last, arguments.all)
     if arguments.json:

@@ -6,11 +6,11 @@ from functools import partial
 
 from sweeper.commands import arguments as shared
 from sweeper.commands.selection import chosen, open_registry
-from sweeper.commands.show import last_metrics
 from sweeper.errors import NotFound
 from sweeper.records.problems import tell_problems
 from sweeper.records.runs import RecordedRun, SweepRun
 from sweeper.registry import save
+from sweeper.results.objective import last_values
 from sweeper.terminal import duration, print_json, print_table, say
 
 __all__ = ["add_arguments", "run"]
@@ -74,7 +74,7 @@ def _last(run: RecordedRun, key: str) -> float | None:
 def _refuse(key: str, runs: list[RecordedRun]) -> None:
     """Raise `NotFound` for a key that none of the runs has recorded, where one has recorded any."""
     histories = (run.readable_history for run in runs[:_LOOKED_AT])
-    known = {name for history in histories for name in last_metrics(history.rows)}
+    known = {name for history in histories for name in last_values(history.rows)}
     if known and key not in known:
         near = get_close_matches(key, known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(sorted(known))}"

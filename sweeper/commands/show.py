@@ -1,18 +1,18 @@
 """`sweeper show`: everything about one run."""
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sweeper.commands import arguments as shared
 from sweeper.commands.selection import open_registry
-from sweeper.metrics import Row
 from sweeper.records.problems import tell_problems
 from sweeper.records.runs import RecordedRun, SweepRun
+from sweeper.results.objective import last_values
 from sweeper.store.documents import dotted
 from sweeper.terminal import duration, number, print_json, print_table, say
 
-__all__ = ["add_arguments", "last_metrics", "run"]
+__all__ = ["add_arguments", "run"]
 
 _FILES = 30
 _FACT = 160
@@ -96,20 +96,10 @@ def _document(run: RecordedRun) -> dict[str, Any]:
         "wandb": run.wandb if isinstance(run, SweepRun) else None,
         "attempts": _attempts(run),
         "checkpoints": run.readable(run.checkpoint_records, []),
-        "last_metrics": last_metrics(history.rows),
+        "last_metrics": last_values(history.rows),
         "files": run.readable(lambda: _files(run), []),
         "skipped": {"malformed lines": history.malformed, "torn last lines": history.torn},
     }
-
-
-def last_metrics(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
-    """The last value of each key, whatever it is, and its step."""
-    found: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        for key, value in row.items():
-            if key != "step":
-                found[key] = {"step": row.get("step"), "value": value}
-    return found
 
 
 def _attempts(run: RecordedRun) -> list[dict[str, Any]]:

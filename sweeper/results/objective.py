@@ -10,10 +10,10 @@ The rule comes in three shapes: `judged` for points, `counted` and `place` for c
 """
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from sweeper.metrics import Point
+from sweeper.metrics import Point, Row
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Flags = NDArray[np.bool_]
 
-__all__ = ["SMOOTH", "Judge", "counted", "judged", "place", "sign_of", "smoothed"]
+__all__ = ["SMOOTH", "Judge", "counted", "judged", "last_values", "place", "sign_of", "smoothed"]
 
 SMOOTH = 0.1
 """The share of a curve's points, at its end, whose mean is its smoothed value."""
@@ -44,6 +44,21 @@ def judged(points: Sequence[Point], goal: str, at: str) -> Point | None:
         return counting[-1]
     sign = sign_of(goal)
     return min(finite, key=lambda point: sign * point.value)
+
+
+def last_values(rows: Iterable[Row]) -> dict[str, dict[str, Any]]:
+    """The last value of each key in a merged history, whatever it is, and its step: of rows without
+    a step only what no other row has."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        step = row.get("step")
+        for key, value in row.items():
+            if key != "step" and (step is not None or found.get(key, _NONE)["step"] is None):
+                found[key] = {"step": step, "value": value}
+    return found
+
+
+_NONE: dict[str, Any] = {"step": None}
 
 
 def counted(there: "Flags", stepped: "Flags") -> "Flags":

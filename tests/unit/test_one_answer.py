@@ -132,6 +132,8 @@ def test_what_a_run_is_judged_by(
             run["name"]: run["value"] for run in Registry(str(root), cache=False).records("s")
         },
     }
+    shown = ask(capsys, "show", "s/case=a row without a step beside one with")
+    assert shown["last_metrics"]["m"] == {"step": 0, "value": 5}
     names = {"nan": NAN, "inf": math.inf, "NaN": NAN, "Infinity": math.inf}
     for who, found in everybody.items():
         for name, value in expected.items():
