@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
-from sweeper.analysis import words
+from sweeper.analysis import labels
 from sweeper.analysis.cells import Cell, Ranking
 from sweeper.analysis.edges import by_ratios, ordered
 from sweeper.analysis.inference import Estimate, contrast
@@ -38,8 +38,8 @@ class Level:
     @property
     def shown(self) -> str:
         """Its text, a long number cut short."""
-        long = self.number is not None and len(self.value) > words.BRIEF
-        return words.brief(self.number) if long else self.value
+        long = self.number is not None and len(self.value) > labels.BRIEF
+        return labels.brief(self.number) if long else self.value
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sweeper.analysis import words
+from sweeper.analysis import labels
 from sweeper.analysis.cells import Cell, Ranking
 from sweeper.analysis.frames import RunData, SweepData
 from sweeper.analysis.inference import pass_at_k
@@ -310,7 +310,7 @@ def _flags(cell: CellBehaviour, ranking: Ranking, of: Mapping[str, list[Rollout]
             found.append(Flag("length", cell.cell, text, {"first": first, "last": last}))
         found += _hollow(cell, ranking, of, after - before)
     if cell.repeated is not None and cell.repeated > 0.1:
-        text = f"{words.percent(cell.repeated)} of its last answers repeat themselves"
+        text = f"{labels.percent(cell.repeated)} of its last answers repeat themselves"
         found.append(Flag("repetition", cell.cell, text, {"share": cell.repeated}))
     if cell.distinct is not None and cell.distinct <= 0.1 and cell.signal:
         right = cell.passes.get(1)
@@ -333,8 +333,8 @@ def _hollow(
     before, after = right[min(right)], right[max(right)]
     if after > before + 0.02 or after >= 0.9:
         return []
-    rewards = words.together(cell.reward[min(cell.reward)], cell.reward[max(cell.reward)])
-    shares = [words.percent(before), words.percent(after)]
+    rewards = labels.together(cell.reward[min(cell.reward)], cell.reward[max(cell.reward)])
+    shares = [labels.percent(before), labels.percent(after)]
     how = f"stayed at {shares[0]}" if shares[0] == shares[1] else f"went from {' to '.join(shares)}"
     text = f"the reward rose from {' to '.join(rewards)} while the share of right answers {how}"
     return [Flag("reward_without_success", cell.cell, text, {"first": before, "last": after})]

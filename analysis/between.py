@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sweeper.analysis import words
+from sweeper.analysis import labels
 from sweeper.analysis.cells import Cell, Ranking, rank
 from sweeper.analysis.findings import short_name
 from sweeper.analysis.frames import Metric, RunData, SweepData, differently, load
@@ -152,10 +152,10 @@ def _side(
     exact = [cell for cell in ranking.cells if cell.name == wanted]
     fitting = exact or [cell for cell in ranking.cells if cell.name.startswith(wanted)]
     if not fitting:
-        known = words.listed([cell.name for cell in ranking.cells], 5)
+        known = labels.listed([cell.name for cell in ranking.cells], 5)
         raise NotFound(f"no cell {wanted!r} in {name}: there is {known}")
     if len(fitting) > 1:
-        known = words.listed([cell.name for cell in fitting], 3)
+        known = labels.listed([cell.name for cell in fitting], 3)
         raise UsageError(f"{reference!r} fits {len(fitting)} cells ({known}); write more")
     return _Side(data, ranking, fitting[0])
 
@@ -226,7 +226,7 @@ def _changed(own: _Side, other: _Side) -> Iterator[tuple[str, str, str]]:
     for key in ("commit", "python"):
         told = [_came(side, key) for side in (own, other)]
         if told[0] != told[1]:
-            yield key, told[0][:12] or words.NONE, told[1][:12] or words.NONE
+            yield key, told[0][:12] or labels.NONE, told[1][:12] or labels.NONE
 
 
 def _costs(own: _Side, other: _Side) -> Iterator[tuple[str, str, str]]:
@@ -237,8 +237,8 @@ def _costs(own: _Side, other: _Side) -> Iterator[tuple[str, str, str]]:
     wanted: Mapping[
         str, tuple[Callable[[RunData], float | None], Callable[[float | None], str]]
     ] = {
-        "time a run": (lambda run: run.wall_s, words.duration),
-        "tokens a run": (lambda run: run.cost.total, words.amount),
+        "time a run": (lambda run: run.wall_s, labels.duration),
+        "tokens a run": (lambda run: run.cost.total, labels.amount),
     }
     for name, (get, told) in wanted.items():
         a, b = mean(own, get), mean(other, get)
@@ -265,7 +265,9 @@ def _record(row: Row) -> dict[str, Any]:
 
 def _told(found: Estimate, scale: Scale) -> str:
     def show(value: float) -> str:
-        return words.ratio(math.exp(min(value, 700))) if scale == "log" else words.difference(value)
+        return (
+            labels.ratio(math.exp(min(value, 700))) if scale == "log" else labels.difference(value)
+        )
 
     if found.low is None or found.high is None:
         return f"{show(found.value)}, no interval"
@@ -294,20 +296,20 @@ def _lines(found: Versus) -> Iterator[str]:
     for row in found.rows:
         judged = _judgement(row.difference, row.p, found.metric)
         count = f"n {row.a.summary.n} and {row.b.summary.n}"
-        p = f", {words.p_value(row.p)}" if row.p is not None else ""
+        p = f", {labels.p_value(row.p)}" if row.p is not None else ""
         line = f"  {row.name}: {_told(row.difference, found.scale)}, {judged}{p}, {count}"
         if row.over_seeds is not None and row.over_seeds.low is not None:
             line += f"; on shared seeds {_told(row.over_seeds, found.scale)}"
-        yield line.replace(words.MINUS, "-")
+        yield line.replace(labels.MINUS, "-")
     if found.overall is not None:
         judged = _judgement(found.overall, found.overall.p, found.metric)
         yield f"  on average: {_told(found.overall, found.scale)}, {judged}".replace(
-            words.MINUS, "-"
+            labels.MINUS, "-"
         )
     for side, names in (("A", found.only_a), ("B", found.only_b)):
         if names:
-            yield f"  only in {side}: {words.listed(names, 5)}"
+            yield f"  only in {side}: {labels.listed(names, 5)}"
     for name, a, b in found.costs:
-        yield f"  {name}: {a} in A, {b} in B".replace(words.NONE, "-")
+        yield f"  {name}: {a} in A, {b} in B".replace(labels.NONE, "-")
     if len(found.rows) > 1:
         yield "  p values are adjusted for the number of cells (Holm)"

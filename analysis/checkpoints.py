@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sweeper.analysis import words
+from sweeper.analysis import labels
 from sweeper.analysis.frames import RunData
 from sweeper.metrics import as_float, ends_final
 
@@ -64,6 +64,6 @@ def _expires(record: Mapping[str, Any]) -> str | None:
     seconds = as_float(record.get("ttl_seconds"))
     if seconds is not None and math.isfinite(seconds):
         days = seconds / 86400
-        span = words.counted(round(days), "day") if days >= 1 else words.duration(seconds)
+        span = labels.counted(round(days), "day") if days >= 1 else labels.duration(seconds)
         return f"kept for {span} after it was saved"
     return None

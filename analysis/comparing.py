@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sweeper.analysis import words
+from sweeper.analysis import labels
 from sweeper.analysis.figures import PALETTE
 from sweeper.analysis.inference import Estimate, contrast, paired
 from sweeper.analysis.layouts import layout, plain, rounded
@@ -51,12 +51,12 @@ class Compared:
         if self.best is None:
             return f"{self.metric}: no value to compare"
         row = self.cells.iloc[0]
-        mean = words.number(float(row["mean"]))
+        mean = labels.number(float(row["mean"]))
         text = f"{self.metric}: {self.best or 'the only cell'} is best, {mean} over {row['n']} runs"
         if self.tied:
-            text += f"; not told apart from {words.listed(self.tied)}"
+            text += f"; not told apart from {labels.listed(self.tied)}"
         if self.told_apart:
-            text += f"; {words.counted(len(self.told_apart), 'cell')} worse beyond the noise"
+            text += f"; {labels.counted(len(self.told_apart), 'cell')} worse beyond the noise"
         return text
 
     @property
@@ -140,7 +140,7 @@ def _groups(
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else words.setting(value)
+    return value if isinstance(value, str) else labels.setting(value)
 
 
 def _cells(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sweeper.analysis import words
+from sweeper.analysis import labels
 from sweeper.analysis.cells import Cell, Ranking
 from sweeper.analysis.edges import find_edges
 from sweeper.analysis.frames import SweepData
@@ -59,7 +59,7 @@ def short_name(cell: Cell) -> str:
 
 def cell_text(cell: Cell) -> str:
     """A cell by its settings, as people say it: `learning_rate 5e-3, lora_rank 16`."""
-    parts = [f"{axis} {words.brief(v)}" for axis, v in cell.settings.items()]
+    parts = [f"{axis} {labels.brief(v)}" for axis, v in cell.settings.items()]
     parts += [f"{axis} not set" for axis in cell.unset]
     return ", ".join(parts) or short_name(cell)
 
@@ -114,10 +114,10 @@ def _compared(ranking: Ranking, best: Cell, sign: float) -> Finding:
         "p": {cell: comparison.p for cell, comparison in ranking.comparisons.items()},
     }
     if tied:
-        listed = words.listed([short_name(cell) for cell in tied], 3)
+        listed = labels.listed([short_name(cell) for cell in tied], 3)
         text = f"Noise between seeds alone can explain its lead over {listed}."
         if apart:
-            text += f" {words.counted(len(apart), 'cell is', 'cells are')} worse beyond the noise."
+            text += f" {labels.counted(len(apart), 'cell is', 'cells are')} worse beyond the noise."
         return Finding("tied", "warning", text, names, evidence)
     nearest = max(apart, key=lambda cell: ranking.comparisons[cell.name].p)
     compared = ranking.comparisons[nearest.name]
@@ -141,11 +141,11 @@ def worse_by(found: Comparison, sign: float) -> tuple[str, str]:
     """By how much a cell is worse than the best, in words, and the same for the bounds of that."""
     low, high = found.interval()
     if found.ratio is not None:
-        bounds = " to ".join(words.number(bound, 3) for bound in (low, high))
-        return f"{words.number(found.ratio, 3)} times the best", f"{bounds} times the best"
+        bounds = " to ".join(labels.number(bound, 3) for bound in (low, high))
+        return f"{labels.number(found.ratio, 3)} times the best", f"{bounds} times the best"
     low, high = sorted((sign * low, sign * high))
-    bounds = " to ".join(words.number(bound, 3) for bound in (low, high))
-    return f"worse by {words.number(sign * found.difference, 3)}", f"worse by {bounds}"
+    bounds = " to ".join(labels.number(bound, 3) for bound in (low, high))
+    return f"worse by {labels.number(sign * found.difference, 3)}", f"worse by {bounds}"
 
 
 def _not_compared(ranking: Ranking, best: Cell) -> Finding:
@@ -153,7 +153,7 @@ def _not_compared(ranking: Ranking, best: Cell) -> Finding:
     evidence = {"n": {cell.name: cell.summary.n for cell in (best, *ranking.not_compared)}}
     if ranking.comparisons:
         text = (
-            f"{words.counted(len(cells), 'cell')} with one run, or identical ones, could not be "
+            f"{labels.counted(len(cells), 'cell')} with one run, or identical ones, could not be "
             "compared: nothing tells their noise."
         )
     elif best.summary.n == 1:
@@ -171,7 +171,7 @@ def _not_compared(ranking: Ranking, best: Cell) -> Finding:
 def _nothing(data: SweepData, ranking: Ranking) -> Finding:
     states = Counter(run.state for run in data.runs)
     evidence: dict[str, Any] = {"states": dict(sorted(states.items()))}
-    recorded = words.listed(list(data.keys), 6)
+    recorded = labels.listed(list(data.keys), 6)
     if not states["succeeded"]:
         if not data.runs:
             text = "The sweep has no runs."
@@ -187,9 +187,9 @@ def _nothing(data: SweepData, ranking: Ranking) -> Finding:
         text = f"The grid names no metric to compare by, and none was asked for.{hint}"
         return Finding("no_metric", "warning", text, (), {"keys": list(data.keys)})
     if ranking.measured and not any(cell.diverged for cell in ranking.measured):
-        value = words.number(ranking.measured[0].summary.mean)
+        value = labels.number(ranking.measured[0].summary.mean)
         text = (
-            f"All runs of {words.counted(len(ranking.measured), 'cell')} gave {data.metric.name} "
+            f"All runs of {labels.counted(len(ranking.measured), 'cell')} gave {data.metric.name} "
             f"{value}: what tells them apart makes no difference, or does not reach the recipe."
         )
         cells = tuple(cell.name for cell in ranking.measured)
@@ -221,13 +221,13 @@ def _diverged(data: SweepData, ranking: Ranking) -> list[Finding]:
         return []
     cells = tuple(dict.fromkeys(run.cell for run in runs))
     text = (
-        f"{words.counted(len(runs), 'run')} of {words.counted(len(cells), 'cell')} diverged: the "
+        f"{labels.counted(len(runs), 'run')} of {labels.counted(len(cells), 'cell')} diverged: the "
         f"last {data.metric.name} is NaN or infinite. They are left out of every mean, and their "
         f"{'cell' if len(cells) == 1 else 'cells'} cannot be named best."
     )
     ahead = ranking.passed_over
     if ahead:
-        names = words.listed([short_name(cell) for cell in ahead], 3)
+        names = labels.listed([short_name(cell) for cell in ahead], 3)
         text += f" What is left of {names} is better than the best named here."
     evidence = {"runs": [run.name for run in runs], "better": [cell.name for cell in ahead]}
     return [Finding("diverged", "warning", text, cells, evidence)]
@@ -241,7 +241,7 @@ def _edges(ranking: Ranking) -> list[Finding]:
     tried = [cell.settings for cell in ranking.tried]
     for edge in find_edges(best.settings, tried, [cell.settings for cell in ranking.cells]):
         text = (
-            f"{edge.axis} {words.brief(edge.value)} is the {edge.side} value tried: a better one "
+            f"{edge.axis} {labels.brief(edge.value)} is the {edge.side} value tried: a better one "
             "may lie beyond it."
         )
         found.append(Finding("edge", "warning", text, (best.name,), asdict(edge)))
@@ -255,7 +255,7 @@ def _incomplete(data: SweepData) -> list[Finding]:
         return []
     rest = [f"{n} {state}" for state, n in sorted(states.items()) if state != "succeeded"]
     what = "result is" if done == 1 else "results are"
-    text = f"{done} of {planned} runs succeeded, {words.listed(rest, 7)}"
+    text = f"{done} of {planned} runs succeeded, {labels.listed(rest, 7)}"
     if any(states[state] for state in PENDING):
         text += f": the {what} preliminary." if done else "."
     else:
@@ -280,7 +280,7 @@ def _replicates(data: SweepData, ranking: Ranking) -> list[Finding]:
         if unseeded:
             all_of, why = ("replicates", "they do not differ by themselves")
         text = (
-            f"All {all_of} of {words.counted(len(cells), 'cell')} gave exactly the same value: "
+            f"All {all_of} of {labels.counted(len(cells), 'cell')} gave exactly the same value: "
             f"{why}. No interval is given there."
         )
         found.append(Finding("identical", "warning", text, cells))
@@ -293,7 +293,7 @@ def _records(data: SweepData) -> list[Finding]:
     if lines:
         runs = tuple(run.name for run in data.runs if run.unreadable)
         text = (
-            f"{words.counted(len(runs), 'run')} left {words.counted(lines, 'malformed line')} in "
+            f"{labels.counted(len(runs), 'run')} left {labels.counted(lines, 'malformed line')} in "
             "metrics.jsonl, skipped here."
         )
         found.append(Finding("unreadable", "note", text, (), {"lines": lines, "runs": list(runs)}))
@@ -302,15 +302,15 @@ def _records(data: SweepData) -> list[Finding]:
         if silent:
             cells = tuple(dict.fromkeys(run.cell for run in silent))
             names = [run.name for run in silent]
-            text = f"{words.listed(names, 3)} succeeded, but recorded no {data.metric.name}."
+            text = f"{labels.listed(names, 3)} succeeded, but recorded no {data.metric.name}."
             found.append(Finding("unmeasured", "warning", text, cells, {"runs": names}))
     if data.assumed:
         text = (
-            f"Nothing says how {words.counted(data.assumed, 'run')} in plain folders ended: they "
+            f"Nothing says how {labels.counted(data.assumed, 'run')} in plain folders ended: they "
             "are taken for finished."
         )
         found.append(Finding("assumed", "note", text, (), {"runs": data.assumed}))
     if data.retired:
-        text = f"{words.counted(data.retired, 'run')} of an earlier version of the grid left out."
+        text = f"{labels.counted(data.retired, 'run')} of an earlier version of the grid left out."
         found.append(Finding("retired", "note", text, (), {"runs": data.retired}))
     return found

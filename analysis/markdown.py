@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from sweeper.analysis import words
+from sweeper.analysis import labels
 from sweeper.analysis.commands import reproducing
 from sweeper.analysis.findings import cell_text, method, short_name
 from sweeper.analysis.gallery import Panel
@@ -137,7 +137,7 @@ def _complete(study: Study) -> Iterator[str]:
     yield f"\n## Is it complete?\n\n{len(study.data.runs)} planned: {told or 'nothing'}.\n"
     yield from (f"- {escape(f.text)}" for f in study.findings if f.kind in _LATER[3:])
     for failure in study.failures[:12]:
-        names = words.listed([run.name for run in failure.runs], 6)
+        names = labels.listed([run.name for run in failure.runs], 6)
         yield f"\n{escape(names)}: {escape(failure.why)}\n"
         if failure.runs[0].log:
             yield fenced("\n".join(failure.runs[0].log))
@@ -162,14 +162,14 @@ def _results(study: Study) -> Iterator[str]:
         head,
         (
             (
-                str(row["rank"] or words.NONE),
+                str(row["rank"] or labels.NONE),
                 cell_text(row["cell"]),
                 row["mean"],
                 row["interval"],
                 row["range"],
                 ", ".join(part for part in row["standing"][1:] if part),
                 f"{row['cell'].summary.n} of {len(row['cell'].runs)}",
-                words.duration(row["cell"].wall_s),
+                labels.duration(row["cell"].wall_s),
             )
             for row in rows[:_ROWS]
         ),
@@ -194,7 +194,7 @@ def _unstable(study: Study) -> Iterator[str]:
     yield f"\n## Diverged and unstable runs\n\n{escape(RULE)}\n"
     yield from (f"- {escape(run.name)} diverged" for run in found.diverged[:30])
     for one in found.unstable[:30]:
-        values = words.listed([words.number(v) for v in (one.first, one.best, one.last)])
+        values = labels.listed([labels.number(v) for v in (one.first, one.best, one.last)])
         yield f"- {escape(one.run)}: first, best and last {escape(values)}"
     if found.rates:
         yield ""
@@ -217,7 +217,7 @@ def _rollouts(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator
     yield from (f"\n{escape(f.text)}" for f in study.findings if f.kind.startswith("rollouts_"))
     yield from _images(shown, "rollouts")
     for one in found.examples:
-        yield f"\n{one.why}: reward {words.number(one.rollout.reward, 3)}, {escape(one.run)}\n"
+        yield f"\n{one.why}: reward {labels.number(one.rollout.reward, 3)}, {escape(one.run)}\n"
         yield fenced(f"{one.rollout.prompt}\n\n{one.rollout.response}".strip()[:1500])
     if found.disagreements:
         cells = [cell.cell for cell in found.cells[:5]]
@@ -230,7 +230,7 @@ def _rollouts(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator
                 (
                     one.prompt[:120],
                     *(
-                        words.number(one.rewards[c][0], 3) if c in one.rewards else words.NONE
+                        labels.number(one.rewards[c][0], 3) if c in one.rewards else labels.NONE
                         for c in order
                     ),
                 )
@@ -246,7 +246,7 @@ def _reproduce(study: Study) -> Iterator[str]:
         yield f"- {escape(key)}: {escape(value)}"
     again = [run for run in study.data.runs if run.attempts > 1]
     if again:
-        names = words.listed([f"{run.name} ({run.attempts})" for run in again], 12)
+        names = labels.listed([f"{run.name} ({run.attempts})" for run in again], 12)
         yield f"- more than one attempt: {escape(names)}"
     plan = study.data.plan
     if plan is not None and plan.grid_text:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from sweeper.analysis import words
+from sweeper.analysis import labels
 from sweeper.analysis.cells import Cell, Ranking
 from sweeper.analysis.commands import elsewhere, launching
 from sweeper.analysis.findings import Finding
@@ -158,10 +158,10 @@ def _extend(data: SweepData, text: str, edges: Sequence[Mapping[str, Any]]) -> N
         done.append(key)
     if not done:
         return (
-            f"{words.listed([str(edge['axis']) for edge in edges])} is no plain list in its `grid`"
+            f"{labels.listed([str(edge['axis']) for edge in edges])} is no plain list in its `grid`"
         )
     _named(grid, data.name)
-    changed = words.listed(done)
+    changed = labels.listed(done)
     why = f"{changed} one value further; finished runs are kept."
     title = f"{data.name} with {changed} extended: launch it and what is done stays done."
     runs = round(len(data.runs) * more) - len(data.runs)
@@ -209,8 +209,8 @@ def _confirm(
     made = {"name": name, **before, "include": include, **seeds, **after}
     told = of if of and len(cells) == len(top) else f"the first {len(cells)} cells"
     why = (
-        f"{words.counted(len(cells), 'cell')} at the top on {count} fresh seeds each, so that what "
-        "they show is not what chose them."
+        f"{labels.counted(len(cells), 'cell')} at the top on {count} fresh seeds each, so that "
+        "what they show is not what chose them."
     )
     title = f"{told} of {data.name}, on fresh seeds."
     overrides = _kept(data, [*(key for cell in cells for key in cell.settings), *data.axes])

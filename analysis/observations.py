@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sweeper.analysis import words
+from sweeper.analysis import labels
 from sweeper.analysis.axes import Axis, Grid2, Trend
 from sweeper.analysis.behaviour import Behaviour
 from sweeper.analysis.cells import Ranking
@@ -55,7 +55,7 @@ def _holes(ranking: Ranking) -> list[Finding]:
         (waiting, "waiting", "no result yet"),
     ):
         if group:
-            names = words.listed([short_name(cell) for cell in group], 3)
+            names = labels.listed([short_name(cell) for cell in group], 3)
             verb = "has" if len(group) == 1 else "have"
             text = f"{names} {verb} {what}: nothing is known there."
             level = "warning" if kind == "hole" else "note"
@@ -73,7 +73,7 @@ def _unstable(ranking: Ranking, stability: Stability) -> list[Finding]:
     runs = stability.unstable
     cells = tuple(dict.fromkeys(one.cell for one in runs))
     text = (
-        f"{words.counted(len(runs), 'run')} of {words.counted(len(cells), 'cell')} did not keep "
+        f"{labels.counted(len(runs), 'run')} of {labels.counted(len(cells), 'cell')} did not keep "
         "what was learned, or ended worse than at the start."
     )
     if ranking.best is not None and ranking.best.name in cells:
@@ -101,7 +101,7 @@ def _same_curves(data: SweepData, ranking: Ranking) -> list[Finding]:
                 keys[key] += 1
     count = sum(map(len, across))
     cells = tuple(dict.fromkeys(run.cell for runs in across for run in runs))
-    which = words.listed(sorted(keys), 3) or "what tells them apart"
+    which = labels.listed(sorted(keys), 3) or "what tells them apart"
     text = (
         f"{count} runs of {len(cells)} cells recorded exactly the same curves: {which} may not "
         "reach the recipe."
@@ -116,9 +116,9 @@ def _alarms(data: SweepData) -> list[Finding]:
         return []
     rules = Counter(alarm.rule for _, alarm in raised)
     runs = len({run.id for run, _ in raised})
-    told = words.listed([f"{rule} ({count})" for rule, count in rules.most_common()], 6)
+    told = labels.listed([f"{rule} ({count})" for rule, count in rules.most_common()], 6)
     text = (
-        f"{words.counted(len(raised), 'alarm')} went off in {words.counted(runs, 'run')}: {told}."
+        f"{labels.counted(len(raised), 'alarm')} went off in {labels.counted(runs, 'run')}: {told}."
     )
     cells = tuple(dict.fromkeys(run.cell for run, _ in raised))
     evidence = {"alarms": [{**alarm.document(), "run": run.name} for run, alarm in raised]}
@@ -173,7 +173,7 @@ def _judged_otherwise(data: SweepData, ranking: Ranking) -> list[Finding]:
     others = {view: cell for view, cell in winners.items() if cell != ranking.best.name}
     if not others or (data.metric.at in others and len(others) == len(winners)):
         return []
-    told = words.listed(
+    told = labels.listed(
         [f"{name} by the {view} value" for view, name in others.items() if view != data.metric.at]
     )
     if not told:
@@ -195,7 +195,7 @@ def _undeclared(data: SweepData, ranking: Ranking) -> list[Finding]:
     if not outside:
         return []
     text = (
-        f"Cells differ in {words.listed(outside)} as well, which no axis declares: a difference "
+        f"Cells differ in {labels.listed(outside)} as well, which no axis declares: a difference "
         "between them may be due to that."
     )
     cells = tuple(c.name for c in ranking.cells if any(key in c.settings for key in outside))
@@ -224,7 +224,7 @@ def _interactions(pairs: Sequence[Grid2]) -> list[Finding]:
                 for row, i in enumerate(pair.best_x)
                 if i is not None
             ]
-            text = f"The best {pair.x} depends on {pair.y} in these means: {words.listed(parts)}."
+            text = f"The best {pair.x} depends on {pair.y} in these means: {labels.listed(parts)}."
             evidence = {"x": pair.x, "y": pair.y, "best": parts}
             found.append(Finding("interaction", "note", text, (), evidence))
     return found
@@ -236,7 +236,7 @@ def _one_sided(axes: Sequence[Axis]) -> list[Finding]:
     if not flat:
         return []
     verb = "makes" if len(flat) == 1 else "make"
-    text = f"{words.listed(flat)} {verb} no difference on average that stands out from the noise."
+    text = f"{labels.listed(flat)} {verb} no difference on average that stands out from the noise."
     evidence = {a.key: a.effect._asdict() for a in axes if a.key in flat}
     return [Finding("no_effect", "note", text, (), evidence)]
 
@@ -252,7 +252,7 @@ def _written(behaviour: Behaviour | None) -> list[Finding]:
         texts: dict[str, list[str]] = {}
         for flag in flags:
             texts.setdefault(flag.text, []).append(flag.cell or "the only configuration")
-        told = "; ".join(f"{words.listed(cells, 3)}: {text}" for text, cells in texts.items())
+        told = "; ".join(f"{labels.listed(cells, 3)}: {text}" for text, cells in texts.items())
         evidence: Mapping[str, Any] = {flag.cell: dict(flag.evidence) for flag in flags}
         names = tuple(flag.cell for flag in flags)
         found.append(Finding(f"rollouts_{kind}", "warning", f"{told}.", names, evidence))
@@ -262,7 +262,7 @@ def _written(behaviour: Behaviour | None) -> list[Finding]:
         if cell.signal and cell.signal[max(cell.signal)] < 0.1
     }
     if dull:
-        names = words.listed([name or "the only configuration" for name in dull], 3)
+        names = labels.listed([name or "the only configuration" for name in dull], 3)
         text = (
             f"{names}: at the last iteration in more than nine of ten groups all answers have the "
             "same reward, so there is little left to learn from."

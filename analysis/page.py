@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-from sweeper.analysis import words
+from sweeper.analysis import labels
 from sweeper.analysis.cells import Ranking
 from sweeper.analysis.commands import listing, reading_logs, reproducing
 from sweeper.analysis.figures import MUTED, PALETTE, tones
@@ -116,7 +116,7 @@ def render(study: Study, panels: Sequence[Panel]) -> str:
         provenance=provenance(data),
         retried=[run for run in data.runs if run.attempts > 1],
         short_name=short_name,
-        words=words,
+        labels=labels,
         logs=reading_logs(data),
         list_failed=listing(data, "failed") if data.root else None,
     )
@@ -206,7 +206,7 @@ def _legend(ranking: Ranking, panels: Sequence[Panel]) -> list[dict[str, Any]]:
         elif position in drawn:
             muted.append(position)
     if muted:
-        name = words.counted(len(muted), "other cell")
+        name = labels.counted(len(muted), "other cell")
         named.append({"tone": len(PALETTE), "cells": muted, "name": name})
     return named
 
@@ -226,4 +226,4 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
         elif isinstance(value, list):
             yield f"{prefix}{key}", shlex.join(map(str, value))  # pyright: ignore[reportUnknownArgumentType]
         elif value is not None:
-            yield f"{prefix}{key}", words.setting(value)
+            yield f"{prefix}{key}", labels.setting(value)

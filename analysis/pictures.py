@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sweeper.analysis import words
+from sweeper.analysis import labels
 from sweeper.analysis.canvas import GRID, Canvas, Point, text_width
 from sweeper.analysis.cells import Ranking
 from sweeper.analysis.figures import COLOURED, MUTED, PALETTE, tones
@@ -72,7 +72,7 @@ class _Axis:
             return [(float(place), _unescaped(text)) for text, place in self._texts.items()]
         values = log_ticks(10**low, 10**high) if self.log else linear_ticks(low, high)
         percent = own.get("tickformat") == ".0%"
-        texts = [words.percent(value) if percent else tick_text(value) for value in values]
+        texts = [labels.percent(value) if percent else tick_text(value) for value in values]
         places = [math.log10(value) if self.log else value for value in values]
         return list(zip(places, texts, strict=True))
 
@@ -231,7 +231,7 @@ def cells_picture(ranking: Ranking, metric: str) -> bytes | None:
     rows = [float(-row) for row in range(len(cells))]
     names = [short_name(cell) for cell in cells]
     down = _Axis({"tickvals": rows, "ticktext": names}, rows)
-    title = f"{words.counted(len(cells), 'cell')}, best first: runs, mean, 95 % interval"
+    title = f"{labels.counted(len(cells), 'cell')}, best first: runs, mean, 95 % interval"
     plot = _Plot(110 + 28 * len(cells), title, across, down)
     colours = tones(ranking)
     for row, cell in zip(rows, cells, strict=True):

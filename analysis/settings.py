@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sweeper.analysis import words
+from sweeper.analysis import labels
 from sweeper.store.documents import dotted
 
 __all__ = ["level", "settings"]
@@ -39,7 +39,7 @@ def level(config: Mapping[str, Any], key: str) -> str:
     """The value of a dotted key as a text that is the same for values that a grid takes for the
     same; "not set" where the configuration has none."""
     found = dict(dotted(config))
-    return words.setting(_plain(found[key])) if key in found else "not set"
+    return labels.setting(_plain(found[key])) if key in found else "not set"
 
 
 def _place(key: str, axes: Sequence[str]) -> int:

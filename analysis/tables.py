@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sweeper.analysis import words
+from sweeper.analysis import labels
 from sweeper.analysis.axes import Grid2
 from sweeper.analysis.behaviour import examples
 from sweeper.analysis.cells import Cell, Ranking
@@ -56,7 +56,7 @@ def cell_table(ranking: Ranking) -> dict[str, Any]:
             "name": short_name(cell),
             "settings": [_setting(cell, key) for key in ranking.keys],
             "pairs": _pairs(cell.name, cell.settings),
-            "mean": words.fixed(cell.summary.mean, places),
+            "mean": labels.fixed(cell.summary.mean, places),
             "interval": _span(cell.summary.low, cell.summary.high, places),
             "range": _span(cell.summary.minimum, cell.summary.maximum, places),
             "standing": _standing(cell, ranking),
@@ -78,7 +78,7 @@ def first_cells(ranking: Ranking, count: int) -> dict[str, Any]:
         {
             "tone": colours[cell.name] if colours[cell.name] >= 0 else len(PALETTE),
             "name": short_name(cell),
-            "mean": words.fixed(cell.summary.mean, places),
+            "mean": labels.fixed(cell.summary.mean, places),
             "strip": scale.strip(cell),
         }
         for cell in cells
@@ -91,14 +91,14 @@ def first_cells(ranking: Ranking, count: int) -> dict[str, Any]:
 def _decimals(ranking: Ranking) -> int | None:
     """As many as the first cell needs."""
     top = ranking.cells[0].summary if ranking.cells else None
-    return None if top is None else words.decimals(top.mean, top.low, top.high)
+    return None if top is None else labels.decimals(top.mean, top.low, top.high)
 
 
 def _setting(cell: Cell, key: str) -> tuple[str, str]:
     """A value and what to sort by."""
     if key not in cell.settings:
-        return words.NONE, ""
-    return words.brief(cell.settings[key]), _sortable(cell.settings[key])
+        return labels.NONE, ""
+    return labels.brief(cell.settings[key]), _sortable(cell.settings[key])
 
 
 def _sortable(value: Any) -> str:
@@ -110,8 +110,8 @@ def _sortable(value: Any) -> str:
 
 def _span(low: float | None, high: float | None, places: int | None) -> str:
     if low is None or high is None or low == high:
-        return words.NONE
-    return f"{words.fixed(low, places)} to {words.fixed(high, places)}"
+        return labels.NONE
+    return f"{labels.fixed(low, places)} to {labels.fixed(high, places)}"
 
 
 def _standing(cell: Cell, ranking: Ranking) -> tuple[str, str, str]:
@@ -125,9 +125,9 @@ def _standing(cell: Cell, ranking: Ranking) -> tuple[str, str, str]:
     comparison = ranking.comparisons.get(cell.name)
     if comparison is None:
         return "none", "not compared", ""
-    p = words.p_value(comparison.p)
+    p = labels.p_value(comparison.p)
     ratio = comparison.ratio
-    change = words.difference(comparison.difference) if ratio is None else words.ratio(ratio)
+    change = labels.difference(comparison.difference) if ratio is None else labels.ratio(ratio)
     if comparison.told_apart:
         return "apart", "worse", f"{change}, {p}"
     return "tied", "not told apart", f"{change}, {p}"
@@ -146,7 +146,7 @@ class _Scale:
         points = [self._map(value) for value in found] or [0.0]
         margin = 0.12 * (max(points) - min(points)) or 1.0
         self._low, self._high = min(points) - margin, max(points) + margin
-        self.ends = words.together(min(found), max(found)) if len(set(found)) > 1 else []
+        self.ends = labels.together(min(found), max(found)) if len(set(found)) > 1 else []
 
     def _map(self, value: float) -> float:
         if self.log:
@@ -174,7 +174,7 @@ def _pairs(name: str, settings: Mapping[str, Any]) -> str:
     """What a filter may ask for as `key=value`, a line each: settings by their keys, and by the
     short forms that names have."""
     short = [part for part in name.split(",") if "=" in part]
-    return "\n".join([*short, *(f"{key}={words.setting(own)}" for key, own in settings.items())])
+    return "\n".join([*short, *(f"{key}={labels.setting(own)}" for key, own in settings.items())])
 
 
 def common(study: Study) -> str:
@@ -204,7 +204,7 @@ def run_rows(study: Study) -> list[dict[str, Any]]:
             "tone": colours[run.cell] if colours[run.cell] >= 0 else len(PALETTE),
             "state": "diverged" if run.diverged else run.state,
             "values": [
-                (words.number(value), _sortable(value))
+                (labels.number(value), _sortable(value))
                 for value in (run.last, run.best, run.smoothed)
             ],
             "steps": run.cost.steps,
@@ -226,13 +226,13 @@ def details(study: Study) -> dict[str, dict[str, Any]]:
             "name": run.name or run.id,
             "link": run.link,
             "facts": _facts(run),
-            "config": [[key, words.setting(value)[:_TEXT]] for key, value in dotted(run.config)],
+            "config": [[key, labels.setting(value)[:_TEXT]] for key, value in dotted(run.config)],
             "log": list(run.log),
             "quoted": run_to_log(study.data, run),
             "rollouts": [
                 {
-                    "title": f"{one.why}: reward {words.number(one.rollout.reward, 3)}, "
-                    f"{words.counted(one.rollout.length, 'token')}, "
+                    "title": f"{one.why}: reward {labels.number(one.rollout.reward, 3)}, "
+                    f"{labels.counted(one.rollout.length, 'token')}, "
                     f"iteration {one.rollout.iteration}",
                     "prompt": one.rollout.prompt[:_TEXT],
                     "response": one.rollout.response[:_TEXT],
@@ -252,14 +252,14 @@ def _facts(run: RunData) -> list[list[str]]:
     found = [
         ["state", run.state + (", diverged" if run.diverged else "")],
         ["id", run.id],
-        ["seed", words.NONE if run.seed is None else str(run.seed)],
+        ["seed", labels.NONE if run.seed is None else str(run.seed)],
         ["attempts", str(run.attempts)],
         ["why", why],
-        ["last value", words.number(run.last)],
-        ["best value", words.number(run.best)],
-        ["smoothed", words.number(run.smoothed)],
-        ["time", words.duration(run.wall_s)],
-        ["tokens", words.amount(run.cost.total)],
+        ["last value", labels.number(run.last)],
+        ["best value", labels.number(run.best)],
+        ["smoothed", labels.number(run.smoothed)],
+        ["time", labels.duration(run.wall_s)],
+        ["tokens", labels.amount(run.cost.total)],
         ["alarms", "; ".join(alarm.message or alarm.rule for alarm in run.alarms)],
     ]
     paths = [
@@ -275,7 +275,7 @@ def heat(pair: Grid2, sign: float) -> list[dict[str, Any]]:
     """Rows of a heat table: a text and a share from 0 (worst) to 1 (best) a place, None for a
     hole."""
     means = [mean for row in pair.means for mean in row if mean is not None]
-    places = words.decimals(*means)
+    places = labels.decimals(*means)
     least = min((abs(mean) for mean in means if mean), default=1.0)
     if places is not None and 1e-3 <= least < 1:  # two digits of the smallest too
         places = max(places, 1 - math.floor(math.log10(least)))
@@ -286,7 +286,11 @@ def heat(pair: Grid2, sign: float) -> list[dict[str, Any]]:
         {
             "name": name,
             "places": [
-                (words.fixed(mean, places), None if mean is None else shade[sign * mean], i == best)
+                (
+                    labels.fixed(mean, places),
+                    None if mean is None else shade[sign * mean],
+                    i == best,
+                )
                 for i, mean in enumerate(row)
             ],
         }
@@ -302,8 +306,8 @@ def rate_rows(rates: Sequence[Rate]) -> list[dict[str, Any]]:
             "value": rate.value,
             "count": rate.count,
             "trials": rate.trials,
-            "share": words.percent(rate.count / rate.trials),
-            "interval": f"{words.percent(rate.low)} to {words.percent(rate.high)}",
+            "share": labels.percent(rate.count / rate.trials),
+            "interval": f"{labels.percent(rate.low)} to {labels.percent(rate.high)}",
             "from": round(100 * rate.low, 1),
             "to": round(100 * rate.high, 1),
             "at": round(100 * rate.count / rate.trials, 1),
@@ -321,13 +325,13 @@ def paired_rows(study: Study) -> list[dict[str, Any]]:
         if estimate is None or estimate.low is None or estimate.high is None:
             continue
         shown = [estimate.value, estimate.low, estimate.high]
-        texts = [words.ratio(_exp(v)) if log else words.difference(v) for v in shown]
+        texts = [labels.ratio(_exp(v)) if log else labels.difference(v) for v in shown]
         found.append(
             {
                 "name": short_name(cell),
                 "value": texts[0],
                 "interval": f"{texts[1]} to {texts[2]}",
-                "p": words.p_value(estimate.p),
+                "p": labels.p_value(estimate.p),
             }
         )
     return found

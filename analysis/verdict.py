@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sweeper.analysis import words
+from sweeper.analysis import labels
 from sweeper.analysis.cells import Cell, Ranking
 from sweeper.analysis.checkpoints import Checkpoint, choose_checkpoint
 from sweeper.analysis.costs import dollars
@@ -93,7 +93,7 @@ def _wrapped(text: str, mark: str, width: int) -> list[str]:
 
 def _for_terminal(line: str) -> str:
     """Figures that can be pasted; and no control characters, which come from values and paths."""
-    return harmless(line.replace(words.MINUS, "-").replace(words.NONE, "-"))
+    return harmless(line.replace(labels.MINUS, "-").replace(labels.NONE, "-"))
 
 
 _LABELS = {
@@ -157,7 +157,7 @@ def _caution(ranking: Ranking, flattery: tuple[float, float] | None) -> str | No
             f"The best of {cells} cells was chosen by the same runs that measure it, so its value "
             "here may flatter it: fresh seeds would tell."
         )
-    fresh, chosen = words.together(*flattery)
+    fresh, chosen = labels.together(*flattery)
     return (
         f"The best of {cells} cells was chosen by the same runs that measure it, which may flatter "
         f"it. Chosen by all seeds but one, the best had a mean of {chosen}, and on the seed left "
@@ -168,7 +168,7 @@ def _caution(ranking: Ranking, flattery: tuple[float, float] | None) -> str | No
 def _checks(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> tuple[Check, ...]:
     kinds = {finding.kind for finding in findings}
     done = sum(run.state == "succeeded" for run in data.runs)
-    share = f"{done} of {words.counted(len(data.runs), 'run')}"
+    share = f"{done} of {labels.counted(len(data.runs), 'run')}"
     whole = not kinds & {"incomplete", "hole", "unmeasured"} and done == len(data.runs)
     complete = Check("Complete?", share, whole)
     best = ranking.best
@@ -183,7 +183,7 @@ def _checks(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> t
         noise = Check("Beyond the noise?", f"ahead of {compared} of {compared}", True)
     if any(run.diverged for run in data.runs):
         cells = sum(cell.diverged > 0 for cell in ranking.cells)
-        stable = Check("Stable?", f"{words.counted(cells, 'cell')} diverged", False)
+        stable = Check("Stable?", f"{labels.counted(cells, 'cell')} diverged", False)
     elif "unstable" in kinds:
         stable = Check("Stable?", "some runs fell back", "best" not in _unstable_text(findings))
     else:
@@ -205,7 +205,7 @@ def _unstable_text(findings: Sequence[Finding]) -> str:
 def _inside(ranking: Ranking, findings: Sequence[Finding]) -> Check:
     edges = [str((f.evidence or {})["axis"]) for f in findings if f.kind == "edge"]
     if edges:
-        return Check("Inside the grid?", f"at the end of {words.listed(edges, 2)}", False)
+        return Check("Inside the grid?", f"at the end of {labels.listed(edges, 2)}", False)
     best = ranking.best
     keys: list[str] = [] if best is None else list(best.settings)
     inner = [key for key in keys if len(ordered(key, [c.settings for c in ranking.tried])) > 2]
@@ -222,7 +222,7 @@ def _effect(ranking: Ranking, lead: Lead | None, sign: float) -> str | None:
         if ranking.best is None or ranking.best.summary.mean is None:
             return None
         gap = sign * ((lead.second.summary.mean or 0.0) - ranking.best.summary.mean)
-        return f"the next, {name}, is worse by {words.number(gap, 3)}, with no interval"
+        return f"the next, {name}, is worse by {labels.number(gap, 3)}, with no interval"
     by, bounds = worse_by(lead.comparison, sign)
     bounds = bounds.removeprefix("worse by ").removesuffix(" times the best")
     return f"the next, {name}, is {by} (95 % interval {bounds})"
@@ -238,14 +238,14 @@ def _cost(best: Cell | None, prices: Mapping[str, float]) -> str | None:
     tokens = [run.cost.total for run in runs if run.cost.total is not None]
     paid = [p for run in runs if (p := dollars(run.cost, prices)) is not None]
     if steps:
-        parts.append(words.counted(round(sum(steps) / len(steps)), "step"))
+        parts.append(labels.counted(round(sum(steps) / len(steps)), "step"))
     if tokens:
-        parts.append(f"{words.amount(sum(tokens) / len(tokens))} tokens")
+        parts.append(f"{labels.amount(sum(tokens) / len(tokens))} tokens")
     if best.wall_s is not None:
-        parts.append(words.duration(best.wall_s))
+        parts.append(labels.duration(best.wall_s))
     if paid:
-        parts.append(f"${words.number(sum(paid) / len(paid), 3)}")
-    return f"a run takes {words.listed(parts)}" if parts else None
+        parts.append(f"${labels.number(sum(paid) / len(paid), 3)}")
+    return f"a run takes {labels.listed(parts)}" if parts else None
 
 
 def _headline(best: Cell | None) -> str:
@@ -285,10 +285,10 @@ def _number(ranking: Ranking) -> tuple[str | None, str | None]:
         return None, None
     summary = ranking.best.summary
     if summary.n == 1:
-        return words.together(summary.mean)[0], "one run, so no interval"
+        return labels.together(summary.mean)[0], "one run, so no interval"
     if summary.low is None:
-        return words.together(summary.mean)[0], f"{summary.n} identical runs, so no interval"
-    mean, low, high = words.together(summary.mean, summary.low, summary.high)
+        return labels.together(summary.mean)[0], f"{summary.n} identical runs, so no interval"
+    mean, low, high = labels.together(summary.mean, summary.low, summary.high)
     log = ranking.scale == "log"
     kind, student = ("geometric mean", "Student t of logarithms") if log else ("mean", "Student t")
     return mean, f"{kind} of {summary.n} seeds, 95 % interval {low} to {high} ({student})"
@@ -307,23 +307,23 @@ def _steps(
     steps: list[str] = []
     pending = sum(states[state] for state in PENDING)
     if pending:
-        steps.append(f"Let the {words.counted(pending, 'open run')} finish, then analyze again.")
+        steps.append(f"Let the {labels.counted(pending, 'open run')} finish, then analyze again.")
     if states["failed"]:
-        steps.append(f"Read in the logs why {words.counted(states['failed'], 'run')} failed.")
+        steps.append(f"Read in the logs why {labels.counted(states['failed'], 'run')} failed.")
     if ranking.passed_over:
-        names = words.listed([short_name(cell) for cell in ranking.passed_over], 3)
+        names = labels.listed([short_name(cell) for cell in ranking.passed_over], 3)
         steps.append(f"Find out why runs of {names} diverge: the others there beat the best.")
     edges = [finding.evidence for finding in findings if finding.kind == "edge"]
     steps += [_beyond(evidence) for evidence in edges if evidence is not None]
     if following is not None and following.kind == "extend":
-        runs = words.counted(following.runs, "new run")
+        runs = labels.counted(following.runs, "new run")
         steps.append(f"next.yaml beside this report is that grid: {runs}.")
     if "tied" in by_kind:
         most = max(cell.summary.n for cell in ranking.measured)
-        cells = words.counted(len(ranking.tied) + 1, "cell")
+        cells = labels.counted(len(ranking.tied) + 1, "cell")
         more = f"run more seeds than {most}"
         if following is not None and following.kind == "confirm":
-            count = words.counted(following.runs, "run")
+            count = labels.counted(following.runs, "run")
             more = f"launch next.yaml ({count} of {following.cells} cells on fresh seeds)"
         cheap = "cheaper" if len(ranking.tied) == 1 else "cheapest"
         steps.append(f"To part the {cells} at the top, {more}; or take the {cheap}.")
@@ -344,20 +344,20 @@ def _steps(
 
 def _more_seeds(following: NextGrid | None) -> str:
     if following is not None and following.kind == "confirm":
-        cells = words.counted(following.cells, "cell")
-        runs = words.counted(following.runs, "run")
+        cells = labels.counted(following.cells, "cell")
+        runs = labels.counted(following.runs, "run")
         return f"Launch next.yaml: the first {cells} on fresh seeds ({runs})."
     if following is not None and following.kind == "seeds":
-        runs = words.counted(following.runs, "new run")
+        runs = labels.counted(following.runs, "new run")
         return f"Launch next.yaml: every cell with three seeds ({runs})."
     return "Run every cell with three seeds or more (seeds: 3 in the grid)."
 
 
 def _beyond(evidence: Mapping[str, Any]) -> str:
     if evidence["suggestion"] is None:
-        return f"Ask whether {evidence['axis']} can go beyond {words.setting(evidence['value'])}."
-    suggestion = words.setting(evidence["suggestion"])
+        return f"Ask whether {evidence['axis']} can go beyond {labels.setting(evidence['value'])}."
+    suggestion = labels.setting(evidence["suggestion"])
     return (
-        f"Extend {evidence['axis']} beyond {words.setting(evidence['value'])}, for example by "
+        f"Extend {evidence['axis']} beyond {labels.setting(evidence['value'])}, for example by "
         f"{suggestion}, and launch again: finished runs are kept."
     )

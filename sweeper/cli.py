@@ -59,7 +59,7 @@ def _run(given: list[str]) -> int:
     if given[:1] != ["plan"]:
         arguments = _parse(given)
         return load(arguments.verb).run(arguments)
-    from sweeper.recipe.inquiry import ahead
+    from sweeper.recipe.probe import ahead
 
     with ahead():  # the recipe's interpreter gets ready while the rest is loaded
         arguments = _parse(given)

@@ -16,8 +16,7 @@ from sweeper.launcher.trust import sealed
 from sweeper.model.plan import Metric, Plan, Run
 from sweeper.paths import home
 from sweeper.planner.plan import repeats_by_default
-from sweeper.provenance import facts as provenance
-from sweeper.provenance import redaction, snapshot
+from sweeper.provenance import provenance, redaction, snapshot
 from sweeper.states import OPEN
 from sweeper.store.documents import SCHEMA, encode, timestamp
 from sweeper.store.files import Store

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from sweeper.errors import GridError
 from sweeper.model.parts import Part
 from sweeper.model.plan import Recipe, Run, read_recipe
-from sweeper.recipe.inquiry import inquiry
+from sweeper.recipe.probe import probe
 
 __all__ = [
     "RUN_KEYS",
@@ -265,7 +265,7 @@ def _ask(
     """The answer of bootstrap.py, run by path in the recipe's interpreter."""
     reference = request["reference"]
     try:
-        asked = inquiry(python, cwd, env)
+        asked = probe(python, cwd, env)
     except (OSError, ValueError) as error:
         raise RecipeError("python", f"{python} does not start: {error}") from error
     try:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sweeper.recipe import inquiry
+from sweeper.recipe import probe
 from sweeper.store.documents import read_json
 from sweeper.store.files import LocalStore
 from sweeper.store.layout import Layout
@@ -157,15 +157,15 @@ def test_a_package_of_the_users_is_the_one_that_counts(tmp_path: Path) -> None:
 
 def test_a_question_that_is_never_asked_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     before = set(os.listdir("/proc/self/fd"))
-    with inquiry.ahead():
-        (waiting,) = inquiry._ready
+    with probe.ahead():
+        (waiting,) = probe._ready
         child = waiting._child.pid
         assert Path(f"/proc/{child}").exists()
         monkeypatch.setenv("ANOTHER", "1")  # not what it was started with: a new one is
         with pytest.raises(TimeoutError):
-            inquiry.inquiry(sys.executable, os.getcwd(), os.environ).ask(b"{", 0.0)
-        assert inquiry._ready == [waiting]
-    assert inquiry._ready == []
+            probe.probe(sys.executable, os.getcwd(), os.environ).ask(b"{", 0.0)
+        assert probe._ready == [waiting]
+    assert probe._ready == []
     assert not Path(f"/proc/{child}").exists()
     assert set(os.listdir("/proc/self/fd")) == before
 
@@ -174,5 +174,5 @@ def test_an_interpreter_that_dies_is_told(tmp_path: Path) -> None:
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho not today >&2\nexit 3\n")
     broken.chmod(0o755)
-    asked = inquiry.inquiry(str(broken), str(tmp_path), os.environ).ask(b"{}" * 1_000_000, 30.0)
+    asked = probe.probe(str(broken), str(tmp_path), os.environ).ask(b"{}" * 1_000_000, 30.0)
     assert (asked.code, asked.output, asked.printed) == (3, b"", "not today\n")

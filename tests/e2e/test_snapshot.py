@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from sweeper.errors import StoreError
-from sweeper.provenance import facts as provenance
-from sweeper.provenance import snapshot
+from sweeper.provenance import provenance, snapshot
 from sweeper.provenance.redaction import Redactor
 from sweeper.recipe import bootstrap
 from sweeper.store.files import LocalStore

@@ -98,11 +98,11 @@ def case(cli: Any, request: Mapping[str, Any], answer: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
     os.chdir(request["cwd"])
     if not request["real"]:
-        from sweeper.recipe import inquiry
+        from sweeper.recipe import probe
         from sweeper.recipe import reference as recipe
 
         recipe._ask = ask_here
-        inquiry.ahead = contextlib.nullcontext
+        probe.ahead = contextlib.nullcontext
     watch = Watch()
     out, err = io.StringIO(), io.StringIO()
     code: Any = 1

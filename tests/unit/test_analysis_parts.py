@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sweeper.analysis import words
+from sweeper.analysis import labels
 from sweeper.analysis.costs import token_columns
 from sweeper.analysis.curves import band, thin, thin_rows
 from sweeper.analysis.edges import find_edges
@@ -221,13 +221,13 @@ def test_a_value_planned_further_out_is_no_edge_but_one_that_is_missing_is_no_va
     ],
 )
 def test_numbers(value: float | None, text: str):
-    assert words.number(value) == text
+    assert labels.number(value) == text
 
 
 def test_values_that_belong_together_have_the_same_decimals():
-    assert words.together(0.2504, 0.1552, 0.3457) == ["0.250", "0.155", "0.346"]
-    assert words.together(1234.5, 1300.25) == ["1234", "1300"]
-    assert words.together(0.9, None, math.nan) == ["0.900", "\u2013", "NaN"]
+    assert labels.together(0.2504, 0.1552, 0.3457) == ["0.250", "0.155", "0.346"]
+    assert labels.together(1234.5, 1300.25) == ["1234", "1300"]
+    assert labels.together(0.9, None, math.nan) == ["0.900", "\u2013", "NaN"]
 
 
 @pytest.mark.parametrize(
@@ -244,14 +244,14 @@ def test_values_that_belong_together_have_the_same_decimals():
     ],
 )
 def test_settings_read_as_in_a_grid(value: object, text: str):
-    assert words.setting(value) == text
+    assert labels.setting(value) == text
 
 
 def test_durations_and_lists():
-    found = [words.duration(s) for s in (0.25, 48.2, 200.0, 7500.0, None)]
+    found = [labels.duration(s) for s in (0.25, 48.2, 200.0, 7500.0, None)]
     assert found == ["0.2 s", "48 s", "3 min 20 s", "2 h 05 min", "\u2013"]
-    assert words.listed(["a", "b", "c"]) == "a, b and c"
-    assert words.listed(list("abcdefg"), 3) == "a, b, c and 4 more"
+    assert labels.listed(["a", "b", "c"]) == "a, b and c"
+    assert labels.listed(list("abcdefg"), 3) == "a, b, c and 4 more"
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,10 @@ TYPE_CHECKING = False  # typing itself costs the start some milliseconds
 if TYPE_CHECKING:
     from typing import IO
 
-__all__ = ["Answer", "Inquiry", "ahead", "inquiry"]
+__all__ = ["Answer", "Probe", "ahead", "probe"]
 
 
-_ready: "list[Inquiry]" = []
+_ready: "list[Probe]" = []
 """The one that was started ahead, until somebody takes it."""
 
 
@@ -38,7 +38,7 @@ class Answer:
         self.code, self.output, self.printed = code, output, printed
 
 
-class Inquiry:
+class Probe:
     """The process, to be asked once or closed. Raises OSError or ValueError when it does not
     start."""
 
@@ -108,7 +108,7 @@ class Inquiry:
 def ahead() -> Generator[None]:
     """Have the most likely process get ready; at the end of the block it is gone, asked or not."""
     with suppress(OSError, ValueError):  # whoever needs it tells what is wrong
-        _ready.append(Inquiry(sys.executable, os.getcwd(), os.environ))
+        _ready.append(Probe(sys.executable, os.getcwd(), os.environ))
     try:
         yield
     finally:
@@ -116,11 +116,11 @@ def ahead() -> Generator[None]:
             _ready.pop().close()
 
 
-def inquiry(python: str, cwd: str, env: Mapping[str, str]) -> Inquiry:
+def probe(python: str, cwd: str, env: Mapping[str, str]) -> Probe:
     """The process that was started ahead, if it is such a one, else a new one."""
     if _ready and _ready[0].key == (python, os.path.realpath(cwd), dict(env)):
         return _ready.pop()
-    return Inquiry(python, cwd, env)
+    return Probe(python, cwd, env)
 
 
 def _wait(child: "subprocess.Popen[bytes]", seconds: float) -> None:
