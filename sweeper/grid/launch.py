@@ -30,7 +30,6 @@ SECTION = Section(
         Text(r"[a-z][a-z0-9-]*", "{} is not a backend's name"),
         "Where jobs execute.",
         _DEFAULT.backend,
-        examples=("tmux", "local", "slurm"),
     ),
     Field("max_parallel", Integer(1), "Most jobs at once.", _DEFAULT.max_parallel),
     Field("retries", Integer(0), "How many failures of a run are made good for.", _DEFAULT.retries),

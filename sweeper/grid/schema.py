@@ -6,6 +6,7 @@ part, so what only a whole grid has to have stands under a condition.
 
 from typing import Any
 
+from sweeper.backends import backend_names
 from sweeper.fields.sections import Nested, Section
 from sweeper.grid import alarms, blocks, sampling, seeds, wandb
 from sweeper.grid.launch import SECTION as LAUNCH
@@ -20,7 +21,9 @@ _GIVEN: dict[str, Any] = {"not": {"type": "null"}}
 def grid_schema() -> dict[str, Any]:
     """The whole schema, with the options of every backend that is installed."""
     fields = dict(SECTION.fields)
-    fields["launch"] = fields["launch"]._replace(kind=Nested(LAUNCH.extended(*backend_fields())))
+    launch = LAUNCH.extended(*backend_fields())
+    launch.fields["backend"] = launch.fields["backend"]._replace(examples=tuple(backend_names()))
+    fields["launch"] = fields["launch"]._replace(kind=Nested(launch))
     # In a part, a null takes an axis of the other grid away.
     axes = blocks.AXES["additionalProperties"]
     partly = {**blocks.AXES, "additionalProperties": {"anyOf": [axes, {"type": "null"}]}}

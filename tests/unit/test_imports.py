@@ -198,6 +198,23 @@ def test_a_verb_is_a_file_with_its_arguments_and_what_it_does() -> None:
     assert places <= shared | {f"commands.{name}" for name in VERBS}
 
 
+def test_only_backends_name_a_backend() -> None:
+    """What reads a grid, plans it and executes a run has no word of any, so that a backend in
+    somebody else's package can do what a built-in one can. Docstrings may give examples."""
+    named = re.compile(r"slurm|sbatch|\baws|tmux", re.IGNORECASE)
+    told: list[str] = []
+    for package in ("fields", "grid", "planner", "worker"):
+        for path in sorted((ROOT / "sweeper" / package).glob("*.py")):
+            tree = ast.parse(path.read_text())
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+                    node.value.value = ""  # a docstring
+            told += [
+                f"{path.relative_to(ROOT)}: {word}" for word in named.findall(ast.unparse(tree))
+            ]
+    assert told == []
+
+
 def test_analysis_reads_through_the_registry() -> None:
     allowed = (
         "atomic",
