@@ -84,7 +84,7 @@ class Resolver:
         self._kept: dict[str, Any] = {}
         self._by_id: dict[int, Any] = {}  # the same, which keeps the ids theirs
         self._spent = 0
-        self.work = 0  # what resolving took, in the units of `expansion.MAX_WORK`
+        self.work = 0  # what resolving took, in the units of `product.MAX_WORK`
 
     def text(
         self, config: Mapping[str, Any], key: str, keys: Collection[str], late: str | None

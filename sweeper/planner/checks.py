@@ -1,7 +1,6 @@
 """A grid's runs, checked: by the recipe, whose interpreter reads every configuration, and by what
 only all of them together can tell. It comes after their naming: what is wrong is told by name."""
 
-import itertools
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,8 +11,7 @@ from sweeper.fields.nodes import Place, Problems
 from sweeper.grid import Grid
 from sweeper.grid.by_run import unmatched
 from sweeper.model.plan import Recipe, Run
-from sweeper.planner.expansion import MAX_RUNS, Expansion, count_points
-from sweeper.planner.points import Expanded, place_of
+from sweeper.planner.points import Expanded, Point, place_of
 from sweeper.recipe.reference import (
     RUN_KEYS,
     Problem,
@@ -25,9 +23,6 @@ from sweeper.recipe.reference import (
 )
 
 __all__ = ["Checked", "check", "check_what_is_left"]
-
-_SOME_POINTS = 200
-"""How many cells of a grid that has mistakes are checked by the recipe all the same."""
 
 _SOME_KEYS = 20
 _WINDOW_KEYS = ("sweep", "name", "cell", "seed", "run", "attempt")
@@ -54,16 +49,12 @@ def check(
     return _Check(expanded, runs, problems).all(validate)
 
 
-def check_what_is_left(grid: Grid, problems: Problems) -> None:
+def check_what_is_left(grid: Grid, points: Sequence[Point] | None, problems: Problems) -> None:
     """Have the recipe check what could be read of a grid that has mistakes, so that all are told at
     once. What may only follow from the others is left untold."""
-    if grid.recipe is None:
+    if grid.recipe is None or points is None:
         return
     seed_field = grid.seeds.field if grid.seeds else "seed"
-    expansion = Expansion(grid, Problems(), [], late=seed_field)
-    if count_points(grid) > MAX_RUNS or expansion.overflows():
-        return
-    points = [p for p in itertools.islice(expansion.points(), _SOME_POINTS) if not p.pending]
     try:
         _, found = _inspect(grid, seed_field, [point.config for point in points], validate=True)
     except RecipeError as error:

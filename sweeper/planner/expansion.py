@@ -1,45 +1,18 @@
-"""Grid -> points, lazily: the product of the blocks, then `when`, less `exclude`, plus `include`.
-
-A point is a cell's configuration: base, under what the rows say, under the command line. References
-are resolved last, but those that lead to the seed: they wait for it (`pending`).
-"""
+"""Grid -> cells, with the configurations of their runs. How cells come about is `product`'s."""
 
 import itertools
-import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
 
-from sweeper.fields.kinds import MAX_HINTS, hint, nearest
-from sweeper.fields.nodes import Place, Problems
+from sweeper.fields.nodes import Problems
 from sweeper.grid import Grid
-from sweeper.grid.blocks import Block, Setting
-from sweeper.grid.conditions import When
-from sweeper.grid.excluding import Exclusion
-from sweeper.grid.keys import Reach, assign
-from sweeper.grid.naming import canonical
-from sweeper.grid.references import BrokenReference, Resolver
+from sweeper.grid.blocks import Setting
 from sweeper.grid.seeds import Seeds
-from sweeper.planner.points import Cell, Expanded, Point, Row, place_of
+from sweeper.planner.points import Expanded, Point
+from sweeper.planner.product import MAX_RUNS, Product, count_points
 
-__all__ = ["MAX_RUNS", "MAX_WORK", "Expansion", "count_points", "expand"]
+__all__ = ["expand", "expand_some"]
 
-MAX_RUNS = 100_000
-MAX_WORK = 2_000_000
-"""What expanding a grid may take: 1 for each value of each run, 3 for each kind of rule in
-`exclude` that a cell is held against, 8 for each condition that a cell is asked and each reference,
-and something for the length of what references make."""
-
-_ASKED, _HELD = 8, 3
-_ENOUGH = 5_000
-"""After so many cells a grid that has mistakes is looked through no further."""
-
-
-def count_points(grid: Grid) -> int:
-    """How many cells there are before `when` and `exclude`, without making one."""
-    count = 1 if grid.blocks or not grid.include else 0
-    for block in grid.blocks:
-        count *= block.size
-    return count + len(grid.include)
+_SOME_POINTS = 200
 
 
 def expand(grid: Grid, problems: Problems) -> Expanded:
@@ -53,15 +26,25 @@ def expand(grid: Grid, problems: Problems) -> Expanded:
     if count > MAX_RUNS:
         problems.add(grid.places["grid"], f"{count} runs; a sweep has at most {MAX_RUNS}")
         raise problems.error()
-    expansion = Expansion(grid, problems, warnings, late=seed_field, replicates=replicates)
-    if expansion.overflows():
+    product = Product(grid, problems, warnings, late=seed_field, replicates=replicates)
+    if product.overflows():
         raise problems.error()
-    cells = tuple(expansion.cell(point, seeds) for point in expansion.points())
-    if expansion.cut_short:
+    cells = tuple(product.cell(point, seeds) for point in product.points())
+    if product.cut_short:
         raise problems.error()
     if not cells:
         problems.add(grid.places["exclude"], "exclude leaves no cell")
     return Expanded(grid, cells, seed_field, tuple(warnings))
+
+
+def expand_some(grid: Grid) -> list[Point] | None:
+    """A few of the points of a grid that has mistakes, those left out that wait for their seed;
+    None where there are too many. What is wrong with them is not noted: it may only follow from
+    the mistakes."""
+    product = Product(grid, Problems(), [], late=grid.seeds.field if grid.seeds else "seed")
+    if count_points(grid) > MAX_RUNS or product.overflows():
+        return None
+    return [p for p in itertools.islice(product.points(), _SOME_POINTS) if not p.pending]
 
 
 def _lone_values(grid: Grid) -> Iterator[str]:
@@ -90,373 +73,3 @@ def _seeds_from_axis(grid: Grid, warnings: list[str]) -> Grid:
 
 def _all_integers(settings: Sequence[Setting]) -> bool:
     return all(type(setting.value) is int for setting in settings)
-
-
-class _TooMuch(Exception):
-    """There are more points than are allowed, or making them takes too long; its text says so."""
-
-
-class Expansion:
-    """The points of a grid. `late` is the field that takes the seed, `replicates` how many runs
-    each point will be. What is found wrong is noted, and `cut_short` says whether points are
-    missing for it; what is only odd goes into `warnings`, which are complete when the last point
-    has been taken."""
-
-    def __init__(
-        self,
-        grid: Grid,
-        problems: Problems,
-        warnings: list[str],
-        *,
-        late: str | None = "seed",
-        replicates: int = 1,
-    ) -> None:
-        self.grid, self.problems, self.warnings, self.late = grid, problems, warnings, late
-        self.resolver = Resolver()
-        self._limit, self._replicates = MAX_RUNS // replicates, replicates
-        self._count = self._work = 0
-        self.cut_short = False
-        self._base = {key: setting.value for key, setting in grid.base.items()}
-        self._fixed = {key: setting.value for key, setting in grid.fixed.items()}
-        self._blocks = [_rows(block) for block in grid.blocks]
-        self._known = _keys(grid, grid.whens)
-        self._held: set[int] = set()
-        self._told: set[tuple[Place, str, str]] = set()
-        self._rivals_told: set[tuple[int, int]] = set()
-        self._referring = _referring(grid)
-        self._whens = list(self._usable_whens())
-        self._rules = list(self._usable_rules())
-        self._rule_keys = {tuple(sorted(rule)) for rule in self._rules}
-
-    def overflows(self) -> bool:
-        """Whether there are too many points, or too much is to be done for them, which is noted.
-        None is kept, and where the product of all axes says that it cannot be, none is made."""
-        sizes = [len(rows) for rows in self._blocks]
-        sizes += [len(rows) for when in self._whens for rows in when.blocks]
-        each = self._cost(self._known) + _ASKED * len(self._whens)
-        if math.prod(sizes) <= min(self._limit, MAX_WORK // (each + 1)):
-            return False
-        try:
-            for config, _ in self._expanded():
-                self._charge(self._cost(config))
-        except _TooMuch as error:
-            self._tell_too_much(error)
-            return True
-        return False
-
-    def _cost(self, config: Collection[str]) -> int:
-        """What a point of so many keys takes, what references make left out."""
-        rules, references = len(self._rule_keys), len(self._referring)
-        return len(config) * self._replicates + _HELD * rules + _ASKED * references
-
-    def _charge(self, work: int) -> None:
-        self._work += work
-        if self._work > MAX_WORK:
-            raise _TooMuch(
-                f"more than {MAX_WORK} values in all runs together (a reference or a condition"
-                " counts as 8 in each cell)"
-            )
-
-    def _tell_too_much(self, error: _TooMuch) -> None:
-        self.cut_short = True
-        self.problems.add(self.grid.places["when" if self._whens else "grid"], str(error))
-
-    def points(self) -> Iterator[Point]:
-        """In order: the last axis varies fastest, those of `when` within the others', included
-        cells come last."""
-        exclusion = Exclusion(self._rules)
-        try:
-            for config, rows in self._expanded():
-                self._charge(self._cost(config))
-                point = self._resolved(config, rows)
-                if not exclusion.takes(point.config):
-                    yield point
-                if (self._told or self._rivals_told) and self._count > _ENOUGH:
-                    self.cut_short = True
-                    return
-            yield from self._included()
-        except _TooMuch as error:
-            self._tell_too_much(error)
-            return
-        for number, rule in enumerate(self._rules):
-            if number not in exclusion.used:
-                place = next(iter(rule.values())).place
-                self.warnings.append(f"{place}: exclude takes nothing out")
-        self._warn_of_whens()
-
-    def _included(self) -> Iterator[Point]:
-        for entry in self.grid.include:
-            config = dict(self._base)
-            self._charge(self._cost(config))
-            for key, setting in entry.items():
-                assign(config, key, setting.given)
-            for key, value in self._fixed.items():
-                assign(config, key, {key: value})
-            yield self._resolved(config, (_row(entry),))
-
-    def _expanded(self) -> Iterator[tuple[dict[str, Any], tuple[Row, ...]]]:
-        """The points of the axes, those under conditions among them."""
-        if not self._blocks and self.grid.include:
-            return
-        self._count = self._work = 0
-        # What no axis touches is the same in every point.
-        common = dict(self._base)
-        for key in [key for block in self.grid.blocks for key in block.axes] + [*self._fixed]:
-            assign(common, key, {})
-        for rows in itertools.product(*self._blocks):
-            config = dict(common)
-            for row in rows:
-                config.update(row.given)
-            config.update(self._fixed)
-            self._spend(1)
-            if self._whens:
-                yield from self._under_conditions(0, config, rows, ())
-            else:
-                yield config, rows
-
-    def _under_conditions(
-        self, number: int, config: dict[str, Any], rows: tuple[Row, ...], held: tuple[int, ...]
-    ) -> Iterator[tuple[dict[str, Any], tuple[Row, ...]]]:
-        """What the entries of `when` from `number` on make of a point. Recursion is bounded by
-        their number, at most 100."""
-        for index in range(number, len(self._whens)):
-            when = self._whens[index]
-            self._charge(_ASKED)
-            if not self._holds(when.when, config):
-                continue
-            self._held.add(index)
-            rival = next((other for other in held if other in when.rivals), None)
-            if rival is not None:  # go on without it: each branch gives a point, and is counted
-                if (rival, index) not in self._rivals_told:
-                    self._rivals_told.add((rival, index))
-                    self._tell_rivals(self._whens[rival].when, when.when)
-                continue
-            held = (*held, index)
-            config = dict(config)
-            for key in when.clears:
-                config.pop(key, None)
-            if when.base.given:
-                config.update(when.base.given)
-                rows = (*rows, when.base)
-            if when.blocks:
-                # Each of them becomes a point at least: no need to make them to see it.
-                self._spend(math.prod(map(len, when.blocks)) - 1)
-                for chosen in itertools.product(*when.blocks):
-                    branch = dict(config)
-                    for row in chosen:
-                        branch.update(row.given)
-                    yield from self._under_conditions(index + 1, branch, (*rows, *chosen), held)
-                return
-        yield config, rows
-
-    def _spend(self, points: int) -> None:
-        self._count += points
-        if self._count > self._limit:
-            raise _TooMuch(f"more than {self._limit} cells; a sweep has at most {MAX_RUNS} runs")
-
-    def _holds(self, when: When, config: Mapping[str, Any]) -> bool:
-        for key, condition in when.conditions.items():
-            if key not in config:
-                return False
-            if key in self._referring:
-                before = self.resolver.work
-                try:
-                    text = self.resolver.text(config, key, self._referring, self.late)
-                    self._charge(self.resolver.work - before)
-                except BrokenReference as error:
-                    self._tell_broken(condition.place, f"if: {key}", error, config)
-                    return False
-            else:
-                text = canonical(config[key])
-            if text not in condition.texts:
-                return False
-        return True
-
-    def _tell_rivals(self, one: When, other: When) -> None:
-        reach = Reach(one.keys)
-        for key in other.keys:
-            if reach.touches(key):
-                place = f" (the other at {one.place.line}:{one.place.column})"
-                self.problems.add(
-                    other.place,
-                    f"when: {key[:60]!r} is given by two entries that hold together"
-                    f"{place if one.place.line else ''}",
-                )
-
-    def _resolved(self, config: dict[str, Any], rows: tuple[Row, ...]) -> Point:
-        """The point with its references resolved."""
-        if not self._referring:
-            return Point(config, rows)
-        raw, before = dict(config), self.resolver.work
-        pending, broken = self.resolver.resolve(config, self._referring, self.late)
-        for key, error in broken:
-            place = place_of(self.grid, Point(raw, rows), key) or self.grid.places["base"]
-            self._tell_broken(place, key, error, raw)
-        if broken:
-            return Point(raw, rows)
-        chosen = tuple(self._resolved_row(row, raw) if row.refers else row for row in rows)
-        made = max(0, self.resolver.work - before - _ASKED * len(self._referring))
-        grown = max(0, len(config) - len(raw)) * (1 + self._replicates)
-        # What waits for the seed is made once more in every run.
-        self._charge(made + grown + _ASKED * len(pending) * self._replicates)
-        return Point(config, chosen, pending)
-
-    def cell(self, point: Point, seeds: Seeds | None) -> Cell:
-        """A point with its runs, what waited for the seed resolved in each."""
-        field = self.late
-        if seeds is None:
-            own = None if field is None else point.config.get(field)
-            fixed = own if type(own) is int else None
-            return Cell(point, ((fixed, self._settled(point, point.config)),))
-        given = [point.config if field is None else point.config | {field: s} for s in seeds.values]
-        settled = (self._settled(point, config) for config in given)
-        return Cell(point, tuple(zip(seeds.values, settled, strict=True)))
-
-    def _settled(self, point: Point, config: dict[str, Any]) -> dict[str, Any]:
-        if not point.pending:
-            return config
-        config = dict(config)
-        _, broken = self.resolver.resolve(config, point.pending, None)
-        for key, error in broken:
-            place = place_of(self.grid, point, key) or self.grid.places["base"]
-            self._tell_broken(place, key, error, config)
-        return config
-
-    def _resolved_row(self, row: Row, config: dict[str, Any]) -> Row:
-        settings = dict(row.settings)
-        for key, setting in settings.items():
-            if setting.refers:
-                value = self.resolver.fill(config, setting.value, self._referring, self.late)
-                settings[key] = setting._replace(value=value)
-        return row._replace(settings=settings)
-
-    def _tell_broken(
-        self, place: Place, what: str, error: BrokenReference, config: Mapping[str, Any]
-    ) -> None:
-        told = (place, what, str(error))
-        if told not in self._told:
-            self._told.add(told)
-            near = "" if error.missing is None else hint(error.missing, config, self.problems)
-            self.problems.add(place, f"{what}: {error}{near}")
-
-    def _usable_rules(self) -> Iterator[dict[str, Setting]]:
-        """The rules of `exclude` that can match. One that names an unknown key is a mistake, unless
-        the command line took the key away."""
-        for rule in self.grid.exclude:
-            unknown = [key for key in rule if key not in self._known]
-            for key in unknown:
-                self._tell_unknown("exclude", "there is no axis", key, rule[key].place, self._known)
-            if not unknown:
-                yield rule
-
-    def _usable_whens(self) -> Iterator["_When"]:
-        """The entries of `when` that can hold, with what expanding them takes."""
-        before = _keys(self.grid, ())
-        usable: list[When] = []
-        for number, when in enumerate(self.grid.whens):
-            unknown = [key for key in when.conditions if key not in before]
-            for key in unknown:
-                place = when.conditions[key].place
-                if key == self.late and self.grid.seeds is not None:
-                    self.problems.add(place, f"if: {key} is the seed, and no cell's own")
-                elif key in self._known:
-                    self.problems.add(place, f"if: {key[:60]!r} is given only further down")
-                else:
-                    self._tell_unknown("if", "the grid gives no", key, place, before)
-            if not unknown:
-                yield _When.of(when, usable, self._known)
-                usable.append(when)
-            before = _keys(self.grid, self.grid.whens[: number + 1])
-
-    def _tell_unknown(
-        self, section: str, what: str, key: str, place: Place, known: Iterable[str]
-    ) -> None:
-        if any(_touch(key, dropped) for dropped in self.grid.dropped):
-            self.warnings.append(f"{place}: {section} names {key}, which the command line dropped")
-        else:
-            near = hint(key, known, self.problems)
-            self.problems.add(place, f"{section}: {what} {key[:60]!r}{near}")
-
-    def _warn_of_whens(self) -> None:
-        """Warn of conditions that never hold, with the value that may have been meant."""
-        given: dict[str, list[str]] = {}
-        hints = 0
-        for index, when in enumerate(self._whens):
-            if index in self._held:
-                continue
-            if not given:
-                for setting in self.grid.every_setting():
-                    for key, value in setting.given.items():
-                        given.setdefault(key, []).extend([value] if isinstance(value, str) else [])
-            message = f"{when.when.place}: when: its condition never holds"
-            for key, condition in when.when.conditions.items():
-                odd = [v for v in condition.values if isinstance(v, str) and v not in given[key]]
-                near = nearest(odd[0], given[key]) if odd and hints < MAX_HINTS else ""
-                hints += bool(odd)
-                if near:
-                    message = f"{condition.place}: when: no cell has {key}: {odd[0][:60]}{near}"
-            self.warnings.append(message)
-
-
-class _When(NamedTuple):
-    """An entry of `when` as it is expanded: `clears` are its keys and those above and below them,
-    `rivals` the entries before it, by number, that give some of the same."""
-
-    when: When
-    base: Row
-    blocks: list[tuple[Row, ...]]
-    clears: tuple[str, ...]
-    rivals: frozenset[int]
-
-    @classmethod
-    def of(cls, when: When, earlier: Sequence[When], known: Iterable[str]) -> "_When":
-        """Prepare an entry."""
-        reach = Reach(when.keys)
-        return cls(
-            when,
-            _row(when.base),
-            [_rows(block) for block in when.blocks],
-            tuple(k for k in known if reach.touches(k)),
-            frozenset(
-                number
-                for number, other in enumerate(earlier)
-                if any(map(reach.touches, other.keys))
-            ),
-        )
-
-
-def _rows(block: Block) -> tuple[Row, ...]:
-    keys = list(block.axes)
-    return tuple(
-        _row(dict(zip(keys, s, strict=True))) for s in zip(*block.axes.values(), strict=True)
-    )
-
-
-def _row(settings: dict[str, Setting]) -> Row:
-    given: dict[str, Any] = {}
-    for setting in settings.values():
-        given.update(setting.given)
-    return Row(settings, given, any(setting.refers for setting in settings.values()))
-
-
-def _referring(grid: Grid) -> dict[str, None]:
-    """The keys that may hold references, in the grid's order."""
-    return dict.fromkeys(leaf for s in grid.every_setting() if s.refers for leaf in s.given)
-
-
-def _keys(grid: Grid, whens: Sequence[When]) -> set[str]:
-    """The keys that cells may have, included ones left out."""
-    blocks = [*grid.blocks, *(block for when in whens for block in when.blocks)]
-    axes = {
-        leaf
-        for block in blocks
-        for settings in block.axes.values()
-        for setting in settings
-        for leaf in setting.given
-    }
-    given = {key for when in whens for key in when.base}
-    return axes | given | grid.base.keys() | grid.fixed.keys()
-
-
-def _touch(key: str, other: str) -> bool:
-    return key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.")

@@ -17,7 +17,7 @@ from sweeper.grid.naming import canonical
 from sweeper.model.plan import Plan
 from sweeper.planner.cells import name
 from sweeper.planner.checks import check, check_what_is_left
-from sweeper.planner.expansion import expand
+from sweeper.planner.expansion import expand, expand_some
 
 __all__ = ["plan", "repeats_by_default"]
 
@@ -39,7 +39,7 @@ def plan(
     grid = read_grid(_fetched(source), overrides or (), problems)
     if problems:
         if validate:
-            check_what_is_left(grid, problems)
+            check_what_is_left(grid, expand_some(grid), problems)
         raise problems.error()
     expanded = expand(grid, problems)
     named = name(expanded, problems)

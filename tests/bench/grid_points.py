@@ -20,8 +20,8 @@ from typing import Any
 from sweeper.fields.nodes import Problems
 from sweeper.grid import grid_from_mapping
 from sweeper.model.plan import Plan
-from sweeper.planner.expansion import Expansion
 from sweeper.planner.plan import plan
+from sweeper.planner.product import Product
 from sweeper.recipes.sft import Config
 
 LIMIT = 100_000
@@ -117,7 +117,7 @@ def first_point() -> float:
     axes = {f"a{n}": list(range(10)) for n in range(30)}
     grid = grid_from_mapping({"name": "g", "command": ["x"], "grid": axes})
     before = time.perf_counter()
-    assert len(list(itertools.islice(Expansion(grid, Problems(), []).points(), 1))) == 1
+    assert len(list(itertools.islice(Product(grid, Problems(), []).points(), 1))) == 1
     return (time.perf_counter() - before) * 1e3
 
 

@@ -10,8 +10,8 @@ from sweeper.fields import nodes
 from sweeper.grid import extending, reading, references, sampling, seeds
 from sweeper.grid.conditions import MAX_WHENS
 from sweeper.planner.cells import MAX_PLAN
-from sweeper.planner.expansion import MAX_RUNS, MAX_WORK
 from sweeper.planner.plan import plan
+from sweeper.planner.product import MAX_RUNS, MAX_WORK
 
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "grid.md").read_text()

@@ -7,8 +7,8 @@ import pytest
 from sweeper.errors import GridError
 from sweeper.fields.nodes import Problems
 from sweeper.grid import grid_from_mapping
-from sweeper.planner.expansion import MAX_RUNS, Expansion, count_points
 from sweeper.planner.plan import plan
+from sweeper.planner.product import MAX_RUNS, Product, count_points
 
 
 def make(**grid):
@@ -111,7 +111,7 @@ def test_points_are_made_one_at_a_time():
     axes = {f"a{n}": list(range(100)) for n in range(50)}
     grid = grid_from_mapping({"name": "g", "command": ["echo"], "grid": axes})
     assert count_points(grid) == 100**50
-    points = Expansion(grid, Problems(), []).points()
+    points = Product(grid, Problems(), []).points()
     assert next(points).config == dict.fromkeys(axes, 0)
     assert next(points).config["a49"] == 1
 
