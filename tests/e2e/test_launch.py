@@ -117,8 +117,9 @@ def test_runs_that_leave_the_grid_are_looked_after_until_they_end(shell: Shell) 
     done = shell.executed()
     assert len(done) == 8 * 5  # the two that ran were left to end, beside six new ones
     assert set(done.values()) == {1}
-    listed = json.loads(shell.run("ls", "toys", "--json"))["runs"]
-    assert sum(run["state"] == "succeeded" for run in listed) == 8
+    for where, count in (("retired == false", 6), ("retired == true", 2)):
+        asked = ("ls", "toys", "--state", "succeeded", "--where", where, "--json")
+        assert len(json.loads(shell.run(*asked))["runs"]) == count
 
 
 def test_an_interrupted_terminal_takes_no_job_with_it(shell: Shell) -> None:
