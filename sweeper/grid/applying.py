@@ -55,7 +55,7 @@ def apply_to_launch(
         elif not key:
             problems.add(change.place, "write launch.<key>=value, or ~launch.<key>")
         elif change.action == "drop":
-            if entries.pop(key, None) is None:
+            if not _take(entries, key):
                 told = f"there is no launch.{key} to drop{nearest(key, entries)}"
                 problems.add(change.place, told)
         else:
@@ -65,6 +65,17 @@ def apply_to_launch(
     place = node.place if node else root.place
     with_it = {**(root.entries or {}), "launch": (place, Node(entries, place))}
     return Node(with_it, root.place), others
+
+
+def _take(entries: dict[str, tuple[Place, Node]], key: str) -> bool:
+    """`~launch.slurm.mem` takes one key out of a section within the section."""
+    first, _, rest = key.partition(".")
+    below = entries[first][1] if rest and first in entries else None
+    if below is None or below.entries is None or rest not in below.entries:
+        return entries.pop(key, None) is not None
+    left = {k: item for k, item in below.entries.items() if k != rest}
+    entries[first] = (entries[first][0], Node(left, below.place))
+    return True
 
 
 def _put(entries: dict[str, tuple[Place, Node]], key: str, change: Override) -> None:

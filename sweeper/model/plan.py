@@ -268,8 +268,9 @@ def read(document: object, place: str) -> Plan:
 
 def _launch(part: Part) -> Launch:
     default = Launch()
+    backend = part.text_or("backend", default.backend)
     found = Launch(
-        backend=part.text_or("backend", default.backend),
+        backend=backend,
         max_parallel=part.integer_or("max_parallel", default.max_parallel),
         retries=part.integer_or("retries", default.retries),
         timeout_s=part.number_or("timeout_s", None),
@@ -286,7 +287,8 @@ def _launch(part: Part) -> Launch:
         options={
             key: part.table(key)
             for key, value in part.document.items()
-            if key not in Launch._fields and isinstance(value, dict)
+            if key not in Launch._fields
+            and (isinstance(value, dict) or key == backend.replace("-", "_"))
         },
     )
     for key, value, least in (

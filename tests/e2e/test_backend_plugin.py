@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,14 @@ launch:
 """
 
 
+OFFERED = """
+from argparse import Namespace
+from sweeper.commands.completion import Offers
+asked = {"prefix": "launch.b", "parser": None, "parsed_args": Namespace(grid="g.yaml")}
+print(*Offers()(action=Namespace(dest="overrides"), **asked))
+"""
+
+
 @pytest.fixture
 def typed(tmp_path: Path):
     """Runs sweeper where the package is installed."""
@@ -108,9 +117,9 @@ def typed(tmp_path: Path):
         "SWEEPER_ROOT": str(tmp_path / "sweeps"),
     }
 
-    def run(*arguments: str, code: int = 0) -> str:
+    def run(*arguments: str, code: int = 0, program: Sequence[str] = ("-m", "sweeper")) -> str:
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "sweeper", *arguments],
+            [sys.executable, "-P", *program, *arguments],
             cwd=tmp_path,
             env=environment,
             capture_output=True,
@@ -181,6 +190,7 @@ def test_it_is_documented_where_the_others_are(typed, tmp_path: Path) -> None:
         "minimum": 0,
         "maximum": 19,
     }
+    assert "launch.borrowed_time.queue=" in typed(program=["-c", OFFERED]).split()
     lines = typed("init", "sft", "--backend", "borrowed-time", "--out", "-").splitlines()
     written = [" ".join(line.split()) for line in lines]
     assert "borrowed_time: # Somebody's machines." in written

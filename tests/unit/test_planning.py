@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from sweeper.backends import options_of
 from sweeper.cli import main
 from sweeper.commands import plan as plan_verb
+from sweeper.errors import StoreError
 from sweeper.launcher import planning
-from sweeper.model.plan import Plan
+from sweeper.launcher.placing import asked_by
+from sweeper.model.plan import Plan, read
 from sweeper.planner.plan import plan
 from sweeper.states import Event
 from sweeper.store.documents import encode
@@ -276,3 +279,17 @@ def test_a_metric_that_earlier_runs_did_not_record(tmp_path, written):
         "metric: runs of earlier did not record 'test/nl' (did you mean 'test/nll'?); "
         "they recorded loss, test/nll",
     )
+
+
+def test_what_an_earlier_version_has_on_record_of_backends_is_read() -> None:
+    """It wrote a section for each that there was then, and none for others."""
+    document = plan({"name": "g", "command": ["true"]}).document()
+    slurm = {"mem": "4G", "time_s": 60.0, "overrides": [{"if": {"x": [1]}, "mem": "8G"}]}
+    document["launch"] |= {"backend": "slurm", "slurm": slurm, "aws_batch": {}}
+    recorded = read(document, "sweep.json").launch
+    assert options_of(recorded) == slurm
+    assert asked_by(recorded, {"x": 1}) == {"mem": "8G", "time_s": 60.0}
+    assert recorded.document() == document["launch"]
+    document["launch"]["slurm"] = ["4G"]
+    with pytest.raises(StoreError, match=r"sweep.json: launch.slurm"):
+        read(document, "sweep.json")
