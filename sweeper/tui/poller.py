@@ -62,7 +62,6 @@ class _Known(NamedTuple):
     wants: bool
     waits: str
     alarms: tuple[Alarm, ...]
-    rank: int | None
     body: Outcome
     said: str
     version: int
@@ -391,18 +390,22 @@ class Poller:
             wants=identity not in self._retired and self._states.wants(identity),
             waits=self._waits(identity, state, observed, beat),
             alarms=alarms,
-            rank=self._ranked[1].get(identity),
             body=self._bodies.get(identity, NOTHING),
             said=self._last_words.get(identity, ""),
             version=0 if series is None else series.version,
             beat=coarse(since),
             late=_is(observed, Kind.STALE) or (since is not None and since > lease),
         )
-        made = self._made.get(identity)
-        if made is None or made[0] != known:
+        before, made = self._made.get(identity, (None, None))
+        rank = self._ranked[1].get(identity)
+        if made is None or before != known:
             began = None if beat is None else beat.began
-            made = self._made[identity] = (known, self._run_anew(planned, known, series, began))
-        return made[1]
+            made = self._run_anew(planned, known, series, began)._replace(rank=rank)
+            self._made[identity] = (known, made)
+        elif made.rank != rank:  # of all others when one run gets ahead
+            made = made._replace(rank=rank)
+            self._made[identity] = (known, made)
+        return made
 
     def _run_anew(
         self, planned: Run, known: _Known, series: Series | None, began: float | None
@@ -439,7 +442,6 @@ class Poller:
             curve=() if series is None else series.curve,
             value=None if series is None else series.value,
             diverged=series is not None and series.diverged,
-            rank=known.rank,
             beat=known.beat,
             alarms=known.alarms,
         )

@@ -155,7 +155,7 @@ def table(view: SweepView, width: int, need: int, glyphs: Glyphs) -> Table:
             break
         found = [column for column in found if column.title != spared]
     room = max(8, _room(found, width))
-    if found[-1].title == "remark":
+    if found and found[-1].title == "remark":
         spare = max(0, room - max(20, need))
         found[-1] = replace(found[-1], width=found[-1].width + spare)
         room -= spare

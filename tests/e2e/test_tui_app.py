@@ -79,7 +79,8 @@ def drive(monkeypatch: pytest.MonkeyPatch) -> Callable[..., WatchApp]:
         **options: Any,
     ) -> WatchApp:
         store = SimpleNamespace(is_remote=False)
-        sweep = SimpleNamespace(store=store, name="demo", document={"launch": {"backend": "local"}})
+        plan = SimpleNamespace(launch=SimpleNamespace(backend="local"), wandb=None)
+        sweep = SimpleNamespace(store=store, name="demo", plan=plan)
         poller: Any = SimpleNamespace(sweep=sweep, look=lambda: view, run=lambda run: run)
         app = WatchApp(poller, view, every=3600.0, **options)
 

@@ -54,6 +54,9 @@ def test_groups_of_numbers_too_large_to_add() -> None:
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
 def test_every_line_fits_the_screen(width: int, glyphs: Any) -> None:
     lines = list_lines(ScreenModel(VIEW), width, 20, 0, glyphs)
+    assert list_lines(
+        ScreenModel(VIEW._replace(metric=None)), 0, 1, 0, glyphs
+    )  # before there is room
     assert {cell_len(joined(line)) for line in lines} == {width}
     if glyphs is ASCII:
         assert all(joined(line).isascii() for line in lines)
