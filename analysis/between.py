@@ -149,8 +149,11 @@ def _side(
     ranking = rank(data)
     if not slash:
         return _Side(data, ranking, None)
-    exact = [cell for cell in ranking.cells if cell.name == wanted]
-    fitting = exact or [cell for cell in ranking.cells if cell.name.startswith(wanted)]
+    fitting = (
+        [cell for cell in ranking.cells if cell.name == wanted]
+        or _of_runs(registry, ranking, reference)
+        or [cell for cell in ranking.cells if cell.name.startswith(wanted)]
+    )
     if not fitting:
         known = labels.listed([cell.name for cell in ranking.cells], 5)
         raise NotFound(f"no cell {wanted!r} in {name}: there is {known}")
@@ -158,6 +161,15 @@ def _side(
         known = labels.listed([cell.name for cell in fitting], 3)
         raise UsageError(f"{reference!r} fits {len(fitting)} cells ({known}); write more")
     return _Side(data, ranking, fitting[0])
+
+
+def _of_runs(registry: Registry, ranking: Ranking, selector: str) -> list[Cell]:
+    """The cells of the runs that a selector means."""
+    try:
+        chosen = {run.id for run in registry.choose([selector])}
+    except NotFound:
+        return []
+    return [cell for cell in ranking.cells if any(run.id in chosen for run in cell.runs)]
 
 
 def _joined(

@@ -231,6 +231,16 @@ def test_which_runs_a_selector_means(
 
 
 @pytest.mark.usefixtures("rates")
+def test_which_cell_is_compared(capsys: pytest.CaptureFixture[str]):
+    for one, other in (("lr=0.03,rank=8", "lr=0.3,rank=8"), ("rank=8,lr=3e-2", "lr=3E-1,rank=8.0")):
+        assert main(["compare", f"g/{one}", f"g/{other}"]) == 0
+        told = capsys.readouterr().out
+        assert "lr=0.03" in told and "lr=0.3," in told
+    assert main(["compare", "g/lr=3e-2", "g/lr=0.3,rank=8"]) == 2
+    assert "fits 2 cells" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("rates")
 @pytest.mark.parametrize(
     "verb", [["ls"], ["logs", "g"], ["status", "g"], ["alarms", "g"], ["cancel", "g"]]
 )
