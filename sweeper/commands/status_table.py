@@ -2,8 +2,10 @@
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from sweeper.results.progress import Reached, reached
 from sweeper.results.selectors import pick
 from sweeper.results.status import NOBODY, Status, alarms_of
 from sweeper.sanitize import harmless
@@ -60,9 +62,9 @@ def print_status(
     for run in runs:
         record = run.record()
         state = run.state.value + (f" ({observed[run.id]})" if run.id in observed else "")
-        steps = [row["step"] for row in run.readable_history.rows if row.get("step") is not None]
+        step = run.readable(partial(reached, run), Reached()).step
         spent = duration(_seconds(sweep, run, record))
-        row = (run.name, state, run.attempts, max(steps, default=None), spent)
+        row = (run.name, state, run.attempts, step, spent)
         why = shortened(run.explained or "", _REASON)
         rows.append((*row, *((record["value"],) if metric else ()), why))
     print_table(

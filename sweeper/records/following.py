@@ -31,13 +31,11 @@ class _Place:
 
     def __init__(self, run: RecordedRun) -> None:
         self.run = run
+        self.where = run.root, run.files.prefix
+        self.is_folder = run.files.prefix == ""
+        """Whether it is no run of a sweep: then there are no attempts."""
         self.attempt = max(len(run.folders()), 1)
         self.file = Growing(run.store, self._path())
-
-    @property
-    def is_folder(self) -> bool:
-        """Whether it is no run of a sweep: then there are no attempts."""
-        return self.run.files.prefix == ""
 
     def _path(self) -> str:
         if self.is_folder:
@@ -83,12 +81,10 @@ class Follower:
         """Each with the files of its sweep, by one look for all of its runs."""
         listings: dict[tuple[str, str], tuple[Files, set[str]]] = {}
         for place in self._places:
-            run = place.run
-            key = (run.root, run.files.prefix)
-            if key not in listings:
-                files = Files(run.store, run.files.prefix)
-                listings[key] = (files, set() if place.is_folder else _folders(files))
-            files, folders = listings[key]
+            if place.where not in listings:
+                files = Files(place.run.store, place.where[1])
+                listings[place.where] = files, set() if place.is_folder else _folders(files)
+            files, folders = listings[place.where]
             place.follow(folders)
             yield place, files
 

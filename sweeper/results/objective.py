@@ -70,10 +70,12 @@ def counted(there: "Flags", stepped: "Flags") -> "Flags":
 
 def place(values: "Floats", goal: str, at: str) -> int:
     """Which of the values that count, one at least and steps ascending, a run is judged by."""
+    if at != "best":
+        return len(values) - 1
     import numpy as np
 
     [finite] = np.nonzero(np.isfinite(values))
-    if at != "best" or not len(finite):
+    if not len(finite):
         return len(values) - 1
     return int(finite[np.argmin(sign_of(goal) * values[finite])])
 

@@ -56,7 +56,7 @@ class _Metrics:
                 if key != "step" and number is not None:
                     if key not in self._series:
                         self._series[key] = Series(key)
-                    self._series[key].load([Point(step, number)], {})
+                    self._series[key].load([Point(step, number)])
 
 
 class PageReader:

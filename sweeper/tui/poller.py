@@ -19,6 +19,7 @@ from sweeper.model.observation import Kind, Observation
 from sweeper.model.plan import Run
 from sweeper.records.following import Follower
 from sweeper.records.runs import Sweep, SweepRun
+from sweeper.results.progress import reached
 from sweeper.states import OPEN, RunState, State
 from sweeper.store.files import Store
 from sweeper.store.heartbeats import Beat, Heartbeats
@@ -26,7 +27,7 @@ from sweeper.store.lock import is_held
 from sweeper.store.sweeps import TELLING, read_observations, read_outcome
 from sweeper.tables.keeping import Folder
 from sweeper.tables.sources import Files
-from sweeper.tui.backfill import last_row, past_points
+from sweeper.tui.backfill import past_points
 from sweeper.tui.eta import Timing, by_our_clock, sweep_left
 from sweeper.tui.model import (
     Alarm,
@@ -273,7 +274,7 @@ class Poller:
         if opened:
             handle = self.run(run)
             points = () if name is None else past_points(handle, name, self._memory)
-            series.load(points, last_row(handle))
+            series.load(points, reached(handle))
         self._moves += 1
         self._loaded[run] = opened
         self._series[run] = series

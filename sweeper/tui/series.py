@@ -9,15 +9,17 @@ from typing import Any
 
 from sweeper.metrics import Point, as_float, as_step
 from sweeper.results.objective import Judge
+from sweeper.results.progress import Reached
 
 __all__ = ["Series"]
 
 _MOST = 512
+_START = Reached()
 
 
 class Series:
-    """One metric of one run, and the last row of all. `name` may be None: then only the last row is
-    kept. `version` grows with what is known; `stale`: rows were written over others, and only all
+    """One metric of one run, and how far that is. `name` may be None: then only that is kept.
+    `version` grows with what is known; `stale`: rows were written over others, and only all
     there is, loaded into another one, tells what the run is judged by."""
 
     def __init__(self, name: str | None, goal: str = "minimize", at: str = "last") -> None:
@@ -30,21 +32,20 @@ class Series:
         self._curve: tuple[float, ...] | None = None
         self.version = 0
         self.stale = False
-        self.step: float | None = None
-        self.done: float | None = None
+        self.reached = _START
 
-    def load(self, points: Iterable[Point], last: Mapping[str, Any]) -> None:
-        """All there is of the metric, and the last row of the file."""
+    def load(self, points: Iterable[Point], reached: Reached = _START) -> None:
+        """All there is of the metric, and how far the run is."""
         self.version += 1
         for point in points:
             self._add(point)
-        self._note(last)
+        self.reached = reached
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Rows that were written since."""
         self.version += 1
         for row in rows:
-            self._note(row)
+            self.reached = self.reached.after(row)
             if self._name is None or self._name not in row:
                 continue
             step, number = as_step(row.get("step")), as_float(row[self._name])
@@ -52,14 +53,6 @@ class Series:
                 self._add(Point(step, number))
             else:
                 self.stale |= self._judge.takes_back(step)
-
-    def _note(self, row: Mapping[str, Any]) -> None:
-        step = as_step(row.get("step"))
-        if step is not None:
-            self.step = float(step)
-        done = as_float(row.get("progress/done_frac"))
-        if done is not None and 0.0 <= done <= 1.0:
-            self.done = done
 
     def _add(self, point: Point) -> None:
         self._curve = None
@@ -81,6 +74,16 @@ class Series:
                 self._kept = self._kept[::2]
                 self._stride *= 2
         self._count += 1
+
+    @property
+    def step(self) -> float | None:
+        """The last one recorded."""
+        return self.reached.step
+
+    @property
+    def done(self) -> float | None:
+        """The share that is done, where the program says so."""
+        return self.reached.done
 
     @property
     def points(self) -> list[tuple[float, float]]:

@@ -32,7 +32,7 @@ RANKS = [
     {"grid"},
     {"results.follow"},
     {"planner", "worker", "records", "alarms"},
-    {"results.selectors", "results.rollouts"},
+    {"results.progress", "results.selectors", "results.rollouts"},
     {"launcher", "testing", "registry"},
     {"results.status"},
     {"control"},

@@ -164,6 +164,24 @@ def test_a_run_that_is_watched_is_judged_as_one_that_is_read(
     assert same(found, expected), found
 
 
+def test_how_far_a_run_is(root: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]):
+    """By its newest attempt, which may have begun anew, and the last row that has a step."""
+    sweep = written.Written(root, "s", {"case": [1, 2, 3]})
+    sweep.run({"case": 1}, None, [{"step": step} for step in range(50)], "preempted")
+    sweep.run({"case": 1}, None, [{"step": step} for step in range(4)], "running", attempt=2)
+    sweep.run({"case": 2}, None, [{"step": 7}, *[{"m": "x" * 99}] * 200], "running")
+    sweep.run({"case": 3}, None, [{"m": 1}], "running")
+    sweep.save()
+    assert {run.name: run.step for run in view_of(root, "s").runs} == {
+        "case=1": 3,
+        "case=2": 7,
+        "case=3": None,
+    }
+    main(["status", "s"])
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if "case=" in line]
+    assert [row[3] for row in rows] == ["3", "7", "-"]
+
+
 def test_the_mean_of_a_cell(root: Path, written: ModuleType):
     """Values that spread as they grow are compared by their logarithms, and by geometric means.
     What failed, diverged or was dropped from the grid takes no part."""

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from sweeper.metrics import Point
+from sweeper.results.progress import Reached
 from sweeper.tui.charts import plot, sparkline
 from sweeper.tui.model import (
     ranks,
@@ -58,7 +59,7 @@ def test_a_long_trail_is_thinned_out(at: str, expected: float) -> None:
 
 def test_a_trail_takes_anything() -> None:
     series = Series("x")
-    series.load([Point(None, math.nan)], {"step": "no", "progress/done_frac": 7})
+    series.load([Point(None, math.nan)], Reached().after({"step": "no", "progress/done_frac": 7}))
     series.add([{"x": True}, {"x": None}, {"x": 10**400}, {}])
     assert math.isinf(series.value or 0.0) and series.step is None and series.done is None
     assert sparkline(series.curve, 5, UNICODE) == "     "

@@ -1,0 +1,55 @@
+"""How far a run is: by the last rows of its newest attempt, wherever it is asked."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from sweeper.errors import NotFound
+from sweeper.metrics import Row, as_float, as_step, parse
+from sweeper.records.runs import RecordedRun
+
+__all__ = ["Reached", "reached"]
+
+_TAIL = 8192
+
+
+class Reached(NamedTuple):
+    """The `step` that was recorded last, and the share that is `done` where the program says so
+    (`progress/done_frac`); None where that is not known."""
+
+    step: float | None = None
+    done: float | None = None
+
+    def after(self, row: Mapping[str, Any]) -> "Reached":
+        """The same with one more row."""
+        step, done = as_step(row.get("step")), as_float(row.get("progress/done_frac"))
+        return Reached(
+            self.step if step is None else step,
+            done if done is not None and 0.0 <= done <= 1.0 else self.done,
+        )
+
+
+def reached(run: RecordedRun) -> Reached:
+    """How far the newest attempt is that has recorded anything. Raises `StoreError`."""
+    found = Reached()
+    for row in _last_rows(run):
+        found = found.after(row)
+    return found
+
+
+def _last_rows(run: RecordedRun) -> list[Row]:
+    """Rows at the end of the newest metrics, as many as it takes to find one with a step."""
+    for path in reversed(run.metrics_paths()):
+        source = run.files.source(path)
+        if source is None or not source.stamp.size:
+            continue
+        for back in (_TAIL, 64 * _TAIL):
+            start = max(0, source.stamp.size - back)
+            try:
+                data = source.read(start)[1]
+            except NotFound:
+                return []
+            rows = parse(data[data.find(b"\n") + 1 if start else 0 :]).rows
+            if not start or any(as_step(row.get("step")) is not None for row in rows):
+                return rows
+        return rows
+    return []
