@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.store.files import Store
-from sweeper.tables.sources import Source, Stamp
+from sweeper.tables.sources import Source, Stamp, begins_with
 
 __all__ = ["Added", "Growing"]
 
@@ -122,18 +122,13 @@ class Growing:
 
     def _new(self, source: Source, most: int | None) -> tuple[Stamp, bytes]:
         """The bytes from `offset` on; all, when those before it are not what they were."""
-        edge = b"" if self._is_untouched(source) else self._edge
+        edge = b"" if begins_with(source, self._pieces) else self._edge
         room = None if most is None else most + len(edge)
         stamp, data = source.read(self.offset - len(edge), room)
         if data.startswith(edge):
             return stamp, data[len(edge) :]
         self._begin()
         return source.read(0, most)
-
-    def _is_untouched(self, source: Source) -> bool:
-        """Whether what was read lies in parts that are still there."""
-        known = self._pieces
-        return bool(known) and source.pieces[: len(known)] == known
 
     def _take(self, told: bytes, start: int, stamp: Stamp, source: Source) -> None:
         self.offset = start + len(told)

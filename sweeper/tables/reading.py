@@ -13,7 +13,7 @@ from typing import Any
 from sweeper.errors import NotFound
 from sweeper.tables.cache import Cache, Kept
 from sweeper.tables.columns import Columns, line_end, parse_columns
-from sweeper.tables.sources import Files, Source, Stamp
+from sweeper.tables.sources import Files, Source, Stamp, begins_with
 
 __all__ = ["Reader", "chosen"]
 
@@ -153,7 +153,7 @@ class _Mark:
         if not self.rows or bool(self.pieces) != bool(source.pieces):
             return False
         if self.pieces:
-            return source.pieces[: len(self.pieces)] == self.pieces
+            return begins_with(source, self.pieces)
         return self.sum is not None
 
 

@@ -13,7 +13,7 @@ from sweeper.errors import NotFound, StoreError
 from sweeper.store.files import Entry, Store, open_regular
 from sweeper.tables.keeping import is_fleeting, number_of
 
-__all__ = ["Files", "Source", "Stamp", "stamp_of"]
+__all__ = ["Files", "Source", "Stamp", "begins_with", "stamp_of"]
 
 
 class Stamp(NamedTuple):
@@ -69,6 +69,12 @@ class Source(Protocol):
     def view(self, start: int, most: int | None = None) -> tuple[Stamp, memoryview]:
         """The same, good until this thread reads another file."""
         ...
+
+
+def begins_with(source: Source, pieces: list[list[int]]) -> bool:
+    """Whether a file that lies elsewhere still begins with these objects, and so with what was
+    read of them."""
+    return bool(pieces) and source.pieces[: len(pieces)] == pieces
 
 
 class _Room(threading.local):

@@ -265,15 +265,14 @@ class Poller:
         return problem
 
     def _load_one(self, run: str) -> None:
-        metric = self.sweep.metric or {}
-        name = metric.get("name")
-        series = Series(name, metric.get("goal", "minimize"), metric.get("at", "last"))
+        metric = self.sweep.plan.metric
+        series = Series(None) if metric is None else Series(*metric)
         if run in self._series:
             series.version = self._series[run].version
         opened = self._states.known.get(run, _PLANNED).opened
         if opened:
             handle = self.run(run)
-            points = () if name is None else past_points(handle, name, self._memory)
+            points = () if metric is None else past_points(handle, metric.name, self._memory)
             series.load(points, reached(handle))
         self._moves += 1
         self._loaded[run] = opened
@@ -325,9 +324,9 @@ class Poller:
         observations: Observations,
         alarms: Mapping[str, tuple[Alarm, ...]],
     ) -> SweepView:
-        metric = self.sweep.metric or {}
-        goal = metric.get("goal", "minimize")
-        if metric and self._moves != self._ranked[0]:
+        metric = self.sweep.plan.metric
+        goal = "minimize" if metric is None else metric.goal
+        if metric is not None and self._moves != self._ranked[0]:
             counting = (
                 (r, series) for r, series in self._series.items() if self._counts(r, series)
             )
@@ -343,7 +342,7 @@ class Poller:
         view = SweepView(
             name=self._name,
             runs=runs,
-            metric=metric.get("name"),
+            metric=None if metric is None else metric.name,
             goal=goal,
             axes=tuple(self.sweep.axes),
             launcher=launcher,
