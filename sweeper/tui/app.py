@@ -234,10 +234,11 @@ class WatchApp(App[int]):
                 run = partial(self.run_action, binding.action, node)
                 yield SystemCommand(f"{binding.description} ({shown})", tooltip, run)
         if isinstance(screen, SweepScreen):
+            arrange = screen.action_arrange
             for sort in SORTS:
-                yield SystemCommand(f"sort by {sort}", "", partial(screen.action_sort, sort))
+                yield SystemCommand(f"sort by {sort}", "", partial(arrange, "sort_by", sort))
             for by in groupings(self.view):
-                yield SystemCommand(f"group by {by}", "", partial(screen.action_group, by))
+                yield SystemCommand(f"group by {by}", "", partial(arrange, "group_by", by))
 
     def action_look(self) -> None:
         """Draw all again, and look at once."""

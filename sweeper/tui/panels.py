@@ -21,8 +21,8 @@ __all__ = [
     "about_best",
     "configuration_lines",
     "curve_lines",
-    "head_lines",
     "log_lines",
+    "page_head",
     "rollout_lines",
 ]
 
@@ -55,7 +55,7 @@ class PageData(NamedTuple):
     best_curves: Mapping[str, Points] = {}
 
 
-def head_lines(view: SweepView, run: RunView, data: PageData) -> list[Line]:
+def page_head(view: SweepView, run: RunView, data: PageData) -> list[Line]:
     """How the run is doing, where it lies, and what is wrong with it."""
     told: list[str] = []
     if run.attempt > 1:

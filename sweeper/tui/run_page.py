@@ -19,8 +19,8 @@ from sweeper.tui.panels import (
     about_best,
     configuration_lines,
     curve_lines,
-    head_lines,
     log_lines,
+    page_head,
     rollout_lines,
 )
 from sweeper.tui.screens import Lines, WatchScreen
@@ -174,7 +174,7 @@ it is the next best.
         if run is None:
             head.show([[("the run is not in the sweep any more", "warn")]])
             return
-        head.show(head_lines(self.view, run, data))
+        head.show(page_head(self.view, run, data))
         shown = (
             configuration_lines(self.view, run),
             log_lines(run, data),

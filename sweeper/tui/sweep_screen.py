@@ -1,9 +1,9 @@
 """The screen of a sweep: what holds it up, its runs, a filter."""
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
@@ -46,15 +46,15 @@ Filter: words that a run's name, state and alarms hold, all of them; or a condit
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "filter", key_display="/"),
-        Binding("s", "sort", "sort", tooltip="sort by the next column"),
-        Binding("S", "reverse", "sort backwards", show=False),
-        Binding("g", "group", "group", tooltip="group by cell, nothing, an axis, the state"),
+        Binding("s", "arrange('sort_by')", "sort", tooltip="sort by the next column"),
+        Binding("S", "arrange('reverse')", "sort backwards", show=False),
+        Binding("g", "arrange('group_by')", "group", tooltip="group by the next axis"),
         Binding("enter", "open", "open", tooltip="open a run's page, fold a group"),
-        Binding("space", "fold", "fold a group", show=False),
-        Binding("left", "fold(True)", "fold it; to the heading", show=False),
-        Binding("right", "fold(False)", "open a group", show=False),
-        Binding("z", "fold_all", "fold all groups", show=False),
-        Binding("escape", "end_filter", "end the filter", show=False),
+        Binding("space", "arrange('fold')", "fold a group", show=False),
+        Binding("left", "arrange('fold', True)", "fold it; to the heading", show=False),
+        Binding("right", "arrange('fold', False)", "open a group", show=False),
+        Binding("z", "arrange('fold_all')", "fold all groups", show=False),
+        Binding("escape", "arrange('filter', '')", "end the filter", show=False),
         *WatchScreen.BINDINGS,
     ]
 
@@ -79,14 +79,9 @@ Filter: words that a run's name, state and alarms hold, all of them; or a condit
 
     def on_mount(self) -> None:
         self.focus_usual()
-        self._draw_head()
 
     def focus_usual(self) -> None:
         self.set_focus(self.list)
-
-    def on_resize(self) -> None:
-        self._draw_head()
-        self.draw_notice()
 
     @property
     def chosen(self) -> tuple[Sequence[RunView], str]:
@@ -96,25 +91,21 @@ Filter: words that a run's name, state and alarms hold, all of them; or a condit
         super().see(view)
         if self.is_current:
             self.list.see(view)
-            self._draw_head()
-            self.draw_notice()
+            self.draw()
         else:
             self.model.see(view)
 
     def on_screen_resume(self) -> None:
         self.list.draw()
-        self._draw_head()
+        self.draw()
+
+    @on(events.Resize)
+    def draw(self) -> None:
+        """Draw all but the list, which knows when to draw itself."""
+        width, glyphs = self.size.width, self.glyphs
+        lines = [trimmed(line, width, glyphs) for line in head_lines(self.view, glyphs)]
+        self.query_one("#head", Lines).show(lines)
         self.draw_notice()
-
-    def _draw_head(self) -> None:
-        lines = head_lines(self.view, self.glyphs)
-        width = self.size.width
-        self.query_one("#head", Lines).show([trimmed(one, width, self.glyphs) for one in lines])
-
-    def _arranged(self, said: str = "") -> None:
-        """Show the list as it is now, and say what was done to it."""
-        self.list.draw()
-        self.tell(said, "dim")
 
     @on(RunList.Moved)
     def _moved(self) -> None:
@@ -130,37 +121,17 @@ Filter: words that a run's name, state and alarms hold, all of them; or a condit
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
         return action == "keep_filter" or not isinstance(self.focused, Input)
 
-    def action_move(self, lines: int) -> None:
-        """Move the cursor of the list."""
-        self.list.action_move(lines)
-
-    def action_sort(self, by: str | None = None) -> None:
-        """Sort by the next column, or by this."""
-        self._arranged(self.model.sort_by(by))
-
-    def action_reverse(self) -> None:
-        """Sort the other way round."""
-        self._arranged(self.model.reverse())
-
-    def action_group(self, by: str | None = None) -> None:
-        """Group by the next, or by this."""
-        self._arranged(self.model.group_by(by))
-
-    def action_fold(self, folded: bool | None = None) -> None:
-        """Fold or open the group with the cursor."""
-        self.model.fold(folded)
-        self._arranged()
-
-    def action_fold_all(self) -> None:
-        """Fold all groups, or open all."""
-        self.model.fold_all()
-        self._arranged()
+    def action_arrange(self, how: str, *to: Any) -> None:
+        """Do one of the list's methods (`sort_by`, `fold`, ...), and say what it says."""
+        said: str | None = getattr(self.model, how)(*to)
+        self.list.draw()
+        self.tell(said or "", "dim")
 
     async def action_open(self) -> None:
         """Fold or open a group, open a run's page."""
         item = self.model.item
         if isinstance(item, Group):
-            self.action_fold()
+            self.action_arrange("fold")
         elif item is not None:
             await self.run_action(f"app.open({item.id!r})")
 
@@ -174,20 +145,12 @@ Filter: words that a run's name, state and alarms hold, all of them; or a condit
         self.query_one("#filter").display = True
         self.set_focus(typed)
 
-    def action_end_filter(self) -> None:
-        """Show all runs again."""
-        self.model.filter("")
-        self._arranged()
-
     @on(Input.Changed)
     def _typing(self, event: Input.Changed) -> None:
-        self.model.filter(event.value)
-        self._arranged()
+        self.action_arrange("filter", event.value)
 
     def action_keep_filter(self, keep: bool = True) -> None:
         """Go back to the list, with the filter that was typed or the one before."""
         self.query_one("#filter").display = False
         self.focus_usual()
-        if not keep:
-            self.model.filter(self._wanted)
-        self._arranged()
+        self.action_arrange("filter", self.model.wanted if keep else self._wanted)

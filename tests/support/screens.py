@@ -52,7 +52,7 @@ def taken(folder: Path, root: Path) -> dict[str, str]:
             terminal.type("sweeper watch demo")
         for (width, height), terminal in terminals.items():
             found[f"{width}x{height}"] = terminal.wait(
-                "stalled", "silent", "waiting", "failed", "running"
+                "1 stalled", "1 silent", "4 waiting", "4 failed", "running"
             )
         small = terminals[80, 24]
         small.press("Down", "Enter")
