@@ -283,7 +283,8 @@ def _group_rank(group: Group) -> Span:
 
 
 def _beat(run: RunView) -> Span:
-    return ("" if run.beat is None else age(run.beat)), "bad" if run.silent else "dim"
+    unknown = run.beat is None or (run.silent and run.beat < 15.0)  # its launcher looks for longer
+    return ("" if unknown else age(run.beat)), "bad" if run.silent else "dim"
 
 
 def _remark(run: RunView) -> Span:

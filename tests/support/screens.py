@@ -52,11 +52,11 @@ def taken(folder: Path, root: Path) -> dict[str, str]:
             terminal.type("sweeper watch demo")
         for (width, height), terminal in terminals.items():
             found[f"{width}x{height}"] = terminal.wait(
-                "1 stalled", "1 silent", "4 waiting", "4 failed", "running"
+                "4 waiting, 1 stalled, 1 silent, 4 failed", "? help"
             )
         small = terminals[80, 24]
         small.press("Down", "Enter")
-        found["a run"] = small.wait("curves", "test/nll")
+        found["a run"] = small.wait("test/nll", "? help", gone="/ filter")
     finally:
         for process in stopped:
             process.resume()

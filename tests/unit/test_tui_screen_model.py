@@ -181,6 +181,15 @@ def test_a_run_without_numbers_tells_its_story_in_their_place() -> None:
     assert "tokenizer" in model.about()[0]
 
 
+def test_a_silent_run_has_no_heartbeat_now() -> None:
+    """Its launcher knows that it is silent; a view that has just begun to look does not know for
+    how long."""
+    for beat, said in ((0.0, ""), (30.0, "30s"), (90.0, "1m")):
+        silent = RUNS[2]._replace(silent=True, beat=beat, rank=None)
+        line = shown(ScreenModel(VIEW._replace(runs=(silent,))))[-1]
+        assert "silent" in line and "now" not in line and line.endswith(said)
+
+
 def test_nothing_to_show() -> None:
     model = ScreenModel(SweepView("empty", ()))
     for do in (model.fold, model.fold_all, model.sort_by, model.group_by, model.reverse):
