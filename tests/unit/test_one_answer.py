@@ -260,7 +260,8 @@ def test_which_cell_is_compared(capsys: pytest.CaptureFixture[str]):
 
 @pytest.mark.usefixtures("rates")
 @pytest.mark.parametrize(
-    "verb", [["ls"], ["logs", "g"], ["status", "g"], ["alarms", "g"], ["cancel", "g"]]
+    "verb",
+    [["ls"], ["logs", "g"], ["status", "g"], ["alarms", "g"], ["cancel", "g"], ["retry", "g"]],
 )
 def test_which_states_there_are(verb: list[str], capsys: pytest.CaptureFixture[str]):
     assert main([*verb, "--state", "unknown"]) == 0
