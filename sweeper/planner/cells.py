@@ -51,7 +51,7 @@ class _Naming:
 
     def __init__(self, expanded: Expanded) -> None:
         self.grid = grid = expanded.grid
-        self.cells, self.seed_field = expanded.cells, expanded.seed_field
+        self.points, self.seed_field = expanded.points, expanded.seed_field
         self.source = f'"recipe":{canonical(grid.recipe)}'
         if grid.command is not None:
             self.source = f'"command":{canonical(list(grid.command))}'
@@ -64,8 +64,7 @@ class _Naming:
     def runs(self) -> Iterator[Run]:
         """Each run, with its cell's name and its id."""
         grid, field = self.grid, self.seed_field
-        points = [cell.point for cell in self.cells]
-        own = [_NONE if field is None else point.config.get(field, _NONE) for point in points]
+        own = [_NONE if field is None else point.config.get(field, _NONE) for point in self.points]
         # Without `seeds`, a cell's own integer is its seed, and shown where it is not always one.
         replicates = grid.seeds is not None or all(n is _NONE or type(n) is int for n in own)
         shown = grid.seeds is not None or (replicates and len(set(own)) > 1)
@@ -75,11 +74,14 @@ class _Naming:
         if field is None:
             word = "replicate"
         names = _Names()
-        labels = _labels(grid, points, keys, word)
-        for (point, runs), mine, label in zip(self.cells, own, labels, strict=True):
-            values = self._values(point.config, field if type(mine) is int else None)
+        labels = _labels(grid, self.points, keys, word)
+        for point, mine, label in zip(self.points, own, labels, strict=True):
+            fixed = mine if type(mine) is int else None
+            values = self._values(point.config, None if fixed is None else field)
             cell = names.of(label, values)
-            for seed, config in runs:
+            seeds = grid.seeds.values if grid.seeds else (fixed,)
+            configs = point.configs or (point.config,) * len(seeds)
+            for seed, config in zip(seeds, configs, strict=True):
                 if point.pending:
                     values = self._values(config, self._seeded(config))
                 self._size += len(values)

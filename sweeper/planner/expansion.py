@@ -29,12 +29,12 @@ def expand(grid: Grid, problems: Problems) -> Expanded:
     product = Product(grid, problems, warnings, late=seed_field, replicates=replicates)
     if product.overflows():
         raise problems.error()
-    cells = tuple(product.cell(point, seeds) for point in product.points())
+    points = tuple(product.with_runs(point, seeds) for point in product.points())
     if product.cut_short:
         raise problems.error()
-    if not cells:
+    if not points:
         problems.add(grid.places["exclude"], "exclude leaves no cell")
-    return Expanded(grid, cells, seed_field, tuple(warnings))
+    return Expanded(grid, points, seed_field, tuple(warnings))
 
 
 def expand_some(grid: Grid) -> list[Point] | None:

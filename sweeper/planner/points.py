@@ -6,7 +6,7 @@ from sweeper.fields.nodes import Place
 from sweeper.grid import Grid
 from sweeper.grid.blocks import Setting
 
-__all__ = ["Cell", "Expanded", "Point", "Row", "place_of"]
+__all__ = ["Expanded", "Point", "Row", "place_of"]
 
 
 class Row(NamedTuple):
@@ -20,39 +20,27 @@ class Row(NamedTuple):
 
 class Point(NamedTuple):
     """One cell: its configuration with dotted keys, the rows that were chosen for it, and the keys
-    whose values wait for the seed."""
+    whose values wait for the seed. `configs` are those of its runs, where they are not its own."""
 
     config: dict[str, Any]
     rows: tuple[Row, ...]
     pending: tuple[str, ...] = ()
-
-
-class Cell(NamedTuple):
-    """A point, and the seed and the configuration of each of its runs. The seed is None where the
-    configuration has none; without a field for it, it only numbers the runs."""
-
-    point: Point
-    runs: tuple[tuple[int | None, dict[str, Any]], ...]
+    configs: tuple[dict[str, Any], ...] = ()
 
 
 class Expanded(NamedTuple):
-    """What a grid comes to: the cells of `grid`, in which an axis over the seed has become its
+    """What a grid comes to: the points of `grid`, in which an axis over the seed has become its
     `seeds`. `seed_field` is the field that takes the seed; `warnings` are for people."""
 
     grid: Grid
-    cells: tuple[Cell, ...]
+    points: tuple[Point, ...]
     seed_field: str | None
     warnings: tuple[str, ...]
-
-    @property
-    def points(self) -> list[Point]:
-        """Those of the cells."""
-        return [cell.point for cell in self.cells]
 
     def point_of(self, run: int) -> Point:
         """The point of a run, by its number."""
         seeds = self.grid.seeds
-        return self.cells[run // (len(seeds.values) if seeds else 1)].point
+        return self.points[run // (len(seeds.values) if seeds else 1)]
 
 
 def place_of(grid: Grid, point: Point, key: str) -> Place | None:

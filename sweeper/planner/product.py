@@ -19,7 +19,7 @@ from sweeper.grid.keys import Reach, assign
 from sweeper.grid.naming import canonical
 from sweeper.grid.references import BrokenReference, Resolver
 from sweeper.grid.seeds import Seeds
-from sweeper.planner.points import Cell, Point, Row, place_of
+from sweeper.planner.points import Point, Row, place_of
 
 __all__ = ["MAX_RUNS", "MAX_WORK", "Product", "count_points"]
 
@@ -251,16 +251,16 @@ class Product:
         self._charge(made + grown + _ASKED * len(pending) * self._replicates)
         return Point(config, chosen, pending)
 
-    def cell(self, point: Point, seeds: Seeds | None) -> Cell:
-        """A point with its runs, what waited for the seed resolved in each."""
+    def with_runs(self, point: Point, seeds: Seeds | None) -> Point:
+        """A point with the configurations of its runs, what waited for the seed resolved."""
         field = self.late
-        if seeds is None:
-            own = None if field is None else point.config.get(field)
-            fixed = own if type(own) is int else None
-            return Cell(point, ((fixed, self._settled(point, point.config)),))
-        given = [point.config if field is None else point.config | {field: s} for s in seeds.values]
-        settled = (self._settled(point, config) for config in given)
-        return Cell(point, tuple(zip(seeds.values, settled, strict=True)))
+        if seeds is None or field is None:
+            if not point.pending:
+                return point
+            given = [point.config] * (len(seeds.values) if seeds else 1)
+        else:
+            given = [point.config | {field: seed} for seed in seeds.values]
+        return point._replace(configs=tuple(self._settled(point, config) for config in given))
 
     def _settled(self, point: Point, config: dict[str, Any]) -> dict[str, Any]:
         if not point.pending:
