@@ -15,7 +15,8 @@ from sweeper.analysis.statistics import (
     against_best,
     summarise,
 )
-from sweeper.results.cells import Scale, choose_scale
+from sweeper.results.cells import Scale, choose_scale, merit
+from sweeper.results.objective import sign_of
 
 __all__ = ["Cell", "Ranking", "rank"]
 
@@ -145,13 +146,17 @@ def rank(data: SweepData) -> Ranking:
     """
     bounds = _bounds(data)
     cells, scale, keys = _cells(data, bounds)
-    sign = data.metric.sign if data.metric is not None else 1.0
+    goal = data.metric.goal if data.metric is not None else "minimize"
+    sign = sign_of(goal)
 
     def level(cell: Cell) -> float:
         return sign * (cell.summary.mean or 0.0)
 
+    def order(cell: Cell) -> tuple[bool, float]:
+        return merit(cell.summary.mean or 0.0, goal, diverged=cell.diverged > 0)
+
     measured = [cell for cell in cells if cell.summary.n]
-    ranked = sorted(measured, key=lambda cell: (cell.diverged > 0, level(cell)))
+    ranked = sorted(measured, key=order)
     ordered = (*ranked, *(cell for cell in cells if not cell.summary.n))
     best = ranked[0] if ranked and not ranked[0].diverged and not _all_same(measured) else None
     if best is None:

@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from sweeper.results.objective import sign_of
+
 __all__ = [
     "SPAN",
     "Scale",
@@ -19,6 +21,7 @@ __all__ = [
     "counts",
     "exp",
     "mean",
+    "merit",
     "on_scale",
     "unit_of",
 ]
@@ -33,6 +36,12 @@ def counts(state: str, value: float | None, diverged: bool) -> bool:
     """Whether a run takes part in its cell's mean, and in comparisons: one in that `state`, judged
     by that `value`, whose last value was not finite (`diverged`)."""
     return state == "succeeded" and value is not None and math.isfinite(value) and not diverged
+
+
+def merit(mean: float, goal: str, *, diverged: bool) -> tuple[bool, float]:
+    """What cells with a value are put in order by, the best first: their mean, and after all others
+    those of which a run has diverged, since that is left out of it."""
+    return diverged, sign_of(goal) * mean
 
 
 def choose_scale(groups: Iterable[Sequence[float]]) -> Scale:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sweeper.errors import UsageError
-from sweeper.results.cells import Scale, choose_scale, mean
+from sweeper.results.cells import Scale, choose_scale, mean, merit
 from sweeper.results.objective import sign_of
 from sweeper.results.selectors import in_one_spelling
 from sweeper.results.where import parse_where, select
@@ -96,13 +96,16 @@ def _groups(
     for run in runs:
         members.setdefault(_heading(run, by), []).append(run)
     means: dict[str, tuple[float, int]] = {}
+    merits: dict[str, tuple[bool, float]] = {}
     scale = choose_scale(_values(inner) for inner in _by_cell(view.runs).values())
     for title, inner in members.items():
         values = _values(inner)
         if values:
-            means[title] = (mean(values, scale), len(values))
-    sign = sign_of(view.goal)
-    order = sorted(means, key=lambda title: sign * means[title][0])
+            found = mean(values, scale)
+            means[title] = (found, len(values))
+            diverged = any(run.diverged for run in inner)
+            merits[title] = merit(found, view.goal, diverged=diverged)
+    order = sorted(merits, key=merits.__getitem__)
     place = {title: number for number, title in enumerate(order, start=1)}
     return [
         Group(
