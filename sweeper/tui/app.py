@@ -224,7 +224,9 @@ class WatchApp(App[int]):
 
     def get_key_display(self, binding: Binding) -> str:
         shown = super().get_key_display(binding)
-        return shown if shown.isascii() or not self._plain else binding.key
+        if not self._plain or shown.isascii():
+            return shown
+        return {"←": "<", "→": ">"}.get(shown, binding.key)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """All that the keys do, and each order and grouping by its name."""

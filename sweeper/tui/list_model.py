@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from sweeper.errors import UsageError
@@ -11,6 +11,7 @@ from sweeper.results.cells import Scale, choose_scale, mean, merit
 from sweeper.results.objective import sign_of
 from sweeper.results.selectors import in_one_spelling
 from sweeper.results.where import parse_where, select
+from sweeper.store.documents import dotted
 from sweeper.tui.model import RunView, SweepView
 
 __all__ = ["SORTS", "Group", "Item", "arranged", "groupings", "matching"]
@@ -142,12 +143,9 @@ def _heading(run: RunView, by: str) -> str:
 
 def _setting(run: RunView, axis: str) -> str:
     """The value that a run has on an axis, as text; dotted keys reach into nested settings."""
-    found: Any = run.config.get(axis)
-    if found is None and axis not in run.config:
-        found = run.config
-        for part in axis.split("."):
-            found = found.get(part) if isinstance(found, Mapping) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-    return "-" if found is None else str(found)  # pyright: ignore[reportUnknownArgumentType]
+    known = run.config if axis in run.config else dict(dotted(run.config))
+    found = known.get(axis)
+    return "-" if found is None else str(found)
 
 
 def matching(runs: Sequence[RunView], wanted: str) -> tuple[list[RunView], str]:

@@ -5,14 +5,12 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from sweeper import labels
 from sweeper.alarms.records import Alarm as Recorded
 from sweeper.alarms.records import read as read_alarms
 from sweeper.cause import cause
 from sweeper.errors import NotFound, StoreError
-from sweeper.launcher.pacing import EXCUSED
 from sweeper.model.event import NOTHING, Outcome
 from sweeper.model.launcher import NO_OBSERVATIONS, Observations
 from sweeper.model.observation import Kind, Observation
@@ -22,7 +20,7 @@ from sweeper.records.runs import Sweep, SweepRun
 from sweeper.results.progress import reached
 from sweeper.states import OPEN, RunState, State
 from sweeper.store.files import Store
-from sweeper.store.heartbeats import Beat, Heartbeats
+from sweeper.store.heartbeats import Heartbeats
 from sweeper.store.lock import is_held
 from sweeper.store.sweeps import TELLING, read_observations, read_outcome
 from sweeper.tables.keeping import Folder
@@ -38,6 +36,7 @@ from sweeper.tui.model import (
     ranks,
 )
 from sweeper.tui.run_states import States
+from sweeper.tui.run_views import Known, is_kind, run_view, why_waits
 from sweeper.tui.series import Series
 
 __all__ = ["Poller"]
@@ -49,25 +48,6 @@ _REMOTE_OUTCOMES = 20
 _REMOTE_BEATS = 16
 _PLANNED = RunState(State.PLANNED, 0, 0, None)
 _SAID_BYTES = 16_384
-
-
-class _Known(NamedTuple):
-    """What the view of a run is made of, as far as it changes. `again`: somebody
-    has asked that it be started again. `body` is what its last event says,
-    `said` the last line of a run that has failed, `version` that of its series, `beat` the seconds
-    since its heartbeat, as coarse as is shown, `late` whether that is too long."""
-
-    state: RunState
-    observed: Observation | None
-    again: bool
-    wants: bool
-    waits: str
-    alarms: tuple[Alarm, ...]
-    body: Outcome
-    said: str
-    version: int
-    beat: float | None
-    late: bool
 
 
 class Poller:
@@ -117,7 +97,7 @@ class Poller:
         self._alarms: dict[str, Recorded] = {}
         self._moves = 0
         self._ranked: tuple[int, dict[str, int]] = (-1, {})
-        self._made: dict[str, tuple[_Known, RunView]] = {}
+        self._made: dict[str, tuple[Known, RunView]] = {}
         self._observed: tuple[object, Observations] = (None, NO_OBSERVATIONS)
         self._plan_stamp = stamp  # now that all of it was read
 
@@ -383,93 +363,29 @@ class Poller:
         since = None if beat is None else self._clock() - beat.seen
         lease = self._launch.lease_s
         series = self._series.get(identity)
-        known = _Known(
+        again = state.state not in OPEN and identity in self._states.again
+        wants = self._states.wants(identity)
+        body = self._bodies.get(identity, NOTHING)
+        known = Known(
             state=state,
             observed=observed,
-            again=state.state not in OPEN and identity in self._states.again,
-            wants=identity not in self._retired and self._states.wants(identity),
-            waits=self._waits(identity, state, observed, beat),
+            again=again,
+            wants=identity not in self._retired and wants,
+            waits=why_waits(state, observed, beat, body, again=again, wants=wants),
             alarms=alarms,
-            body=self._bodies.get(identity, NOTHING),
+            body=body,
             said=self._last_words.get(identity, ""),
             version=0 if series is None else series.version,
             beat=coarse(since),
-            late=_is(observed, Kind.STALE) or (since is not None and since > lease),
+            late=is_kind(observed, Kind.STALE) or (since is not None and since > lease),
         )
         before, made = self._made.get(identity, (None, None))
         rank = self._ranked[1].get(identity)
         if made is None or before != known:
             began = None if beat is None else beat.began
-            made = self._run_anew(planned, known, series, began)._replace(rank=rank)
+            made = run_view(planned, known, series, self._timing, began)._replace(rank=rank)
             self._made[identity] = (known, made)
         elif made.rank != rank:  # of all others when one run gets ahead
             made = made._replace(rank=rank)
             self._made[identity] = (known, made)
         return made
-
-    def _run_anew(
-        self, planned: Run, known: _Known, series: Series | None, began: float | None
-    ) -> RunView:
-        identity: str = planned.id
-        state, body = known.state, known.body
-        is_open = state.state in OPEN
-        step = None if series is None else series.step
-        fraction = self._timing.fraction(identity, state, series)
-        stalled = is_open and _is(known.observed, Kind.STALLED)
-        eta = None
-        if is_open and not (known.waits or stalled or known.late):
-            eta = self._timing.left(identity, state, fraction, began)
-        over = state.state is State.SUCCEEDED
-        return RunView(
-            id=identity,
-            name=planned.name,
-            cell=planned.cell,
-            seed=planned.seed,
-            config=planned.config,
-            state=state.state.value,
-            attempt=state.opened,
-            wants=known.wants,
-            waits=known.waits,
-            observed="" if over or stalled else _words(known.observed, again=known.again),
-            silent=is_open and known.late,
-            stalled=stalled,
-            reason="" if is_open else body.reason or "",
-            said="" if is_open else known.said,
-            step=step,
-            total=self._timing.totals[identity],
-            fraction=fraction,
-            eta=eta,
-            curve=() if series is None else series.curve,
-            value=None if series is None else series.value,
-            diverged=series is not None and series.diverged,
-            beat=known.beat,
-            alarms=known.alarms,
-        )
-
-    def _waits(
-        self, run: str, state: RunState, observed: Observation | None, beat: Beat | None
-    ) -> str:
-        """Why the service holds a run back: that it says so, or that the quota, or an engine that
-        went away, has ended its last attempt and there will be another."""
-        if state.state in OPEN:
-            # The launcher publishes less often than a worker beats, but sees those of all stores.
-            if beat is not None and beat.body.paused is not None:
-                return by_our_clock(labels.pause_of(*beat.body.paused))
-            if observed is None or observed.kind is not Kind.PAUSED:
-                return ""
-            return by_our_clock(labels.pause_of(observed.reason, observed.time))
-        reason = self._bodies.get(run, NOTHING).reason
-        if reason not in EXCUSED or not self._states.wants(run):
-            return ""
-        told = _words(observed, again=run in self._states.again)
-        return ": ".join(filter(None, (by_our_clock(reason), told)))
-
-
-def _is(observed: Observation | None, kind: Kind) -> bool:
-    return observed is not None and observed.kind is kind
-
-
-def _words(observed: Observation | None, *, again: bool) -> str:
-    if observed is not None:
-        return by_our_clock(labels.observed(observed))
-    return "to start again" if again else ""
