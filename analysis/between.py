@@ -14,7 +14,7 @@ from sweeper.analysis.settings import level
 from sweeper.errors import NotFound, UsageError
 from sweeper.registry import Registry
 from sweeper.results.cells import Scale, choose_scale
-from sweeper.sanitize import harmless
+from sweeper.sanitize import sanitize
 from sweeper.store.documents import dotted, strict
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Versus:
     def text(self) -> str:
         """For a terminal."""
         lines = list(_lines(self))
-        return "\n".join(map(harmless, lines))
+        return "\n".join(map(sanitize, lines))
 
     @property
     def table(self) -> "pandas.DataFrame":

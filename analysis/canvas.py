@@ -14,7 +14,7 @@ from typing import Literal
 
 from PIL import Image, ImageDraw, ImageFont
 
-from sweeper.sanitize import harmless
+from sweeper.sanitize import sanitize
 
 __all__ = ["GRID", "INK", "Canvas", "Point", "text_width"]
 
@@ -36,7 +36,7 @@ def _font(size: int) -> ImageFont.FreeTypeFont:
 
 def _safe(text: str) -> str:
     """What a line of a picture can show."""
-    shown = harmless(text)
+    shown = sanitize(text)
     return shown if len(shown) <= _LABEL else f"{shown[: _LABEL - 1]}…"
 
 

@@ -12,7 +12,7 @@ from sweeper.analysis.pictures import cells_picture, picture
 from sweeper.analysis.stability import RULE
 from sweeper.analysis.study import Study
 from sweeper.analysis.tables import cell_table, paired_rows, rate_rows
-from sweeper.sanitize import harmless
+from sweeper.sanitize import sanitize
 
 __all__ = ["write"]
 
@@ -44,7 +44,7 @@ def write(study: Study, panels: Sequence[Panel]) -> dict[str, bytes]:
 def escape(text: str) -> str:
     """Text that Markdown shows as it is, on one line: nothing in it is a link, a tag or a table's
     end."""
-    line = harmless(" ".join(text.split()))
+    line = sanitize(" ".join(text.split()))
     line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_{}\[\]()#+!|~$])", r"\\\1", line)
 

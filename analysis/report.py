@@ -19,7 +19,7 @@ from sweeper.analysis.page import render
 from sweeper.analysis.sources import find_sources, write_file
 from sweeper.analysis.study import Study, study
 from sweeper.registry import Registry
-from sweeper.sanitize import harmless
+from sweeper.sanitize import sanitize
 
 if TYPE_CHECKING:
     import pandas
@@ -130,8 +130,8 @@ def _text(study: Study) -> str:
     """For the terminal: the verdict, and the command of what is to be run next."""
     lines = [study.verdict.text(study.data.name)]
     if study.next is not None:
-        lines.append(f"  next: {harmless(study.next.command)}")
-        lines += [f"        {harmless(study.next.note)}"] if study.next.note else []
+        lines.append(f"  next: {sanitize(study.next.command)}")
+        lines += [f"        {sanitize(study.next.note)}"] if study.next.note else []
     if study.no_next is not None:
         lines.append(f"  no next.yaml: {study.no_next}")
     return "\n".join(lines)

@@ -16,7 +16,7 @@ from sweeper.analysis.frames import SweepData
 from sweeper.analysis.inference import Estimate
 from sweeper.analysis.nextgrid import NextGrid
 from sweeper.analysis.statistics import Comparison
-from sweeper.sanitize import harmless
+from sweeper.sanitize import sanitize
 
 __all__ = ["Check", "Lead", "Verdict", "decide"]
 
@@ -93,7 +93,7 @@ def _wrapped(text: str, mark: str, width: int) -> list[str]:
 
 def _for_terminal(line: str) -> str:
     """Figures that can be pasted; and no control characters, which come from values and paths."""
-    return harmless(line.replace(labels.MINUS, "-").replace(labels.NONE, "-"))
+    return sanitize(line.replace(labels.MINUS, "-").replace(labels.NONE, "-"))
 
 
 _LABELS = {

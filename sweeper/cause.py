@@ -2,7 +2,7 @@
 
 import re
 
-from sweeper.sanitize import harmless
+from sweeper.sanitize import sanitize
 
 __all__ = ["cause", "last_line"]
 
@@ -36,4 +36,4 @@ def last_line(data: bytes) -> str:
 
 
 def _plain(line: str) -> str:
-    return harmless(line).strip()
+    return sanitize(line).strip()

@@ -3,8 +3,8 @@
 A run's name, a metric's key, a line of a log, a reason in a store come from whoever wrote them. To
 a terminal some characters in them are orders: set the title, fill the clipboard, hide what was said
 before, turn a text around. `guarded` puts writers before standard output and standard error through
-which no order passes, whoever prints; what prints a text of others within a line of ours makes it
-`harmless` besides, so that it stays one line. Orders of ours (colours, a screen that is drawn
+which no order passes, whoever prints; what prints a text of others within a line of ours
+calls `sanitize` besides, so that it stays one line. Orders of ours (colours, a screen that is drawn
 again) go to the stream below, by `raw`.
 
 Standard library only, and little of it: a worker loads this for every job.
@@ -16,7 +16,7 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
-__all__ = ["Writer", "guarded", "harmless", "harmless_json", "harmless_lines", "raw"]
+__all__ = ["Writer", "guarded", "raw", "sanitize", "sanitize_json", "sanitize_lines"]
 
 # What a terminal takes for an order, within a line: CSI, OSC and the like to their end, then
 # shorter ones. Those of a colour or a title say nothing to people and are left out.
@@ -34,7 +34,7 @@ _CONTROL = re.compile(f"[\x00-\x08\x0a-\x1f{_UNSEEN}]")
 _CONTROL_IN_LINES = re.compile(f"[\x00-\x08\x0b-\x1f{_UNSEEN}]")
 
 
-def harmless(text: str) -> str:
+def sanitize(text: str) -> str:
     """A text in one line, without what it tells a terminal to do: colours and other orders are left
     out, what else is no character of a text is written out (`\\n`, `\\x9b`, `\\u202e`)."""
     if text.isprintable():
@@ -42,14 +42,14 @@ def harmless(text: str) -> str:
     return _CONTROL.sub(_written_out, _ORDER.sub("", text))
 
 
-def harmless_lines(text: str) -> str:
+def sanitize_lines(text: str) -> str:
     """The same for a text of several lines, which it keeps."""
     if text.isascii() and text.replace("\n", "").isprintable():
         return text
     return _CONTROL_IN_LINES.sub(_written_out, _ORDER.sub("", text))
 
 
-def harmless_json(text: str) -> str:
+def sanitize_json(text: str) -> str:
     """The same for JSON as `json.dumps` has it, in which but one control is escaped already."""
     return text.replace("\x7f", "\\u007f")
 
@@ -66,7 +66,7 @@ class Writer:
 
     def write(self, text: str) -> int:
         """Write what is harmless of a text; what the stream's encoding has not is written out."""
-        shown = harmless_lines(text)
+        shown = sanitize_lines(text)
         if not shown.isascii():
             encoding = self.below.encoding or "utf-8"
             shown = shown.encode(encoding, "backslashreplace").decode(encoding)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sweeper.errors import GridError, SweeperError
-from sweeper.sanitize import harmless, harmless_json, raw
+from sweeper.sanitize import raw, sanitize, sanitize_json
 
 __all__ = [
     "complain",
@@ -24,9 +24,9 @@ __all__ = [
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Print a table: as wide as the terminal, as wide as it needs to be elsewhere. Numbers stand
     to the right, None is a dash. What texts and titles tell a terminal to do is left out."""
-    columns = [harmless(column) for column in columns]
+    columns = [sanitize(column) for column in columns]
     shown = [
-        [harmless(value) if isinstance(value, str) else value for value in row] for row in rows
+        [sanitize(value) if isinstance(value, str) else value for value in row] for row in rows
     ]
     numeric = [
         all(isinstance(r[i], int | float | None) for r in shown) for i in range(len(columns))
@@ -122,7 +122,7 @@ def print_json(document: dict[str, Any]) -> int:
 
     from sweeper.store.documents import strict
 
-    print(harmless_json(json.dumps(strict(document), indent=1, allow_nan=False)))
+    print(sanitize_json(json.dumps(strict(document), indent=1, allow_nan=False)))
     return 0
 
 
@@ -139,17 +139,17 @@ def is_screen() -> bool:
 
 def say(line: str = "", *, flush: bool = False) -> None:
     """A line on standard output, whatever texts of others are in it."""
-    print(harmless(line), flush=flush)
+    print(sanitize(line), flush=flush)
 
 
 def warn(sentence: str) -> None:
     """A line on standard error."""
-    print(f"sweeper: {harmless(sentence)}", file=sys.stderr)
+    print(f"sweeper: {sanitize(sentence)}", file=sys.stderr)
 
 
 def complain(error: SweeperError) -> int:
     """Say on standard error why a command ends; gives its exit code. A line, but one for each
     problem of a grid."""
     problems = error.problems if isinstance(error, GridError) else (str(error),)
-    print("sweeper: " + "\n".join(map(harmless, problems)), file=sys.stderr)
+    print("sweeper: " + "\n".join(map(sanitize, problems)), file=sys.stderr)
     return error.exit_code

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from sweeper.errors import AlreadyExists, NotFound, StoreError
 from sweeper.metrics import as_float
 from sweeper.model.parts import Part
-from sweeper.sanitize import harmless
+from sweeper.sanitize import sanitize
 from sweeper.store.documents import SCHEMA, encode, read_as, strict
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
@@ -130,7 +130,7 @@ def _alarm(name: Name, document: object, place: str) -> Alarm:
         value=_number(record, "value"),
         bound=_number(record, "bound"),
         message=record.text_or("message", None) or name.rule,
-        advice=harmless(record.text_or("advice", "")),
+        advice=sanitize(record.text_or("advice", "")),
         actions=tuple(record.texts_or("actions", [])),
     )
 

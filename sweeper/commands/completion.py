@@ -13,7 +13,7 @@ from argcomplete.completers import BaseCompleter, DirectoriesCompleter, FilesCom
 from argcomplete.shell_integration import shellcode
 
 from sweeper.errors import SweeperError
-from sweeper.sanitize import harmless
+from sweeper.sanitize import sanitize
 from sweeper.store.files import default_root, open_store
 
 __all__ = ["Offers", "complete", "shell_code"]
@@ -46,7 +46,7 @@ class Offers(BaseCompleter):
         try:
             found: Iterable[str] = () if find is None else find(prefix, parsed_args)
             # What a shell shows and puts on its line, a terminal obeys.
-            return [text for text in found if text == harmless(text)]
+            return [text for text in found if text == sanitize(text)]
         except (SweeperError, OSError, KeyError, TypeError):
             return []
 

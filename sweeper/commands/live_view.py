@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from sweeper.command import self_command
 from sweeper.launcher.progress import Summary, line, showing_progress
-from sweeper.sanitize import harmless, raw
+from sweeper.sanitize import raw, sanitize
 from sweeper.terminal import is_screen
 
 __all__ = ["showing"]
@@ -84,7 +84,7 @@ class _View:
         why = f"the view ended ({code})" if code else "the view is closed"
         print(f"{why}; the sweep goes on here, Ctrl-C leaves it to itself", file=sys.stderr)
         if self._last is not None:
-            print(harmless(line(self._last)), file=sys.stderr, flush=True)
+            print(sanitize(line(self._last)), file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """End the view, and say how things stand."""
@@ -104,9 +104,9 @@ class _View:
         if last is None:
             return
         if shown or (process is not None and process.returncode == _INTERRUPTED):
-            print(harmless(line(last)), file=sys.stderr)
+            print(sanitize(line(last)), file=sys.stderr)
         if last.held:
-            print(harmless(f"held: {last.held}"), file=sys.stderr)
+            print(sanitize(f"held: {last.held}"), file=sys.stderr)
 
     def _restore(self) -> None:
         """The terminal as it was, after a view that could not see to that itself."""

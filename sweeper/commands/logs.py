@@ -25,7 +25,7 @@ from sweeper.records.problems import Problems, tell_problems
 from sweeper.records.runs import RecordedRun, SweepRun
 from sweeper.registry import Registry
 from sweeper.results.selectors import check_states
-from sweeper.sanitize import harmless, harmless_json, raw
+from sweeper.sanitize import raw, sanitize, sanitize_json
 from sweeper.states import ENDED, OPEN, Event
 from sweeper.store.files import default_root
 from sweeper.tables.sources import Files
@@ -103,12 +103,12 @@ class _Shown:
     def know(self, runs: Iterable[RecordedRun]) -> None:
         """These are the runs whose lines are shown."""
         for run in runs:
-            self._names.setdefault(_key(run), harmless(run.name))
+            self._names.setdefault(_key(run), sanitize(run.name))
         if len({sweep for _, sweep, _ in self._names}) > 1:
             for root, sweep, identity in self._names:
                 name = self._names[root, sweep, identity]
-                if not name.startswith(f"{harmless(sweep)}/"):
-                    self._names[root, sweep, identity] = f"{harmless(sweep)}/{name}"
+                if not name.startswith(f"{sanitize(sweep)}/"):
+                    self._names[root, sweep, identity] = f"{sanitize(sweep)}/{name}"
         self._width = max(map(len, self._names.values()), default=0)
 
     def wanted(self, lines: Iterable[Line]) -> Iterator[Line]:
@@ -128,7 +128,7 @@ class _Shown:
         if self._json:
             found = {"schema": 1, "sweep": run.sweep, "run": run.id, "name": run.name}
             text = line.data.decode("utf-8", "replace")
-            return harmless_json(json.dumps(found | {"attempt": line.attempt, "line": text})) + "\n"
+            return sanitize_json(json.dumps(found | {"attempt": line.attempt, "line": text})) + "\n"
         if len(self._names) < 2:
             return text_of(line.data) + "\n"
         name = f"{self._names[_key(run)]:<{self._width}} |"
@@ -141,7 +141,7 @@ def text_of(data: bytes) -> str:
     """A line as it looks in the end on a terminal, where what follows a carriage return overwrites
     what was before it."""
     data = data.rstrip(b"\r")
-    return harmless(data[data.rfind(b"\r") + 1 :].decode("utf-8", "replace"))
+    return sanitize(data[data.rfind(b"\r") + 1 :].decode("utf-8", "replace"))
 
 
 class _Reader:

@@ -22,7 +22,7 @@ from sweeper.launcher.planning import (
     survey,
 )
 from sweeper.model.plan import Plan
-from sweeper.sanitize import harmless
+from sweeper.sanitize import sanitize
 from sweeper.store.files import Store, default_root, open_store
 from sweeper.terminal import print_json, warn
 
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     for warning in found.plan.warnings:
         warn(f"warning: {warning}")
     lines = full(found, store) if arguments.full else short(found)
-    sys.stdout.writelines(f"{harmless(line)}\n" for line in lines)
+    sys.stdout.writelines(f"{sanitize(line)}\n" for line in lines)
     return 0
 
 
@@ -105,7 +105,7 @@ def full(found: Survey, store: Store) -> Iterator[str]:
             if key not in ("python", "cwd", "log_path_field") and value not in (None, {})
         },
     }
-    yield from (f"{key:<12}  {harmless(str(v))}" for key, v in what.items() if v is not None)
+    yield from (f"{key:<12}  {sanitize(str(v))}" for key, v in what.items() if v is not None)
     for fate in found.fates:
         run = fate.run
         yield ""
@@ -114,9 +114,9 @@ def full(found: Survey, store: Store) -> Iterator[str]:
         folder = log_path(plan.name, run.id, attempt, store)
         argv = command(plan, run, attempt, folder)
         if argv is not None:
-            yield f"  command: {harmless(flow(argv))}"
+            yield f"  command: {sanitize(flow(argv))}"
         for key, value in run.config.items():
-            yield f"  {key}: {harmless(flow(value))}"
+            yield f"  {key}: {sanitize(flow(value))}"
 
 
 def terminal_width() -> int | None:
@@ -133,7 +133,7 @@ def table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | None, gives: int = 0
 ) -> Iterator[str]:
     """The lines of a table. Where it is wider than `width`, column `gives` is cut."""
-    rows = [[harmless(cell) for cell in row] for row in rows]
+    rows = [[sanitize(cell) for cell in row] for row in rows]
     widths = [max(map(_columns, cells)) for cells in zip(columns, *rows, strict=True)]
     if width is not None:
         others = sum(widths) - widths[gives] + len(_GAP) * (len(columns) - 1)
@@ -177,7 +177,7 @@ def _head(plan: Plan) -> str:
     recipe = recipe if len(recipe) <= 60 else f"{recipe[:57]}..."
     most = f"at most {plan.launch.max_parallel} at once"
     return (
-        f"{plan.name}: {harmless(recipe)} on {plan.launch.backend}, service {plan.service}, {most}"
+        f"{plan.name}: {sanitize(recipe)} on {plan.launch.backend}, service {plan.service}, {most}"
     )
 
 
@@ -218,5 +218,5 @@ def _listed(values: Sequence[Any]) -> str:
     if len(values) > _LISTED and all(type(value) in (int, float) for value in values):
         return f"{flow(min(values))} to {flow(max(values))}"
     return ", ".join(
-        harmless(value if isinstance(value, str) and value else flow(value)) for value in values
+        sanitize(value if isinstance(value, str) and value else flow(value)) for value in values
     )

@@ -11,7 +11,7 @@ from sweeper.records.problems import tell_problems
 from sweeper.records.runs import RecordedRun
 from sweeper.results.conversations import WHOSE, Told, answers, turns_logged
 from sweeper.results.rollouts import Found, Words, read
-from sweeper.sanitize import harmless_lines
+from sweeper.sanitize import sanitize_lines
 from sweeper.tables.rollouts import SummaryFile, summary_files
 from sweeper.tables.summaries import COLUMNS
 from sweeper.terminal import number, print_json, print_table, say, warn
@@ -117,7 +117,7 @@ def _wanted(one: Found, words: Words, arguments: Namespace) -> bool:
 
 def _line(one: Found, words: Words) -> list[Any]:
     values = {**one.numbers, "name": one.file.name}
-    text = " ".join(harmless_lines(_last_said(one, words.of(one))).split())
+    text = " ".join(sanitize_lines(_last_said(one, words.of(one))).split())
     return [*(values.get(c) for c in _COLUMNS), text[:_LINE] + "..." * (len(text) > _LINE)]
 
 
@@ -150,7 +150,7 @@ def _print_conversation(one: Found, told: Told) -> None:
     repeated = {*measured, "reward"} if told.whose == "trajectory" else set[str]()
     spoken = [said for said in told.shown() if said[0] not in repeated]
     for who, said in (*spoken, *((key, number(value)) for key, value in measured.items())):
-        lines = harmless_lines(said).splitlines() or [""]
+        lines = sanitize_lines(said).splitlines() or [""]
         say(f"{who}: {lines[0]}")
         for line in lines[1:]:
             say(f"    {line}")

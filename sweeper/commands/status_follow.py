@@ -21,7 +21,7 @@ from sweeper.errors import StoreError
 from sweeper.registry import Registry
 from sweeper.results.selectors import current, pick
 from sweeper.results.status import NOBODY, Status, alarms_of, read_status
-from sweeper.sanitize import Writer, harmless_json, raw
+from sweeper.sanitize import Writer, raw, sanitize_json
 from sweeper.store.documents import strict, timestamp
 from sweeper.store.files import default_root
 from sweeper.terminal import is_screen, say, warn
@@ -234,7 +234,7 @@ class _Told:
         document = {"schema": 1, "time": timestamp(), "sweep": sweep.name, "at_work": at_work}
         document |= {**seen, "states": dict(states), "runs": records}
         document["alarms"] = [alarm.document() for alarm in alarms]
-        print(harmless_json(json.dumps(strict(document), allow_nan=False)))
+        print(sanitize_json(json.dumps(strict(document), allow_nan=False)))
 
 
 def _say(run: "RecordedRun", observed: dict[str, str]) -> Said:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sweeper.results.progress import Reached, reached
 from sweeper.results.selectors import pick
 from sweeper.results.status import NOBODY, Status, alarms_of
-from sweeper.sanitize import harmless
+from sweeper.sanitize import sanitize
 from sweeper.terminal import duration, print_json, print_table, say, shortened
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def alarm_line(alarm: "Alarm", more: int = 0) -> str:
     """`alarm: x=1 and 3 more: nan: loss is NaN at step 12; lower the learning rate`."""
     others = f" and {more} more" if more else ""
     said = f"alarm: {alarm.name}{others}: {alarm.rule}: {alarm.message}"
-    return harmless(said + (f"; {alarm.advice}" if alarm.advice else ""))
+    return sanitize(said + (f"; {alarm.advice}" if alarm.advice else ""))
 
 
 def _interest(run: "RecordedRun") -> int:

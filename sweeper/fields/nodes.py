@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, cast
 
 from sweeper.errors import GridError
-from sweeper.sanitize import harmless
+from sweeper.sanitize import sanitize
 
 __all__ = [
     "FORBIDDEN",
@@ -120,7 +120,7 @@ class Problems:
             self._found,
             key=lambda f: (rank[f[0].source] if f[0].line else -1, f[0].line, f[0].column),
         )
-        return GridError([f"{place}: {harmless(message)}" for place, message in ordered])
+        return GridError([f"{place}: {sanitize(message)}" for place, message in ordered])
 
     def raise_any(self) -> None:
         """Raise `GridError` when there is a problem."""

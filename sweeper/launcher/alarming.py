@@ -20,7 +20,7 @@ from sweeper.launcher.ends import Ends
 from sweeper.launcher.reacting import Reactions
 from sweeper.model.launcher import read_judged
 from sweeper.model.plan import Plan
-from sweeper.sanitize import harmless
+from sweeper.sanitize import sanitize
 from sweeper.states import OPEN, Event, State
 from sweeper.store.documents import SCHEMA, encode, read_as, timestamp
 from sweeper.store.files import Store
@@ -303,4 +303,4 @@ class Alarming:
 
 def _plain(text: str) -> str:
     """As a terminal can show it: a recipe may call its metrics anything."""
-    return harmless(text[:_LONGEST])
+    return sanitize(text[:_LONGEST])

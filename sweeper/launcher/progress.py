@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import NamedTuple, TextIO
 
 from sweeper.launcher.pacing import LOWERED
-from sweeper.sanitize import harmless, raw
+from sweeper.sanitize import raw, sanitize
 from sweeper.states import OPEN, State
 
 __all__ = ["Summary", "exit_code", "line", "printer", "showing_progress"]
@@ -69,7 +69,7 @@ def printer(stream: TextIO) -> Callable[[Summary], None]:
     said: set[str] = set()
 
     def tell(summary: Summary) -> None:
-        print(harmless(line(summary)), file=stream, flush=True)
+        print(sanitize(line(summary)), file=stream, flush=True)
         for text in _news(summary, said):
             print(text, file=stream, flush=True)
 
@@ -96,7 +96,7 @@ def showing_progress() -> Generator[Callable[[Summary], None]]:
                 task,
                 total=summary.counts.total(),
                 completed=sum(summary.counts[s] - summary.again.get(s, 0) for s in _OVER),
-                description=harmless(_sentence(summary)),
+                description=sanitize(_sentence(summary)),
             )
             for text in _news(summary, said):
                 bar.console.print(text, markup=False, highlight=False)
@@ -107,7 +107,7 @@ def showing_progress() -> Generator[Callable[[Summary], None]]:
 def _news(summary: Summary, said: set[str]) -> list[str]:
     """What is to be told once, and was not."""
     lines = [*([f"held: {summary.held}"] if summary.held is not None else []), *summary.alarms]
-    lines = map(harmless, lines)
+    lines = map(sanitize, lines)
     fresh = [text for text in dict.fromkeys(lines) if text not in said]
     said.update(fresh)
     return fresh

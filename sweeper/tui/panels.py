@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sweeper.sanitize import harmless
+from sweeper.sanitize import sanitize
 from sweeper.store.documents import dotted
 from sweeper.tui.charts import plot, sparkline
 from sweeper.tui.model import RunView, SweepView, best_run
@@ -103,11 +103,11 @@ def curve_lines(
     points, other = data.curves[key], data.best_curves.get(key, ())
     step, last = points[-1]
     said = f"  {value(last)} at step {value(step)}   {chosen + 1} of {len(keys)}"
-    lines: list[Line] = [[(harmless(key), "bold"), (said, ""), ("   logarithmic" * log, "info")]]
+    lines: list[Line] = [[(sanitize(key), "bold"), (said, ""), ("   logarithmic" * log, "info")]]
     if other:
         which, *more = about
         told = [f"{glyphs.other} {_compared(step, other)}: {which}", *(f"  {one}" for one in more)]
-        lines += [[(fit(harmless(one), width, cut=glyphs.cut), "warn")] for one in told]
+        lines += [[(fit(sanitize(one), width, cut=glyphs.cut), "warn")] for one in told]
     listed = min(len(keys), max(0, (height - 2) // 3))
     room = max(4, height - len(lines) - listed)
     drawn = plot(points, width, room, glyphs, other, log=log)
@@ -140,7 +140,7 @@ def _coloured(line: str, glyphs: Glyphs) -> Line:
 def _in_a_line(
     key: str, style: str, points: Points, width: int, glyphs: Glyphs, *, log: bool
 ) -> Line:
-    name = fit(harmless(key), min(28, max(10, width - 40)), cut=glyphs.cut)
+    name = fit(sanitize(key), min(28, max(10, width - 40)), cut=glyphs.cut)
     numbers = [number for _, number in points]
     latest = fit(value(numbers[-1]), 10, right=True)
     if log:

@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from sweeper.results.status import NOBODY
-from sweeper.sanitize import harmless
+from sweeper.sanitize import sanitize
 from sweeper.tui.charts import bar, sparkline
 from sweeper.tui.list_model import Group, Item
 from sweeper.tui.model import RunView, SweepView
@@ -86,7 +86,7 @@ def counted(counts: Counter[str], order: Sequence[str] = _ORDER) -> Line:
 def head_lines(view: SweepView, glyphs: Glyphs) -> list[Line]:
     """Two lines about the whole sweep: how many runs stand where and when it will be over; then
     what holds it up."""
-    first: Line = [(f"{harmless(view.name)} ", "bold"), (f"{len(view.runs)} runs: ", "")]
+    first: Line = [(f"{sanitize(view.name)} ", "bold"), (f"{len(view.runs)} runs: ", "")]
     first += counted(view.counts) or [("none", "")]
     if view.eta is not None:
         first.append((f"  ETA {short(view.eta)}", "bold"))
@@ -103,12 +103,12 @@ def _troubles(view: SweepView) -> list[Span]:
     """What holds a sweep up, what is longest last: a small screen cuts it."""
     parts: list[Span] = []
     if view.problem:
-        parts.append((f"not the newest: {harmless(view.problem)}", "bad"))
+        parts.append((f"not the newest: {sanitize(view.problem)}", "bad"))
     if alarmed := sum(bool(run.alarms) for run in view.runs):
         parts.append((f"{alarmed} with alarms", "bad"))
     if waiting := [run.waits for run in view.runs if run.shown_state == "waiting"]:
         reasons = Counter(_REASON.split(why)[0] for why in waiting)
-        told = ", ".join(f"{number} by {harmless(why)}" for why, number in reasons.items())
+        told = ", ".join(f"{number} by {sanitize(why)}" for why, number in reasons.items())
         parts.append((f"paused: {told}", "warn"))
     if view.limit is not None:
         parts.append((f"{view.limit} at once, not {view.parallel}", "warn"))
@@ -119,9 +119,9 @@ def _troubles(view: SweepView) -> list[Span]:
     else:
         parts.append((NOBODY, "warn"))
     if view.unreachable:
-        parts.append((f"the launcher waits: {harmless(view.unreachable)}", "warn"))
+        parts.append((f"the launcher waits: {sanitize(view.unreachable)}", "warn"))
     if view.held:
-        parts.append((f"held until a retry or launch: {harmless(view.held)}", "bad"))
+        parts.append((f"held until a retry or launch: {sanitize(view.held)}", "bad"))
     return parts
 
 
@@ -178,7 +178,7 @@ def _longest_step(view: SweepView) -> int:
 
 def _last(name: str, width: int) -> str:
     """A metric's name in a column: its last part, if it must be."""
-    shown = harmless(name)
+    shown = sanitize(name)
     return shown if len(shown) <= width else shown.rpartition("/")[2]
 
 
@@ -204,9 +204,9 @@ def item_line(item: Item, shown: Table, *, inside: str, cursor: bool) -> Line:
     mark = ">" if cursor else "!" if alarmed else " "
     style = "bold" if isinstance(item, Group) else ""
     if isinstance(item, Group):
-        name = f"{mark}{glyphs.closed if item.folded else glyphs.opened} {harmless(item.title)}"
+        name = f"{mark}{glyphs.closed if item.folded else glyphs.opened} {sanitize(item.title)}"
     else:
-        name = f"{mark}{'  ' if inside else ''} {harmless(own_name(item, inside))}"
+        name = f"{mark}{'  ' if inside else ''} {sanitize(own_name(item, inside))}"
     if cursor and alarmed:
         name = f"{name} !"
     name = fit_middle(name, shown.room, cut=glyphs.cut)
@@ -290,8 +290,8 @@ def _beat(run: RunView) -> Span:
 def _remark(run: RunView) -> Span:
     if run.alarms:
         silent = f"{run.remark}; " if run.silent else ""
-        return harmless(f"{silent}{run.alarms[0].rule}: {run.alarms[0].text}"), "bad"
-    return harmless(run.remark), "warn" if run.waits else "dim"
+        return sanitize(f"{silent}{run.alarms[0].rule}: {run.alarms[0].text}"), "bad"
+    return sanitize(run.remark), "warn" if run.waits else "dim"
 
 
 def _group_remark(group: Group) -> Span:

@@ -12,7 +12,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import TabbedContent, TabPane, Tabs
 
-from sweeper.sanitize import harmless
+from sweeper.sanitize import sanitize
 from sweeper.tui.model import RunView, SweepView
 from sweeper.tui.panels import (
     PageData,
@@ -145,7 +145,7 @@ it is the next best.
     @property
     def chosen(self) -> tuple[Sequence[RunView], str]:
         run = self._view_of_run
-        return ((), "") if run is None else ((run,), harmless(run.name))
+        return ((), "") if run is None else ((run,), sanitize(run.name))
 
     def turn_to(self, run: str) -> None:
         """Show another run."""

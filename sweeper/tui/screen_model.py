@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sweeper.sanitize import harmless
+from sweeper.sanitize import sanitize
 from sweeper.tui.list_model import SORTS, Group, Item, arranged, groupings
 from sweeper.tui.model import RunView, SweepView
 from sweeper.tui.render import own_name
@@ -92,8 +92,8 @@ class ScreenModel:
         """The run with the cursor, or all of its group; and what they are called."""
         item = self.item
         if isinstance(item, Group):
-            return item.runs, harmless(item.title)
-        return ((), "") if item is None else ((item,), harmless(item.name))
+            return item.runs, sanitize(item.title)
+        return ((), "") if item is None else ((item,), sanitize(item.name))
 
     def group_of(self, place: int) -> Group | None:
         """The group whose heading stands above a line, or is it."""
@@ -183,13 +183,13 @@ class ScreenModel:
         if isinstance(item, Group):
             rules = Counter(alarm.rule for run in item.runs for alarm in run.alarms)
             told = ", ".join(f"{number} {rule}" for rule, number in rules.items())
-            title = harmless(item.title)
-            return (harmless(f"{title}  alarms: {told}"), "bad") if rules else (title, "dim")
+            title = sanitize(item.title)
+            return (sanitize(f"{title}  alarms: {told}"), "bad") if rules else (title, "dim")
         if item.alarms:
             told = "; ".join(f"{alarm.rule}: {alarm.text}" for alarm in item.alarms)
-            return harmless(told), "bad"
-        remark = f": {harmless(item.remark)}" if item.remark else ""
-        return f"{harmless(item.name)}  {item.shown_state}{remark}", "dim"
+            return sanitize(told), "bad"
+        remark = f": {sanitize(item.remark)}" if item.remark else ""
+        return f"{sanitize(item.name)}  {item.shown_state}{remark}", "dim"
 
 
 def _key(item: Item) -> str:

@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Footer, HelpPanel, KeyPanel, Markdown, Static
 
-from sweeper.sanitize import harmless
+from sweeper.sanitize import sanitize
 from sweeper.tui.model import RunView, SweepView
 from sweeper.tui.text import Glyphs, Line, as_text, trimmed
 
@@ -86,7 +86,7 @@ class WatchScreen(Screen[None]):
 
     def tell(self, text: str, style: str = "warn") -> None:
         """Show a sentence until the next key."""
-        self._said = [(harmless(text), style)] if text else []
+        self._said = [(sanitize(text), style)] if text else []
         self.draw_notice()
 
     def draw_notice(self) -> None:

@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.widgets import Input, Label
 
-from sweeper.sanitize import harmless
+from sweeper.sanitize import sanitize
 from sweeper.tui.list_model import Group
 from sweeper.tui.model import RunView, SweepView
 from sweeper.tui.render import head_lines
@@ -114,8 +114,8 @@ Filter: words that a run's name, state and alarms hold, all of them; or a condit
     def about(self) -> Line:
         model = self.model
         if model.problem:
-            return [(harmless(model.problem), "bad")]
-        wanted: Line = [(f"[{harmless(model.wanted)}] ", "warn")] if model.wanted else []
+            return [(sanitize(model.problem), "bad")]
+        wanted: Line = [(f"[{sanitize(model.wanted)}] ", "warn")] if model.wanted else []
         return [*wanted, model.about()]
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002

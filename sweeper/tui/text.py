@@ -15,7 +15,7 @@ from rich.style import Style
 from rich.text import Text
 from textual.strip import Strip
 
-from sweeper.sanitize import harmless
+from sweeper.sanitize import sanitize
 
 __all__ = [
     "ASCII",
@@ -59,7 +59,7 @@ def _style(words: str) -> Style:
 def as_strip(line: Line, width: int) -> Strip:
     """A line as Textual draws it. Segments, not markup: what a run is called is data; and
     harmless, should whoever made the line have forgotten it."""
-    strip = Strip([Segment(harmless(text), _style(words)) for text, words in line])
+    strip = Strip([Segment(sanitize(text), _style(words)) for text, words in line])
     return strip.adjust_cell_length(width, _LOOKS[""])
 
 
@@ -69,7 +69,7 @@ def as_text(lines: Iterable[Line]) -> Text:
     for number, line in enumerate(lines):
         text.append("\n" * bool(number))
         for part, words in line:
-            text.append(harmless(part), _style(words))
+            text.append(sanitize(part), _style(words))
     return text
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from sweeper.errors import StoreError
 from sweeper.provenance.redaction import Redactor
-from sweeper.sanitize import harmless
+from sweeper.sanitize import sanitize
 from sweeper.store.files import Store
 from sweeper.worker.pauses import Pauses
 
@@ -105,7 +105,7 @@ def last_word(word: str) -> None:
         quiet = [*before]
         quiet[3] &= ~(termios.ECHO | termios.ICANON)  # the answer is no input of a user's
         termios.tcsetattr(0, termios.TCSANOW, quiet)
-        show(f"\x1b]2;sweeper: {harmless(word)}\x1b\\\x1b[5n".encode(), _PATIENCE)
+        show(f"\x1b]2;sweeper: {sanitize(word)}\x1b\\\x1b[5n".encode(), _PATIENCE)
         _await_answer(0)
         termios.tcsetattr(0, termios.TCSANOW, before)
 

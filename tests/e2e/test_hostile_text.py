@@ -15,7 +15,7 @@ import pytest
 from libtmux import Server
 
 from sweeper.cli import main
-from sweeper.sanitize import harmless
+from sweeper.sanitize import sanitize
 
 # A title, the clipboard (both ends of an OSC), the screen, orders of C1, turned and unseen text,
 # what overwrites a line or starts one.
@@ -299,4 +299,4 @@ def test_a_shell_is_offered_no_orders(root: Path) -> None:
     for dest in ("sweep", "run", "runs"):
         given: Any = {"prefix": "evil/" if dest == "run" else "", "action": Namespace(dest=dest)}
         given |= {"parser": None, "parsed_args": Namespace(root=str(root), sweep="evil")}
-        assert all(text == harmless(text) for text in Offers()(**given))
+        assert all(text == sanitize(text) for text in Offers()(**given))

@@ -17,7 +17,7 @@ from sweeper.errors import NotFound
 from sweeper.records.logs import Tail, files_of
 from sweeper.records.runs import SweepRun
 from sweeper.registry import Registry
-from sweeper.sanitize import harmless
+from sweeper.sanitize import sanitize
 from sweeper.states import Event
 from sweeper.store.files import LocalStore
 from sweeper.tables.sources import Files
@@ -147,7 +147,7 @@ def test_a_folder_of_tinker_cookbook_s(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_shown_can_do_no_harm(printed: str, shown: str) -> None:
-    assert harmless(printed) == shown
+    assert sanitize(printed) == shown
 
 
 def test_a_line_looks_as_it_did_in_the_end() -> None:

@@ -21,7 +21,7 @@ from libtmux.exc import LibTmuxException, TmuxCommandNotFound
 from sweeper.errors import EnvironmentFailure, NoRoom, Unreachable
 from sweeper.limits import lacking
 from sweeper.paths import home
-from sweeper.sanitize import harmless
+from sweeper.sanitize import sanitize
 
 __all__ = ["Pane", "Refusal", "TmuxServer", "argument", "as_shown", "socket_name"]
 
@@ -283,7 +283,7 @@ def _whole(argument: str) -> str:
 
 def as_shown(title: str) -> str:
     """A text that tmux shows, or uses, as it is: `#` would start a format, or a shell's command."""
-    return harmless(title).replace("#", "##")
+    return sanitize(title).replace("#", "##")
 
 
 def argument(text: str) -> str:
