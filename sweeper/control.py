@@ -168,6 +168,7 @@ def _stop(
 ) -> None:
     """Be the launcher that stops runs and starts none."""
     from sweeper.backends import open_backend, options_of
+    from sweeper.launcher.context import Context
     from sweeper.launcher.loop import Launcher
     from sweeper.launcher.staying import moved_from, place_of
 
@@ -177,7 +178,7 @@ def _stop(
     there = moved_from(store, sweep, plan, place_of(backend))
     if there is not None:
         tell(f"the jobs are at {there}, out of reach from here: each ends once its worker sees it")
-    launcher = Launcher(store, sweep, backend, starting=False)
+    launcher = Launcher(Context(store, sweep, backend), starting=False)
     said: str | None = None
     while time.monotonic() < deadline:
         summary = launcher.step()

@@ -5,9 +5,7 @@ Nothing in here stops the loop: a store that does not answer is asked again the 
 else goes wrong is told, once. What a look may cost is bounded (see `sweeper.alarms.watcher`).
 """
 
-import time
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -16,14 +14,13 @@ from sweeper.alarms.rules import ADVICE
 from sweeper.alarms.watcher import Found, Seen, Watcher
 from sweeper.errors import NotFound, StoreError
 from sweeper.launcher.board import Board
+from sweeper.launcher.context import Context
 from sweeper.launcher.ends import Ends
 from sweeper.launcher.reacting import Reactions
 from sweeper.model.launcher import read_judged
-from sweeper.model.plan import Plan
 from sweeper.sanitize import sanitize
 from sweeper.states import OPEN, Event, State
 from sweeper.store.documents import SCHEMA, encode, read_as, timestamp
-from sweeper.store.files import Store
 from sweeper.store.heartbeats import Heartbeats
 from sweeper.store.layout import Layout, metrics_dir
 from sweeper.store.sweeps import read_event
@@ -60,17 +57,16 @@ class Alarming:
 
     def __init__(
         self,
-        store: Store,
-        sweep: str,
-        plan: Plan,
+        context: Context,
         board: Board,
         beats: Heartbeats,
         ends: Ends,
-        clock: Callable[[], float] = time.monotonic,
+        *,
         env_file: str | None = None,
     ) -> None:
+        store, plan, clock = context.store, context.plan, context.clock
         self._store = store
-        self._layout = Layout(sweep, metrics_dir(plan.launch.metrics_dir))
+        self._layout = Layout(context.sweep, metrics_dir(plan.launch.metrics_dir))
         self._board = board
         self._beats = beats
         self._ends = ends
@@ -97,9 +93,7 @@ class Alarming:
             sync_s=sync_s,
             metric=plan.metric.name if plan.metric else None,
         )
-        self._reactions = Reactions(
-            store, sweep, plan, board, clock=clock, tell=self._tell, env_file=env_file
-        )
+        self._reactions = Reactions(context, board, tell=self._tell, env_file=env_file)
         self._begun = False
         self._next = -1.0
         self._kept: tuple[int, float] = (0, clock())

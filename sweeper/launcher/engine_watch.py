@@ -8,16 +8,14 @@ worker knows for what it is (`worker.engine`), and begins again from its last ch
 from collections.abc import Callable
 from contextlib import suppress
 
-from sweeper.backends import Capabilities
+from sweeper.backends import capabilities_of, options_of
 from sweeper.engine import lifecycle
 from sweeper.errors import NotFound, StoreError, Unreachable
 from sweeper.launcher import environment
+from sweeper.launcher.context import Context
 from sweeper.model.job import Engine, read_engine
 from sweeper.model.launcher import Service
-from sweeper.model.plan import Plan
 from sweeper.store.documents import encode, read_as
-from sweeper.store.files import Store
-from sweeper.store.layout import Layout
 from sweeper.store.sweeps import service_of
 
 __all__ = ["Engine", "EngineWatch", "watch"]
@@ -40,22 +38,20 @@ class EngineWatch:
 
     def __init__(
         self,
-        store: Store,
-        layout: Layout,
+        context: Context,
         find: Callable[[], Engine | None],
-        clock: Callable[[], float],
         known: str,
         *,
         fixed: bool,
     ) -> None:
-        self._store = store
-        self._layout = layout
+        self._store = context.store
+        self._layout = context.layout
         self._find = find
-        self._clock = clock
+        self._clock = context.clock
         self._fixed = fixed
         self._url = known
         self._where: Engine | None = None
-        self._since = clock()
+        self._since = context.clock()
         self._silent: float | None = None
         self._began: dict[tuple[str, int], str | None] = {}
 
@@ -122,16 +118,13 @@ class EngineWatch:
 
 
 def watch(
-    store: Store,
-    layout: Layout,
-    plan: Plan,
+    context: Context,
     service: Service,
-    terms: Capabilities,
-    clock: Callable[[], float],
 ) -> EngineWatch | None:
-    """The watch of a sweep with this plan; None where its runs use no engine of ours. `service` is
+    """The watch of a sweep; None where its runs use no engine of ours. `service` is
     what is on record of the launch."""
-    url = service.engine
+    plan, url = context.plan, service.engine
+    here_too = capabilities_of(plan.launch.backend, options_of(plan.launch)).here
     if plan.service != "local" or url is None:
         return None
     if "TINKER_BASE_URL" in plan.launch.env:
@@ -145,5 +138,5 @@ def watch(
         started = lifecycle.knock(url, _ASK_SECONDS)
         return None if started is None else Engine(url, started)
 
-    find = here if terms.here else there
-    return EngineWatch(store, layout, find, clock, url, fixed=not terms.here)
+    find = here if here_too else there
+    return EngineWatch(context, find, url, fixed=not here_too)

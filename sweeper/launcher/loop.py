@@ -13,15 +13,11 @@ At most `max_parallel` jobs are at work at once: an attempt counts from its inte
 event ends it or the backend says that it has no such job.
 """
 
-import os
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
 
-from sweeper.backends import capabilities_of, options_of
-from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
+from sweeper.backends.base import JobState, JobStatus
 from sweeper.errors import (
     AnotherLauncher,
     EnvironmentFailure,
@@ -33,24 +29,21 @@ from sweeper.errors import (
 from sweeper.launcher import engine_watch
 from sweeper.launcher.alarming import Alarming
 from sweeper.launcher.board import Board
+from sweeper.launcher.context import Context
 from sweeper.launcher.ends import Ends
 from sweeper.launcher.judge import Judge
 from sweeper.launcher.pacing import Pace
-from sweeper.launcher.placing import asked_by, described, worker_argv
 from sweeper.launcher.progress import Summary
-from sweeper.launcher.showing import Showing
+from sweeper.launcher.showing import Publisher, Showing
+from sweeper.launcher.submitter import Submitter
 from sweeper.limits import lacking
-from sweeper.model.job import Job
 from sweeper.model.launcher import Service
 from sweeper.model.observation import Kind, Observation
-from sweeper.recipe.reference import render_window
 from sweeper.states import OPEN, Event, State
-from sweeper.store.documents import SCHEMA, encode, timestamp
 from sweeper.store.files import Store
 from sweeper.store.heartbeats import Heartbeats
-from sweeper.store.layout import Layout, token
-from sweeper.store.sweeps import read_plan, service_of
-from sweeper.tracking import fields, variables
+from sweeper.store.layout import token
+from sweeper.store.sweeps import service_of
 
 __all__ = ["Launcher"]
 
@@ -66,8 +59,7 @@ says that the worker died: a second copy of the job may have ended while the fir
 class Launcher:
     """Drives one sweep to its end. The caller holds the sweep's lock.
 
-    `clock` gives monotonic seconds, `wall` those since 1970, and `sleep` waits; tests pass their
-    own. `notify` is called with the summary whenever it has changed. With `smoke` one run goes
+    `notify` is called with the summary whenever it has changed. With `smoke` one run goes
     first, and the others only when it has succeeded. With `starting=False` nothing is started: what
     runs is looked after, and stopped where that is asked for. `check` is called before anything is
     submitted; it raises when the sweep is another launcher's by now. `ending` is called when all is
@@ -76,47 +68,34 @@ class Launcher:
 
     def __init__(
         self,
-        store: Store,
-        sweep: str,
-        backend: Backend,
+        context: Context,
         *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-        wall: Callable[[], float] = time.time,
         notify: Callable[[Summary], None] = lambda _: None,
         smoke: bool = False,
         starting: bool = True,
         check: Callable[[], None] = lambda: None,
         ending: Callable[[], None] = lambda: None,
     ) -> None:
-        self._store = store
+        store, plan, clock = context.store, context.plan, context.clock
+        self._context = context
         self._check = check
         self._ending = ending
-        self._remote = store.is_remote
-        self._sweep = sweep
-        self._layout = Layout(sweep)
-        self._backend = backend
-        self._showing = Showing(backend, clock)
-        self._clock = clock
-        self._sleep = sleep
         self._notify = notify
-        self._plan = read_plan(store, sweep)
-        self._board = Board(store, sweep, self._plan)
-        launch = self._plan.launch
-        self._terms = capabilities_of(launch.backend, options_of(launch))
-        service = _service(store, sweep, needed=starting)
-        self._env_file: str | None = service.env_file
-        where = self._layout, self._plan, service, self._terms
-        self._engine = engine_watch.watch(store, *where, clock)
-        self._engine_url: str | None = service.engine
-        self._diff: bytes | None = None
         self._starting = starting
-        self._beats = Heartbeats(store, self._layout, clock)
-        self._ends = Ends(store, sweep, clock, wall)
-        self._pace = Pace(launch.max_parallel)
+        self._showing = Showing(context.backend, clock)
+        self._publisher = Publisher(context, starting=starting)
+        self._board = Board(store, context.sweep, plan)
+        service = _service(store, context.sweep, needed=starting)
+        self._engine = engine_watch.watch(context, service)
+        self._submitter = Submitter(context, self._board, service, self._engine, check)
+        self._beats = Heartbeats(store, context.layout, clock)
+        self._ends = Ends(store, context.sweep, clock, context.wall)
+        self._pace = Pace(plan.launch.max_parallel)
         self._judge = Judge(self._board, self._ends, smoke=smoke and starting)
-        who = self._board, self._beats, self._ends, clock, self._env_file
-        self._alarming = Alarming(store, sweep, self._plan, *who) if starting else None
+        self._alarming: Alarming | None = None
+        if starting:
+            seen = self._board, self._beats, self._ends
+            self._alarming = Alarming(context, *seen, env_file=service.env_file)
         self._stopping: set[str] = set()
         self._away = False
         self._crowded = False
@@ -124,7 +103,6 @@ class Launcher:
         self._nowhere: set[str] = set()
         self._observed: dict[str, Observation] = {}
         self._told: Summary | None = None
-        self._published: dict[str, Any] | None = None
 
     def run(self) -> Summary:
         """Step until nothing runs and nothing is left to start."""
@@ -146,12 +124,12 @@ class Launcher:
                 summary = self._told._replace(unreachable=said)
                 with suppress(StoreError):  # what was observed before holds no more
                     self._observed = {}
-                    self._publish(said, self._told.limit, self._judge.held)
+                    self._publish(said, self._told.limit)
             except AnotherLauncher:
                 raise  # what readers see is the other's to say
             except EnvironmentFailure as error:
                 with suppress(StoreError):
-                    self._publish(None, None, str(error), gave_up=True)
+                    self._publisher.publish(self._observed, None, None, str(error), gave_up=True)
                 raise
             self._showing.show(summary, self._board.views, self._observed)
             if summary != self._told:
@@ -160,7 +138,8 @@ class Launcher:
                 self._told = summary
             if summary.finished:
                 return summary
-            self._sleep(REMOTE_POLL_SECONDS if self._remote else POLL_SECONDS)
+            wait = REMOTE_POLL_SECONDS if self._context.store.is_remote else POLL_SECONDS
+            self._context.sleep(wait)
 
     def step(self) -> Summary:
         """One round of reconciliation."""
@@ -168,7 +147,7 @@ class Launcher:
         self._observed = {}
         unreachable = "; ".join(dict.fromkeys(self._reach())) or None
         limit = self._pace.limit if self._pace.lowered else None
-        self._publish(unreachable, limit, self._judge.held)
+        self._publish(unreachable, limit)
         states = [(run, view.state) for run, view in self._board.views.items()]
         shown = [s.state for run, s in states if run not in self._board.retired or s.state in OPEN]
         held = self._judge.held
@@ -185,6 +164,10 @@ class Launcher:
             self._pace.why,
             Counter(self._again()),
         )
+
+    def _publish(self, unreachable: str | None, limit: int | None) -> None:
+        told = unreachable, limit, self._judge.held
+        self._publisher.publish(self._observed, *told, limit_by=self._pace.why)
 
     def _reach(self) -> list[str]:
         """What needs the backend. Gives what it did not answer to, which says nothing of any job
@@ -211,7 +194,7 @@ class Launcher:
             paused = any(seen.kind is Kind.PAUSED for seen in self._observed.values())
             why = "service" if paused else "machine" if self._crowded else refused
             self._crowded = False
-            self._pace.see(self._clock(), self._busy(), why)
+            self._pace.see(self._context.clock(), self._busy(), why)
             # What may be at work counts as such: only the room beside it is given to others.
             answered(self._acknowledge)
             answered(self._start)
@@ -253,7 +236,7 @@ class Launcher:
         self._nowhere = set()
         if not opened:
             return
-        found = self._backend.find(list(opened))
+        found = self._context.backend.find(list(opened))
         for job in found:
             self._board.add(opened[job], _attempt_of(job), Event.SUBMITTED)
         missing = [run for job, run in opened.items() if job not in found]
@@ -270,8 +253,8 @@ class Launcher:
         self._nowhere -= set(again)
         for run in again:
             # What lies beside the intent may be of another plan, damaged, or anybody's.
-            self._describe(run, self._board.views[run].state.opened, again=True)
-        self._submit(again)
+            self._submitter.describe(run, self._board.views[run].state.opened, again=True)
+        self._submitter.submit(again)
 
     def _look_for_engine(self) -> None:
         """See where the engine is, if there is to be one. Raises `Unreachable` where that is to be
@@ -285,9 +268,9 @@ class Launcher:
         self._beats.look((run, _attempt_of(job)) for job, run in opened.items())
         if not opened:
             with suppress(Unreachable):  # what has ended since the last round is let go of
-                self._backend.poll([])
+                self._context.backend.poll([])
             return
-        statuses = self._backend.poll(list(opened))
+        statuses = self._context.backend.poll(list(opened))
         ended = (JobState.ENDED, JobState.ABSENT)
         if any(status.state in ended for status in statuses.values()):
             # A worker records its outcome before it exits: only what is missing after the
@@ -316,7 +299,7 @@ class Launcher:
             self._board.end(run, attempt, event, status.reason or reason, detail, status.code)
         elif status.state is JobState.PENDING and not view.cancel:
             self._observed[run] = Observation(Kind.QUEUED, status.reason or None)
-        elif quiet > self._plan.launch.lease_s:
+        elif quiet > self._context.plan.launch.lease_s:
             # Who only stops runs need not say it, and may look from where their jobs are not known.
             if status.state is JobState.ABSENT and self._starting:
                 self._board.add(run, attempt, Event.LOST)
@@ -339,7 +322,7 @@ class Launcher:
         self._stopping &= asked
         fresh = sorted(asked - self._stopping)
         if fresh:
-            self._backend.cancel(fresh)
+            self._context.backend.cancel(fresh)
             self._stopping |= asked
 
     def _start(self) -> None:
@@ -371,106 +354,8 @@ class Launcher:
                 chosen.append(run)
         self._judge.started(chosen)
         for run in chosen:
-            self._open(run, self._board.views[run].state.opened + 1)
-        self._submit(chosen)
-
-    def _open(self, run: str, attempt: int) -> None:
-        """Put on record what the attempt is to do, then that it is about to be submitted."""
-        self._describe(run, attempt)
-        self._board.add(run, attempt, Event.INTENT)
-
-    def _describe(self, run: str, attempt: int, *, again: bool = False) -> None:
-        """Have it on record what the attempt is to do, as the plan says. What says so `again` is
-        left alone: somebody may hold it."""
-        launch, planned = self._plan.launch, self._board.runs[run]
-        job = Job(
-            run=run,
-            attempt=attempt,
-            name=planned.name,
-            seed=planned.seed,
-            config=planned.config,
-            recipe=self._plan.recipe,
-            cwd=self._plan.recipe.cwd,
-            snapshot=self._plan.snapshot,
-            env=launch.env,
-            metrics_dir=launch.metrics_dir,
-            env_file=self._env_file,
-            secrets=self._plan.secrets,
-            timeout_s=launch.timeout_s,
-            grace_s=launch.grace_s,
-            resume=launch.resume,
-            sync_s=launch.sync_s,
-            wandb=variables(self._plan, planned),
-            fields=fields(self._plan, planned),
-            engine=self._engine and self._engine.described(run, attempt),
-        )
-        path = self._layout.job(run, attempt)
-        data = encode(described(self._terms, job, self._engine_url).document())
-        if again:
-            with suppress(NotFound, StoreError):
-                if self._store.read(path) == data:
-                    return
-        if self._code_diff():
-            diff = f"{self._layout.log_path(run, attempt)}/code.diff"
-            self._store.replace(diff, self._code_diff(), durable=False)
-        self._store.replace(path, data)
-
-    def _code_diff(self) -> bytes:
-        """How the code differed from its commit, for recipes that do not say so themselves."""
-        if self._diff is None:
-            kept: dict[str, Any] | None = (self._plan.provenance or {}).get("diff")
-            self._diff = b""
-            with suppress(NotFound):
-                self._diff = self._store.read(kept["path"]) if kept else b""
-        return self._diff
-
-    def _submit(self, runs: Sequence[str]) -> None:
-        """Hand the newest opened attempt of each run to the backend, and acknowledge."""
-        if not runs:
-            return
-        attempts = {run: self._board.views[run].state.opened for run in runs}
-        launch = self._plan.launch
-        place = self._terms, self._store, self._sweep
-        self._check()
-        self._backend.submit(
-            [
-                JobSpec(
-                    token(run, attempt),
-                    self._board.runs[run].name,
-                    worker_argv(*place, token(run, attempt), self._env_file),
-                    self._store.local_path(self._sweep) or "/",
-                    asked_by(launch, self._board.runs[run].config),
-                    render_window(launch.window, self._sweep, self._board.runs[run], attempt),
-                )
-                for run, attempt in attempts.items()
-            ]
-        )
-        for run, attempt in attempts.items():
-            self._board.add(run, attempt, Event.SUBMITTED)
-
-    def _publish(
-        self,
-        unreachable: str | None,
-        limit: int | None,
-        held: str | None,
-        *,
-        gave_up: bool = False,
-    ) -> None:
-        """Tell readers what is observed and is no state: runs that do not beat or wait, a backend
-        that does not answer, why nothing is started."""
-        found = {
-            "observed": {run: seen.document() for run, seen in self._observed.items()},
-            "unreachable": unreachable,
-            "held": held,
-            "gave_up": gave_up,
-            "limit": limit,
-            "limit_by": None if limit is None else self._pace.why,
-            "starting": self._starting,
-        }
-        if found != self._published:
-            document = {"schema": SCHEMA, "time": timestamp(), "pid": os.getpid()} | found
-            self._store.replace(self._layout.observations, encode(document))
-            self._published = found
+            self._submitter.open(run, self._board.views[run].state.opened + 1)
+        self._submitter.submit(chosen)
 
 
 def _service(store: Store, sweep: str, *, needed: bool) -> Service:

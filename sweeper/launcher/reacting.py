@@ -21,13 +21,12 @@ from sweeper.alarms.records import Alarm, read_action
 from sweeper.cause import last_line
 from sweeper.errors import AlreadyExists, SweeperError
 from sweeper.launcher.board import Board
-from sweeper.model.plan import OnAlarm, Plan
+from sweeper.launcher.context import Context
+from sweeper.model.plan import OnAlarm
 from sweeper.provenance.redaction import Redactor, secret_values
 from sweeper.recipe.reference import render_command
 from sweeper.states import OPEN
 from sweeper.store.documents import SCHEMA, encode, timestamp
-from sweeper.store.files import Store
-from sweeper.store.layout import Layout
 from sweeper.store.requests import request_cancel
 from sweeper.worker.job import read_environment
 
@@ -56,22 +55,20 @@ class Reactions:
 
     def __init__(
         self,
-        store: Store,
-        sweep: str,
-        plan: Plan,
+        context: Context,
         board: Board,
         *,
-        clock: Callable[[], float],
         tell: Callable[[str], None],
         env_file: str | None = None,
     ) -> None:
         self._env_file = env_file
         self._own = uuid.uuid4().hex
-        self._store = store
-        self._sweep = sweep
-        self._layout = Layout(sweep)
+        self._store = context.store
+        self._sweep = context.sweep
+        self._layout = context.layout
         self._board = board
-        self._clock = clock
+        self._clock = context.clock
+        plan = context.plan
         self._tell = tell
         asked = plan.on_alarm or OnAlarm()
         self._command = None if asked.run is None else list(asked.run)

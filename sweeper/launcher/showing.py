@@ -1,23 +1,63 @@
-"""What a launcher tells a backend that people look at: how the sweep stands, and a
-word for each job. Only what has changed, and never to the sweep's cost."""
+"""What a launcher tells others: readers of the store, what it observes; a backend that people look
+at, how the sweep stands, and a word for each job. Only what has changed, and never to the sweep's
+cost."""
 
+import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sweeper import labels
 from sweeper.backends.base import Backend
 from sweeper.errors import SweeperError
+from sweeper.launcher.context import Context
 from sweeper.launcher.progress import Summary, line
 from sweeper.model.observation import Observation
+from sweeper.store.documents import SCHEMA, encode, timestamp
 from sweeper.store.layout import token
 
 if TYPE_CHECKING:
     from sweeper.launcher.board import View
 
-__all__ = ["Showing"]
+__all__ = ["Publisher", "Showing"]
 
 _SECONDS = 1.0
 """Between two times that something is shown: what runs change in a hundred steps is one change."""
+
+
+class Publisher:
+    """Writes what readers are told of a sweep beside its events, when it has changed. `starting`:
+    whether this launcher starts runs."""
+
+    def __init__(self, context: Context, *, starting: bool) -> None:
+        self._context = context
+        self._starting = starting
+        self._published: dict[str, Any] | None = None
+
+    def publish(
+        self,
+        observed: Mapping[str, Observation],
+        unreachable: str | None,
+        limit: int | None,
+        held: str | None,
+        *,
+        limit_by: str | None = None,
+        gave_up: bool = False,
+    ) -> None:
+        """Tell readers what is observed and is no state: runs that do not beat or wait, a backend
+        that does not answer, why nothing is started."""
+        found = {
+            "observed": {run: seen.document() for run, seen in observed.items()},
+            "unreachable": unreachable,
+            "held": held,
+            "gave_up": gave_up,
+            "limit": limit,
+            "limit_by": None if limit is None else limit_by,
+            "starting": self._starting,
+        }
+        if found != self._published:
+            document = {"schema": SCHEMA, "time": timestamp(), "pid": os.getpid()} | found
+            self._context.store.replace(self._context.layout.observations, encode(document))
+            self._published = found
 
 
 class Showing:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sweeper.backends import Capabilities, may_restart, open_backend, options_of
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, StoreError, SweeperError
 from sweeper.launcher import elsewhere, environment, placing
+from sweeper.launcher.context import Context
 from sweeper.launcher.handover import let_go
 from sweeper.launcher.loop import Launcher
 from sweeper.launcher.progress import Summary, exit_code, printer
@@ -193,9 +194,8 @@ def _drive(
             elsewhere.recover(store, sweep, over=over)
 
     bring_home(over=False)
-    launcher = Launcher(
-        store, sweep, backend, notify=notify, smoke=smoke, check=check, ending=bring_home
-    )
+    context = Context(store, sweep, backend)
+    launcher = Launcher(context, notify=notify, smoke=smoke, check=check, ending=bring_home)
     mark = environment.mark_of(environment.env_file(folder))
     try:
         summary = launcher.run()

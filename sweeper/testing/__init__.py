@@ -4,7 +4,7 @@
     store = FaultyStore(LocalStore(root), faults)
     backend = FaultyBackend(FakeBackend(), faults)
     clock = FakeClock()
-    launcher = Launcher(store, sweep, backend, clock=clock, sleep=clock.sleep)
+    launcher = Launcher(Context(store, sweep, backend, clock, clock.sleep))
     with pytest.raises(Killed):
         launcher.run()  # dies once its seventh call of store or backend has taken effect
 

@@ -318,6 +318,7 @@ class World:
 
     def launcher(self, rng: random.Random) -> None:
         """A launcher's steps, on a backend that executes nothing; retries and cancels before."""
+        from sweeper.launcher.context import Context
         from sweeper.launcher.loop import Launcher
         from sweeper.store.files import open_store
         from sweeper.store.requests import request_cancel, request_retry
@@ -330,7 +331,7 @@ class World:
                 request_retry(store, "bad", run, happened)
             elif rng.random() < 0.1:
                 request_cancel(store, "bad", run, happened, 1)
-        launcher = Launcher(store, "bad", FakeBackend(), clock=clock, sleep=clock.sleep,
+        launcher = Launcher(Context(store, "bad", FakeBackend(), clock, clock.sleep),
                             starting=rng.random() < 0.8)  # fmt: skip
         for _ in range(4):
             launcher.step()

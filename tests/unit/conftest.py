@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sweeper import backends, labels
+from sweeper.launcher.context import Context
 from sweeper.launcher.loop import Launcher
 from sweeper.launcher.progress import Summary
 from sweeper.states import Event, State
@@ -60,9 +61,8 @@ class Scene:
     def new_launcher(self, **options: Any) -> Launcher:
         """As after the last one was killed."""
         clock, wall = self.clock, lambda: WALL + self.clock.now
-        return Launcher(
-            self.store, "s", self.backend, clock=clock, sleep=clock.sleep, wall=wall, **options
-        )
+        context = Context(self.store, "s", self.backend, clock, clock.sleep, wall)
+        return Launcher(context, **options)
 
     def step(self, seconds: float = 0.5) -> Summary:
         self.clock.sleep(seconds)

@@ -7,6 +7,7 @@ import pytest
 
 from sweeper.backends.base import JobStatus
 from sweeper.errors import EnvironmentFailure, StoreError, Unreachable
+from sweeper.launcher.context import Context
 from sweeper.launcher.loop import SETTLE_SECONDS, Launcher
 from sweeper.launcher.progress import Summary
 from sweeper.states import Event, State
@@ -85,7 +86,7 @@ def test_a_store_that_fails_for_a_while_ends_no_launcher(make_scene: Any) -> Non
             scene.finish(scene.ids[0], attempt, next(ends))
 
     store, clock = FlakyStore(scene.store.root), scene.clock
-    launcher = Launcher(store, "s", scene.backend, clock=clock, sleep=clock.sleep, notify=hear)
+    launcher = Launcher(Context(store, "s", scene.backend, clock, clock.sleep), notify=hear)
     assert launcher.run().finished
     assert scene.states() == [State.SUCCEEDED]
     assert any(sentence and "no space left" in sentence for sentence in told)
@@ -365,7 +366,7 @@ def test_run_tells_every_change_once_and_ends(make_scene: Any) -> None:
                 scene.finish(run, int(attempt))
 
     launcher = Launcher(
-        scene.store, "s", scene.backend, clock=scene.clock, sleep=scene.clock.sleep, notify=hear
+        Context(scene.store, "s", scene.backend, scene.clock, scene.clock.sleep), notify=hear
     )
     assert launcher.run().counts == {State.SUCCEEDED: 2}
     assert [summary.counts[State.SUCCEEDED] for summary in told] == [0, 2]

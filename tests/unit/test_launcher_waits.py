@@ -501,7 +501,7 @@ def test_a_lower_limit_submits_no_more_of_what_was_opened(make_scene: Any) -> No
     scene = make_scene(4, max_parallel=4)
     scene.backend.reachable = False
     scene.step()
-    plan = scene.launcher._plan
+    plan = scene.launcher._context.plan
     plan = plan._replace(launch=plan.launch._replace(max_parallel=1))
     scene.store.replace(scene.layout.plan, encode(plan.document()))
     scene.backend.reachable = True

@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from sweeper.launcher.context import Context
 from sweeper.launcher.loop import Launcher
 from sweeper.launcher.recording import merge
 from sweeper.planner.plan import plan, repeats_by_default
@@ -42,7 +43,7 @@ class Scene:
         self.store.replace(self.layout.plan, encode(planned.document()))
         before = len(self.backend.submitted)
         clock = FakeClock()
-        Launcher(self.store, "s", self.backend, clock=clock, sleep=clock.sleep).step()
+        Launcher(Context(self.store, "s", self.backend, clock, clock.sleep)).step()
         return {name.partition("-")[0] for name in self.backend.submitted[before:]}
 
     def finish(self, runs):

@@ -24,7 +24,7 @@ def running(make_scene: Callable[..., Any]) -> Any:
             if left[0] <= 0:
                 raise InterruptedError
 
-        scene.launcher._sleep = sleep
+        object.__setattr__(scene.launcher._context, "sleep", sleep)
         with pytest.raises(InterruptedError):
             scene.launcher.run()
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from harness.ledger import Row, Verdict, judge
 from sweeper import backends
 from sweeper.errors import AlreadyExists, NotFound, StoreError
+from sweeper.launcher.context import Context
 from sweeper.launcher.loop import Launcher
 from sweeper.model.launcher import read_observations
 from sweeper.model.observation import Kind
@@ -278,7 +279,7 @@ class World:
         """A launcher whose store and backend go wrong as `faults` says."""
         store, backend = FaultyStore(self.store, faults), FaultyBackend(self.backend, faults)
         clocks = {"clock": self.clock, "sleep": self.sleep, "wall": self.wall}
-        return Launcher(store, SWEEP, backend, **clocks)
+        return Launcher(Context(store, SWEEP, backend, **clocks))
 
     def launch(self, faults: Faults) -> bool:
         """Be a launcher until it has ended or is killed; whether it says that it is done."""

@@ -1,0 +1,37 @@
+"""What a launcher and its parts work with."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from sweeper.backends.base import Backend
+from sweeper.model.plan import Plan
+from sweeper.store.files import Store
+from sweeper.store.layout import Layout
+from sweeper.store.sweeps import read_plan
+
+__all__ = ["Context"]
+
+
+@dataclass(frozen=True)
+class Context:
+    """A sweep that is driven, and what it is driven with. `clock` gives monotonic seconds, `wall`
+    those since 1970, and `sleep` waits; tests pass their own."""
+
+    store: Store
+    sweep: str
+    backend: Backend
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    wall: Callable[[], float] = time.time
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan as it was when it was first looked at. Raises `NotFound`, `StoreError`."""
+        return read_plan(self.store, self.sweep)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Where the sweep's files are."""
+        return Layout(self.sweep)

@@ -1,0 +1,120 @@
+"""From a run to a job: what an attempt is to do is put on record, then the backend gets it."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from sweeper.backends import capabilities_of, options_of
+from sweeper.backends.base import JobSpec
+from sweeper.errors import NotFound, StoreError
+from sweeper.launcher.board import Board
+from sweeper.launcher.context import Context
+from sweeper.launcher.engine_watch import EngineWatch
+from sweeper.launcher.placing import asked_by, described, worker_argv
+from sweeper.model.job import Job
+from sweeper.model.launcher import Service
+from sweeper.recipe.reference import render_window
+from sweeper.states import Event
+from sweeper.store.documents import encode
+from sweeper.store.layout import token
+from sweeper.tracking import fields, variables
+
+__all__ = ["Submitter"]
+
+
+class Submitter:
+    """Submits attempts of one sweep. `service` is what the last launch handed to its runs, `engine`
+    the watch of theirs, where they use one of ours. `check` is called before anything is submitted;
+    it raises when the sweep is another launcher's by now."""
+
+    def __init__(
+        self,
+        context: Context,
+        board: Board,
+        service: Service,
+        engine: EngineWatch | None,
+        check: Callable[[], None],
+    ) -> None:
+        self._context = context
+        self._board = board
+        self._service = service
+        self._engine = engine
+        self._check = check
+        launch = context.plan.launch
+        self._capabilities = capabilities_of(launch.backend, options_of(launch))
+        self._diff: bytes | None = None
+
+    def open(self, run: str, attempt: int) -> None:
+        """Put on record what the attempt is to do, then that it is about to be submitted."""
+        self.describe(run, attempt)
+        self._board.add(run, attempt, Event.INTENT)
+
+    def describe(self, run: str, attempt: int, *, again: bool = False) -> None:
+        """Have it on record what the attempt is to do, as the plan says. What says so `again` is
+        left alone: somebody may hold it."""
+        plan, planned = self._context.plan, self._board.runs[run]
+        job = Job(
+            run=run,
+            attempt=attempt,
+            name=planned.name,
+            seed=planned.seed,
+            config=planned.config,
+            recipe=plan.recipe,
+            cwd=plan.recipe.cwd,
+            snapshot=plan.snapshot,
+            env=plan.launch.env,
+            metrics_dir=plan.launch.metrics_dir,
+            env_file=self._service.env_file,
+            secrets=plan.secrets,
+            timeout_s=plan.launch.timeout_s,
+            grace_s=plan.launch.grace_s,
+            resume=plan.launch.resume,
+            sync_s=plan.launch.sync_s,
+            wandb=variables(plan, planned),
+            fields=fields(plan, planned),
+            engine=self._engine and self._engine.described(run, attempt),
+        )
+        store, layout = self._context.store, self._context.layout
+        path = layout.job(run, attempt)
+        data = encode(described(self._capabilities, job, self._service.engine).document())
+        if again:
+            with suppress(NotFound, StoreError):
+                if store.read(path) == data:
+                    return
+        if self._code_diff():
+            diff = f"{layout.log_path(run, attempt)}/code.diff"
+            store.replace(diff, self._code_diff(), durable=False)
+        store.replace(path, data)
+
+    def _code_diff(self) -> bytes:
+        """How the code differed from its commit, for recipes that do not say so themselves."""
+        if self._diff is None:
+            kept: dict[str, Any] | None = (self._context.plan.provenance or {}).get("diff")
+            self._diff = b""
+            with suppress(NotFound):
+                self._diff = self._context.store.read(kept["path"]) if kept else b""
+        return self._diff
+
+    def submit(self, runs: Sequence[str]) -> None:
+        """Hand the newest opened attempt of each run to the backend, and acknowledge."""
+        if not runs:
+            return
+        attempts = {run: self._board.views[run].state.opened for run in runs}
+        context, launch = self._context, self._context.plan.launch
+        place = self._capabilities, context.store, context.sweep
+        self._check()
+        context.backend.submit(
+            [
+                JobSpec(
+                    token(run, attempt),
+                    self._board.runs[run].name,
+                    worker_argv(*place, token(run, attempt), self._service.env_file),
+                    context.store.local_path(context.sweep) or "/",
+                    asked_by(launch, self._board.runs[run].config),
+                    render_window(launch.window, context.sweep, self._board.runs[run], attempt),
+                )
+                for run, attempt in attempts.items()
+            ]
+        )
+        for run, attempt in attempts.items():
+            self._board.add(run, attempt, Event.SUBMITTED)
