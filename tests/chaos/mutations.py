@@ -91,17 +91,17 @@ MUTATIONS = [
     Mutation(
         "submitted without looking for it first",
         "sweeper/launcher/loop.py",
-        "        found = self._backend.find(list(opened))\n",
+        "        found = self._context.backend.find(list(opened))\n",
         "        found = {}\n",
         CALLS,
     ),
     Mutation(
         "acknowledged before it is submitted",
-        "sweeper/launcher/loop.py",
-        "        self._backend.submit(\n",
+        "sweeper/launcher/submitter.py",
+        "        context.backend.submit(\n",
         "        for run, attempt in attempts.items():\n"
         "            self._board.add(run, attempt, Event.SUBMITTED)\n"
-        "        self._backend.submit(\n",
+        "        context.backend.submit(\n",
         CALLS,
     ),
     Mutation(
