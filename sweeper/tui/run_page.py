@@ -210,7 +210,8 @@ it is the next best.
 
     @on(TabbedContent.TabActivated)
     def _tab_clicked(self, event: TabbedContent.TabActivated) -> None:
-        self.action_panel(int((event.pane.id or "panel-0").rpartition("-")[2]))
+        if event.pane.id == event.tabbed_content.active:  # not told late, of one left since
+            self.action_panel(int((event.pane.id or "panel-0").rpartition("-")[2]))
 
     def action_next_panel(self, step: int) -> None:
         """Look at the next panel, or the one before."""

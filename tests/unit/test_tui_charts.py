@@ -1,68 +1,11 @@
-"""`sweeper watch`: the arithmetic and the drawings between a store and the screen."""
+"""`sweeper watch`: numbers and texts as characters."""
 
 import math
 
 import pytest
 
-from sweeper.metrics import Point
-from sweeper.results.progress import Reached
 from sweeper.tui.charts import plot, sparkline
-from sweeper.tui.model import (
-    ranks,
-    remaining,
-    sweep_remaining,
-    total_steps,
-)
-from sweeper.tui.series import Series
 from sweeper.tui.text import ASCII, UNICODE, Glyphs, age, fit_middle, short
-
-
-@pytest.mark.parametrize("goal", ["minimize", "maximize"])
-def test_ranks(goal: str) -> None:
-    values = {"a": 1.0, "b": math.nan, "c": None, "d": 3.0, "e": 1.0, "f": math.inf}
-    expected = {"a": 1, "e": 1, "d": 3} if goal == "minimize" else {"d": 1, "a": 2, "e": 2}
-    assert ranks(values, goal) == expected
-
-
-def test_times_to_the_end() -> None:
-    assert remaining(0.5, None, 0.0, 10.0) == 10.0
-    assert remaining(0.5, (0.0, 0.25), None, 10.0) == 20.0
-    assert remaining(0.5, (9.0, 0.5), None, 10.0) is None
-    assert remaining(None, None, 0.0, 10.0) is None
-    assert remaining(1.0, None, 0.0, 10.0) == 0.0
-    assert sweep_remaining([10.0, 20.0], 3, 30.0, 2) == 70.0  # 10+30+30, 20+30
-    assert sweep_remaining([10.0, None], 0, 30.0, 2) == 30.0
-    assert sweep_remaining([], 3, None, 2) is None
-    assert sweep_remaining([None], 3, None, 2) is None
-    assert sweep_remaining([10.0, 20.0, 30.0], 1, 10.0, 1) == 40.0  # fewer are allowed by now
-    assert sweep_remaining([], 0, None, 2) == 0.0
-
-
-def test_how_many_steps_there_are_to_be() -> None:
-    assert total_steps({"max_steps": 5}, {"max_steps": 9}) == 5
-    assert total_steps({}, {"max_steps": 9}) == 9
-    assert total_steps({"max_steps": True, "n_batches": 3}, {}) == 3
-    assert total_steps({"max_steps": math.inf}, {}) is None
-    assert total_steps({"max_steps": "many"}, {}) is None
-
-
-@pytest.mark.parametrize(("at", "expected"), [("last", 0.001), ("best", 0.0005)])
-def test_a_long_trail_is_thinned_out(at: str, expected: float) -> None:
-    series = Series("x", "minimize", at)
-    rows = [{"step": n, "x": 0.0005 if n == 1234 else 0.001 + (9999 - n)} for n in range(10000)]
-    series.add(rows)
-    assert len(series.points) <= 514 and series.points[-1] == (9999, 0.001)
-    assert series.value == expected
-    series.add([{"step": 9999, "x": 7.0}, {"step": 3, "x": -1.0}])
-    assert series.points[-1] == (9999, 7.0)
-
-
-def test_a_trail_takes_anything() -> None:
-    series = Series("x")
-    series.load([Point(None, math.nan)], Reached().after({"step": "no", "progress/done_frac": 7}))
-    series.add([{"x": True}, {"x": None}, {"x": 10**400}, {}])
-    assert math.isinf(series.value or 0.0) and series.step is None and series.done is None
-    assert sparkline(series.curve, 5, UNICODE) == "     "
 
 
 def test_drawings() -> None:

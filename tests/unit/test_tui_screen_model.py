@@ -119,6 +119,8 @@ def test_the_cursor_stays_on_its_run() -> None:
         ("learning_rate < 3e-3 and place = 2", ["lr=1e-3,seed=1"]),
         ("learning_rate == 0.003", ["lr=3e-3,seed=0", "lr=3e-3,seed=1"]),
         ("learning_rate=3e-3 and state=failed", ["lr=3e-3,seed=1"]),
+        ("learning_rate in (1e-3, 3e-3) and not seed = 0", ["lr=1e-3,seed=1", "lr=3e-3,seed=1"]),
+        ("(place < 3 or state = failed) and value is missing", ["lr=3e-3,seed=1"]),
         ("nothing at all", []),
     ],
 )
