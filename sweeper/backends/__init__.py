@@ -2,6 +2,7 @@
 `sweeper.backends` in any installed package. Either names a `BackendType`; nothing more is known of
 a backend anywhere, whoever wrote it."""
 
+import functools
 import importlib
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -35,7 +36,7 @@ _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 def backend_names() -> list[str]:
     """Every backend that `launch.backend` may name."""
-    return sorted(_BUILT_IN | _plugins())
+    return sorted({*_BUILT_IN, *_plugins()})
 
 
 def every_backend() -> Iterator[BackendType]:
@@ -111,7 +112,8 @@ def may_restart(launch: Launch) -> bool:
         return True
 
 
-def _plugins() -> dict[str, str]:
+@functools.cache
+def _plugins() -> Mapping[str, str]:
     from importlib.metadata import entry_points
 
     return {point.name: point.value for point in entry_points(group="sweeper.backends")}

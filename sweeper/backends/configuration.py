@@ -28,8 +28,9 @@ def defaults_of(kind: BackendType, problems: Problems) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         problems.add(Place(path), f"cannot be read: {error}")
         return {}
-    tables = [name.replace("-", "_") for name in backend_names()]
-    for key in sorted(document.keys() - set(tables)):  # it may be of a backend that is elsewhere
+    others = document.keys() - {kind.key}
+    tables = [name.replace("-", "_") for name in backend_names()] if others else []
+    for key in sorted(others - set(tables)):  # it may be of a backend that is elsewhere
         if meant := nearest(key, tables):
             problems.add(Place(path), f"unknown table [{key[:60]}]{meant}")
     if (table := document.get(kind.key)) is None:

@@ -321,7 +321,7 @@ class Product:
     def _tell_unknown(
         self, section: str, what: str, key: str, place: Place, known: Iterable[str]
     ) -> None:
-        if any(_touch(key, dropped) for dropped in self.grid.dropped):
+        if Reach(self.grid.dropped).touches(key):
             self.warnings.append(f"{place}: {section} names {key}, which the command line dropped")
         else:
             near = hint(key, known, self.problems)
@@ -406,7 +406,3 @@ def _keys(grid: Grid, whens: Sequence[When]) -> set[str]:
     }
     given = {key for when in whens for key in when.base}
     return axes | given | grid.base.keys() | grid.fixed.keys()
-
-
-def _touch(key: str, other: str) -> bool:
-    return key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.")
