@@ -100,8 +100,9 @@ class WatchApp(App[int]):
         return self.sweep_screen
 
     def on_mount(self) -> None:
+        self._pressed = time.monotonic()  # nobody can press a key before
         self.set_class(self._plain, "ascii")
-        loop = asyncio.get_running_loop()
+        loop = self._own_loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
             try:
                 loop.add_signal_handler(number, partial(self.exit, 0))
@@ -130,8 +131,12 @@ class WatchApp(App[int]):
             if _DEBUG:
                 raise
             problem = _said(error)
-        with suppress(RuntimeError):  # the view is being closed
-            self.call_from_thread(self._seen, view, data, problem)
+        self._hand_over(self._seen, view, data, problem)
+
+    def _hand_over(self, do: Callable[..., None], *found: object) -> None:
+        """From a thread of ours to the view's, which may be closed by now."""
+        with suppress(RuntimeError):
+            self._own_loop.call_soon_threadsafe(self.call_later, do, *found)
 
     def _read_page(self, view: SweepView) -> PageData | None:
         page = self._page
@@ -299,8 +304,7 @@ class WatchApp(App[int]):
                 if _DEBUG:
                     raise
                 said, style = _said(error), "bad"
-            with suppress(RuntimeError):  # the view is being closed
-                self.call_from_thread(self._told, said, style)
+            self._hand_over(self._told, said, style)
 
         # Nobody waits for its end when the view is closed: what was asked for stays on record.
         threading.Thread(target=act, daemon=True).start()

@@ -310,7 +310,7 @@ def test_a_view_of_its_own_leaves_when_the_sweep_has_ended(
     from sweeper.tui import app as views
     from sweeper.tui.poller import Poller
 
-    monkeypatch.setattr(views, "UNTOUCHED_SECONDS", 0.2)
+    monkeypatch.setattr(views, "UNTOUCHED_SECONDS", 1.5)
     monkeypatch.setattr(views, "_ENDED_SECONDS", 0.05)
     sweep = written.Written(tmp_path, "s")
     sweep.run({"x": 1}, state=state)
@@ -322,7 +322,7 @@ def test_a_view_of_its_own_leaves_when_the_sweep_has_ended(
         async with app.run_test() as pilot:
             if key is not None:
                 await pilot.press(key)
-            for _ in range(100 if leaves else 10):
+            for _ in range(100 if leaves else 20):
                 await pilot.pause(0.1)
                 if not app.is_running:
                     break
