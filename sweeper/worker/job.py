@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from sweeper.command import BOOTSTRAP
@@ -13,7 +14,7 @@ from sweeper.store.files import Store, refuse_links
 from sweeper.store.layout import Layout
 from sweeper.worker import seeding
 
-__all__ = ["Prepared", "prepare", "read_environment"]
+__all__ = ["Prepared", "prepare", "read_environment", "with_the_backends"]
 
 
 class Prepared(NamedTuple):
@@ -40,7 +41,7 @@ def prepare(store: Store, layout: Layout, job: Job, environment: dict[str, str])
     os.makedirs(log_path, exist_ok=True)
     if job.resume != "never":
         seeding.seed(place, layout, run, attempt, job.resume)
-    environment = _with_the_backends(environment) | _env(job, log_path)
+    environment = with_the_backends(environment) | _env(job, log_path)
     environment |= {
         "SWEEPER_ROOT": store.root,
         "SWEEPER_SWEEP": layout.sweep,
@@ -72,16 +73,15 @@ def _env(job: Job, log_path: str) -> dict[str, str]:
     return with_log_path(job.env, log_path)
 
 
-def _with_the_backends(environment: dict[str, str]) -> dict[str, str]:
-    """The same, and over it what the backend gives the jobs themselves: SWEEPER_KEEP has the names,
-    a line each, of what a recipe should have of our own environment. SWEEPER_DROP has the
-    beginnings, a line each, of the names that only a job's own backend may give."""
-    names = os.environ.get("SWEEPER_KEEP")
-    if not names:
-        return environment
-    kept = {name: os.environ[name] for name in names.split("\n") if name in os.environ}
-    # `launch` may have been typed inside another job of the same cluster.
-    dropped = tuple(filter(None, os.environ.get("SWEEPER_DROP", "").split("\n")))
+def with_the_backends(
+    environment: Mapping[str, str], ours: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """The environment of a launch, and over it what the backend gives the jobs themselves. In
+    `ours` SWEEPER_KEEP has the names, a line each, of what a recipe should have of it; SWEEPER_DROP
+    the beginnings of names that only a job's own backend may give: `launch` may have been typed
+    inside another job of the same cluster."""
+    kept = {name: ours[name] for name in ours.get("SWEEPER_KEEP", "").split("\n") if name in ours}
+    dropped = tuple(filter(None, ours.get("SWEEPER_DROP", "").split("\n")))
     return {n: v for n, v in environment.items() if not n.startswith(dropped)} | kept
 
 

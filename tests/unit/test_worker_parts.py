@@ -18,6 +18,7 @@ from sweeper.store.layout import Layout
 from sweeper.testing import FakeClock, Fault, Faults, FaultyStore
 from sweeper.worker import claim as claiming
 from sweeper.worker.claim import claim
+from sweeper.worker.job import with_the_backends
 from sweeper.worker.outcome import Ending, MemoryKills, judge
 from sweeper.worker.output import Output
 from sweeper.worker.pauses import VOUCHED_SECONDS, Pauses, is_quota_error
@@ -403,3 +404,14 @@ def test_nothing_is_claimed_when_a_newer_attempt_was_opened(store: LocalStore) -
     store.create(Layout("s").event("r", 2, Event.INTENT), encode({"schema": 1}))
     assert not claim(store, Layout("s"), "r", 1)
     assert not store.exists(Layout("s").event("r", 1, Event.CLAIMED))
+
+
+def test_what_a_recipe_has_of_its_job_and_what_not_of_the_launch() -> None:
+    """Whatever the backend: it says so itself."""
+    launch = {"A": "1", "CLUSTER_JOB": "7", "CLUSTER_NODE": "a", "GPU": "0"}
+    ours = {"SWEEPER_KEEP": "CLUSTER_JOB\nGPU\nABSENT", "CLUSTER_JOB": "8", "GPU": "1", "B": "2"}
+    assert with_the_backends(launch, ours) == launch | {"CLUSTER_JOB": "8", "GPU": "1"}
+    found = with_the_backends(launch, ours | {"SWEEPER_DROP": "CLUSTER_\n"})
+    assert found == {"A": "1", "CLUSTER_JOB": "8", "GPU": "1"}
+    assert with_the_backends(launch, {"SWEEPER_DROP": "CLUSTER_"}) == {"A": "1", "GPU": "0"}
+    assert with_the_backends(launch, {}) == launch
