@@ -6,14 +6,24 @@ killed may leave one called `.tmp-<pid>-...` behind: nothing reads it, and `swee
 Standard library only, and little of it: a worker loads this for every job.
 """
 
+import errno
 import os
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 
-__all__ = ["TEMPORARY", "atomic_create", "atomic_write", "replacing", "sync_folder"]
+__all__ = [
+    "TEMPORARY",
+    "atomic_create",
+    "atomic_write",
+    "nearest_folder",
+    "replacing",
+    "sync_folder",
+    "try_to_write",
+]
 
 TEMPORARY = ".tmp-"
 """What the names of files begin with that are still being written."""
+_UNSUPPORTED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
 _AT_ONCE = 500
 """Parts that are written in one call; the system takes 1,024 at most."""
 
@@ -89,3 +99,30 @@ def _write(path: str, data: Parts, mode: int, durable: bool) -> None:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def nearest_folder(folder: str) -> str:
+    """The folder, or where it would be made."""
+    while not os.path.lexists(folder) and os.path.dirname(folder) != folder:
+        folder = os.path.dirname(folder)
+    return folder
+
+
+def try_to_write(folder: str) -> None:
+    """See that something can be written in a folder: a file without a name, of a byte, where the
+    file system has those; else a folder, for an instant. Raises `OSError`."""
+    try:
+        descriptor = os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, b"1")
+        finally:
+            os.close(descriptor)
+        return
+    except AttributeError:  # not Linux
+        pass
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+    import tempfile  # a worker does without it
+
+    os.rmdir(tempfile.mkdtemp(prefix=TEMPORARY, dir=folder))

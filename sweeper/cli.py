@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from sweeper.commands import VERBS, load
 from sweeper.errors import EnvironmentFailure, SweeperError
-from sweeper.limits import lacking
+from sweeper.limits import crowding
 from sweeper.sanitize import guarded
 from sweeper.terminal import complain, warn
 
@@ -46,7 +46,7 @@ def _main(given: list[str]) -> int:
     except Exception as error:
         if os.environ.get("SWEEPER_DEBUG"):
             raise
-        if (lack := lacking(error)) is not None:
+        if (lack := crowding(error)) is not None:
             return complain(EnvironmentFailure(str(lack)))
         warn(f"a bug of ours: {type(error).__name__}: {error} (SWEEPER_DEBUG=1 shows where)")
         return 1

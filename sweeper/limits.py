@@ -6,7 +6,7 @@ from collections.abc import Callable
 from time import sleep
 from typing import TypeVar
 
-__all__ = ["lacking", "when_there_is_room"]
+__all__ = ["crowding", "lacking", "when_there_is_room"]
 
 T = TypeVar("T")
 
@@ -17,6 +17,7 @@ _LACKING = {
     errno.EMFILE: "no more open files for one process (`ulimit -n`)",
     errno.ENFILE: "no more open files",
 }
+_TAKES_NOTHING = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6)
 """Seconds between tries: those that take the room are often about to end."""
 
@@ -34,6 +35,17 @@ def lacking(error: BaseException | None) -> str | None:
             return f"this machine has {found}"
         error = error.__cause__
     return None
+
+
+def crowding(error: BaseException | None) -> str | None:
+    """The same, or that a disk is full or takes nothing any more: in the error's own words, which
+    say where that is."""
+    found, at = lacking(error), error
+    while found is None and at is not None:
+        if isinstance(at, OSError) and at.errno in _TAKES_NOTHING:
+            found = str(error)
+        at = at.__cause__
+    return found
 
 
 def when_there_is_room(start: Callable[[], T]) -> T:

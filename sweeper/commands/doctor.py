@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import NamedTuple
 
+from sweeper import paths
+from sweeper.atomic import nearest_folder
 from sweeper.backends import backend_type, options_of
 from sweeper.backends.base import Check as Look
 from sweeper.backends.configuration import defaults_of
@@ -42,6 +44,7 @@ def examine(root: str, backend: str | None = None, grid: str | None = None) -> l
         Look("tinker SDK", True, lambda: f"tinker {version('tinker')}, chz {version('chz')}"),
         Look("git", False, lambda: _output("git", "--version")),
         Look("store", True, lambda: _store(root)),
+        Look("home", True, _home),
         Look("engine", False, _engine),
         Look("Tinker API key", False, _key),
     ]
@@ -105,9 +108,7 @@ def _store(root: str) -> str:
 
         check(store, ".doctor")
         return f"{root}, creates exclusively"
-    folder = store.local_path("") or root
-    while not os.path.isdir(folder):
-        folder = os.path.dirname(folder)  # where the first launch would make it
+    folder = nearest_folder(store.local_path("") or root)
     with tempfile.TemporaryDirectory(prefix=".doctor-", dir=folder) as probe:
         path = "probe"
         store = open_store(probe)
@@ -121,6 +122,15 @@ def _store(root: str) -> str:
     if not exclusive:
         raise LookupError(f"{folder} cannot create a file exclusively: use another folder")
     return f"{root}, {shutil.disk_usage(folder).free / 1e9:.0f} GB free"
+
+
+def _home() -> str:
+    """Runs get their environment by it, and where the store is elsewhere they write into it."""
+    from sweeper.engine import lifecycle
+
+    lifecycle.check_home()
+    free = shutil.disk_usage(nearest_folder(paths.home())).free
+    return f"{paths.home()}, {free / 1e9:.0f} GB free"
 
 
 def _engine() -> str:

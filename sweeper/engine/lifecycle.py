@@ -18,16 +18,17 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from sweeper import paths
+from sweeper.atomic import nearest_folder, try_to_write
 from sweeper.engine import hub, keys
 from sweeper.engine.keys import TOKEN
 from sweeper.engine.limits import Limits
-from sweeper.errors import EngineError, StoreError
+from sweeper.errors import EngineError, EnvironmentFailure, StoreError
 from sweeper.model.decoding import decode
 from sweeper.model.parts import Part
 
-__all__ = ["SERVICE", "TOKEN", "EngineInfo", "Settings", "client_environment", "client_key",
-           "command", "describe", "find", "hub_environment", "knock", "log_path", "loopback",
-           "meter", "record_path", "start", "stop", "token_for", "wait"]  # fmt: skip
+__all__ = ["SERVICE", "TOKEN", "EngineInfo", "Settings", "check_home", "client_environment",
+           "client_key", "command", "describe", "find", "hub_environment", "knock", "log_path",
+           "loopback", "meter", "record_path", "start", "stop", "token_for", "wait"]  # fmt: skip
 
 SERVICE = "sweeper-engine"
 _NO_MODELS: Mapping[str, str] = {}
@@ -48,6 +49,18 @@ class EngineInfo(NamedTuple):
     home: str
     models: Sequence[str] = ()
     aliases: Mapping[str, str] = _NO_MODELS
+
+
+def check_home(home: str | None = None) -> None:
+    """See that something can be written in a home. Raises `EnvironmentFailure`."""
+    folder = home or paths.home()
+    try:
+        try_to_write(nearest_folder(folder))
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"cannot write to {folder}: {error.strerror}; set SWEEPER_HOME to a folder that can be "
+            "written"
+        ) from error
 
 
 def record_path(home: str | None = None) -> str:
@@ -265,6 +278,7 @@ def start(
     It runs `serve`. EngineError, with the end of the engine's log, if it does not start.
     """
     settings.limits.check()  # here too, where it can be told
+    check_home(home)
     token = token_for(settings.token, host)
     environ = {**os.environ, TOKEN: token} if token else None
     null = subprocess.DEVNULL  # it keeps a log of its own

@@ -118,7 +118,7 @@ def mark_of(path: str) -> str | None:
 def forget(path: str | None, folder: str | None = None) -> None:
     """Remove what `write` kept, if it is there. Of a path that stands in a store, `folder` is the
     sweep's: the file says itself that it is kept for that, or it stays. The store may say
-    anything."""
+    anything. One that cannot be removed now, `gc` finds."""
     if path is None:
         return
     if folder is not None:
@@ -128,7 +128,7 @@ def forget(path: str | None, folder: str | None = None) -> None:
                     return
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return
-    with suppress(FileNotFoundError):
+    with suppress(OSError):
         os.unlink(path)
 
 

@@ -32,6 +32,7 @@ from sweeper.launcher.board import Board
 from sweeper.launcher.context import Context
 from sweeper.launcher.ends import Ends
 from sweeper.launcher.judge import Judge
+from sweeper.launcher.kernel_kills import KernelKills
 from sweeper.launcher.pacing import Pace
 from sweeper.launcher.progress import Summary
 from sweeper.launcher.showing import Publisher, Showing
@@ -89,6 +90,7 @@ class Launcher:
         self._engine = engine_watch.watch(context, service)
         self._submitter = Submitter(context, self._board, service, self._engine, check)
         self._beats = Heartbeats(store, context.layout, clock)
+        self._kernel = KernelKills()
         self._ends = Ends(store, context.sweep, clock, context.wall)
         self._pace = Pace(plan.launch.max_parallel)
         self._judge = Judge(self._board, self._ends, smoke=smoke and starting)
@@ -271,6 +273,7 @@ class Launcher:
                 self._context.backend.poll([])
             return
         statuses = self._context.backend.poll(list(opened))
+        self._kernel.look(statuses)
         ended = (JobState.ENDED, JobState.ABSENT)
         if any(status.state in ended for status in statuses.values()):
             # A worker records its outcome before it exits: only what is missing after the
@@ -291,12 +294,7 @@ class Launcher:
                 detail = "the worker was gone before it could say so"
                 self._board.end(run, attempt, Event.CANCELLED, "cancelled", detail)
         elif status.state is JobState.ENDED and quiet > SETTLE_SECONDS:
-            if view.state.state is State.SUBMITTED:
-                reason, detail = "start", "the job ended before its worker began: see its log"
-            else:
-                reason, detail = "killed", "the worker ended without recording an outcome"
-            event = Event.PREEMPTED if status.preempted else Event.FAILED
-            self._board.end(run, attempt, event, status.reason or reason, detail, status.code)
+            self._end_for(run, attempt, status)
         elif status.state is JobState.PENDING and not view.cancel:
             self._observed[run] = Observation(Kind.QUEUED, status.reason or None)
         elif quiet > self._context.plan.launch.lease_s:
@@ -311,6 +309,17 @@ class Launcher:
             self._observed[run] = Observation(Kind.PAUSED, paused.reason, paused.since or None)
         elif self._alarming is not None and self._alarming.is_stalled(run, attempt):
             self._observed[run] = Observation(Kind.STALLED)
+
+    def _end_for(self, run: str, attempt: int, status: JobStatus) -> None:
+        """Record the outcome of a worker that has ended and cannot do it."""
+        if self._kernel.killed(token(run, attempt)):
+            reason, detail = "oom", "the worker was killed by the kernel: out of memory"
+        elif self._board.views[run].state.state is State.SUBMITTED:
+            reason, detail = "start", "the job ended before its worker began: see its log"
+        else:
+            reason, detail = "killed", "the worker ended without recording an outcome"
+        event = Event.PREEMPTED if status.preempted else Event.FAILED
+        self._board.end(run, attempt, event, status.reason or reason, detail, status.code)
 
     def _stop(self) -> None:
         """Tell the backend, once, which jobs a user wants stopped; their workers look for the

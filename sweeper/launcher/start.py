@@ -238,6 +238,7 @@ def _ensure_engine(backend: str) -> "EngineInfo":
     found = lifecycle.find()
     if found is not None:
         return found
+    lifecycle.check_home()
     if backend == "tmux":
         from sweeper.backends.tmux.backend import TmuxServer
 

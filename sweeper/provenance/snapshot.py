@@ -293,11 +293,15 @@ def extract(store: Store, kept: Snapshot, home: str) -> str:
                 return top
             part = f"{top}.part"
             shutil.rmtree(part, ignore_errors=True)  # of one who was killed at it
-            os.mkdir(part)
-            _unpack(data, part)
-            _link_rest(kept.root, part)
-            _give_history(kept, part)
-            os.rename(part, top)
+            try:
+                os.mkdir(part)
+                _unpack(data, part)
+                _link_rest(kept.root, part)
+                _give_history(kept, part)
+                os.rename(part, top)
+            except OSError:
+                shutil.rmtree(part, ignore_errors=True)  # a disk that is full has use for the room
+                raise
     except OSError as error:
         raise StoreError(f"cannot extract the code of this run: {error}") from error
     return top

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import os
 import posixpath
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -227,13 +228,13 @@ class RemoteStore:
             return True
 
         try:
-            first = create(0)
+            create(0)  # taken already, it says, where the reply was lost and it was sent again
             again = self._each(create, range(1, 5))
             kept = self.read(path)
         finally:
             with contextlib.suppress(StoreError):
                 self.remove([path])
-        if not first or any(again) or kept != b"0":
+        if any(again) or kept != b"0":
             raise StoreError(
                 f"{self.root}: cannot create a file exclusively (it takes a second create of the "
                 "same key), so two launchers or workers could not be kept apart: use another store"
@@ -305,6 +306,10 @@ def _told(error: BaseException) -> str:
     if isinstance(error, PermissionError):
         return f"not allowed ({error})"
     line = " ".join(str(error).split())
+    code = _code(error)
+    if code and not code.isdecimal():
+        # What the store says (SlowDown, InternalError), not the nearest number of an OSError.
+        name, line = code, re.sub(r"^\[Errno \d+\] ", "", line)
     return f"{name}: {line}"[:300] if line else name
 
 

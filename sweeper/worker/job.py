@@ -38,7 +38,10 @@ def prepare(store: Store, layout: Layout, job: Job, environment: dict[str, str])
     if log_path is None:
         raise EnvironmentFailure(f"{place.root}: a worker needs a local folder for its run")
     refuse_links(os.path.join(place.root, layout.sweep), log_path)
-    os.makedirs(log_path, exist_ok=True)
+    try:
+        os.makedirs(log_path, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{log_path}: {error.strerror}") from error
     if job.resume != "never":
         seeding.seed(place, layout, run, attempt, job.resume)
     environment = with_the_backends(environment) | _env(job, log_path)

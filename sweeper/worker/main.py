@@ -23,7 +23,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from sweeper.errors import AlreadyExists, StoreError, SweeperError
-from sweeper.limits import lacking, when_there_is_room
+from sweeper.limits import crowding, when_there_is_room
 from sweeper.model import job as jobs
 from sweeper.model.job import Job
 from sweeper.provenance.redaction import Redactor, secret_values
@@ -153,7 +153,7 @@ class Worker:
                 guard.dismiss()
                 raise
         except (OSError, ValueError, SweeperError) as error:
-            if lacking(error) is not None:
+            if crowding(error) is not None:
                 raise
             return failure("start", str(error))
         if self._stopped_at:
@@ -181,7 +181,7 @@ class Worker:
         if self._child is not None:
             with suppress(OSError):
                 self._child.reap()  # the next attempt is not to find it at work
-        lack = lacking(error)
+        lack = crowding(error)
         if lack is None:
             return failure("error", f"a bug of ours: {type(error).__name__}: {error}")
         return judge(self._ending(None)) if self._stopped_at else crowded_out(lack)

@@ -5,8 +5,8 @@ printed last), `killed` (by a signal that was not ours), `oom` (by the kernel, f
 `timeout`, `incomplete` (exit 0 without its final checkpoint), `start` (it could not be started),
 `quota` (it failed because the service refused it more), `service` (its engine went away:
 `engine.blame`). Of `preempted`: `terminated`, `superseded` by a newer attempt, `limit` (its machine
-had no process, thread or file to give). Of `cancelled`: `cancelled` on request, `interrupted` at
-the keyboard.
+had no process, thread, file or room on a disk to give). Of `cancelled`: `cancelled` on request,
+`interrupted` at the keyboard.
 """
 
 import os

@@ -62,6 +62,7 @@ class _Growing:
         self.seen = 0
         self.whole: _Stat | None = None
         self.parts = offset is None
+        self.made: list[str] = []
         self.replaced = False
 
 
@@ -155,9 +156,11 @@ class Sync:
         if file is not None:
             file.whole = sent
         if _grows(path) and (not self._fresh if file is None else file.parts):
-            parts = list(self._store.names(f"{path}.parts"))
+            # Those we made are known, whatever a listing that lags does not show.
+            parts = {*self._store.names(f"{path}.parts"), *(file.made if file is not None else ())}
             self._store.remove(parts)
             if file is not None:
+                file.made.clear()
                 file.parts = False
 
     def _upload(self, path: str, full: str) -> bool:
@@ -235,6 +238,7 @@ class Sync:
             if not data:
                 return
             file.parts = True
+            file.made.append(f"{path}.parts/{file.offset}")
             file.offset = self._part(path, file.offset, data)
             file.seen = _check(full, file.offset)
         if file.offset > status.size:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from harness.memory import memory_group
 from harness.real import NAME, Sweep, until
 
 from sweeper.backends import open_backend
@@ -54,6 +55,18 @@ def test_sigkill_at_any_moment(sweep: Sweeps) -> None:
         launching = one.start(fork=False)
         time.sleep(chance.uniform(0.1, 0.7))
         launching.kill()
+    assert one.finish() == 0
+    assert one.verdict(once=True).good
+
+
+def test_out_of_memory(sweep: Sweeps) -> None:
+    """The kernel kills the launcher: what runs goes on, and the next launcher loses nothing."""
+    one = sweep(runs=3, seconds=1.0)
+    with memory_group(1 << 16) as procs:
+        launching = one.start(fork=False)
+        until(one.rows)
+        procs.write_text(str(launching.pid))  # what it takes from now on is too much
+        assert launching.wait() == -9
     assert one.finish() == 0
     assert one.verdict(once=True).good
 

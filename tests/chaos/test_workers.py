@@ -7,12 +7,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
+from harness.memory import memory_group
 from harness.real import NAME, Sweep, until
 
 from sweeper import Registry
@@ -129,34 +129,10 @@ def test_a_kill_at_every_byte_of_a_metrics_append(sweep: Sweeps) -> None:
         assert second.count(b"\n") in (3, 4)  # step 1 is whole twice where nothing was torn
 
 
-@contextmanager
-def _memory_group(size: int) -> Iterator[Path]:
-    """A control group with little memory, with the membership file to write a pid to."""
-    ours = Path("/proc/self/cgroup").read_text().splitlines()
-    old = [line.split(":", 2)[2] for line in ours if line.split(":")[1] == "memory"]
-    base = Path("/sys/fs/cgroup/memory" + old[0] if old else "/sys/fs/cgroup")
-    group = base / f"sweeper-chaos-{os.getpid()}"
-    limit = "memory.limit_in_bytes" if old else "memory.max"
-    try:
-        group.mkdir()
-        (group / limit).write_text(str(size))
-        if not old:
-            (group / "memory.swap.max").write_text("0")
-    except OSError as error:
-        if group.exists():
-            group.rmdir()
-        pytest.skip(f"no control group can be made here: {error}")
-    try:
-        yield group / "cgroup.procs"
-    finally:
-        until(lambda: not (group / "cgroup.procs").read_text(), 20)
-        group.rmdir()
-
-
 def test_out_of_memory_in_a_control_group(sweep: Sweeps) -> None:
     """The kernel kills the recipe, which is the largest; its worker lives to tell, and why."""
     one = sweep(runs=1, mode="memory")
-    with _memory_group(96 << 20) as procs:
+    with memory_group(96 << 20) as procs:
         launching = one.start(fork=False)
         procs.write_text(str(launching.pid))
         launching.wait()
@@ -164,6 +140,26 @@ def test_out_of_memory_in_a_control_group(sweep: Sweeps) -> None:
     body = _body(one, Event.FAILED)
     assert (body["reason"], body["signal"]) == ("oom", "SIGKILL")
     assert one.states().popitem()[1] is State.FAILED
+
+
+def test_a_worker_is_out_of_memory(sweep: Sweeps) -> None:
+    """The kernel kills the worker itself, which is in its launcher's control group, as in a
+    container: the launcher says why, and the next attempt does the run. A SIGKILL after it that is
+    not the kernel's is not called so."""
+    one = sweep(runs=1, mode="first:waits:memory", seconds=1.5, launch={"retries": 2})
+    with memory_group(160 << 20) as procs:
+        launching = one.start(fork=False)
+        procs.write_text(str(launching.pid))
+        until(one.rows)
+        Path(f"/proc/{_body(one, Event.CLAIMED)['pid']}/oom_score_adj").write_text("1000")
+        Path(f"{one.ledger}.go").touch()
+        until(lambda: any(attempt == 2 for _, attempt, _ in one.rows()), why="it is not done again")
+        os.kill(int(str(_body(one, Event.CLAIMED, 2)["pid"])), signal.SIGKILL)
+        assert launching.wait() == 0, one.log.read_text()
+        one.rest()
+    assert _body(one, Event.FAILED)["reason"] == "oom"
+    assert _body(one, Event.FAILED, 2)["reason"] == "killed"
+    assert one.verdict().good
 
 
 def test_out_of_address_space(sweep: Sweeps) -> None:

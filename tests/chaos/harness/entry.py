@@ -85,10 +85,10 @@ def worker(spec: Spec, folder: str, token: str) -> int:
     import sweeper.worker.main
 
     _set_clock(spec)
-    _set("BEAT_SECONDS", spec.get("beat"))
+    set_everywhere("BEAT_SECONDS", spec.get("beat"))
     if "folder" in spec:
         folder = spec["folder"]
-        _set("hold", lambda _: None)
+        set_everywhere("hold", lambda _: None)
     first = token.endswith("-a1")
     if "faults" in spec and first:
         _break(sweeper.worker.main, ("open_store",), spec)
@@ -103,12 +103,12 @@ def _prepare_launcher(spec: Spec) -> None:
     from sweeper.launcher import pacing, start
 
     _set_clock(spec)
-    _set("POLL_SECONDS", spec.get("poll"))
-    _set("SETTLE_SECONDS", spec.get("settle"))
-    _set("ORPHAN_SECONDS", spec.get("engine_patience"))
-    _set("_WINDOW_SECONDS", spec.get("window"))
+    set_everywhere("POLL_SECONDS", spec.get("poll"))
+    set_everywhere("SETTLE_SECONDS", spec.get("settle"))
+    set_everywhere("ORPHAN_SECONDS", spec.get("engine_patience"))
+    set_everywhere("_WINDOW_SECONDS", spec.get("window"))
     true_backoff, scale = pacing.backoff, spec.get("backoff", 1.0)
-    _set("backoff", lambda *about: scale * true_backoff(*about))
+    set_everywhere("backoff", lambda *about: scale * true_backoff(*about))
     told = json.dumps(spec.get("worker", {}))
 
     def worker_command(folder: str, token: str, *_: object, **__: object) -> list[str]:
@@ -120,7 +120,7 @@ def _prepare_launcher(spec: Spec) -> None:
             return [*command, apart, "elsewhere", token]
         return [*command, told, folder, token]
 
-    _set("worker_command", worker_command)
+    set_everywhere("worker_command", worker_command)
     if "faults" in spec:
         _break(start, ("open_store", "open_backend"), spec)
     if "no_space" in spec:
@@ -146,7 +146,7 @@ def _break(module: ModuleType, openers: tuple[str, ...], spec: Spec) -> None:
         setattr(module, name, lambda *a, _open=opener, _wrap=wrap: _wrap(_open(*a), faults))
 
 
-def _set(name: str, value: Any) -> None:
+def set_everywhere(name: str, value: Any) -> None:
     """Give `name` another value in every module of sweeper's that has it."""
     if value is None:
         return

@@ -1,0 +1,35 @@
+"""Jobs that the kernel killed for memory, as far as a launcher can know: it counts the kills in its
+own control group, in which the jobs of this machine mostly are."""
+
+import signal
+from collections.abc import Mapping
+
+from sweeper.backends.base import JobState, JobStatus
+from sweeper.worker.outcome import MemoryKills
+
+__all__ = ["KernelKills"]
+
+_SIGKILL = (-signal.SIGKILL, 128 + signal.SIGKILL)
+
+
+class KernelKills:
+    """Whether jobs ended in the moment in which the kernel killed something of our group."""
+
+    def __init__(self) -> None:
+        self._counter = MemoryKills()
+        self._counts = (0, 0)  # of the last two looks: a job ends a moment after its kill
+        self._ended: dict[str, bool] = {}
+
+    def look(self, statuses: Mapping[str, JobStatus]) -> None:
+        """Take note of jobs that have ended since the last time, by what the backend says."""
+        count = self._counter.count()
+        ended = {job: s for job, s in statuses.items() if s.state is JobState.ENDED}
+        for job, status in ended.items():
+            killed = count > self._counts[0] and status.code in _SIGKILL
+            self._ended[job] = self._ended.get(job, False) or killed
+        self._ended = {job: killed for job, killed in self._ended.items() if job in ended}
+        self._counts = (self._counts[1], count)
+
+    def killed(self, job: str) -> bool:
+        """Whether the kernel has killed the job, which has ended."""
+        return self._ended.get(job, False)

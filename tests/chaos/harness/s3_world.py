@@ -1,0 +1,587 @@
+"""A small sweep on an S3 that goes wrong: launched, its launcher killed, taken over, a run
+cancelled and another retried, and looked at. Users have everything but the S3 and the backend.
+
+Nothing loads Python twice: a process that has imported everything forks off what is typed, and the
+workers, as a small cluster's controller would.
+"""
+
+import gc
+import itertools
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import uuid
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from harness.ledger import Verdict, judge, read_ledger
+from harness.s3_proxy import Fault, Proxy, Request
+
+__all__ = ["NAME", "STEPS", "Result", "Trial", "Wrong", "moto", "trials"]
+
+HERE = Path(__file__).resolve().parent
+NAME = "toys"
+STEPS = 3
+TIMEOUT = 1.0
+_TYPED_SECONDS = 150.0
+_AGAIN = 4
+"""How often a user types again what ended for want of the store."""
+
+
+_LOADED = (
+    *("pandas", "s3fs", "sweeper.backends.local", "sweeper.cli", "sweeper.control"),
+    *("sweeper.launcher.start", "sweeper.planner.plan", "sweeper.registry", "sweeper.store.lease"),
+    *("sweeper.store.remote", "sweeper.tables.frames", "sweeper.worker.main"),
+)
+
+
+def load() -> None:
+    """Import everything, before there are threads: what is forked finds it."""
+    for name in _LOADED:
+        import_module(name)
+    gc.freeze()
+
+
+def _shorten() -> None:
+    """Make waits short, for all that is forked from here."""
+    from harness.entry import set_everywhere
+    from sweeper.launcher import pacing
+    from sweeper.store import remote
+    from sweeper.worker import claim, syncing
+
+    for name, value in (
+        ("REMOTE_POLL_SECONDS", 0.4),
+        ("SETTLE_SECONDS", 2.0),
+        ("BEAT_SECONDS", 0.7),
+        ("LEASE_SECONDS", 5.0),
+        ("MIN_LEASE_SECONDS", 1.0),
+        ("_LOOK_SECONDS", 0.1),
+        ("_POLL_SECONDS", 0.4),
+        ("_WINDOW_SECONDS", 1.0),
+        ("open_backend", _open_cluster),
+    ):
+        set_everywhere(name, value)
+    true_backoff = pacing.backoff
+    set_everywhere("backoff", lambda *about: 0.1 * true_backoff(*about))
+    claim._PAUSES = (0.1, 0.2, 0.4, 0.8)
+    syncing._FIRST = 0.1
+    remote._S3.options["config_kwargs"]["read_timeout"] = TIMEOUT
+
+
+class _Cluster:
+    """The controller: what it forks are commands as typed, and workers by their tokens."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(self.path)
+        listening.listen(64)
+        self.pid = os.fork()
+        if self.pid == 0:
+            code = 1
+            try:
+                os.setsid()
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
+                _shorten()
+                _Controller(listening, self.path).serve()
+                code = 0
+            except BaseException:  # noqa: BLE001 - it is told where somebody looks
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        listening.close()
+
+    def ask(self, **request: Any) -> Any:
+        return _ask(self.path, request)
+
+    def close(self) -> None:
+        """End it, and what it has started."""
+        with suppress(OSError):
+            self.ask(op="end")
+        os.waitpid(self.pid, 0)
+
+
+def _ask(path: str, request: dict[str, Any]) -> Any:
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.connect(path)
+        asking.sendall(json.dumps(request).encode() + b"\n")
+        with asking.makefile("rb") as reply:
+            return json.loads(reply.readline())
+
+
+class _Controller:
+    """In a process of its own, of one thread."""
+
+    def __init__(self, listening: socket.socket, path: str) -> None:
+        self._listening = listening
+        self._path = path
+        self._parent = os.getppid()
+        self._codes: dict[int, int | None] = {}
+        self._jobs: dict[str, int] = {}
+
+    def serve(self) -> None:
+        self._listening.settimeout(0.05)
+        while True:
+            self._reap()
+            with suppress(TimeoutError):
+                asking, _ = self._listening.accept()
+                with asking, asking.makefile("rwb") as stream:
+                    request = json.loads(stream.readline())
+                    self._reap()
+                    reply = getattr(self, f"_{request.pop('op')}")(**request)
+                    stream.write(json.dumps(reply).encode() + b"\n")
+                if reply == "over":
+                    return
+            if os.getppid() != self._parent:  # who asks was killed
+                self._end()
+                return
+
+    def _reap(self) -> None:
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                self._codes[ended[0]] = os.waitstatus_to_exitcode(ended[1])
+
+    def _fork(self, main: Any, out: str, environment: dict[str, str]) -> int:
+        pid = os.fork()
+        if pid:
+            self._codes[pid] = None
+            return pid
+        code = 1
+        try:
+            os.setsid()
+            self._listening.close()
+            os.environ.update(environment | {"SWEEPER_TEST_CLUSTER": self._path})
+            descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.dup2(descriptor, 1)
+            os.dup2(os.open(f"{out}.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), 2)
+            with os.fdopen(1, "w") as sys.stdout, os.fdopen(2, "w", buffering=1) as sys.stderr:
+                code = main()
+                sys.stdout.flush()
+        finally:
+            os._exit(code)
+
+    def _type(self, words: list[str], out: str, environment: dict[str, str]) -> int:
+        def main() -> int:
+            from sweeper.cli import main
+
+            os.chdir(environment["PWD"])
+            sys.argv = ["sweeper", *words]
+            try:
+                return main(words)
+            except SystemExit as ended:
+                return int(str(ended.code))
+
+        return self._fork(main, out, environment)
+
+    def _submit(self, arguments: list[str], out: str, environment: dict[str, str]) -> int:
+        def main() -> int:
+            import sweeper.worker.main
+
+            return sweeper.worker.main.main(arguments)
+
+        pid = self._fork(main, out, environment)
+        self._jobs[arguments[-1]] = pid
+        return pid
+
+    def _poll(self, tokens: list[str]) -> dict[str, Any]:
+        def state(token: str) -> Any:
+            pid = self._jobs.get(token)
+            return "absent" if pid is None else self._codes[pid]
+
+        return {token: state(token) for token in tokens}
+
+    def _cancel(self, tokens: list[str]) -> bool:
+        for token in tokens:
+            pid = self._jobs.get(token)
+            if pid is not None and self._codes[pid] is None:
+                os.kill(pid, signal.SIGTERM)
+        return True
+
+    def _code(self, pid: int) -> int | None:
+        return self._codes[pid]
+
+    def _kill(self, pid: int) -> bool:
+        if self._codes[pid] is None:
+            os.kill(pid, signal.SIGKILL)
+        return True
+
+    def _at_work(self) -> int:
+        return sum(self._codes[pid] is None for pid in self._jobs.values())
+
+    def _end(self) -> str:
+        for pid, code in self._codes.items():
+            if code is None:
+                os.killpg(pid, signal.SIGKILL)
+        return "over"
+
+
+class _Backend:
+    """See `sweeper.backends.base.Backend`."""
+
+    name = "local"
+
+    def __init__(self, folder: str) -> None:
+        self._path = os.environ["SWEEPER_TEST_CLUSTER"]
+        self._out = os.path.join(os.path.dirname(self._path), "jobs")
+        self._folder = folder
+
+    def submit(self, jobs: Sequence[Any]) -> None:
+        for job in jobs:
+            arguments = job.argv[job.argv.index("sweeper.worker.main") + 1 :]
+            out, environment = f"{self._out}.{job.token}", dict(os.environ)
+            request = {"arguments": arguments, "out": out, "environment": environment}
+            _ask(self._path, {"op": "submit", **request})
+
+    def find(self, tokens: Sequence[str]) -> dict[str, str]:
+        told = _ask(self._path, {"op": "poll", "tokens": list(tokens)})
+        return {token: token for token, code in told.items() if code is None}
+
+    def poll(self, tokens: Sequence[str]) -> dict[str, Any]:
+        from sweeper.backends.base import JobState, JobStatus
+
+        told = _ask(self._path, {"op": "poll", "tokens": list(tokens)})
+        states: dict[str, Any] = {}
+        for token, code in told.items():
+            kind = JobState.ABSENT if code == "absent" else JobState.ENDED
+            state = JobState.RUNNING if code is None else kind
+            states[token] = JobStatus(state, code if isinstance(code, int) else None)
+        return states
+
+    def cancel(self, tokens: Sequence[str]) -> None:
+        _ask(self._path, {"op": "cancel", "tokens": list(tokens)})
+
+    def logs(self, token: str) -> Iterator[str]:
+        del token
+        return iter(())
+
+
+def _open_cluster(name: str, sweep: str, folder: str, options: object = None) -> _Backend:
+    del name, sweep, options
+    return _Backend(folder)
+
+
+class Result(NamedTuple):
+    """What became of a trial: what was asked of the S3, what is wrong by the ledger, and which lies
+    were told."""
+
+    fault: Fault | None
+    requests: tuple[Request, ...]
+    verdict: Verdict
+    lies: tuple[str, ...]
+    folder: str
+    seconds: float
+
+    @classmethod
+    def of(cls, fault: Fault | None, data: bytes) -> "Result":
+        """As a trial's process has written it."""
+        if not data:
+            return cls(fault, (), Verdict((), (), ()), ("the trial died",), "", 0.0)
+        asked, found, lies, folder, seconds = json.loads(data)
+        requests = tuple(Request(*request) for request in asked)
+        verdict = Verdict(*(tuple(part) for part in found))
+        return cls(fault, requests, verdict, tuple(lies), folder, seconds)
+
+    @property
+    def good(self) -> bool:
+        return self.verdict.good and not self.lies
+
+    @property
+    def struck(self) -> list[str]:
+        """What the fault has struck, in words."""
+        return [request.what for request in self.requests if request.struck]
+
+
+class Wrong(Exception):
+    """The trial cannot go on."""
+
+
+class Trial:
+    """One sweep, in a bucket of its own; `type` and `run` are what a user types, `lies` what is
+    found to be untrue."""
+
+    def __init__(self, folder: Path, upstream: str, fault: Fault | None) -> None:
+        self.folder = folder
+        self.fault = fault
+        self.ledger = folder / "ledger"
+        self.lies: list[str] = []
+        self._typed = 0
+        self.cluster = _Cluster(folder / "cluster")  # forks: before there are threads
+        self.proxy = Proxy(upstream, fault, TIMEOUT)
+        bucket = f"t-{uuid.uuid4().hex[:12]}"
+        self.root = f"s3://{bucket}/x"
+        os.environ |= {
+            "AWS_ENDPOINT_URL": upstream,
+            "AWS_ACCESS_KEY_ID": "testing",
+            "AWS_SECRET_ACCESS_KEY": "testing-secret",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+        self.environment = {
+            **{name: os.environ[name] for name in os.environ if name.startswith("AWS_")},
+            "AWS_ENDPOINT_URL": self.proxy.address,
+            "SWEEPER_HOME": str(folder / "home"),
+            "SWEEPER_ROOT": self.root,
+            "PWD": str(folder),
+        }
+        import s3fs
+
+        s3fs.S3FileSystem(skip_instance_cache=True).mkdir(bucket)
+        toy = [sys.executable, "-I", "-S", str(HERE / "toy.py"), "{ledger}", str(STEPS), "0.3"]
+        grid = {
+            "name": NAME,
+            "service": "none",
+            "command": [*toy, "{mode}", "{log_path}"],
+            "base": {"ledger": str(self.ledger)},
+            "grid": {"mode": ["plain", "first:fail", "waits"]},
+            "launch": {"backend": "local", "max_parallel": 3, "lease": "3s", "sync": "1s"},
+        }
+        (folder / "grid.yaml").write_text(json.dumps(grid))
+
+    def type(self, *words: str) -> tuple[int, Path]:
+        """Start what a user types; the number of its process, and where its output goes."""
+        self._typed += 1
+        out = self.folder / f"{self._typed}-{words[0]}"
+        request = {"words": list(words), "out": str(out), "environment": self.environment}
+        return self.cluster.ask(op="type", **request), out
+
+    def ended(self, pid: int, out: Path) -> tuple[int, str, str]:
+        """Its exit code and both outputs. None of them is a bug of ours, nor silent in trouble."""
+        self.until(lambda: self.has_ended(pid), f"{out.name} to end")
+        code = self.cluster.ask(op="code", pid=pid)
+        shown, said = out.read_text(), Path(f"{out}.err").read_text()
+        if code in (1, 2, 5) or "a bug of ours" in said or "Traceback" in shown + said:
+            self.lies.append(f"{out.name} ended with {code}: {said[-400:]}")
+        if code == 6 and not _is_told(shown, said):
+            self.lies.append(f"{out.name} ended with 6, and no word of the store: {said[-400:]}")
+        return code, shown, said
+
+    def run(self, *words: str) -> tuple[int, str, str]:
+        """Type something, again while it ends for want of the store."""
+        code, shown, said = 6, "", ""
+        for _ in range(_AGAIN):
+            code, shown, said = self.ended(*self.type(*words))
+            if code != 6:
+                return code, shown, said
+        raise Wrong(f"{words[0]} ends with {code} again and again: {said[-400:]}")
+
+    def launch(self, condition: Any, what: str) -> tuple[int, Path]:
+        """Launch, again where that ends for want of the store, until the condition holds."""
+        for _ in range(_AGAIN):
+            pid, out = self.type("launch", "grid.yaml", "--wait", "--plain")
+            self.until(lambda: condition() or self.has_ended(pid), what)  # noqa: B023
+            if condition():
+                return pid, out
+            code, _, said = self.ended(pid, out)
+            if code != 6:
+                raise Wrong(f"{out.name} ended with {code} before {what}: {said[-400:]}")
+        raise Wrong(f"launch ends again and again before {what}")
+
+    def has_ended(self, pid: int) -> bool:
+        return self.cluster.ask(op="code", pid=pid) is not None
+
+    def log(self) -> list[str]:
+        """The lines that launchers have printed of the sweep."""
+        shown = "".join(path.read_text() for path in self.folder.glob("*-launch.err"))
+        return [line for line in shown.splitlines() if "/3 succeeded" in line]
+
+    def until(self, condition: Any, what: str) -> None:
+        deadline = time.monotonic() + _TYPED_SECONDS
+        while not condition():
+            if time.monotonic() > deadline:
+                raise Wrong(f"waited {_TYPED_SECONDS:g} s in vain for {what}")
+            time.sleep(0.05)
+
+    def rows(self, mode: str) -> list[Any]:
+        """What was done of the run of that mode."""
+        run = self.runs().get(mode)
+        return [row for row in read_ledger(self.ledger) if row[0] == run]
+
+    def runs(self) -> dict[str, str]:
+        """Mode -> run id, once there is a plan."""
+        from sweeper.errors import SweeperError
+        from sweeper.store.files import open_store
+        from sweeper.store.sweeps import read_plan
+
+        if not hasattr(self, "_runs"):
+            try:
+                plan = read_plan(open_store(self.root), NAME)
+            except SweeperError:
+                return {}
+            self._runs = {run["config"]["mode"]: run["id"] for run in plan["runs"]}
+        return self._runs
+
+    def play(self) -> Verdict:
+        """The whole story."""
+        first, _ = self.launch(lambda: self.rows("waits"), "the run that waits to begin")
+        self.cluster.ask(op="kill", pid=first)
+        begun = len(self.log())
+        second, out = self.launch(lambda: len(self.log()) > begun, "the second launcher")
+        self.look()
+        code, _, said = self.run("cancel", NAME, "mode=waits")
+        if code:
+            self.lies.append(f"cancel ended with {code}: {said[-400:]}")
+        code, _, said = self.ended(second, out)
+        if code == 6:
+            code, _, said = self.run("launch", "grid.yaml", "--wait", "--plain")
+        if code != 3:
+            self.lies.append(f"the launch ended with {code}, not 3: {said[-400:]}")
+        code, _, said = self.run("retry", NAME, "--wait", "--plain")
+        if code != 3:  # of the run that was cancelled
+            self.lies.append(f"retry ended with {code}, not 3: {said[-400:]}")
+        self.until(lambda: not self.cluster.ask(op="at_work"), "the workers to end")
+        self.look(over=True)
+        return self.verdict()
+
+    def look(self, *, over: bool = False) -> None:
+        """What `status` and `ls` say is true."""
+        code, shown, _ = self.run("status", NAME, "--json")
+        states = {run["id"]: run["state"] for run in json.loads(shown)["runs"]}
+        if over:
+            _, listed, _ = self.run("ls", NAME, "--json")
+            found = {run["id"]: run["state"] for run in json.loads(listed)["runs"]}
+            want = {"plain": "succeeded", "first:fail": "succeeded", "waits": "cancelled"}
+            truth = {run: want[mode] for mode, run in self.runs().items()}
+            if self.fault is not None and self.fault.kind == "stale":
+                return
+            if states != truth or found != truth or code != 3:
+                self.lies.append(f"status ({code}) says {states}, ls {found}: it is {truth}")
+        elif code != 4:
+            self.lies.append(f"status ended with {code} while a run is at work: {states}")
+        elif self.fault is None or self.fault.kind != "stale":
+            run = self.runs()["waits"]
+            if states[run] not in ("running", "lost"):
+                self.lies.append(f"status says {states[run]} of a run that is at work")
+
+    def verdict(self) -> Verdict:
+        """By the ledger, and by what a reader finds of the metrics."""
+        from sweeper import Registry
+        from sweeper.states import State
+        from sweeper.store.files import open_store
+
+        runs = self.runs()
+        expected = {runs["waits"]: State.CANCELLED}
+        store, rows = open_store(self.root), read_ledger(self.ledger)
+        found = judge(store, NAME, rows, STEPS, expected=expected)
+        registry = Registry(self.root, cache=False)
+        lost, doubled = [*found.lost], [*found.doubled]
+        for mode in ("plain", "first:fail"):
+            steps = registry.metrics(runs[mode], keys=["loss"])["step"].tolist()
+            if steps != list(range(STEPS)):
+                lost.append(f"{mode}: its metrics are those of steps {steps}")
+        attempts = {row[1] for row in rows if row[0] == runs["plain"]}
+        if attempts != {1}:
+            doubled.append(f"plain: trained in attempts {attempts}")
+        parts = [path for path in store.names(NAME) if ".parts/" in path]
+        if parts:
+            lost.append(f"parts are left: {parts}")
+        left = [path.name for path in self.folder.glob("home/spool/*/toys/unsynced/*")]
+        if left:
+            lost.append(f"not brought into the store: {left}")
+        return found._replace(lost=tuple(lost), doubled=tuple(doubled))
+
+    def close(self) -> None:
+        self.cluster.close()
+        self.proxy.close()
+
+
+Story = Callable[[Trial], Verdict]
+
+
+def _is_told(shown: str, said: str) -> bool:
+    """Whether an end for want of the store says so: in a line, or in what `--json` prints."""
+    if shown.startswith("{") and not said:
+        return any("s3://" in problem for problem in json.loads(shown)["problems"])
+    return "s3://" in said or "another launcher" in said
+
+
+def _begin(folder: Path, upstream: str, fault: Fault | None, story: Story) -> tuple[int, int]:
+    """Play it once in a process of its own: its number, and where its result is to be read.
+    `folder` is empty, and short enough for a socket."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        began = time.monotonic()
+        try:
+            os.close(reading)
+            told = _play(folder, upstream, fault, story)
+            with os.fdopen(writing, "wb") as file:
+                file.write(json.dumps([*told, str(folder), time.monotonic() - began]).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    return pid, reading
+
+
+def _play(folder: Path, upstream: str, fault: Fault | None, story: Story) -> list[Any]:
+    one = Trial(folder, upstream, fault)
+    found = Verdict((), (), ())
+    try:
+        found = story(one)
+    except Wrong as error:
+        one.lies.append(str(error))
+    except Exception as error:  # noqa: BLE001 - it is told where somebody looks for it
+        one.lies.append(f"{type(error).__name__}: {error}")
+    finally:
+        requests = list(one.proxy.requests)
+        one.close()
+    return [requests, found, one.lies]
+
+
+def trials(
+    folder: Path,
+    upstream: str,
+    faults: Iterable[Fault | None],
+    abreast: int,
+    story: Story = Trial.play,
+) -> Iterator[Result]:
+    """Play it once for each fault, so many at once; results as they come. Folders of what went well
+    are removed."""
+    at_work: dict[int, tuple[int, Fault | None]] = {}
+    waiting, number = iter(faults), 0
+    load()
+    while True:
+        for fault in itertools.islice(waiting, abreast - len(at_work)):
+            number += 1
+            place = folder / str(number)
+            place.mkdir()
+            pid, reading = _begin(place, upstream, fault, story)
+            at_work[reading] = pid, fault
+        if not at_work:
+            return
+        for reading in select.select(list(at_work), [], [])[0]:
+            pid, fault = at_work.pop(reading)
+            with os.fdopen(reading, "rb") as file:
+                result = Result.of(fault, file.read())
+            os.waitpid(pid, 0)
+            if result.good:
+                shutil.rmtree(result.folder, ignore_errors=True)
+            yield result
+
+
+@contextmanager
+def moto() -> Generator[str]:
+    """The address of an S3 that moto plays, in a process of its own."""
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
+    null = subprocess.DEVNULL
+    with subprocess.Popen(command, stdout=null, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        lines = (line for line in process.stderr if b"Running on http://127" in line)
+        address = next(lines).split()[-1].decode()
+        subprocess_log = threading.Thread(target=process.stderr.read, daemon=True)
+        subprocess_log.start()
+        try:
+            yield address
+        finally:
+            process.terminate()

@@ -1,0 +1,80 @@
+"""A file system of its own, with little room: filled, made free, and made read-only, for real."""
+
+import shutil
+import subprocess
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+__all__ = ["SmallDisk", "can_mount", "small_disk"]
+
+_OPTIONS = {"bytes": "size=512k", "inodes": "size=16m,nr_inodes=400"}
+
+
+class SmallDisk:
+    """Mounted at `folder`; `lacks` is what there is little of: "bytes" or "inodes"."""
+
+    def __init__(self, folder: Path, lacks: str) -> None:
+        self.folder = folder
+        self._lacks = lacks
+
+    def fill(self) -> None:
+        """Until there is none left."""
+        with suppress(OSError):
+            if self._lacks == "bytes":
+                with (self.folder / ".filler").open("wb", buffering=0) as file:
+                    while True:
+                        file.write(bytes(1024))
+            (self.folder / ".filler").mkdir()
+            for number in range(1_000):
+                (self.folder / ".filler" / str(number)).touch()
+
+    def free(self) -> None:
+        """Make room again."""
+        shutil.rmtree(self.folder / ".filler", ignore_errors=True)
+        with suppress(FileNotFoundError, IsADirectoryError):
+            (self.folder / ".filler").unlink()
+
+    @contextmanager
+    def read_only(self) -> Generator[None]:
+        """While the block lasts, to whoever comes by its path: as after the kernel's remount, which
+        does not ask who has files open for writing."""
+        place = str(self.folder)
+        for words in (["--bind", place, place], ["-o", "remount,ro,bind", place]):
+            told = _mount(*words)
+            assert told.returncode == 0, told.stderr
+        try:
+            yield
+        finally:
+            subprocess.run(["umount", "-l", place], check=True)
+
+
+def can_mount(folder: Path) -> bool:
+    """Whether we may, as root mostly may."""
+    place = folder / "mount"
+    place.mkdir()
+    mounted = shutil.which("mount") and not _mount("-t", "tmpfs", "none", str(place)).returncode
+    if mounted:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+    return bool(mounted)
+
+
+@contextmanager
+def small_disk(folder: Path, lacks: str = "bytes") -> Generator[SmallDisk]:
+    """Skips where nothing can be mounted."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if shutil.which("mount") is None:
+        pytest.skip("there is no mount")
+    told = _mount("-t", "tmpfs", "-o", _OPTIONS[lacks], "none", str(folder))
+    if told.returncode:
+        pytest.skip("small file systems can be mounted by root only")
+    try:
+        yield SmallDisk(folder, lacks)
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def _mount(*words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(["mount", *words], capture_output=True, text=True, check=False)

@@ -1,0 +1,90 @@
+"""A small sweep on an S3 that goes wrong at each request in turn: `make chaos`, or by itself.
+Prints a table of what was struck and what became of it; exit code 1 when a run was lost or done
+twice, or something untrue was told.
+
+The story (launch, the launcher killed, another, a cancel, a retry, `status`, `ls`) is some 400
+requests long; a fault comes back after every so many requests, so that a pass over as many
+beginnings strikes every request.
+
+    --every N     requests between two faults of a story (60), half as many again where one stays:
+                  a launch that never comes to its first look at the sweep is none
+    --kinds A,B   only these (see harness/s3_proxy.py); `error*4` stays for four tries
+    --step N      of the beginnings every Nth (1)
+    --abreast N   stories at once (6)
+    --keep        leave the folders of what went wrong
+"""
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from harness.s3_proxy import Fault
+from harness.s3_world import Result, moto, trials
+
+KINDS = (
+    *("error", "error*4", "slowdown", "slow", "late", "late*4"),
+    *("cut", "cut*4", "drop", "drop*4", "stale", "stale*3"),
+)
+
+
+def faults(kinds: list[str], every: int, step: int) -> Iterator[Fault]:
+    """Each kind at each beginning."""
+    for spec in kinds:
+        kind, _, times = spec.partition("*")
+        apart = every * 3 // 2 if times else every
+        for index in range(1, apart + 1, step):
+            yield Fault(kind, index, int(times or 1), apart)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--every", type=int, default=60)
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--step", type=int, default=1)
+    parser.add_argument("--abreast", type=int, default=6)
+    parser.add_argument("--keep", action="store_true")
+    given = parser.parse_args()
+    chosen = faults(given.kinds.split(","), given.every, given.step)
+    folder = Path(tempfile.mkdtemp(prefix="s3-"))
+    began, bad = time.monotonic(), 0
+    stories: Counter[str] = Counter()
+    struck: Counter[str] = Counter()
+    wrong: dict[str, Counter[str]] = {}
+    with moto() as address:
+        for result in trials(folder, address, chosen, given.abreast):
+            name = f"{result.fault.kind}*{result.fault.times}" if result.fault else ""
+            stories[name] += 1
+            struck[name] += len(result.struck)
+            counts = wrong.setdefault(name, Counter())
+            for part, found in result.verdict._asdict().items():
+                counts[part] += len(found)
+            counts["lies"] += len(result.lies)
+            if not result.good:
+                bad += 1
+                print(_told(result), file=sys.stderr, flush=True)
+    print(
+        f"{'fault':12}{'stories':>9}{'struck':>9}{'lost':>7}{'doubled':>9}{'wrong':>7}{'lies':>6}"
+    )
+    for name, count in stories.items():
+        of = wrong[name]
+        print(
+            f"{name:12}{count:9}{struck[name]:9}{of['lost']:7}{of['doubled']:9}{of['wrong']:7}"
+            f"{of['lies']:6}"
+        )
+    print(f"{time.monotonic() - began:.0f} s")
+    if not (bad and given.keep):
+        shutil.rmtree(folder, ignore_errors=True)
+    return bool(bad)
+
+
+def _told(result: Result) -> str:
+    return f"{result.fault}: {result.verdict} {result.lies}; {result.folder}; {result.struck[:20]}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

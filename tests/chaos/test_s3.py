@@ -1,0 +1,101 @@
+"""An S3 that goes wrong: a part of what `s3_faults.py` does with every request, told by the ledger,
+by exit codes and by what `status` and `ls` say. And machines of workers that have no room."""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from harness.ledger import Verdict, judge, read_ledger
+from harness.s3_proxy import Fault, Proxy
+from harness.s3_world import NAME, STEPS, Trial, trials
+from harness.small_disk import can_mount, small_disk
+
+from sweeper.errors import StoreError
+from sweeper.store.files import open_store
+from sweeper.store.remote import RemoteStore
+
+SOME = (
+    Fault("cut", 29, 4, 97),
+    Fault("late", 23, 1, 61),
+    Fault("stale", 4, 3, 11),
+)
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder with a path that is short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="s3-") as folder:
+        yield Path(folder)
+
+
+def test_a_sweep_on_an_s3_that_goes_wrong(moto: str, short: Path) -> None:
+    """Launched, taken over, cancelled, retried and looked at: replies and requests are lost, done
+    late, or listings lag."""
+    for result in trials(short, moto, SOME, abreast=3):
+        assert result.good, (result.verdict, result.lies, result.fault)
+        assert result.struck, result.fault
+
+
+@pytest.mark.parametrize("kind", ["cut", "drop", "error"])
+def test_a_probe_that_goes_wrong_blames_no_store(
+    s3_root: str, kind: str, moto: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a store creates exclusively is not answered by a reply that was lost: the probe's own
+    file, created at the first try, is found at the second."""
+    index, struck = 0, True
+    while struck:
+        index += 1
+        proxy = Proxy(moto, Fault(kind, index))
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.address)
+        store = open_store(s3_root)
+        assert isinstance(store, RemoteStore)
+        try:
+            store.probe("toys/launcher")
+        except StoreError as error:
+            assert "exclusively" not in str(error), index
+        finally:
+            proxy.close()
+        struck = any(request.struck for request in proxy.requests)
+    assert index > 6
+
+
+def test_an_s3_that_refuses_is_told_by_its_own_word(
+    s3_root: str, moto: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy = Proxy(moto, Fault("error", 1, 99))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.address)
+    with pytest.raises(StoreError, match=r"/toys/sweep\.json: InternalError: injected"):
+        open_store(s3_root).replace("toys/sweep.json", b"{}")
+    proxy.close()
+
+
+@pytest.mark.parametrize("lacks", ["bytes", "inodes"])
+def test_the_spool_has_no_room(moto: str, short: Path, tmp_path: Path, lacks: str) -> None:
+    """A worker whose machine has no room for what its recipe writes ends with that as its reason,
+    which is not the run's fault: the run is started again until there is room. What is written
+    when there is none left comes into the store all the same."""
+    if not can_mount(tmp_path):
+        pytest.skip("small file systems can be mounted by root only")
+
+    def story(one: Trial) -> Verdict:
+        spool = one.folder / "home" / "spool"
+        with small_disk(spool, lacks) as disk:
+            disk.fill()
+            pid, out = one.launch(lambda: "start again" in "".join(one.log()), "a run without room")
+            _, shown, _ = one.run("status", NAME, "--json")
+            ends = [run for run in json.loads(shown)["runs"] if run["reason"]]
+            if {run["reason"] for run in ends} != {"limit"} or "No space" not in shown:
+                one.lies.append(f"status says {shown}")
+            disk.free()
+            one.until(lambda: one.rows("waits"), "the runs to begin")
+            disk.fill()
+            Path(f"{one.ledger}.go").touch()
+            code, _, said = one.ended(pid, out)
+            if code:
+                one.lies.append(f"launch ended with {code}: {said}")
+        return judge(open_store(one.root), NAME, read_ledger(one.ledger), STEPS)
+
+    (result,) = trials(short, moto, [None], 1, story)
+    assert result.good, (result.verdict, result.lies)
