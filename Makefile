@@ -103,12 +103,13 @@ WORKERS ?= 1000
 SIMULATED ?= 20000
 CROWD ?= 2000
 
-chaos: kills ## the whole of it, half an hour: SEED=1 LAUNCHERS=2000 WORKERS=1000 SIMULATED=20000 CROWD=2000
+chaos: kills ## the whole of it, two hours: SEED=1 LAUNCHERS=2000 WORKERS=1000 SIMULATED=20000 CROWD=2000
 	@$(BIN)/python tests/chaos/run.py --seed $(SEED) --launchers $(LAUNCHERS) \
 	  --workers $(WORKERS) --simulated $(SIMULATED)
 	@$(BIN)/python tests/chaos/crowd.py --runs $(CROWD)
 	@$(BIN)/python tests/chaos/big_sweep.py --seed $(SEED)
 	@$(BIN)/python tests/chaos/caches.py --seed $(SEED)
+	@$(BIN)/python tests/chaos/s3_faults.py
 	@$(BIN)/python tests/chaos/mutations.py
 
 cookbook: dev $(COOKBOOK)/.installed ## tinker-cookbook's own programs, in an environment of their own (1.7 GB, minutes)

@@ -3,10 +3,7 @@ store does not answer for a while, or at launch; it vanishes and comes back."""
 
 import json
 import os
-import shutil
-import subprocess
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -101,43 +98,6 @@ def test_the_disk_is_full_in_every_write_of_a_worker(sweep: Sweeps) -> None:
 def _is_json(path: Path) -> bool:
     json.loads(path.read_bytes())
     return True
-
-
-def _mount(folder: Path) -> None:
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=512k", "none", str(folder)]
-    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:  # noqa: PLW1510
-        pytest.skip("small file systems can be mounted by root only")
-
-
-def test_a_disk_that_really_is_full(sweep: Sweeps) -> None:
-    """A file system of 512 KB, filled up before the launch, then while runs are at work."""
-    one = sweep(runs=4, steps=4, seconds=0.4)
-    _mount(one.root)
-    try:
-        filler = one.root / "filler"
-        _fill(filler)
-        assert one.start().wait() == 6
-        assert "No space left on device" in one.log.read_text().splitlines()[-1]
-        filler.unlink()
-        launching = one.start()
-        until(one.rows)
-        _fill(filler)
-        until(lambda: "No space left" in one.log.read_text().partition("succeeded")[2])
-        filler.unlink()
-        launching.wait()
-        assert one.finish() in (0, 3)
-        assert not one.verdict().doubled
-        assert not one.verdict().wrong
-    finally:
-        one.clean()
-        subprocess.run(["umount", "-l", str(one.root)], check=True)
-
-
-def _fill(path: Path) -> None:
-    with path.open("wb", buffering=0) as file, suppress(OSError):
-        while True:
-            file.write(bytes(1024))
 
 
 def test_a_store_that_does_not_answer_for_a_while(sweep: Sweeps) -> None:

@@ -56,7 +56,7 @@ def load() -> None:
 def _shorten() -> None:
     """Make waits short, for all that is forked from here."""
     from harness.entry import set_everywhere
-    from sweeper.launcher import pacing
+    from sweeper.launcher import pacing, planning
     from sweeper.store import remote
     from sweeper.worker import claim, syncing
 
@@ -65,7 +65,6 @@ def _shorten() -> None:
         ("SETTLE_SECONDS", 2.0),
         ("BEAT_SECONDS", 0.7),
         ("LEASE_SECONDS", 5.0),
-        ("MIN_LEASE_SECONDS", 1.0),
         ("_LOOK_SECONDS", 0.1),
         ("_POLL_SECONDS", 0.4),
         ("_WINDOW_SECONDS", 1.0),
@@ -73,10 +72,17 @@ def _shorten() -> None:
     ):
         set_everywhere(name, value)
     true_backoff = pacing.backoff
+    true_plan = planning.planned_by
+    set_everywhere("planned_by", lambda arguments: _leased(true_plan(arguments)))
     set_everywhere("backoff", lambda *about: 0.1 * true_backoff(*about))
     claim._PAUSES = (0.1, 0.2, 0.4, 0.8)
     syncing._FIRST = 0.1
     remote._S3.options["config_kwargs"]["read_timeout"] = TIMEOUT
+
+
+def _leased(planned: Any) -> Any:
+    """With a lease that no grid may have."""
+    return planned._replace(launch=planned.launch._replace(lease_s=3.0))
 
 
 class _Cluster:
@@ -345,7 +351,7 @@ class Trial:
             "command": [*toy, "{mode}", "{log_path}"],
             "base": {"ledger": str(self.ledger)},
             "grid": {"mode": ["plain", "first:fail", "waits"]},
-            "launch": {"backend": "local", "max_parallel": 3, "lease": "3s", "sync": "1s"},
+            "launch": {"backend": "local", "max_parallel": 3, "sync": "1s"},
         }
         (folder / "grid.yaml").write_text(json.dumps(grid))
 
