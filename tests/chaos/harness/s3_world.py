@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 from harness.ledger import Verdict, judge, read_ledger
 from harness.s3_proxy import Fault, Proxy, Request
+from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
 
 __all__ = ["NAME", "STEPS", "Result", "Trial", "Wrong", "moto", "trials"]
 
@@ -233,7 +234,7 @@ class _Controller:
         return "over"
 
 
-class _Backend:
+class _Backend(Backend):
     """See `sweeper.backends.base.Backend`."""
 
     name = "local"
@@ -243,7 +244,7 @@ class _Backend:
         self._out = os.path.join(os.path.dirname(self._path), "jobs")
         self._folder = folder
 
-    def submit(self, jobs: Sequence[Any]) -> None:
+    def submit(self, jobs: Sequence[JobSpec]) -> None:
         for job in jobs:
             arguments = job.argv[job.argv.index("sweeper.worker.main") + 1 :]
             out, environment = f"{self._out}.{job.token}", dict(os.environ)
@@ -254,11 +255,9 @@ class _Backend:
         told = _ask(self._path, {"op": "poll", "tokens": list(tokens)})
         return {token: token for token, code in told.items() if code is None}
 
-    def poll(self, tokens: Sequence[str]) -> dict[str, Any]:
-        from sweeper.backends.base import JobState, JobStatus
-
+    def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
         told = _ask(self._path, {"op": "poll", "tokens": list(tokens)})
-        states: dict[str, Any] = {}
+        states: dict[str, JobStatus] = {}
         for token, code in told.items():
             kind = JobState.ABSENT if code == "absent" else JobState.ENDED
             state = JobState.RUNNING if code is None else kind
