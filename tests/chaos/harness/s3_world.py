@@ -424,7 +424,7 @@ class Trial:
                 plan = read_plan(open_store(self.root), NAME)
             except SweeperError:
                 return {}
-            self._runs = {run["config"]["mode"]: run["id"] for run in plan["runs"]}
+            self._runs = {str(run.config["mode"]): run.id for run in plan.runs}
         return self._runs
 
     def play(self) -> Verdict:
