@@ -5,6 +5,7 @@ Nothing loads Python twice: a process that has imported everything forks off wha
 workers, as a small cluster's controller would.
 """
 
+import ctypes
 import gc
 import itertools
 import json
@@ -36,6 +37,8 @@ NAME = "toys"
 STEPS = 3
 TIMEOUT = 1.0
 _TYPED_SECONDS = 150.0
+_PR_SET_PDEATHSIG = 1
+"""With who has begun it, a trial ends, and with it all that it has started."""
 _AGAIN = 4
 """How often a user types again what ended for want of the store."""
 
@@ -522,6 +525,8 @@ def _begin(folder: Path, upstream: str, fault: Fault | None, story: Story) -> tu
     if pid == 0:
         began = time.monotonic()
         try:
+            with suppress(OSError, AttributeError):  # where there is such a call
+                ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             os.close(reading)
             told = _play(folder, upstream, fault, story)
             with os.fdopen(writing, "wb") as file:
