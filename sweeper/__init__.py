@@ -14,7 +14,7 @@ import importlib
 TYPE_CHECKING = False  # typing itself costs each start some milliseconds
 if TYPE_CHECKING:
     from sweeper.control import Requested, cancel, retry, status, wait
-    from sweeper.launcher.start import Launched, launch
+    from sweeper.launcher.launching import Launched, launch
     from sweeper.model.plan import Plan, Run
     from sweeper.planner.plan import plan
     from sweeper.registry import Registry
@@ -39,14 +39,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Launched": "sweeper.launcher.start",
+    "Launched": "sweeper.launcher.launching",
     "Plan": "sweeper.model.plan",
     "Registry": "sweeper.registry",
     "Requested": "sweeper.control",
     "Run": "sweeper.model.plan",
     "Status": "sweeper.results.status",
     "cancel": "sweeper.control",
-    "launch": "sweeper.launcher.start",
+    "launch": "sweeper.launcher.launching",
     "plan": "sweeper.planner.plan",
     "retry": "sweeper.control",
     "status": "sweeper.control",

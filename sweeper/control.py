@@ -28,7 +28,7 @@ from sweeper.store.requests import (
 from sweeper.store.sweeps import read_events, read_observations, read_plan, service_of
 
 if TYPE_CHECKING:
-    from sweeper.launcher.start import Ready
+    from sweeper.launcher.launching import Ready
     from sweeper.launcher.trust import Agree
     from sweeper.records.runs import RecordedRun, Sweep
 
@@ -168,9 +168,9 @@ def _stop(
 ) -> None:
     """Be the launcher that stops runs and starts none."""
     from sweeper.backends import open_backend, options_of
-    from sweeper.launcher.context import Context
-    from sweeper.launcher.loop import Launcher
-    from sweeper.launcher.staying import moved_from, place_of
+    from sweeper.launcher.placement_guard import moved_from, place_of
+    from sweeper.scheduler.context import Context
+    from sweeper.scheduler.loop import Launcher
 
     folder, plan = f"{store.root}/{sweep}", read_plan(store, sweep)
     launch = plan.launch
@@ -193,7 +193,7 @@ def _stop(
 def _forget_environment(store: Store, sweep: str, retries: int) -> None:
     """Remove the environment of runs when no run needs it any more: none is at work, and none is
     to be started by a launcher, which may just be on its way."""
-    from sweeper.launcher import environment
+    from sweeper.scheduler import environment
 
     events = read_events(store, sweep)
     for run in read_plan(store, sweep).runs:
@@ -256,7 +256,7 @@ def retry_runs(
 ) -> list[Requested]:
     """Ask for another attempt of these runs (ids), and see that a launcher takes them up: the one
     at work, else one that is started and left to itself. Raises as `launch` does."""
-    from sweeper.launcher.start import go_on
+    from sweeper.launcher.launching import go_on
 
     asked = ask_again(sweep, runs)
     if asked.again and not take_up(sweep, tell):
@@ -279,7 +279,7 @@ class Asked(NamedTuple):
 def ask_again(sweep: "Sweep", runs: Sequence[str], agree: "Agree | None" = None) -> Asked:
     """Put on record that these runs are to be started again, once that is known to be possible: a
     backend that will not have their jobs says so before. Raises as `launch` does."""
-    from sweeper.launcher.start import ready
+    from sweeper.launcher.launching import ready
     from sweeper.launcher.trust import refuse
     from sweeper.store.lock import is_held
 
@@ -302,7 +302,7 @@ def take_up(sweep: "Sweep", tell: Callable[[str], None] = lambda _: None) -> boo
 
 def _tell_code(sweep: "Sweep", tell: Callable[[str], None]) -> None:
     """What is retried runs the code of the launch, which may not be what the user has in mind."""
-    from sweeper.launcher.recording import hidden_values, secret_names
+    from sweeper.launcher.manifest import hidden_values, secret_names
     from sweeper.launcher.trust import is_ours
     from sweeper.provenance import snapshot
 

@@ -26,13 +26,13 @@ from sweeper.results.selectors import asks_for_dropped, check_states, current, n
 from sweeper.states import State
 from sweeper.store.files import DEFAULT_ROOT, Store, open_store
 from sweeper.store.sweeps import find_sweeps
-from sweeper.tables.keeping import Folder
+from sweeper.tables.cache_dir import Folder
 
 if TYPE_CHECKING:
     import pandas
 
     from sweeper.records.following import Follower
-    from sweeper.records.tabulating import Tabulator
+    from sweeper.records.metrics_reader import Tabulator
     from sweeper.tables.frames import Part
 
 __all__ = ["RUN_COLUMNS", "RecordedRun", "Registry", "Sweep", "save"]
@@ -78,7 +78,7 @@ class Registry:
         self.problems.unreadable(error)
 
     def _tables(self) -> "Tabulator":
-        from sweeper.records.tabulating import Tabulator
+        from sweeper.records.metrics_reader import Tabulator
 
         return Tabulator(self._memories, self.problems)
 
@@ -256,7 +256,7 @@ class Registry:
         tables: list[Tabulator] = []
 
         def value(run: RecordedRun, key: str, goal: str, at: str) -> Point | None:
-            from sweeper.records.tabulating import Tabulator
+            from sweeper.records.metrics_reader import Tabulator
 
             tables[:] = tables or [Tabulator(self._memories, Problems())]
             return tables[0].value(run, key, goal, at)
@@ -380,7 +380,7 @@ class Registry:
         integers; rows without a step have NaN there. A key with anything but numbers (texts,
         booleans, integers beyond 2**53) is a column of objects.
         """
-        from sweeper.records.tabulating import metric_column
+        from sweeper.records.metrics_reader import metric_column
         from sweeper.tables.frames import numbers_frame
 
         resolved = self._resolve(runs)

@@ -129,7 +129,7 @@ class Capabilities(NamedTuple):
     theirs too. `python`: the interpreter that executes the worker and the recipe (None: as here).
     `secrets`: the names of those that the backend hands to its jobs by itself. `restarts`: where it
     counts for a job how often it has started it again by itself (None: it never does; see
-    `sweeper/worker/restarting.py`).
+    `sweeper/worker/requeue.py`).
     """
 
     here: bool = True

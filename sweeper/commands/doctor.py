@@ -81,8 +81,8 @@ def _of(name: str, grid: str | None, root: str) -> list[Look]:
 
 def _reached(launch: Launch, root: str, service: str, secrets: Sequence[str]) -> str:
     """What a launch refuses before anything else: the same is asked here."""
-    from sweeper.launcher.placing import admit
-    from sweeper.launcher.recording import secret_names
+    from sweeper.launcher.manifest import secret_names
+    from sweeper.launcher.preflight import admit
 
     names = list(dict.fromkeys(secret_names(secrets, service)))
     admit(launch, open_store(root), service, names, live=False)
@@ -104,7 +104,7 @@ def _store(root: str) -> str:
     """Exclusive create is what the promises rest on: try it."""
     store = open_store(root)
     if store.is_remote:
-        from sweeper.launcher.elsewhere import check
+        from sweeper.launcher.remote_recovery import check
 
         check(store, ".doctor")
         return f"{root}, creates exclusively"

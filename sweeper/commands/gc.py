@@ -152,7 +152,7 @@ def _snapshots(registry: Registry, problems: Problems, before: float) -> Iterato
 
 def _of_launchers(registry: Registry, before: float, away: list[dict[str, str]]) -> Iterator[Waste]:
     """What is kept for sweeps that are not there stays, and is put into `away`."""
-    from sweeper.launcher.environment import unused
+    from sweeper.scheduler.environment import unused
 
     def tell(path: str, folder: str) -> None:
         away.append({"path": path, "folder": folder})
@@ -169,7 +169,7 @@ def _of_launchers(registry: Registry, before: float, away: list[dict[str, str]])
 
 
 def _logs_in_use(registry: Registry) -> set[str]:
-    from sweeper.launcher.elsewhere import launcher_log
+    from sweeper.launcher.remote_recovery import launcher_log
 
     stores = [open_store(root) for root in registry.roots if "://" in root]
     sweeps = [(store, name) for store in stores for name in find_sweeps(store)]

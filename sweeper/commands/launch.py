@@ -30,9 +30,9 @@ def run(arguments: Namespace) -> int:
     """Start a grid, or go on with it."""
     from sweeper.commands.live_view import showing
     from sweeper.commands.trust_prompt import agreeing
-    from sweeper.launcher import start
-    from sweeper.launcher.planning import planned_by
-    from sweeper.launcher.progress import exit_code
+    from sweeper.launcher import launching
+    from sweeper.launcher.survey import planned_by
+    from sweeper.scheduler.progress import exit_code
 
     planned = planned_by(arguments)
     for warning in planned.warnings:
@@ -43,7 +43,7 @@ def run(arguments: Namespace) -> int:
     flags["agree"] = agreeing(arguments)
     where = f"{planned.name} --root {arguments.root}" if arguments.root else planned.name
     if not arguments.wait:
-        launched = start.launch(planned, arguments.root, wait=False, tell=warn, **flags)
+        launched = launching.launch(planned, arguments.root, wait=False, tell=warn, **flags)
         _tell_failed(_left_alone(launched.root, planned), where)
         if idle:
             say(f"nothing to start; `sweeper status {where}` shows what there is")
@@ -56,7 +56,7 @@ def run(arguments: Namespace) -> int:
     root = arguments.root or default_root()
     try:
         with showing(planned.name, root, plain=arguments.plain) as notify:
-            launched = start.launch(
+            launched = launching.launch(
                 planned, arguments.root, wait=True, notify=notify, tell=warn, **flags
             )
     except KeyboardInterrupt:
@@ -72,7 +72,7 @@ def run(arguments: Namespace) -> int:
 def _before(planned: "Plan", root: str) -> tuple[str, bool]:
     """What an earlier launch has left to do (`: 2 to start, 16 succeeded`), nothing without one;
     and whether that is nothing at all."""
-    from sweeper.launcher.planning import counts, survey
+    from sweeper.launcher.survey import counts, survey
     from sweeper.states import OPEN
 
     found = survey(planned, open_store(root))

@@ -15,8 +15,8 @@ from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager, suppress
 
 from sweeper.command import self_command
-from sweeper.launcher.progress import Summary, line, showing_progress
 from sweeper.sanitize import raw, sanitize
+from sweeper.scheduler.progress import Summary, line, showing_progress
 from sweeper.terminal import is_screen
 
 __all__ = ["showing"]

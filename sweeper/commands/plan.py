@@ -11,7 +11,7 @@ from typing import Any
 from sweeper.commands import arguments as shared
 from sweeper.grid.naming import canonical
 from sweeper.grid.overrides import flow
-from sweeper.launcher.planning import (
+from sweeper.launcher.survey import (
     Survey,
     command,
     counts,

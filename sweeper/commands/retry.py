@@ -27,8 +27,8 @@ def run(arguments: Namespace) -> int:
     """Start runs again."""
     from sweeper.commands.live_view import showing
     from sweeper.commands.trust_prompt import agreeing
-    from sweeper.launcher.progress import exit_code
-    from sweeper.launcher.start import go_on
+    from sweeper.launcher.launching import go_on
+    from sweeper.scheduler.progress import exit_code
 
     sweep = Registry(arguments.root or default_root()).sweep(arguments.sweep)
     which = arguments.runs, arguments.state, arguments.where

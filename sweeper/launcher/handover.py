@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from sweeper.backends.base import Backend, JobState
 from sweeper.errors import StoreError, Unreachable
-from sweeper.launcher import environment
+from sweeper.scheduler import environment
 from sweeper.states import OPEN, fold
 from sweeper.store import lease
 from sweeper.store.files import Store

@@ -12,8 +12,8 @@ from sweeper.records.runs import RecordedRun, Told
 from sweeper.states import NoState, State
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
+from sweeper.tables.cache_dir import Folder
 from sweeper.tables.index import Index
-from sweeper.tables.keeping import Folder
 from sweeper.tables.sources import Files
 
 __all__ = ["FolderRun", "find_folders", "folder_runs"]

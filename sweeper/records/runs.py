@@ -34,8 +34,8 @@ from sweeper.store.sweeps import (
     read_outcome,
     read_plan,
 )
+from sweeper.tables.cache_dir import Folder
 from sweeper.tables.index import Index
-from sweeper.tables.keeping import Folder
 from sweeper.tables.sources import Files, Stamp
 
 __all__ = ["RecordedRun", "Sweep", "SweepRun", "Told"]

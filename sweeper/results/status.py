@@ -65,7 +65,7 @@ class Status:
 def read_status(sweep: "Sweep") -> Status:
     """How a sweep stands, by its runs as they were read with it, and by what its launcher has
     published until now. Raises `StoreError` where that cannot be read and nobody is to be told."""
-    from sweeper.launcher.pacing import LOWERED
+    from sweeper.scheduler.limiter import LOWERED
     from sweeper.store.lock import is_held
 
     runs = current(sweep.runs)

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sweeper.tables.cache_dir import Folder
 from sweeper.tables.columns import Columns, Floats, Odd, absent
-from sweeper.tables.keeping import Folder
 
 __all__ = ["Cache", "Kept"]
 

@@ -8,7 +8,7 @@ they were.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sweeper.tables.keeping import Folder
+from sweeper.tables.cache_dir import Folder
 from sweeper.tables.sources import Stamp
 
 __all__ = ["Index"]

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.store.files import Entry, Store, open_regular
-from sweeper.tables.keeping import is_fleeting, number_of
+from sweeper.tables.cache_dir import is_fleeting, number_of
 
 __all__ = ["Files", "Source", "Stamp", "begins_with", "stamp_of"]
 

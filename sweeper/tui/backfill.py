@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from sweeper.metrics import Point, numbers
 from sweeper.records.runs import SweepRun
-from sweeper.tables.keeping import Folder
+from sweeper.tables.cache_dir import Folder
 
 __all__ = ["past_points"]
 
@@ -21,8 +21,8 @@ def past_points(run: SweepRun, key: str, memory: Folder) -> Iterable[Point]:
         return []
     if size < _LARGE and not run.store.is_remote:
         return numbers(run.history.rows, key)
+    from sweeper.records.metrics_reader import Tabulator
     from sweeper.records.problems import Problems
-    from sweeper.records.tabulating import Tabulator
 
     steps, values = Tabulator({run.root: memory}, Problems()).curve(run, key)
     return (

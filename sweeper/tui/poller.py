@@ -23,7 +23,7 @@ from sweeper.store.files import Store
 from sweeper.store.heartbeats import Heartbeats
 from sweeper.store.lock import is_held
 from sweeper.store.sweeps import TELLING, read_observations, read_outcome
-from sweeper.tables.keeping import Folder
+from sweeper.tables.cache_dir import Folder
 from sweeper.tables.sources import Files
 from sweeper.tui.backfill import past_points
 from sweeper.tui.eta import Timing, by_our_clock, sweep_left

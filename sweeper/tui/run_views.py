@@ -3,10 +3,10 @@
 from typing import NamedTuple
 
 from sweeper import labels
-from sweeper.launcher.pacing import EXCUSED
 from sweeper.model.event import Outcome
 from sweeper.model.observation import Kind, Observation
 from sweeper.model.plan import Run
+from sweeper.scheduler.limiter import EXCUSED
 from sweeper.states import OPEN, RunState, State
 from sweeper.store.heartbeats import Beat
 from sweeper.tui.eta import Timing, by_our_clock

@@ -12,7 +12,7 @@ from sweeper.model.parts import read_texts
 from sweeper.store.documents import SCHEMA, encode
 from sweeper.store.files import Store, refuse_links
 from sweeper.store.layout import Layout
-from sweeper.worker import seeding
+from sweeper.worker import checkpoint_resume
 
 __all__ = ["Prepared", "prepare", "read_environment", "with_the_backends"]
 
@@ -43,7 +43,7 @@ def prepare(store: Store, layout: Layout, job: Job, environment: dict[str, str])
     except OSError as error:
         raise StoreError(f"{log_path}: {error.strerror}") from error
     if job.resume != "never":
-        seeding.seed(place, layout, run, attempt, job.resume)
+        checkpoint_resume.seed(place, layout, run, attempt, job.resume)
     environment = with_the_backends(environment) | _env(job, log_path)
     environment |= {
         "SWEEPER_ROOT": store.root,

@@ -32,7 +32,7 @@ from sweeper.store.documents import SCHEMA, encode, read_as, timestamp
 from sweeper.store.files import open_store
 from sweeper.store.layout import Layout, metrics_dir
 from sweeper.store.presence import hold
-from sweeper.worker import machine, seeding
+from sweeper.worker import checkpoint_resume, machine
 from sweeper.worker.child import Child, spawn
 from sweeper.worker.claim import claim, newer_attempt, patiently
 from sweeper.worker.engine import blame
@@ -40,8 +40,8 @@ from sweeper.worker.guard import Guard
 from sweeper.worker.job import Prepared, prepare, read_environment
 from sweeper.worker.outcome import Ending, MemoryKills, crowded_out, failure, judge
 from sweeper.worker.output import Output, last_word, say, set_blocking
-from sweeper.worker.pauses import Pauses
-from sweeper.worker.restarting import reopen, restarts
+from sweeper.worker.rate_limits import Pauses
+from sweeper.worker.requeue import reopen, restarts
 
 if TYPE_CHECKING:
     from sweeper.store.files import Store
@@ -162,7 +162,9 @@ class Worker:
             when_there_is_room(self._syncing.start)
         output, code, memory = self._attend(job, prepared, guard)
         self._await_signal(code)
-        final = seeding.has_final_checkpoint(os.path.join(prepared.log_path, self.layout.inner))
+        final = checkpoint_resume.has_final_checkpoint(
+            os.path.join(prepared.log_path, self.layout.inner)
+        )
         ending = self._ending(code)._replace(
             final=final,
             timeout_s=job.timeout_s if self._timed_out else None,

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from sweeper.cause import cause
 from sweeper.states import Event
-from sweeper.worker.pauses import is_quota_error
+from sweeper.worker.rate_limits import is_quota_error
 
 __all__ = ["LIMIT", "Ending", "MemoryKills", "crowded_out", "failure", "judge"]
 

@@ -9,7 +9,7 @@ from sweeper.errors import StoreError
 from sweeper.provenance.redaction import Redactor
 from sweeper.sanitize import sanitize
 from sweeper.store.files import Store
-from sweeper.worker.pauses import Pauses
+from sweeper.worker.rate_limits import Pauses
 
 __all__ = ["Output", "last_word", "say", "set_blocking"]
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError
 from sweeper.store.files import LocalStore, Store
 from sweeper.store.layout import Layout
-from sweeper.worker.seeding import read_records, record_folders
+from sweeper.worker.checkpoint_resume import read_records, record_folders
 from sweeper.worker.syncing import Sync, Syncing, contiguous
 
 __all__ = ["abandoned", "arrange", "discard", "place", "recover", "spools", "start_syncing", "tidy"]

@@ -12,9 +12,9 @@ from harness.real import Sweep
 
 # A launcher that is forked off finds these imported.
 import sweeper.backends.local.backend
-import sweeper.launcher.progress
-import sweeper.launcher.start
+import sweeper.launcher.launching
 import sweeper.planner.plan
+import sweeper.scheduler.progress
 import sweeper.testing  # noqa: F401
 
 

@@ -90,14 +90,14 @@ MUTATIONS = [
     ),
     Mutation(
         "submitted without looking for it first",
-        "sweeper/launcher/loop.py",
+        "sweeper/scheduler/loop.py",
         "        found = self._context.backend.find(list(opened))\n",
         "        found = {}\n",
         CALLS,
     ),
     Mutation(
         "acknowledged before it is submitted",
-        "sweeper/launcher/submitter.py",
+        "sweeper/scheduler/submitter.py",
         "        context.backend.submit(\n",
         "        for run, attempt in attempts.items():\n"
         "            self._board.add(run, attempt, Event.SUBMITTED)\n"
@@ -106,7 +106,7 @@ MUTATIONS = [
     ),
     Mutation(
         "lost though the backend knows the job",
-        "sweeper/launcher/loop.py",
+        "sweeper/scheduler/loop.py",
         "            if status.state is JobState.ABSENT and self._starting:\n",
         "            if self._starting:\n",
         WORKERS + "test_a_stopped_worker_goes_on",
@@ -127,7 +127,7 @@ MUTATIONS = [
     ),
     Mutation(
         "torn lines are handed on",
-        "sweeper/worker/seeding.py",
+        "sweeper/worker/checkpoint_resume.py",
         '        file.write(data[: data.rfind(b"\\n") + 1] if lines else data)\n',
         "        file.write(data)\n",
         WORKERS + "test_a_kill_at_every_byte_of_a_metrics_append",

@@ -27,9 +27,9 @@ from harness.simulation import by_seed, one_fault
 
 # A launcher that is forked off finds these imported.
 import sweeper.backends.local.backend
-import sweeper.launcher.progress
-import sweeper.launcher.start
+import sweeper.launcher.launching
 import sweeper.planner.plan
+import sweeper.scheduler.progress
 import sweeper.testing
 from sweeper.store.sweeps import read_states
 from sweeper.testing import Fault

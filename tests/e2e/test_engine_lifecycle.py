@@ -14,7 +14,7 @@ import pytest
 
 from sweeper.engine import lifecycle
 from sweeper.errors import EngineError
-from sweeper.launcher.start import _ensure_engine
+from sweeper.launcher.launching import _ensure_engine
 
 pytestmark = [
     pytest.mark.e2e,

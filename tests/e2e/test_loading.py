@@ -56,7 +56,7 @@ def test_what_is_started_often_loads_no_third_party_package(module: str) -> None
 def test_what_a_remote_store_takes_is_not_loaded_for_a_local_one() -> None:
     statement = "import sweeper.cli, sweeper.registry as r; r.Registry('/nowhere').sweeps()"
     assert not _loaded_by(statement) & {"s3fs", "botocore", "aiobotocore", "gcsfs", "adlfs"}
-    assert "fsspec" not in _loaded_by("import sweeper.launcher.start")
+    assert "fsspec" not in _loaded_by("import sweeper.launcher.launching")
 
 
 def test_importing_a_recipe_imports_no_heavy_package() -> None:

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from sweeper.registry import Registry
-from sweeper.tables import filling
+from sweeper.tables import prefetch
 
 pytestmark = pytest.mark.e2e
 
@@ -34,7 +34,7 @@ def root(tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_second_process_reads_the_other_half(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = Registry(str(root), cache=False).metrics()
-    monkeypatch.setattr(filling, "_ENOUGH", 1)
+    monkeypatch.setattr(prefetch, "_ENOUGH", 1)
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     for keys in (None, ["a"]):
         frame = Registry(str(root)).metrics(keys=keys)
@@ -48,7 +48,7 @@ def test_what_the_second_process_reads_is_found(root: Path, tmp_path: Path) -> N
     paths = [str(p.relative_to(root)) for p in sorted(root.glob("s/runs/*/metrics.jsonl"))]
     request = {"root": str(root), "cache": str(tmp_path / "home" / "cache"), "prefix": "s/runs"}
     text = json.dumps({**request, "paths": paths, "keys": None, "folders": []})
-    command = [sys.executable, "-m", "sweeper.tables.filling"]
+    command = [sys.executable, "-m", "sweeper.tables.prefetch"]
     subprocess.run(command, input=text, text=True, check=True)
     kept = [p for p in (tmp_path / "home").rglob("*") if p.is_file() and p.name != "root"]
     assert len(kept) == RUNS

@@ -102,7 +102,7 @@ def launched(top: Path) -> None:
     from sweeper.engine.checkpoints import Checkpoint, Place, Vault
     from sweeper.engine.lora import LoraConfig
     from sweeper.engine.optimizer import Moments
-    from sweeper.launcher import environment
+    from sweeper.scheduler import environment
 
     os.chdir(top)
     (top / "program.py").write_text(PROGRAM)
@@ -318,8 +318,8 @@ class World:
 
     def launcher(self, rng: random.Random) -> None:
         """A launcher's steps, on a backend that executes nothing; retries and cancels before."""
-        from sweeper.launcher.context import Context
-        from sweeper.launcher.loop import Launcher
+        from sweeper.scheduler.context import Context
+        from sweeper.scheduler.loop import Launcher
         from sweeper.store.files import open_store
         from sweeper.store.requests import request_cancel, request_retry
         from sweeper.store.sweeps import read_events
@@ -340,8 +340,8 @@ class World:
     def ready(self, rng: random.Random) -> None:
         """What `retry` looks at before it asks for anything."""
         del rng
-        from sweeper.launcher.start import ready
-        from sweeper.launcher.staying import stay
+        from sweeper.launcher.launching import ready
+        from sweeper.launcher.placement_guard import stay
         from sweeper.store.files import open_store
 
         store = open_store(str(self.top / "root"))

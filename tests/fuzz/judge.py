@@ -43,10 +43,7 @@ def load() -> Any:
     import sweeper.recipes.sft  # noqa: F401
     from sweeper import cli
     from sweeper.commands import plan  # noqa: F401
-    from sweeper.launcher import (
-        planning,  # noqa: F401
-        recording,  # noqa: F401
-    )
+    from sweeper.launcher import manifest, survey  # noqa: F401
     from sweeper.recipe import (
         checking,  # noqa: F401
         inspection,  # noqa: F401

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from sweeper import backends, labels
-from sweeper.launcher.context import Context
-from sweeper.launcher.loop import Launcher
-from sweeper.launcher.progress import Summary
+from sweeper.scheduler.context import Context
+from sweeper.scheduler.loop import Launcher
+from sweeper.scheduler.progress import Summary
 from sweeper.states import Event, State
 from sweeper.store.documents import encode, read_json
 from sweeper.store.files import LocalStore

@@ -16,12 +16,12 @@ from sweeper.engine.errors import Unknown
 from sweeper.engine.expiry import SureClock
 from sweeper.engine.lora import LoraConfig
 from sweeper.errors import StoreError
-from sweeper.launcher.pacing import SERVICE_TRIES, backoff
 from sweeper.records.runs import Sweep
 from sweeper.results.status import read_status
+from sweeper.scheduler.limiter import SERVICE_TRIES, backoff
 from sweeper.states import Event
 from sweeper.store.remote import open_remote
-from sweeper.worker.pauses import Pauses
+from sweeper.worker.rate_limits import Pauses
 
 HOUR = 3600.0
 YEAR = 365 * 24 * HOUR

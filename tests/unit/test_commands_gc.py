@@ -14,9 +14,9 @@ import pytest
 from sweeper.backends.base import JobSpec
 from sweeper.backends.slurm.tables import Tables
 from sweeper.cli import main
-from sweeper.launcher import environment
-from sweeper.launcher.elsewhere import launcher_log
+from sweeper.launcher.remote_recovery import launcher_log
 from sweeper.paths import home
+from sweeper.scheduler import environment
 from sweeper.store.files import LocalStore, Store, open_store
 from sweeper.store.lock import holding_sweep
 from sweeper.worker.spool import place

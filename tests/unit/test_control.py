@@ -10,7 +10,7 @@ import sweeper
 from sweeper import backends, control
 from sweeper.control import cancel_runs
 from sweeper.errors import EnvironmentFailure, NotFound, UsageError
-from sweeper.launcher import start
+from sweeper.launcher import launching
 from sweeper.launcher.trust import sealed
 from sweeper.records.runs import Sweep
 from sweeper.results.selectors import pick
@@ -291,8 +291,8 @@ def test_a_launcher_that_starts_nothing_takes_no_retry_up(
 def _recorded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> tuple[Sweep, list[Any]]:
     """The scene's sweep as `retry_runs` finds it, and the launches that it comes to."""
     launches: list[Any] = []
-    monkeypatch.setattr(start, "open_backend", lambda *_: scene.backend)
-    monkeypatch.setattr(start, "go_on", lambda *_, **given: launches.append(given["known"]))
+    monkeypatch.setattr(launching, "open_backend", lambda *_: scene.backend)
+    monkeypatch.setattr(launching, "go_on", lambda *_, **given: launches.append(given["known"]))
     monkeypatch.setenv("SWEEPER_IDENTITY", "of-this-test-only")
     plan = read_json(scene.store, scene.layout.plan)
     scene.store.replace(scene.layout.plan, encode(sealed(plan)))

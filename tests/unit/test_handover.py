@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sweeper.launcher import environment
 from sweeper.launcher.handover import let_go
+from sweeper.scheduler import environment
 from sweeper.states import Event
 from sweeper.store import lease
 from sweeper.store.layout import token

@@ -12,12 +12,12 @@ import pytest
 
 from sweeper.cli import main
 from sweeper.errors import StoreError, UsageError
-from sweeper.launcher import environment
+from sweeper.scheduler import environment
 from sweeper.states import Event
 from sweeper.store.files import LocalStore
 from sweeper.store.lock import holding_sweep
 from sweeper.store.requests import request_cancel
-from sweeper.worker import seeding
+from sweeper.worker import checkpoint_resume
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +95,7 @@ def test_a_link_in_the_place_of_a_file_is_not_followed(root: Path) -> None:
     with pytest.raises(StoreError, match="symbolic link"):
         store.append("s/appended", b"theirs")
     with pytest.raises(OSError, match="symbolic links"):
-        seeding.copy(str(root / "s" / "x"), str(root / "s" / "seeded"))
+        checkpoint_resume.copy(str(root / "s" / "x"), str(root / "s" / "seeded"))
     assert keep.read_text() == "mine"
     assert store.read("s/replaced") == b"theirs" and not (root / "s" / "removed").exists()
 

@@ -33,6 +33,7 @@ RANKS = [
     {"results.follow"},
     {"planner", "worker", "records", "alarms"},
     {"results.progress", "results.selectors", "results.rollouts"},
+    {"scheduler"},
     {"launcher", "testing", "registry"},
     {"results.status"},
     {"control"},

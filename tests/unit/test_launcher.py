@@ -7,9 +7,9 @@ import pytest
 
 from sweeper.backends.base import JobStatus
 from sweeper.errors import EnvironmentFailure, StoreError, Unreachable
-from sweeper.launcher.context import Context
-from sweeper.launcher.loop import SETTLE_SECONDS, Launcher
-from sweeper.launcher.progress import Summary
+from sweeper.scheduler.context import Context
+from sweeper.scheduler.loop import SETTLE_SECONDS, Launcher
+from sweeper.scheduler.progress import Summary
 from sweeper.states import Event, State
 from sweeper.store.documents import encode, read_json
 from sweeper.store.files import LocalStore

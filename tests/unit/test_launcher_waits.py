@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from sweeper.errors import NoRoom, NotFound, StoreError
-from sweeper.launcher import progress
-from sweeper.launcher.breaker import Breaker, Failure, normalised
-from sweeper.launcher.pacing import SERVICE_TRIES, Pace, backoff
+from sweeper.scheduler import progress
+from sweeper.scheduler.circuit_breaker import Breaker, Failure, normalised
+from sweeper.scheduler.limiter import SERVICE_TRIES, Limiter, backoff
 from sweeper.states import OPEN, Event, State, fold
 from sweeper.store.documents import encode
 from sweeper.store.layout import token
@@ -106,7 +106,7 @@ def test_a_cancelled_run_is_not_excused_by_the_quota(make_scene: Any) -> None:
 
 
 def test_the_limit_halves_and_grows_back() -> None:
-    pace = Pace(8)
+    pace = Limiter(8)
     pace.see(0, 8, "service")
     assert pace.limit == 4
     pace.see(1, 8, "service")
@@ -521,7 +521,9 @@ def test_a_step_lists_the_events_once(make_scene: Any, monkeypatch: pytest.Monke
         find = getattr(scene.store, method)
         monkeypatch.setattr(scene.store, method, lambda p, f=find: (listed.append(p), f(p))[1])
     folded: list[object] = []
-    monkeypatch.setattr("sweeper.launcher.board.fold", lambda e: (folded.append(e), fold(e))[1])
+    monkeypatch.setattr(
+        "sweeper.scheduler.run_table.fold", lambda e: (folded.append(e), fold(e))[1]
+    )
     scene.step()
     assert listed == ["s/state"]
     assert folded == []  # nothing was new

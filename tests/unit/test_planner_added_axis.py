@@ -4,10 +4,10 @@ import os
 
 import pytest
 
-from sweeper.launcher.context import Context
-from sweeper.launcher.loop import Launcher
-from sweeper.launcher.recording import merge
+from sweeper.launcher.manifest import merge
 from sweeper.planner.plan import plan, repeats_by_default
+from sweeper.scheduler.context import Context
+from sweeper.scheduler.loop import Launcher
 from sweeper.states import Event, State
 from sweeper.store.documents import encode, read_json
 from sweeper.store.files import LocalStore

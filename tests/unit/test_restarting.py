@@ -9,16 +9,17 @@ import pytest
 from sweeper.backends import Capabilities, backend_names, capabilities_of
 from sweeper.backends.base import Counter
 from sweeper.errors import UsageError
-from sweeper.launcher import placing
+from sweeper.launcher import preflight
 from sweeper.model.job import read
 from sweeper.model.plan import Launch
 from sweeper.provenance.snapshot import Made
+from sweeper.scheduler import job_builder
 from sweeper.states import Event, State, fold
 from sweeper.store.documents import encode, read_json
 from sweeper.store.files import LocalStore
 from sweeper.store.layout import Layout
 from sweeper.store.sweeps import read_events
-from sweeper.worker.restarting import reopen, restarts
+from sweeper.worker.requeue import reopen, restarts
 
 RUN = "aaaaaaaaaaaa"
 LAYOUT = Layout("s")
@@ -118,10 +119,10 @@ class _S3:
 
 
 def _admit(store: Any, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Capabilities:
-    monkeypatch.setattr(placing, "capabilities_of", lambda *_: ELSEWHERE)
+    monkeypatch.setattr(preflight, "capabilities_of", lambda *_: ELSEWHERE)
     given: dict[str, Any] = {"service": "none", "secrets": [], "live": False} | more
     service, secrets = given.pop("service"), given.pop("secrets")
-    return placing.admit(Launch("aws-batch"), store, service, secrets, **given)
+    return preflight.admit(Launch("aws-batch"), store, service, secrets, **given)
 
 
 def test_what_jobs_elsewhere_cannot_reach(
@@ -144,8 +145,8 @@ def test_what_jobs_elsewhere_cannot_reach(
     monkeypatch.setenv("SWEEPER_ENGINE_TOKEN", "tml-x")
     with pytest.raises(UsageError, match="TINKER_API_KEY"):
         _admit(_S3(), monkeypatch, service="local")
-    assert placing.engine_url(ELSEWHERE) == "http://10.0.0.1:8000"
-    assert placing.engine_url(Capabilities()) is None
+    assert preflight.engine_url(ELSEWHERE) == "http://10.0.0.1:8000"
+    assert preflight.engine_url(Capabilities()) is None
 
 
 def test_what_a_job_elsewhere_is_told() -> None:
@@ -160,13 +161,13 @@ def test_what_a_job_elsewhere_is_told() -> None:
         "cwd": "/here",
     }
     job = read(about, "job.json")
-    told = placing.described(ELSEWHERE, job, "http://10.0.0.1:8000")
+    told = job_builder.described(ELSEWHERE, job, "http://10.0.0.1:8000")
     assert told.recipe.python == "python"
     assert told.env == {"A": "1", "TINKER_BASE_URL": "http://10.0.0.1:8000"}
     assert (told.env_file, told.cwd) == (None, ".")
-    assert placing.described(Capabilities(), job, None) == job
+    assert job_builder.described(Capabilities(), job, None) == job
     terms = ELSEWHERE._replace(restarts=BATCH)
-    argv = placing.worker_argv(terms, _S3(), "s", "t-a1", "/here/secret.json")  # type: ignore[arg-type]
+    argv = job_builder.worker_argv(terms, _S3(), "s", "t-a1", "/here/secret.json")  # type: ignore[arg-type]
     assert argv[0] == "python"
     assert argv[-6:-2] == ["--restarts", BATCH.variable, "--first", "1"]
     assert argv[-2:] == ["s3://bucket/x/s", "t-a1"]
@@ -177,13 +178,13 @@ def test_code_that_cannot_travel() -> None:
     told: list[str] = []
     without = Made(None, "not in a git checkout")
     with pytest.raises(UsageError, match=r"toy\.py: .*git init"):
-        placing.has_code(ELSEWHERE, "file", "/here/toy.py", without, told.append)
-    placing.has_code(ELSEWHERE, "module", None, without, told.append)
+        preflight.has_code(ELSEWHERE, "file", "/here/toy.py", without, told.append)
+    preflight.has_code(ELSEWHERE, "module", None, without, told.append)
     assert "must be in their image" in told[-1]
     kept = Made({"hash": "x"}, None, ("a", "b", "c", "data.bin"))
-    placing.has_code(ELSEWHERE, "file", "/here/toy.py", kept, told.append)
+    preflight.has_code(ELSEWHERE, "file", "/here/toy.py", kept, told.append)
     assert told[-1].endswith("a, b, c and 1 more")
-    placing.has_code(Capabilities(), "file", "/here/toy.py", without, told.append)
+    preflight.has_code(Capabilities(), "file", "/here/toy.py", without, told.append)
     assert len(told) == 2
 
 

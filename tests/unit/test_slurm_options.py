@@ -13,7 +13,7 @@ from sweeper.errors import EnvironmentFailure, GridError
 from sweeper.fields.nodes import Problems
 from sweeper.grid import parse_grid
 from sweeper.grid.by_run import asked_by, unmatched
-from sweeper.launcher import environment
+from sweeper.scheduler import environment
 
 
 def test_a_configuration_that_is_nested_too_deep(

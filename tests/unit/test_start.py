@@ -12,10 +12,11 @@ import pytest
 from sweeper.engine import keys
 from sweeper.engine.lifecycle import EngineInfo
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError, UsageError
-from sweeper.launcher import environment, start
-from sweeper.launcher.progress import Summary, exit_code, line
-from sweeper.launcher.recording import _refuse_secrets, changes, merge
+from sweeper.launcher import launching
+from sweeper.launcher.manifest import _refuse_secrets, changes, merge
 from sweeper.model.plan import Plan, Snapshot, read
+from sweeper.scheduler import environment
+from sweeper.scheduler.progress import Summary, exit_code, line
 from sweeper.states import Event, State
 from sweeper.store import lock
 from sweeper.store.files import LocalStore
@@ -147,9 +148,9 @@ def test_an_outage_after_all_is_over_fails_no_launch(
     def silent(*_: Any) -> bool:
         raise StoreError("no answer")
 
-    monkeypatch.setattr(start, "open_backend", lambda *_: scene.backend)
+    monkeypatch.setattr(launching, "open_backend", lambda *_: scene.backend)
     monkeypatch.setattr(environment, "is_needed_later", silent)
-    summary = start.drive(f"{scene.store.root}/s", lambda _: None)
+    summary = launching.drive(f"{scene.store.root}/s", lambda _: None)
     assert summary.counts[State.SUCCEEDED] == 1
 
 
@@ -160,7 +161,7 @@ def test_what_a_launcher_says_that_does_not_start(tmp_path: Path) -> None:
         ("echo begun; echo 'sweeper: the queue is closed'; exit 6", "the queue is closed"),
         ("exit 1", "the launcher ended with 1"),
     ):
-        see_to_it = start._on_its_own(["sh", "-c", program], str(log))
+        see_to_it = launching._on_its_own(["sh", "-c", program], str(log))
         with pytest.raises(EnvironmentFailure, match=f"^{said}$"):
             while True:
                 see_to_it()
@@ -168,16 +169,16 @@ def test_what_a_launcher_says_that_does_not_start(tmp_path: Path) -> None:
 
 def test_a_launcher_that_gave_up_has_not_begun(tmp_path: Path) -> None:
     store, layout = LocalStore(str(tmp_path)), Layout("s")
-    before = start._published(store, layout)
-    assert not start._has_begun(store, layout, before)
+    before = launching._published(store, layout)
+    assert not launching._has_begun(store, layout, before)
     store.replace(layout.observations, b'{"held": null}')
-    assert start._has_begun(store, layout, before)
+    assert launching._has_begun(store, layout, before)
     said = "no such queue"
     older = {"held": f"the launcher gave up: {said}"}  # as it was published until 0.1
     for document in ({"held": said, "gave_up": True}, older):
         store.replace(layout.observations, json.dumps(document).encode())
         with pytest.raises(EnvironmentFailure, match=r"^no such queue$"):
-            start._has_begun(store, layout, before)
+            launching._has_begun(store, layout, before)
 
 
 def test_what_has_changed_since_the_last_launch_is_told() -> None:

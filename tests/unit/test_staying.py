@@ -12,8 +12,9 @@ from sweeper.backends.base import Capabilities, JobState, JobStatus
 from sweeper.backends.slurm.backend import SlurmBackend
 from sweeper.backends.slurm.commands import Slurm
 from sweeper.errors import StoreError, UsageError
-from sweeper.launcher import environment, recording, staying
-from sweeper.launcher.staying import place_of, stay
+from sweeper.launcher import manifest, placement_guard
+from sweeper.launcher.placement_guard import place_of, stay
+from sweeper.scheduler import environment
 from sweeper.states import Event
 from sweeper.store.layout import token
 from sweeper.testing import FakeBackend
@@ -39,7 +40,7 @@ def launched(make_scene: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) ->
         scene = make_scene(runs=5)
 
         def again(place: dict[str, str]) -> None:
-            recording.write_environment(scene.store, "s", "none", None, {}, Capabilities(), place)
+            manifest.write_environment(scene.store, "s", "none", None, {}, Capabilities(), place)
 
         again(HERE)
         for event in events:
@@ -104,10 +105,10 @@ def test_the_earlier_place_is_asked_for_what_was_perhaps_submitted(
         asked.append(given[:2])
         return backend
 
-    monkeypatch.setattr(staying, "open_backend", opened)
+    monkeypatch.setattr(placement_guard, "open_backend", opened)
     now = [0.0]
-    monkeypatch.setattr(staying.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(staying.time, "sleep", lambda s: now.__setitem__(0, now[0] + s))
+    monkeypatch.setattr(placement_guard.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(placement_guard.time, "sleep", lambda s: now.__setitem__(0, now[0] + s))
     backend.reachable = False
     with pytest.raises(UsageError, match=r"whether fake \(cluster one\) has jobs .* \(fake: no an"):
         again(THERE)
@@ -128,7 +129,7 @@ def test_what_was_preempted_waits_where_the_backend_restarts_it(
     launched: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, again = launched(Event.SUBMITTED, Event.CLAIMED, Event.PREEMPTED)
-    monkeypatch.setattr(staying, "may_restart", lambda _: True)
+    monkeypatch.setattr(placement_guard, "may_restart", lambda _: True)
     with pytest.raises(UsageError, match="not over"):
         again(THERE)
 

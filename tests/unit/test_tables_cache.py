@@ -12,11 +12,11 @@ import pytest
 
 from sweeper import paths
 from sweeper.store.files import Entry, LocalStore
-from sweeper.tables import keeping
+from sweeper.tables import cache_dir
 from sweeper.tables.cache import Cache
+from sweeper.tables.cache_dir import Folder
 from sweeper.tables.columns import Columns, present
 from sweeper.tables.index import Index
-from sweeper.tables.keeping import Folder
 from sweeper.tables.reading import Reader
 from sweeper.tables.sources import Files, Stamp, stamp_of
 
@@ -51,7 +51,7 @@ class Desk:
         self.settle(age)
 
     def settle(self, age: bool) -> None:
-        self.patch.setattr(keeping, "MOMENT", 0 if age else 2_000_000_000)
+        self.patch.setattr(cache_dir, "MOMENT", 0 if age else 2_000_000_000)
         if age:  # long ago, and another time than before
             self.moment += 1_000_000_000
             os.utime(self.file, ns=(self.moment, self.moment))
@@ -119,12 +119,12 @@ def test_a_file_that_was_rewritten_is_read_again(
     text = lines(*({"step": i, "a": i} for i in range(300)))
     desk.write(text, age="ago" in moment)
     if moment == "growing":  # for more than an instant, and less than minutes
-        desk.patch.setattr(keeping, "MOMENT", 0)
+        desk.patch.setattr(cache_dir, "MOMENT", 0)
     desk.columns(keys)
     before = desk.file.stat()
     desk.write(rewrite(text), age="ago" in moment)
     if moment == "growing":
-        desk.patch.setattr(keeping, "MOMENT", 0)
+        desk.patch.setattr(cache_dir, "MOMENT", 0)
     if "back" in moment:
         os.utime(desk.file, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert desk.columns(keys).column("a").tolist() == [
@@ -246,7 +246,7 @@ def test_the_index_forgets_what_has_changed_and_what_changed_just_now(
 
     file.write_text("1")
     assert [recall(), recall()] == [1, 2]  # too new to rely on its time
-    monkeypatch.setattr(keeping, "MOMENT", 0)
+    monkeypatch.setattr(cache_dir, "MOMENT", 0)
     assert [recall(), recall()] == [3, 3]
     file.read_text()
     assert recall() == 3  # looking at a file changes nothing
@@ -263,7 +263,7 @@ def test_parts_on_this_machine_are_told_as_files_are(desk: Desk):
     folder.mkdir()
     for offset, data in ((0, one), (len(one), two)):
         (folder / str(offset)).write_bytes(data)
-    desk.patch.setattr(keeping, "MOMENT", 0)
+    desk.patch.setattr(cache_dir, "MOMENT", 0)
     assert desk.values() == [1.0, 2.0] and desk.parsed > 0
     assert desk.values() == [1.0, 2.0] and desk.parsed == 0
     part = folder / "0"
@@ -271,7 +271,7 @@ def test_parts_on_this_machine_are_told_as_files_are(desk: Desk):
     part.write_bytes(one.replace(b'"a": 1', b'"a": 5'))
     os.utime(part, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert desk.values() == [5.0, 2.0]
-    desk.patch.setattr(keeping, "MOMENT", 2_000_000_000)
+    desk.patch.setattr(cache_dir, "MOMENT", 2_000_000_000)
     part.write_bytes(one)
     for _ in range(2):  # just now: not believed
         assert desk.values() == [1.0, 2.0] and desk.parsed > 0

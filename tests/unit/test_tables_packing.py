@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from sweeper.store.files import LocalStore
-from sweeper.tables import keeping, packing, reading
+from sweeper.tables import cache_dir, packing, reading
 from sweeper.tables.cache import Cache
+from sweeper.tables.cache_dir import Folder
 from sweeper.tables.columns import Columns, present
-from sweeper.tables.keeping import Folder
 from sweeper.tables.packing import PackedReader
 from sweeper.tables.reading import Reader
 from sweeper.tables.sources import Files
@@ -72,7 +72,7 @@ def plain(found: Columns | None) -> object:
 
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    monkeypatch.setattr(keeping, "MOMENT", 0)
+    monkeypatch.setattr(cache_dir, "MOMENT", 0)
     return Desk(tmp_path)
 
 

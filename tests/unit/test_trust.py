@@ -12,9 +12,9 @@ import pytest
 from sweeper.cli import main
 from sweeper.commands import trust_prompt
 from sweeper.errors import EnvironmentFailure, UsageError
-from sweeper.launcher import start, trust
-from sweeper.launcher.environment import write
+from sweeper.launcher import launching, trust
 from sweeper.launcher.trust import is_ours, refuse, require, sealed
+from sweeper.scheduler.environment import write
 
 PLAN = {"schema": 1, "name": "s", "runs": [{"id": "a", "config": {"x": 1e-4, "y": float("inf")}}]}
 
@@ -80,8 +80,8 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "grid.yaml").write_text(GRID)
     with monkeypatch.context() as there:
         there.setenv("SWEEPER_HOME", str(tmp_path / "their-home"))
-        there.setattr(start, "_drive", lambda *_: None)
-        start.launch(str(tmp_path / "grid.yaml"), str(tmp_path / "root"))
+        there.setattr(launching, "_drive", lambda *_: None)
+        launching.launch(str(tmp_path / "grid.yaml"), str(tmp_path / "root"))
     folder = tmp_path / "root" / "s"
     plan = json.loads((folder / "sweep.json").read_text())
     plan["recipe"]["command"] = ["sh", "-c", "steal\x1b[2J"]
@@ -122,11 +122,11 @@ def test_who_types_it_answers(
 
     started: list[object] = []
 
-    def go_on(*_: object, **given: object) -> start.Launched:
+    def go_on(*_: object, **given: object) -> launching.Launched:
         started.append(given)
-        return start.Launched("s", "", None)
+        return launching.Launched("s", "", None)
 
-    monkeypatch.setattr(start, "go_on", go_on)
+    monkeypatch.setattr(launching, "go_on", go_on)
     monkeypatch.setattr(trust_prompt, "is_screen", lambda: not flags)
     monkeypatch.setattr("sys.stdin", io.StringIO(answer))
     assert main(["retry", "s", *flags]) == code
@@ -137,9 +137,9 @@ def test_who_types_it_answers(
 def test_a_launch_that_was_agreed_to_makes_it_ours(
     theirs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(start, "_drive", lambda *_: None)
+    monkeypatch.setattr(launching, "_drive", lambda *_: None)
     grid = str(tmp_path / "grid.yaml")
-    start.launch(grid, str(tmp_path / "root"), agree=lambda _: True)
+    launching.launch(grid, str(tmp_path / "root"), agree=lambda _: True)
     assert is_ours(json.loads((theirs / "sweep.json").read_text()))
-    start.launch(grid, str(tmp_path / "root"))
+    launching.launch(grid, str(tmp_path / "root"))
     assert trust.refuse(()) is False

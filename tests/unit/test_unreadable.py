@@ -15,8 +15,8 @@ import pytest
 
 from sweeper.cli import main
 from sweeper.errors import NotFound, StoreError
-from sweeper.launcher import environment
 from sweeper.registry import Registry
+from sweeper.scheduler import environment
 from sweeper.store.files import LocalStore, open_store
 from sweeper.store.sweeps import read_events
 

@@ -17,12 +17,12 @@ from sweeper.store.files import LocalStore
 from sweeper.store.layout import Layout
 from sweeper.testing import FakeClock, Fault, Faults, FaultyStore
 from sweeper.worker import claim as claiming
+from sweeper.worker.checkpoint_resume import has_final_checkpoint, read_records, seed
 from sweeper.worker.claim import claim
 from sweeper.worker.job import with_the_backends
 from sweeper.worker.outcome import Ending, MemoryKills, judge
 from sweeper.worker.output import Output
-from sweeper.worker.pauses import VOUCHED_SECONDS, Pauses, is_quota_error
-from sweeper.worker.seeding import has_final_checkpoint, read_records, seed
+from sweeper.worker.rate_limits import VOUCHED_SECONDS, Pauses, is_quota_error
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 A job is known by its name (`names.py`), so what was accepted is found again whatever
 became of the reply, by one listing. Many that are submitted at once are one array job. What
 Batch starts again by itself, after a machine was taken away, is an attempt of its own: the worker
-counts it (`sweeper/worker/restarting.py`), and a token whose attempt nobody has submitted is that
+counts it (`sweeper/worker/requeue.py`), and a token whose attempt nobody has submitted is that
 of the run's last job as long as that lives.
 
 Batch forgets a job some 7 days after its end; of an open run whose job it has forgotten the backend

@@ -61,23 +61,25 @@ class Spec(TypedDict, total=False):
 
 def launch(spec: Spec) -> int:
     """Be the launcher until it has ended; its exit code."""
-    from sweeper.launcher import progress, start
+    from sweeper.launcher import launching
     from sweeper.planner import plan as planner
+    from sweeper.scheduler import progress
 
     _prepare_launcher(spec)
     planned = planner.plan(spec["grid"])
     planned = planned._replace(launch=planned.launch._replace(lease_s=spec["lease"]))
-    summary = start.launch(planned, f"{spec['folder']}/sweeps", notify=_tell).summary
+    summary = launching.launch(planned, f"{spec['folder']}/sweeps", notify=_tell).summary
     return 0 if summary is None else progress.exit_code(summary)
 
 
 def drive(spec: Spec) -> int:
     """The same for a sweep that is on record."""
-    from sweeper.launcher import progress, start
+    from sweeper.launcher import launching
+    from sweeper.scheduler import progress
 
     _prepare_launcher(spec)
     folder = f"{spec['folder']}/sweeps/{spec['grid']['name']}"
-    return progress.exit_code(start.drive(folder, _tell))
+    return progress.exit_code(launching.drive(folder, _tell))
 
 
 def worker(spec: Spec, folder: str, token: str) -> int:
@@ -100,14 +102,15 @@ def worker(spec: Spec, folder: str, token: str) -> int:
 
 
 def _prepare_launcher(spec: Spec) -> None:
-    from sweeper.launcher import pacing, start
+    from sweeper.launcher import launching
+    from sweeper.scheduler import limiter
 
     _set_clock(spec)
     set_everywhere("POLL_SECONDS", spec.get("poll"))
     set_everywhere("SETTLE_SECONDS", spec.get("settle"))
     set_everywhere("ORPHAN_SECONDS", spec.get("engine_patience"))
     set_everywhere("_WINDOW_SECONDS", spec.get("window"))
-    true_backoff, scale = pacing.backoff, spec.get("backoff", 1.0)
+    true_backoff, scale = limiter.backoff, spec.get("backoff", 1.0)
     set_everywhere("backoff", lambda *about: scale * true_backoff(*about))
     told = json.dumps(spec.get("worker", {}))
 
@@ -122,7 +125,7 @@ def _prepare_launcher(spec: Spec) -> None:
 
     set_everywhere("worker_command", worker_command)
     if "faults" in spec:
-        _break(start, ("open_store", "open_backend"), spec)
+        _break(launching, ("open_store", "open_backend"), spec)
     if "no_space" in spec:
         _fill_disk(spec["no_space"])
 
@@ -207,7 +210,7 @@ def _hire(strikes: dict[str, Any], token: str) -> None:
 
 
 def _tell(summary: Any) -> None:
-    from sweeper.launcher.progress import line
+    from sweeper.scheduler.progress import line
 
     print(line(summary), flush=True)
 

@@ -16,10 +16,10 @@ import numpy as np
 from harness.recorded import SWEEPS, Place, World, folder_place, memory_place
 from sweeper.analysis.frames import load
 from sweeper.cli import main
+from sweeper.records import metrics_reader
 from sweeper.records import runs as runs_module
-from sweeper.records import tabulating
 from sweeper.registry import Registry
-from sweeper.tables import keeping, packing
+from sweeper.tables import cache_dir, packing
 
 __all__ = ["Difference", "check"]
 
@@ -66,9 +66,9 @@ def _tuned(rng: random.Random) -> Generator[None]:
     """The ways that readers take by size, count and age, all of them with few small files. Time has
     passed, or has not: a file that changed just now is not relied on."""
     tuned = [
-        (keeping, "MOMENT", rng.choice((0, 0, keeping.MOMENT))),
+        (cache_dir, "MOMENT", rng.choice((0, 0, cache_dir.MOMENT))),
         (runs_module, "_LARGE", rng.choice((0, 100_000))),
-        (tabulating, "_MANY", rng.choice((1, 16))),
+        (metrics_reader, "_MANY", rng.choice((1, 16))),
         (packing, "_SMALL", rng.choice((0, 500, 65536))),
     ]
     before = [getattr(module, name) for module, name, _ in tuned]

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 from harness.ledger import Row, Verdict, judge
 from sweeper import backends
 from sweeper.errors import AlreadyExists, NotFound, StoreError
-from sweeper.launcher.context import Context
-from sweeper.launcher.loop import Launcher
 from sweeper.model.launcher import read_observations
 from sweeper.model.observation import Kind
+from sweeper.scheduler.context import Context
+from sweeper.scheduler.loop import Launcher
 from sweeper.states import Event, State, fold
 from sweeper.store.documents import encode, read_json
 from sweeper.store.files import LocalStore

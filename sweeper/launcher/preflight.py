@@ -1,6 +1,5 @@
-"""What a launch does differently where its jobs do not run on this machine (`Capabilities`): what
-it refuses, how jobs reach the engine, and what stands in a job's description and on its command
-line."""
+"""What a launch sees to before anything is on record: that jobs of its backend can
+do what they are to, and how they reach the engine, their secrets and their code."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -8,26 +7,22 @@ from typing import Any
 
 from sweeper.backends import Capabilities, capabilities_of, options_of
 from sweeper.backends.base import Backend
-from sweeper.command import worker_command
 from sweeper.engine.lifecycle import TOKEN, client_key
 from sweeper.errors import UsageError
-from sweeper.model.job import Job
 from sweeper.model.plan import Launch
 from sweeper.provenance.snapshot import Made
+from sweeper.scheduler.job_builder import asked_by
 from sweeper.store.files import Store
 
 __all__ = [
     "ENGINE_URL",
     "admit",
-    "asked_by",
-    "described",
     "engine_key",
     "engine_url",
     "has_code",
     "kept_here",
     "shared_environment",
     "try_out",
-    "worker_argv",
 ]
 
 ENGINE_URL = "SWEEPER_ENGINE_URL"
@@ -108,16 +103,6 @@ def has_code(
         tell(f"not in the copy of the code that jobs get: {', '.join(made.linked[:3])}{more}")
 
 
-def asked_by(launch: Launch, config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the job of a run with this configuration asks its backend for."""
-    options = options_of(launch)
-    if not options.get("overrides"):
-        return options
-    from sweeper.grid.by_run import asked_by as chosen
-
-    return chosen(options, config)
-
-
 def try_out(backend: Backend, launch: Launch, configs: Iterable[Mapping[str, Any]]) -> None:
     """Ask the backend whether it would take such jobs, before anything is on record. Raises
     `EnvironmentFailure` where it never will."""
@@ -131,30 +116,3 @@ def shared_environment(terms: Capabilities, store: Store, sweep: str) -> str | N
     if terms.here or not terms.files:
         return None
     return store.local_path(f"{sweep}/launcher/environment.json")
-
-
-def described(terms: Capabilities, job: Job, engine: str | None) -> Job:
-    """A job's description for a job on these terms. `engine` is the address of the engine, where
-    runs use one."""
-    if terms.python is not None:
-        job = job._replace(recipe=job.recipe._replace(python=terms.python))
-    if terms.files:
-        return job
-    given = {"TINKER_BASE_URL": engine} if engine is not None else {}
-    # Without a copy of the code: where the image has its programs start.
-    cwd = job.cwd if job.snapshot is not None else "."
-    return job._replace(env={**job.env, **given}, env_file=None, cwd=cwd)
-
-
-def worker_argv(
-    terms: Capabilities, store: Store, sweep: str, token: str, env_file: str | None
-) -> list[str]:
-    """The command line of a job. `env_file` is where this machine keeps the runs' environment,
-    without which a store that is elsewhere may be out of reach."""
-    return worker_command(
-        f"{store.root}/{sweep}",
-        token,
-        env_file if store.is_remote and terms.files else None,
-        python=terms.python,
-        restarts=terms.restarts,
-    )

@@ -13,12 +13,12 @@ from sweeper.alarms.records import Alarm, names, put, read
 from sweeper.alarms.rules import ADVICE
 from sweeper.alarms.watcher import Found, Seen, Watcher
 from sweeper.errors import NotFound, StoreError
-from sweeper.launcher.board import Board
-from sweeper.launcher.context import Context
-from sweeper.launcher.ends import Ends
-from sweeper.launcher.reacting import Reactions
 from sweeper.model.launcher import read_judged
 from sweeper.sanitize import sanitize
+from sweeper.scheduler.alarm_actions import AlarmActions
+from sweeper.scheduler.context import Context
+from sweeper.scheduler.outcomes import Outcomes
+from sweeper.scheduler.run_table import RunTable
 from sweeper.states import OPEN, Event, State
 from sweeper.store.documents import SCHEMA, encode, read_as, timestamp
 from sweeper.store.heartbeats import Heartbeats
@@ -26,7 +26,7 @@ from sweeper.store.layout import Layout, metrics_dir
 from sweeper.store.sweeps import read_event
 from sweeper.thresholds import resolve
 
-__all__ = ["Alarming"]
+__all__ = ["AlarmMonitor"]
 
 LOOK_SECONDS = 2.0
 REMOTE_LOOK_SECONDS = 20.0
@@ -51,16 +51,16 @@ class _Spoken(NamedTuple):
     spared: set[tuple[str, int, str]]
 
 
-class Alarming:
+class AlarmMonitor:
     """The alarms of one sweep. `lines` has what is to be told, a line each: alarms, and what went
     wrong with `on_alarm`; the newest only, where they are many."""
 
     def __init__(
         self,
         context: Context,
-        board: Board,
+        board: RunTable,
         beats: Heartbeats,
-        ends: Ends,
+        ends: Outcomes,
         *,
         env_file: str | None = None,
     ) -> None:
@@ -93,7 +93,7 @@ class Alarming:
             sync_s=sync_s,
             metric=plan.metric.name if plan.metric else None,
         )
-        self._reactions = Reactions(context, board, tell=self._tell, env_file=env_file)
+        self._reactions = AlarmActions(context, board, tell=self._tell, env_file=env_file)
         self._begun = False
         self._next = -1.0
         self._kept: tuple[int, float] = (0, clock())

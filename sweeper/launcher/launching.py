@@ -17,16 +17,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeper.backends import Capabilities, may_restart, open_backend, options_of
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, StoreError, SweeperError
-from sweeper.launcher import elsewhere, environment, placing
-from sweeper.launcher.context import Context
+from sweeper.launcher import preflight, remote_recovery
 from sweeper.launcher.handover import let_go
-from sweeper.launcher.loop import Launcher
-from sweeper.launcher.progress import Summary, exit_code, printer
-from sweeper.launcher.recording import record, secret_names, write_environment
-from sweeper.launcher.staying import place_of
+from sweeper.launcher.manifest import record, secret_names, write_environment
+from sweeper.launcher.placement_guard import place_of
 from sweeper.launcher.trust import Agree, refuse, require
 from sweeper.model.parts import Part
 from sweeper.model.plan import Plan, runs_anywhere
+from sweeper.scheduler import environment
+from sweeper.scheduler.context import Context
+from sweeper.scheduler.loop import Launcher
+from sweeper.scheduler.progress import Summary, exit_code, printer
 from sweeper.states import State
 from sweeper.store import lock
 from sweeper.store.documents import place_of as file_of
@@ -88,17 +89,17 @@ def launch(
     store = open_store(root or default_root())
     check_root(store)
     if store.is_remote:
-        elsewhere.check(store, planned.name)
+        remote_recovery.check(store, planned.name)
     with suppress(NotFound):  # which is the case at the first launch
         require(read_plan(store, planned.name).recorded, f"{store.root}/{planned.name}", agree)
     launched = planned.launch
     names = secret_names(planned.secrets, planned.service)
-    terms = placing.admit(launched, store, planned.service, names, live=live)
+    terms = preflight.admit(launched, store, planned.service, names, live=live)
     opened = open_backend(
         planned.launch.backend, planned.name, f"{store.root}/{planned.name}", options_of(launched)
     )
-    placing.try_out(opened, launched, (run.config for run in planned.runs))
-    environment.require(placing.kept_here(terms, names))
+    preflight.try_out(opened, launched, (run.config for run in planned.runs))
+    environment.require(preflight.kept_here(terms, names))
     environment.see_that_it_is_new(store, planned.name)
     url = _engine(planned, terms, tell) if planned.service == "local" else None
     for path in environment.unused(but=f"{store.root}/{planned.name}"):
@@ -128,13 +129,13 @@ def ready(store: Store, sweep: str, agree: Agree = refuse) -> Ready:
     require(plan.recorded, f"{store.root}/{sweep}", agree)
     launched = plan.launch
     names = secret_names(plan.secrets, plan.service)
-    terms = placing.admit(launched, store, plan.service, names, live=False)
+    terms = preflight.admit(launched, store, plan.service, names, live=False)
     folder = f"{store.root}/{sweep}"
     opened = open_backend(launched.backend, sweep, folder, options_of(launched))
     over = {run for run, s in read_states(store, sweep).items() if s.state is State.SUCCEEDED}
     left = [run for run in plan.runs if not run.retired and run.id not in over]
-    placing.try_out(opened, launched, (run.config for run in left))
-    environment.require(placing.kept_here(terms, names))
+    preflight.try_out(opened, launched, (run.config for run in left))
+    environment.require(preflight.kept_here(terms, names))
     return Ready(plan, terms, place_of(opened))
 
 
@@ -151,7 +152,7 @@ def go_on(
     plan, terms, place = known or ready(store, sweep)
     url = None
     if plan.service == "local":
-        url = placing.engine_url(terms) or _ensure_engine(plan.launch.backend).url
+        url = preflight.engine_url(terms) or _ensure_engine(plan.launch.backend).url
     with lock.holding_sweep(store, sweep) as check:
         given = plan.service, url, plan.launch.env, terms, place
         write_environment(store, sweep, *given)
@@ -191,7 +192,7 @@ def _drive(
 
     def bring_home(*, over: bool = True) -> None:
         if store.is_remote:
-            elsewhere.recover(store, sweep, over=over)
+            remote_recovery.recover(store, sweep, over=over)
 
     bring_home(over=False)
     context = Context(store, sweep, backend)
@@ -212,7 +213,7 @@ def _drive(
 
 def _engine(plan: "Plan", terms: Capabilities, tell: Callable[[str], None]) -> str:
     """The engine's address. Tells which models it has another in place of, or none."""
-    url = placing.engine_url(terms)
+    url = preflight.engine_url(terms)
     if url is not None:
         return url
     info = _ensure_engine(plan.launch.backend)
@@ -258,7 +259,7 @@ def _detach(store: Store, sweep: str, backend: str, smoke: bool = False) -> None
     """Start the launcher where it outlives this process, and see that it has taken over."""
     layout = Layout(sweep)
     before = _published(store, layout)
-    command = [sys.executable, "-P", "-m", "sweeper.launcher.start", f"{store.root}/{sweep}"]
+    command = [sys.executable, "-P", "-m", "sweeper.launcher.launching", f"{store.root}/{sweep}"]
     command += ["--smoke"] if smoke else []
     if store.is_remote:
         command += ["--env", environment.env_file(f"{store.root}/{sweep}")]
@@ -269,7 +270,7 @@ def _detach(store: Store, sweep: str, backend: str, smoke: bool = False) -> None
         kept = store.local_path(layout.launcher_log)
         if kept is not None:
             refuse_links(os.path.join(store.root, sweep), kept)
-        where = kept or elsewhere.launcher_log(store, sweep)
+        where = kept or remote_recovery.launcher_log(store, sweep)
         see_to_it = _on_its_own(command, where)
     pause = 0.05 if not store.is_remote else 0.5
     deadline, again = time.monotonic() + 20, time.monotonic() + 1

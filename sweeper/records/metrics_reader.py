@@ -10,13 +10,13 @@ from sweeper.records.problems import Problems
 from sweeper.records.runs import RecordedRun
 from sweeper.results.objective import counted, place
 from sweeper.tables.cache import Cache
+from sweeper.tables.cache_dir import Folder
 from sweeper.tables.columns import Floats, present
-from sweeper.tables.filling import helped, rollouts_worth_it, worth_it
 from sweeper.tables.frames import Part, numbers_table, plain_table
-from sweeper.tables.keeping import Folder
 from sweeper.tables.lasts import Last, last_number
 from sweeper.tables.merging import merge_columns
 from sweeper.tables.packing import PackedReader, belongs
+from sweeper.tables.prefetch import helped, rollouts_worth_it, worth_it
 from sweeper.tables.reading import Reader
 from sweeper.tables.rollouts import COLUMNS, LABELS, rollout_parts
 from sweeper.tables.sql import mentioned, mentions_all

@@ -20,17 +20,17 @@ from typing import IO, Any, NamedTuple
 from sweeper.alarms.records import Alarm, read_action
 from sweeper.cause import last_line
 from sweeper.errors import AlreadyExists, SweeperError
-from sweeper.launcher.board import Board
-from sweeper.launcher.context import Context
 from sweeper.model.plan import OnAlarm
 from sweeper.provenance.redaction import Redactor, secret_values
 from sweeper.recipe.reference import render_command
+from sweeper.scheduler.context import Context
+from sweeper.scheduler.run_table import RunTable
 from sweeper.states import OPEN
 from sweeper.store.documents import SCHEMA, encode, timestamp
 from sweeper.store.requests import request_cancel
 from sweeper.worker.job import read_environment
 
-__all__ = ["Reactions"]
+__all__ = ["AlarmActions"]
 
 _AT_ONCE = 4
 _COMMAND_SECONDS = 60.0
@@ -50,13 +50,13 @@ class _Command(NamedTuple):
     begun: float
 
 
-class Reactions:
+class AlarmActions:
     """What `on_alarm` of a plan asks for. `tell` hears what went wrong."""
 
     def __init__(
         self,
         context: Context,
-        board: Board,
+        board: RunTable,
         *,
         tell: Callable[[str], None],
         env_file: str | None = None,

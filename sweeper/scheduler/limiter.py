@@ -24,7 +24,7 @@ from typing import NamedTuple
 from sweeper.states import Event
 from sweeper.worker.outcome import LIMIT
 
-__all__ = ["EXCUSED", "LOWERED", "SERVICE_TRIES", "Pace", "backoff"]
+__all__ = ["EXCUSED", "LOWERED", "SERVICE_TRIES", "Limiter", "backoff"]
 
 EXCUSED = {"quota": "of the quota", "service": "its engine went away"}
 """Reasons of failures that are the service's, and count for no retry; and why, for people."""
@@ -68,7 +68,7 @@ LOWERED = {
 """Why a limit is lowered, by the word that is published."""
 
 
-class Pace:
+class Limiter:
     """The limit on jobs at work, between 1 and `most`; `why` is what it was lowered for last (see
     `LOWERED`). Times are a launcher's own clock's."""
 

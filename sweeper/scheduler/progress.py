@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import NamedTuple, TextIO
 
-from sweeper.launcher.pacing import LOWERED
 from sweeper.sanitize import raw, sanitize
+from sweeper.scheduler.limiter import LOWERED
 from sweeper.states import OPEN, State
 
 __all__ = ["Summary", "exit_code", "line", "printer", "showing_progress"]

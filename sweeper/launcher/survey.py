@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 from sweeper.backends import capabilities_of, options_of
 from sweeper.errors import GridError, NotFound, StoreError
-from sweeper.launcher.environment import env_file
-from sweeper.launcher.placing import asked_by, worker_argv
 from sweeper.launcher.precedents import unrecorded_metric
 from sweeper.model.event import NOTHING
 from sweeper.model.plan import Plan, Run
 from sweeper.planner.plan import plan as make_plan
 from sweeper.planner.plan import repeats_by_default
 from sweeper.recipe.reference import render_command
+from sweeper.scheduler.environment import env_file
+from sweeper.scheduler.job_builder import asked_by, worker_argv
 from sweeper.states import ENDED, RunState, State, fold, wants_attempt
 from sweeper.store.files import Store, default_root, open_store
 from sweeper.store.layout import Layout, token
@@ -91,7 +91,7 @@ def survey(planned: Plan, store: Store) -> Survey:
     retired = 0
     with suppress(NotFound):  # it was never launched
         old = read_plan(store, planned.name)
-        from sweeper.launcher.recording import (
+        from sweeper.launcher.manifest import (
             merge,  # loads much, so only where there is something to merge
         )
 

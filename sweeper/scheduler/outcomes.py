@@ -10,15 +10,15 @@ from typing import NamedTuple
 
 from sweeper.cause import cause
 from sweeper.errors import NotFound, StoreError
-from sweeper.launcher.breaker import Failure, failure_of
-from sweeper.launcher.pacing import EXCUSED, backoff
 from sweeper.model.event import NOTHING, Outcome
+from sweeper.scheduler.circuit_breaker import Failure, failure_of
+from sweeper.scheduler.limiter import EXCUSED, backoff
 from sweeper.states import Event, RunState, State
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout
 from sweeper.store.sweeps import read_outcome
 
-__all__ = ["End", "Ends"]
+__all__ = ["End", "Outcomes"]
 
 _TAIL_BYTES = 16_384
 _TRIES = 5
@@ -40,7 +40,7 @@ class End(NamedTuple):
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.until))
 
 
-class Ends:
+class Outcomes:
     """The ends of attempts, each read once. `clock` gives the launcher's monotonic seconds, `wall`
     those since 1970: times in outcomes are workers', whose clocks may be another's by hours, so
     that an end is never believed to be older than the look before it was seen."""

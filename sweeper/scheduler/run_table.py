@@ -12,7 +12,7 @@ from sweeper.store.files import Store
 from sweeper.store.layout import Layout
 from sweeper.store.sweeps import Events, read_events
 
-__all__ = ["Board", "View"]
+__all__ = ["RunTable", "View"]
 
 
 class View(NamedTuple):
@@ -27,7 +27,7 @@ class View(NamedTuple):
     retry: bool
 
 
-class Board:
+class RunTable:
     """The runs of the sweep with this plan, in its order. Runs that the grid no longer has are on
     it, and want nothing."""
 

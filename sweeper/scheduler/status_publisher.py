@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 from sweeper import labels
 from sweeper.backends.base import Backend
 from sweeper.errors import SweeperError
-from sweeper.launcher.context import Context
-from sweeper.launcher.progress import Summary, line
 from sweeper.model.observation import Observation
+from sweeper.scheduler.context import Context
+from sweeper.scheduler.progress import Summary, line
 from sweeper.store.documents import SCHEMA, encode, timestamp
 from sweeper.store.layout import token
 
 if TYPE_CHECKING:
-    from sweeper.launcher.board import View
+    from sweeper.scheduler.run_table import View
 
-__all__ = ["Publisher", "Showing"]
+__all__ = ["Publisher", "StatusDisplay"]
 
 _SECONDS = 1.0
 """Between two times that something is shown: what runs change in a hundred steps is one change."""
@@ -60,7 +60,7 @@ class Publisher:
             self._published = found
 
 
-class Showing:
+class StatusDisplay:
     """Passes on what is new; to a backend that shows nothing, nothing."""
 
     def __init__(self, backend: Backend, clock: Callable[[], float]) -> None:

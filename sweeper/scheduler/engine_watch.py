@@ -11,10 +11,10 @@ from contextlib import suppress
 from sweeper.backends import capabilities_of, options_of
 from sweeper.engine import lifecycle
 from sweeper.errors import NotFound, StoreError, Unreachable
-from sweeper.launcher import environment
-from sweeper.launcher.context import Context
 from sweeper.model.job import Engine, read_engine
 from sweeper.model.launcher import Service
+from sweeper.scheduler import environment
+from sweeper.scheduler.context import Context
 from sweeper.store.documents import encode, read_as
 from sweeper.store.sweeps import service_of
 

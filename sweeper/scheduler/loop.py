@@ -26,20 +26,20 @@ from sweeper.errors import (
     StoreError,
     Unreachable,
 )
-from sweeper.launcher import engine_watch
-from sweeper.launcher.alarming import Alarming
-from sweeper.launcher.board import Board
-from sweeper.launcher.context import Context
-from sweeper.launcher.ends import Ends
-from sweeper.launcher.judge import Judge
-from sweeper.launcher.kernel_kills import KernelKills
-from sweeper.launcher.pacing import Pace
-from sweeper.launcher.progress import Summary
-from sweeper.launcher.showing import Publisher, Showing
-from sweeper.launcher.submitter import Submitter
 from sweeper.limits import lacking
 from sweeper.model.launcher import Service
 from sweeper.model.observation import Kind, Observation
+from sweeper.scheduler import engine_watch
+from sweeper.scheduler.alarm_monitor import AlarmMonitor
+from sweeper.scheduler.context import Context
+from sweeper.scheduler.failure_policy import FailurePolicy
+from sweeper.scheduler.kernel_kills import KernelKills
+from sweeper.scheduler.limiter import Limiter
+from sweeper.scheduler.outcomes import Outcomes
+from sweeper.scheduler.progress import Summary
+from sweeper.scheduler.run_table import RunTable
+from sweeper.scheduler.status_publisher import Publisher, StatusDisplay
+from sweeper.scheduler.submitter import Submitter
 from sweeper.states import OPEN, Event, State
 from sweeper.store.files import Store
 from sweeper.store.heartbeats import Heartbeats
@@ -83,21 +83,21 @@ class Launcher:
         self._ending = ending
         self._notify = notify
         self._starting = starting
-        self._showing = Showing(context.backend, clock)
+        self._showing = StatusDisplay(context.backend, clock)
         self._publisher = Publisher(context, starting=starting)
-        self._board = Board(store, context.sweep, plan)
+        self._board = RunTable(store, context.sweep, plan)
         service = _service(store, context.sweep, needed=starting)
         self._engine = engine_watch.watch(context, service)
         self._submitter = Submitter(context, self._board, service, self._engine, check)
         self._beats = Heartbeats(store, context.layout, clock)
         self._kernel = KernelKills()
-        self._ends = Ends(store, context.sweep, clock, context.wall)
-        self._pace = Pace(plan.launch.max_parallel)
-        self._judge = Judge(self._board, self._ends, smoke=smoke and starting)
-        self._alarming: Alarming | None = None
+        self._ends = Outcomes(store, context.sweep, clock, context.wall)
+        self._pace = Limiter(plan.launch.max_parallel)
+        self._judge = FailurePolicy(self._board, self._ends, smoke=smoke and starting)
+        self._alarming: AlarmMonitor | None = None
         if starting:
             seen = self._board, self._beats, self._ends
-            self._alarming = Alarming(context, *seen, env_file=service.env_file)
+            self._alarming = AlarmMonitor(context, *seen, env_file=service.env_file)
         self._stopping: set[str] = set()
         self._away = False
         self._crowded = False

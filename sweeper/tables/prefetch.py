@@ -3,7 +3,7 @@
 There is no protocol: what it has read is in the cache, where the first process finds it. It may
 die, be late or never start, and all that is lost is time.
 
-    python -m sweeper.tables.filling < {"root", "cache", "prefix", "paths", "keys", "folders"}
+    python -m sweeper.tables.prefetch < {"root", "cache", "prefix", "paths", "keys", "folders"}
 """
 
 import json
@@ -17,7 +17,7 @@ from typing import Any
 from sweeper.errors import SweeperError
 from sweeper.store.files import LocalStore
 from sweeper.tables.cache import Cache
-from sweeper.tables.keeping import Folder
+from sweeper.tables.cache_dir import Folder
 from sweeper.tables.packing import belongs
 from sweeper.tables.reading import Reader
 from sweeper.tables.rollouts import cached_as, read_rollouts, summary_files
@@ -83,7 +83,7 @@ def helped(
     helper: subprocess.Popen[bytes] | None = None
     with suppress(OSError):
         helper = subprocess.Popen(
-            [sys.executable, "-m", "sweeper.tables.filling"],
+            [sys.executable, "-m", "sweeper.tables.prefetch"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -1,16 +1,16 @@
 """What follows from how attempts end: an excuse, or that nothing more is started."""
 
-from sweeper.launcher.board import Board
-from sweeper.launcher.breaker import Breaker, Failure
-from sweeper.launcher.ends import Ends
-from sweeper.launcher.pacing import EXCUSED, SERVICE_TRIES
+from sweeper.scheduler.circuit_breaker import Breaker, Failure
+from sweeper.scheduler.limiter import EXCUSED, SERVICE_TRIES
+from sweeper.scheduler.outcomes import Outcomes
+from sweeper.scheduler.run_table import RunTable
 from sweeper.states import OPEN, Event, RunState, State
 from sweeper.worker.outcome import LIMIT
 
-__all__ = ["Judge"]
+__all__ = ["FailurePolicy"]
 
 
-class Judge:
+class FailurePolicy:
     """Looks at the ends of attempts once a step.
 
     `held` says, in a line for people, why nothing more is started; None while nothing is amiss.
@@ -19,13 +19,13 @@ class Judge:
     What had ended before the first look teaches nothing: it was another launch's.
     """
 
-    def __init__(self, board: Board, ends: Ends, *, smoke: bool) -> None:
+    def __init__(self, board: RunTable, ends: Outcomes, *, smoke: bool) -> None:
         self._board = board
         self._ends = ends
         self._breaker = Breaker()
         self._begun = False
         self._known: set[tuple[str, int]] = set()
-        # Ends in this launch after which the run was to be started again, until a user says no.
+        # Outcomes in this launch after which the run was to be started again, until a user says no.
         self._open: dict[str, RunState] = {}
         self.smoke = smoke
         self.first: str | None = None

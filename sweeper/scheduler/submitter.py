@@ -7,13 +7,13 @@ from typing import Any
 from sweeper.backends import capabilities_of, options_of
 from sweeper.backends.base import JobSpec
 from sweeper.errors import NotFound, StoreError
-from sweeper.launcher.board import Board
-from sweeper.launcher.context import Context
-from sweeper.launcher.engine_watch import EngineWatch
-from sweeper.launcher.placing import asked_by, described, worker_argv
 from sweeper.model.job import Job
 from sweeper.model.launcher import Service
 from sweeper.recipe.reference import render_window
+from sweeper.scheduler.context import Context
+from sweeper.scheduler.engine_watch import EngineWatch
+from sweeper.scheduler.job_builder import asked_by, described, worker_argv
+from sweeper.scheduler.run_table import RunTable
 from sweeper.states import Event
 from sweeper.store.documents import encode
 from sweeper.store.layout import token
@@ -30,7 +30,7 @@ class Submitter:
     def __init__(
         self,
         context: Context,
-        board: Board,
+        board: RunTable,
         service: Service,
         engine: EngineWatch | None,
         check: Callable[[], None],

@@ -10,13 +10,14 @@ from typing import Any
 from sweeper import tracking
 from sweeper.backends import Capabilities, capabilities_of, options_of
 from sweeper.errors import NotFound, UsageError
-from sweeper.launcher import environment, placing
-from sweeper.launcher.staying import stay
+from sweeper.launcher import preflight
+from sweeper.launcher.placement_guard import stay
 from sweeper.launcher.trust import sealed
 from sweeper.model.plan import Metric, Plan, Run
 from sweeper.paths import home
 from sweeper.planner.plan import repeats_by_default
 from sweeper.provenance import provenance, redaction, snapshot
+from sweeper.scheduler import environment
 from sweeper.states import OPEN
 from sweeper.store.documents import SCHEMA, encode, timestamp
 from sweeper.store.files import Store
@@ -50,7 +51,7 @@ def record(
         recipe = plan.recipe
         values = hidden_values(names)
         made = snapshot.make(store, plan.name, recipe.cwd, recipe.file, secrets=values)
-    placing.has_code(terms, plan.recipe.kind, plan.recipe.file, made, tell)
+    preflight.has_code(terms, plan.recipe.kind, plan.recipe.file, made, tell)
     came = provenance.collect(
         store,
         plan.name,
@@ -98,8 +99,8 @@ def write_environment(
     """Keep this process's environment for the workers of a sweep, and say where; and at which
     `place` its jobs are from now on. Raises `UsageError` where some may be elsewhere."""
     stay(store, sweep, place)
-    extra = environment.service_environment(service, url, placing.engine_key(terms), env)
-    shared = placing.shared_environment(terms, store, sweep)
+    extra = environment.service_environment(service, url, preflight.engine_key(terms), env)
+    shared = preflight.shared_environment(terms, store, sweep)
     path = environment.write(f"{store.root}/{sweep}", extra, shared)
     document = {"schema": SCHEMA, "env_file": path, "engine": url, "place": dict(place)}
     document["home"] = home()

@@ -1,0 +1,50 @@
+"""What a backend and a worker are told of a job, which is another thing where jobs do not run on
+this machine (`Capabilities`)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sweeper.backends import Capabilities, options_of
+from sweeper.command import worker_command
+from sweeper.model.job import Job
+from sweeper.model.plan import Launch
+from sweeper.store.files import Store
+
+__all__ = ["asked_by", "described", "worker_argv"]
+
+
+def asked_by(launch: Launch, config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the job of a run with this configuration asks its backend for."""
+    options = options_of(launch)
+    if not options.get("overrides"):
+        return options
+    from sweeper.grid.by_run import asked_by as chosen
+
+    return chosen(options, config)
+
+
+def described(terms: Capabilities, job: Job, engine: str | None) -> Job:
+    """A job's description for a job on these terms. `engine` is the address of the engine, where
+    runs use one."""
+    if terms.python is not None:
+        job = job._replace(recipe=job.recipe._replace(python=terms.python))
+    if terms.files:
+        return job
+    given = {"TINKER_BASE_URL": engine} if engine is not None else {}
+    # Without a copy of the code: where the image has its programs start.
+    cwd = job.cwd if job.snapshot is not None else "."
+    return job._replace(env={**job.env, **given}, env_file=None, cwd=cwd)
+
+
+def worker_argv(
+    terms: Capabilities, store: Store, sweep: str, token: str, env_file: str | None
+) -> list[str]:
+    """The command line of a job. `env_file` is where this machine keeps the runs' environment,
+    without which a store that is elsewhere may be out of reach."""
+    return worker_command(
+        f"{store.root}/{sweep}",
+        token,
+        env_file if store.is_remote and terms.files else None,
+        python=terms.python,
+        restarts=terms.restarts,
+    )
