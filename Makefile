@@ -89,7 +89,8 @@ unit: dev tmux ## the quick tests
 	@$(BIN)/pytest -q tests/contract
 
 # Tests that wait more than they work.
-ABREAST = -n 3 --dist loadfile
+# The files with the longest tests come first (`tests/e2e/conftest.py`), not those with the most.
+ABREAST = -n 4 --dist loadfile --no-loadscope-reorder
 
 e2e: dev tmux ## the tests that drive the whole program
 	@$(BIN)/pytest -q $(ABREAST) tests/e2e

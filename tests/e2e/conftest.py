@@ -13,6 +13,25 @@ import pytest
 
 from sweeper.engine import lifecycle
 
+_LONGEST = (
+    "test_readme.py",
+    "test_grpo_grid.py",
+    "test_slurm.py",
+    "test_remote.py",
+    "test_alarms.py",
+    "test_aws_batch.py",
+    "test_recipe_sft.py",
+    "test_recipe_rl.py",
+    "test_watch.py",
+)
+"""Files that take longest: begun last, they would run alone while the other processors wait."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files that take longest first, the others as they were."""
+    order = {name: place for place, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: order.get(item.path.name, len(order)))
+
 
 class Recipes:
     """Recipes as programs of their own, with no other service than the tests' engine."""

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from sweeper.model.plan import Run, read
 from sweeper.tracking import run_id, variables
 
 pytestmark = pytest.mark.e2e
@@ -180,16 +181,10 @@ def test_a_project_given_late_gets_the_steps_before(recipes, service, env, tmp_p
 def test_attempts_of_a_sweep_s_run_are_one_run_there(recipes, service, env, tmp_path):
     """With the variables that a worker sets where the grid has `wandb:`; each attempt has a folder
     of its own, and the second goes on from the first one's checkpoint."""
-    section = {"project": "from the grid", "entity": "us", "group": None, "tags": [], "mode": None}
-    document = {"name": "s", "created": "now", "wandb": section}
-    run = {
-        "id": "0123456789ab",
-        "name": "lr=1",
-        "cell": "lr=1",
-        "seed": 0,
-        "config": {"max_steps": 30},
-    }
-    told = variables(document, run)
+    document = {"name": "s", "created": "now", "launch": {}, "recipe": {}, "runs": []}
+    plan = read({**document, "wandb": {"project": "from the grid", "entity": "us"}}, "sweep.json")
+    run = Run("0123456789ab", "lr=1", "lr=1", 0, {"max_steps": 30})
+    told = variables(plan, run)
     settings = SETTINGS | {"max_steps": 30}
     first, second = tmp_path / "1", tmp_path / "2"
     there = env | told | {"WANDB_DIR": str(first)}
@@ -201,7 +196,7 @@ def test_attempts_of_a_sweep_s_run_are_one_run_there(recipes, service, env, tmp_
     done = recipes.run("sft", second, env=there | {"WANDB_DIR": str(second)}, **settings)
     assert done.returncode == 0
     assert "W&B: " not in done.stderr
-    known = run_id(document, run["id"])
+    known = run_id(plan, run.id)
     assert list(service.lines) == [known]
     assert list(service.history(known)) == list(lines(recipes, second))
     assert service.configs[known]["max_steps"]["value"] == 30

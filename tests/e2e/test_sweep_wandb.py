@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from sweeper.registry import Registry
-from sweeper.store.documents import read_json
 from sweeper.store.files import LocalStore
+from sweeper.store.sweeps import read_plan
 from sweeper.tracking import run_id
 
 pytestmark = pytest.mark.e2e
@@ -94,7 +94,7 @@ def test_both_attempts_of_a_run_are_one_run_there(
     assert done.returncode == 3, done.stdout + done.stderr
     done = _sweeper(tmp_path, "retry", "tracked", "--wait")
     assert done.returncode == 0, done.stdout + done.stderr
-    document = read_json(LocalStore(str(tmp_path / "sweeps")), "tracked/sweep.json")
+    plan = read_plan(LocalStore(str(tmp_path / "sweeps")), "tracked")
     runs = Registry(str(tmp_path / "sweeps")).handles("tracked")
     assert len(runs) == 2
     for run in runs:
@@ -104,7 +104,7 @@ def test_both_attempts_of_a_run_are_one_run_there(
             found = wandb_records(kept)
             told = _told(found)
             assert (told["entity"], told["project"], told["run_group"]) == ("us", "demo", "tracked")
-            assert (told["run_id"], told["resume"]) == (run_id(document, run.id), True)
+            assert (told["run_id"], told["resume"]) == (run_id(plan, run.id), True)
             assert (told["display_name"], told["tags"]) == (run.name, ["tiny", "two words"])
             config = told["config"]["update"]
             assert config["lr"] == run.config["lr"]
@@ -141,5 +141,5 @@ def test_a_launch_without_the_key_is_refused_and_one_without_a_name_for_it_is_to
     assert "W&B has no key here for api.wandb.ai" in done.stderr
     (run,) = Registry(str(tmp_path / "sweeps")).handles("grid")
     shown = _sweeper(tmp_path, "show", f"grid/{run.name}")
-    document = read_json(LocalStore(str(tmp_path / "sweeps")), "grid/sweep.json")
-    assert f"https://wandb.ai/us/p/runs/{run_id(document, run.id)}" in shown.stdout, shown.stderr
+    plan = read_plan(LocalStore(str(tmp_path / "sweeps")), "grid")
+    assert f"https://wandb.ai/us/p/runs/{run_id(plan, run.id)}" in shown.stdout, shown.stderr
