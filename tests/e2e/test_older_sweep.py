@@ -1,0 +1,106 @@
+"""A sweep that an earlier version recorded is read by every verb, retried, and gone on with. Plans
+and jobs were not typed then, and observations were sentences.
+
+`sweep_before_typed_plans.json` has its files: path -> text.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sweeper
+from sweeper.model.plan import read
+from sweeper.registry import Registry
+from sweeper.store.files import open_store
+from sweeper.store.sweeps import read_plan
+
+pytestmark = pytest.mark.e2e
+
+SWEEPER = str(Path(sys.executable).parent / "sweeper")
+FILES: dict[str, str] = json.loads(
+    Path(__file__).with_name("sweep_before_typed_plans.json").read_text()
+)
+VALUES = {
+    "lr=0.1,seed=0": 0.35,
+    "lr=0.1,seed=1": 0.36,
+    "lr=3e-1,seed=0": 0.55,
+    "lr=3e-1,seed=1": 0.56,
+}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for path, text in FILES.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    return tmp_path
+
+
+def run(root: Path, *arguments: str, code: int = 0) -> str:
+    ours = os.environ | {"SWEEPER_HOME": str(root / "home"), "SWEEPER_ROOT": str(root)}
+    done = subprocess.run(
+        [SWEEPER, *arguments], cwd=root, env=ours, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout
+
+
+def test_nothing_of_its_plan_is_lost() -> None:
+    document = json.loads(FILES["before/sweep.json"])
+    plan = read(document, "sweep.json")
+    del document["seal"]
+    assert {**plan.document(), "launches": list(plan.launches)} == {"launches": [], **document}
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ("status",),
+        ("status", "before"),
+        ("status", "before", "--json"),
+        ("ls",),
+        ("ls", "before", "--json"),
+        ("ls", "before", "lr=0.3", "--where", "value > 0.5 and not seed == 1"),
+        ("show", "lr=3e-1,seed=0"),
+        ("logs", "before"),
+        ("diff", "lr=0.1,seed=0", "lr=0.3,seed=0"),
+        ("sql", "select * from runs"),
+        ("export", "before", "--format", "csv", "--out", "x.csv"),
+        ("alarms", "before"),
+        ("gc",),
+        ("compare", "before/lr=0.1", "before/lr=0.3"),
+        ("analyze", "before"),
+    ],
+    ids=" ".join,
+)
+def test_every_verb_reads_it(root: Path, verb: tuple[str, ...]) -> None:
+    assert run(root, *verb)
+
+
+def test_its_values_are_what_they_were(root: Path) -> None:
+    rows = json.loads(run(root, "ls", "before", "--json"))["runs"]
+    assert {row["name"]: round(row["value"], 3) for row in rows} == VALUES
+    assert {row["attempts"] for row in rows} == {1, 2}
+    assert len(Registry(str(root)).runs("before")) == 4
+    assert sweeper.status("before", root=str(root)).counts == {"succeeded": 4}
+
+
+def test_it_is_retried_and_gone_on_with(root: Path) -> None:
+    """By what it says: the interpreter and the folder of another machine are not here."""
+    run(root, "retry", "before", "lr=0.1,seed=0", code=2)  # nobody has agreed
+    (root / "toy.py").write_text(
+        "import os, sys\nopen(sys.argv[3] + '/metrics.jsonl', 'a').close()\n"
+    )
+    plan = read_plan(open_store(str(root)), "before")
+    (root / "grid.yaml").write_text(plan.grid_text)
+    told = run(root, "launch", "grid.yaml", "--wait", "--trust")
+    assert "4" in told and "succeeded" in told
+    again = read_plan(open_store(str(root)), "before")
+    assert [r._replace(config={}) for r in again.runs] == [r._replace(config={}) for r in plan.runs]
+    assert (again.created, len(again.launches)) == (plan.created, 1)
+    assert {r["attempts"] for r in json.loads(run(root, "ls", "--json"))["runs"]} == {1, 2}
