@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Asked",
     "Requested",
-    "ask_again",
     "cancel",
     "cancel_runs",
+    "request_retries",
     "retry",
     "retry_runs",
     "status",
@@ -256,11 +256,11 @@ def retry_runs(
 ) -> list[Requested]:
     """Ask for another attempt of these runs (ids), and see that a launcher takes them up: the one
     at work, else one that is started and left to itself. Raises as `launch` does."""
-    from sweeper.launcher.launching import go_on
+    from sweeper.launcher.launching import resume
 
-    asked = ask_again(sweep, runs)
+    asked = request_retries(sweep, runs)
     if asked.again and not take_up(sweep, tell):
-        go_on(sweep.store, sweep.name, wait=False, known=asked.ready)
+        resume(sweep.store, sweep.name, wait=False, known=asked.ready)
     return asked.done
 
 
@@ -276,7 +276,7 @@ class Asked(NamedTuple):
         return sum(request.asked for request in self.done)
 
 
-def ask_again(sweep: "Sweep", runs: Sequence[str], agree: "Agree | None" = None) -> Asked:
+def request_retries(sweep: "Sweep", runs: Sequence[str], agree: "Agree | None" = None) -> Asked:
     """Put on record that these runs are to be started again, once that is known to be possible: a
     backend that will not have their jobs says so before. Raises as `launch` does."""
     from sweeper.launcher.launching import ready

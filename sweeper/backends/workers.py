@@ -4,7 +4,7 @@ of the sweep's folder: what a backend asks before it says that there is no such 
 A worker is known by its command line, which ends in `<folder> <token>`, and by what that folder is:
 a link, another mount or another working folder may give it another name. One that no process table
 of ours shows (it lives in another container) is known by the lock that it holds; see
-`sweeper.store.presence`.
+`sweeper.store.worker_lock`.
 """
 
 import os
@@ -15,7 +15,7 @@ import psutil
 
 from sweeper.errors import NoRoom, Unreachable
 from sweeper.limits import lacking
-from sweeper.store import presence
+from sweeper.store import worker_lock
 from sweeper.store.layout import Layout
 
 __all__ = ["Workers"]
@@ -44,7 +44,7 @@ class Workers:
         """Those of the tokens whose worker lives, to be seen from here or not. Raises
         `Unreachable`."""
         wanted = set(tokens)
-        held = {token for token in wanted if presence.is_held(self._job(token))}
+        held = {token for token in wanted if worker_lock.is_held(self._job(token))}
         return held | self.find(wanted - held).keys()
 
     def _job(self, token: str) -> str:

@@ -31,7 +31,7 @@ def run(arguments: Namespace) -> int:
     from sweeper.commands.live_view import showing
     from sweeper.commands.trust_prompt import agreeing
     from sweeper.launcher import launching
-    from sweeper.launcher.survey import planned_by
+    from sweeper.launcher.launch_preview import planned_by
     from sweeper.scheduler.progress import exit_code
 
     planned = planned_by(arguments)
@@ -72,7 +72,7 @@ def run(arguments: Namespace) -> int:
 def _before(planned: "Plan", root: str) -> tuple[str, bool]:
     """What an earlier launch has left to do (`: 2 to start, 16 succeeded`), nothing without one;
     and whether that is nothing at all."""
-    from sweeper.launcher.survey import counts, survey
+    from sweeper.launcher.launch_preview import counts, survey
     from sweeper.states import OPEN
 
     found = survey(planned, open_store(root))

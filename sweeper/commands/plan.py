@@ -11,8 +11,8 @@ from typing import Any
 from sweeper.commands import arguments as shared
 from sweeper.grid.naming import canonical
 from sweeper.grid.overrides import flow
-from sweeper.launcher.survey import (
-    Survey,
+from sweeper.launcher.launch_preview import (
+    LaunchPreview,
     command,
     counts,
     document,
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def short(found: Survey) -> Iterator[str]:
+def short(found: LaunchPreview) -> Iterator[str]:
     """The axes, the counts, the first runs."""
     plan, width = found.plan, terminal_width()
     yield from _clipped(_head(plan), width)
@@ -83,7 +83,7 @@ def short(found: Survey) -> Iterator[str]:
         yield f"... and {len(found.fates) - _SHOWN} more (--full shows all)"
 
 
-def full(found: Survey, store: Store) -> Iterator[str]:
+def full(found: LaunchPreview, store: Store) -> Iterator[str]:
     """Everything that a launch would submit, every value as it will be given."""
     plan, recipe = found.plan, found.plan.recipe
     launch = plan.launch

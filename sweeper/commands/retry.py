@@ -4,7 +4,7 @@ from argparse import ArgumentParser, Namespace
 from collections import Counter
 
 from sweeper.commands import arguments as shared
-from sweeper.control import ask_again, take_up, to_retry
+from sweeper.control import request_retries, take_up, to_retry
 from sweeper.registry import Registry
 from sweeper.store.files import default_root
 from sweeper.terminal import say, warn
@@ -27,13 +27,13 @@ def run(arguments: Namespace) -> int:
     """Start runs again."""
     from sweeper.commands.live_view import showing
     from sweeper.commands.trust_prompt import agreeing
-    from sweeper.launcher.launching import go_on
+    from sweeper.launcher.launching import resume
     from sweeper.scheduler.progress import exit_code
 
     sweep = Registry(arguments.root or default_root()).sweep(arguments.sweep)
     which = arguments.runs, arguments.state, arguments.where
     runs = to_retry(sweep, *which, failed=arguments.failed)
-    asked = ask_again(sweep, [run.id for run in runs], agreeing(arguments))
+    asked = request_retries(sweep, [run.id for run in runs], agreeing(arguments))
     told = [request.why for request in asked.done if not request.asked or request.waits]
     for why, count in Counter(told).items():
         warn(f"{count} {why}")
@@ -48,7 +48,7 @@ def run(arguments: Namespace) -> int:
     try:
         with showing(sweep.name, sweep.root, plain=arguments.plain) as notify:
             wait, known = arguments.wait, asked.ready
-            launched = go_on(sweep.store, sweep.name, wait=wait, notify=notify, known=known)
+            launched = resume(sweep.store, sweep.name, wait=wait, notify=notify, known=known)
     except KeyboardInterrupt:
         warn("interrupted; what runs goes on")
         return 130

@@ -1,1 +1,1 @@
-"""What should run, what does, what to start next."""
+"""Turns a plan into a sweep on record, and starts its launcher."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sweeper.backends import Capabilities, may_restart, open_backend, options_of
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, StoreError, SweeperError
 from sweeper.launcher import preflight, remote_recovery
-from sweeper.launcher.handover import let_go
+from sweeper.launcher.environment_cleanup import remove_unneeded_environment
 from sweeper.launcher.manifest import record, secret_names, write_environment
 from sweeper.launcher.placement_guard import place_of
 from sweeper.launcher.trust import Agree, refuse, require
@@ -40,7 +40,7 @@ from sweeper.worker.job import read_environment
 if TYPE_CHECKING:
     from sweeper.engine.lifecycle import EngineInfo
 
-__all__ = ["Launched", "Ready", "drive", "go_on", "launch", "ready"]
+__all__ = ["Launched", "Ready", "drive", "launch", "ready", "resume"]
 
 _ENGINE_SECONDS = 60.0
 _TAKE_OVER_SECONDS = 120.0
@@ -100,7 +100,7 @@ def launch(
     )
     preflight.try_out(opened, launched, (run.config for run in planned.runs))
     environment.require(preflight.kept_here(terms, names))
-    environment.see_that_it_is_new(store, planned.name)
+    environment.refuse_if_folder_missing(store, planned.name)
     url = _engine(planned, terms, tell) if planned.service == "local" else None
     for path in environment.unused(but=f"{store.root}/{planned.name}"):
         environment.forget(path)
@@ -139,7 +139,7 @@ def ready(store: Store, sweep: str, agree: Agree = refuse) -> Ready:
     return Ready(plan, terms, place_of(opened))
 
 
-def go_on(
+def resume(
     store: Store,
     sweep: str,
     *,
@@ -202,7 +202,7 @@ def _drive(
         summary = launcher.run()
     except AnotherLauncher:
         if not may_restart(launched):
-            let_go(store, sweep, backend, mark)
+            remove_unneeded_environment(store, sweep, backend, mark)
         raise
     with suppress(StoreError, NotFound):  # all is over: what is left then, `gc` finds
         if not environment.is_needed_later(store, sweep):

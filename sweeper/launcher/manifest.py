@@ -11,7 +11,7 @@ from sweeper import tracking
 from sweeper.backends import Capabilities, capabilities_of, options_of
 from sweeper.errors import NotFound, UsageError
 from sweeper.launcher import preflight
-from sweeper.launcher.placement_guard import stay
+from sweeper.launcher.placement_guard import refuse_moved_sweep
 from sweeper.launcher.trust import sealed
 from sweeper.model.plan import Metric, Plan, Run
 from sweeper.paths import home
@@ -98,7 +98,7 @@ def write_environment(
 ) -> None:
     """Keep this process's environment for the workers of a sweep, and say where; and at which
     `place` its jobs are from now on. Raises `UsageError` where some may be elsewhere."""
-    stay(store, sweep, place)
+    refuse_moved_sweep(store, sweep, place)
     extra = environment.service_environment(service, url, preflight.engine_key(terms), env)
     shared = preflight.shared_environment(terms, store, sweep)
     path = environment.write(f"{store.root}/{sweep}", extra, shared)

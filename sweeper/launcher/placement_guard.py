@@ -20,7 +20,7 @@ from sweeper.store.files import Store
 from sweeper.store.layout import token
 from sweeper.store.sweeps import read_events, read_plan, service_of
 
-__all__ = ["moved_from", "place_of", "stay"]
+__all__ = ["moved_from", "place_of", "refuse_moved_sweep"]
 
 _NAMED = 3
 _ANSWER_SECONDS = 20.0
@@ -33,7 +33,7 @@ def place_of(backend: Backend) -> dict[str, str]:
     return {"backend": backend.name, **backend.location()}
 
 
-def stay(store: Store, sweep: str, place: Mapping[str, str]) -> None:
+def refuse_moved_sweep(store: Store, sweep: str, place: Mapping[str, str]) -> None:
     """See that no job of the sweep may wait or be at work elsewhere than at `place`. One that a
     user has cancelled may: should it start, its worker finds the request. Of runs that may or may
     not have been submitted the earlier place is asked. Raises `UsageError`."""

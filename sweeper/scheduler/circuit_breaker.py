@@ -39,8 +39,8 @@ class Breaker:
         self._firsts: dict[str, Failure | None] = {}
 
     def see_first(self, run: str, failure: Failure | None) -> None:
-        """An attempt of a run has ended, of which there may be others; None: not by failing, which
-        outweighs what was before."""
+        """An attempt of a run has ended, and there may be others. None: it did not fail, which
+        clears earlier failures of the run."""
         if failure is None:
             self._firsts[run] = None
         elif len(self._firsts) < FIRST:
@@ -54,12 +54,12 @@ class Breaker:
         return self._firsts.keys()
 
     def see(self, run: str, failure: Failure | None) -> None:
-        """A run has ended, in this launch; None: otherwise than by failing."""
+        """A run has ended, in this launch. None: it did not fail."""
         if len(self._ends) < FIRST:
             self._ends.setdefault(run, failure)
 
     def tripped(self, runs: int) -> Failure | None:
-        """What they all failed by; None unless as many as it takes have. There are `runs` runs."""
+        """The common cause, once enough of the `runs` runs have failed by it; None before."""
         return None if len(self._ends) < min(FIRST, runs) else _cause(self._ends.values())
 
     def reset(self) -> None:

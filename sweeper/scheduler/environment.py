@@ -31,8 +31,8 @@ __all__ = [
     "forget",
     "is_needed_later",
     "mark_of",
+    "refuse_if_folder_missing",
     "require",
-    "see_that_it_is_new",
     "service_environment",
     "unused",
     "users",
@@ -219,7 +219,7 @@ def unused(
         yield kept.path
 
 
-def see_that_it_is_new(store: Store, sweep: str) -> None:
+def refuse_if_folder_missing(store: Store, sweep: str) -> None:
     """See that a sweep that is not in the store was not launched from here before and is away:
     what it started may be at work, and would be started a second time. Raises `StoreError`."""
     folder = f"{store.root}/{sweep}"
@@ -259,7 +259,7 @@ def is_needed_later(store: Store, sweep: str) -> bool:
 
 def _goes_on(store: Store, sweep: str, events: Events) -> bool:
     if not any(
-        fold(happened).state in _AGAIN and wants_attempt(happened, 0)  # as `worker.restarting`
+        fold(happened).state in _AGAIN and wants_attempt(happened, 0)  # as `worker.requeue`
         for happened in events.values()
     ):
         return False

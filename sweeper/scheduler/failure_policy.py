@@ -1,8 +1,8 @@
 """What follows from how attempts end: an excuse, or that nothing more is started."""
 
 from sweeper.scheduler.circuit_breaker import Breaker, Failure
-from sweeper.scheduler.limiter import EXCUSED, SERVICE_TRIES
 from sweeper.scheduler.outcomes import Outcomes
+from sweeper.scheduler.retry_delay import EXCUSED, SERVICE_TRIES
 from sweeper.scheduler.run_table import RunTable
 from sweeper.states import OPEN, Event, RunState, State
 from sweeper.worker.outcome import LIMIT
@@ -38,7 +38,7 @@ class FailurePolicy:
 
     def look(self) -> str | None:
         """Learn from what has ended since the last time; what has stopped a run meanwhile that was
-        not its own doing (see `pacing.LOWERED`)."""
+        not its own doing (see `limiter.LOWERED`)."""
         refused: str | None = None
         self._ends.begin()
         for run, view in self._board.views.items():
@@ -76,9 +76,9 @@ class FailurePolicy:
             self._known.add((run, attempt))
 
     @property
-    def doubted(self) -> bool:
-        """Whether the first attempts all failed alike, and the runs have others left, which will
-        tell: until then no run is started that was not."""
+    def waiting_for_retries(self) -> bool:
+        """Whether the first attempts failed alike, and their retries are still to come. No new run
+        is started meanwhile."""
         suspects = self._breaker.suspects() if self.held is None else ()
         unknown = self._board.unacknowledged()
         views = {run: self._board.views[run] for run in suspects}

@@ -10,7 +10,7 @@ from sweeper.model.job import Job
 from sweeper.model.plan import Launch
 from sweeper.store.files import Store
 
-__all__ = ["asked_by", "described", "worker_argv"]
+__all__ = ["asked_by", "job_for", "worker_argv"]
 
 
 def asked_by(launch: Launch, config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -23,7 +23,7 @@ def asked_by(launch: Launch, config: Mapping[str, Any]) -> Mapping[str, Any]:
     return chosen(options, config)
 
 
-def described(terms: Capabilities, job: Job, engine: str | None) -> Job:
+def job_for(terms: Capabilities, job: Job, engine: str | None) -> Job:
     """A job's description for a job on these terms. `engine` is the address of the engine, where
     runs use one."""
     if terms.python is not None:

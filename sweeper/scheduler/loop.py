@@ -337,7 +337,7 @@ class Launcher:
     def _start(self) -> None:
         """Open attempts for runs that want one, as far as there is room."""
         room = self._free()
-        doubted = self._judge.doubted
+        retries_first = self._judge.waiting_for_retries
         chosen: list[str] = []
         for run, view in self._board.views.items():
             if not view.wants:
@@ -357,7 +357,7 @@ class Launcher:
                 )
             elif self._away:
                 self._observed[run] = Observation(Kind.ENGINE)
-            elif attempt == 1 and doubted:
+            elif attempt == 1 and retries_first:
                 self._observed[run] = Observation(Kind.DOUBTED)
             elif len(chosen) < room and self._judge.first in (None, run):
                 chosen.append(run)

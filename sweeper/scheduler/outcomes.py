@@ -12,7 +12,7 @@ from sweeper.cause import cause
 from sweeper.errors import NotFound, StoreError
 from sweeper.model.event import NOTHING, Outcome
 from sweeper.scheduler.circuit_breaker import Failure, failure_of
-from sweeper.scheduler.limiter import EXCUSED, backoff
+from sweeper.scheduler.retry_delay import EXCUSED, backoff
 from sweeper.states import Event, RunState, State
 from sweeper.store.files import Store
 from sweeper.store.layout import Layout

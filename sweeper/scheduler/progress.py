@@ -25,7 +25,7 @@ class Summary(NamedTuple):
     `unreachable` says what does not answer; `held` why nothing new is started any more, and
     `held_back` how many runs that leaves to be started by another launch; `limit` how many jobs
     there may be at once, where that is less than `max_parallel`, and `limit_by` why (see
-    `pacing.LOWERED`); `alarms` is what is to be told of alarms, a line each. `again`: of those to
+    `limiter.LOWERED`); `alarms` is what is to be told of alarms, a line each. `again`: of those to
     start, by the state that they are in, the runs that were started before.
     """
 

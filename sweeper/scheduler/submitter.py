@@ -12,7 +12,7 @@ from sweeper.model.launcher import Service
 from sweeper.recipe.reference import render_window
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.engine_watch import EngineWatch
-from sweeper.scheduler.job_builder import asked_by, described, worker_argv
+from sweeper.scheduler.job_builder import asked_by, job_for, worker_argv
 from sweeper.scheduler.run_table import RunTable
 from sweeper.states import Event
 from sweeper.store.documents import encode
@@ -76,7 +76,7 @@ class Submitter:
         )
         store, layout = self._context.store, self._context.layout
         path = layout.job(run, attempt)
-        data = encode(described(self._capabilities, job, self._service.engine).document())
+        data = encode(job_for(self._capabilities, job, self._service.engine).document())
         if again:
             with suppress(NotFound, StoreError):
                 if store.read(path) == data:

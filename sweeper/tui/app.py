@@ -21,10 +21,10 @@ from textual.widgets import Input
 from sweeper.errors import SweeperError
 from sweeper.tracking import link
 from sweeper.tui import actions
+from sweeper.tui.command_palette import OpenRun
 from sweeper.tui.list_model import SORTS, groupings
 from sweeper.tui.model import SweepView, best_run
 from sweeper.tui.page_reader import PageReader
-from sweeper.tui.palette import OpenRun
 from sweeper.tui.panels import PageData
 from sweeper.tui.poller import Poller
 from sweeper.tui.run_page import RunPage

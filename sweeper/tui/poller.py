@@ -35,9 +35,9 @@ from sweeper.tui.model import (
     counts_so_far,
     ranks,
 )
-from sweeper.tui.run_states import States
 from sweeper.tui.run_views import Known, is_kind, run_view, why_waits
 from sweeper.tui.series import Series
+from sweeper.tui.state_reader import States
 
 __all__ = ["Poller"]
 

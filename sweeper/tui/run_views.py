@@ -6,7 +6,7 @@ from sweeper import labels
 from sweeper.model.event import Outcome
 from sweeper.model.observation import Kind, Observation
 from sweeper.model.plan import Run
-from sweeper.scheduler.limiter import EXCUSED
+from sweeper.scheduler.retry_delay import EXCUSED
 from sweeper.states import OPEN, RunState, State
 from sweeper.store.heartbeats import Beat
 from sweeper.tui.eta import Timing, by_our_clock

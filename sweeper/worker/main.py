@@ -31,7 +31,7 @@ from sweeper.states import Event
 from sweeper.store.documents import SCHEMA, encode, read_as, timestamp
 from sweeper.store.files import open_store
 from sweeper.store.layout import Layout, metrics_dir
-from sweeper.store.presence import hold
+from sweeper.store.worker_lock import hold
 from sweeper.worker import checkpoint_resume, machine
 from sweeper.worker.child import Child, spawn
 from sweeper.worker.claim import claim, newer_attempt, patiently

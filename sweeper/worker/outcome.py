@@ -26,9 +26,9 @@ _CGROUPS = "/sys/fs/cgroup"
 
 class Ending(NamedTuple):
     """What is known when the recipe has ended. `code` is negative for a signal, as Python has it,
-    and None when it never started; `final` as `seeding.has_final_checkpoint` says; `tail` the last
-    that it printed. `killed_by_us`: we sent SIGKILL before it had ended. `unsynced`: what of it a
-    store that is elsewhere has not taken, and why."""
+    and None when it never started; `final` as `checkpoint_resume.has_final_checkpoint` says; `tail`
+    the last that it printed. `killed_by_us`: we sent SIGKILL before it had ended. `unsynced`: what
+    of it a store that is elsewhere has not taken, and why."""
 
     code: int | None
     final: bool | None

@@ -26,7 +26,7 @@ from sweeper.worker.syncing import Sync, Syncing, contiguous
 __all__ = ["abandoned", "arrange", "discard", "place", "recover", "spools", "start_syncing", "tidy"]
 
 _FETCHED = ("config.json", "metrics.jsonl", "checkpoints.jsonl")
-"""What an attempt may start from; see `seeding.py`."""
+"""What an attempt may start from; see `checkpoint_resume.py`."""
 _MARKS = "unsynced"
 
 

@@ -341,12 +341,12 @@ class World:
         """What `retry` looks at before it asks for anything."""
         del rng
         from sweeper.launcher.launching import ready
-        from sweeper.launcher.placement_guard import stay
+        from sweeper.launcher.placement_guard import refuse_moved_sweep
         from sweeper.store.files import open_store
 
         store = open_store(str(self.top / "root"))
         found = ready(store, "bad", lambda _: True)
-        stay(store, "bad", found.place)
+        refuse_moved_sweep(store, "bad", found.place)
 
     def worker(self, rng: random.Random) -> None:
         """What a worker makes of its job before it executes anything."""

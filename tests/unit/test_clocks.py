@@ -18,7 +18,7 @@ from sweeper.engine.lora import LoraConfig
 from sweeper.errors import StoreError
 from sweeper.records.runs import Sweep
 from sweeper.results.status import read_status
-from sweeper.scheduler.limiter import SERVICE_TRIES, backoff
+from sweeper.scheduler.retry_delay import SERVICE_TRIES, backoff
 from sweeper.states import Event
 from sweeper.store.remote import open_remote
 from sweeper.worker.rate_limits import Pauses

@@ -292,7 +292,7 @@ def _recorded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> tuple[Sweep, lis
     """The scene's sweep as `retry_runs` finds it, and the launches that it comes to."""
     launches: list[Any] = []
     monkeypatch.setattr(launching, "open_backend", lambda *_: scene.backend)
-    monkeypatch.setattr(launching, "go_on", lambda *_, **given: launches.append(given["known"]))
+    monkeypatch.setattr(launching, "resume", lambda *_, **given: launches.append(given["known"]))
     monkeypatch.setenv("SWEEPER_IDENTITY", "of-this-test-only")
     plan = read_json(scene.store, scene.layout.plan)
     scene.store.replace(scene.layout.plan, encode(sealed(plan)))

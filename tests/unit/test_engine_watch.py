@@ -10,7 +10,7 @@ from sweeper.engine import lifecycle
 from sweeper.engine.lifecycle import EngineInfo
 from sweeper.model import job as job_model
 from sweeper.scheduler import engine_watch, environment
-from sweeper.scheduler.limiter import SERVICE_TRIES
+from sweeper.scheduler.retry_delay import SERVICE_TRIES
 from sweeper.states import Event, State
 from sweeper.store.documents import encode, read_json
 from sweeper.worker.engine import blame

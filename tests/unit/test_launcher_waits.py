@@ -11,7 +11,8 @@ import pytest
 from sweeper.errors import NoRoom, NotFound, StoreError
 from sweeper.scheduler import progress
 from sweeper.scheduler.circuit_breaker import Breaker, Failure, normalised
-from sweeper.scheduler.limiter import SERVICE_TRIES, Limiter, backoff
+from sweeper.scheduler.limiter import Limiter
+from sweeper.scheduler.retry_delay import SERVICE_TRIES, backoff
 from sweeper.states import OPEN, Event, State, fold
 from sweeper.store.documents import encode
 from sweeper.store.layout import token

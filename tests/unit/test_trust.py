@@ -122,11 +122,11 @@ def test_who_types_it_answers(
 
     started: list[object] = []
 
-    def go_on(*_: object, **given: object) -> launching.Launched:
+    def resume(*_: object, **given: object) -> launching.Launched:
         started.append(given)
         return launching.Launched("s", "", None)
 
-    monkeypatch.setattr(launching, "go_on", go_on)
+    monkeypatch.setattr(launching, "resume", resume)
     monkeypatch.setattr(trust_prompt, "is_screen", lambda: not flags)
     monkeypatch.setattr("sys.stdin", io.StringIO(answer))
     assert main(["retry", "s", *flags]) == code

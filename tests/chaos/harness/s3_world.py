@@ -65,8 +65,8 @@ def load() -> None:
 def _shorten() -> None:
     """Make waits short, for all that is forked from here."""
     from harness.entry import set_everywhere
-    from sweeper.launcher import survey
-    from sweeper.scheduler import limiter
+    from sweeper.launcher import launch_preview
+    from sweeper.scheduler import retry_delay
     from sweeper.store import remote
     from sweeper.worker import claim, syncing
 
@@ -81,8 +81,8 @@ def _shorten() -> None:
         ("open_backend", _open_cluster),
     ):
         set_everywhere(name, value)
-    true_backoff = limiter.backoff
-    true_plan = survey.planned_by
+    true_backoff = retry_delay.backoff
+    true_plan = launch_preview.planned_by
     set_everywhere("planned_by", lambda arguments: _leased(true_plan(arguments)))
     set_everywhere("backoff", lambda *about: 0.1 * true_backoff(*about))
     claim._PAUSES = (0.1, 0.2, 0.4, 0.8)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from sweeper.backends import capabilities_of, options_of
 from sweeper.errors import GridError, NotFound, StoreError
-from sweeper.launcher.precedents import unrecorded_metric
+from sweeper.launcher.metric_check import unrecorded_metric
 from sweeper.model.event import NOTHING
 from sweeper.model.plan import Plan, Run
 from sweeper.planner.plan import plan as make_plan
@@ -23,7 +23,7 @@ from sweeper.store.sweeps import Events, read_events, read_outcome, read_plan
 from sweeper.store.writable import check_root
 from sweeper.tracking import NAMES, SECTION
 
-__all__ = ["GIVEN", "Fate", "Survey", "document", "planned_by", "survey"]
+__all__ = ["GIVEN", "LaunchPreview", "RunPreview", "document", "planned_by", "survey"]
 
 GIVEN = (
     *("PYTHONUNBUFFERED", "SWEEPER_ATTEMPT", "SWEEPER_FOLDER", "SWEEPER_KEPT", "SWEEPER_ROOT"),
@@ -38,7 +38,7 @@ _SERVICE = {
 }
 
 
-class Fate(NamedTuple):
+class RunPreview(NamedTuple):
     """What a launch would do with a run.
 
     `run` goes by the name that it is, or would be, known by; `attempt` is the one that would be
@@ -50,13 +50,13 @@ class Fate(NamedTuple):
     attempt: int
 
 
-class Survey(NamedTuple):
+class LaunchPreview(NamedTuple):
     """A plan beside what the store at `root` has of it. `retired` counts the runs on record that
     the grid does not have."""
 
     plan: Plan
     root: str
-    fates: tuple[Fate, ...]
+    fates: tuple[RunPreview, ...]
     retired: int
 
 
@@ -81,7 +81,7 @@ def planned_by(arguments: argparse.Namespace) -> Plan:
     return planned
 
 
-def survey(planned: Plan, store: Store) -> Survey:
+def survey(planned: Plan, store: Store) -> LaunchPreview:
     """Look up in the store what there is of each run. What is odd about the plan beside what is on
     record joins its warnings."""
     events: Events = {}
@@ -103,7 +103,7 @@ def survey(planned: Plan, store: Store) -> Survey:
     odd = unrecorded_metric(planned, store)
     if odd is not None:
         planned = planned._replace(warnings=(*planned.warnings, odd))
-    fates: list[Fate] = []
+    fates: list[RunPreview] = []
     for run in planned.runs:
         happened = events.get(run.id, set())
         state = fold(happened)
@@ -112,11 +112,11 @@ def survey(planned: Plan, store: Store) -> Survey:
             attempt = state.opened + 1
         elif state.unacknowledged:  # submitted again unless the backend has it
             attempt = state.opened
-        fates.append(Fate(run._replace(name=names.get(run.id, run.name)), state, attempt))
-    return Survey(planned, store.root, tuple(fates), retired)
+        fates.append(RunPreview(run._replace(name=names.get(run.id, run.name)), state, attempt))
+    return LaunchPreview(planned, store.root, tuple(fates), retired)
 
 
-def document(found: Survey, store: Store) -> dict[str, Any]:
+def document(found: LaunchPreview, store: Store) -> dict[str, Any]:
     """The survey as one JSON object: the plan as `sweep.json` will have it; each run with where it
     stands, and as `job` what a launch would hand to the backend, null where it would hand none."""
     runs: list[dict[str, Any]] = []
@@ -164,7 +164,7 @@ def log_path(name: str, run: str, attempt: int, store: Store) -> str:
     return found
 
 
-def job(found: Survey, fate: Fate, store: Store) -> dict[str, Any]:
+def job(found: LaunchPreview, fate: RunPreview, store: Store) -> dict[str, Any]:
     """What would be submitted for a run: the backend's job, and the folder and (for a recipe that
     is a command) the argv that its worker gives to the recipe."""
     name, run = found.plan.name, fate.run
@@ -198,7 +198,7 @@ def command(planned: Plan, run: Run, attempt: int, folder: str) -> list[str] | N
     return render_command(template, values)
 
 
-def counts(found: Survey) -> str:
+def counts(found: LaunchPreview) -> str:
     """`12 to start, 6 succeeded, 2 failed and left alone`."""
     starting = [fate for fate in found.fates if fate.attempt]
     again = sum(fate.state.opened > 0 for fate in starting)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sweeper.launcher.handover import let_go
+from sweeper.launcher.environment_cleanup import remove_unneeded_environment
 from sweeper.scheduler import environment
 from sweeper.states import Event
 from sweeper.store import lease
@@ -25,7 +25,7 @@ class Left:
         scene.step()
         self.at_work = scene.ids[:2]
 
-    def let_go(self, *after_a_second: Any) -> float:
+    def remove_unneeded_environment(self, *after_a_second: Any) -> float:
         """Let go, and see how long it took; `after_a_second` happens meanwhile."""
         happens = list(after_a_second)
 
@@ -34,7 +34,9 @@ class Left:
             if happens:
                 happens.pop(0)()
 
-        let_go(self.scene.store, "s", self.scene.backend, self.mark, clock=self.clock, sleep=sleep)
+        remove_unneeded_environment(
+            self.scene.store, "s", self.scene.backend, self.mark, clock=self.clock, sleep=sleep
+        )
         return self.clock.now
 
     def begins(self, run: str) -> None:
@@ -55,26 +57,26 @@ def test_it_goes_when_each_job_has_beaten_or_ended(left: Left) -> None:
     def ends() -> None:
         left.scene.backend.end(token(second, 1), code=1)
 
-    assert left.let_go(lambda: left.begins(first), ends) == 2.0
+    assert left.remove_unneeded_environment(lambda: left.begins(first), ends) == 2.0
     assert not os.path.exists(left.path)
 
 
 def test_jobs_of_the_other_machine_have_their_own(left: Left) -> None:
     for run in left.at_work:
         left.scene.backend.lose(token(run, 1))
-    assert left.let_go() == 0.0
+    assert left.remove_unneeded_environment() == 0.0
     assert not os.path.exists(left.path)
 
 
 def test_it_stays_for_a_job_that_does_not_begin(left: Left) -> None:
     left.begins(left.at_work[0])
-    assert left.let_go() > 0.0
+    assert left.remove_unneeded_environment() > 0.0
     assert os.path.exists(left.path)
 
 
 def test_it_stays_where_nobody_knows(left: Left) -> None:
     left.scene.backend.reachable = False
-    left.let_go()
+    left.remove_unneeded_environment()
     assert os.path.exists(left.path)
 
 
@@ -82,7 +84,7 @@ def test_what_another_launch_has_put_there_stays(left: Left) -> None:
     for run in left.at_work:
         left.begins(run)
     environment.write(f"{left.scene.store.root}/s", {})
-    left.let_go()
+    left.remove_unneeded_environment()
     assert os.path.exists(left.path)
 
 
@@ -90,5 +92,5 @@ def test_a_launcher_on_this_machine_may_use_it(left: Left, monkeypatch: pytest.M
     for run in left.at_work:
         left.begins(run)
     monkeypatch.setattr(lease, "is_elsewhere", lambda *_: False)
-    left.let_go()
+    left.remove_unneeded_environment()
     assert os.path.exists(left.path)

@@ -10,7 +10,7 @@ from sweeper.backends import options_of
 from sweeper.cli import main
 from sweeper.commands import plan as plan_verb
 from sweeper.errors import StoreError
-from sweeper.launcher import survey
+from sweeper.launcher import launch_preview
 from sweeper.model.plan import Plan, read
 from sweeper.planner.plan import plan
 from sweeper.scheduler.job_builder import asked_by
@@ -42,7 +42,7 @@ def happen(store: LocalStore, planned: Plan, run: int, *events: tuple[int, Event
 
 
 def text(planned: Plan, store: LocalStore) -> str:
-    return "\n".join(plan_verb.short(survey.survey(planned, store)))
+    return "\n".join(plan_verb.short(launch_preview.survey(planned, store)))
 
 
 def test_a_plan_that_was_never_launched(store: LocalStore) -> None:
@@ -73,12 +73,12 @@ def test_what_is_there_already(store: LocalStore) -> None:
     happen(store, planned, 2, *done, (1, Event.FAILED), *again)
     happen(store, planned, 3, *done)
     happen(store, planned, 4, (1, Event.INTENT))  # its launcher died before it was submitted
-    found = survey.survey(planned, store)
+    found = launch_preview.survey(planned, store)
     assert [fate.attempt for fate in found.fates] == [0, 2, 0, 0, 1, 1]
-    assert survey.counts(found) == (
+    assert launch_preview.counts(found) == (
         "3 to start (2 of them again), 1 succeeded, 1 failed and left alone, 1 running"
     )
-    runs = survey.document(found, store)["runs"]
+    runs = launch_preview.document(found, store)["runs"]
     assert [run["job"] and run["job"]["attempt"] for run in runs] == [None, 2, None, None, 1, 1]
     assert [run["state"] for run in runs[:4]] == ["succeeded", "failed", "failed", "running"]
     assert [(run["attempts"], run["reason"]) for run in runs[1:4]] == [
@@ -92,14 +92,14 @@ def test_runs_keep_the_names_they_are_known_by(store: LocalStore) -> None:
     old = plan(GRID | {"grid": {"lr": [0.1]}})
     store.replace(Layout("toys").plan, encode(old.document() | {"created": "x"}))
     planned = plan(GRID)
-    found = survey.survey(planned, store)
+    found = launch_preview.survey(planned, store)
     assert [fate.run.name for fate in found.fates] == [
         "seed=0",
         "seed=1",
         "lr=0.2,seed=0",
         "lr=0.2,seed=1",
     ]
-    smaller = survey.survey(plan(GRID | {"grid": {"lr": [0.2]}}), store)
+    smaller = launch_preview.survey(plan(GRID | {"grid": {"lr": [0.2]}}), store)
     assert smaller.retired == 2
     # `seed=0` is taken by a run that the grid has no more.
     assert smaller.fates[0].run.name == f"seed=0~{smaller.fates[0].run.id[:6]}"
@@ -108,21 +108,21 @@ def test_runs_keep_the_names_they_are_known_by(store: LocalStore) -> None:
 
 def test_the_document_says_what_is_submitted(store: LocalStore) -> None:
     planned = plan(GRID)
-    said = survey.document(survey.survey(planned, store), store)
+    said = launch_preview.document(launch_preview.survey(planned, store), store)
     run = said["runs"][1]
     folder = f"{store.root}/toys/runs/{run['id']}.1"
     assert run["job"]["command"] == ["echo", "--lr=0.1", folder, "1", "1", run["id"]]
     assert run["job"]["log_path"] == folder
     assert run["job"]["token"] == f"{run['id']}-a1"
     assert run["job"]["argv"][-2:] == [f"{store.root}/toys", f"{run['id']}-a1"]
-    assert said["environment"] == sorted([*survey.GIVEN, "A", "KEY"])
+    assert said["environment"] == sorted([*launch_preview.GIVEN, "A", "KEY"])
     assert (said["schema"], said["secrets"]) == (1, ["KEY"])
     assert said["recipe"]["command"] == GRID["command"]
 
 
 def test_full_shows_every_value_as_it_is_given(store: LocalStore) -> None:
     planned = plan(GRID | {"base": {"fixed": "a\x1b[31m\u202eb", "small": 1e-20}})
-    said = "\n".join(plan_verb.full(survey.survey(planned, store), store))
+    said = "\n".join(plan_verb.full(launch_preview.survey(planned, store), store))
     assert "  small: 1e-20\n" in said
     assert "\x1b" not in said
     assert "\u202e" not in said
@@ -222,15 +222,15 @@ def test_runs_that_only_give_a_default_are_warned_of(store: LocalStore) -> None:
     planned = plan(GRID | {"base": {"fixed": "x", "rank": 8}})
     takes = {"rank": {"type": "int", "default": 8}}
     planned = planned._replace(recipe=planned.recipe._replace(takes=takes), warnings=("first",))
-    found = survey.survey(planned, store)
+    found = launch_preview.survey(planned, store)
     warning = (
         "runs that differ from recorded ones only in giving rank, with the recipe's default: 4;"
         " they are other runs, and train again"
     )
     assert found.plan.warnings == ("first", warning)
-    assert survey.document(found, store)["warnings"] == ["first", warning]
+    assert launch_preview.document(found, store)["warnings"] == ["first", warning]
     store.replace(Layout("toys").plan, encode(planned.document() | {"created": "x"}))
-    assert survey.survey(planned, store).plan.warnings == ("first",)
+    assert launch_preview.survey(planned, store).plan.warnings == ("first",)
 
 
 def test_what_cannot_work_here_is_told_with_the_other_mistakes(tmp_path, capsys):
@@ -272,7 +272,7 @@ def test_a_metric_that_earlier_runs_did_not_record(tmp_path, written):
         metric = {"name": name, "goal": "minimize"}
         made = plan({"name": "n", "command": ["echo"], "metric": metric})
         made = made._replace(recipe=made.recipe._replace(reference=reference))
-        return survey.survey(made, store).plan.warnings
+        return launch_preview.survey(made, store).plan.warnings
 
     assert warnings("test/nll") == warnings("nothing", "another") == ()
     assert warnings("test/nl") == (

@@ -13,7 +13,7 @@ from sweeper.store.files import Store
 from sweeper.store.layout import Layout, token
 from sweeper.store.sweeps import read_events
 
-__all__ = ["let_go"]
+__all__ = ["remove_unneeded_environment"]
 
 _WAIT_SECONDS = 60.0
 """How long jobs may take to begin. Where one takes longer the file is for `gc`, or the next launch
@@ -22,7 +22,7 @@ _LOOK_SECONDS = 1.0
 _AT_WORK = (JobState.PENDING, JobState.RUNNING)
 
 
-def let_go(
+def remove_unneeded_environment(
     store: Store,
     sweep: str,
     backend: Backend,

@@ -161,11 +161,11 @@ def test_what_a_job_elsewhere_is_told() -> None:
         "cwd": "/here",
     }
     job = read(about, "job.json")
-    told = job_builder.described(ELSEWHERE, job, "http://10.0.0.1:8000")
+    told = job_builder.job_for(ELSEWHERE, job, "http://10.0.0.1:8000")
     assert told.recipe.python == "python"
     assert told.env == {"A": "1", "TINKER_BASE_URL": "http://10.0.0.1:8000"}
     assert (told.env_file, told.cwd) == (None, ".")
-    assert job_builder.described(Capabilities(), job, None) == job
+    assert job_builder.job_for(Capabilities(), job, None) == job
     terms = ELSEWHERE._replace(restarts=BATCH)
     argv = job_builder.worker_argv(terms, _S3(), "s", "t-a1", "/here/secret.json")  # type: ignore[arg-type]
     assert argv[0] == "python"
