@@ -31,6 +31,6 @@ def worker_command(
     options = [] if env_file is None else ["--env", env_file]
     if restarts is not None:
         variable, first = restarts
-        options += ["--restarts", variable, *(["--first", str(first)] if first else [])]
+        options += ["--restarts", variable, "--first", str(first)]
     module = ["-P", "-m", "sweeper.worker.main"]
     return [python or sys.executable, *module, *options, folder, token]

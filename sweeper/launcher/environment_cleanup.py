@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from sweeper.backends.base import Backend, JobState
-from sweeper.errors import StoreError, Unreachable
+from sweeper.errors import NotFound, StoreError, Unreachable
 from sweeper.scheduler import environment
 from sweeper.states import OPEN, fold
 from sweeper.store import lease
@@ -43,9 +43,10 @@ def remove_unneeded_environment(
             if not lease.is_elsewhere(store, sweep):
                 return
             if not _is_needed(store, sweep, backend):
-                environment.forget(path, folder)
+                if environment.mark_of(path) == mark:  # asking took its time
+                    environment.forget(path, folder)
                 return
-        except (StoreError, Unreachable):
+        except (NotFound, StoreError, Unreachable):
             pass  # who knows
         if clock() > deadline:
             return

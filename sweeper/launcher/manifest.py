@@ -178,13 +178,13 @@ def _tell_changes(store: Store, old: Plan, new: Plan, tell: Callable[[str], None
 
 def changes(old: Plan, new: Plan) -> list[str]:
     """A line for each thing that attempts from now on get otherwise."""
-    before, after = old.launch.document(), new.launch.document()
+    before, after = _options(old), _options(new)
     changed = [
         key
         if key == "env"
-        else f"{key.removesuffix('_s')} {_shown(before.get(key))} -> {_shown(value)}"
-        for key, value in after.items()
-        if before.get(key) != value
+        else f"{key.removesuffix('_s')} {_shown(before.get(key))} -> {_shown(after.get(key))}"
+        for key in dict.fromkeys((*after, *before))
+        if before.get(key) != after.get(key)
     ]
     lines = [f"launch options have changed ({', '.join(changed)})"] if changed else []
     if old.wandb != new.wandb:
@@ -192,6 +192,11 @@ def changes(old: Plan, new: Plan) -> list[str]:
     if old.snapshot and new.snapshot and old.snapshot.hash != new.snapshot.hash:
         lines.append("the code has changed: attempts from now on run it as it is now")
     return lines
+
+
+def _options(plan: Plan) -> dict[str, Any]:
+    """The options of a launch; a backend's that are empty are none."""
+    return {key: value for key, value in plan.launch.document().items() if value != {}}
 
 
 def _metric(metric: Metric | None) -> str:

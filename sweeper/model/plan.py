@@ -229,7 +229,7 @@ class Plan(NamedTuple):
             "on_alarm": None if self.on_alarm is None else self.on_alarm.document(),
             "axes": self.axes,
             "runs": [run.document() for run in self.runs],
-            **({} if self.created is None else known),
+            **(known if self.created is not None or self.provenance is not None else {}),
         }
 
 

@@ -43,6 +43,7 @@ class Submitter:
         launch = context.plan.launch
         self._capabilities = capabilities_of(launch.backend, options_of(launch))
         self._diff: bytes | None = None
+        self._described: dict[str, bytes] = {}  # what is known to be on record, by its path
 
     def open(self, run: str, attempt: int) -> None:
         """Put on record what the attempt is to do, then that it is about to be submitted."""
@@ -78,13 +79,18 @@ class Submitter:
         path = layout.job(run, attempt)
         data = encode(job_for(self._capabilities, job, self._service.engine).document())
         if again:
+            if self._described.get(path) == data:
+                return  # a queue that is closed is asked every round
             with suppress(NotFound, StoreError):
                 if store.read(path) == data:
+                    self._described[path] = data
                     return
         if self._code_diff():
             diff = f"{layout.log_path(run, attempt)}/code.diff"
             store.replace(diff, self._code_diff(), durable=False)
         store.replace(path, data)
+        if again:
+            self._described[path] = data
 
     def _code_diff(self) -> bytes:
         """How the code differed from its commit, for recipes that do not say so themselves."""

@@ -1,10 +1,11 @@
 """A child of an array job becomes the job that it stands for:
 
-    python -m sweeper.worker.array <variable> <root> <table> ARGUMENT...
+    python -m sweeper.worker.array <root> <table> ARGUMENT...
 
 The arguments, and after them the token that `table` (a file below `root`, which may be a store
 elsewhere) has under this child's index, are the command that it executes. The index is what the
-backend says in `variable`.
+backend says in the variable whose name ends with `_ARRAY_INDEX`. The command line is that of every
+version: the launcher's need not be the image's.
 """
 
 import os
@@ -21,13 +22,13 @@ __all__ = ["main"]
 
 def main(arguments: list[str]) -> int:
     """Entry point. Does not return unless something is wrong."""
-    variable, root, table, *command = arguments
+    root, table, *command = arguments
     try:
         store = open_store(root)
         tokens = patiently(lambda: read_as(store, table, read_tokens))
-        index = os.environ.get(variable, "")
+        index = next((v for k, v in os.environ.items() if k.endswith("_ARRAY_INDEX")), "")
         if not index.isdecimal() or int(index) >= len(tokens):
-            raise UsageError(f"{variable} is {index!r}, of {len(tokens)} jobs")
+            raise UsageError(f"the index is {index!r}, of {len(tokens)} jobs")
         os.execvp(command[0], [*command, tokens[int(index)]])
     except (SweeperError, OSError) as error:
         print(f"sweeper: {error}", file=sys.stderr)

@@ -432,9 +432,10 @@ def main(arguments: list[str]) -> int:
     given = dict(zip(options[::2], options[1::2], strict=True))
     root, _, sweep = folder.rpartition("/")
     run, _, submitted = token.rpartition("-a")
+    first = given.get("--first")
     try:
         attempt = int(submitted)
-        attempt += restarts(given.get("--restarts", ""), int(given.get("--first", "0")))
+        attempt += restarts(given.get("--restarts", ""), int(first) if first else None)
         if "--env" in given:
             # What the backend gave this job outweighs what `launch` was typed in.
             kept = os.environ.get("SWEEPER_KEEP", "").split("\n")

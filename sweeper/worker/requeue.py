@@ -22,10 +22,13 @@ __all__ = ["reopen", "restarts"]
 _GO_ON = (State.PLANNED, State.SUBMITTED, State.RUNNING, State.LOST, State.PREEMPTED)
 
 
-def restarts(variable: str, first: int = 0, environ: Mapping[str, str] = os.environ) -> int:
+def restarts(variable: str, first: int | None, environ: Mapping[str, str] = os.environ) -> int:
     """How often the backend has started this job again: `variable` is where it says so, `first`
-    what that says the first time."""
+    what that says the first time. Older launchers do not say: then attempts are counted from 1, and
+    restarts from 0."""
     text = environ.get(variable, "")
+    if first is None:
+        first = 1 if variable.endswith("_ATTEMPT") else 0
     return max(0, int(text) - first) if text.isdecimal() else 0
 
 

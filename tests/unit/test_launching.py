@@ -194,6 +194,20 @@ def test_what_has_changed_since_the_last_launch_is_told() -> None:
     assert changes(old, _plan()) == []
 
 
+def test_options_of_a_backend_that_are_gone_are_told() -> None:
+    old = _plan(launch={"slurm": {"partition": "gpu"}, "aws_batch": {}})
+    (told,) = changes(old, _plan())
+    assert "slurm {'partition': 'gpu'} -> none" in told and "aws" not in told
+    assert changes(_plan(launch={"slurm": {}}), _plan()) == []
+
+
+def test_a_record_without_its_time_loses_nothing() -> None:
+    """It keeps the copy of the code that its runs are to execute."""
+    kept = Snapshot("1", "s/code/1.tar.gz", "/here", ".")
+    plan = _plan()._replace(created=None, provenance={"host": "h"}, snapshot=kept)
+    assert read(plan.document(), "sweep.json").snapshot == kept
+
+
 def test_a_plan_holds_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", 'canary"0815')
     _refuse_secrets(_plan(grid="secrets: [MY_KEY]"), ["MY_KEY"])

@@ -19,7 +19,7 @@ from sweeper.backends.aws_batch.client import Aws, Refused, Throttled, part
 from sweeper.backends.aws_batch.definition import definition, overrides, retry_strategy, timeout
 from sweeper.backends.aws_batch.jobs import Jobs
 from sweeper.backends.aws_batch.names import Names, as_tag
-from sweeper.backends.aws_batch.options import INDEX, Options, read_options
+from sweeper.backends.aws_batch.options import Options, read_options
 from sweeper.backends.backoff import Patience
 from sweeper.backends.base import Backend, JobSpec, JobStatus
 from sweeper.errors import EnvironmentFailure, Unreachable
@@ -240,7 +240,7 @@ class AwsBatchBackend(Backend):
         tokens = [job.token for job in jobs]
         name, table = self._names.array(tokens)
         common = list(jobs[0].argv[:-1])
-        shim = [common[0], "-P", "-m", "sweeper.worker.array", INDEX, self._root, table]
+        shim = [common[0], "-P", "-m", "sweeper.worker.array", self._root, table]
         size = {"arrayProperties": {"size": len(jobs)}}
         answer = self._send(name, [*shim, *common], {"sweeper:jobs": str(len(jobs))}, size)
         self._jobs.add(answer["jobId"], tokens, array=True)

@@ -2,6 +2,7 @@
 launcher. One that another launcher started is found again in the process table, or by the lock that
 its worker holds; see `backends/workers.py`."""
 
+import os
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,11 +33,17 @@ class LocalBackend(Backend):
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
         self._reap()
+        environment = dict(os.environ)
+        if (
+            "SLURM_JOB_ID" in environment
+        ):  # launched in an allocation, whose end every process hears
+            environment["SWEEPER_SIGNALS"] = "everybody"
         for job in jobs:
             try:
                 self._children[job.token] = subprocess.Popen(
                     job.argv,
                     cwd=job.cwd,
+                    env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,  # the worker keeps the log
                     stderr=subprocess.DEVNULL,
