@@ -90,7 +90,7 @@ unit: dev tmux ## the quick tests
 
 # Tests that wait more than they work.
 # The files with the longest tests come first (`tests/e2e/conftest.py`), not those with the most.
-ABREAST = -n 4 --dist loadfile --no-loadscope-reorder
+ABREAST = -n 3 --dist loadfile --no-loadscope-reorder
 
 e2e: dev tmux ## the tests that drive the whole program
 	@$(BIN)/pytest -q $(ABREAST) tests/e2e
