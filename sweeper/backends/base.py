@@ -8,7 +8,6 @@ queue)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -174,8 +173,7 @@ def _over(defaults: Options, given: Options) -> dict[str, Any]:
     return {**defaults, **given}
 
 
-@dataclass(frozen=True)
-class BackendType:
+class BackendType(NamedTuple):
     """A backend's description of itself. Loading it must be cheap: what it takes to run jobs is
     imported by the functions.
 

@@ -6,13 +6,12 @@ from typing import Any
 
 from sweeper.alarms import Alarm, read, read_action
 from sweeper.commands import arguments as shared
+from sweeper.commands.selection import open_registry
 from sweeper.errors import NotFound, StoreError
 from sweeper.records.problems import tell_problems
 from sweeper.records.runs import Sweep
-from sweeper.registry import Registry
 from sweeper.results.selectors import pick
 from sweeper.store.documents import SCHEMA
-from sweeper.store.files import default_root
 from sweeper.terminal import print_json, print_table, say
 
 __all__ = ["add_arguments", "run"]
@@ -28,7 +27,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Print the alarms of the chosen runs, oldest first."""
-    registry = Registry(arguments.root or default_root())
+    registry = open_registry(arguments)
     sweep = registry.sweep(arguments.sweep)
     runs = pick(sweep.runs, arguments.runs, arguments.state, arguments.where)
     attempts = {run.id: run.attempts for run in runs}

@@ -4,12 +4,11 @@ from argparse import ArgumentParser, Namespace
 from collections import Counter
 
 from sweeper.commands import arguments as shared
+from sweeper.commands.selection import open_registry
 from sweeper.control import cancel_runs
-from sweeper.registry import Registry
 from sweeper.results.selectors import pick
 from sweeper.states import fold
 from sweeper.store.documents import SCHEMA
-from sweeper.store.files import default_root
 from sweeper.store.sweeps import read_events
 from sweeper.terminal import print_json, say, warn
 
@@ -26,7 +25,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Stop runs, and start them no more."""
-    sweep = Registry(arguments.root or default_root()).sweep(arguments.sweep)
+    sweep = open_registry(arguments).sweep(arguments.sweep)
     runs = pick(sweep.runs, arguments.runs, arguments.state, arguments.where)
     names = {run.id: run.name for run in sweep.runs}
     done = cancel_runs(sweep.store, sweep.name, [run.id for run in runs], tell=warn)

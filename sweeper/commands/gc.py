@@ -136,7 +136,7 @@ def _snapshots(registry: Registry, problems: Problems, before: float) -> Iterato
     for name in names:
         try:
             sweep = registry.sweep(name)
-            named.update(_DIGEST.findall(json.dumps(sweep.plan.document())))
+            named.update(_DIGEST.findall(json.dumps(sweep.plan.recorded)))
             for path in sweep.store.names(f"{sweep.name}/attempts"):
                 if path.endswith("/job.json"):
                     named.update(_DIGEST.findall(sweep.store.read(path).decode("utf-8", "replace")))

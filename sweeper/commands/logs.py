@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from sweeper.commands import arguments as shared
 from sweeper.commands.run_colours import Colours
+from sweeper.commands.selection import open_registry
 from sweeper.errors import NotFound, StoreError, SweeperError, UsageError
 from sweeper.records.logs import Line, Tail, files_of
 from sweeper.records.problems import Problems, tell_problems
@@ -27,7 +28,6 @@ from sweeper.registry import Registry
 from sweeper.results.selectors import check_states
 from sweeper.sanitize import raw, sanitize, sanitize_json
 from sweeper.states import ENDED, OPEN, Event
-from sweeper.store.files import default_root
 from sweeper.tables.sources import Files
 from sweeper.terminal import in_colour, warn
 
@@ -150,7 +150,7 @@ class _Reader:
     def __init__(self, arguments: Namespace, shown: _Shown) -> None:
         self._arguments = arguments
         self._shown = shown
-        self._registry = Registry(arguments.root or default_root(), cache=False)
+        self._registry = open_registry(arguments, cache=False)
         self._tails: dict[_Key, Tail] = {}
         self._candidates: list[RecordedRun] = []
         self._removed: set[tuple[str, str]] = set()

@@ -4,9 +4,8 @@ from argparse import ArgumentParser, Namespace
 from collections import Counter
 
 from sweeper.commands import arguments as shared
+from sweeper.commands.selection import open_registry
 from sweeper.control import request_retries, take_up, to_retry
-from sweeper.registry import Registry
-from sweeper.store.files import default_root
 from sweeper.terminal import say, warn
 
 __all__ = ["add_arguments", "run"]
@@ -30,7 +29,7 @@ def run(arguments: Namespace) -> int:
     from sweeper.launcher.launching import resume
     from sweeper.scheduler.progress import exit_code
 
-    sweep = Registry(arguments.root or default_root()).sweep(arguments.sweep)
+    sweep = open_registry(arguments).sweep(arguments.sweep)
     which = arguments.runs, arguments.state, arguments.where
     runs = to_retry(sweep, *which, failed=arguments.failed)
     asked = request_retries(sweep, [run.id for run in runs], agreeing(arguments))

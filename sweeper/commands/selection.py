@@ -11,9 +11,9 @@ from sweeper.store.files import default_root, open_store
 __all__ = ["chosen", "newest", "open_named", "open_registry"]
 
 
-def open_registry(arguments: Namespace) -> Registry:
+def open_registry(arguments: Namespace, *, cache: bool = True) -> Registry:
     """The registry of the root that was asked for."""
-    return Registry(arguments.root or default_root())
+    return Registry(arguments.root or default_root(), cache=cache)
 
 
 def chosen(registry: Registry, arguments: Namespace) -> list[RecordedRun]:

@@ -3,6 +3,7 @@
 from argparse import ArgumentParser, Namespace
 
 from sweeper.commands import arguments as shared
+from sweeper.commands.selection import open_registry
 from sweeper.commands.status_table import counted, print_status
 from sweeper.errors import UsageError
 from sweeper.records.problems import tell_problems
@@ -48,7 +49,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _status_of_all(arguments: Namespace) -> int:
-    registry = Registry(arguments.root or default_root(), cache=False)
+    registry = open_registry(arguments, cache=False)
     found = registry.sweep_records()
     if arguments.json:
         print_json({"schema": 1, "sweeps": found, "problems": registry.problems})

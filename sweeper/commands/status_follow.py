@@ -16,14 +16,13 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any, cast
 
+from sweeper.commands.selection import open_registry
 from sweeper.commands.status_table import alarm_line, counted, print_status
 from sweeper.errors import StoreError
-from sweeper.registry import Registry
 from sweeper.results.selectors import current, pick
 from sweeper.results.status import NOBODY, Status, alarms_of, read_status
 from sweeper.sanitize import Writer, raw, sanitize_json
 from sweeper.store.documents import strict, timestamp
-from sweeper.store.files import default_root
 from sweeper.terminal import is_screen, say, warn
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ class _Screen(io.StringIO):
 
 def follow(arguments: Namespace) -> int:
     """Show how a sweep goes on, until it does not any more."""
-    registry = Registry(arguments.root or default_root(), cache=False)
+    registry = open_registry(arguments, cache=False)
     drawn = is_screen() and not arguments.json
     told: _Told | None = None
     trouble, least, began = "", _SECONDS, False

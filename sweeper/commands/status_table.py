@@ -57,6 +57,16 @@ def print_status(
     if len(runs) > most and not (arguments.state or arguments.where):
         more = len(runs) - most
         runs = sorted(runs, key=_interest)[:most]
+    _print_runs(sweep, runs, observed)
+    if more:
+        say(f"... and {more} more: `sweeper ls {sweep.name}` has them all, --state chooses")
+    print()
+    _print_sweep(sweep, seen)
+    _print_alarms(sweep, alarms)
+
+
+def _print_runs(sweep: "Sweep", runs: Sequence["RecordedRun"], observed: Mapping[str, str]) -> None:
+    """A line for each run."""
     metric = (sweep.metric or {}).get("name")
     rows: list[tuple[Any, ...]] = []
     for run in runs:
@@ -70,9 +80,10 @@ def print_status(
     print_table(
         ["run", "state", "attempts", "step", "time", *([metric] if metric else []), "reason"], rows
     )
-    if more:
-        say(f"... and {more} more: `sweeper ls {sweep.name}` has them all, --state chooses")
-    print()
+
+
+def _print_sweep(sweep: "Sweep", seen: Status) -> None:
+    """How many runs are in which state, and what holds the sweep up."""
     say(f"{sweep.name}: {counted({state.value: n for state, n in seen.counts.items()})}")
     if seen.unreachable:
         say(f"the launcher waits: {seen.unreachable}")
@@ -83,6 +94,10 @@ def print_status(
         say(f"held: {seen.held}")
     if not (seen.launcher or seen.finished):
         say(NOBODY)
+
+
+def _print_alarms(sweep: "Sweep", alarms: Sequence["Alarm"]) -> None:
+    """A line for each rule, with the first alarm by it."""
     by_rule: dict[str, list[Alarm]] = {}
     for alarm in alarms:
         by_rule.setdefault(alarm.rule, []).append(alarm)

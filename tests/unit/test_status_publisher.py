@@ -1,6 +1,7 @@
 """What people are shown of a sweep while it goes on: in its backend's windows, line by line."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ def running(make_scene: Callable[..., Any]) -> Any:
             if left[0] <= 0:
                 raise InterruptedError
 
-        object.__setattr__(scene.launcher._context, "sleep", sleep)
+        scene.launcher._context = replace(scene.launcher._context, sleep=sleep)
         with pytest.raises(InterruptedError):
             scene.launcher.run()
 
