@@ -324,7 +324,7 @@ def rollouts(
                 }
             )
     folder = sweep.folder / "runs" / f"{run}.{attempt}" / f"iteration_{iteration:06d}"
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{split}_rollout_summaries.jsonl").write_text(dump(records))
 
 
