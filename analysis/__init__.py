@@ -8,7 +8,7 @@
     runs = sweeper.Registry("sweeps").runs(sweep="quickstart")
     analysis.compare(runs, metric="value", goal="minimize").pairs
 
-Read through `sweeper.registry`; what is heavy is loaded when it is first used.
+Read through `sweeper.results.registry`; what is heavy is loaded when it is first used.
 """
 
 import importlib

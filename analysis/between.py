@@ -12,10 +12,10 @@ from sweeper.analysis.frames import Metric, RunData, SweepData, differently, loa
 from sweeper.analysis.inference import Estimate, contrast, holm, paired
 from sweeper.analysis.settings import level
 from sweeper.errors import NotFound, UsageError
-from sweeper.registry import Registry
 from sweeper.results.cells import Scale, choose_scale
+from sweeper.results.registry import Registry
 from sweeper.sanitize import sanitize
-from sweeper.store.documents import dotted, strict
+from sweeper.storage.documents import dotted, strict
 
 if TYPE_CHECKING:
     import pandas

@@ -13,7 +13,7 @@ from sweeper.analysis.inference import Estimate
 from sweeper.analysis.stability import RULE
 from sweeper.analysis.study import Study
 from sweeper.results.objective import SMOOTH
-from sweeper.store.documents import strict
+from sweeper.storage.documents import strict
 
 __all__ = ["document", "flat_row"]
 

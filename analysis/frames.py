@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sweeper.alarms import Alarm, alarms
 from sweeper.analysis.costs import Cost, clock, steps_done, token_columns, token_keys
 from sweeper.analysis.history import Histories, History
 from sweeper.analysis.keys import candidates, choose, goal_of, train_candidates
@@ -17,10 +16,11 @@ from sweeper.analysis.sources import Placed, Source, find_sources
 from sweeper.errors import UsageError
 from sweeper.model.event import Outcome
 from sweeper.model.plan import Plan
-from sweeper.records.runs import SweepRun
-from sweeper.registry import RecordedRun, Registry
+from sweeper.monitor import Alarm, alarms
 from sweeper.results.cells import counts
 from sweeper.results.objective import sign_of, smoothed
+from sweeper.results.registry import RecordedRun, Registry
+from sweeper.results.runs import SweepRun
 
 __all__ = ["Metric", "RunData", "SweepData", "differently", "find_metric", "load", "read"]
 

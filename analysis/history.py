@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.analysis.series import EMPTY, Floats, Series
-from sweeper.registry import RecordedRun, Registry
 from sweeper.results.objective import counted
-from sweeper.tables.columns import Columns, present
+from sweeper.results.registry import RecordedRun, Registry
+from sweeper.results.tables.columns import Columns, present
 
 __all__ = ["Histories", "History"]
 

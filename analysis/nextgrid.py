@@ -16,7 +16,7 @@ from sweeper.analysis.cells import Cell, Ranking
 from sweeper.analysis.commands import elsewhere, launching
 from sweeper.analysis.findings import Finding
 from sweeper.analysis.frames import SweepData
-from sweeper.store.documents import dotted
+from sweeper.storage.documents import dotted
 
 __all__ = ["NextGrid", "propose"]
 

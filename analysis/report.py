@@ -18,7 +18,7 @@ from sweeper.analysis.gallery import gallery
 from sweeper.analysis.page import render
 from sweeper.analysis.sources import find_sources, write_file
 from sweeper.analysis.study import Study, study
-from sweeper.registry import Registry
+from sweeper.results.registry import Registry
 from sweeper.sanitize import sanitize
 
 if TYPE_CHECKING:

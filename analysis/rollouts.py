@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics import as_float, parse
-from sweeper.registry import RecordedRun
+from sweeper.results.registry import RecordedRun
 
 __all__ = ["ITERATIONS", "Rollout", "parse_rollouts", "read_rollouts", "spread"]
 

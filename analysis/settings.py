@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sweeper.analysis import labels
-from sweeper.store.documents import dotted
+from sweeper.storage.documents import dotted
 
 __all__ = ["level", "settings"]
 

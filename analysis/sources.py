@@ -9,10 +9,10 @@ from typing import Any
 from sweeper.atomic import atomic_write
 from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.model.plan import Plan
-from sweeper.registry import RecordedRun, Registry, Sweep
+from sweeper.results.registry import RecordedRun, Registry, Sweep
 from sweeper.results.selectors import current
-from sweeper.store.documents import dotted
-from sweeper.store.files import open_store
+from sweeper.storage.documents import dotted
+from sweeper.storage.files import open_store
 
 __all__ = ["Placed", "Source", "find_sources", "write_file"]
 

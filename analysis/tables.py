@@ -17,7 +17,7 @@ from sweeper.analysis.stability import Rate
 from sweeper.analysis.study import Study
 from sweeper.metrics import as_float
 from sweeper.results.cells import Scale
-from sweeper.store.documents import dotted
+from sweeper.storage.documents import dotted
 
 __all__ = [
     "CELLS",

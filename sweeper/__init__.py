@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sweeper.launcher.launching import Launched, launch
     from sweeper.model.plan import Plan, Run
     from sweeper.planner.plan import plan
-    from sweeper.registry import Registry
+    from sweeper.results.registry import Registry
     from sweeper.results.status import Status
 
 __version__ = "0.1.0"
@@ -41,7 +41,7 @@ __all__ = [
 _HOMES = {
     "Launched": "sweeper.launcher.launching",
     "Plan": "sweeper.model.plan",
-    "Registry": "sweeper.registry",
+    "Registry": "sweeper.results.registry",
     "Requested": "sweeper.control",
     "Run": "sweeper.model.plan",
     "Status": "sweeper.results.status",

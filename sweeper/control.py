@@ -14,23 +14,23 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, StoreError, UsageError
 from sweeper.labels import held_of
+from sweeper.model.states import State, fold, is_finished
 from sweeper.results.selectors import pick
 from sweeper.results.status import Status, read_status
-from sweeper.states import State, fold, is_finished
-from sweeper.store.files import Store, default_root
-from sweeper.store.requests import (
+from sweeper.storage.files import Store, default_root
+from sweeper.storage.requests import (
     Happened,
     Requested,
     asked_again,
     request_cancel,
     request_retry,
 )
-from sweeper.store.sweeps import read_events, read_observations, read_plan, service_of
+from sweeper.storage.sweeps import read_events, read_observations, read_plan, service_of
 
 if TYPE_CHECKING:
     from sweeper.launcher.launching import Ready
     from sweeper.launcher.trust import Agree
-    from sweeper.records.runs import RecordedRun, Sweep
+    from sweeper.results.runs import RecordedRun, Sweep
 
 __all__ = [
     "Asked",
@@ -118,7 +118,7 @@ def status(sweep: str, *, root: str | None = None) -> Status:
 
 
 def _sweep(name: str, root: str | None) -> "Sweep":
-    from sweeper.registry import Registry
+    from sweeper.results.registry import Registry
 
     return Registry(root or default_root()).sweep(name)
 
@@ -129,7 +129,7 @@ def cancel_runs(
     """Cancel these runs (ids), and wait until none is at work. Raises `EnvironmentFailure` when
     some still are after the time that their `grace` gives them and a little more: the requests stay
     on record."""
-    from sweeper.store.lock import holding_sweep, is_held
+    from sweeper.storage.lock import holding_sweep, is_held
 
     launch = read_plan(store, sweep).launch
     retries = launch.retries
@@ -281,7 +281,7 @@ def request_retries(sweep: "Sweep", runs: Sequence[str], agree: "Agree | None" =
     backend that will not have their jobs says so before. Raises as `launch` does."""
     from sweeper.launcher.launching import ready
     from sweeper.launcher.trust import refuse
-    from sweeper.store.lock import is_held
+    from sweeper.storage.lock import is_held
 
     store, events = sweep.store, read_events(sweep.store, sweep.name)
     happened = {run: events.get(run, set()) for run in runs}
@@ -325,7 +325,7 @@ def _taken_up(store: Store, sweep: str, tell: Callable[[str], None] = lambda _: 
     just about to end may have looked before. Where the store is elsewhere it may also be dead, and
     take its time to end: only a beat shows that it is at work. One that starts nothing, a `cancel`,
     is waited for. Raises `EnvironmentFailure` for one that stays held back."""
-    from sweeper.store.lock import is_alive, is_held
+    from sweeper.storage.lock import is_alive, is_held
 
     began, told = time.monotonic(), False
     while is_held(store, sweep):

@@ -3,7 +3,13 @@
 from sweeper.model.launcher import Observations
 from sweeper.model.observation import Kind, Observation
 
-__all__ = ["held_of", "observed", "pause_of"]
+__all__ = ["LOWERED", "held_of", "observed", "pause_of"]
+
+LOWERED = {
+    "service": "the service holds runs back",
+    "machine": "this machine has no room for more",
+}
+"""Why a launcher's limit is lowered, by the word that it publishes."""
 
 _PAUSES = {"rate_limit": "rate limit"}
 _WORDS = {

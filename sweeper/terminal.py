@@ -120,7 +120,7 @@ def print_json(document: dict[str, Any]) -> int:
     """Print one JSON object; numbers that JSON cannot have become text. Gives exit code 0."""
     import json
 
-    from sweeper.store.documents import strict
+    from sweeper.storage.documents import strict
 
     print(sanitize_json(json.dumps(strict(document), indent=1, allow_nan=False)))
     return 0

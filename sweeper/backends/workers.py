@@ -4,7 +4,7 @@ of the sweep's folder: what a backend asks before it says that there is no such 
 A worker is known by its command line, which ends in `<folder> <token>`, and by what that folder is:
 a link, another mount or another working folder may give it another name. One that no process table
 of ours shows (it lives in another container) is known by the lock that it holds; see
-`sweeper.store.worker_lock`.
+`sweeper.storage.worker_lock`.
 """
 
 import os
@@ -15,8 +15,8 @@ import psutil
 
 from sweeper.errors import NoRoom, Unreachable
 from sweeper.limits import lacking
-from sweeper.store import worker_lock
-from sweeper.store.layout import Layout
+from sweeper.storage import worker_lock
+from sweeper.storage.layout import Layout
 
 __all__ = ["Workers"]
 

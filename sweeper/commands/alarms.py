@@ -4,14 +4,14 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from typing import Any
 
-from sweeper.alarms import Alarm, read, read_action
 from sweeper.commands import arguments as shared
 from sweeper.commands.selection import open_registry
 from sweeper.errors import NotFound, StoreError
-from sweeper.records.problems import tell_problems
-from sweeper.records.runs import Sweep
+from sweeper.monitor import Alarm, read, read_action
+from sweeper.results.problems import tell_problems
+from sweeper.results.runs import Sweep
 from sweeper.results.selectors import pick
-from sweeper.store.documents import SCHEMA
+from sweeper.storage.documents import SCHEMA
 from sweeper.terminal import print_json, print_table, say
 
 __all__ = ["add_arguments", "run"]

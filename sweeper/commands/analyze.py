@@ -4,7 +4,7 @@ from argparse import ArgumentParser, Namespace
 
 from sweeper.commands import arguments as shared
 from sweeper.commands.selection import open_named
-from sweeper.records.problems import tell_problems
+from sweeper.results.problems import tell_problems
 from sweeper.terminal import print_json, say
 
 __all__ = ["add_arguments", "run"]

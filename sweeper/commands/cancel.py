@@ -6,10 +6,10 @@ from collections import Counter
 from sweeper.commands import arguments as shared
 from sweeper.commands.selection import open_registry
 from sweeper.control import cancel_runs
+from sweeper.model.states import fold
 from sweeper.results.selectors import pick
-from sweeper.states import fold
-from sweeper.store.documents import SCHEMA
-from sweeper.store.sweeps import read_events
+from sweeper.storage.documents import SCHEMA
+from sweeper.storage.sweeps import read_events
 from sweeper.terminal import print_json, say, warn
 
 __all__ = ["add_arguments", "run"]

@@ -14,7 +14,7 @@ from argcomplete.shell_integration import shellcode
 
 from sweeper.errors import SweeperError
 from sweeper.sanitize import sanitize
-from sweeper.store.files import default_root, open_store
+from sweeper.storage.files import default_root, open_store
 
 __all__ = ["Offers", "complete", "shell_code"]
 
@@ -71,7 +71,7 @@ def _keys(prefix: str, given: Any) -> Iterable[str]:
 
 
 def _sweeps(prefix: str, given: Any) -> Iterable[str]:
-    from sweeper.store.sweeps import find_sweeps
+    from sweeper.storage.sweeps import find_sweeps
 
     del prefix
     return find_sweeps(open_store(given.root or default_root()))
@@ -79,7 +79,7 @@ def _sweeps(prefix: str, given: Any) -> Iterable[str]:
 
 def _runs(prefix: str, given: Any) -> Iterable[str]:
     """`sweep/`, and with that typed the names of its runs."""
-    from sweeper.store.sweeps import read_plan
+    from sweeper.storage.sweeps import read_plan
 
     sweep, slash, _ = prefix.partition("/")
     if not slash:
@@ -90,7 +90,7 @@ def _runs(prefix: str, given: Any) -> Iterable[str]:
 
 def _names(prefix: str, given: Any) -> Iterable[str]:
     """The same; where a sweep was typed before them, the names alone."""
-    from sweeper.store.sweeps import read_plan
+    from sweeper.storage.sweeps import read_plan
 
     sweep: str | None = getattr(given, "sweep", None)
     if sweep is None:
@@ -108,7 +108,7 @@ def _recipes(prefix: str, given: Any) -> Iterable[str]:
 
 
 def _states(prefix: str, given: Any) -> Iterable[str]:
-    from sweeper.states import NoState, State
+    from sweeper.model.states import NoState, State
 
     del prefix, given
     return (state.value for state in (*State, *NoState))

@@ -8,9 +8,9 @@ from typing import Any
 from sweeper.commands import arguments as shared
 from sweeper.commands.selection import chosen, open_registry
 from sweeper.errors import UsageError
-from sweeper.records.problems import tell_problems
-from sweeper.records.runs import RecordedRun
 from sweeper.results.objective import last_values
+from sweeper.results.problems import tell_problems
+from sweeper.results.runs import RecordedRun
 from sweeper.results.selectors import named
 from sweeper.terminal import print_json, print_table
 

@@ -20,7 +20,7 @@ from sweeper.errors import AlreadyExists, SweeperError, UsageError
 from sweeper.fields.nodes import Problems
 from sweeper.grid import load_grid
 from sweeper.model.plan import Launch
-from sweeper.store.files import default_root, open_store
+from sweeper.storage.files import default_root, open_store
 from sweeper.terminal import print_json, print_table
 
 __all__ = ["Check", "add_arguments", "examine", "run"]

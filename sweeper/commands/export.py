@@ -11,8 +11,8 @@ from sweeper.commands import arguments as shared
 from sweeper.commands.selection import chosen, open_registry
 from sweeper.errors import EnvironmentFailure, NotFound, UsageError
 from sweeper.metrics import as_float
-from sweeper.records.problems import tell_problems
-from sweeper.records.runs import RecordedRun
+from sweeper.results.problems import tell_problems
+from sweeper.results.runs import RecordedRun
 from sweeper.terminal import say, warn
 
 __all__ = ["add_arguments", "run"]

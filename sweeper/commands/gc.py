@@ -31,14 +31,14 @@ from sweeper.backends import every_backend
 from sweeper.commands import arguments as shared
 from sweeper.commands.selection import open_registry
 from sweeper.errors import NotFound, StoreError
-from sweeper.records.problems import Problems, tell_problems
-from sweeper.records.runs import RecordedRun, SweepRun
-from sweeper.registry import Registry
-from sweeper.states import State
-from sweeper.store.files import Store, open_store, refuse_links
-from sweeper.store.lock import is_held
-from sweeper.store.sweeps import find_sweeps
-from sweeper.tables.rollouts import summary_files
+from sweeper.model.states import State
+from sweeper.results.problems import Problems, tell_problems
+from sweeper.results.registry import Registry
+from sweeper.results.runs import RecordedRun, SweepRun
+from sweeper.results.tables.rollouts import summary_files
+from sweeper.storage.files import Store, open_store, refuse_links
+from sweeper.storage.lock import is_held
+from sweeper.storage.sweeps import find_sweeps
 from sweeper.terminal import print_json, print_table, warn
 
 __all__ = ["add_arguments", "run"]

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from sweeper.commands import arguments as shared
 from sweeper.errors import NotFound
-from sweeper.states import State, fold, is_finished
-from sweeper.store.files import default_root, open_store
+from sweeper.model.states import State, fold, is_finished
+from sweeper.storage.files import default_root, open_store
 from sweeper.terminal import say, shortened, warn
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _before(planned: "Plan", root: str) -> tuple[str, bool]:
     """What an earlier launch has left to do (`: 2 to start, 16 succeeded`), nothing without one;
     and whether that is nothing at all."""
     from sweeper.launcher.launch_preview import counts, survey
-    from sweeper.states import OPEN
+    from sweeper.model.states import OPEN
 
     found = survey(planned, open_store(root))
     if not any(fate.state.opened for fate in found.fates):
@@ -83,7 +83,7 @@ def _before(planned: "Plan", root: str) -> tuple[str, bool]:
 
 def _left_alone(root: str, planned: "Plan") -> int:
     """How many runs have failed before and have no retry left."""
-    from sweeper.store.sweeps import read_events
+    from sweeper.storage.sweeps import read_events
 
     try:
         events = read_events(open_store(root), planned.name)

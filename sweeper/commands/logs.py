@@ -21,14 +21,14 @@ from sweeper.commands import arguments as shared
 from sweeper.commands.run_colours import Colours
 from sweeper.commands.selection import open_registry
 from sweeper.errors import NotFound, StoreError, SweeperError, UsageError
-from sweeper.records.logs import Line, Tail, files_of
-from sweeper.records.problems import Problems, tell_problems
-from sweeper.records.runs import RecordedRun, SweepRun
-from sweeper.registry import Registry
+from sweeper.model.states import ENDED, OPEN, Event
+from sweeper.results.logs import Line, Tail, files_of
+from sweeper.results.problems import Problems, tell_problems
+from sweeper.results.registry import Registry
+from sweeper.results.runs import RecordedRun, SweepRun
 from sweeper.results.selectors import check_states
+from sweeper.results.tables.sources import Files
 from sweeper.sanitize import raw, sanitize, sanitize_json
-from sweeper.states import ENDED, OPEN, Event
-from sweeper.tables.sources import Files
 from sweeper.terminal import in_colour, warn
 
 if TYPE_CHECKING:
@@ -352,7 +352,7 @@ class _Reader:
 
     def _at_work(self) -> bool:
         """Whether a job may be at work, or a launcher that may start one."""
-        from sweeper.store.lock import is_held
+        from sweeper.storage.lock import is_held
 
         if any(run.state in OPEN for run in self._candidates):
             return True
@@ -388,8 +388,8 @@ class _Backends:
     def logs(self, run: SweepRun, attempt: int) -> Iterator[str]:
         """Lines that the backend has kept of an attempt."""
         from sweeper.backends import open_backend, options_of
-        from sweeper.store.layout import token
-        from sweeper.store.sweeps import read_plan
+        from sweeper.storage.layout import token
+        from sweeper.storage.sweeps import read_plan
 
         place = (run.root, run.sweep)
         try:

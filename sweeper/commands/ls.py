@@ -7,10 +7,10 @@ from functools import partial
 from sweeper.commands import arguments as shared
 from sweeper.commands.selection import chosen, open_registry
 from sweeper.errors import NotFound
-from sweeper.records.problems import tell_problems
-from sweeper.records.runs import RecordedRun, SweepRun
-from sweeper.registry import save
 from sweeper.results.objective import last_values
+from sweeper.results.problems import tell_problems
+from sweeper.results.registry import save
+from sweeper.results.runs import RecordedRun, SweepRun
 from sweeper.terminal import duration, print_json, print_table, say
 
 __all__ = ["add_arguments", "run"]

@@ -23,7 +23,7 @@ from sweeper.launcher.launch_preview import (
 )
 from sweeper.model.plan import Plan
 from sweeper.sanitize import sanitize
-from sweeper.store.files import Store, default_root, open_store
+from sweeper.storage.files import Store, default_root, open_store
 from sweeper.terminal import print_json, warn
 
 __all__ = ["add_arguments", "cut", "full", "run", "short", "table"]

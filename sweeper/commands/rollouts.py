@@ -7,13 +7,13 @@ from sweeper.commands import arguments as shared
 from sweeper.commands.selection import open_registry
 from sweeper.errors import NotFound, UsageError
 from sweeper.metrics import as_float
-from sweeper.records.problems import tell_problems
-from sweeper.records.runs import RecordedRun
 from sweeper.results.conversations import WHOSE, Told, answers, turns_logged
+from sweeper.results.problems import tell_problems
 from sweeper.results.rollouts import Found, Words, read
+from sweeper.results.runs import RecordedRun
+from sweeper.results.tables.rollouts import SummaryFile, summary_files
+from sweeper.results.tables.summaries import COLUMNS
 from sweeper.sanitize import sanitize_lines
-from sweeper.tables.rollouts import SummaryFile, summary_files
-from sweeper.tables.summaries import COLUMNS
 from sweeper.terminal import number, print_json, print_table, say, warn
 
 __all__ = ["add_arguments", "run"]

@@ -3,8 +3,8 @@
 import os
 
 from sweeper.errors import SweeperError
-from sweeper.records.runs import RecordedRun
-from sweeper.store.sweeps import read_plan
+from sweeper.results.runs import RecordedRun
+from sweeper.storage.sweeps import read_plan
 
 __all__ = ["BASIC", "MANY", "Colours", "assign"]
 

@@ -4,9 +4,9 @@ import os
 from argparse import Namespace
 
 from sweeper.errors import NotFound
-from sweeper.records.runs import RecordedRun
-from sweeper.registry import Registry
-from sweeper.store.files import default_root, open_store
+from sweeper.results.registry import Registry
+from sweeper.results.runs import RecordedRun
+from sweeper.storage.files import default_root, open_store
 
 __all__ = ["chosen", "newest", "open_named", "open_registry"]
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from sweeper.commands import arguments as shared
 from sweeper.commands.selection import open_registry
-from sweeper.records.problems import tell_problems
-from sweeper.records.runs import RecordedRun, SweepRun
 from sweeper.results.objective import last_values
-from sweeper.store.documents import dotted
+from sweeper.results.problems import tell_problems
+from sweeper.results.runs import RecordedRun, SweepRun
+from sweeper.storage.documents import dotted
 from sweeper.terminal import duration, number, print_json, print_table, say
 
 __all__ = ["add_arguments", "run"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from sweeper.commands import arguments as shared
 from sweeper.commands.selection import open_registry
-from sweeper.records.problems import tell_problems
+from sweeper.results.problems import tell_problems
 from sweeper.terminal import print_json, print_table
 
 __all__ = ["add_arguments", "run"]

@@ -6,10 +6,10 @@ from sweeper.commands import arguments as shared
 from sweeper.commands.selection import open_registry
 from sweeper.commands.status_table import counted, print_status
 from sweeper.errors import UsageError
-from sweeper.records.problems import tell_problems
-from sweeper.registry import Registry
+from sweeper.results.problems import tell_problems
+from sweeper.results.registry import Registry
 from sweeper.results.status import read_status
-from sweeper.store.files import default_root
+from sweeper.storage.files import default_root
 from sweeper.terminal import print_json, print_table, shortened
 
 __all__ = ["add_arguments", "run"]

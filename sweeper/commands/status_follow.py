@@ -22,12 +22,12 @@ from sweeper.errors import StoreError
 from sweeper.results.selectors import current, pick
 from sweeper.results.status import NOBODY, Status, alarms_of, read_status
 from sweeper.sanitize import Writer, raw, sanitize_json
-from sweeper.store.documents import strict, timestamp
+from sweeper.storage.documents import strict, timestamp
 from sweeper.terminal import is_screen, say, warn
 
 if TYPE_CHECKING:
-    from sweeper.alarms import Alarm
-    from sweeper.records.runs import RecordedRun, Sweep
+    from sweeper.monitor import Alarm
+    from sweeper.results.runs import RecordedRun, Sweep
 
 __all__ = ["Change", "changes", "fitted", "follow", "words_of"]
 

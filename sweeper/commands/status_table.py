@@ -12,8 +12,8 @@ from sweeper.sanitize import sanitize
 from sweeper.terminal import duration, print_json, print_table, say, shortened
 
 if TYPE_CHECKING:
-    from sweeper.alarms import Alarm
-    from sweeper.records.runs import RecordedRun, Sweep
+    from sweeper.monitor import Alarm
+    from sweeper.results.runs import RecordedRun, Sweep
 
 __all__ = ["alarm_line", "counted", "print_status"]
 
@@ -117,7 +117,7 @@ def alarm_line(alarm: "Alarm", more: int = 0) -> str:
 def _interest(run: "RecordedRun") -> int:
     """What to show of many: first what is at work, then what went wrong, what waits, what is
     done."""
-    from sweeper.states import OPEN, State
+    from sweeper.model.states import OPEN, State
 
     if run.state in OPEN:
         return 0
@@ -127,7 +127,7 @@ def _interest(run: "RecordedRun") -> int:
 def _seconds(sweep: "Sweep", run: "RecordedRun", record: dict[str, Any]) -> float | None:
     """How long a run took, or had taken when its worker beat last: by the workers' own monotonic
     clocks, since the time of day differs between hosts, and is set at times."""
-    from sweeper.store.heartbeats import read_heartbeat
+    from sweeper.storage.heartbeats import read_heartbeat
 
     if record["state"] != "running":
         return record["wall_s"]

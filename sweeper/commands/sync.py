@@ -6,9 +6,9 @@ from typing import Any
 from sweeper.commands import arguments as shared
 from sweeper.errors import EnvironmentFailure
 from sweeper.paths import home
-from sweeper.store.documents import SCHEMA
-from sweeper.store.files import open_store
-from sweeper.store.layout import Layout
+from sweeper.storage.documents import SCHEMA
+from sweeper.storage.files import open_store
+from sweeper.storage.layout import Layout
 from sweeper.terminal import print_json, say, warn
 
 __all__ = ["add_arguments", "run"]

@@ -5,9 +5,9 @@ from argparse import SUPPRESS, ArgumentParser, Namespace
 from sweeper.commands import arguments as shared
 from sweeper.commands import status
 from sweeper.commands.selection import newest
-from sweeper.records.problems import tell_problems
-from sweeper.registry import Registry
-from sweeper.store.files import default_root
+from sweeper.results.problems import tell_problems
+from sweeper.results.registry import Registry
+from sweeper.storage.files import default_root
 from sweeper.terminal import is_screen
 
 __all__ = ["add_arguments", "run"]

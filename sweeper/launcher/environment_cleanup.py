@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from sweeper.backends.base import Backend, JobState
 from sweeper.errors import NotFound, StoreError, Unreachable
+from sweeper.model.states import OPEN, fold
 from sweeper.scheduler import environment
-from sweeper.states import OPEN, fold
-from sweeper.store import lease
-from sweeper.store.files import Store
-from sweeper.store.layout import Layout, token
-from sweeper.store.sweeps import read_events
+from sweeper.storage import lease
+from sweeper.storage.files import Store
+from sweeper.storage.layout import Layout, token
+from sweeper.storage.sweeps import read_events
 
 __all__ = ["remove_unneeded_environment"]
 

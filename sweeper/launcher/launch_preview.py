@@ -11,16 +11,16 @@ from sweeper.errors import GridError, NotFound, StoreError
 from sweeper.launcher.metric_check import unrecorded_metric
 from sweeper.model.event import NOTHING
 from sweeper.model.plan import Plan, Run
+from sweeper.model.states import ENDED, RunState, State, fold, wants_attempt
 from sweeper.planner.plan import plan as make_plan
 from sweeper.planner.plan import repeats_by_default
 from sweeper.recipe.reference import render_command
 from sweeper.scheduler.environment import env_file
 from sweeper.scheduler.job_builder import asked_by, worker_argv
-from sweeper.states import ENDED, RunState, State, fold, wants_attempt
-from sweeper.store.files import Store, default_root, open_store
-from sweeper.store.layout import Layout, token
-from sweeper.store.sweeps import Events, read_events, read_outcome, read_plan
-from sweeper.store.writable import check_root
+from sweeper.storage.files import Store, default_root, open_store
+from sweeper.storage.layout import Layout, token
+from sweeper.storage.sweeps import Events, read_events, read_outcome, read_plan
+from sweeper.storage.writable import check_root
 from sweeper.tracking import NAMES, SECTION
 
 __all__ = ["GIVEN", "LaunchPreview", "RunPreview", "document", "planned_by", "survey"]

@@ -24,17 +24,17 @@ from sweeper.launcher.placement_guard import place_of
 from sweeper.launcher.trust import Agree, refuse, require
 from sweeper.model.parts import Part
 from sweeper.model.plan import Plan, runs_anywhere
+from sweeper.model.states import State
 from sweeper.scheduler import environment
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import Launcher
 from sweeper.scheduler.progress import Summary, exit_code, printer
-from sweeper.states import State
-from sweeper.store import lock
-from sweeper.store.documents import place_of as file_of
-from sweeper.store.files import Store, default_root, open_store, refuse_links
-from sweeper.store.layout import Layout
-from sweeper.store.sweeps import read_observations, read_plan, read_states, service_of
-from sweeper.store.writable import check_root
+from sweeper.storage import lock
+from sweeper.storage.documents import place_of as file_of
+from sweeper.storage.files import Store, default_root, open_store, refuse_links
+from sweeper.storage.layout import Layout
+from sweeper.storage.sweeps import read_observations, read_plan, read_states, service_of
+from sweeper.storage.writable import check_root
 from sweeper.worker.job import read_environment
 
 if TYPE_CHECKING:

@@ -14,15 +14,15 @@ from sweeper.launcher import preflight
 from sweeper.launcher.placement_guard import refuse_moved_sweep
 from sweeper.launcher.trust import sealed
 from sweeper.model.plan import Metric, Plan, Run
+from sweeper.model.states import OPEN
 from sweeper.paths import home
 from sweeper.planner.plan import repeats_by_default
 from sweeper.provenance import provenance, redaction, snapshot
 from sweeper.scheduler import environment
-from sweeper.states import OPEN
-from sweeper.store.documents import SCHEMA, encode, timestamp
-from sweeper.store.files import Store
-from sweeper.store.layout import Layout
-from sweeper.store.sweeps import read_plan, read_states
+from sweeper.storage.documents import SCHEMA, encode, timestamp
+from sweeper.storage.files import Store
+from sweeper.storage.layout import Layout
+from sweeper.storage.sweeps import read_plan, read_states
 
 __all__ = ["hidden_values", "merge", "record", "secret_names", "write_environment"]
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics import parse
 from sweeper.model.plan import Plan
-from sweeper.states import State, fold
-from sweeper.store.files import Store
-from sweeper.store.layout import Layout
-from sweeper.store.sweeps import find_sweeps, read_events, read_plan
+from sweeper.model.states import State, fold
+from sweeper.storage.files import Store
+from sweeper.storage.layout import Layout
+from sweeper.storage.sweeps import find_sweeps, read_events, read_plan
 
 __all__ = ["unrecorded_metric"]
 

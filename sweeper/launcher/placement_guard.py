@@ -15,10 +15,10 @@ from sweeper.errors import (
     UsageError,
 )
 from sweeper.model.plan import Plan
-from sweeper.states import OPEN, State, cancel_asked, fold
-from sweeper.store.files import Store
-from sweeper.store.layout import token
-from sweeper.store.sweeps import read_events, read_plan, service_of
+from sweeper.model.states import OPEN, State, cancel_asked, fold
+from sweeper.storage.files import Store
+from sweeper.storage.layout import token
+from sweeper.storage.sweeps import read_events, read_plan, service_of
 
 __all__ = ["moved_from", "place_of", "refuse_moved_sweep"]
 

@@ -12,7 +12,7 @@ from sweeper.errors import UsageError
 from sweeper.model.plan import Launch
 from sweeper.provenance.snapshot import Made
 from sweeper.scheduler.job_builder import asked_by
-from sweeper.store.files import Store
+from sweeper.storage.files import Store
 
 __all__ = [
     "ENGINE_URL",

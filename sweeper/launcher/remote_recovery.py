@@ -7,8 +7,8 @@ from contextlib import suppress
 
 from sweeper.errors import SweeperError, UsageError
 from sweeper.paths import home
-from sweeper.store.files import Store
-from sweeper.store.layout import Layout
+from sweeper.storage.files import Store
+from sweeper.storage.layout import Layout
 
 __all__ = ["check", "launcher_log", "recover"]
 
@@ -16,7 +16,7 @@ __all__ = ["check", "launcher_log", "recover"]
 def check(store: Store, sweep: str) -> None:
     """See that a sweep can be launched there. Raises `UsageError` for a store that only this
     process has, `StoreError` for one that does not answer or cannot create exclusively."""
-    from sweeper.store.remote import RemoteStore
+    from sweeper.storage.remote import RemoteStore
 
     if store.root.startswith("memory://"):
         raise UsageError(

@@ -70,7 +70,7 @@ def _fetched(
     """A grid in a store, by its address, such as the next one that a report proposes."""
     if not isinstance(source, str) or "://" not in source:
         return source
-    from sweeper.store.files import open_store
+    from sweeper.storage.files import open_store
 
     above, _, name = source.rpartition("/")
     try:

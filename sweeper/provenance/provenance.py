@@ -19,8 +19,8 @@ from typing import Any
 from sweeper.errors import AlreadyExists
 from sweeper.provenance.redaction import Redactor, is_secret_name, secret_values
 from sweeper.provenance.snapshot import checkout_of, git
-from sweeper.store.files import Store
-from sweeper.store.layout import Layout
+from sweeper.storage.files import Store
+from sweeper.storage.layout import Layout
 
 __all__ = ["collect", "earlier", "redact_command"]
 

@@ -32,8 +32,8 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 
 from sweeper.errors import AlreadyExists, StoreError
 from sweeper.model.plan import Snapshot
-from sweeper.store.files import Store
-from sweeper.store.layout import Layout
+from sweeper.storage.files import Store
+from sweeper.storage.layout import Layout
 
 if TYPE_CHECKING:
     import tarfile

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from sweeper.errors import NotFound, StoreError
-from sweeper.store.files import Store
-from sweeper.tables.sources import Source, Stamp, begins_with
+from sweeper.results.tables.sources import Source, Stamp, begins_with
+from sweeper.storage.files import Store
 
 __all__ = ["Added", "Growing"]
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from sweeper.errors import NotFound
 from sweeper.metrics import Row, as_float, as_step, parse
-from sweeper.records.runs import RecordedRun
+from sweeper.results.runs import RecordedRun
 
 __all__ = ["Reached", "reached"]
 

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics import Row, parse
 from sweeper.model.decoding import decode
-from sweeper.records.runs import RecordedRun
 from sweeper.results.conversations import Told, answers, groups_of, turns_logged
-from sweeper.tables.rollouts import SummaryFile, flat
+from sweeper.results.runs import RecordedRun
+from sweeper.results.tables.rollouts import SummaryFile, flat
 
 __all__ = ["Found", "Words", "read"]
 

@@ -22,8 +22,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from sweeper.errors import NotFound, UsageError
-from sweeper.records.runs import RecordedRun
-from sweeper.states import OPEN, NoState, State
+from sweeper.model.states import OPEN, NoState, State
+from sweeper.results.runs import RecordedRun
 
 __all__ = ["asks_for_dropped", "check_states", "current", "in_one_spelling", "named", "pick"]
 

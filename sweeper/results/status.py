@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from sweeper import labels
 from sweeper.errors import StoreError
 from sweeper.model.launcher import NO_OBSERVATIONS, Observations
+from sweeper.model.states import OPEN, NoState, State
 from sweeper.results.selectors import current
-from sweeper.states import OPEN, NoState, State
 
 if TYPE_CHECKING:
-    from sweeper.alarms import Alarm
-    from sweeper.records.runs import RecordedRun, Sweep
+    from sweeper.monitor import Alarm
+    from sweeper.results.runs import RecordedRun, Sweep
 
 __all__ = ["NOBODY", "Status", "alarms_of", "read_status"]
 
@@ -65,15 +65,14 @@ class Status:
 def read_status(sweep: "Sweep") -> Status:
     """How a sweep stands, by its runs as they were read with it, and by what its launcher has
     published until now. Raises `StoreError` where that cannot be read and nobody is to be told."""
-    from sweeper.scheduler.limiter import LOWERED
-    from sweeper.store.lock import is_held
+    from sweeper.storage.lock import is_held
 
     runs = current(sweep.runs)
     launcher = is_held(sweep.store, sweep.name)
     told = _observations(sweep)
     held, told = labels.held_of(told), told if launcher else NO_OBSERVATIONS
     over = {run.id for run in sweep.runs if run.state in (State.SUCCEEDED, State.CANCELLED)}
-    lowered = LOWERED.get(told.limit_by or "", LOWERED["service"])
+    lowered = labels.LOWERED.get(told.limit_by or "", labels.LOWERED["service"])
     return Status(
         sweep=sweep.name,
         counts=Counter(run.state for run in runs),
@@ -89,7 +88,7 @@ def read_status(sweep: "Sweep") -> Status:
 
 
 def _observations(sweep: "Sweep") -> Observations:
-    from sweeper.store.sweeps import read_observations
+    from sweeper.storage.sweeps import read_observations
 
     try:
         return read_observations(sweep.store, sweep.name)
@@ -100,7 +99,7 @@ def _observations(sweep: "Sweep") -> Observations:
 
 def alarms_of(sweep: "Sweep", runs: Sequence["RecordedRun"]) -> list["Alarm"]:
     """What is wrong with the newest attempts of these runs, the oldest first."""
-    from sweeper.alarms import read
+    from sweeper.monitor import read
 
     attempts = {run.id: run.attempts for run in runs}
     found = read(sweep.store, sweep.layout, told=sweep.unreadable)

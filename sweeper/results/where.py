@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sweeper.errors import UsageError
-from sweeper.store.documents import dotted
+from sweeper.storage.documents import dotted
 
 __all__ = ["Condition", "parse_where", "select"]
 

@@ -17,17 +17,17 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import IO, Any, NamedTuple
 
-from sweeper.alarms.records import Alarm, read_action
 from sweeper.cause import last_line
 from sweeper.errors import AlreadyExists, SweeperError
 from sweeper.model.plan import OnAlarm
+from sweeper.model.states import OPEN
+from sweeper.monitor.records import Alarm, read_action
 from sweeper.provenance.redaction import Redactor, secret_values
 from sweeper.recipe.reference import render_command
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.run_table import RunTable
-from sweeper.states import OPEN
-from sweeper.store.documents import SCHEMA, encode, timestamp
-from sweeper.store.requests import request_cancel
+from sweeper.storage.documents import SCHEMA, encode, timestamp
+from sweeper.storage.requests import request_cancel
 from sweeper.worker.job import read_environment
 
 __all__ = ["AlarmActions"]

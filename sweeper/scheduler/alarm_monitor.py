@@ -2,28 +2,28 @@
 once.
 
 Nothing in here stops the loop: a store that does not answer is asked again the next time, and what
-else goes wrong is told, once. What a look may cost is bounded (see `sweeper.alarms.watcher`).
+else goes wrong is told, once. What a look may cost is bounded (see `sweeper.monitor.watcher`).
 """
 
 from collections import deque
 from contextlib import suppress
 from typing import NamedTuple
 
-from sweeper.alarms.records import Alarm, names, put, read
-from sweeper.alarms.rules import ADVICE
-from sweeper.alarms.watcher import Found, Seen, Watcher
 from sweeper.errors import NotFound, StoreError
 from sweeper.model.launcher import read_judged
+from sweeper.model.states import OPEN, Event, State
+from sweeper.monitor.records import Alarm, names, put, read
+from sweeper.monitor.rules import ADVICE
+from sweeper.monitor.watcher import Found, Seen, Watcher
 from sweeper.sanitize import sanitize
 from sweeper.scheduler.alarm_actions import AlarmActions
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.outcomes import Outcomes
 from sweeper.scheduler.run_table import RunTable
-from sweeper.states import OPEN, Event, State
-from sweeper.store.documents import SCHEMA, encode, read_as, timestamp
-from sweeper.store.heartbeats import Heartbeats
-from sweeper.store.layout import Layout, metrics_dir
-from sweeper.store.sweeps import read_event
+from sweeper.storage.documents import SCHEMA, encode, read_as, timestamp
+from sweeper.storage.heartbeats import Heartbeats
+from sweeper.storage.layout import Layout, metrics_dir
+from sweeper.storage.sweeps import read_event
 from sweeper.thresholds import resolve
 
 __all__ = ["AlarmMonitor"]

@@ -7,9 +7,9 @@ from functools import cached_property
 
 from sweeper.backends.base import Backend
 from sweeper.model.plan import Plan
-from sweeper.store.files import Store
-from sweeper.store.layout import Layout
-from sweeper.store.sweeps import read_plan
+from sweeper.storage.files import Store
+from sweeper.storage.layout import Layout
+from sweeper.storage.sweeps import read_plan
 
 __all__ = ["Context"]
 

@@ -15,8 +15,8 @@ from sweeper.model.job import Engine, read_engine
 from sweeper.model.launcher import Service
 from sweeper.scheduler import environment
 from sweeper.scheduler.context import Context
-from sweeper.store.documents import encode, read_as
-from sweeper.store.sweeps import service_of
+from sweeper.storage.documents import encode, read_as
+from sweeper.storage.sweeps import service_of
 
 __all__ = ["Engine", "EngineWatch", "watch"]
 

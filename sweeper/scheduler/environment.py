@@ -18,11 +18,11 @@ from sweeper.atomic import atomic_write
 from sweeper.backends import may_restart
 from sweeper.engine.lifecycle import EngineInfo, client_key, hub_environment
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError, SweeperError
+from sweeper.model.states import State, fold, wants_attempt
 from sweeper.paths import home
-from sweeper.states import State, fold, wants_attempt
-from sweeper.store.files import Store, open_store
-from sweeper.store.lock import is_held
-from sweeper.store.sweeps import Events, read_events, read_plan
+from sweeper.storage.files import Store, open_store
+from sweeper.storage.lock import is_held
+from sweeper.storage.sweeps import Events, read_events, read_plan
 from sweeper.worker.job import read_environment
 
 __all__ = [

@@ -1,10 +1,10 @@
 """What follows from how attempts end: an excuse, or that nothing more is started."""
 
+from sweeper.model.states import OPEN, Event, RunState, State
 from sweeper.scheduler.circuit_breaker import Breaker, Failure
 from sweeper.scheduler.outcomes import Outcomes
 from sweeper.scheduler.retry_delay import EXCUSED, SERVICE_TRIES
 from sweeper.scheduler.run_table import RunTable
-from sweeper.states import OPEN, Event, RunState, State
 from sweeper.worker.outcome import LIMIT
 
 __all__ = ["FailurePolicy"]
@@ -38,7 +38,7 @@ class FailurePolicy:
 
     def look(self) -> str | None:
         """Learn from what has ended since the last time; what has stopped a run meanwhile that was
-        not its own doing (see `limiter.LOWERED`)."""
+        not its own doing (see `labels.LOWERED`)."""
         refused: str | None = None
         self._ends.begin()
         for run, view in self._board.views.items():

@@ -8,7 +8,7 @@ from sweeper.backends import Capabilities, options_of
 from sweeper.command import worker_command
 from sweeper.model.job import Job
 from sweeper.model.plan import Launch
-from sweeper.store.files import Store
+from sweeper.storage.files import Store
 
 __all__ = ["asked_by", "job_for", "worker_argv"]
 

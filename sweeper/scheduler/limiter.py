@@ -8,20 +8,14 @@ When none has been held back for a while, the limit grows by one, and so on unti
 "Analysis of the increase and decrease algorithms for congestion avoidance in computer networks").
 """
 
-__all__ = ["LOWERED", "Limiter"]
+__all__ = ["Limiter"]
 
 _WINDOW_SECONDS = 30.0
-
-LOWERED = {
-    "service": "the service holds runs back",
-    "machine": "this machine has no room for more",
-}
-"""Why a limit is lowered, by the word that is published."""
 
 
 class Limiter:
     """The limit on jobs at work, between 1 and `most`; `why` is what it was lowered for last (see
-    `LOWERED`). Times are a launcher's own clock's."""
+    `labels.LOWERED`). Times are a launcher's own clock's."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -29,6 +29,7 @@ from sweeper.errors import (
 from sweeper.limits import lacking
 from sweeper.model.launcher import Service
 from sweeper.model.observation import Kind, Observation
+from sweeper.model.states import OPEN, Event, State
 from sweeper.scheduler import engine_watch
 from sweeper.scheduler.alarm_monitor import AlarmMonitor
 from sweeper.scheduler.context import Context
@@ -40,11 +41,10 @@ from sweeper.scheduler.progress import Summary
 from sweeper.scheduler.run_table import RunTable
 from sweeper.scheduler.status_publisher import Publisher, StatusDisplay
 from sweeper.scheduler.submitter import Submitter
-from sweeper.states import OPEN, Event, State
-from sweeper.store.files import Store
-from sweeper.store.heartbeats import Heartbeats
-from sweeper.store.layout import token
-from sweeper.store.sweeps import service_of
+from sweeper.storage.files import Store
+from sweeper.storage.heartbeats import Heartbeats
+from sweeper.storage.layout import token
+from sweeper.storage.sweeps import service_of
 
 __all__ = ["Launcher"]
 

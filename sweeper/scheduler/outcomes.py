@@ -11,12 +11,12 @@ from typing import NamedTuple
 from sweeper.cause import cause
 from sweeper.errors import NotFound, StoreError
 from sweeper.model.event import NOTHING, Outcome
+from sweeper.model.states import Event, RunState, State
 from sweeper.scheduler.circuit_breaker import Failure, failure_of
 from sweeper.scheduler.retry_delay import EXCUSED, backoff
-from sweeper.states import Event, RunState, State
-from sweeper.store.files import Store
-from sweeper.store.layout import Layout
-from sweeper.store.sweeps import read_outcome
+from sweeper.storage.files import Store
+from sweeper.storage.layout import Layout
+from sweeper.storage.sweeps import read_outcome
 
 __all__ = ["End", "Outcomes"]
 

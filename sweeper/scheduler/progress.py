@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import NamedTuple, TextIO
 
+from sweeper.labels import LOWERED
+from sweeper.model.states import OPEN, State
 from sweeper.sanitize import raw, sanitize
-from sweeper.scheduler.limiter import LOWERED
-from sweeper.states import OPEN, State
 
 __all__ = ["Summary", "exit_code", "line", "printer", "showing_progress"]
 
@@ -25,7 +25,7 @@ class Summary(NamedTuple):
     `unreachable` says what does not answer; `held` why nothing new is started any more, and
     `held_back` how many runs that leaves to be started by another launch; `limit` how many jobs
     there may be at once, where that is less than `max_parallel`, and `limit_by` why (see
-    `limiter.LOWERED`); `alarms` is what is to be told of alarms, a line each. `again`: of those to
+    `labels.LOWERED`); `alarms` is what is to be told of alarms, a line each. `again`: of those to
     start, by the state that they are in, the runs that were started before.
     """
 

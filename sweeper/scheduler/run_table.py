@@ -6,11 +6,19 @@ from typing import Any, NamedTuple
 
 from sweeper.errors import AlreadyExists, NotFound, StoreError
 from sweeper.model.plan import Plan
-from sweeper.states import OPEN, Event, RunState, cancel_asked, fold, retry_asked, wants_attempt
-from sweeper.store.documents import SCHEMA, encode, timestamp
-from sweeper.store.files import Store
-from sweeper.store.layout import Layout
-from sweeper.store.sweeps import Events, read_events
+from sweeper.model.states import (
+    OPEN,
+    Event,
+    RunState,
+    cancel_asked,
+    fold,
+    retry_asked,
+    wants_attempt,
+)
+from sweeper.storage.documents import SCHEMA, encode, timestamp
+from sweeper.storage.files import Store
+from sweeper.storage.layout import Layout
+from sweeper.storage.sweeps import Events, read_events
 
 __all__ = ["RunTable", "View"]
 

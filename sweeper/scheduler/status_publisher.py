@@ -12,8 +12,8 @@ from sweeper.errors import SweeperError
 from sweeper.model.observation import Observation
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.progress import Summary, line
-from sweeper.store.documents import SCHEMA, encode, timestamp
-from sweeper.store.layout import token
+from sweeper.storage.documents import SCHEMA, encode, timestamp
+from sweeper.storage.layout import token
 
 if TYPE_CHECKING:
     from sweeper.scheduler.run_table import View

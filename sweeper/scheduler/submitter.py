@@ -9,14 +9,14 @@ from sweeper.backends.base import JobSpec
 from sweeper.errors import NotFound, StoreError
 from sweeper.model.job import Job
 from sweeper.model.launcher import Service
+from sweeper.model.states import Event
 from sweeper.recipe.reference import render_window
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.engine_watch import EngineWatch
 from sweeper.scheduler.job_builder import asked_by, job_for, worker_argv
 from sweeper.scheduler.run_table import RunTable
-from sweeper.states import Event
-from sweeper.store.documents import encode
-from sweeper.store.layout import token
+from sweeper.storage.documents import encode
+from sweeper.storage.layout import token
 from sweeper.tracking import fields, variables
 
 __all__ = ["Submitter"]

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from sweeper.backends.tmux.backend import TmuxServer, socket_name
 from sweeper.control import Requested, cancel_runs, retry_runs
 from sweeper.errors import NotFound
-from sweeper.records.runs import Sweep
-from sweeper.store.layout import token
+from sweeper.results.runs import Sweep
+from sweeper.storage.layout import token
 
 __all__ = ["Pane", "cancel", "go_there", "pane_of", "retry"]
 

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterable
 
 from sweeper.metrics import Point, numbers
-from sweeper.records.runs import SweepRun
-from sweeper.tables.cache_dir import Folder
+from sweeper.results.runs import SweepRun
+from sweeper.results.tables.cache_dir import Folder
 
 __all__ = ["past_points"]
 
@@ -21,8 +21,8 @@ def past_points(run: SweepRun, key: str, memory: Folder) -> Iterable[Point]:
         return []
     if size < _LARGE and not run.store.is_remote:
         return numbers(run.history.rows, key)
-    from sweeper.records.metrics_reader import Tabulator
-    from sweeper.records.problems import Problems
+    from sweeper.results.metrics_reader import Tabulator
+    from sweeper.results.problems import Problems
 
     steps, values = Tabulator({run.root: memory}, Problems()).curve(run, key)
     return (

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sweeper.model.plan import Plan
-from sweeper.states import RunState, State
+from sweeper.model.states import RunState, State
 from sweeper.tui.model import SweepView, nearly, remaining, sweep_remaining, total_steps
 from sweeper.tui.series import Series
 

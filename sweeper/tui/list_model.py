@@ -11,7 +11,7 @@ from sweeper.results.cells import Scale, choose_scale, mean, merit
 from sweeper.results.objective import sign_of
 from sweeper.results.selectors import in_one_spelling
 from sweeper.results.where import parse_where, select
-from sweeper.store.documents import dotted
+from sweeper.storage.documents import dotted
 from sweeper.tui.model import RunView, SweepView
 
 __all__ = ["SORTS", "Group", "Item", "arranged", "groupings", "matching"]

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from sweeper.model.states import OPEN
 from sweeper.results.cells import counts
 from sweeper.results.objective import sign_of
-from sweeper.states import OPEN
 
 __all__ = [
     "Alarm",

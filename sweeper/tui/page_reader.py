@@ -7,12 +7,12 @@ from functools import partial
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics import Point, Row, as_float, as_step, parse
-from sweeper.records.following import Follower
-from sweeper.records.runs import SweepRun
+from sweeper.model.states import OPEN
+from sweeper.results.metrics_follower import Follower
 from sweeper.results.rollouts import Found, Words
-from sweeper.states import OPEN
-from sweeper.tables.rollouts import flat, summary_files
-from sweeper.tables.sources import Files
+from sweeper.results.runs import SweepRun
+from sweeper.results.tables.rollouts import flat, summary_files
+from sweeper.results.tables.sources import Files
 from sweeper.tui.model import RunView
 from sweeper.tui.panels import PageData, Points, Rollout
 from sweeper.tui.series import Series

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sweeper.sanitize import sanitize
-from sweeper.store.documents import dotted
+from sweeper.storage.documents import dotted
 from sweeper.tui.charts import plot, sparkline
 from sweeper.tui.model import RunView, SweepView, best_run
 from sweeper.tui.render import STATE_STYLES

@@ -7,24 +7,24 @@ import time
 from collections.abc import Callable, Mapping
 
 from sweeper import labels
-from sweeper.alarms.records import Alarm as Recorded
-from sweeper.alarms.records import read as read_alarms
 from sweeper.cause import cause
 from sweeper.errors import NotFound, StoreError
 from sweeper.model.event import NOTHING, Outcome
 from sweeper.model.launcher import NO_OBSERVATIONS, Observations
 from sweeper.model.observation import Kind, Observation
 from sweeper.model.plan import Run
-from sweeper.records.following import Follower
-from sweeper.records.runs import Sweep, SweepRun
+from sweeper.model.states import OPEN, RunState, State
+from sweeper.monitor.records import Alarm as Recorded
+from sweeper.monitor.records import read as read_alarms
+from sweeper.results.metrics_follower import Follower
 from sweeper.results.progress import reached
-from sweeper.states import OPEN, RunState, State
-from sweeper.store.files import Store
-from sweeper.store.heartbeats import Heartbeats
-from sweeper.store.lock import is_held
-from sweeper.store.sweeps import TELLING, read_observations, read_outcome
-from sweeper.tables.cache_dir import Folder
-from sweeper.tables.sources import Files
+from sweeper.results.runs import Sweep, SweepRun
+from sweeper.results.tables.cache_dir import Folder
+from sweeper.results.tables.sources import Files
+from sweeper.storage.files import Store
+from sweeper.storage.heartbeats import Heartbeats
+from sweeper.storage.lock import is_held
+from sweeper.storage.sweeps import TELLING, read_observations, read_outcome
 from sweeper.tui.backfill import past_points
 from sweeper.tui.eta import Timing, by_our_clock, sweep_left
 from sweeper.tui.model import (

@@ -6,9 +6,9 @@ from sweeper import labels
 from sweeper.model.event import Outcome
 from sweeper.model.observation import Kind, Observation
 from sweeper.model.plan import Run
+from sweeper.model.states import OPEN, RunState, State
 from sweeper.scheduler.retry_delay import EXCUSED
-from sweeper.states import OPEN, RunState, State
-from sweeper.store.heartbeats import Beat
+from sweeper.storage.heartbeats import Beat
 from sweeper.tui.eta import Timing, by_our_clock
 from sweeper.tui.model import Alarm, RunView
 from sweeper.tui.series import Series

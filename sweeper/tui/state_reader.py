@@ -5,10 +5,10 @@ import os
 from collections.abc import Iterable
 
 from sweeper.errors import StoreError
-from sweeper.states import Event, RunState, fold, parse_name, retry_asked, wants_attempt
-from sweeper.store.files import Store
-from sweeper.store.layout import Layout
-from sweeper.store.sweeps import read_events
+from sweeper.model.states import Event, RunState, fold, parse_name, retry_asked, wants_attempt
+from sweeper.storage.files import Store
+from sweeper.storage.layout import Layout
+from sweeper.storage.sweeps import read_events
 
 __all__ = ["States"]
 

@@ -13,8 +13,8 @@ import sys
 
 from sweeper.errors import SweeperError, UsageError
 from sweeper.model.job import read_tokens
-from sweeper.store.documents import read_as
-from sweeper.store.files import open_store
+from sweeper.storage.documents import read_as
+from sweeper.storage.files import open_store
 from sweeper.worker.claim import patiently
 
 __all__ = ["main"]

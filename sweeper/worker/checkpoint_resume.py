@@ -6,8 +6,8 @@ import os
 from typing import Any
 
 from sweeper.metrics import ends_final
-from sweeper.store.files import Store, open_regular
-from sweeper.store.layout import Layout
+from sweeper.storage.files import Store, open_regular
+from sweeper.storage.layout import Layout
 
 __all__ = ["has_final_checkpoint", "read_records", "record_folders", "seed"]
 

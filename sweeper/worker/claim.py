@@ -7,10 +7,10 @@ from typing import TypeVar
 
 from sweeper.errors import AlreadyExists, NotFound, StoreError
 from sweeper.model import event
-from sweeper.states import Event
-from sweeper.store.documents import SCHEMA, encode, read_as, timestamp
-from sweeper.store.files import Store
-from sweeper.store.layout import Layout
+from sweeper.model.states import Event
+from sweeper.storage.documents import SCHEMA, encode, read_as, timestamp
+from sweeper.storage.files import Store
+from sweeper.storage.layout import Layout
 
 __all__ = ["claim", "newer_attempt", "patiently"]
 

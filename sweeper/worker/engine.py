@@ -4,7 +4,7 @@ training client holds goes with its engine: then the failure is not the recipe's
 from typing import Any
 
 from sweeper.model.job import Job
-from sweeper.states import Event
+from sweeper.model.states import Event
 
 __all__ = ["blame"]
 

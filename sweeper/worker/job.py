@@ -9,9 +9,9 @@ from sweeper.command import BOOTSTRAP
 from sweeper.errors import EnvironmentFailure, StoreError
 from sweeper.model.job import Job
 from sweeper.model.parts import read_texts
-from sweeper.store.documents import SCHEMA, encode
-from sweeper.store.files import Store, refuse_links
-from sweeper.store.layout import Layout
+from sweeper.storage.documents import SCHEMA, encode
+from sweeper.storage.files import Store, refuse_links
+from sweeper.storage.layout import Layout
 from sweeper.worker import checkpoint_resume
 
 __all__ = ["Prepared", "prepare", "read_environment", "with_the_backends"]

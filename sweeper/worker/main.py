@@ -26,12 +26,12 @@ from sweeper.errors import AlreadyExists, StoreError, SweeperError
 from sweeper.limits import crowding, when_there_is_room
 from sweeper.model import job as jobs
 from sweeper.model.job import Job
+from sweeper.model.states import Event
 from sweeper.provenance.redaction import Redactor, secret_values
-from sweeper.states import Event
-from sweeper.store.documents import SCHEMA, encode, read_as, timestamp
-from sweeper.store.files import open_store
-from sweeper.store.layout import Layout, metrics_dir
-from sweeper.store.worker_lock import hold
+from sweeper.storage.documents import SCHEMA, encode, read_as, timestamp
+from sweeper.storage.files import open_store
+from sweeper.storage.layout import Layout, metrics_dir
+from sweeper.storage.worker_lock import hold
 from sweeper.worker import checkpoint_resume, machine
 from sweeper.worker.child import Child, spawn
 from sweeper.worker.claim import claim, newer_attempt, patiently
@@ -44,7 +44,7 @@ from sweeper.worker.rate_limits import Pauses
 from sweeper.worker.requeue import reopen, restarts
 
 if TYPE_CHECKING:
-    from sweeper.store.files import Store
+    from sweeper.storage.files import Store
     from sweeper.worker.syncing import Syncing
 
 __all__ = ["Worker", "main"]
@@ -361,7 +361,7 @@ class Worker:
         """Where the store is elsewhere, say on this machine that there is something to sync."""
         if prepared.place is self.store:
             return
-        from sweeper.store.files import LocalStore
+        from sweeper.storage.files import LocalStore
         from sweeper.worker.spool import start_syncing
 
         place = prepared.place

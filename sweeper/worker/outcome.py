@@ -14,7 +14,7 @@ import signal
 from typing import Any, NamedTuple
 
 from sweeper.cause import cause
-from sweeper.states import Event
+from sweeper.model.states import Event
 from sweeper.worker.rate_limits import is_quota_error
 
 __all__ = ["LIMIT", "Ending", "MemoryKills", "crowded_out", "failure", "judge"]

@@ -8,7 +8,7 @@ from contextlib import suppress
 from sweeper.errors import StoreError
 from sweeper.provenance.redaction import Redactor
 from sweeper.sanitize import sanitize
-from sweeper.store.files import Store
+from sweeper.storage.files import Store
 from sweeper.worker.rate_limits import Pauses
 
 __all__ = ["Output", "last_word", "say", "set_blocking"]

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from sweeper.store.documents import timestamp
+from sweeper.storage.documents import timestamp
 
 __all__ = ["Pause", "Pauses", "is_quota_error"]
 

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 
 from sweeper.errors import AlreadyExists, NotFound
 from sweeper.model import event
-from sweeper.states import ENDED, Event, RunState, State, fold, parse_name, wants_attempt
-from sweeper.store.documents import SCHEMA, encode, read_as, read_json, timestamp
-from sweeper.store.files import Store
-from sweeper.store.layout import Layout
+from sweeper.model.states import ENDED, Event, RunState, State, fold, parse_name, wants_attempt
+from sweeper.storage.documents import SCHEMA, encode, read_as, read_json, timestamp
+from sweeper.storage.files import Store
+from sweeper.storage.layout import Layout
 from sweeper.worker.claim import patiently
 
 __all__ = ["reopen", "restarts"]

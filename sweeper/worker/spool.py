@@ -18,8 +18,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError
-from sweeper.store.files import LocalStore, Store
-from sweeper.store.layout import Layout
+from sweeper.storage.files import LocalStore, Store
+from sweeper.storage.layout import Layout
 from sweeper.worker.checkpoint_resume import read_records, record_folders
 from sweeper.worker.syncing import Sync, Syncing, contiguous
 

@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 from sweeper.atomic import TEMPORARY
 from sweeper.errors import AlreadyExists, NotFound, StoreError
-from sweeper.store.files import Store, open_regular
-from sweeper.store.layout import Layout
+from sweeper.storage.files import Store, open_regular
+from sweeper.storage.layout import Layout
 
 __all__ = ["REFUSED_SECONDS", "Sync", "Syncing", "contiguous"]
 

@@ -10,9 +10,9 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from sweeper.alarms.watcher import Seen, Watcher
-from sweeper.store.files import LocalStore
-from sweeper.store.layout import Layout
+from sweeper.monitor.watcher import Seen, Watcher
+from sweeper.storage.files import LocalStore
+from sweeper.storage.layout import Layout
 from sweeper.thresholds import resolve
 
 LAYOUT = Layout("s")

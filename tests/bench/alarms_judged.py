@@ -24,14 +24,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sweeper.alarms import alarms
-from sweeper.alarms.watcher import Seen, Watcher
 from sweeper.engine import lifecycle
 from sweeper.engine.lifecycle import Settings
 from sweeper.engine.limits import Limits
-from sweeper.registry import Registry
-from sweeper.store.files import open_store
-from sweeper.store.layout import Layout
+from sweeper.monitor import alarms
+from sweeper.monitor.watcher import Seen, Watcher
+from sweeper.results.registry import Registry
+from sweeper.storage.files import open_store
+from sweeper.storage.layout import Layout
 from sweeper.thresholds import resolve
 
 WARM = {"task": "sorting", "length": 3, "letters": 4, "test_size": 16, "max_steps": 25}

@@ -2,9 +2,9 @@
 
 from sweeper.backends.base import JobSpec
 from sweeper.command import worker_command
-from sweeper.store.documents import encode
-from sweeper.store.files import LocalStore
-from sweeper.store.layout import Layout, token
+from sweeper.storage.documents import encode
+from sweeper.storage.files import LocalStore
+from sweeper.storage.layout import Layout, token
 
 __all__ = ["attempts"]
 

@@ -14,10 +14,10 @@ import time
 
 import psutil
 
-from sweeper.states import Event
-from sweeper.store.documents import encode, timestamp
-from sweeper.store.files import LocalStore
-from sweeper.store.layout import Layout
+from sweeper.model.states import Event
+from sweeper.storage.documents import encode, timestamp
+from sweeper.storage.files import LocalStore
+from sweeper.storage.layout import Layout
 
 SPEAKING = 10
 LINE = b"step 17 of 1000: loss 0.1234, 31 tokens/s\n"

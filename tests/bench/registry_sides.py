@@ -55,8 +55,8 @@ def ours(folder: str, key: str, cases: list[str]) -> dict[str, float]:
     import pandas  # noqa: F401 - not part of what is measured
     import pyarrow  # noqa: F401
 
-    from sweeper.records.metrics_reader import Tabulator  # noqa: F401
-    from sweeper.registry import Registry
+    from sweeper.results.metrics_reader import Tabulator  # noqa: F401
+    from sweeper.results.registry import Registry
 
     def registry(**options: Any) -> Registry:
         return Registry(folder, **options)

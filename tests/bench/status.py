@@ -18,10 +18,10 @@ from collections.abc import Callable
 
 from sweeper.backends.base import JobSpec
 from sweeper.backends.tmux.backend import open_backend
-from sweeper.states import Event
-from sweeper.store.documents import encode, timestamp
-from sweeper.store.files import LocalStore
-from sweeper.store.layout import Layout, token
+from sweeper.model.states import Event
+from sweeper.storage.documents import encode, timestamp
+from sweeper.storage.files import LocalStore
+from sweeper.storage.layout import Layout, token
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 ROUNDS = 25

@@ -20,9 +20,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sweeper.registry import Registry
-from sweeper.store.files import LocalStore, Store, open_store
-from sweeper.store.layout import Layout
+from sweeper.results.registry import Registry
+from sweeper.storage.files import LocalStore, Store, open_store
+from sweeper.storage.layout import Layout
 from sweeper.worker.syncing import Sync
 
 LAYOUT = Layout("s")

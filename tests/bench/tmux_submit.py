@@ -24,9 +24,9 @@ from attempts import attempts
 
 from sweeper.backends.tmux.backend import open_backend
 from sweeper.backends.tmux.server import argument
-from sweeper.states import State
-from sweeper.store.files import LocalStore
-from sweeper.store.sweeps import read_states
+from sweeper.model.states import State
+from sweeper.storage.files import LocalStore
+from sweeper.storage.sweeps import read_states
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 

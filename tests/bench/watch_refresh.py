@@ -28,10 +28,10 @@ from pathlib import Path
 import psutil
 
 from sweeper.command import self_command
-from sweeper.states import Event
-from sweeper.store.documents import encode, timestamp
-from sweeper.store.files import LocalStore
-from sweeper.store.layout import Layout
+from sweeper.model.states import Event
+from sweeper.storage.documents import encode, timestamp
+from sweeper.storage.files import LocalStore
+from sweeper.storage.layout import Layout
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 KEYS = 10

@@ -20,8 +20,8 @@ from pathlib import Path
 from harness.ledger import judge, read_ledger
 from harness.real import HERE
 
-from sweeper.store.files import LocalStore
-from sweeper.store.sweeps import read_events
+from sweeper.storage.files import LocalStore
+from sweeper.storage.sweeps import read_events
 
 RUNS, STEPS, KILLS = 200, 3, 10
 GRID = """

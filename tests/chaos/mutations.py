@@ -83,7 +83,7 @@ MUTATIONS = [
     ),
     Mutation(
         "no sync of a new folder's parent",
-        "sweeper/store/files.py",
+        "sweeper/storage/files.py",
         "    sync_folder(parent)\n",
         "",
         DISK,
@@ -134,7 +134,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a store that vanished is made again",
-        "sweeper/store/files.py",
+        "sweeper/storage/files.py",
         "        self._see_root()\n",
         "",
         "tests/chaos/test_disk.py::test_a_store_that_vanishes_and_comes_back",

@@ -31,7 +31,7 @@ import sweeper.launcher.launching
 import sweeper.planner.plan
 import sweeper.scheduler.progress
 import sweeper.testing
-from sweeper.store.sweeps import read_states
+from sweeper.storage.sweeps import read_states
 from sweeper.testing import Fault
 
 KINDS = ("worker", "both", "recipe", "preempt")

@@ -25,9 +25,9 @@ import psutil
 from harness.ledger import judge, read_ledger
 
 from sweeper.errors import EnvironmentFailure
-from sweeper.states import fold
-from sweeper.store.files import LocalStore
-from sweeper.store.sweeps import read_events
+from sweeper.model.states import fold
+from sweeper.storage.files import LocalStore
+from sweeper.storage.sweeps import read_events
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 

@@ -13,9 +13,9 @@ import pytest
 from harness.real import NAME, Sweep, until
 
 from sweeper import Registry
-from sweeper.alarms.records import read as read_alarms
-from sweeper.states import Event
-from sweeper.store.sweeps import read_events
+from sweeper.model.states import Event
+from sweeper.monitor.records import read as read_alarms
+from sweeper.storage.sweeps import read_events
 
 Sweeps = Callable[..., Sweep]
 HOUR = 3600.0

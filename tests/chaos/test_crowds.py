@@ -10,9 +10,9 @@ import pytest
 from harness.real import HERE, NAME, Sweep
 from harness.zombies import Sampled
 
-from sweeper.states import ENDED, Event
-from sweeper.store.documents import read_json
-from sweeper.store.sweeps import read_events
+from sweeper.model.states import ENDED, Event
+from sweeper.storage.documents import read_json
+from sweeper.storage.sweeps import read_events
 
 Sweeps = Callable[..., Sweep]
 

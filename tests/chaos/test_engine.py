@@ -13,9 +13,9 @@ from harness.real import HERE, NAME, Sweep, until
 
 from sweeper.engine import lifecycle
 from sweeper.model.observation import Kind
-from sweeper.states import Event, State
-from sweeper.store.documents import read_json
-from sweeper.store.sweeps import read_events, read_observations
+from sweeper.model.states import Event, State
+from sweeper.storage.documents import read_json
+from sweeper.storage.sweeps import read_events, read_observations
 
 STEPS = 6
 

@@ -14,9 +14,9 @@ from harness.memory import memory_group
 from harness.real import NAME, Sweep, until
 
 from sweeper.backends import open_backend
-from sweeper.states import Event, State
-from sweeper.store.layout import token
-from sweeper.store.sweeps import read_plan
+from sweeper.model.states import Event, State
+from sweeper.storage.layout import token
+from sweeper.storage.sweeps import read_plan
 
 Sweeps = Callable[..., Sweep]
 LAST = 200

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from harness.real import NAME, Sweep, until
 
-from sweeper.states import Event
-from sweeper.store.documents import read_json
-from sweeper.store.sweeps import read_observations
+from sweeper.model.states import Event
+from sweeper.storage.documents import read_json
+from sweeper.storage.sweeps import read_observations
 
 Sweeps = Callable[..., Sweep]
 

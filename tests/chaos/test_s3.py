@@ -13,8 +13,8 @@ from harness.s3_world import NAME, STEPS, Trial, trials
 from harness.small_disk import can_mount, small_disk
 
 from sweeper.errors import StoreError
-from sweeper.store.files import open_store
-from sweeper.store.remote import RemoteStore
+from sweeper.storage.files import open_store
+from sweeper.storage.remote import RemoteStore
 
 SOME = (
     Fault("cut", 29, 4, 97),

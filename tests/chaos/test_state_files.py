@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from harness.real import NAME, Sweep, until
 
-from sweeper.states import Event
-from sweeper.store.documents import encode
-from sweeper.store.layout import Layout
-from sweeper.store.sweeps import read_plan
+from sweeper.model.states import Event
+from sweeper.storage.documents import encode
+from sweeper.storage.layout import Layout
+from sweeper.storage.sweeps import read_plan
 
 Sweeps = Callable[..., Sweep]
 DAMAGE = {

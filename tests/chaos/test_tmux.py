@@ -13,9 +13,9 @@ from harness.real import NAME, Sweep, until
 
 from sweeper.backends.tmux.backend import TmuxServer
 from sweeper.errors import NotFound, Unreachable
-from sweeper.states import Event
-from sweeper.store.documents import read_json
-from sweeper.store.sweeps import read_events
+from sweeper.model.states import Event
+from sweeper.storage.documents import read_json
+from sweeper.storage.sweeps import read_events
 
 Sweeps = Callable[..., Sweep]
 

@@ -18,10 +18,10 @@ from harness.real import NAME, Sweep, until
 from sweeper import Registry
 from sweeper.backends import open_backend
 from sweeper.backends.base import JobState
-from sweeper.states import Event, State
-from sweeper.store.documents import read_json
-from sweeper.store.layout import token
-from sweeper.store.sweeps import read_events, read_plan
+from sweeper.model.states import Event, State
+from sweeper.storage.documents import read_json
+from sweeper.storage.layout import token
+from sweeper.storage.sweeps import read_events, read_plan
 
 Sweeps = Callable[..., Sweep]
 STEPS = 4

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from sweeper.errors import AlreadyExists, NotFound, StoreError
-from sweeper.store.files import LocalStore, Store, open_store
-from sweeper.store.remote import RemoteStore
+from sweeper.storage.files import LocalStore, Store, open_store
+from sweeper.storage.remote import RemoteStore
 from sweeper.testing import Faults, FaultyStore
 
 REMOTE = ["memory", "s3", "ceph"] if "SWEEPER_TEST_CEPH" in os.environ else ["memory", "s3"]

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from sweeper.alarms import alarms, names
 from sweeper.engine import lifecycle
 from sweeper.engine.lifecycle import Settings
 from sweeper.engine.limits import Limits
-from sweeper.store.documents import read_json
-from sweeper.store.files import open_store
-from sweeper.store.layout import Layout
+from sweeper.monitor import alarms, names
+from sweeper.storage.documents import read_json
+from sweeper.storage.files import open_store
+from sweeper.storage.layout import Layout
 
 pytestmark = pytest.mark.e2e
 

@@ -19,7 +19,7 @@ from sweeper.analysis.study import Study, study
 from sweeper.analysis.tradeoffs import front
 from sweeper.errors import NotFound, UsageError
 from sweeper.grid import parse_grid
-from sweeper.registry import Registry
+from sweeper.results.registry import Registry
 
 pytestmark = pytest.mark.e2e
 

@@ -16,10 +16,10 @@ from harness.ledger import judge, read_ledger
 from sweeper import launch
 from sweeper.backends.aws_batch.backend import AwsBatchBackend, open_backend
 from sweeper.errors import EnvironmentFailure, UsageError
-from sweeper.registry import Registry
-from sweeper.states import Event, State
-from sweeper.store.files import open_store
-from sweeper.store.sweeps import read_events
+from sweeper.model.states import Event, State
+from sweeper.results.registry import Registry
+from sweeper.storage.files import open_store
+from sweeper.storage.sweeps import read_events
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]

@@ -201,8 +201,11 @@ def test_one_that_is_killed_resumes_from_its_checkpoint(
     for attempt in (1, 2):
         (kept,) = (shell.root / sweep / f"runs/{killed['id']}.{attempt}/wandb").glob("offline-*")
         records = wandb_records(kept)
-        (told,) = (record["run"] for record in records if record["type"] == "run")
-        assert (told["run_id"], told["resume"]) == (run_id(document, killed["id"]), True)
+        told = [record["run"] for record in records if record["type"] == "run"]
+        # W&B's own process was killed too, and with it what it had not written yet.
+        assert len(told) == 1 or (attempt == 1 and not told)
+        known = (run_id(document, killed["id"]), True)
+        assert [(one["run_id"], one["resume"]) for one in told] == [known] * len(told)
         assert (told["project"], told["run_group"]) == ("demo", sweep)
         steps = [r["history"]["item"]["_step"] for r in records if r["type"] == "history"]
         assert steps == list(range(resumed, 24)) if attempt == 2 else set(steps) <= set(range(24))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sweeper.registry import Registry
+from sweeper.results.registry import Registry
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]

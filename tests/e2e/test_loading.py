@@ -40,7 +40,7 @@ def test_the_command_line_starts_light() -> None:
     assert "argparse" in words
     assert not {word.partition(".")[0] for word in words} & (HEAVY | slow)
     assert {word for word in words if word.startswith("sweeper.commands.")} == set()
-    assert not {"sweeper.recipes", "sweeper.analysis", "sweeper.registry"} & {*words}
+    assert not {"sweeper.recipes", "sweeper.analysis", "sweeper.results.registry"} & {*words}
     columns = {"numpy"}  # that `rollouts` and `gc` read
     loaded = _loaded_by("import sweeper.cli as c; c.parser()")
     assert not loaded & ((HEAVY | slow) - columns - {"ruamel"})
@@ -54,7 +54,7 @@ def test_what_is_started_often_loads_no_third_party_package(module: str) -> None
 
 
 def test_what_a_remote_store_takes_is_not_loaded_for_a_local_one() -> None:
-    statement = "import sweeper.cli, sweeper.registry as r; r.Registry('/nowhere').sweeps()"
+    statement = "import sweeper.cli, sweeper.results.registry as r; r.Registry('/nowhere').sweeps()"
     assert not _loaded_by(statement) & {"s3fs", "botocore", "aiobotocore", "gcsfs", "adlfs"}
     assert "fsspec" not in _loaded_by("import sweeper.launcher.launching")
 
@@ -89,7 +89,7 @@ def test_records_need_no_pandas(tmp_path: Path, written: ModuleType) -> None:
     sweep.run({"lr": 1}, 0, [{"step": 0, "test/nll": 1.0}])
     sweep.save()
     code = (
-        "import sys; from sweeper.registry import Registry\n"
+        "import sys; from sweeper.results.registry import Registry\n"
         "r = Registry(sys.argv[1]); assert len(r.records()) == 1; r.sweep_records()\n"
         "assert 'value' not in r.records(values=False)[0]\n"
         "print(*{'pandas', 'numpy', 'plotly', 'sweeper.analysis'} & set(sys.modules))\n"

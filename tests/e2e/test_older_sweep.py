@@ -14,9 +14,9 @@ import pytest
 
 import sweeper
 from sweeper.model.plan import read
-from sweeper.registry import Registry
-from sweeper.store.files import open_store
-from sweeper.store.sweeps import read_plan
+from sweeper.results.registry import Registry
+from sweeper.storage.files import open_store
+from sweeper.storage.sweeps import read_plan
 
 pytestmark = pytest.mark.e2e
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sweeper.errors import AnotherLauncher
-from sweeper.store import lock
-from sweeper.store.files import LocalStore
+from sweeper.storage import lock
+from sweeper.storage.files import LocalStore
 
 pytestmark = pytest.mark.e2e
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from sweeper.recipe import probe
-from sweeper.store.documents import read_json
-from sweeper.store.files import LocalStore
-from sweeper.store.layout import Layout
+from sweeper.storage.documents import read_json
+from sweeper.storage.files import LocalStore
+from sweeper.storage.layout import Layout
 
 pytestmark = pytest.mark.e2e
 

@@ -17,7 +17,7 @@ import pytest
 
 from sweeper import analysis
 from sweeper.engine import lifecycle
-from sweeper.registry import Registry
+from sweeper.results.registry import Registry
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]

@@ -11,8 +11,8 @@ from types import ModuleType
 
 import pytest
 
-from sweeper.registry import Registry
-from sweeper.tables import prefetch
+from sweeper.results.registry import Registry
+from sweeper.results.tables import prefetch
 
 pytestmark = pytest.mark.e2e
 
@@ -48,7 +48,7 @@ def test_what_the_second_process_reads_is_found(root: Path, tmp_path: Path) -> N
     paths = [str(p.relative_to(root)) for p in sorted(root.glob("s/runs/*/metrics.jsonl"))]
     request = {"root": str(root), "cache": str(tmp_path / "home" / "cache"), "prefix": "s/runs"}
     text = json.dumps({**request, "paths": paths, "keys": None, "folders": []})
-    command = [sys.executable, "-m", "sweeper.tables.prefetch"]
+    command = [sys.executable, "-m", "sweeper.results.tables.prefetch"]
     subprocess.run(command, input=text, text=True, check=True)
     kept = [p for p in (tmp_path / "home").rglob("*") if p.is_file() and p.name != "root"]
     assert len(kept) == RUNS
@@ -57,7 +57,7 @@ def test_what_the_second_process_reads_is_found(root: Path, tmp_path: Path) -> N
 def test_readers_agree_while_the_cache_is_removed_and_files_grow(root: Path) -> None:
     """Four processes read all the while; what each sees is some beginning of the truth."""
     code = (
-        "import sys; from sweeper.registry import Registry\n"
+        "import sys; from sweeper.results.registry import Registry\n"
         "for _ in range(12):\n"
         "    f = Registry(sys.argv[1]).metrics(keys=['grow'])\n"
         "    assert f['grow'].tolist() == [float(i) for i in range(len(f))], f['grow'].tolist()\n"

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from sweeper import analysis
-from sweeper.registry import Registry
-from sweeper.store.files import open_store
+from sweeper.results.registry import Registry
+from sweeper.storage.files import open_store
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]

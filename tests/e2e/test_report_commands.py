@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.registry import Registry
+from sweeper.results.registry import Registry
 
 pytestmark = pytest.mark.e2e
 

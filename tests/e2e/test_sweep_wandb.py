@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from sweeper.registry import Registry
-from sweeper.store.files import LocalStore
-from sweeper.store.sweeps import read_plan
+from sweeper.results.registry import Registry
+from sweeper.storage.files import LocalStore
+from sweeper.storage.sweeps import read_plan
 from sweeper.tracking import run_id
 
 pytestmark = pytest.mark.e2e

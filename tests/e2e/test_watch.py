@@ -13,9 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
-from sweeper.states import Event, RunState, State, fold, retry_asked
-from sweeper.store.files import LocalStore
-from sweeper.store.sweeps import read_events, read_plan
+from sweeper.model.states import Event, RunState, State, fold, retry_asked
+from sweeper.storage.files import LocalStore
+from sweeper.storage.sweeps import read_events, read_plan
 
 pytestmark = pytest.mark.e2e
 TIME = 60.0
@@ -306,7 +306,7 @@ def test_a_view_of_its_own_leaves_when_the_sweep_has_ended(
     leaves: bool,
 ) -> None:
     """The one in a sweep's first window: soon, unless somebody has pressed a key there."""
-    from sweeper.store.files import open_store
+    from sweeper.storage.files import open_store
     from sweeper.tui import app as views
     from sweeper.tui.poller import Poller
 
@@ -334,9 +334,9 @@ def test_a_view_of_its_own_leaves_when_the_sweep_has_ended(
 
 def test_from_another_machine_by_the_store_alone(s3_root: str, tmp_path: Path) -> None:
     """What a view on S3 shows of a run, from its claim to its end, through two launches."""
-    from sweeper.store.documents import encode
-    from sweeper.store.files import open_store
-    from sweeper.store.layout import Layout
+    from sweeper.storage.documents import encode
+    from sweeper.storage.files import open_store
+    from sweeper.storage.layout import Layout
     from sweeper.tui.poller import Poller
 
     store, layout, now = open_store(s3_root), Layout("far"), [100.0]

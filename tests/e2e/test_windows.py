@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.states import State
-from sweeper.store.files import LocalStore
-from sweeper.store.sweeps import read_states
+from sweeper.model.states import State
+from sweeper.storage.files import LocalStore
+from sweeper.storage.sweeps import read_states
 
 pytestmark = pytest.mark.e2e
 

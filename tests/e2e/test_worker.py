@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from sweeper.states import Event, State
-from sweeper.store.documents import encode, read_json
-from sweeper.store.sweeps import read_events
+from sweeper.model.states import Event, State
+from sweeper.storage.documents import encode, read_json
+from sweeper.storage.sweeps import read_events
 
 pytestmark = pytest.mark.e2e
 Bench = Any  # tests/support/worker_bench.py

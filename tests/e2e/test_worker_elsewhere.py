@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from sweeper.states import Event, State
-from sweeper.store.layout import token
+from sweeper.model.states import Event, State
+from sweeper.storage.layout import token
 
 pytestmark = pytest.mark.e2e
 Bench = Any  # tests/support/worker_bench.py
@@ -19,7 +19,7 @@ Bench = Any  # tests/support/worker_bench.py
 WORKER = """
 import os, sys
 from sweeper.errors import StoreError
-from sweeper.store.files import LocalStore
+from sweeper.storage.files import LocalStore
 from sweeper.worker import main, syncing
 
 class Elsewhere(LocalStore):

@@ -11,8 +11,8 @@ from typing import IO, Any
 
 import pytest
 
-from sweeper.states import Event, State
-from sweeper.store.documents import encode, read_json
+from sweeper.model.states import Event, State
+from sweeper.storage.documents import encode, read_json
 
 pytestmark = pytest.mark.e2e
 Bench = Any  # tests/support/worker_bench.py

@@ -309,7 +309,7 @@ class World:
     def look(self, rng: random.Random) -> None:
         """The live view's looks at the sweep."""
         del rng
-        from sweeper.store.files import open_store
+        from sweeper.storage.files import open_store
         from sweeper.tui.poller import Poller
 
         poller = Poller(open_store(str(self.top / "root")), "bad")
@@ -320,9 +320,9 @@ class World:
         """A launcher's steps, on a backend that executes nothing; retries and cancels before."""
         from sweeper.scheduler.context import Context
         from sweeper.scheduler.loop import Launcher
-        from sweeper.store.files import open_store
-        from sweeper.store.requests import request_cancel, request_retry
-        from sweeper.store.sweeps import read_events
+        from sweeper.storage.files import open_store
+        from sweeper.storage.requests import request_cancel, request_retry
+        from sweeper.storage.sweeps import read_events
         from sweeper.testing import FakeBackend, FakeClock
 
         store, clock = open_store(str(self.top / "root")), FakeClock()
@@ -342,7 +342,7 @@ class World:
         del rng
         from sweeper.launcher.launching import ready
         from sweeper.launcher.placement_guard import refuse_moved_sweep
-        from sweeper.store.files import open_store
+        from sweeper.storage.files import open_store
 
         store = open_store(str(self.top / "root"))
         found = ready(store, "bad", lambda _: True)
@@ -351,9 +351,9 @@ class World:
     def worker(self, rng: random.Random) -> None:
         """What a worker makes of its job before it executes anything."""
         from sweeper.model import job as jobs
-        from sweeper.store.documents import read_as
-        from sweeper.store.files import open_store
-        from sweeper.store.layout import Layout
+        from sweeper.storage.documents import read_as
+        from sweeper.storage.files import open_store
+        from sweeper.storage.layout import Layout
         from sweeper.worker.job import prepare, read_environment
 
         store, layout = open_store(str(self.top / "root")), Layout("bad")
@@ -379,7 +379,7 @@ class World:
     def frames(self, rng: random.Random) -> None:
         """The registry's tables, from Python."""
         del rng
-        from sweeper.registry import Registry
+        from sweeper.results.registry import Registry
 
         registry = Registry(str(self.top / "root"))
         for make in (registry.runs, registry.sweeps, registry.metrics, registry.rollouts,

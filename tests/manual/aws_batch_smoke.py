@@ -22,9 +22,9 @@ from collections import Counter
 from pathlib import Path
 
 from sweeper.backends import open_backend, options_of
-from sweeper.registry import Registry
-from sweeper.store.files import open_store
-from sweeper.store.sweeps import read_plan
+from sweeper.results.registry import Registry
+from sweeper.storage.files import open_store
+from sweeper.storage.sweeps import read_plan
 
 TOY = """
 import json, os, sys, time

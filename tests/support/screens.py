@@ -16,11 +16,11 @@ from pathlib import Path
 import psutil
 from screen import Terminal, wait_until, write_grid
 
-from sweeper.store.documents import read_json
-from sweeper.store.files import LocalStore
-from sweeper.store.layout import Layout
-from sweeper.store.lock import is_held
-from sweeper.store.sweeps import read_plan
+from sweeper.storage.documents import read_json
+from sweeper.storage.files import LocalStore
+from sweeper.storage.layout import Layout
+from sweeper.storage.lock import is_held
+from sweeper.storage.sweeps import read_plan
 
 PAGE = Path(__file__).parents[2] / "docs" / "watch.md"
 

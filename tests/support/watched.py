@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from sweeper.store.documents import encode, read_json
+from sweeper.storage.documents import encode, read_json
 from sweeper.tui.model import RunView
 from sweeper.tui.poller import Poller
 

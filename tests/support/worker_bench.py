@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.command import worker_command
-from sweeper.states import fold
-from sweeper.store.documents import encode, read_json
-from sweeper.store.files import LocalStore
-from sweeper.store.layout import Layout, token
-from sweeper.store.sweeps import read_events
+from sweeper.model.states import fold
+from sweeper.storage.documents import encode, read_json
+from sweeper.storage.files import LocalStore
+from sweeper.storage.layout import Layout, token
+from sweeper.storage.sweeps import read_events
 
 RUN = "0123456789ab"
 WAIT = """

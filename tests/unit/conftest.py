@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from sweeper import backends, labels
+from sweeper.model.states import Event, State
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import Launcher
 from sweeper.scheduler.progress import Summary
-from sweeper.states import Event, State
-from sweeper.store.documents import encode, read_json
-from sweeper.store.files import LocalStore
-from sweeper.store.layout import Layout, token
-from sweeper.store.sweeps import read_events, read_observations, read_states
+from sweeper.storage.documents import encode, read_json
+from sweeper.storage.files import LocalStore
+from sweeper.storage.layout import Layout, token
+from sweeper.storage.sweeps import read_events, read_observations, read_states
 from sweeper.testing import FakeBackend, FakeClock
 
 LEASE = 60.0

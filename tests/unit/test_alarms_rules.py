@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from sweeper.alarms.history import Evidence, History, Vitals, deviation, median
-from sweeper.alarms.keys import role_of
-from sweeper.alarms.rollouts import summarise
-from sweeper.alarms.rules import ADVICE, ROW_RULES, judge
-from sweeper.alarms.vitals import VITALS, judge_vitals
+from sweeper.monitor.history import Evidence, History, Vitals, deviation, median
+from sweeper.monitor.keys import role_of
+from sweeper.monitor.rollouts import summarise
+from sweeper.monitor.rules import ADVICE, ROW_RULES, judge
+from sweeper.monitor.vitals import VITALS, judge_vitals
 from sweeper.thresholds import RULES, WINDOW, resolve
 
 LOSS, REWARD, LENGTH = "train_mean_nll", "env/all/reward/total", "env/all/ac_tokens_per_turn"

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from sweeper.alarms import names, read
-from sweeper.alarms.tail import Tail
-from sweeper.alarms.watcher import Seen, Watcher
-from sweeper.store.files import LocalStore, open_store
-from sweeper.store.layout import Layout
+from sweeper.monitor import names, read
+from sweeper.monitor.tail import Tail
+from sweeper.monitor.watcher import Seen, Watcher
+from sweeper.storage.files import LocalStore, open_store
+from sweeper.storage.layout import Layout
 from sweeper.thresholds import resolve
 from sweeper.worker import machine
 
@@ -164,7 +164,7 @@ def test_an_end_is_judged_when_it_is_read(folder: Folder) -> None:
 
 
 def test_a_look_reads_no_more_than_it_may(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sweeper.alarms.watcher.MOST_BYTES", 2000)
+    monkeypatch.setattr("sweeper.monitor.watcher.MOST_BYTES", 2000)
     folder.write(rows(*range(200)) + NAN)
     watcher, looks, over = folder.watcher(), 0, set[tuple[str, int]]()
     found: list[str] = []
@@ -274,7 +274,7 @@ def test_rollouts_are_read_where_there_are_some(folder: Folder) -> None:
 
 
 def test_records_are_read_once_where_the_caller_remembers(folder: Folder) -> None:
-    from sweeper.alarms.records import Alarm, put
+    from sweeper.monitor.records import Alarm, put
 
     alarm = Alarm("r", "a/b", 2, "nan", "2026-01-01T00:00:00Z", "x", 3, math.inf, None, "m", "a")
     assert put(folder.store, folder.layout, alarm)

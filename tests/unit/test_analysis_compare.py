@@ -14,7 +14,7 @@ from scipy import stats
 from sweeper import analysis
 from sweeper.analysis.markdown import escape, fenced
 from sweeper.errors import NotFound, UsageError
-from sweeper.registry import Registry
+from sweeper.results.registry import Registry
 
 LOW, HIGH = [0.20, 0.22, 0.21], [0.60, 0.63, 0.59]
 

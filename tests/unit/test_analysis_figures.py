@@ -12,7 +12,7 @@ from sweeper.analysis.curves import smooth
 from sweeper.analysis.figures import curves
 from sweeper.analysis.frames import load
 from sweeper.analysis.series import Series
-from sweeper.registry import Registry
+from sweeper.results.registry import Registry
 
 
 def test_the_mean_is_over_the_runs_that_count(tmp_path: Path, written: ModuleType):

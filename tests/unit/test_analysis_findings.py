@@ -12,7 +12,7 @@ from sweeper.analysis.checkpoints import choose_checkpoint
 from sweeper.analysis.findings import Finding, find
 from sweeper.analysis.frames import load
 from sweeper.analysis.verdict import Verdict, decide
-from sweeper.registry import Registry
+from sweeper.results.registry import Registry
 
 NAN = math.nan
 Judged = tuple[Ranking, dict[str, Finding], Verdict]

@@ -16,8 +16,8 @@ from sweeper.analysis.history import Histories
 from sweeper.analysis.keys import goal_of
 from sweeper.analysis.series import Series, best, last
 from sweeper.metrics import numbers
-from sweeper.registry import Registry
 from sweeper.results.objective import judged, smoothed
+from sweeper.results.registry import Registry
 
 
 def points(pairs: list[tuple[float, float]]) -> Series:

@@ -11,7 +11,7 @@ from sweeper.analysis.findings import find
 from sweeper.analysis.frames import load
 from sweeper.analysis.settings import settings
 from sweeper.analysis.verdict import decide
-from sweeper.registry import Registry
+from sweeper.results.registry import Registry
 
 
 def told(*configs: dict[str, Any], axes: tuple[str, ...] = ()) -> list[dict[str, Any]]:

@@ -17,8 +17,8 @@ from sweeper.cli import main
 from sweeper.launcher.remote_recovery import launcher_log
 from sweeper.paths import home
 from sweeper.scheduler import environment
-from sweeper.store.files import LocalStore, Store, open_store
-from sweeper.store.lock import holding_sweep
+from sweeper.storage.files import LocalStore, Store, open_store
+from sweeper.storage.lock import holding_sweep
 from sweeper.worker.spool import place
 
 SUMMARIES = "train_rollout_summaries.jsonl"

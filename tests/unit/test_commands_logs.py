@@ -14,13 +14,13 @@ from sweeper.commands import logs
 from sweeper.commands.logs import text_of
 from sweeper.commands.run_colours import BASIC, MANY, assign
 from sweeper.errors import NotFound
-from sweeper.records.logs import Tail, files_of
-from sweeper.records.runs import SweepRun
-from sweeper.registry import Registry
+from sweeper.model.states import Event
+from sweeper.results.logs import Tail, files_of
+from sweeper.results.registry import Registry
+from sweeper.results.runs import SweepRun
+from sweeper.results.tables.sources import Files
 from sweeper.sanitize import sanitize
-from sweeper.states import Event
-from sweeper.store.files import LocalStore
-from sweeper.tables.sources import Files
+from sweeper.storage.files import LocalStore
 from sweeper.terminal import in_colour, print_table
 
 

@@ -12,13 +12,13 @@ from sweeper.control import cancel_runs
 from sweeper.errors import EnvironmentFailure, NotFound, UsageError
 from sweeper.launcher import launching
 from sweeper.launcher.trust import sealed
-from sweeper.records.runs import Sweep
+from sweeper.model.states import Event, State, cancel_asked, fold, retry_asked, wants_attempt
+from sweeper.results.runs import Sweep
 from sweeper.results.selectors import pick
-from sweeper.states import Event, State, cancel_asked, fold, retry_asked, wants_attempt
-from sweeper.store import lease, lock
-from sweeper.store.documents import encode, read_json
-from sweeper.store.layout import token
-from sweeper.store.requests import request_cancel, request_retry
+from sweeper.storage import lease, lock
+from sweeper.storage.documents import encode, read_json
+from sweeper.storage.layout import token
+from sweeper.storage.requests import request_cancel, request_retry
 
 Scene = Any
 

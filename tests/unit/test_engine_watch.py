@@ -9,10 +9,10 @@ import pytest
 from sweeper.engine import lifecycle
 from sweeper.engine.lifecycle import EngineInfo
 from sweeper.model import job as job_model
+from sweeper.model.states import Event, State
 from sweeper.scheduler import engine_watch, environment
 from sweeper.scheduler.retry_delay import SERVICE_TRIES
-from sweeper.states import Event, State
-from sweeper.store.documents import encode, read_json
+from sweeper.storage.documents import encode, read_json
 from sweeper.worker.engine import blame
 
 FIRST, SECOND = "http://127.0.0.1:1111", "http://127.0.0.1:2222"

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from sweeper.launcher.environment_cleanup import remove_unneeded_environment
+from sweeper.model.states import Event
 from sweeper.scheduler import environment
-from sweeper.states import Event
-from sweeper.store import lease
-from sweeper.store.layout import token
+from sweeper.storage import lease
+from sweeper.storage.layout import token
 from sweeper.testing import FakeClock
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from sweeper.errors import StoreError
 from sweeper.results.follow import Growing
-from sweeper.store.files import LocalStore, Store, open_store
-from sweeper.tables.sources import Files
+from sweeper.results.tables.sources import Files
+from sweeper.storage.files import LocalStore, Store, open_store
 
 NAME = "runs/x/metrics.jsonl"
 

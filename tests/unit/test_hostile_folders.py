@@ -12,11 +12,11 @@ import pytest
 
 from sweeper.cli import main
 from sweeper.errors import StoreError, UsageError
+from sweeper.model.states import Event
 from sweeper.scheduler import environment
-from sweeper.states import Event
-from sweeper.store.files import LocalStore
-from sweeper.store.lock import holding_sweep
-from sweeper.store.requests import request_cancel
+from sweeper.storage.files import LocalStore
+from sweeper.storage.lock import holding_sweep
+from sweeper.storage.requests import request_cancel
 from sweeper.worker import checkpoint_resume
 
 
@@ -166,7 +166,7 @@ def test_cancel_removes_no_file_that_is_not_the_runs_environment(
 
 def test_a_report_does_not_follow_a_link(root: Path) -> None:
     from sweeper.analysis.sources import Source, write_file
-    from sweeper.registry import Registry
+    from sweeper.results.registry import Registry
 
     outside = _outside(root)
     root.mkdir()

@@ -12,12 +12,12 @@ from sweeper.commands import plan as plan_verb
 from sweeper.errors import StoreError
 from sweeper.launcher import launch_preview
 from sweeper.model.plan import Plan, read
+from sweeper.model.states import Event
 from sweeper.planner.plan import plan
 from sweeper.scheduler.job_builder import asked_by
-from sweeper.states import Event
-from sweeper.store.documents import encode
-from sweeper.store.files import LocalStore
-from sweeper.store.layout import Layout
+from sweeper.storage.documents import encode
+from sweeper.storage.files import LocalStore
+from sweeper.storage.layout import Layout
 
 GRID = {
     "name": "toys",

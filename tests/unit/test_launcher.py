@@ -7,14 +7,14 @@ import pytest
 
 from sweeper.backends.base import JobStatus
 from sweeper.errors import EnvironmentFailure, StoreError, Unreachable
+from sweeper.model.states import Event, State
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import SETTLE_SECONDS, Launcher
 from sweeper.scheduler.progress import Summary
-from sweeper.states import Event, State
-from sweeper.store.documents import encode, read_json
-from sweeper.store.files import LocalStore
-from sweeper.store.layout import token
-from sweeper.store.sweeps import read_events
+from sweeper.storage.documents import encode, read_json
+from sweeper.storage.files import LocalStore
+from sweeper.storage.layout import token
+from sweeper.storage.sweeps import read_events
 
 LEASE = 60.0
 Scene = Any

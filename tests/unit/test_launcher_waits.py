@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from sweeper.errors import NoRoom, NotFound, StoreError
+from sweeper.model.states import OPEN, Event, State, fold
 from sweeper.scheduler import progress
 from sweeper.scheduler.circuit_breaker import Breaker, Failure, normalised
 from sweeper.scheduler.limiter import Limiter
 from sweeper.scheduler.retry_delay import SERVICE_TRIES, backoff
-from sweeper.states import OPEN, Event, State, fold
-from sweeper.store.documents import encode
-from sweeper.store.layout import token
-from sweeper.store.sweeps import read_events, read_states
+from sweeper.storage.documents import encode
+from sweeper.storage.layout import token
+from sweeper.storage.sweeps import read_events, read_states
 
 Scene = Any
 
@@ -487,7 +487,7 @@ def _end(scene: Scene, run: str, attempt: int, event: Event, **body: Any) -> Non
 
 
 def _ask(scene: Scene, rng: random.Random) -> None:
-    from sweeper.store.requests import request_cancel, request_retry
+    from sweeper.storage.requests import request_cancel, request_retry
 
     if rng.random() < 0.15:
         run = rng.choice(scene.ids)

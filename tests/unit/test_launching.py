@@ -15,13 +15,13 @@ from sweeper.errors import EnvironmentFailure, NotFound, StoreError, UsageError
 from sweeper.launcher import launching
 from sweeper.launcher.manifest import _refuse_secrets, changes, merge
 from sweeper.model.plan import Plan, Snapshot, read
+from sweeper.model.states import Event, State
 from sweeper.scheduler import environment
 from sweeper.scheduler.progress import Summary, exit_code, line
-from sweeper.states import Event, State
-from sweeper.store import lock
-from sweeper.store.files import LocalStore
-from sweeper.store.layout import Layout
-from sweeper.store.sweeps import read_plan
+from sweeper.storage import lock
+from sweeper.storage.files import LocalStore
+from sweeper.storage.layout import Layout
+from sweeper.storage.sweeps import read_plan
 from sweeper.terminal import duration, number, print_table
 
 

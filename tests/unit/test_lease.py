@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sweeper.errors import AnotherLauncher, StoreError
-from sweeper.store import lease
-from sweeper.store.files import LocalStore
+from sweeper.storage import lease
+from sweeper.storage.files import LocalStore
 from sweeper.testing import Fault, Faults, FaultyStore
 
 

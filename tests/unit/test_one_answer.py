@@ -17,8 +17,8 @@ from sweeper.cli import main
 from sweeper.errors import StoreError
 from sweeper.model.launcher import read_observations
 from sweeper.model.observation import Kind, Observation
-from sweeper.registry import Registry
-from sweeper.store.files import LocalStore
+from sweeper.results.registry import Registry
+from sweeper.storage.files import LocalStore
 from sweeper.tui.list_model import Group, arranged, matching
 from sweeper.tui.model import SweepView
 from sweeper.tui.poller import Poller

@@ -5,14 +5,14 @@ import os
 import pytest
 
 from sweeper.launcher.manifest import merge
+from sweeper.model.states import Event, State
 from sweeper.planner.plan import plan, repeats_by_default
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import Launcher
-from sweeper.states import Event, State
-from sweeper.store.documents import encode, read_json
-from sweeper.store.files import LocalStore
-from sweeper.store.layout import Layout, token
-from sweeper.store.sweeps import read_plan, read_states
+from sweeper.storage.documents import encode, read_json
+from sweeper.storage.files import LocalStore
+from sweeper.storage.layout import Layout, token
+from sweeper.storage.sweeps import read_plan, read_states
 from sweeper.testing import FakeBackend, FakeClock
 
 GRID = {

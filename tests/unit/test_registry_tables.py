@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from sweeper.errors import NotFound, StoreError, UsageError
-from sweeper.registry import Registry
-from sweeper.store.files import LocalStore
-from sweeper.tables.sql import mentions_all
+from sweeper.results.registry import Registry
+from sweeper.results.tables.sql import mentions_all
+from sweeper.storage.files import LocalStore
 
 ROWS: list[dict[str, Any]] = [
     {"step": 0, "loss": 2.0, "note": "a", "mixed": 1},
@@ -322,7 +322,7 @@ def test_what_large_files_are_judged_by_is_what_small_ones_are(
         metric = {"name": "loss", "goal": goal, "at": at}
         slow = [run.value(metric) for run in Registry(str(root), cache=False).handles()]
         with monkeypatch.context() as patch:
-            patch.setattr("sweeper.records.runs._LARGE", 0)
+            patch.setattr("sweeper.results.runs._LARGE", 0)
             registry = Registry(str(root), cache=cached)
             assert str([run.value(metric) for run in registry.handles()]) == str(
                 [
@@ -359,7 +359,7 @@ def test_a_remote_root_tells_the_same_and_is_not_read_twice(
 ):
     near = Registry(str(root), cache=False)
     far = Far(str(root))
-    monkeypatch.setattr("sweeper.registry.open_store", lambda root: far)
+    monkeypatch.setattr("sweeper.results.registry.open_store", lambda root: far)
     whole = root / "alone" / "metrics.jsonl"
     parts = whole.with_name("metrics.jsonl.parts")
     for _ in range(2):

@@ -12,13 +12,13 @@ from sweeper.errors import UsageError
 from sweeper.launcher import preflight
 from sweeper.model.job import read
 from sweeper.model.plan import Launch
+from sweeper.model.states import Event, State, fold
 from sweeper.provenance.snapshot import Made
 from sweeper.scheduler import job_builder
-from sweeper.states import Event, State, fold
-from sweeper.store.documents import encode, read_json
-from sweeper.store.files import LocalStore
-from sweeper.store.layout import Layout
-from sweeper.store.sweeps import read_events
+from sweeper.storage.documents import encode, read_json
+from sweeper.storage.files import LocalStore
+from sweeper.storage.layout import Layout
+from sweeper.storage.sweeps import read_events
 from sweeper.worker.requeue import reopen, restarts
 
 RUN = "aaaaaaaaaaaa"

@@ -6,7 +6,7 @@ from types import ModuleType
 import pytest
 
 from sweeper.errors import NotFound, UsageError
-from sweeper.registry import Registry
+from sweeper.results.registry import Registry
 from sweeper.results.selectors import pick
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeper.states import TRANSITIONS, Event, RunState, State, fold, is_finished, parse_name
+from sweeper.model.states import TRANSITIONS, Event, RunState, State, fold, is_finished, parse_name
 
 EVENTS = st.lists(st.tuples(st.integers(1, 4), st.sampled_from(list(Event))), max_size=12)
 

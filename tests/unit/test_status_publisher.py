@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from sweeper.commands.status_follow import changes, fitted, words_of
-from sweeper.states import Event
-from sweeper.store.layout import token
+from sweeper.model.states import Event
+from sweeper.storage.layout import token
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from sweeper.errors import StoreError
-from sweeper.store.files import LocalStore
-from sweeper.store.layout import Layout
-from sweeper.tables.sources import Files
+from sweeper.results.tables.sources import Files
+from sweeper.storage.files import LocalStore
+from sweeper.storage.layout import Layout
 from sweeper.testing import Fault, Faults, FaultyStore, Killed
 from sweeper.worker import spool as spooling
 from sweeper.worker import syncing as syncing_module

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from sweeper import paths
-from sweeper.store.files import Entry, LocalStore
-from sweeper.tables import cache_dir
-from sweeper.tables.cache import Cache
-from sweeper.tables.cache_dir import Folder
-from sweeper.tables.columns import Columns, present
-from sweeper.tables.index import Index
-from sweeper.tables.reading import Reader
-from sweeper.tables.sources import Files, Stamp, stamp_of
+from sweeper.results.tables import cache_dir
+from sweeper.results.tables.cache import Cache
+from sweeper.results.tables.cache_dir import Folder
+from sweeper.results.tables.columns import Columns, present
+from sweeper.results.tables.index import Index
+from sweeper.results.tables.reading import Reader
+from sweeper.results.tables.sources import Files, Stamp, stamp_of
+from sweeper.storage.files import Entry, LocalStore
 
 OLD = 1_600_000_000_000_000_000
 PATH = "runs/a/metrics.jsonl"

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweeper.metrics import merge, parse
-from sweeper.tables.columns import ABSENT, Columns, parse_columns, present
-from sweeper.tables.merging import merge_columns
+from sweeper.results.tables.columns import ABSENT, Columns, parse_columns, present
+from sweeper.results.tables.merging import merge_columns
 
 KEYS = ["a", "b", "late", "\u00e9", "run", 'a"b', "a\\", "\x01", "\ud800", ""]
 values = st.one_of(

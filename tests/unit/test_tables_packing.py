@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.store.files import LocalStore
-from sweeper.tables import cache_dir, packing, reading
-from sweeper.tables.cache import Cache
-from sweeper.tables.cache_dir import Folder
-from sweeper.tables.columns import Columns, present
-from sweeper.tables.packing import PackedReader
-from sweeper.tables.reading import Reader
-from sweeper.tables.sources import Files
+from sweeper.results.tables import cache_dir, packing, reading
+from sweeper.results.tables.cache import Cache
+from sweeper.results.tables.cache_dir import Folder
+from sweeper.results.tables.columns import Columns, present
+from sweeper.results.tables.packing import PackedReader
+from sweeper.results.tables.reading import Reader
+from sweeper.results.tables.sources import Files
+from sweeper.storage.files import LocalStore
 
 OLD = 1_600_000_000_000_000_000
 TEXTS = {

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sweeper.metrics import parse
-from sweeper.tables.columns import Columns, present
-from sweeper.tables.summaries import LABELS, SummaryFile, SummaryReader, flat
+from sweeper.results.tables.columns import Columns, present
+from sweeper.results.tables.summaries import LABELS, SummaryFile, SummaryReader, flat
 
 AWKWARD: list[Any] = [None, True, "text", [], {}, 2**60 + 1, 10**400, -1.5, math.nan, math.inf]
 
@@ -109,5 +109,5 @@ def test_most_records_are_read_quickly(monkeypatch: pytest.MonkeyPatch):
     reader.read([(file, data)])
     taught = data.replace(b'a\\"b', b"ab").replace(b"metrics.run", b"c")  # what no decoder knows
     reader.read([(file, taught)])
-    monkeypatch.setattr("sweeper.tables.summaries.flat", None)
+    monkeypatch.setattr("sweeper.results.tables.summaries.flat", None)
     assert sum(reader.read([(file, taught)]).rows) == 200

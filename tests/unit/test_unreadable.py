@@ -15,10 +15,10 @@ import pytest
 
 from sweeper.cli import main
 from sweeper.errors import NotFound, StoreError
-from sweeper.registry import Registry
+from sweeper.results.registry import Registry
 from sweeper.scheduler import environment
-from sweeper.store.files import LocalStore, open_store
-from sweeper.store.sweeps import read_events
+from sweeper.storage.files import LocalStore, open_store
+from sweeper.storage.sweeps import read_events
 
 Say = Callable[..., tuple[int, str, str]]
 

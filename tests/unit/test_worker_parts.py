@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from sweeper.errors import StoreError
+from sweeper.model.states import Event
 from sweeper.provenance.redaction import Redactor, is_secret_name, secret_values
-from sweeper.states import Event
-from sweeper.store.documents import encode, read_json
-from sweeper.store.files import LocalStore
-from sweeper.store.layout import Layout
+from sweeper.storage.documents import encode, read_json
+from sweeper.storage.files import LocalStore
+from sweeper.storage.layout import Layout
 from sweeper.testing import FakeClock, Fault, Faults, FaultyStore
 from sweeper.worker import claim as claiming
 from sweeper.worker.checkpoint_resume import has_final_checkpoint, read_records, seed

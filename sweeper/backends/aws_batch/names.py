@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 from sweeper.errors import NotFound
 from sweeper.model.job import read_tokens
-from sweeper.store.documents import SCHEMA, encode, read_as
-from sweeper.store.files import Store
-from sweeper.store.layout import Layout
+from sweeper.storage.documents import SCHEMA, encode, read_as
+from sweeper.storage.files import Store
+from sweeper.storage.layout import Layout
 
 __all__ = ["Names", "as_tag", "attempt_of"]
 

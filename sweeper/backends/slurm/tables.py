@@ -18,7 +18,7 @@ from sweeper.atomic import atomic_write
 from sweeper.backends.base import JobSpec, JobState
 from sweeper.backends.slurm.commands import Job, status_of
 from sweeper.errors import EnvironmentFailure, Unreachable
-from sweeper.store.files import open_regular, refuse_links
+from sweeper.storage.files import open_regular, refuse_links
 
 __all__ = ["Tables"]
 

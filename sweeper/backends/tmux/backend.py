@@ -27,7 +27,7 @@ from sweeper.backends.tmux.server import (
 )
 from sweeper.backends.workers import Workers
 from sweeper.command import self_command
-from sweeper.states import State
+from sweeper.model.states import State
 
 __all__ = ["TmuxBackend", "TmuxServer", "ensure_view", "open_backend", "socket_name"]
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from sweeper.states import Event, State, fold
-from sweeper.store.files import Store
-from sweeper.store.sweeps import read_events, read_plan
+from sweeper.model.states import Event, State, fold
+from sweeper.storage.files import Store
+from sweeper.storage.sweeps import read_events, read_plan
 
 Row = tuple[str, int, int]
 """Run, attempt, step."""

@@ -21,10 +21,10 @@ import psutil
 
 from harness import entry
 from harness.ledger import Row, Verdict, judge, read_ledger
-from sweeper.states import State, fold
-from sweeper.store.files import LocalStore
-from sweeper.store.layout import Layout
-from sweeper.store.sweeps import read_events, read_plan
+from sweeper.model.states import State, fold
+from sweeper.storage.files import LocalStore
+from sweeper.storage.layout import Layout
+from sweeper.storage.sweeps import read_events, read_plan
 
 HERE = Path(__file__).resolve().parent
 NAME = "toys"

@@ -48,10 +48,10 @@ _LOADED = (
     *(
         "sweeper.launcher.launching",
         "sweeper.planner.plan",
-        "sweeper.registry",
-        "sweeper.store.lease",
+        "sweeper.results.registry",
+        "sweeper.storage.lease",
     ),
-    *("sweeper.store.remote", "sweeper.tables.frames", "sweeper.worker.main"),
+    *("sweeper.storage.remote", "sweeper.results.tables.frames", "sweeper.worker.main"),
 )
 
 
@@ -67,7 +67,7 @@ def _shorten() -> None:
     from harness.entry import set_everywhere
     from sweeper.launcher import launch_preview
     from sweeper.scheduler import retry_delay
-    from sweeper.store import remote
+    from sweeper.storage import remote
     from sweeper.worker import claim, syncing
 
     for name, value in (
@@ -425,8 +425,8 @@ class Trial:
     def runs(self) -> dict[str, str]:
         """Mode -> run id, once there is a plan."""
         from sweeper.errors import SweeperError
-        from sweeper.store.files import open_store
-        from sweeper.store.sweeps import read_plan
+        from sweeper.storage.files import open_store
+        from sweeper.storage.sweeps import read_plan
 
         if not hasattr(self, "_runs"):
             try:
@@ -484,8 +484,8 @@ class Trial:
     def verdict(self) -> Verdict:
         """By the ledger, and by what a reader finds of the metrics."""
         from sweeper import Registry
-        from sweeper.states import State
-        from sweeper.store.files import open_store
+        from sweeper.model.states import State
+        from sweeper.storage.files import open_store
 
         runs = self.runs()
         expected = {runs["waits"]: State.CANCELLED}

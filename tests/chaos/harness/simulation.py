@@ -20,13 +20,13 @@ from sweeper import backends
 from sweeper.errors import AlreadyExists, NotFound, StoreError
 from sweeper.model.launcher import read_observations
 from sweeper.model.observation import Kind
+from sweeper.model.states import Event, State, fold
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import Launcher
-from sweeper.states import Event, State, fold
-from sweeper.store.documents import encode, read_json
-from sweeper.store.files import LocalStore
-from sweeper.store.layout import Layout, token
-from sweeper.store.sweeps import read_events
+from sweeper.storage.documents import encode, read_json
+from sweeper.storage.files import LocalStore
+from sweeper.storage.layout import Layout, token
+from sweeper.storage.sweeps import read_events
 from sweeper.testing import (
     FakeBackend,
     FakeClock,

@@ -1,0 +1,190 @@
+"""What the rules know of one attempt so far, in little memory however long it trains.
+
+A row is taken in by itself, so that what a rule finds does not depend on how many rows were read
+at a time. Pure: no clock, no disk.
+"""
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping, Set
+from itertools import islice
+from typing import Any, NamedTuple
+
+from sweeper.metrics import as_float
+from sweeper.monitor.keys import ROLES, role_of
+from sweeper.thresholds import WINDOW
+
+__all__ = ["Evidence", "History", "Series", "Vitals", "deviation", "median"]
+
+_SMOOTH = 5
+_FIRST = 3
+_MOST_KEYS = 10_000
+
+
+class Evidence(NamedTuple):
+    """What a rule has found: `key` was `value` at `step`, where `bound` is the most or the least
+    that is right; `message` says so in a sentence."""
+
+    key: str | None
+    step: float | None
+    value: float | None
+    bound: float | None
+    message: str
+
+
+class Vitals(NamedTuple):
+    """How an attempt is doing by the clock, in seconds of the launcher's. None is not known.
+
+    `quiet` passed since its last step, what it was paused left out, and `longest` is the longest
+    that it has taken for one; `others` the longest that it, or before its first step another
+    attempt of the sweep, took for the first. `is_command`: it may record no step at all. `paused`
+    says why the service holds it back, for `paused_s`; `beat_quiet` passed since the last beat.
+    Bytes are those of the worker's machine (`host`). `failed` is what it printed last, once it has;
+    `metric` is what the grid is judged by, once it has succeeded.
+    """
+
+    quiet: float = 0.0
+    longest: float | None = None
+    others: float | None = None
+    paused: str | None = None
+    paused_s: float = 0.0
+    beat_quiet: float = 0.0
+    lease: float = 0.0
+    is_command: bool = False
+    host: str | None = None
+    disk_free: float | None = None
+    memory_free: float | None = None
+    memory_total: float | None = None
+    failed: str | None = None
+    metric: str | None = None
+
+
+class Series:
+    """The finite values of one key."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.count = 0
+        self.first: list[float] = []
+        self.values: deque[float] = deque(maxlen=WINDOW)
+        self.step: float | None = None
+        # The lowest that the median of five in a row has been.
+        self.low = math.inf
+        # The highest mean over a longer stretch, and the spread then: of use to `collapse` alone.
+        self.best_mean = -math.inf
+        self.best_spread = 0.0
+        self.least = math.inf
+
+    def add(self, step: float | None, value: float) -> None:
+        """One more value."""
+        self.count += 1
+        self.step = step
+        self.values.append(value)
+        self.least = min(self.least, value)
+        if len(self.first) < _FIRST:
+            self.first.append(value)
+        if len(self.values) >= _SMOOTH:
+            self.low = min(self.low, median(self.last(_SMOOTH)))
+
+    @property
+    def start(self) -> float:
+        """What it was in the first steps."""
+        return median(self.first)
+
+    def last(self, count: int) -> list[float]:
+        """The last values, at most so many."""
+        size = len(self.values)
+        return list(islice(self.values, max(0, size - count), size))
+
+    def over(self, steps: float) -> list[float] | None:
+        """The last so many values; None while there are fewer."""
+        count = int(steps)
+        return self.last(count) if len(self.values) >= count else None
+
+
+class History:
+    """One attempt: a series for each role that some key of its metrics has."""
+
+    def __init__(self) -> None:
+        self.series: dict[str, Series] = {}
+        self.row: dict[str, Any] = {}
+        self.fresh: frozenset[str] = frozenset()
+        self.vitals = Vitals()
+        self._seen: set[str] = set()
+
+    def add(self, row: Mapping[str, Any], extra: Mapping[str, float] | None = None) -> None:
+        """Take in a row of metrics, and what its rollouts tell: role -> value."""
+        self.row = dict(row)
+        unseen = [key for key in row if key not in self._seen]
+        if unseen and len(self._seen) < _MOST_KEYS:
+            self._seen.update(unseen)
+            self._recognise(unseen)
+        step = as_float(row.get("step"))
+        fresh: set[str] = set()
+        for role, series in self.series.items():
+            value = as_float(row.get(series.key))
+            if value is not None and math.isfinite(value):
+                series.add(step, value)
+                fresh.add(role)
+        for role, value in (extra or {}).items():
+            if role not in fresh and math.isfinite(value):
+                self.series.setdefault(role, Series(_FROM_ROLLOUTS[role])).add(step, value)
+                fresh.add(role)
+        self.fresh = frozenset(fresh)
+
+    @property
+    def keys(self) -> Set[str]:
+        """What it has recorded."""
+        return self._seen
+
+    @property
+    def step(self) -> float | None:
+        """That of the last row."""
+        step = self.row.get("step")
+        return step if type(step) in (int, float) else None
+
+    def _recognise(self, unseen: list[str]) -> None:
+        for role in ROLES:
+            if role not in self.series:
+                key = role_of(role, unseen)
+                if key is not None:
+                    self.series[role] = Series(key)
+
+    @property
+    def solved(self) -> bool:
+        """Whether there is little left to learn: most groups are all right, or nearly all that can
+        be earned is."""
+        good = self.series.get("good")
+        if good is not None and (found := good.over(_SMOOTH)) and sum(found) / _SMOOTH >= 0.5:
+            return True
+        reward = self.series.get("reward")
+        if reward is None or reward.least < 0 or max(reward.values, default=2.0) > 1:
+            return False  # who knows what the most is
+        return median(reward.last(_SMOOTH)) >= 0.9
+
+
+_FROM_ROLLOUTS = {
+    "mixed": "groups of rollouts",
+    "good": "groups of rollouts",
+    "truncated": "rollouts",
+    "length": "rollouts",
+    "reward": "rollouts",
+}
+
+
+def median(values: Iterable[float]) -> float:
+    """The middle one, or the mean of the middle two; NaN of nothing."""
+    ordered = sorted(values)
+    size = len(ordered)
+    if not size:
+        return math.nan
+    middle = size // 2
+    return ordered[middle] if size % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def deviation(values: Iterable[float]) -> float:
+    """A standard deviation that outliers do not move: 1.4826 times the median distance from the
+    median (of normal values it is theirs; Rousseeuw and Croux 1993)."""
+    found = list(values)
+    middle = median(found)
+    return 1.4826 * median(abs(value - middle) for value in found)

@@ -1,0 +1,277 @@
+"""The rule engine at work on a sweep: looks at the attempts that run, and says what is new.
+
+Little is kept of each attempt, and so many bytes are read in a look at most, so that a look takes
+about as long whether a sweep has just begun or a launcher finds a million rows. An error in a rule
+is told once, and the other rules go on.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, cast
+
+from sweeper.errors import NotFound, StoreError
+from sweeper.metrics import Row, as_float
+from sweeper.monitor.history import Evidence, History, Vitals
+from sweeper.monitor.rollouts import path_of, summarise
+from sweeper.monitor.rules import judge
+from sweeper.monitor.tail import Tail
+from sweeper.monitor.vitals import judge_vitals
+from sweeper.storage.files import Store
+from sweeper.storage.layout import Layout
+from sweeper.thresholds import Limits
+
+__all__ = ["Found", "Seen", "Watcher"]
+
+MOST_BYTES = 1_000_000
+"""Of metrics, in one look, over all attempts: some thousand rows, some tens of milliseconds."""
+_ROW_BYTES = 200
+"""What it takes to judge a row, in bytes that could be read meanwhile."""
+_MOST_REMOTE = 20
+"""Attempts whose metrics are read in one look, on a store that is elsewhere."""
+_ROLLOUT_BYTES = 262_144
+_MOST_ROLLOUTS = 20
+_TRIES = 3
+"""Steps without rollouts, after which nobody expects any."""
+_STEPS = 50
+_FINAL_SECONDS = 600.0
+"""What the work after the last step may take: evaluations, checkpoints."""
+_STALLED = "stalled"
+"""Said once as any other, and judged all the same: readers are shown whether it holds."""
+
+
+class Seen(NamedTuple):
+    """An attempt as the launcher sees it: `running` while a worker is at work on it, `quiet` the
+    seconds since its last beat, `beat` what that said; `stopping` when a user wants it to end.
+    `failed` is the last line that it printed, if it has failed; `succeeded`: it has."""
+
+    run: str
+    attempt: int
+    running: bool
+    quiet: float = 0.0
+    beat: Mapping[str, Any] | None = None
+    stopping: bool = False
+    failed: str | None = None
+    succeeded: bool = False
+
+
+class Found(NamedTuple):
+    """Evidence of a rule about an attempt."""
+
+    run: str
+    attempt: int
+    rule: str
+    evidence: Evidence
+    host: str | None = None
+
+
+class _Watch:
+    """What is known of one attempt."""
+
+    def __init__(self, store: Store, layout: Layout, run: str, attempt: int, now: float) -> None:
+        self.tail = Tail(store, layout, run, attempt)
+        self.history = History()
+        self.begun = now
+        self.at = now  # of the last step, or of what else is no standstill
+        self.read_at = now
+        self.steps = 0
+        self.first: float | None = None  # how long the first step took
+        self.looked = False
+        self.took: deque[float] = deque(maxlen=_STEPS)
+        self.rollouts = 0
+
+    @property
+    def longest(self) -> float | None:
+        """The longest that one of the last steps took, by our clock or its own."""
+        return max(self.took, default=None)
+
+
+class Watcher:
+    """Watches the attempts of one sweep. `clock` gives monotonic seconds, `tell` hears of rules
+    that fail. `said` has what is on record already, as (run, attempt, rule): it is not found
+    again. `sync_s` is how late metrics may come (0: as they are written); `metric` what the grid
+    judges runs by.
+
+    `stalled` has the attempts, as (run, attempt), that stood still at the last look, whether that
+    was said of them before or not.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        layout: Layout,
+        limits: Limits,
+        said: set[tuple[str, int, str]],
+        *,
+        clock: Callable[[], float],
+        tell: Callable[[str], None],
+        lease: float,
+        is_command: bool,
+        sync_s: float = 0.0,
+        metric: str | None = None,
+    ) -> None:
+        self._store = store
+        self._metric = metric
+        self._layout = layout
+        self._limits = limits
+        self._said = said
+        self._clock = clock
+        self._tell = tell
+        self._lease = lease
+        self.stalled: set[tuple[str, int]] = set()
+        self._is_command = is_command
+        self._sync_s = sync_s
+        self._watches: dict[tuple[str, int], _Watch] = {}
+        self._first: float | None = None  # the longest that a first step has taken
+        self._turn = 0
+        self._told: set[str] = set()
+        self._left = 0
+
+    def look(self, attempts: Sequence[Seen]) -> tuple[list[Found], set[tuple[str, int]]]:
+        """What is found that was not found before, and which of the attempts that have ended are
+        read to their end. Those that are not among `attempts` are forgotten. A store that does not
+        answer is asked again the next time."""
+        now = self._clock()
+        keys = {(seen.run, seen.attempt) for seen in attempts}
+        self._watches = {key: watch for key, watch in self._watches.items() if key in keys}
+        self._left = MOST_BYTES
+        remote = self._store.is_remote
+        found: list[Found] = []
+        over: set[tuple[str, int]] = set()
+        self.stalled = set()
+        # Each look begins with another one, so that all get their turn where there is much to read.
+        start = self._turn % len(attempts) if attempts else 0
+        for seen in (*attempts[start:], *attempts[:start]):
+            key = (seen.run, seen.attempt)
+            if key not in self._watches:
+                self._watches[key] = _Watch(self._store, self._layout, *key, now)
+            watch = self._watches[key]
+            more = self._read(watch, seen, found, now) if self._left > 0 else True
+            if remote:  # where each file takes a request or two
+                self._left -= MOST_BYTES // _MOST_REMOTE
+            watch.looked = watch.looked or not more
+            if seen.running:
+                watch.history.vitals = self._vitals(watch, seen, now)
+            elif not more:
+                over.add(key)
+                metric = self._metric if seen.succeeded else None
+                watch.history.vitals = Vitals(failed=seen.failed, metric=metric)
+            if seen.running or not more:
+                judged = judge_vitals(watch.history, self._open(seen), self._failed)
+                if _STALLED in judged:
+                    self.stalled.add(key)
+                self._note(seen, judged, found)
+        self._turn += 1
+        return found, over
+
+    def _read(self, watch: _Watch, seen: Seen, found: list[Found], now: float) -> bool:
+        """Take in what is new; whether there is more of it."""
+        try:
+            fresh = watch.tail.read(MOST_BYTES)
+        except StoreError:
+            self._left = 0  # it is not asked for the others now
+            return True
+        watch.read_at = now
+        if fresh.again:
+            watch.history = History()
+        self._left -= fresh.size + _ROW_BYTES * len(fresh.rows)
+        recent = len(fresh.rows) - min(len(fresh.rows), _MOST_ROLLOUTS)
+        for number, (row, copied) in enumerate(fresh.rows):
+            if copied:
+                watch.history.add(row)
+                continue
+            watch.history.add(row, self._rollouts(watch, seen, row) if number >= recent else None)
+            self._note(seen, judge(watch.history, self._open(seen), self._failed), found)
+        own = [row for row, copied in fresh.rows if not copied]
+        if own:
+            self._time(watch, own, now)
+        return fresh.more
+
+    def _failed(self, rule: str, error: Exception) -> None:
+        if rule not in self._told:
+            self._told.add(rule)
+            self._tell(f"alarms: the rule {rule} failed: {type(error).__name__}: {error}")
+
+    def _open(self, seen: Seen) -> Limits:
+        """The rules that are to be asked about this attempt: those that have not said their word,
+        and the one of which it is always to be known whether it holds."""
+        return {
+            rule: thresholds
+            for rule, thresholds in self._limits.items()
+            if rule == _STALLED or (seen.run, seen.attempt, rule) not in self._said
+        }
+
+    def _note(self, seen: Seen, evidence: Mapping[str, Evidence], found: list[Found]) -> None:
+        host = _text((seen.beat or {}).get("host"))
+        for rule, what in evidence.items():
+            if (seen.run, seen.attempt, rule) not in self._said:
+                self._said.add((seen.run, seen.attempt, rule))
+                found.append(Found(seen.run, seen.attempt, rule, what, host))
+
+    def _time(self, watch: _Watch, rows: list[Row], now: float) -> None:
+        """Learn how long steps take. What lay there when we first looked was written before."""
+        took = [
+            as_float(row.get("time/total", row.get("time/step"))) or 0.0 for row in rows[-_STEPS:]
+        ]
+        took = [own if 0 < own < 1e6 else 0.0 for own in took]
+        if watch.looked and not watch.steps:
+            watch.first = now - watch.begun
+            self._first = max(self._first or 0.0, watch.first)
+        elif watch.looked:
+            # Of several rows the first may have taken it all.
+            took[0] = max(took[0], now - watch.at)
+        watch.took.extend(seconds for seconds in took if seconds)
+        watch.steps += len(rows)
+        watch.at = now
+
+    def _rollouts(self, watch: _Watch, seen: Seen, row: Row) -> dict[str, float]:
+        """What the rollouts of a row's step tell, if there are any."""
+        step = as_float(row.get("step"))
+        if watch.rollouts <= -_TRIES or step is None or not 0 <= step < 1e9:
+            return {}
+        path = path_of(self._layout.recorded(seen.run, seen.attempt), step)
+        with suppress(NotFound, StoreError):
+            data = self._store.read_range(path, 0, _ROLLOUT_BYTES)
+            watch.rollouts = 1
+            self._left -= len(data) // 4
+            return summarise(data)
+        if watch.rollouts <= 0:
+            watch.rollouts -= 1
+        return {}
+
+    def _vitals(self, watch: _Watch, seen: Seen, now: float) -> Vitals:
+        beat = seen.beat or {}
+        paused, machine = _mapping(beat.get("paused")), _mapping(beat.get("machine"))
+        if paused or seen.stopping:
+            watch.at = now  # what it waits for the service is no standstill
+        quiet = watch.read_at - watch.at - 2 * self._sync_s
+        if _nearly_done(watch.history.row):
+            quiet -= _FINAL_SECONDS
+        return Vitals(
+            quiet=max(0.0, quiet),
+            longest=watch.longest,
+            others=watch.first if watch.steps else self._first,
+            paused=f"{paused.get('reason')} since {paused.get('since')}" if paused else None,
+            paused_s=as_float(paused.get("for_s")) or 0.0,
+            beat_quiet=seen.quiet,
+            lease=self._lease,
+            is_command=self._is_command and not watch.steps,
+            host=_text(beat.get("host")),
+            disk_free=as_float(machine.get("disk_free_bytes")),
+            memory_free=as_float(machine.get("memory_free_bytes")),
+            memory_total=as_float(machine.get("memory_total_bytes")),
+        )
+
+
+def _nearly_done(row: Mapping[str, Any]) -> bool:
+    """Whether the last steps are being made. What is above 1 is no share: percent, or a count."""
+    shares = [as_float(row.get(key)) or 0.0 for key in ("progress", "progress/done_frac")]
+    return any(0.95 <= share <= 1 for share in shares)
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return cast(dict[str, Any], value) if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None

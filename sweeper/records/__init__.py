@@ -1,1 +1,0 @@
-"""What runs have recorded, as plain values and tables."""

@@ -1,0 +1,148 @@
+"""Runs that no sweep of ours has launched: any folder, at any depth, with a `metrics.jsonl` or what
+else tinker-cookbook's recipes leave in their log directory."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from sweeper.errors import NotFound, StoreError
+from sweeper.metrics import ends_final
+from sweeper.model.decoding import decode
+from sweeper.model.states import NoState, State
+from sweeper.results.runs import RecordedRun, Told
+from sweeper.results.tables.cache_dir import Folder
+from sweeper.results.tables.index import Index
+from sweeper.results.tables.sources import Files
+from sweeper.storage.files import Store
+from sweeper.storage.layout import Layout
+
+__all__ = ["FolderRun", "find_folders", "folder_runs"]
+
+_MARKS = frozenset({"metrics.jsonl", "metrics.jsonl.parts", "checkpoints.jsonl"})
+_ITERATION = "iteration_"
+_PLAN = "sweep.json"
+_OF_THE_DISK = "lost+found"
+
+
+def find_folders(store: Store, told: Told | None = None) -> list[str]:
+    """Folders of runs below the root that belong to no sweep, sorted. One listing of the root; a
+    folder whose name begins with a dot is passed over. `told` hears of folders that cannot be
+    read."""
+    top = store.local_path("")
+    names = _of_names(store.names("")) if top is None else _walk(top, told)
+    return sorted(names)
+
+
+def _walk(top: str, told: Told | None) -> Iterator[str]:
+    pending = [""]
+    while pending:
+        folder = pending.pop()
+        try:
+            with os.scandir(os.path.join(top, folder)) as found:
+                items = [(item.name, item.is_dir(follow_symlinks=False)) for item in found]
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # removed since
+        except OSError as error:
+            if told is not None and folder != _OF_THE_DISK:
+                told(StoreError(f"{os.path.join(top, folder)}: {error.strerror}"))
+            continue
+        names = {name for name, _ in items}
+        if _PLAN in names:
+            continue
+        inner = [name for name, is_folder in items if is_folder]
+        if names & _MARKS or any(name.startswith(_ITERATION) for name in inner):
+            yield folder
+        pending += (
+            f"{folder}/{name}" if folder else name
+            for name in inner
+            if not name.startswith((".", _ITERATION)) and not name.endswith(".parts")
+        )
+
+
+def _of_names(paths: Iterable[str]) -> set[str]:
+    """The same from the paths of all files."""
+    found: set[str] = set()
+    sweeps: set[str] = set()
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        above, _, last = folder.rpartition("/")
+        if any(part.startswith(".") for part in folder.split("/")):
+            continue
+        if name == _PLAN:
+            sweeps.add(folder)
+        elif name in _MARKS:
+            found.add(folder)
+        elif last.startswith(_ITERATION) or last in _MARKS:
+            found.add(above)
+    return {
+        folder
+        for folder in found
+        if not any(folder == sweep or folder.startswith(f"{sweep}/") for sweep in sweeps)
+    }
+
+
+class FolderRun(RecordedRun):
+    """A run that is a folder and nothing else: its `sweep` is the folder above it ("." at the
+    root), its `id` a hash of its path, and of its state nothing is known but that a final
+    checkpoint, the last on record, means it succeeded."""
+
+    def __init__(
+        self, store: Store, folder: str, files: Files, index: Index, told: Told | None = None
+    ) -> None:
+        above, _, name = folder.rpartition("/")
+        import hashlib
+
+        super().__init__(store, Layout(above or "."), files, index, told)
+        self._folder = folder
+        self._config: dict[str, Any] | None = None
+        self.id = hashlib.sha256(folder.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+        self.name = self.cell = name or os.path.basename(store.root.rstrip("/")) or "."
+        ended = self.readable(self._recall_finished, False)
+        self.state = State.SUCCEEDED if ended else NoState.UNKNOWN
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What `config.json` holds."""
+        if self._config is None:
+            self._config = self.readable(self._recall_config, {}) or {}
+        return self._config
+
+    def folders(self) -> list[str]:
+        return [self._folder]
+
+    def _recall_finished(self) -> bool:
+        return bool(self._recall("finished", "checkpoints.jsonl", self._is_finished))
+
+    def _recall_config(self) -> dict[str, Any]:
+        return self._recall("config", "config.json", self._read_config) or {}
+
+    def _read_config(self) -> dict[str, Any] | None:
+        path = self._below("config.json")
+        try:
+            found: Any = decode(self.store.read(path))
+        except NotFound:
+            return None
+        except ValueError as error:
+            raise StoreError(f"{self.root}/{path}: damaged ({error})") from error
+        if not isinstance(found, dict):
+            raise StoreError(f"{self.root}/{path}: should be an object of settings")
+        return found  # pyright: ignore[reportUnknownVariableType]
+
+    def _is_finished(self) -> bool:
+        return ends_final(self.checkpoint_records())
+
+    def _recall(self, what: str, name: str, find: Callable[[], Any]) -> Any:
+        """As remembered while that file is as it was."""
+        source = self.files.source(self._below(name))
+        if source is None:
+            return None
+        return self.index.recall(self.id, what, [(name, source.stamp)], find)
+
+    def _below(self, name: str) -> str:
+        return f"{self._folder}/{name}" if self._folder else name
+
+
+def folder_runs(store: Store, memory: Folder | None, told: Told | None = None) -> list[FolderRun]:
+    """Every such run of a root; they share the index."""
+    index, files = Index(memory, "folders"), Files(store, "")
+    return [FolderRun(store, folder, files, index, told) for folder in find_folders(store, told)]

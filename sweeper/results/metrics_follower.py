@@ -1,0 +1,100 @@
+"""What runs record while one looks: new lines and nothing else, for one look at each file's stamp.
+
+For a program that shows many runs as they go, where even the quickest reading of everything is too
+much.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from sweeper.errors import StoreError
+from sweeper.metrics import Row, parse
+from sweeper.results.follow import Growing
+from sweeper.results.runs import RecordedRun
+from sweeper.results.tables.sources import Files
+
+__all__ = ["Follower", "News"]
+
+
+class News(NamedTuple):
+    """New rows of one run, as they were written: several of one step are not merged. `again`: its
+    file was replaced, or a new attempt has begun, and these are all its rows."""
+
+    run: RecordedRun
+    rows: list[Row]
+    again: bool
+
+
+class _Place:
+    """A run, and the file of its newest attempt."""
+
+    def __init__(self, run: RecordedRun) -> None:
+        self.run = run
+        self.where = run.root, run.files.prefix
+        self.is_folder = run.files.prefix == ""
+        """Whether it is no run of a sweep: then there are no attempts."""
+        self.attempt = max(len(run.folders()), 1)
+        self.file = Growing(run.store, self._path())
+
+    def _path(self) -> str:
+        if self.is_folder:
+            return self.run.metrics_paths()[0]
+        return f"{self.run.layout.recorded(self.run.id, self.attempt)}/metrics.jsonl"
+
+    def follow(self, folders: set[str]) -> None:
+        """Go on to the newest attempt that has a folder."""
+        while not self.is_folder and f"{self.run.id}.{self.attempt + 1}" in folders:
+            self.attempt += 1
+            self.file.open(self._path(), again=True)
+
+
+class Follower:
+    """Follows the newest attempt of each run."""
+
+    def __init__(self, runs: Sequence[RecordedRun]) -> None:
+        self._places = [_Place(run) for run in runs]
+        for place, files in self._each():
+            try:
+                place.file.skip(files.source)
+            except (StoreError, OSError):
+                place.file.open(place.file.path, again=True)
+
+    def poll(self) -> list[News]:
+        """What was recorded since the last time (the first: since this was made). What cannot be
+        read is for the next time; raises `StoreError` when there is nothing else to tell."""
+        found: list[News] = []
+        trouble: StoreError | OSError | None = None
+        for place, files in self._each():
+            try:
+                added = place.file.read(files.source)
+            except (StoreError, OSError) as error:
+                trouble = trouble or error
+                continue
+            if added is not None and added.data:
+                found.append(News(place.run, parse(added.data).rows, added.again))
+        if trouble is not None and not found:
+            raise trouble
+        return found
+
+    def _each(self) -> Iterator[tuple[_Place, Files]]:
+        """Each with the files of its sweep, by one look for all of its runs."""
+        listings: dict[tuple[str, str], tuple[Files, set[str]]] = {}
+        for place in self._places:
+            if place.where not in listings:
+                files = Files(place.run.store, place.where[1])
+                listings[place.where] = files, set() if place.is_folder else _folders(files)
+            files, folders = listings[place.where]
+            place.follow(folders)
+            yield place, files
+
+
+def _folders(files: Files) -> set[str]:
+    """Names of the folders right below."""
+    if files.local is not None:
+        try:
+            return set(os.listdir(files.local))
+        except OSError:
+            return set()
+    start = len(files.prefix) + 1
+    return {path[start:].partition("/")[0] for path in files.entries()}

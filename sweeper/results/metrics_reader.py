@@ -1,0 +1,224 @@
+"""From runs to tables of what they recorded, through the cache; what could not be read is told."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
+
+from sweeper.errors import NotFound, StoreError
+from sweeper.metrics import Point
+from sweeper.results.objective import counted, place
+from sweeper.results.problems import Problems
+from sweeper.results.runs import RecordedRun
+from sweeper.results.tables.cache import Cache
+from sweeper.results.tables.cache_dir import Folder
+from sweeper.results.tables.columns import Floats, present
+from sweeper.results.tables.frames import Part, numbers_table, plain_table
+from sweeper.results.tables.lasts import Last, last_number
+from sweeper.results.tables.merging import merge_columns
+from sweeper.results.tables.packing import PackedReader, belongs
+from sweeper.results.tables.prefetch import helped, rollouts_worth_it, worth_it
+from sweeper.results.tables.reading import Reader
+from sweeper.results.tables.rollouts import COLUMNS, LABELS, rollout_parts
+from sweeper.results.tables.sql import mentioned, mentions_all
+from sweeper.results.tables.summaries import SummaryReader
+
+__all__ = ["Tabulator", "metric_column"]
+
+T = TypeVar("T")
+
+_MANY = 16
+"""Runs read at once from which on their small files are packed."""
+
+
+class Tabulator:
+    """Reads runs of several roots. `memories` has the cache of each root; to `problems` a line is
+    added for each run with lines that could not be read, and for each that could not be read at
+    all and is left out."""
+
+    def __init__(self, memories: Mapping[str, Folder | None], problems: Problems) -> None:
+        self._memories = memories
+        self._readers: dict[str, Reader | PackedReader] = {}
+        self._summaries = SummaryReader()
+        self._many = False
+        self._problems = problems
+
+    def _cache(self, run: RecordedRun) -> Cache | None:
+        memory = self._memories.get(run.root)
+        return None if memory is None else Cache(memory)
+
+    def _reader(self, run: RecordedRun) -> Reader | PackedReader:
+        if run.root not in self._readers:
+            cache = self._cache(run)
+            self._readers[run.root] = Reader(None) if cache is None else PackedReader(cache)
+        reader = self._readers[run.root]
+        if isinstance(reader, PackedReader):
+            reader.adding = self._many
+        return reader
+
+    def _report(self, run: RecordedRun, name: str, malformed: int, torn: int) -> None:
+        if malformed or torn:
+            what = [f"{malformed} malformed line{'s' * (malformed > 1)}"] * (malformed > 0)
+            what += ["a torn last line"] * (torn > 0)
+            line = f"{run.sweep}/{run.name}: {name}: {' and '.join(what)} skipped"
+            self._problems.tell(line)
+
+    def metrics(self, runs: Sequence[RecordedRun], keys: Sequence[str] | None = None) -> list[Part]:
+        """The merged history of each run, with these keys and the rows that have one of them."""
+        self._many = len(runs) >= _MANY
+        with self._help(runs, keys):
+            parts = list(self._each(runs, lambda run: [self.part(run, keys)]))
+        for reader in self._readers.values():
+            reader.save()
+        return parts
+
+    def _each(
+        self, runs: Sequence[RecordedRun], read: Callable[[RecordedRun], Iterable[T]]
+    ) -> Iterator[T]:
+        """What is read of those runs that can be."""
+        for run in runs:
+            try:
+                yield from read(run)
+            except StoreError as error:
+                self._problems.unreadable(error)
+
+    def _help(
+        self, runs: Sequence[RecordedRun], keys: Sequence[str] | None
+    ) -> AbstractContextManager[None]:
+        """A second process, when there is much to parse in the files of one folder."""
+        memory = self._one_memory(runs)
+        if memory is not None:
+            paths = [path for run in runs for path in run.metrics_paths()]
+            if worth_it(Cache(memory), runs[0].files, paths):
+                return helped(memory, runs[0].files, paths, keys)
+        return nullcontext()
+
+    def part(self, run: RecordedRun, keys: Sequence[str] | None) -> Part:
+        """The same of one run. Raises `StoreError` where it cannot be read."""
+        read = self._reader(run).columns
+        found = [read(run.files, path, keys) for path in run.metrics_paths()]
+        merged = merge_columns([columns for columns in found if columns is not None])
+        self._report(run, "metrics.jsonl", merged.malformed, merged.torn)
+        return Part({"run": run.id, "sweep": run.sweep}, merged.with_any(keys))
+
+    def value(self, run: RecordedRun, key: str, goal: str, at: str) -> Point | None:
+        """What `objective.judged` gives of the numbers in a run's history."""
+        found = self._last(run, key) if at != "best" else None
+        if found is not None:
+            return found
+        steps, values = self.curve(run, key)
+        if not len(values):
+            return None
+        row = place(values, goal, at)
+        stepped = bool(present(steps[row : row + 1])[0])
+        return Point(float(steps[row]) if stepped else None, float(values[row]))
+
+    def curve(self, run: RecordedRun, key: str) -> tuple[Floats, Floats]:
+        """Steps (ABSENT where no row has one) and values of the points by which a run is judged
+        under `key`. Raises `StoreError`."""
+        columns = self.part(run, [key]).columns
+        steps, values = columns.column("step"), columns.numbers(key)
+        rows = counted(present(values), present(steps))
+        return steps[rows], values[rows]
+
+    def _last(self, run: RecordedRun, key: str) -> Point | None:
+        """The last point, if a look at files that the cache does not know tells it: of the newest
+        attempt, as long as none before it came as far."""
+        cache, found = self._cache(run), list[Last]()
+        for path in run.metrics_paths():
+            source = run.files.source(path)
+            if source is None:
+                continue
+            if source.pieces or belongs(source) or (cache is not None and cache.has(path)):
+                return None
+            try:
+                last = last_number(source.view(0)[1], key)
+            except NotFound:
+                last = None
+            if last is None:
+                return None
+            found.append(last)
+        point = found[-1].point if found else None
+        if point is None or point.step is None:
+            return None
+        return point if all(last.step < point.step for last in found[:-1]) else None
+
+    def rollouts(
+        self,
+        runs: Sequence[RecordedRun],
+        iteration: int | None = None,
+        keys: Sequence[str] | None = None,
+    ) -> list[Part]:
+        """The rollouts of each run; see `rollouts.rollout_parts`."""
+
+        def read(run: RecordedRun) -> list[Part]:
+            common = {"run": run.id, "sweep": run.sweep}
+            found = rollout_parts(
+                *(self._cache(run), run.files, run.folders(), common),
+                *(iteration, keys, self._summaries),
+            )
+            malformed = sum(part.columns.malformed for part in found)
+            self._report(run, "rollout summaries", malformed, 0)
+            return found
+
+        with self._help_with_rollouts(runs):
+            return list(self._each(runs, read))
+
+    def checkpoints(self, runs: Sequence[RecordedRun]) -> list[dict[str, Any]]:
+        """A dict a checkpoint: what its record holds, and `run sweep attempt`."""
+
+        def read(run: RecordedRun) -> list[dict[str, Any]]:
+            labels = {"run": run.id, "sweep": run.sweep}
+            return [{**recorded, **labels} for recorded in run.checkpoint_records()]
+
+        return list(self._each(runs, read))
+
+    def _help_with_rollouts(self, runs: Sequence[RecordedRun]) -> AbstractContextManager[None]:
+        memory = self._one_memory(runs)
+        if memory is not None:
+            files, folders = runs[0].files, [run.folders() for run in runs]
+            if rollouts_worth_it(Cache(memory), files, folders):
+                return helped(memory, files, rollouts=folders)
+        return nullcontext()
+
+    def _one_memory(self, runs: Sequence[RecordedRun]) -> Folder | None:
+        """The cache of all these runs, if they lie in one folder."""
+        folders = {(run.root, run.files.prefix) for run in runs}
+        return self._memories.get(runs[0].root) if len(folders) == 1 else None
+
+    def makers(self, query: str, runs: Sequence[RecordedRun]) -> dict[str, Callable[[], Any]]:
+        """What makes the tables that a query may ask for, of these runs."""
+
+        def metrics() -> Any:
+            parts = self.metrics(runs, self._meant(query, runs))
+            return numbers_table(parts, ["step"], metric_column, whole=["step"])
+
+        def checkpoints() -> Any:
+            rows = self.checkpoints(runs)
+            return plain_table(rows, ("run", "sweep", "attempt", "name"))
+
+        return {
+            "metrics": metrics,
+            "rollouts": lambda: numbers_table(
+                self.rollouts(runs), COLUMNS, common=("run", "sweep", *LABELS)
+            ),
+            "checkpoints": checkpoints,
+        }
+
+    def _meant(self, query: str, runs: Sequence[RecordedRun]) -> list[str] | None:
+        """The metrics that a query may mean; None for all."""
+        if mentions_all(query, "metrics"):
+            return None
+        found: dict[str, None] = {}
+        self._many = len(runs) >= _MANY
+
+        def read(run: RecordedRun) -> list[str]:
+            keys = self._reader(run).keys
+            return [key for path in run.metrics_paths() for key in keys(run.files, path)]
+
+        found.update(dict.fromkeys(self._each(runs, read)))
+        return ["step", *(key for key in found if key != "step" and mentioned(key, query))]
+
+
+def metric_column(key: str) -> str:
+    """The name of the column of a metric."""
+    return f"metric.{key}" if key in ("run", "sweep") else key

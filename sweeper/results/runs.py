@@ -1,0 +1,491 @@
+"""One sweep and its runs, read from a store as plain values; the layer that needs no pandas.
+
+`registry.py` finds sweeps and makes DataFrames of what is here, `folders.py` finds runs that are
+in no sweep. An `Index` remembers what need not be looked at again.
+"""
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
+
+from sweeper.errors import NotFound, StoreError
+from sweeper.metrics import (
+    NO_ROWS,
+    Merged,
+    Parsed,
+    Point,
+    merge,
+    merge_checkpoints,
+    numbers,
+    parse,
+)
+from sweeper.model.event import NOTHING, Outcome
+from sweeper.model.plan import Run
+from sweeper.model.states import Event, NoState, RunState, State, fold, is_finished
+from sweeper.results.objective import judged
+from sweeper.results.tables.cache_dir import Folder
+from sweeper.results.tables.index import Index
+from sweeper.results.tables.sources import Files, Stamp
+from sweeper.storage.files import Store
+from sweeper.storage.layout import Layout, metrics_dir
+from sweeper.storage.sweeps import (
+    TELLING,
+    look_at_events,
+    read_event,
+    read_outcome,
+    read_plan,
+)
+
+__all__ = ["RecordedRun", "Sweep", "SweepRun", "Told"]
+
+T = TypeVar("T")
+Told = Callable[[StoreError], None]
+"""Somebody to be told what cannot be read, where the rest is wanted all the same."""
+
+_LARGE = 100_000
+"""Bytes of metrics from which on it pays to load what reads them quicker."""
+_PLANNED = RunState(State.PLANNED, 0, 0, None)
+_TOLD_BEFORE = (Event.SUCCEEDED, Event.FAILED, Event.CANCELLED, Event.PREEMPTED, Event.CLAIMED)
+"""Events of an attempt before the last that tell of it, the most telling first."""
+
+
+class Sweep:
+    """A launched grid: its plan and its runs. The plan and the states are read once, when the
+    object is made (one file, and one listing); what runs recorded is read when asked for, or
+    remembered in `memory`.
+
+    Runs that have events but are not in the plan do not appear. `told` hears of files that cannot
+    be read where the rest can be shown; without it they are errors.
+    Raises `NotFound` when there is no such sweep, `StoreError` when its plan is damaged.
+    """
+
+    def __init__(
+        self, store: Store, name: str, memory: Folder | None = None, told: Told | None = None
+    ) -> None:
+        self.store = store
+        self.name = name
+        self.root = store.root
+        self.told = told
+        self.plan = read_plan(store, name)
+        self.layout = Layout(name, metrics_dir(self.plan.launch.metrics_dir))
+        self.index = Index(memory, f"sweep {name}")
+        self.files = Files(store, self.layout.runs)
+        self.state_files = Files(store, self.layout.state)
+        elsewhere = self.state_files.local is None
+        self.events = look_at_events(store, name, self.state_files.entries() if elsewhere else None)
+        folded: dict[int, RunState] = {}
+        for events in self.events.values():
+            if id(events) not in folded:
+                folded[id(events)] = fold(events)
+        self._states = {run: folded[id(events)] for run, events in self.events.items()}
+
+    @property
+    def metric(self) -> dict[str, str] | None:
+        """`{"name", "goal", "at"}`, or None when the grid names none."""
+        return None if self.plan.metric is None else self.plan.metric._asdict()
+
+    @property
+    def axes(self) -> dict[str, list[Any]]:
+        """The declared axes and their values, in grid order, without the seed."""
+        return self.plan.axes
+
+    @functools.cached_property
+    def unseeded(self) -> bool:
+        """Whether no seed is given to its replicates."""
+        return self.plan.unseeded
+
+    @property
+    def path(self) -> str:
+        """The folder of the sweep, as a local path or, on a remote store, an address."""
+        return self.store.local_path(self.name) or f"{self.root.rstrip('/')}/{self.name}"
+
+    @functools.cached_property
+    def runs(self) -> tuple["SweepRun", ...]:
+        """Every planned run, in the order of the plan."""
+        return tuple(
+            SweepRun(self, planned, self._states.get(planned.id, _PLANNED))
+            for planned in self.plan.runs
+        )
+
+    def unreadable(self, error: StoreError) -> None:
+        """Tell of what cannot be read; raises it where nobody wants to be told."""
+        if self.told is None:
+            raise error
+        self.told(error)
+
+    def write_report(self, name: str, data: bytes) -> str:
+        """Keep a file in the sweep's `report/` folder; gives its path or address."""
+        path = f"{self.layout.report}/{name}"
+        self.store.replace(path, data)
+        return self.store.local_path(path) or f"{self.root.rstrip('/')}/{path}"
+
+
+class RecordedRun(ABC):
+    """A run as it was planned and as it went: `id name cell seed config state attempts`, and the
+    `store` and `layout` it is found by. `retired`: the grid has it no more.
+
+    `attempts` counts the attempts opened. Files of attempts that do not exist are no error: a run
+    that has not started has no metrics, an empty log and no checkpoints.
+    """
+
+    id: str
+    name: str
+    cell: str
+    seed: int | None = None
+    state: State | NoState = NoState.UNKNOWN
+    attempts: int = 1
+    retired: bool = False
+
+    def __init__(
+        self,
+        store: Store,
+        layout: Layout,
+        files: Files,
+        index: Index,
+        told: Told | None = None,
+    ) -> None:
+        self.told = told
+        self.store = store
+        self.root = store.root
+        self.sweep = layout.sweep
+        self.layout = layout
+        self.files = files
+        self.index = index
+        self.metric: Mapping[str, str] | None = None
+        self.quick: Callable[[RecordedRun, str, str, str], Point | None] | None = None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The configuration as far as it was given."""
+        return {}
+
+    @abstractmethod
+    def folders(self) -> list[str]:
+        """Where each attempt recorded its metrics, oldest first, from the store's root on."""
+
+    def log_paths(self) -> list[str]:
+        """The recipe's folder of each attempt, in which those are."""
+        return self.folders()
+
+    def metrics_paths(self) -> list[str]:
+        """Where the metrics of each attempt lie, oldest first."""
+        return [f"{folder}/metrics.jsonl".lstrip("/") for folder in self.folders()]
+
+    @property
+    def folder(self) -> str:
+        """The one of the attempt that counts."""
+        return self.folders()[-1]
+
+    @property
+    def path(self) -> str:
+        """The recipe's folder (its `log_path`) of the attempt that counts, the latest claimed."""
+        return self.store.local_path(self.folder) or f"{self.root.rstrip('/')}/{self.folder}"
+
+    def readable(self, find: Callable[[], T], otherwise: T) -> T:
+        """What `find` gives. Where that cannot be read, and somebody wants to be told so and have
+        the rest: `otherwise`."""
+        try:
+            return find()
+        except StoreError as error:
+            if self.told is None:
+                raise
+            self.told(error)
+            return otherwise
+
+    @functools.cached_property
+    def outcome(self) -> Outcome:
+        """How the deciding attempt ended; nothing while that is not known."""
+        return NOTHING
+
+    @property
+    def reason(self) -> str | None:
+        """Why the deciding attempt ended as it did; None if unknown, or for no reason."""
+        return self.outcome.reason
+
+    @property
+    def explained(self) -> str | None:
+        """The reason and, of a failure, what is known of its cause: `error: ValueError: no`."""
+        detail = self.outcome.detail if self.state is State.FAILED else None
+        return ": ".join(filter(None, (self.reason, detail))) or None
+
+    @property
+    def times(self) -> dict[str, Any]:
+        """`started` of the first attempt and `ended` of the deciding one (UTC, ISO 8601), and
+        `wall_s`, the seconds that the attempts with an outcome took together; None if unknown."""
+        return {"started": None, "ended": None, "wall_s": None}
+
+    def record(self, *, values: bool = True) -> dict[str, Any]:
+        """The run as plain values, the shape of `--json`: `id sweep name cell seed state
+        attempts reason retired started ended wall_s root metric value config`.
+
+        `metric` is the name of the sweep's metric and `value` what the run is judged by (see
+        `results.objective`), None when nothing was recorded; with `values=False` no metrics file is
+        read and both are left out.
+        """
+        record: dict[str, Any] = {
+            "id": self.id,
+            "sweep": self.sweep,
+            "name": self.name,
+            "cell": self.cell,
+            "seed": self.seed,
+            "state": self.state.value,
+            "attempts": self.attempts,
+            "reason": self.reason,
+            "retired": self.retired,
+            **self.times,
+            "root": self.root,
+        }
+        if values:
+            metric = self.metric
+            point = None
+            if metric is not None:
+                point = self.readable(lambda: self.value(metric), None)
+            record["metric"] = None if metric is None else metric["name"]
+            record["value"] = None if point is None else point.value
+        record["config"] = self.config
+        return record
+
+    def value(self, metric: Mapping[str, str]) -> Point | None:
+        """What the run is judged by under `metric` (`name`, `goal`, `at`), if recorded."""
+        name, goal = metric["name"], metric.get("goal", "minimize")
+        at = metric.get("at", "last")
+
+        def find() -> list[Any]:
+            if self.quick is not None and sum(s.size for s in stamps if s) > _LARGE:
+                point = self.quick(self, name, goal, at)
+            else:
+                point = judged(numbers(self.history.rows, name), goal, at)
+            return [] if point is None else list(point)
+
+        stamps: list[Stamp | None] = []
+
+        if "history" in self.__dict__:
+            found = find()
+        else:
+            stamps = [self.files.stamp(path) for path in self.metrics_paths()]
+            if not any(stamps):
+                return None
+            files = [(str(number), stamp) for number, stamp in enumerate(stamps, start=1)]
+            found = self.index.recall(self.id, f"{goal} {at} {name}", files, find)
+        return Point(*found) if found else None
+
+    @functools.cached_property
+    def history(self) -> Merged:
+        """The metrics of all attempts as rows, read once; see `metrics.merge`."""
+        return merge(self._parsed("metrics.jsonl"))
+
+    @property
+    def readable_history(self) -> Merged:
+        """The same; nothing where it cannot be read, which is told."""
+        return self.readable(lambda: self.history, NO_ROWS)
+
+    def checkpoint_records(self) -> list[dict[str, Any]]:
+        """The records in `checkpoints.jsonl` of all attempts, each with its `attempt`; oldest
+        first, of equal names the latest."""
+        return merge_checkpoints(self._parsed("checkpoints.jsonl"))
+
+    def _parsed(self, name: str) -> list[Parsed]:
+        paths = (f"{folder}/{name}".lstrip("/") for folder in self.folders())
+        return [parse(self.read(path)) for path in paths]
+
+    def read(self, path: str) -> bytes:
+        """A file of the store, or its parts; nothing when there is none."""
+        try:
+            return self.store.read(path)
+        except NotFound:
+            source = Files(self.store, path.rpartition("/")[0]).source(path)
+        try:
+            return b"" if source is None else source.read(0)[1]
+        except NotFound:  # the parts have become one file meanwhile
+            try:
+                return self.store.read(path)
+            except NotFound:
+                return b""
+
+    def log(self, attempt: int | None = None) -> str:
+        """Standard output and error of an attempt (None: the latest that has any), whole. Bytes
+        that are no UTF-8 come out as U+FFFD."""
+        attempts = [attempt] if attempt is not None else range(self.attempts, 0, -1)
+        for candidate in attempts:
+            data = self.read(self.layout.log(self.id, candidate))
+            if data:
+                return data.decode("utf-8", "replace")
+        return ""
+
+    def log_tail(self, lines: int = 20, limit: int = 65536) -> list[str]:
+        """The last `lines` lines of the latest log, reading at most `limit` bytes of its end."""
+        for attempt in range(self.attempts, 0, -1):
+            files = Files(self.store, self.layout.attempt(self.id, attempt))
+            source = files.source(self.layout.log(self.id, attempt))
+            if source is not None and source.stamp.size:
+                start = max(0, source.stamp.size - limit)
+                found = source.read(start)[1][:limit].decode("utf-8", "replace").splitlines()
+                return (found[1:] if start and len(found) > 1 else found)[-lines:]
+        return []
+
+    def metrics(self) -> Any:
+        """The metrics as a DataFrame: `step`, then one column a key in order of appearance."""
+        import pandas
+
+        rows = self.history.rows
+        return pandas.DataFrame(rows, columns=_keys(rows))
+
+    def checkpoints(self) -> Any:
+        """The checkpoint records as a DataFrame: `attempt`, then one column a key."""
+        import pandas
+
+        records = self.checkpoint_records()
+        keys = ["attempt", *(key for key in _keys(records)[1:] if key != "attempt")]
+        return pandas.DataFrame(records, columns=keys)
+
+    def __repr__(self) -> str:
+        return f"<run {self.sweep}/{self.name} {self.id} {self.state.value}>"
+
+
+class _Ending(NamedTuple):
+    """What a table shows of how a run went, and so what is remembered of it."""
+
+    reason: str | None = None
+    started: str | None = None
+    ended: str | None = None
+    wall_s: float | None = None
+
+
+class SweepRun(RecordedRun):
+    """A run of a sweep."""
+
+    def __init__(self, sweep: Sweep, planned: Run, state: RunState) -> None:
+        super().__init__(sweep.store, sweep.layout, sweep.files, sweep.index, sweep.told)
+        self._sweep = sweep
+        self._state = state
+        self._config: dict[str, Any] = dict(planned.config)
+        self._unreadable = False
+        self.id = planned.id
+        self.name = planned.name
+        self.cell = planned.cell
+        self.seed = planned.seed
+        self.state = state.state
+        self.attempts = state.opened
+        self.retired = planned.retired
+        self.metric = sweep.metric
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return self._config
+
+    def folders(self) -> list[str]:
+        attempts = range(1, max(self.attempts, self._state.attempt) + 1)
+        return [self.layout.recorded(self.id, attempt) for attempt in attempts]
+
+    def log_paths(self) -> list[str]:
+        attempts = range(1, max(self.attempts, self._state.attempt) + 1)
+        return [self.layout.log_path(self.id, attempt) for attempt in attempts]
+
+    @property
+    def folder(self) -> str:
+        return self.layout.log_path(self.id, max(self._state.attempt, 1))
+
+    @functools.cached_property
+    def outcome(self) -> Outcome:
+        def read() -> Outcome:
+            return read_outcome(self.store, self.sweep, self.id, self._state)
+
+        return self.readable(read, NOTHING)
+
+    @property
+    def reason(self) -> str | None:
+        return self._ending.reason
+
+    @property
+    def times(self) -> dict[str, Any]:
+        found = self._ending
+        return {"started": found.started, "ended": found.ended, "wall_s": found.wall_s}
+
+    @functools.cached_property
+    def _ending(self) -> _Ending:
+        """As remembered while the events that it is read from are the same files, as they were."""
+        told = sorted(
+            (attempt, event)
+            for attempt, event in self._sweep.events.get(self.id, ())
+            if (attempt, event) == (self._state.attempt, self._state.event)
+            or (attempt < self._state.attempt and event in _TOLD_BEFORE)
+        )
+        found: list[_Ending] = []
+
+        def read() -> list[Any] | None:
+            found.append(self._read_ending())
+            # One that cannot be read may be another time, and look the same.
+            return None if self._unreadable else list(found[0])
+
+        def recall() -> _Ending:
+            path, stamp = self.layout.event, self._sweep.state_files.stamp
+            files = [(f"{n}.{event}", stamp(path(self.id, n, event))) for n, event in told]
+            recalled: list[Any] | None = self.index.recall(self.id, "ending", files, read)
+            return found[0] if recalled is None else _Ending(*recalled)
+
+        return self.readable(recall, _Ending())
+
+    def _read_ending(self) -> _Ending:
+        self._unreadable = False
+        last = self.outcome
+        started, walls = last.started, [last.wall_s]
+        for attempt in range(self._state.attempt - 1, 0, -1):
+            earlier = self.ended(attempt)
+            started = earlier.started or started
+            walls.append(earlier.wall_s)
+        self._unreadable |= last is NOTHING and self._state.event in TELLING
+        known = [wall for wall in walls if wall is not None]
+        return _Ending(last.reason, started, last.ended, sum(known) if known else None)
+
+    def ended(self, attempt: int) -> Outcome:
+        """The body of the event that tells most of an attempt; nothing without."""
+        happened = self._sweep.events.get(self.id, ())
+        for event in (event for event in _TOLD_BEFORE if (attempt, event) in happened):
+            with suppress(NotFound):
+                found = self.readable(functools.partial(self._body, attempt, event), NOTHING)
+                if found is not NOTHING:
+                    return found
+                self._unreadable = True
+        return NOTHING
+
+    def _body(self, attempt: int, event: Event) -> Outcome:
+        return read_event(self.store, self.sweep, self.id, attempt, event)
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Where the code and its packages came from, as recorded at the launch."""
+        return dict(self._sweep.plan.provenance or {})
+
+    @property
+    def unseeded(self) -> bool:
+        """Whether its seed is only a number that tells it from the cell's other runs."""
+        return self._sweep.unseeded
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing more is to come of it (`states.is_finished`)."""
+        events = self._sweep.events.get(self.id, set())
+        return is_finished(events, self._sweep.plan.launch.retries, retired=self.retired)
+
+    @property
+    def wandb(self) -> str | None:
+        """Where W&B shows the run, if it does and that is known."""
+        from sweeper.tracking import link
+
+        return link(self._sweep.plan, self.id)
+
+    @property
+    def events(self) -> list[tuple[int, Event]]:
+        """What happened, by attempt and precedence."""
+        order = list(Event)
+        found = self._sweep.events.get(self.id, set())
+        return sorted(found, key=lambda pair: (pair[0], order.index(pair[1])))
+
+
+def _keys(rows: list[dict[str, Any]]) -> list[str]:
+    keys: dict[str, None] = {"step": None}
+    for row in rows:
+        keys.update(dict.fromkeys(row))
+    return list(keys)

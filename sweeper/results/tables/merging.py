@@ -1,0 +1,96 @@
+"""Attempts of a run as one history, in columns: what `metrics.merge` does with rows."""
+
+import math
+from collections.abc import Sequence
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeper.metrics import as_float
+from sweeper.results.tables.columns import ABSENT, Columns, Floats, Odd, absent, join, present
+
+__all__ = ["merge_columns"]
+
+
+def merge_columns(attempts: Sequence[Columns]) -> Columns:
+    """The attempts of a run, oldest first, as one history: a row a step, steps ascending, then the
+    rows without a step (ABSENT there). Per (step, key) the later attempt wins; of the rows without
+    a step those of the latest attempt that has any count. Steps become floats."""
+    used = [one for one in attempts if one.rows]
+    malformed = sum(one.malformed for one in attempts)
+    torn = sum(one.torn for one in attempts)
+    if len(used) == 1 and _is_plain(used[0]):
+        only = used[0]
+        return Columns(only.rows, only.values, only.odd, malformed, torn)
+    if not used:
+        return Columns(0, {"step": absent(0)}, {}, malformed, torn)
+    steps = [_steps(one) for one in used]
+    all_steps = np.concatenate(steps)
+    stepped = present(all_steps)
+    unique, place = np.unique(all_steps[stepped], return_inverse=True)
+    loose = _loose(steps)
+    rows = len(unique) + len(loose)
+    target = np.full(len(all_steps), -1)
+    target[stepped] = place
+    target[loose] = np.arange(len(unique), rows)
+    joined = join(used)
+    values = {"step": np.concatenate((unique, absent(len(loose))))}
+    odd: dict[str, Odd] = {}
+    for key in dict.fromkeys(chain(joined.values, joined.odd)):
+        if key != "step":
+            found = joined.odd.get(key, {})
+            values[key], left = _placed(joined.column(key), found, target, rows)
+            if left:
+                odd[key] = left
+    return Columns(rows, values, odd, malformed, torn)
+
+
+def _is_plain(columns: Columns) -> bool:
+    """Whether it is merged already."""
+    if "step" not in columns.values or "step" in columns.odd:
+        return False
+    steps = columns.values["step"]
+    if not len(steps):
+        return True
+    # What follows each other in order is no NaN; infinite could be only the ends.
+    ends = math.isfinite(steps[0]) and math.isfinite(steps[-1])
+    return ends and bool((steps[1:] > steps[:-1]).all())
+
+
+def _steps(columns: Columns) -> Floats:
+    """The step of each row, ABSENT where it is no finite number."""
+    steps = columns.column("step").copy()
+    for row, value in columns.odd.get("step", {}).items():
+        number = as_float(value)
+        steps[row] = ABSENT if number is None else number
+    steps[~np.isfinite(steps)] = ABSENT
+    return steps
+
+
+def _loose(steps: Sequence[Floats]) -> NDArray[np.intp]:
+    """The rows without a step that count, numbered through all attempts."""
+    end = sum(map(len, steps))
+    for one in reversed(steps):
+        end -= len(one)
+        found = np.flatnonzero(~present(one))
+        if len(found):
+            return found + end
+    return np.empty(0, np.intp)
+
+
+def _placed(column: Floats, odd: Odd, target: NDArray[np.intp], rows: int) -> tuple[Floats, Odd]:
+    """A column with each value in its row; of several for one row the last stays."""
+    placed = absent(rows)
+    mask = present(column) & (target >= 0)
+    placed[target[mask]] = column[mask]
+    if not odd:
+        return placed, {}
+    last: dict[int, int] = {}
+    for row in sorted([*np.flatnonzero(mask).tolist(), *odd]):
+        if target[row] >= 0:
+            last[int(target[row])] = row
+    left = {place: odd[row] for place, row in last.items() if row in odd}
+    for place in left:
+        placed[place] = ABSENT
+    return placed, left

@@ -1,0 +1,84 @@
+"""The JSON documents that sweeper keeps in a store: one object, with the version of its shape."""
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar, cast
+
+from sweeper.errors import StoreError
+from sweeper.model.decoding import decode
+from sweeper.model.parts import SCHEMA
+from sweeper.storage.files import Store
+
+__all__ = [
+    "SCHEMA",
+    "dotted",
+    "encode",
+    "place_of",
+    "read_as",
+    "read_json",
+    "strict",
+    "timestamp",
+]
+
+T = TypeVar("T")
+
+
+def encode(document: dict[str, Any]) -> bytes:
+    """A document as it is stored: one line of JSON."""
+    return json.dumps(document, separators=(",", ":")).encode() + b"\n"
+
+
+def read_json(store: Store, path: str) -> dict[str, Any]:
+    """A document of ours. Raises `NotFound`, or `StoreError` when it is damaged or newer."""
+    data, place = store.read(path), place_of(store, path)
+    try:
+        document: Any = decode(data)
+    except ValueError as error:
+        raise StoreError(f"{place}: damaged ({error})") from error
+    if not isinstance(document, dict):
+        raise StoreError(f"{place}: damaged (not a JSON object)")
+    schema = cast(dict[str, Any], document).get("schema", 0)
+    if not isinstance(schema, int):
+        raise StoreError(f"{place}: damaged (schema: not a number)")
+    if schema > SCHEMA:
+        raise StoreError(f"{place}: written by a newer sweeper; upgrade to read it")
+    return document  # pyright: ignore[reportUnknownVariableType]
+
+
+def read_as(store: Store, path: str, read: Callable[[object, str], T]) -> T:
+    """A document of ours, by the reader of its kind (`sweeper.model`). Raises `NotFound`, or
+    `StoreError` when it is damaged, of another shape, or newer."""
+    return read(read_json(store, path), place_of(store, path))
+
+
+def place_of(store: Store, path: str) -> str:
+    """A file of a store, for people."""
+    return f"{store.root}/{path}"
+
+
+def dotted(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of a nested document by dotted keys; an empty mapping is a value."""
+    for key, value in document.items():
+        if isinstance(value, Mapping) and value:
+            yield from dotted(value, f"{prefix}{key}.")  # pyright: ignore[reportUnknownArgumentType]
+        else:
+            yield f"{prefix}{key}", value
+
+
+def strict(value: Any) -> Any:
+    """A copy of a document that any JSON reader takes: numbers that are not finite, which JSON
+    does not have, become their names ("NaN", "Infinity", "-Infinity"), keys become text."""
+    if isinstance(value, Mapping):
+        return {str(key): strict(inner) for key, inner in value.items()}  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    if isinstance(value, list | tuple):
+        return [strict(inner) for inner in value]  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def timestamp() -> str:
+    """Now, in UTC, as every document of ours has it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,0 +1,216 @@
+"""One launcher a sweep, on a store that is elsewhere.
+
+    launcher/<epoch>            who: created exclusively, so that of two only one has the epoch
+    launcher/<epoch>.beat       replaced every few seconds by whoever has it
+    launcher/<epoch>.released   he has let go of it
+
+Who has the highest epoch is the launcher, until he lets go, or his beat does not change for
+`LEASE_SECONDS` by the clock of whoever looks; then the next epoch is there to be created. He looks
+for it before he submits anything, and stops when it is there. One that slept between that look and
+the submission can do no harm: both meant the same attempt, and of two workers one claims it.
+"""
+
+import contextlib
+import json
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Generator
+from typing import NamedTuple
+
+from sweeper.errors import AlreadyExists, AnotherLauncher, NotFound, StoreError
+from sweeper.model.launcher import read_who
+from sweeper.storage.documents import read_as
+from sweeper.storage.files import Store
+from sweeper.storage.layout import Layout
+
+__all__ = [
+    "BEAT_SECONDS",
+    "LEASE_SECONDS",
+    "holding_lease",
+    "is_alive",
+    "is_elsewhere",
+    "is_leased",
+]
+
+LEASE_SECONDS = 30.0
+BEAT_SECONDS = 5.0
+_LOOK_SECONDS = 0.5
+
+
+class _Held(NamedTuple):
+    """The newest epoch; the stamp of its beat (0 without); whether it has ended."""
+
+    epoch: int
+    beat: int
+    released: bool
+
+
+_seen: dict[tuple[str, str], tuple[_Held, float, bool]] = {}
+"""What this process saw last, since when it has not changed, and whether it has changed before its
+eyes: the launcher is alive."""
+
+
+def is_leased(store: Store, sweep: str, *, clock: Callable[[], float] = time.monotonic) -> bool:
+    """Whether some launcher holds the sweep, as far as one look can tell: one that died without a
+    word on another machine is taken for alive for `LEASE_SECONDS` after the first look."""
+    held = _look(store, sweep)
+    return held.epoch > 0 and not held.released and not _is_over(store, sweep, held, clock)
+
+
+def _is_over(store: Store, sweep: str, held: _Held, clock: Callable[[], float]) -> bool:
+    key = (store.root, sweep)
+    before = _seen.get(key)
+    if before is None or before[0] != held:
+        _seen[key] = (held, clock(), before is not None and before[0].epoch == held.epoch)
+        if before is None or before[0].epoch != held.epoch:
+            return _died_here(store, sweep, held)
+        return False
+    return clock() - before[1] > LEASE_SECONDS or _died_here(store, sweep, held)
+
+
+def is_alive(store: Store, sweep: str, since: float = -math.inf) -> bool:
+    """Whether the beat of who holds the sweep has changed before our eyes: those of `is_leased`,
+    `since` a moment by its clock."""
+    _, changed, before_us = _seen[store.root, sweep]
+    return before_us and changed >= since
+
+
+def is_elsewhere(store: Store, sweep: str) -> bool:
+    """Whether the last launcher that held the sweep is, or was, on another machine. Raises
+    `StoreError` where that cannot be told."""
+    held = _look(store, sweep)
+    try:
+        return read_as(store, _path(sweep, held.epoch), read_who).host != _machine()
+    except NotFound as error:
+        raise StoreError(str(error)) from error
+
+
+@contextlib.contextmanager
+def holding_lease(
+    store: Store,
+    sweep: str,
+    patience: float,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Generator[Callable[[], None]]:
+    """Hold the sweep, once nobody else does: waits until the other is seen to beat, and then for
+    `patience` seconds, or until his lease has run out. Gives a function that raises
+    `AnotherLauncher` when another has taken the sweep over. Raises `AnotherLauncher`."""
+    deadline = clock() + patience
+    while True:
+        held = _look(store, sweep)
+        free = held.epoch == 0 or held.released or _is_over(store, sweep, held, clock)
+        if free:
+            if _take(store, sweep, held.epoch + 1):
+                break
+        elif clock() > deadline and is_alive(store, sweep):
+            raise AnotherLauncher.at_work(sweep, store.root)
+        sleep(_LOOK_SECONDS)
+    lease = _Lease(store, sweep, held.epoch + 1, clock)
+    try:
+        yield lease.check
+    finally:
+        lease.release()
+
+
+def _take(store: Store, sweep: str, epoch: int) -> bool:
+    """Whether the epoch is ours from now on; it is too when the reply to the create was lost, and
+    our own is found at the second try."""
+    who = _who()
+    try:
+        store.create(_path(sweep, epoch), who)
+    except AlreadyExists:
+        return store.read(_path(sweep, epoch)) == who
+    return True
+
+
+class _Lease:
+    """An epoch that is ours, kept by a thread that beats."""
+
+    def __init__(self, store: Store, sweep: str, epoch: int, clock: Callable[[], float]) -> None:
+        self._store, self._sweep, self._epoch, self._clock = store, sweep, epoch, clock
+        self._beats = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._keep, daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise `AnotherLauncher` when the sweep is another's by now."""
+        if self._store.exists(_path(self._sweep, self._epoch + 1)):
+            raise AnotherLauncher(f"another launcher has taken over {self._sweep!r}: this one ends")
+
+    def release(self) -> None:
+        """Let go of it; when that does not reach the store, the lease runs out."""
+        self._ended.set()
+        self._thread.join()
+        with contextlib.suppress(StoreError):
+            self._store.create(f"{_path(self._sweep, self._epoch)}.released", b"")
+
+    def _keep(self) -> None:
+        while True:
+            self._beats += 1
+            with contextlib.suppress(StoreError):  # the next may get through
+                beat = f"{_path(self._sweep, self._epoch)}.beat"
+                self._store.replace(beat, b"%d\n" % self._beats, durable=False)
+            if self._ended.wait(BEAT_SECONDS):
+                return
+
+
+def _look(store: Store, sweep: str) -> _Held:
+    folder = Layout(sweep).launcher
+    epoch, beats, released = 0, dict[int, int](), set[int]()
+    for entry in store.list(folder):
+        number, _, word = entry.path[len(folder) + 1 :].partition(".")
+        if not number.isdecimal():
+            continue
+        if word == "beat":
+            beats[int(number)] = entry.stamp
+        elif word == "released":
+            released.add(int(number))
+        elif not word:
+            epoch = max(epoch, int(number))
+    return _Held(epoch, beats.get(epoch, 0), epoch in released)
+
+
+def _path(sweep: str, epoch: int) -> str:
+    return f"{Layout(sweep).launcher}/{epoch}"
+
+
+def _who() -> bytes:
+    """This process, so that others on this machine need not wait for its lease to run out."""
+    own = {"host": _machine(), "pid": os.getpid(), "began": _began(os.getpid())}
+    own["nonce"] = os.urandom(8).hex()
+    return json.dumps(own).encode() + b"\n"
+
+
+def _died_here(store: Store, sweep: str, held: _Held) -> bool:
+    """Whether the launcher was a process of this machine that is no more."""
+    try:
+        who = read_as(store, _path(sweep, held.epoch), read_who)
+        return who.host == _machine() and _began(who.pid) != who.began
+    except (NotFound, StoreError):
+        return False
+
+
+def _machine() -> str:
+    """This machine, since it was started: process numbers begin anew then."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            boot = file.read().strip()
+        space = os.readlink("/proc/self/ns/pid")  # a container has numbers of its own
+    except OSError:
+        return f"{os.uname().nodename}#{os.urandom(8).hex()}"  # cannot be told: nobody's
+    return f"{os.uname().nodename}/{boot}/{space}"
+
+
+def _began(pid: int) -> str | None:
+    """When a process was started, in ticks; None when there is none (a zombie counts as none)."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == "Z" else fields[19]

@@ -1,0 +1,99 @@
+"""One launcher a sweep: a lock of the kernel's where the store is a folder, a lease (`lease.py`)
+where it is elsewhere."""
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Callable, Generator
+
+from sweeper.errors import AnotherLauncher, StoreError
+from sweeper.storage.files import Store, refuse_links
+from sweeper.storage.layout import Layout
+
+__all__ = ["PATIENCE_SECONDS", "holding_sweep", "is_alive", "is_held"]
+
+PATIENCE_SECONDS = 0.5
+"""Whoever looks whether the lock is held has it himself for an instant."""
+
+
+@contextlib.contextmanager
+def holding_sweep(
+    store: Store, sweep: str, patience: float = PATIENCE_SECONDS
+) -> Generator[Callable[[], None]]:
+    """Hold the sweep's lock. The kernel lets go of it when the process ends, however it ends. Gives
+    what raises `AnotherLauncher` once it is not ours any more, which only a lease knows.
+
+    Raises `AnotherLauncher` when it is taken, and still is after `patience` seconds.
+    """
+    if store.is_remote:
+        from sweeper.storage.lease import holding_lease
+
+        with holding_lease(store, sweep, patience) as check:
+            yield check
+        return
+    path = _path(store, sweep)
+    refuse_links(os.path.join(store.root, sweep), path)
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}") from error
+    try:
+        deadline = time.monotonic() + patience
+        while not _try(descriptor, fcntl.LOCK_EX):
+            if time.monotonic() > deadline:
+                raise AnotherLauncher.at_work(sweep, store.root)
+            time.sleep(0.02)
+        yield _ours
+    finally:
+        os.close(descriptor)
+
+
+def is_held(store: Store, sweep: str) -> bool:
+    """Whether some launcher holds the sweep now. Leaves nothing behind. Raises `StoreError` where
+    that cannot be told."""
+    if store.is_remote:
+        from sweeper.storage.lease import is_leased
+
+        return is_leased(store, sweep)
+    path = _path(store, sweep)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # it may be a pipe
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}") from error
+    try:
+        return not _try(descriptor, fcntl.LOCK_SH)
+    finally:
+        os.close(descriptor)
+
+
+def is_alive(store: Store, sweep: str, since: float) -> bool:
+    """Whether who holds the sweep, by `is_held`, is known to have lived at `since` or after, by the
+    monotonic clock. The kernel holds no lock for a process that is dead."""
+    if not store.is_remote:
+        return True
+    from sweeper.storage import lease
+
+    return lease.is_alive(store, sweep, since)
+
+
+def _ours() -> None:
+    """The kernel takes no lock away."""
+
+
+def _try(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _path(store: Store, sweep: str) -> str:
+    path = store.local_path(Layout(sweep).lock)
+    if path is None:
+        raise StoreError(f"{store.root}: a launcher needs a local folder to lock")
+    return path

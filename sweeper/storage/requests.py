@@ -1,0 +1,99 @@
+"""What may be asked of a run, whoever asks: that it be stopped, that it be started again. Each
+request is an event, created once: asking twice is as good as once."""
+
+import getpass
+import os
+from contextlib import suppress
+from typing import NamedTuple
+
+from sweeper.errors import AlreadyExists
+from sweeper.model.states import OPEN, Event, State, cancel_asked, fold, retry_asked, wants_attempt
+from sweeper.storage.documents import SCHEMA, encode, timestamp
+from sweeper.storage.files import Store
+from sweeper.storage.layout import Layout
+
+__all__ = ["Happened", "Requested", "asked_again", "request_cancel", "request_retry"]
+
+_OPENED = "opened already, and no job is known of: a launcher looks for one, and else submits"
+"""Of runs whose next attempt is on record, and nothing more: there is nothing left to ask."""
+
+Happened = set[tuple[int, Event]]
+"""What has happened to a run: attempts and events."""
+
+
+class Requested(NamedTuple):
+    """What was asked of a run: `asked` is False where there was nothing to ask; `why` says why, for
+    people. `waits`: its next attempt is on record already."""
+
+    run: str
+    asked: bool
+    why: str
+    waits: bool = False
+
+
+def request_cancel(
+    store: Store, sweep: str, run: str, happened: Happened, retries: int, by: str | None = None
+) -> Requested:
+    """Ask that a run be stopped and not started again, where there is anything to stop. `by` is
+    who asks (None: the user of this process)."""
+    state = fold(happened)
+    at_work = state.at_work
+    waits = state.state in (State.PLANNED, State.PREEMPTED, State.LOST)
+    waits = waits or wants_attempt(happened, retries)
+    if cancel_asked(happened) or not (at_work or waits):
+        word = "cancelled" if state.state is State.CANCELLED else f"{state.state.value} already"
+        return Requested(run, cancel_asked(happened), word)
+    attempt = max(state.opened, 1)
+    if at_work:
+        _request(store, sweep, run, attempt, Event.CANCEL, happened, by)
+    last = max((n for n, event in happened if event is Event.RETRY), default=0)
+    if last >= attempt or not at_work:
+        # A retry of the same attempt would take the request back: name the attempt after it.
+        _request(store, sweep, run, max(attempt, last + 1), Event.CANCEL, happened, by)
+    return Requested(run, True, "cancelled")
+
+
+def asked_again(run: str, happened: Happened) -> Requested:
+    """What it would come to, to ask for another attempt of a run."""
+    state = fold(happened)
+    if state.state is State.SUCCEEDED:
+        return Requested(run, False, "succeeded already")
+    if state.at_work and cancel_asked(happened):
+        return Requested(run, False, "being cancelled: retry them when they have ended")
+    if state.state in OPEN:
+        return Requested(run, False, "still at work")
+    if state.unacknowledged:
+        return Requested(run, True, _OPENED, waits=True)
+    return Requested(run, True, "asked for already" if retry_asked(happened) else "asked for")
+
+
+def request_retry(store: Store, sweep: str, run: str, happened: Happened) -> Requested:
+    """Ask for another attempt of a run that has ended without success."""
+    request = asked_again(run, happened)
+    if request.asked and not request.waits and not retry_asked(happened):
+        last = max((n for n, event in happened if event is Event.CANCEL), default=0)
+        attempt = max(fold(happened).opened, last, 1)
+        _request(store, sweep, run, attempt, Event.RETRY, happened, None)
+    return request
+
+
+def _request(
+    store: Store,
+    sweep: str,
+    run: str,
+    attempt: int,
+    event: Event,
+    happened: Happened,
+    by: str | None,
+) -> None:
+    """Put a request on record; that it is there already is as good."""
+    if by is None:
+        try:
+            user = getpass.getuser()
+        except (KeyError, OSError):  # a container's user may have no name
+            user = str(os.getuid())
+        by = f"{user}@{os.uname().nodename}"
+    body = {"schema": SCHEMA, "time": timestamp(), "by": by}
+    with suppress(AlreadyExists):
+        store.create(Layout(sweep).event(run, attempt, event), encode(body))
+    happened.add((attempt, event))

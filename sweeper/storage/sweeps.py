@@ -1,0 +1,154 @@
+"""Reading a sweep back from its store: its plan, and where each of its runs stands.
+
+One listing of `state/` answers for every run, since the names of the files carry the events.
+"""
+
+import os
+from collections.abc import Iterable
+
+from sweeper.errors import NotFound, StoreError
+from sweeper.model import event as bodies
+from sweeper.model import launcher as launchers
+from sweeper.model import plan as plans
+from sweeper.model.event import NOTHING, Outcome
+from sweeper.model.launcher import NO_OBSERVATIONS, Observations, Service
+from sweeper.model.plan import Plan
+from sweeper.model.states import ENDED, Event, RunState, fold, parse_name
+from sweeper.storage.documents import read_as
+from sweeper.storage.files import Store
+from sweeper.storage.layout import Layout
+
+__all__ = [
+    "TELLING",
+    "Events",
+    "find_sweeps",
+    "look_at_events",
+    "read_event",
+    "read_events",
+    "read_observations",
+    "read_outcome",
+    "read_plan",
+    "read_states",
+    "service_of",
+]
+
+TELLING = ENDED | {Event.LOST, Event.CLAIMED}
+"""Events that tell more than that they happened."""
+
+Events = dict[str, set[tuple[int, Event]]]
+"""Run id -> what happened to it, as pairs of attempt and event."""
+
+_NAMED = 5  # sweeps, of those that there are where one is not
+
+
+def find_sweeps(store: Store) -> list[str]:
+    """Names of the sweeps at the store's root, sorted."""
+    return sorted(store.folders_with("sweep.json"))
+
+
+def read_plan(store: Store, sweep: str) -> Plan:
+    """`sweep.json`: the plan as it was launched. Raises `NotFound` with a hint, `StoreError` when
+    it is damaged, or a link to a place that is away."""
+    try:
+        return read_as(store, Layout(sweep).plan, plans.read)
+    except NotFound as error:
+        known = find_sweeps(store)
+        if sweep in known:
+            raise StoreError(
+                f"{store.root}/{sweep}: a link that leads nowhere: is its disk mounted?"
+            ) from error
+        more = f" and {len(known) - _NAMED} more (`sweeper status`)" if len(known) > _NAMED else ""
+        hint = f"there is {', '.join(known[:_NAMED])}{more}" if known else "there is none"
+        raise NotFound(f"no sweep {sweep!r} in {store.root}: {hint}") from error
+
+
+def service_of(store: Store, sweep: str) -> Service:
+    """`service.json`: what the last launch handed to the runs. Raises `NotFound`, `StoreError`."""
+    return read_as(store, Layout(sweep).service, launchers.read_service)
+
+
+def read_events(store: Store, sweep: str) -> Events:
+    """Every event on record, for every run of which there is any. Raises `NotFound` where there is
+    no such sweep: of one that was removed, or whose disk is away, no run is known not to be at
+    work."""
+    events = _events_in(store.names(Layout(sweep).state))
+    if not events and not store.exists(Layout(sweep).plan):
+        raise NotFound(f"{store.root}/{sweep}: is not there")
+    return events
+
+
+def _events_in(paths: Iterable[str]) -> Events:
+    events: Events = {}
+    known: dict[str, tuple[int, Event] | None] = {}  # there are few names, and many files
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        if name not in known:
+            known[name] = parse_name(name)
+        parsed = known[name]
+        if parsed is not None:
+            events.setdefault(folder.rpartition("/")[2], set()).add(parsed)
+    return events
+
+
+def look_at_events(store: Store, sweep: str, listed: Iterable[str] | None = None) -> Events:
+    """The same for who only looks, and in half the time: most runs have the same events, which then
+    are the same set, not to be changed. `listed`: the paths of the files, if they are known."""
+    top = store.local_path(Layout(sweep).state)
+    if top is None or listed is not None:
+        return read_events(store, sweep) if listed is None else _events_in(listed)
+    events: Events = {}
+    known: dict[frozenset[str], set[tuple[int, Event]]] = {}
+    try:
+        for run in os.listdir(top):
+            names = frozenset(_names_in(f"{top}/{run}"))
+            found = known.get(names)
+            if found is None:
+                found = known[names] = _events_of(names)
+            if found:
+                events[run] = found
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise StoreError(f"{error.filename}: {error.strerror}") from error
+    return events
+
+
+def _events_of(names: Iterable[str]) -> set[tuple[int, Event]]:
+    return {event for name in names if (event := parse_name(name))}
+
+
+def _names_in(folder: str) -> list[str]:
+    """The names in a folder; none when it is none."""
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def read_observations(store: Store, sweep: str) -> Observations:
+    """What a launcher last published, of which some holds only while it is at work."""
+    try:
+        return read_as(store, Layout(sweep).observations, launchers.read_observations)
+    except NotFound:
+        return NO_OBSERVATIONS
+
+
+def read_states(store: Store, sweep: str) -> dict[str, RunState]:
+    """Run id -> state, for every run of which there is any event."""
+    return {run: fold(events) for run, events in read_events(store, sweep).items()}
+
+
+def read_outcome(store: Store, sweep: str, run: str, state: RunState) -> Outcome:
+    """The body of the event that decided `state`: for an ended attempt its outcome; nothing when
+    there is none. Raises `StoreError` for one that is damaged or cannot be read."""
+    if state.event is None or state.event not in TELLING:
+        return NOTHING
+    try:
+        return read_event(store, sweep, run, state.attempt, state.event)
+    except NotFound:
+        return NOTHING
+
+
+def read_event(store: Store, sweep: str, run: str, attempt: int, event: Event) -> Outcome:
+    """The body of an event. Raises `NotFound`, `StoreError`."""
+    return read_as(store, Layout(sweep).event(run, attempt, event), bodies.read)

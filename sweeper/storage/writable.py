@@ -1,0 +1,22 @@
+"""Can sweeps be kept in a root? Found out before anything is written there."""
+
+from sweeper.atomic import nearest_folder, try_to_write
+from sweeper.errors import StoreError
+from sweeper.storage.files import Store
+
+__all__ = ["check_root"]
+
+
+def check_root(store: Store) -> None:
+    """Raise `StoreError` where the root is a folder that cannot be written to, or that cannot be
+    made. Nothing is left behind, and nothing is made. A store elsewhere answers for itself."""
+    root = store.local_path("")
+    if root is None:
+        return
+    folder = nearest_folder(root)
+    try:
+        try_to_write(folder)
+    except OSError as error:
+        what = "cannot be written to" if folder == root else "cannot be made"
+        where = "" if folder == root else f" in {folder}"
+        raise StoreError(f"the root {root} {what}{where}: {error.strerror}") from error
