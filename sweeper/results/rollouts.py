@@ -13,6 +13,10 @@ from sweeper.results.tables.rollouts import SummaryFile, flat
 __all__ = ["Found", "Words", "read"]
 
 
+Index = int | float | str | None
+Place = tuple[Index, Index]
+
+
 class Found(NamedTuple):
     """A trajectory: the file and the record it is in, and its numbers."""
 
@@ -21,9 +25,9 @@ class Found(NamedTuple):
     numbers: dict[str, Any]
 
     @property
-    def place(self) -> tuple[Any, Any]:
+    def place(self) -> Place:
         """Group and trajectory."""
-        return self.record.get("group_idx"), self.record.get("traj_idx")
+        return _index(self.record.get("group_idx")), _index(self.record.get("traj_idx"))
 
 
 class Words:
@@ -31,10 +35,10 @@ class Words:
 
     def __init__(self, run: RecordedRun, found: list[Found]) -> None:
         self._run = run
-        self._groups: dict[str, dict[Any, list[Found]]] = {}
+        self._groups: dict[str, dict[Index, list[Found]]] = {}
         for one in found:
             self._groups.setdefault(one.file.path, {}).setdefault(one.place[0], []).append(one)
-        self._latest: tuple[str, dict[tuple[Any, Any], Told]] = ("", {})
+        self._latest: tuple[str, dict[Place, Told]] = ("", {})
 
     def of(self, one: Found) -> Told:
         """The conversation of a trajectory; what its turns logged where there is none, or none
@@ -52,7 +56,7 @@ class Words:
         """All that was said or logged in one."""
         return "\n".join(words for _, words in (*turns_logged(one.record), *self.of(one).spoken))
 
-    def _told(self, file: SummaryFile) -> dict[tuple[Any, Any], Told]:
+    def _told(self, file: SummaryFile) -> dict[Place, Told]:
         tree = self._run.readable(lambda: self._tree(file.transcript), None)
         groups = list(self._groups[file.path].values())
         told = groups_of(tree, [[one.record for one in group] for group in groups])
@@ -69,6 +73,11 @@ class Words:
             return None
         except ValueError as error:
             raise StoreError(f"{self._run.root}/{path}: damaged ({error})") from error
+
+
+def _index(value: object) -> Index:
+    """What a summary counts its groups or trajectories by; None for what cannot be that."""
+    return value if isinstance(value, int | float | str) else None
 
 
 def read(run: RecordedRun, files: list[SummaryFile]) -> tuple[list[Found], int]:

@@ -62,7 +62,9 @@ def _other_number(where: Any, key: Any, rng: random.Random) -> None:
 
 def _rename(where: Any, key: Any, rng: random.Random) -> None:
     if isinstance(where, dict):
-        where[rng.choice(["", "\ud800", "step", f"{key} ", key.upper(), "a.b"])] = where.pop(key)
+        where[rng.choice(["", "\ud800", "step", f"{key} ", str(key).upper(), "a.b"])] = where.pop(
+            key
+        )
     else:
         where.append(where[key])  # twice
 

@@ -336,3 +336,18 @@ def test_gc_removes_what_nobody_needs_and_only_when_told(
     files = ("train_logtree.json", "train_rollout_summaries.jsonl")
     places = ((1, 0), (2, 1))
     assert left == [f"{run}.{a}/iteration_{i:06}/{name}" for a, i in places for name in files]
+
+
+def test_a_trajectory_whose_place_is_no_number_is_shown_all_the_same(
+    root: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = written.Written(root, "odd", {"lr": [1]})
+    identity = run.run({"lr": 1}, 0, [{"step": 0, "test/nll": 3.0}])
+    run.save()
+    folder = root / "odd" / "runs" / f"{identity}.1" / "iteration_000000"
+    folder.mkdir()
+    record = {"group_idx": {"of": 1}, "traj_idx": [0], "total_reward": 1.0,
+              "steps": [{"logs": {"response": "still here"}}]}  # fmt: skip
+    (folder / "train_rollout_summaries.jsonl").write_text(json.dumps(record) + "\n")
+    assert main(["rollouts", "odd", "--full"]) == 0
+    assert "still here" in capsys.readouterr().out
