@@ -3,24 +3,53 @@
 The marginal mean of a value is the plain mean, over the combinations of the other settings, of the
 cells' means: each combination counts once, however many seeds it has. Only combinations that were
 measured at every value of the axis count, so that a hole elsewhere moves no mean. Its interval is
-of the noise between seeds, at the combinations that were tried (`inference.contrast`).
+of the noise between seeds, at the combinations that were tried (`contrasts.weigh`). Where no
+combination was measured at every value, as in a random search, means of values mix the others'
+effects: then nothing is claimed of them, and `surface` has what the axis does.
+
+What is said has a test: a trend, that the ends differ; "the best x depends on y", that of two
+values of x each is the better one somewhere. Each answers for all axes, or pairs of them, at once.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
+from typing import NamedTuple
 
 from sweeper.analysis import labels
 from sweeper.analysis.cells import Cell, Ranking
+from sweeper.analysis.contrasts import (
+    Pooled,
+    level_mean,
+    over_rows,
+    pooled,
+    ranged,
+    rest,
+    usable,
+    weigh,
+)
+from sweeper.analysis.distributions import range_tail
 from sweeper.analysis.edges import by_ratios, ordered
-from sweeper.analysis.inference import Estimate, contrast
+from sweeper.analysis.inference import CONFIDENCE, Estimate
 from sweeper.analysis.settings import level
 
-__all__ = ["Axis", "Grid2", "Level", "Trend", "find_axes", "find_pairs", "find_trends"]
+__all__ = [
+    "Axis",
+    "Crossing",
+    "Grid2",
+    "Level",
+    "Trend",
+    "find_axes",
+    "find_crossings",
+    "find_pairs",
+    "find_trends",
+]
 
 MOST = 24
-"""Values of an axis that are shown; an axis with more is a list of names, and the table has it."""
+"""Values of an axis that are shown one by one."""
+_PAIRED = 4
+"""Axes, the most telling ones, of which pairs are looked at."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +73,10 @@ class Level:
 
 @dataclass(frozen=True)
 class Axis:
-    """`effect` is the best value's marginal mean less the worst's, on the scale of the comparison.
-    `log` says that the numbers are spaced by ratios. `matched` is False where no combination of
+    """`effect` is the best value's marginal mean less the worst's, on the scale of the comparison;
+    its interval and p pay for having picked the two from all values. `ends` is the last value's
+    less the first's, of an ordered axis, and `steps` those of neighbours. `log` says that the
+    numbers are spaced by ratios. `matched` is False where no combination of
     the other settings was measured at every value: then means mix the others' effects."""
 
     key: str
@@ -55,16 +86,34 @@ class Axis:
     effect: Estimate
     log: bool
     matched: bool
+    ends: Estimate | None = None
+    steps: tuple[Estimate, ...] = ()
 
 
 @dataclass(frozen=True)
 class Trend:
     """The marginal means of an ordered axis get better from value to value toward its `side`
-    ("smallest" or "largest"), and the ends differ beyond the noise."""
+    ("smallest" or "largest"), and the ends differ beyond the noise; with `every` each step does."""
 
     axis: str
     side: str
     effect: Estimate
+    every: bool = False
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Of the values `first` and `second` of `x`, the first is better where `y` is `here`, and the
+    second where it is `there`, both beyond the noise; `p` pays for all that could have been
+    compared."""
+
+    x: str
+    y: str
+    first: str
+    second: str
+    here: str
+    there: str
+    p: float
 
 
 @dataclass(frozen=True)
@@ -81,14 +130,10 @@ class Grid2:
     strength: float
 
 
-def _usable(ranking: Ranking) -> list[Cell]:
-    return [cell for cell in ranking.measured if not cell.diverged]
-
-
 def find_axes(ranking: Ranking, sign: float) -> list[Axis]:
     """The axes with two values or more among the measured cells, the most telling first. Cells
     with a diverged run are left out: what is left of them is no measure of their setting."""
-    cells = _usable(ranking)
+    cells = usable(ranking)
     found = [axis for key in ranking.keys if (axis := _axis(key, cells, ranking, sign)) is not None]
     return sorted(found, key=lambda axis: -abs(axis.effect.value))
 
@@ -108,27 +153,58 @@ def _axis(key: str, cells: Sequence[Cell], ranking: Ranking, sign: float) -> Axi
     blocks = _blocks(key, values)
     matched = bool(blocks)
     groups = {
-        text: [c for c in values[text] if not matched or _rest(c, key) in blocks] for text in texts
+        text: [c for c in values[text] if not matched or rest(c, key) in blocks] for text in texts
     }
-    levels = tuple(_level(text, order.get(text), groups[text], ranking) for text in texts)
+    noise = pooled(ranking)
+    levels = tuple(_level(t, order.get(t), groups[t], ranking, noise) for t in texts)
     ranked = sorted(range(len(levels)), key=lambda i: sign * levels[i].mean)
     best, worst = ranked[0], ranked[-1]
-    effect = _difference(groups[texts[best]], groups[texts[worst]], ranking)
-    return Axis(key, levels, best, worst, effect, by_ratios(numbers), matched)
+    gap = _Gap(key, groups, ranking, noise if matched else None, matched=matched)
+    effect = ranged(gap.between(texts[best], texts[worst]), len(texts))
+    ends, steps = None, ()
+    if len(order) == len(texts):
+        ends = gap.between(texts[-1], texts[0])
+        steps = tuple(gap.between(b, a) for a, b in pairwise(texts))
+    return Axis(key, levels, best, worst, effect, by_ratios(numbers), matched, ends, steps)
 
 
-def _rest(cell: Cell, key: str) -> tuple[tuple[str, str], ...]:
-    return tuple((other, level(cell.settings, other)) for other in cell.settings if other != key)
+class _Gap(NamedTuple):
+    """Differences between values of an axis."""
+
+    key: str
+    groups: Mapping[str, list[Cell]]
+    ranking: Ranking
+    noise: Pooled | None
+    matched: bool
+
+    def between(self, own: str, other: str) -> Estimate:
+        """The marginal mean of one value less another's. Without an interval where the two were
+        not measured at the same combinations of the other settings: these scatter as well."""
+        one, two = self.groups[own], self.groups[other]
+        if not self.matched:
+            return Estimate(_plain_mean(self.ranking, one) - _plain_mean(self.ranking, two))
+        parts = [(c, 1 / len(one)) for c in one] + [(c, -1 / len(two)) for c in two]
+        found = weigh(self.ranking, parts, self.noise)
+        if found.p is None and self.noise is None:
+            beside = {rest(cell, self.key): cell for cell in two}
+            return over_rows(self.ranking, [(c, beside[rest(c, self.key)]) for c in one])
+        return found
+
+
+def _plain_mean(ranking: Ranking, cells: Sequence[Cell]) -> float:
+    return math.fsum(level_mean(ranking, cell) / len(cells) for cell in cells)
 
 
 def _blocks(key: str, values: Mapping[str, list[Cell]]) -> set[tuple[tuple[str, str], ...]]:
     """Combinations of the other settings with a cell at every value."""
-    found = [{_rest(cell, key) for cell in cells} for cells in values.values()]
+    found = [{rest(cell, key) for cell in cells} for cells in values.values()]
     return found[0].intersection(*found)
 
 
-def _level(text: str, number: float | None, cells: list[Cell], ranking: Ranking) -> Level:
-    found = contrast([ranking.on_scale(cell) for cell in cells], [1 / len(cells)] * len(cells))
+def _level(
+    text: str, number: float | None, cells: list[Cell], ranking: Ranking, noise: Pooled | None
+) -> Level:
+    found = weigh(ranking, [(cell, 1 / len(cells)) for cell in cells], noise)
     back = ranking.off_scale
     low, high = (None if bound is None else back(bound) for bound in (found.low, found.high))
     if low is not None and high is not None:
@@ -136,34 +212,89 @@ def _level(text: str, number: float | None, cells: list[Cell], ranking: Ranking)
     return Level(text, number, back(found.value), low, high, len(cells))
 
 
-def _difference(own: list[Cell], other: list[Cell], ranking: Ranking) -> Estimate:
-    groups = [ranking.on_scale(cell) for cell in (*own, *other)]
-    return contrast(groups, [1 / len(own)] * len(own) + [-1 / len(other)] * len(other))
-
-
-def find_trends(axes: Sequence[Axis], sign: float, family: int) -> list[Trend]:
+def find_trends(axes: Sequence[Axis], sign: float) -> list[Trend]:
     """Ordered axes with three values or more along which every step is an improvement, with the
-    ends told apart at 5 % shared by the `family` of axes (Bonferroni)."""
+    ends told apart at 5 % shared by all of `axes` (Bonferroni)."""
     found: list[Trend] = []
+    family = max(sum(axis.matched for axis in axes), 1)
     for axis in axes:
         means = [sign * entry.mean for entry in axis.levels]
-        ends = {axis.best, axis.worst} == {0, len(means) - 1}
-        if len(means) < 3 or any(entry.number is None for entry in axis.levels) or not ends:
-            continue
         steps = [b - a for a, b in pairwise(means)]
         monotone = all(step > 0 for step in steps) or all(step < 0 for step in steps)
-        p = axis.effect.p
-        if monotone and p is not None and p * max(family, 1) <= 0.05:
+        if not axis.matched or axis.ends is None or len(means) < 3 or not monotone:
+            continue
+        p = axis.ends.p
+        if p is not None and p * family <= 1 - CONFIDENCE:
             side = "smallest" if axis.best == 0 else "largest"
-            found.append(Trend(axis.key, side, axis.effect))
+            # All steps at once: each has to pass, so none pays for the others.
+            every = all(s.p is not None and s.p * family <= 1 - CONFIDENCE for s in axis.steps)
+            found.append(Trend(axis.key, side, axis.ends, every))
     return found
+
+
+def find_crossings(ranking: Ranking, axes: Sequence[Axis], sign: float) -> list[Crossing]:
+    """Pairs of axes of which the best value of one depends on the other: at least two of its
+    values change places, each being better beyond the noise somewhere. The differences within each
+    row are referred to the studentized range of its values, and pay for the number of rows and of
+    pairs of axes (Bonferroni), so that of sweeps in which nothing changes places at most 5 % are
+    said to have one."""
+    shown = [axis for axis in axes if axis.matched][:_PAIRED]
+    pairs = [(x, y) for x in shown for y in shown if x is not y]
+    found = [one for x, y in pairs if (one := _crossing(x, y, ranking, sign, len(pairs)))]
+    told: dict[frozenset[str], Crossing] = {}
+    for one in sorted(found, key=lambda one: one.p):
+        told.setdefault(frozenset((one.x, one.y)), one)
+    return list(told.values())
+
+
+def _crossing(x: Axis, y: Axis, ranking: Ranking, sign: float, family: int) -> Crossing | None:
+    rows: dict[str, dict[str, dict[object, Cell]]] = {}
+    for cell in usable(ranking):
+        at = rows.setdefault(level(cell.settings, y.key), {})
+        others = tuple(item for item in rest(cell, x.key) if item[0] != y.key)
+        at.setdefault(level(cell.settings, x.key), {})[others] = cell
+    # The best of all, in means over all rows, against the one that is best in each row.
+    noise = pooled(ranking)
+    better: dict[tuple[str, str], list[tuple[float, str]]] = {}
+    for name, row in rows.items():
+        for first, second in combinations(sorted(row), 2):
+            gap = _within(ranking, row[first], row[second], noise)
+            if gap is None or gap.error is None or gap.df is None:
+                continue
+            statistic = abs(gap.value) / gap.error * 2**0.5
+            p = min(1.0, len(rows) * family * range_tail(statistic, len(row), gap.df))
+            order = (first, second) if sign * gap.value < 0 else (second, first)
+            better.setdefault(order, []).append((p, name))
+    found: list[Crossing] = []
+    for (first, second), own in better.items():
+        other = better.get((second, first))
+        if other is not None and first < second:
+            (p, here), (q, there) = min(own), min(other)
+            found.append(Crossing(x.key, y.key, first, second, here, there, max(p, q)))
+    least = min(found, key=lambda one: one.p, default=None)
+    return least if least is not None and least.p <= 1 - CONFIDENCE else None
+
+
+def _within(
+    ranking: Ranking,
+    one: Mapping[object, Cell],
+    two: Mapping[object, Cell],
+    noise: Pooled | None,
+) -> Estimate | None:
+    """The difference of two values of an axis at one of another, over what both have."""
+    both = [(one[key], two[key]) for key in one if key in two]
+    if not both:
+        return None
+    share = 1 / len(both)
+    found = weigh(ranking, [p for a, b in both for p in ((a, share), (b, -share))], noise)
+    return over_rows(ranking, both) if found.p is None and noise is None else found
 
 
 def find_pairs(ranking: Ranking, axes: Sequence[Axis], sign: float, count: int = 3) -> list[Grid2]:
     """Pairs of the most telling axes as grids of means, those first in which they depend on each
     other most."""
-    cells = _usable(ranking)
-    shown = axes[:4]
+    cells = usable(ranking)
+    shown = [axis for axis in axes if axis.matched][:_PAIRED]
     grids = [_pair(x, y, cells, ranking, sign) for x, y in combinations(shown, 2)]
     return sorted(grids, key=lambda grid: -grid.strength)[:count]
 

@@ -1,26 +1,44 @@
-"""Is the best cell at the edge of what was tried? Pure."""
+"""Is the best cell at the edge of what was tried, and is it still getting better there? Pure.
+
+An edge is a fact: with the other settings as they are, nothing was tried further out. That more
+lies beyond it is a claim, and has a test: the end is better than the value before it, over all
+combinations of the other settings that have both, or in a single one of them, which pays for their
+number; and for the number of axes (Bonferroni). Of equal cells it is said in at most 5 % of sweeps.
+"""
 
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from sweeper.analysis.cells import Cell, Ranking
+from sweeper.analysis.contrasts import over_rows, pooled, rest, usable, weigh
+from sweeper.analysis.inference import CONFIDENCE, Estimate
+from sweeper.analysis.settings import level
 from sweeper.metrics import as_float
 
-__all__ = ["Edge", "by_ratios", "find_edges", "ordered"]
+__all__ = ["Edge", "by_ratios", "find_edges", "judge_edges", "ordered"]
 
 
 @dataclass(frozen=True)
 class Edge:
     """The best cell has the `side` ("smallest" or "largest") of the values tried of an ordered
-    setting, `axis`. `suggestion` is the next value outwards on its own spacing, None when there is
-    no sensible one: nothing says that it is a valid value."""
+    setting, `axis`, with the other settings as they are; `values` were tried there. `suggestion` is
+    the next value outwards on its own spacing, None when there is no sensible one: nothing says
+    that it is a valid value. `inner` is the value before it, `gain` how much better the end is than
+    that (None where they were not measured together), and `told` whether that is beyond the noise.
+    `stopped`: further out there were only cells that diverged."""
 
     axis: str
     value: float
     side: str
     suggestion: float | None
+    inner: float | None = None
+    values: int = 2
+    gain: Estimate | None = None
+    told: bool = False
+    stopped: bool = False
 
 
 def find_edges(
@@ -28,24 +46,108 @@ def find_edges(
     tried: Sequence[Mapping[str, Any]],
     planned: Sequence[Mapping[str, Any]] = (),
 ) -> list[Edge]:
-    """Settings of which the best cell has the first or the last of three numbers or more.
+    """Settings of which the best cell has the first or the last of the numbers tried beside its
+    other settings, two or more.
 
     `tried` are the settings of the cells that have a result, the best among them. A value that
     only cells in `planned` have was not tried, and there is no edge where one lies further out:
-    what is missing is its result. Two values are both ends, and their order is no trend: such
-    settings are passed over."""
+    what is missing is its result."""
     edges: list[Edge] = []
     for axis, value in best.items():
-        values = ordered(axis, tried)
-        if len(values) < 3 or value not in (values[0], values[-1]):
+        row = [cell for cell in tried if _beside(cell, best, axis)]
+        values = ordered(axis, row)
+        if len(values) < 2 or value not in (values[0], values[-1]):
             continue
-        everything = ordered(axis, [*tried, *planned])
+        everything = ordered(axis, [*row, *(c for c in planned if _beside(c, best, axis))])
         if value not in (*everything[:1], *everything[-1:]):
             continue
         outward = values if value == values[-1] else values[::-1]
         side = "largest" if value == values[-1] else "smallest"
-        edges.append(Edge(axis, value, side, _next(outward[-2], outward[-1], values)))
+        suggestion = _next(outward[-2], outward[-1], values)
+        edges.append(Edge(axis, value, side, suggestion, outward[-2], len(values)))
     return edges
+
+
+def _beside(cell: Mapping[str, Any], best: Mapping[str, Any], axis: str) -> bool:
+    """Whether a cell has the best one's settings, but for one. It may set others that the best
+    leaves to the recipe: an included cell has tried its value too."""
+    if not best.keys() <= cell.keys():
+        return False
+    return all(key == axis or _same(cell, best, key) for key in best)
+
+
+def _same(cell: Mapping[str, Any], best: Mapping[str, Any], key: str) -> bool:
+    own, other = cell[key], best[key]
+    if isinstance(own, bool | str) or isinstance(other, bool | str):
+        return type(own) is type(other) and own == other
+    if isinstance(own, int | float) and isinstance(other, int | float):
+        return own == other
+    return level(cell, key) == level(best, key)
+
+
+def judge_edges(ranking: Ranking, sign: float, best: Cell | None = None) -> list[Edge]:
+    """The edges at which the best cell of the ranking lies, or the one given, each with its test.
+    No edge where another cell is exactly as good and lies inside; `stopped` where only cells that
+    diverged lie further out."""
+    best = ranking.best if best is None else best
+    if best is None:
+        return []
+    good = [cell.settings for cell in usable(ranking)]
+    planned = [cell.settings for cell in ranking.cells if not cell.diverged]
+    failed = [cell.settings for cell in ranking.tried]
+    equal = [
+        c.settings for c in usable(ranking) if c is not best and c.summary.mean == best.summary.mean
+    ]
+    tried = {edge.axis: edge.values for edge in find_edges(best.settings, failed, planned)}
+    found = [
+        replace(edge, stopped=edge.axis not in tried, values=tried.get(edge.axis, edge.values))
+        for edge in find_edges(best.settings, good, planned)
+        if not any(_beside(other, best.settings, edge.axis) for other in equal)
+    ]
+    family = len(_ordered_axes(best, good))
+    return [_judged(edge, best, ranking, sign, family) for edge in found]
+
+
+def _ordered_axes(best: Cell, good: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The settings on which there could be an edge."""
+    rows = {
+        axis: ordered(axis, [cell for cell in good if _beside(cell, best.settings, axis)])
+        for axis in best.settings
+    }
+    return [axis for axis, values in rows.items() if len(values) > 1]
+
+
+def _judged(edge: Edge, best: Cell, ranking: Ranking, sign: float, family: int) -> Edge:
+    pairs = _pairs(ranking, edge)
+    if not pairs:
+        return edge
+    noise = pooled(ranking)
+    share = 1 / len(pairs)
+    parts = [part for end, inner in pairs for part in ((end, share), (inner, -share))]
+    gain = weigh(ranking, parts, noise)
+    if gain.p is None and noise is None:
+        gain = over_rows(ranking, pairs)
+    chances = [gain.p] if gain.p is not None and sign * gain.value < 0 else []
+    own = [pair for pair in pairs if pair[0] is best]
+    if own and len(pairs) > 1:
+        alone = weigh(ranking, [(own[0][0], 1.0), (own[0][1], -1.0)], noise)
+        if alone.p is not None and sign * alone.value < 0:
+            chances = [2 * p for p in (*chances, len(pairs) * alone.p)]
+    told = bool(chances) and min(chances) * max(family, 1) <= 1 - CONFIDENCE
+    return replace(edge, gain=gain, told=told)
+
+
+def _pairs(ranking: Ranking, edge: Edge) -> list[tuple[Cell, Cell]]:
+    """Cells at the end with those at the value before it, the other settings alike."""
+    ends: dict[object, Cell] = {}
+    inner: dict[object, Cell] = {}
+    for cell in usable(ranking):
+        value = cell.settings.get(edge.axis)
+        if value == edge.value:
+            ends[rest(cell, edge.axis)] = cell
+        elif value == edge.inner:
+            inner[rest(cell, edge.axis)] = cell
+    return [(cell, inner[row]) for row, cell in ends.items() if row in inner]
 
 
 def ordered(axis: str, cells: Sequence[Mapping[str, Any]]) -> list[float]:

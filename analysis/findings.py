@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sweeper.analysis import labels
+from sweeper.analysis.alike import same_curves
 from sweeper.analysis.cells import Cell, Ranking
-from sweeper.analysis.edges import find_edges
+from sweeper.analysis.edges import judge_edges
 from sweeper.analysis.frames import SweepData
 from sweeper.analysis.statistics import Comparison
 from sweeper.results.cells import SPAN, Scale
@@ -71,7 +72,7 @@ def find(data: SweepData, ranking: Ranking) -> list[Finding]:
     return [
         *standing,
         *([] if "all_diverged" in told else _diverged(data, ranking)),
-        *_edges(ranking),
+        *_edges(data, ranking),
         *_incomplete(data),
         *_replicates(data, ranking),
         *_records(data),
@@ -233,18 +234,35 @@ def _diverged(data: SweepData, ranking: Ranking) -> list[Finding]:
     return [Finding("diverged", "warning", text, cells, evidence)]
 
 
-def _edges(ranking: Ranking) -> list[Finding]:
+def _edges(data: SweepData, ranking: Ranking) -> list[Finding]:
+    """Ends of what was tried at which the best cell lies: as a claim ("edge") where it is still
+    getting better there, else as what it is ("at_end")."""
     best = ranking.best
-    if best is None or not ranking.others:
+    if best is None or not ranking.others or data.metric is None:
         return []
     found: list[Finding] = []
-    tried = [cell.settings for cell in ranking.tried]
-    for edge in find_edges(best.settings, tried, [cell.settings for cell in ranking.cells]):
-        text = (
-            f"{edge.axis} {labels.brief(edge.value)} is the {edge.side} value tried: a better one "
-            "may lie beyond it."
-        )
-        found.append(Finding("edge", "warning", text, (best.name,), asdict(edge)))
+    for edge in judge_edges(ranking, data.metric.sign):
+        if edge.stopped or edge.inner is None:
+            continue
+        end = f"{edge.axis} {labels.brief(edge.value)} is the {edge.side} value tried"
+        inner = labels.brief(edge.inner)
+        evidence = {**asdict(edge), "gain": edge.gain and edge.gain._asdict()}
+        if edge.values < 3:
+            how = "better" if edge.told else "not told apart from it"
+            text = (
+                f"{edge.axis} was tried at {inner} and {labels.brief(edge.value)} alone; the best "
+                f"cell has the latter, which is {how}: two values make no trend, and what lies "
+                "beyond is open."
+            )
+            found.append(Finding("at_end", "note", text, (best.name,), evidence))
+        elif edge.told:
+            text = (
+                f"{end}, and better than {inner} beyond the noise: a better one may lie beyond it."
+            )
+            found.append(Finding("edge", "warning", text, (best.name,), evidence))
+        else:
+            text = f"{end}; that it is better than {inner} cannot be told from the noise."
+            found.append(Finding("at_end", "note", text, (best.name,), evidence))
     return found
 
 
@@ -274,16 +292,25 @@ def _replicates(data: SweepData, ranking: Ranking) -> list[Finding]:
             "intervals hold as far as that is so."
         )
         found.append(Finding("unseeded", "note", text))
-    cells = tuple(cell.name for cell in ranking.cells if cell.summary.identical)
-    if cells:
+    identical = [cell for cell in ranking.cells if cell.summary.identical]
+    metric = None if data.metric is None else data.metric.name
+    copies = [c for c in identical if same_curves([run for run in c.runs if run.counts], metric)]
+    if copies:
         all_of, why = ("seeds", "the seed may not reach the recipe")
         if unseeded:
             all_of, why = ("replicates", "they do not differ by themselves")
         text = (
-            f"All {all_of} of {labels.counted(len(cells), 'cell')} gave exactly the same value: "
+            f"All {all_of} of {labels.counted(len(copies), 'cell')} recorded exactly the same: "
             f"{why}. No interval is given there."
         )
-        found.append(Finding("identical", "warning", text, cells))
+        found.append(Finding("identical", "warning", text, tuple(c.name for c in copies)))
+    equal = tuple(cell.name for cell in identical if cell not in copies)
+    if equal:
+        text = (
+            f"All runs of {labels.counted(len(equal), 'cell')} ended at exactly the same value, "
+            "which tells nothing of the noise there: no interval is given."
+        )
+        found.append(Finding("same_value", "note", text, equal))
     return found
 
 

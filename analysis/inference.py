@@ -17,6 +17,7 @@ __all__ = [
     "paired_with",
     "pass_at_k",
     "seeds_to_part",
+    "student",
     "wilson",
 ]
 
@@ -53,10 +54,11 @@ def contrast(groups: Sequence[Sequence[float]], weights: Sequence[float]) -> Est
         below = float(np.sum(parts**2 / np.array([len(g) - 1 for g, _ in used])))
     if not (math.isfinite(variance) and below > 0):
         return Estimate(value)
-    return _student(value, math.sqrt(variance), variance**2 / below)
+    return student(value, math.sqrt(variance), variance**2 / below)
 
 
-def _student(value: float, error: float, df: float) -> Estimate:
+def student(value: float, error: float, df: float) -> Estimate:
+    """A difference with its standard error and degrees of freedom: Student's interval and p."""
     reach = student_quantile((1 + CONFIDENCE) / 2, df) * error
     return Estimate(
         value, error, df, value - reach, value + reach, float(student_tail(value / error, df))

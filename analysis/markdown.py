@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from sweeper.analysis import labels
+from sweeper.analysis.axis_findings import KINDS
 from sweeper.analysis.commands import reproducing
 from sweeper.analysis.findings import cell_text, method, short_name
 from sweeper.analysis.gallery import Panel
@@ -18,7 +19,7 @@ __all__ = ["write"]
 
 _ROWS = 60
 _CURVES, _FIGURES = 3, 10
-_LATER = ("trend", "interaction", "no_effect", "waiting", "undeclared", "retired", "unreadable")
+_LATER = ("waiting", "undeclared", "retired", "unreadable")
 
 
 def write(study: Study, panels: Sequence[Panel]) -> dict[str, bytes]:
@@ -100,7 +101,7 @@ def _lines(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator[st
         yield from _images(shown, "axes")
         yield from _images(shown, "parallel")
         yield ""
-        yield from (f"- {escape(f.text)}" for f in study.findings if f.kind in _LATER[:3])
+        yield from (f"- {escape(f.text)}" for f in study.findings if f.kind in KINDS)
     if study.next is not None:
         yield f"\n## The grid to run next\n\n{escape(study.next.why)} Also in `next.yaml`.\n"
         yield fenced(study.next.command, "console") + "\n"
@@ -135,7 +136,7 @@ def _complete(study: Study) -> Iterator[str]:
         states[run.state] = states.get(run.state, 0) + 1
     told = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     yield f"\n## Is it complete?\n\n{len(study.data.runs)} planned: {told or 'nothing'}.\n"
-    yield from (f"- {escape(f.text)}" for f in study.findings if f.kind in _LATER[3:])
+    yield from (f"- {escape(f.text)}" for f in study.findings if f.kind in _LATER)
     for failure in study.failures[:12]:
         names = labels.listed([run.name for run in failure.runs], 6)
         yield f"\n{escape(names)}: {escape(failure.why)}\n"

@@ -1,19 +1,19 @@
 """What can be said beyond who won: axes, stability, records, rollouts. Pure."""
 
-import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sweeper.analysis import labels
-from sweeper.analysis.axes import Axis, Grid2, Trend
+from sweeper.analysis.alike import across_cells
+from sweeper.analysis.axes import Axis, Crossing, Trend
+from sweeper.analysis.axis_findings import tell_axes
 from sweeper.analysis.behaviour import Behaviour
 from sweeper.analysis.cells import Ranking
 from sweeper.analysis.findings import PENDING, Finding, short_name
 from sweeper.analysis.frames import RunData, SweepData
-from sweeper.analysis.keys import train_candidates
 from sweeper.analysis.stability import Stability
 
 __all__ = ["Failure", "group_failures", "observe"]
@@ -24,7 +24,7 @@ def observe(
     ranking: Ranking,
     axes: Sequence[Axis],
     trends: Sequence[Trend],
-    pairs: Sequence[Grid2],
+    crossings: Sequence[Crossing],
     stability: Stability,
     behaviour: Behaviour | None,
 ) -> list[Finding]:
@@ -36,9 +36,7 @@ def observe(
         *_alarms(data),
         *_judged_otherwise(data, ranking),
         *_undeclared(data, ranking),
-        *_trends(trends),
-        *_interactions(pairs),
-        *_one_sided(axes),
+        *tell_axes(axes, trends, crossings),
         *_written(behaviour),
     ]
 
@@ -72,10 +70,16 @@ def _unstable(ranking: Ranking, stability: Stability) -> list[Finding]:
         return []
     runs = stability.unstable
     cells = tuple(dict.fromkeys(one.cell for one in runs))
-    text = (
-        f"{labels.counted(len(runs), 'run')} of {labels.counted(len(cells), 'cell')} did not keep "
-        "what was learned, or ended worse than at the start."
-    )
+    parts = [
+        f"{labels.counted(len(own), 'run')} of "
+        f"{labels.counted(len({one.cell for one in own}), 'cell')} {what}"
+        for own, what in (
+            ([one for one in runs if not one.worse], "did not keep what was learned"),
+            ([one for one in runs if one.worse], "ended worse than at the start"),
+        )
+        if own
+    ]
+    text = f"{labels.listed(parts)}, beyond the noise of single values."
     if ranking.best is not None and ranking.best.name in cells:
         text += " The best cell is among them."
     evidence = {
@@ -89,7 +93,7 @@ def _unstable(ranking: Ranking, stability: Stability) -> list[Finding]:
 
 def _same_curves(data: SweepData, ranking: Ranking) -> list[Finding]:
     """Runs that recorded the same to the last bit, though they were told different things."""
-    across = _alike(data)
+    across = across_cells(data)
     if not across:
         return []
     by_name = {cell.name: cell for cell in ranking.cells}
@@ -123,37 +127,6 @@ def _alarms(data: SweepData) -> list[Finding]:
     cells = tuple(dict.fromkeys(run.cell for run, _ in raised))
     evidence = {"alarms": [{**alarm.document(), "run": run.name} for run, alarm in raised]}
     return [Finding("alarms", "note", text, cells, evidence)]
-
-
-def _alike(data: SweepData) -> list[list[RunData]]:
-    """Groups of runs of more than one cell with the same curves."""
-    metric = None if data.metric is None else data.metric.name
-    keys = [key for key in (metric, *train_candidates(metric)) if key is not None]
-    # Few runs end alike: only theirs are compared number by number.
-    ends = _groups(data.runs, lambda run: repr((run.last, run.best, run.smoothed)))
-    return [found for group in ends for found in _groups(group, lambda run: _digest(run, keys))]
-
-
-def _groups(runs: Sequence[RunData], look: Callable[[RunData], str | None]) -> list[list[RunData]]:
-    found: dict[str, list[RunData]] = {}
-    for run in runs:
-        seen = look(run)
-        if seen is not None:
-            found.setdefault(seen, []).append(run)
-    return [group for group in found.values() if len({run.cell for run in group}) > 1]
-
-
-def _digest(run: RunData, keys: Sequence[str]) -> str | None:
-    """The same for runs that recorded the same under these keys (the metric's and the training's:
-    what a run learned, not how long it took); None for less than two numbers."""
-    found = hashlib.blake2b(digest_size=12)
-    points = 0
-    for key in keys:
-        if key in run.curves:
-            found.update(repr(key).encode("utf-8", "surrogatepass"))
-            found.update(run.curves[key].steps.tobytes() + run.curves[key].values.tobytes())
-            points += len(run.curves[key].finite.steps)
-    return found.hexdigest() if points > 1 else None
 
 
 def _judged_otherwise(data: SweepData, ranking: Ranking) -> list[Finding]:
@@ -200,45 +173,6 @@ def _undeclared(data: SweepData, ranking: Ranking) -> list[Finding]:
     )
     cells = tuple(c.name for c in ranking.cells if any(key in c.settings for key in outside))
     return [Finding("undeclared", "note", text, cells, {"keys": outside})]
-
-
-def _trends(trends: Sequence[Trend]) -> list[Finding]:
-    found: list[Finding] = []
-    for trend in trends:
-        text = (
-            f"{trend.axis}: better with every step toward the {trend.side} value, and the ends "
-            "differ beyond the noise."
-        )
-        evidence = {"axis": trend.axis, "side": trend.side, **trend.effect._asdict()}
-        found.append(Finding("trend", "note", text, (), evidence))
-    return found
-
-
-def _interactions(pairs: Sequence[Grid2]) -> list[Finding]:
-    found: list[Finding] = []
-    for pair in pairs:
-        best = [i for i in pair.best_x if i is not None]
-        if len(best) == len(pair.best_x) and len(set(best)) > 1 and pair.strength > 0:
-            parts = [
-                f"{pair.xs[i]} at {pair.y} {pair.ys[row]}"
-                for row, i in enumerate(pair.best_x)
-                if i is not None
-            ]
-            text = f"The best {pair.x} depends on {pair.y} in these means: {labels.listed(parts)}."
-            evidence = {"x": pair.x, "y": pair.y, "best": parts}
-            found.append(Finding("interaction", "note", text, (), evidence))
-    return found
-
-
-def _one_sided(axes: Sequence[Axis]) -> list[Finding]:
-    """Axes that cannot be told to do anything."""
-    flat = [a.key for a in axes if a.effect.p is not None and a.effect.p > 0.05]
-    if not flat:
-        return []
-    verb = "makes" if len(flat) == 1 else "make"
-    text = f"{labels.listed(flat)} {verb} no difference on average that stands out from the noise."
-    evidence = {a.key: a.effect._asdict() for a in axes if a.key in flat}
-    return [Finding("no_effect", "note", text, (), evidence)]
 
 
 def _written(behaviour: Behaviour | None) -> list[Finding]:

@@ -20,6 +20,7 @@ from importlib import resources
 from typing import Any
 
 from sweeper.analysis import labels
+from sweeper.analysis.axis_findings import KINDS
 from sweeper.analysis.cells import Ranking
 from sweeper.analysis.commands import listing, reading_logs, reproducing
 from sweeper.analysis.figures import MUTED, PALETTE, tones
@@ -107,6 +108,7 @@ def render(study: Study, panels: Sequence[Panel]) -> str:
         common=common(study),
         paired=paired_rows(study),
         heats=[(pair, heat(pair, _sign(data))) for pair in study.pairs],
+        axis_kinds=KINDS,
         rates=rate_rows(study.stability.rates),
         rule=RULE,
         method=method(ranking.scale),

@@ -3,16 +3,26 @@
 A run *diverged* when the last value of its metric is NaN or infinite. It is *unstable* when it is
 finite there but lost what it had learned: it gave back more than half of its own gain, from its
 first value to its best, where that gain is at least a tenth of the largest gain of any run; or it
-ended worse than it began by more than that tenth.
+ended worse than it began by more than that tenth. Either has to be beyond the noise of single
+recorded values, for all runs and all their values at once (Bonferroni): the best of many noisy
+values is always better than the last.
+
+That noise is the larger of two: between seeds of one cell at the same step (the middle one of the
+cells), and what a run's own values scatter about a straight line through their neighbours (second
+differences, their median).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
+from sweeper.analysis.distributions import student_quantile
 from sweeper.analysis.frames import RunData, SweepData
-from sweeper.analysis.inference import wilson
+from sweeper.analysis.inference import CONFIDENCE, wilson
+from sweeper.analysis.series import Floats
 from sweeper.analysis.settings import level
 
 __all__ = ["RULE", "Rate", "Stability", "Unstable", "assess"]
@@ -20,22 +30,31 @@ __all__ = ["RULE", "Rate", "Stability", "Unstable", "assess"]
 RULE = (
     "Diverged: the last value of the metric is NaN or infinite. Unstable: it gave back more than "
     "half of its gain from the first value to the best, or ended worse than it began (by more than "
-    "a tenth of the largest gain of any run). A rate takes each run for a trial of its own, though "
-    "seeds of one cell often go wrong together: then its interval is too narrow."
+    "a tenth of the largest gain of any run), beyond the noise of single values. A rate takes each "
+    "run for a trial of its own, though seeds of one cell often go wrong together: then its "
+    "interval is too narrow."
 )
 _POINTS = 3
 _SHARE = 0.1
+_MANY = 8
+"""Values from which on a run tells its own scatter."""
+_SPREAD = 1.4826 / 6**0.5
+"""From the median of absolute second differences to a standard deviation."""
+_EFFICIENCY = 0.4
+"""What a value is worth in degrees of freedom to a median."""
 
 
 @dataclass(frozen=True)
 class Unstable:
-    """A run that lost what it had: the metric when it began, at its best and at its end."""
+    """A run that lost what it had: the metric when it began, at its best and at its end. `worse`:
+    it ended worse than it began."""
 
     run: str
     cell: str
     first: float
     best: float
     last: float
+    worse: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,29 +89,98 @@ def assess(data: SweepData, keys: Sequence[str]) -> Stability:
     return Stability(diverged, unstable, rates)
 
 
+class _Course(NamedTuple):
+    """What a run recorded, smaller being better."""
+
+    run: RunData
+    values: Floats
+
+    @property
+    def gain(self) -> float:
+        """Half of it: no overflow."""
+        return float(self.values[0] / 2 - self.values.min() / 2)
+
+    @property
+    def lost(self) -> float:
+        return float(self.values[-1] / 2 - self.values.min() / 2)
+
+    @property
+    def fallen(self) -> float:
+        return float(self.values[-1] / 2 - self.values[0] / 2)
+
+
 def _unstable(data: SweepData) -> tuple[Unstable, ...]:
     if data.metric is None:
         return ()
     sign = data.metric.sign
-    ends: list[tuple[RunData, float, float, float]] = []
+    courses: list[_Course] = []
     for run in data.runs:
         points = run.curves.get(data.metric.name)
-        if points is None or run.diverged:
-            continue
-        values = points.finite.values
-        if len(values) >= _POINTS:
-            top = float(values[int(np.argmin(sign * values))])
-            ends.append((run, float(values[0]), top, float(values[-1])))
-    gains = [sign * (first / 2 - top / 2) for _, first, top, _ in ends]  # halves: no overflow
-    enough = _SHARE * max(gains, default=0.0)
+        if points is not None and not run.diverged and len(points.finite.values) >= _POINTS:
+            courses.append(_Course(run, sign * points.finite.values))
+    enough = _SHARE * max((course.gain for course in courses), default=0.0)
     if enough <= 0:
         return ()
+    shared = _between_seeds(courses), _of_all(courses)
     found: list[Unstable] = []
-    for (run, first, top, end), gain in zip(ends, gains, strict=True):
-        lost = sign * (end / 2 - top / 2)
-        if (gain >= enough and lost > gain / 2) or sign * (end / 2 - first / 2) > enough:
-            found.append(Unstable(run.name, run.cell, first, top, end))
+    for course in courses:
+        worse = course.fallen > enough
+        if not worse and not (course.gain >= enough and course.lost > course.gain / 2):
+            continue
+        beyond = _beyond(course, shared, len(courses))
+        if (worse and course.fallen > beyond) or (not worse and course.lost > beyond):
+            first, last = (float(sign * course.values[at]) for at in (0, -1))
+            best = float(sign * course.values.min())
+            found.append(Unstable(course.run.name, course.run.cell, first, best, last, worse))
     return tuple(found)
+
+
+class _Scatter(NamedTuple):
+    """A standard deviation of single values, and the degrees of freedom it is known with."""
+
+    sd: float
+    df: float
+
+
+def _beyond(course: _Course, shared: tuple[_Scatter | None, _Scatter | None], runs: int) -> float:
+    """Half of the difference of two values of a run that noise does not explain."""
+    between, of_all = shared
+    own = _of_run(course.values) if len(course.values) >= _MANY else None
+    known = [scatter for scatter in (between, own) if scatter is not None] or [of_all]
+    chance = (1 - CONFIDENCE) / (runs * len(course.values))
+    reaches = [s.sd * student_quantile(1 - chance, s.df) for s in known if s is not None]
+    return max(reaches, default=math.inf) / 2**0.5
+
+
+def _between_seeds(courses: Sequence[_Course]) -> _Scatter | None:
+    """How far runs of one cell lie apart at the same step, in the second half of their values:
+    of the cells the middle one, so that those in which a run went wrong do not count."""
+    cells: dict[tuple[str, int], list[Floats]] = {}
+    for course in courses:
+        cells.setdefault((course.run.cell, len(course.values)), []).append(course.values)
+    found: list[_Scatter] = []
+    for own in cells.values():
+        if len(own) > 1:
+            half = np.stack(own)[:, len(own[0]) // 2 :]
+            middle = half - half.mean(axis=0)
+            spread = math.sqrt(float(np.sum(middle**2)) / ((len(own) - 1) * half.shape[1]))
+            found.append(_Scatter(spread, float((len(own) - 1) * half.shape[1])))
+    found.sort()
+    return found[(len(found) - 1) // 2] if found else None
+
+
+def _of_run(values: Floats) -> _Scatter:
+    bends = np.abs(np.diff(values, 2))
+    return _Scatter(_SPREAD * float(np.median(bends)), max(2.0, _EFFICIENCY * len(bends)))
+
+
+def _of_all(courses: Sequence[_Course]) -> _Scatter | None:
+    """The same of short runs together."""
+    bends = [np.abs(np.diff(course.values, 2)) for course in courses]
+    if not bends:
+        return None
+    joined = np.concatenate(bends)
+    return _Scatter(_SPREAD * float(np.median(joined)), max(2.0, _EFFICIENCY * len(joined)))
 
 
 def _rates(data: SweepData, keys: Sequence[str], wrong: set[str]) -> tuple[Rate, ...]:

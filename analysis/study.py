@@ -4,7 +4,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sweeper.analysis.axes import Axis, Grid2, Trend, find_axes, find_pairs, find_trends
+from sweeper.analysis.axes import (
+    Axis,
+    Grid2,
+    Trend,
+    find_axes,
+    find_crossings,
+    find_pairs,
+    find_trends,
+)
 from sweeper.analysis.behaviour import Behaviour, examine
 from sweeper.analysis.cells import Cell, Ranking, rank
 from sweeper.analysis.findings import Finding, find
@@ -52,12 +60,13 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
     sign = data.metric.sign if data.metric is not None else 1.0
     axes = find_axes(ranking, sign) if data.metric is not None else []
     pairs = find_pairs(ranking, axes, sign)
-    trends = find_trends(axes, sign, len(axes))
+    trends = find_trends(axes, sign)
+    crossings = find_crossings(ranking, axes, sign)
     stability = assess(data, ranking.keys)
     behaviour = examine(data, ranking)
     findings = [
         *find(data, ranking),
-        *observe(data, ranking, axes, trends, pairs, stability, behaviour),
+        *observe(data, ranking, axes, trends, crossings, stability, behaviour),
     ]
     shared = _paired(ranking)
     lead = _lead(ranking, shared)

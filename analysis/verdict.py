@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sweeper.analysis import labels
+from sweeper.analysis.axis_findings import KINDS
 from sweeper.analysis.cells import Cell, Ranking
 from sweeper.analysis.checkpoints import Checkpoint, choose_checkpoint
 from sweeper.analysis.costs import dollars
@@ -20,7 +21,7 @@ from sweeper.sanitize import sanitize
 
 __all__ = ["Check", "Lead", "Verdict", "decide"]
 
-_LATER = ("retired", "unreadable", "undeclared", "trend", "interaction", "no_effect", "waiting")
+_LATER = ("retired", "unreadable", "undeclared", "waiting", *KINDS)
 """Findings that have their place further down."""
 
 
@@ -206,6 +207,10 @@ def _inside(ranking: Ranking, findings: Sequence[Finding]) -> Check:
     edges = [str((f.evidence or {})["axis"]) for f in findings if f.kind == "edge"]
     if edges:
         return Check("Inside the grid?", f"at the end of {labels.listed(edges, 2)}", False)
+    ends = [str((f.evidence or {})["axis"]) for f in findings if f.kind == "at_end"]
+    if ends:
+        answer = f"at the end of {labels.listed(ends, 2)}, not told from inside"
+        return Check("Inside the grid?", answer, None)
     best = ranking.best
     keys: list[str] = [] if best is None else list(best.settings)
     inner = [key for key in keys if len(ordered(key, [c.settings for c in ranking.tried])) > 2]

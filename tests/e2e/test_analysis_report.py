@@ -84,12 +84,14 @@ def test_a_winner_at_the_edge_says_where_to_go_on(tmp_path: Path, written: Modul
     written.grid_of_means(tmp_path, {(1e-4, 8): 2.0, (1e-3, 8): 1.0, (1e-2, 8): 0.3})
     report = analyze(str(tmp_path), "demo")
     (edge,) = [f for f in report.document["findings"] if f["kind"] == "edge"]
-    assert edge["evidence"] == {
-        "axis": "learning_rate",
-        "value": 0.01,
-        "side": "largest",
-        "suggestion": 0.1,
-    }
+    evidence = edge["evidence"]
+    assert (evidence["axis"], evidence["value"], evidence["side"]) == (
+        "learning_rate",
+        0.01,
+        "largest",
+    )
+    assert (evidence["suggestion"], evidence["inner"], evidence["values"]) == (0.1, 0.001, 3)
+    assert evidence["told"] and evidence["gain"]["value"] == pytest.approx(-0.7)
     assert any("0.1" in step for step in report.document["verdict"]["next"])
 
 
@@ -159,12 +161,15 @@ def test_an_unfinished_sweep_counts_what_succeeded_only(tmp_path: Path, written:
 def test_identical_replicates_get_no_interval(tmp_path: Path, written: ModuleType):
     sweep = written.Written(tmp_path, axes={"lr": [1, 2]})
     for seed in range(3):
-        sweep.run({"lr": 1}, seed, [{"step": 1, "test/nll": 0.5}])
+        sweep.run({"lr": 1}, seed, [{"step": s, "test/nll": 0.5 / (s + 1)} for s in range(4)])
         sweep.run({"lr": 2}, seed, [{"step": 1, "test/nll": 0.9}])
     sweep.save()
     report = analyze(str(tmp_path), "demo")
     assert report.document["verdict"]["kind"] == "unproven"
-    assert {"identical", "not_compared"} <= set(kinds(report))
+    assert {"identical", "same_value", "not_compared"} <= set(kinds(report))
+    told = {f["kind"]: f for f in report.document["findings"]}
+    # One value says nothing of a seed: a coarse metric repeats itself. A whole curve does not.
+    assert told["identical"]["cells"] == ["lr=1"] and told["same_value"]["cells"] == ["lr=2"]
     assert all(cell["low"] is None for cell in report.document["cells"])
 
 

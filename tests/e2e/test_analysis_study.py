@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -145,6 +146,61 @@ def test_an_interaction_is_told(tmp_path: Path, written: ModuleType):
     found = studied(tmp_path)
     assert "x depends on y" in kinds(found)["interaction"].text
     assert set(kinds(found)["no_effect"].evidence) == {"x", "y"}
+
+
+def test_means_of_equal_cells_depend_on_nothing(tmp_path: Path, written: ModuleType):
+    noise = random.Random(3)
+    cells = [
+        ({"x": x, "y": y}, [noise.gauss(1, 0.1) for _ in range(3)])
+        for x in (1, 2, 3)
+        for y in (1, 2, 3)
+    ]
+    written.measured(tmp_path, cells, axes=("x", "y"))
+    found = studied(tmp_path)
+    assert not {"interaction", "trend", "edge"} & kinds(found).keys()
+    # What is not said is shown: the grid of means and the best of each row.
+    assert len(set(found.pairs[0].best_x)) > 1
+
+
+def test_a_random_search_has_no_trend_by_the_means_of_its_values(
+    tmp_path: Path, written: ModuleType
+):
+    noise = random.Random(1)
+    cells = [
+        ({"x": x, "y": noise.random()}, [x + noise.gauss(0, 0.01) for _ in range(2)])
+        for x in (1, 2, 3)
+    ]
+    written.measured(tmp_path, cells, axes=("x", "y"))
+    found = studied(tmp_path)
+    assert not any(axis.matched for axis in found.axes)
+    assert {axis.effect.p for axis in found.axes} == {None} and found.trends == ()
+
+
+def test_noise_that_comes_back_is_not_called_lost(tmp_path: Path, written: ModuleType):
+    noise = random.Random(5)
+    sweep = written.Written(tmp_path, axes={"lr": [1, 2, 3]})
+    for lr in (1, 2, 3):
+        for seed in range(3):
+            rows = [{"step": s, "test/nll": noise.gauss(2, 0.1)} for s in range(30)]
+            sweep.run({"lr": lr}, seed, rows)
+    sweep.save()
+    assert studied(tmp_path).stability.unstable == ()
+
+
+def test_a_run_that_ends_worse_than_it_began_is_told_without_a_nan(
+    tmp_path: Path, written: ModuleType
+):
+    noise = random.Random(5)
+    sweep = written.Written(tmp_path, axes={"lr": [1, 2, 3]})
+    for lr in (1, 2, 3):
+        ends = [2.5, 2.0, 1.5, 7.5] if lr == 3 else [2.5, 2.0, 1.5, 1.2]
+        for seed in range(2):
+            own = [{"step": s, "test/nll": v + noise.gauss(0, 0.02)} for s, v in enumerate(ends)]
+            sweep.run({"lr": lr}, seed, own)
+    sweep.save()
+    found = studied(tmp_path)
+    assert {one.cell for one in found.stability.unstable if one.worse} == {"lr=3"}
+    assert "2 runs of 1 cell ended worse than at the start" in kinds(found)["unstable"].text
 
 
 def test_a_run_that_loses_what_it_learned_is_unstable(tmp_path: Path, written: ModuleType):

@@ -81,8 +81,36 @@ def test_a_winner_beside_cells_that_diverged_altogether_is_clear(judge: Any):
 
 
 def test_a_value_without_a_result_was_not_tried(judge: Any):
-    cells = [({"lr": lr}, [1.0 * lr, 1.1 * lr]) for lr in (1, 2)]
+    cells = [({"lr": lr}, [1 / lr, 1.01 / lr]) for lr in (1, 2)]
     assert "edge" not in judge(*cells, ({"lr": 3}, [None]))[1]
+
+
+def test_an_end_that_is_not_told_from_the_value_before_it_is_shown_and_not_said(judge: Any):
+    noisy = {1: [1.0, 1.4, 1.2], 2: [1.1, 0.9, 1.3], 3: [1.0, 1.2, 0.9]}
+    _, found, verdict = judge(*(({"lr": lr}, ends) for lr, ends in noisy.items()))
+    assert "edge" not in found and not verdict.at_edge
+    assert found["at_end"].level == "note" and found["at_end"].evidence["inner"] == 2
+    assert not any("Extend" in step for step in verdict.steps)
+
+
+def test_one_run_a_cell_tells_no_edge(judge: Any):
+    found = judge(*(({"lr": lr}, [1 / lr]) for lr in (1, 2, 3)))[1]
+    assert "edge" not in found and "at_end" in found
+
+
+def test_with_one_run_a_cell_the_rows_of_a_grid_tell_an_edge(judge: Any):
+    cells = [
+        ({"lr": x, "warmup": y}, [1 / x + (y - 1) ** 2 / 10 + x * y / 900])
+        for x in (1, 2, 4)
+        for y in range(4)
+    ]
+    evidence = judge(*cells)[1]["edge"].evidence
+    assert (evidence["axis"], evidence["gain"]["df"]) == ("lr", 3)
+
+
+def test_of_equal_cells_an_inner_one_is_as_good_as_an_end(judge: Any):
+    found = judge(({"lr": 4}, [0.5]), ({"lr": 2}, [0.5]), ({"lr": 1}, [0.7]))[1]
+    assert not {"edge", "at_end"} & found.keys()
 
 
 @pytest.mark.parametrize(

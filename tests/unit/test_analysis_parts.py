@@ -173,6 +173,7 @@ def test_the_smoothed_value_is_the_mean_of_the_last_tenth():
         ([0.991, 0.992, 0.993], 0.991, "smallest", 0.99),
         ([1001.5, 1002.5, 1003.5], 1003.5, "largest", 1004.0),
         ([-0.993, -0.992, -0.991], -0.993, "smallest", -0.994),
+        ([4, 16], 16, "largest", 64),
         ([1.0, 1e200, 1e308], 1e308, "largest", None),
         ([1e307, 1e308, 1.7e308], 1.7e308, "largest", None),
     ],
@@ -188,11 +189,10 @@ def test_a_best_value_at_the_edge(
     ("values", "best"),
     [
         ([1, 2, 3], 2),
-        ([1, 2], 2),
         (["a", "b", "c"], "c"),
         ([1, 2, "3"], 2),
         ([False, True], True),
-        ([3, 3, 3, 4], 4),
+        ([3, 3, 3], 3),
         ([1, 2, 10**400], 1),
         ([1, 2, None], 2),
     ],
@@ -206,6 +206,14 @@ def test_a_value_planned_further_out_is_no_edge_but_one_that_is_missing_is_no_va
     assert find_edges({"lr": 3}, tried, [*tried, {"lr": 4}]) == []
     (edge,) = find_edges({"lr": 3}, tried, [*tried, {"lr": 2.5}])
     assert (edge.side, edge.suggestion) == ("largest", 4)
+
+
+def test_an_edge_is_an_end_of_what_was_tried_with_the_other_settings_fixed():
+    tried = [{"model": "a", "rank": rank} for rank in (1, 2, 4)]
+    tried += [{"model": "b", "rank": rank} for rank in (4, 16, 64)]
+    (edge,) = find_edges({"model": "a", "rank": 4}, tried)
+    assert (edge.axis, edge.value, edge.inner, edge.suggestion) == ("rank", 4, 2, 8)
+    assert find_edges({"model": "b", "rank": 16}, tried) == []
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,95 @@
+"""Differences between sums of cells, with the noise that is known of them. Pure.
+
+Where every cell that takes part has seeds that differ, its own variance counts (Welch and
+Satterthwaite, `inference.contrast`). Where some have one run only, the variance that the other
+cells share stands for theirs. Where no cell has two, nothing is known of the noise between seeds,
+and only what repeats itself over the combinations of the other settings can tell a difference: then
+the rows of a grid are the trials (`over_rows`).
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from sweeper.analysis.cells import Cell, Ranking
+from sweeper.analysis.distributions import range_quantile, range_tail
+from sweeper.analysis.inference import CONFIDENCE, Estimate, contrast, student
+from sweeper.analysis.settings import level
+from sweeper.results.cells import comparable
+
+__all__ = ["Pooled", "level_mean", "over_rows", "pooled", "ranged", "rest", "usable", "weigh"]
+
+Row = tuple[tuple[str, str], ...]
+
+
+class Pooled(NamedTuple):
+    """The variance of a run that cells share, and its degrees of freedom."""
+
+    variance: float
+    df: int
+
+
+def usable(ranking: Ranking) -> list[Cell]:
+    """The cells whose mean is a measure of their setting: those with a value, none diverged."""
+    return [cell for cell in ranking.measured if not cell.diverged]
+
+
+def rest(cell: Cell, key: str) -> Row:
+    """The other settings of a cell: cells with the same ones differ in `key` alone."""
+    return tuple((other, level(cell.settings, other)) for other in cell.settings if other != key)
+
+
+def pooled(ranking: Ranking) -> Pooled | None:
+    """The variance over seeds, of all cells with seeds that differ; None without one."""
+    groups = [ranking.on_scale(cell) for cell in usable(ranking)]
+    groups = [values for values in groups if comparable(values)]
+    df = sum(len(values) - 1 for values in groups)
+    if not df:
+        return None
+    squares = math.fsum(float(np.var(values)) * len(values) for values in groups)
+    return Pooled(squares / df, df) if math.isfinite(squares) and squares > 0 else None
+
+
+def level_mean(ranking: Ranking, cell: Cell) -> float:
+    """The mean of a cell on the scale of the comparison."""
+    values = ranking.on_scale(cell)
+    return math.fsum(value / len(values) for value in values)
+
+
+def weigh(ranking: Ranking, parts: Sequence[tuple[Cell, float]], noise: Pooled | None) -> Estimate:
+    """The weighted sum of cells' means; without an interval where nothing tells their noise."""
+    groups = [ranking.on_scale(cell) for cell, _ in parts]
+    weights = [weight for _, weight in parts]
+    if noise is None or all(comparable(values) for values in groups):
+        return contrast(groups, weights)
+    value = math.fsum(level_mean(ranking, cell) * weight for cell, weight in parts)
+    spread = math.fsum(w**2 / len(values) for values, w in zip(groups, weights, strict=True))
+    if not spread > 0:
+        return Estimate(value)
+    return student(value, math.sqrt(noise.variance * spread), noise.df)
+
+
+def over_rows(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> Estimate:
+    """The mean of the first less the second cell of each pair, the pairs being the trials: what
+    differs from pair to pair, be it noise or what the other settings do, is the noise here. No
+    interval for fewer than three pairs, or when all differ alike."""
+    gaps = np.array([level_mean(ranking, a) - level_mean(ranking, b) for a, b in pairs])
+    value = float(gaps.mean())
+    if len(gaps) < 3:
+        return Estimate(value)
+    error = float(gaps.std(ddof=1)) / len(gaps) ** 0.5
+    if not (math.isfinite(error) and error > 1e-12 * abs(value)):
+        return Estimate(value)
+    return student(value, error, len(gaps) - 1)
+
+
+def ranged(found: Estimate, means: int) -> Estimate:
+    """The same difference with the interval and the p of the largest of all differences between
+    so many means (the studentized range): for a best and a worst that were picked by the data."""
+    if found.error is None or found.df is None or means <= 2:
+        return found
+    reach = range_quantile(CONFIDENCE, means, round(found.df, 6)) / 2**0.5 * found.error
+    p = range_tail(abs(found.value) / found.error * 2**0.5, means, found.df)
+    return found._replace(low=found.value - reach, high=found.value + reach, p=p)
