@@ -276,7 +276,11 @@ class Product:
         settings = dict(row.settings)
         for key, setting in settings.items():
             if setting.refers:
-                value = self.resolver.fill(config, setting.value, self._referring, self.late)
+                try:
+                    value = self.resolver.fill(config, setting.value, self._referring, self.late)
+                except BrokenReference as error:  # the key is given once more, and holds that value
+                    self._tell_broken(setting.place, key, error, config)
+                    continue
                 settings[key] = setting._replace(value=value)
         return row._replace(settings=settings)
 
