@@ -1,15 +1,24 @@
-"""The names the engine's modules have for arrays."""
+"""The names the engine's modules have for arrays.
+
+An array's shape is in the docstring of what returns it: B sequences, T positions, N = B*T rows, d
+hidden, H heads, KV key/value heads, h the size of a head, f the MLP's width, V tokens.
+"""
 
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Array", "Arrays"]
+__all__ = ["Arrays", "Floats", "Ints", "Numbers"]
 
-Array: TypeAlias = npt.NDArray[np.floating[Any]] | npt.NDArray[Any]
-"""Any array. Its shape is in the docstring of what returns it: B sequences, T positions, N = B*T
-rows, d hidden, H heads, KV key/value heads, h the size of a head, f the MLP's width, V tokens."""
+Floats: TypeAlias = npt.NDArray[np.floating[Any]]
+"""Numbers: weights, activations, logprobs, gradients; float32, or float64 in tests."""
 
-Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
+Ints: TypeAlias = npt.NDArray[np.integer[Any]]
+"""Token ids, and positions in other arrays."""
+
+Numbers: TypeAlias = npt.NDArray[np.integer[Any] | np.floating[Any]]
+"""Either: what a client sends with a sequence."""
+
+Arrays: TypeAlias = dict[str, Floats]
 """Named arrays: weights, adapters, gradients, moments."""

@@ -1,12 +1,11 @@
 """From a client's data to padded arrays: checked, sorted by length, cut into microbatches."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from sweeper.engine.arrays import Arrays
+from sweeper.engine.arrays import Arrays, Ints, Numbers
 from sweeper.engine.errors import RequestError
 from sweeper.engine.losses import Loss
 from sweeper.engine.net import Shape
@@ -22,21 +21,21 @@ _IGNORED = ("clip_low_threshold", "clip_high_threshold", "sequence_ratio_mask")
 class Datum(NamedTuple):
     """One sequence: T input tokens, T or T x K target tokens, loss inputs of the same shape."""
 
-    tokens: npt.NDArray[Any]
-    inputs: Arrays
+    tokens: Ints
+    inputs: dict[str, Numbers]
 
 
 class Microbatch(NamedTuple):
     """Some sequences side by side: which they are, B x T ids, and the M real positions."""
 
     members: list[int]
-    ids: npt.NDArray[Any]
-    rows: npt.NDArray[Any]
-    targets: npt.NDArray[Any]
+    ids: Ints
+    rows: Ints
+    targets: Ints
     inputs: Arrays
 
 
-def _in_vocabulary(tokens: npt.NDArray[Any], shape: Shape) -> bool:
+def _in_vocabulary(tokens: Numbers, shape: Shape) -> bool:
     return bool(tokens.size == 0 or (tokens.min() >= 0 and tokens.max() < shape.vocab))
 
 
@@ -70,7 +69,7 @@ def check(datum: Datum, number: int, loss: Loss, shape: Shape) -> None:
             raise RequestError(f"{where}: {name} has shape {given}, target_tokens {targets.shape}")
 
 
-def _columns(datum: Datum, name: str) -> npt.NDArray[Any]:
+def _columns(datum: Datum, name: str) -> Numbers:
     values = datum.inputs[name]
     return values.reshape(len(values), -1)
 
@@ -80,7 +79,7 @@ def _build(data: Sequence[Datum], index: list[int], loss: Loss) -> Microbatch:
     length = max(len(datum.tokens) for datum in chosen)
     width = max(_columns(datum, "target_tokens").shape[1] for datum in chosen)
     ids = np.zeros((len(chosen), length), np.int64)
-    rows = list[npt.NDArray[Any]]()
+    rows = list[Ints]()
     total = sum(len(datum.tokens) for datum in chosen)
     targets = np.zeros((total, width), np.int64)
     names = ("weights", *loss.needs)

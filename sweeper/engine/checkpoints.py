@@ -62,8 +62,8 @@ class Checkpoint(NamedTuple):
     config: LoraConfig
     adapter: Arrays
     moments: Moments | None = None
-    user_metadata: dict[str, Any] | None = None
-    run_metadata: dict[str, Any] | None = None
+    user_metadata: dict[str, object] | None = None
+    run_metadata: dict[str, object] | None = None
 
 
 class Entry(NamedTuple):

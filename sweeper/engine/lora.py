@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sweeper.engine.arrays import Array, Arrays
-from sweeper.engine.net import Block, Effective, Shape
+from sweeper.engine.arrays import Arrays, Floats
+from sweeper.engine.net import Block, Network, Rotation, Shape
 
 __all__ = ["ALPHA", "MAX_RANK", "LoraConfig", "create", "maps", "merge", "project", "wanted"]
 
@@ -77,17 +77,17 @@ def create(shape: Shape, config: LoraConfig) -> Arrays:
     return out
 
 
-def _merged(base: Array, name: str, adapter: Arrays, scale: float) -> Array:
+def _merged(base: Floats, name: str, adapter: Arrays, scale: float) -> Floats:
     a = adapter.get(f"{name}.A")
     if a is None:
         return base
     return base + adapter[f"{name}.B"] @ a * base.dtype.type(scale)
 
 
-def merge(base: Arrays, shape: Shape, adapter: Arrays, scale: float) -> Effective:
-    """Base weights and an adapter as the stacked matrices the network multiplies with."""
+def merge(base: Arrays, shape: Shape, rotation: Rotation, adapter: Arrays, scale: float) -> Network:
+    """The network of base weights and an adapter, merged and stacked as it multiplies with them."""
 
-    def stack(i: int, kinds: tuple[str, ...]) -> Array:
+    def stack(i: int, kinds: tuple[str, ...]) -> Floats:
         parts = [_merged(base[f"{i}.{k}"], f"{i}.{k}", adapter, scale) for k in kinds]
         return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
@@ -103,7 +103,7 @@ def merge(base: Arrays, shape: Shape, adapter: Arrays, scale: float) -> Effectiv
                   stacks["gate_up"], stacks["down"])
         )  # fmt: skip
     head = _merged(base["head"], "head", adapter, scale)
-    return Effective(base["embed"], tuple(blocks), base["norm"], head)
+    return Network(shape, rotation, base["embed"], tuple(blocks), base["norm"], head)
 
 
 def wanted(adapter: Arrays) -> frozenset[str]:

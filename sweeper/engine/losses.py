@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sweeper.engine.arrays import Array, Arrays
+from sweeper.engine.arrays import Arrays, Floats
 from sweeper.engine.errors import RequestError
 
 __all__ = ["LOSSES", "Loss", "LossConfig", "find"]
@@ -35,28 +35,28 @@ class Loss(NamedTuple):
     constant.
     """
 
-    compute: Callable[[Array, Arrays, LossConfig], tuple[Array, Array]]
+    compute: Callable[[Floats, Arrays, LossConfig], tuple[Floats, Floats]]
     needs: tuple[str, ...] = ()
     config: Mapping[str, float] = {}
     derived: bool = True
 
 
-def _cross_entropy(logprobs: Array, inputs: Arrays, _config: LossConfig) -> tuple[Array, Array]:
+def _cross_entropy(logprobs: Floats, inputs: Arrays, _config: LossConfig) -> tuple[Floats, Floats]:
     """-w log p; any weight counts, negative ones too (custom losses are linear in log p)."""
     weights = inputs["weights"]
     return -logprobs * weights, -weights
 
 
 def _importance_sampling(
-    logprobs: Array, inputs: Arrays, _config: LossConfig
-) -> tuple[Array, Array]:
+    logprobs: Floats, inputs: Arrays, _config: LossConfig
+) -> tuple[Floats, Floats]:
     """-(p / q) A, with q the probability the sampler gave; its gradient is the loss itself."""
     ratio = np.exp(logprobs - inputs["logprobs"])
     loss = -ratio * inputs["advantages"] * inputs["weights"]
     return loss, loss
 
 
-def _clipped(ratio: Array, config: LossConfig, defaults: Mapping[str, float]) -> Array:
+def _clipped(ratio: Floats, config: LossConfig, defaults: Mapping[str, float]) -> Floats:
     low, high = (_number(config, key, defaults) for key in _THRESHOLDS)
     return np.clip(ratio, low, high)
 
@@ -65,7 +65,7 @@ def _number(config: LossConfig, key: str, defaults: Mapping[str, float]) -> floa
     return float(config.get(key, defaults[key]))
 
 
-def _ppo(logprobs: Array, inputs: Arrays, config: LossConfig) -> tuple[Array, Array]:
+def _ppo(logprobs: Floats, inputs: Arrays, config: LossConfig) -> tuple[Floats, Floats]:
     """The worse of two objectives; where the clipped one is the worse, nothing is learnt."""
     advantages, weights = inputs["advantages"], inputs["weights"]
     ratio = np.exp(logprobs - inputs["logprobs"])
@@ -74,14 +74,14 @@ def _ppo(logprobs: Array, inputs: Arrays, config: LossConfig) -> tuple[Array, Ar
     return -np.minimum(plain, clipped) * weights, -slope * weights
 
 
-def _cispo(logprobs: Array, inputs: Arrays, config: LossConfig) -> tuple[Array, Array]:
+def _cispo(logprobs: Floats, inputs: Arrays, config: LossConfig) -> tuple[Floats, Floats]:
     """Every token is learnt from; the clipped ratio only bounds how much."""
     ratio = np.exp(logprobs - inputs["logprobs"])
     slope = -_clipped(ratio, config, _CISPO) * inputs["advantages"] * inputs["weights"]
     return slope * logprobs, slope
 
 
-def _dro(logprobs: Array, inputs: Arrays, config: LossConfig) -> tuple[Array, Array]:
+def _dro(logprobs: Floats, inputs: Arrays, config: LossConfig) -> tuple[Floats, Floats]:
     """Off-policy: a quadratic penalty on log r instead of a ratio."""
     beta, advantages = _number(config, "beta", _DRO), inputs["advantages"]
     apart = logprobs - inputs["logprobs"]

@@ -45,7 +45,7 @@ class _Line:
 
     session_id: str
     tags: list[str]
-    user_metadata: dict[str, Any] | None
+    user_metadata: dict[str, object] | None
     display_name: str | None
     started: float
     ended: float | None = None
@@ -62,7 +62,11 @@ class Meter:
         self._total = Usage()
 
     def open(
-        self, session: str, tags: list[str], user_metadata: dict[str, Any] | None, name: str | None
+        self,
+        session: str,
+        tags: list[str],
+        user_metadata: dict[str, object] | None,
+        name: str | None,
     ) -> None:
         """A session has begun."""
         with self._lock:

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from sweeper.engine import tiny
-from sweeper.engine.arrays import Array, Arrays
+from sweeper.engine.arrays import Arrays, Floats
 from sweeper.engine.errors import Unknown
-from sweeper.engine.net import Shape, rotary
+from sweeper.engine.net import Rotation, Shape, rotary
 
 __all__ = ["Model", "Models", "load", "published_names"]
 
@@ -45,16 +45,16 @@ class Model:
     """A frozen base: sizes, weights by short name, rotations, tokens that end a text."""
 
     def __init__(
-        self, name: str, directory: str, parts: _Parts, turns: tuple[Array, Array] | None = None
+        self, name: str, directory: str, parts: _Parts, rotation: Rotation | None = None
     ) -> None:
         self.name, self.directory = name, directory
         self.shape, self.base, self.eos = parts
-        self.turns: tuple[Array, Array] = turns or rotary(self.shape, np.float32)
+        self.rotation = rotation or rotary(self.shape, np.float32)
 
     def renamed(self, name: str) -> "Model":
         """The same model, with the same arrays, under another name."""
         parts = _Parts(self.shape, self.base, self.eos)
-        return Model(name, self.directory, parts, self.turns)
+        return Model(name, self.directory, parts, self.rotation)
 
     @cached_property
     def decode(self) -> Callable[[list[int]], str]:
@@ -81,7 +81,7 @@ def _short(name: str) -> str | None:
     return f"{parts[2]}.{kind}" if kind and parts[3].endswith(".weight") else None
 
 
-def _array(entry: Mapping[str, Any], name: str) -> Array:
+def _array(entry: Mapping[str, Any], name: str) -> Floats:
     data, kind = entry["data"], entry["dtype"]
     if kind == "BF16":  # the upper half of a float32
         wide = np.frombuffer(data, np.uint16).astype(np.uint32) << 16

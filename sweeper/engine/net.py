@@ -10,16 +10,17 @@ Sources: RMSNorm (Zhang and Sennrich 2019), rotary positions (Su et al. 2021), g
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from sweeper.engine.arrays import Array, Arrays
+from sweeper.engine.arrays import Arrays, Floats, Ints
 
 __all__ = [
     "Block",
-    "Effective",
+    "Network",
+    "Rotation",
     "Shape",
     "Tape",
     "attention_weights",
@@ -59,53 +60,68 @@ class Shape(NamedTuple):
 class Block(NamedTuple):
     """The weights of one layer; maps that read the same input are stacked into one matrix."""
 
-    attention_norm: Array
-    qkv: Array  # [(H + 2 KV) h, d]
-    qk_norm: Array | None  # [H + KV, h]: the query norm for each head, then the key norm
-    out: Array  # [d, H h]
-    mlp_norm: Array
-    gate_up: Array  # [2 f, d]
-    down: Array  # [d, f]
+    attention_norm: Floats
+    qkv: Floats  # [(H + 2 KV) h, d]
+    qk_norm: Floats | None  # [H + KV, h]: the query norm for each head, then the key norm
+    out: Floats  # [d, H h]
+    mlp_norm: Floats
+    gate_up: Floats  # [2 f, d]
+    down: Floats  # [d, f]
 
 
-class Effective(NamedTuple):
-    """Weights as the network uses them: the frozen base with an adapter merged in."""
+class Rotation(NamedTuple):
+    """How queries and keys are rotated by their position: an angle's cosine and sine for each pair
+    of channels, T x (h / 2)."""
 
-    embed: Array
+    cos: Floats
+    sin: Floats
+
+    def at(self, place: slice) -> "Rotation":
+        """That of some positions, for all heads: L x 1 x (h / 2)."""
+        return Rotation(self.cos[place, None, :], self.sin[place, None, :])
+
+
+class Network(NamedTuple):
+    """A model ready to run: its sizes, and the weights of the frozen base with an adapter merged
+    in."""
+
+    shape: Shape
+    rotation: Rotation  # of every position of the context
+    embed: Floats
     blocks: tuple[Block, ...]
-    norm: Array
-    head: Array
+    norm: Floats
+    head: Floats
 
 
 class Tape(NamedTuple):
     """What the backward pass of one layer needs from its forward pass."""
 
-    x: Array  # input, N x d
-    inv1: Array
-    h1: Array
-    qk: Array  # queries and keys before their norm, B x T x (H + KV) x h
-    inv_qk: Array | None
-    q: Array  # B x KV x (G T) x h
-    k: Array  # B x KV x T x h
-    v: Array
-    p: Array | None  # attention weights, B x KV x (G T) x T; None of a long sequence
-    mixed: Array  # N x (H h)
-    x2: Array
-    inv2: Array
-    h2: Array
-    gate_up: Array
-    sigmoid: Array
-    act: Array
+    x: Floats  # input, N x d
+    inv1: Floats
+    h1: Floats
+    qk: Floats  # queries and keys before their norm, B x T x (H + KV) x h
+    inv_qk: Floats | None
+    q: Floats  # B x KV x (G T) x h
+    k: Floats  # B x KV x T x h
+    v: Floats
+    p: Floats | None  # attention weights, B x KV x (G T) x T; None of a long sequence
+    mixed: Floats  # N x (H h)
+    x2: Floats
+    inv2: Floats
+    h2: Floats
+    gate_up: Floats
+    sigmoid: Floats
+    act: Floats
 
 
-def rms(x: Array, weight: Array, eps: float) -> tuple[Array, Array]:
+def rms(x: Floats, weight: Floats, eps: float) -> tuple[Floats, Floats]:
     """RMSNorm over the last axis: the result, and 1/rms which its gradient needs."""
     inv = 1.0 / np.sqrt(np.vecdot(x, x)[..., None] * x.dtype.type(1.0 / x.shape[-1]) + eps)
     inv = inv.astype(x.dtype, copy=False)
     return x * inv * weight, inv
 
 
-def _rms_grad(dy: Array, x: Array, inv: Array, weight: Array) -> Array:
+def _rms_grad(dy: Floats, x: Floats, inv: Floats, weight: Floats) -> Floats:
     dyw = dy * weight
     mean = np.vecdot(dyw, x)[..., None] * (inv * inv * x.dtype.type(1.0 / x.shape[-1]))
     dyw -= x * mean
@@ -113,14 +129,14 @@ def _rms_grad(dy: Array, x: Array, inv: Array, weight: Array) -> Array:
     return dyw
 
 
-def rotary(shape: Shape, dtype: npt.DTypeLike) -> tuple[Array, Array]:
-    """Cosines and sines of every position's rotation: two arrays, context x (h / 2)."""
+def rotary(shape: Shape, dtype: npt.DTypeLike) -> Rotation:
+    """The rotation of every position of the context."""
     inverse = shape.theta ** -(np.arange(0, shape.head, 2, dtype=np.float64) / shape.head)
     angle = np.arange(shape.context, dtype=np.float64)[:, None] * inverse
-    return np.cos(angle).astype(dtype), np.sin(angle).astype(dtype)
+    return Rotation(np.cos(angle).astype(dtype), np.sin(angle).astype(dtype))
 
 
-def rotate(x: Array, cos: Array, sin: Array) -> Array:
+def rotate(x: Floats, cos: Floats, sin: Floats) -> Floats:
     """Rotate the halves of the last axis against each other; with -sin it is the inverse."""
     half = x.shape[-1] // 2
     out = np.empty_like(x)
@@ -130,7 +146,7 @@ def rotate(x: Array, cos: Array, sin: Array) -> Array:
     return out
 
 
-def swiglu(gate_up: Array) -> tuple[Array, Array]:
+def swiglu(gate_up: Floats) -> tuple[Floats, Floats]:
     """silu(gate) * up for the stacked N x 2f input: the result, and sigmoid(gate)."""
     half = gate_up.shape[-1] // 2
     gate, up = gate_up[..., :half], gate_up[..., half:]
@@ -142,12 +158,12 @@ def swiglu(gate_up: Array) -> tuple[Array, Array]:
     return act, sigmoid
 
 
-def causal(length: int, dtype: npt.DTypeLike) -> Array:
+def causal(length: int, dtype: npt.DTypeLike) -> Floats:
     """What is added to the scores of T queries and as many keys: none sees what comes after it."""
     return np.triu(np.full((length, length), MASKED, dtype), 1)
 
 
-def attention_weights(q: Array, keys: Array, mask: Array, groups: int) -> Array:
+def attention_weights(q: Floats, keys: Floats, mask: Floats, groups: int) -> Floats:
     """Causal attention of the last L positions' queries (B x KV x (G L) x h) over all T keys
     (B x KV x T x h): B x KV x (G L) x T. `mask` is `causal` of L positions or more."""
     length = q.shape[2] // groups
@@ -162,7 +178,7 @@ def attention_weights(q: Array, keys: Array, mask: Array, groups: int) -> Array:
     return scores
 
 
-def _in_parts(x: Array, groups: int) -> Iterator[tuple[slice, Array]]:
+def _in_parts(x: Floats, groups: int) -> Iterator[tuple[slice, Floats]]:
     """Some positions at a time of B x KV x (G T) x h: which they are, and B x KV x (G L) x h."""
     batch, kv, rows, head = x.shape
     whole = x.reshape(batch, kv, groups, rows // groups, head)
@@ -172,7 +188,9 @@ def _in_parts(x: Array, groups: int) -> Iterator[tuple[slice, Array]]:
         yield place, part.reshape(batch, kv, -1, head)
 
 
-def _attend(q: Array, k: Array, v: Array, mask: Array, groups: int) -> tuple[Array, Array | None]:
+def _attend(
+    q: Floats, k: Floats, v: Floats, mask: Floats, groups: int
+) -> tuple[Floats, Floats | None]:
     """Causal attention of B x KV x (G T) x h queries: what is mixed, and the weights.
 
     Those of a long sequence would not fit: they are made some positions at a time, and made again
@@ -191,8 +209,8 @@ def _attend(q: Array, k: Array, v: Array, mask: Array, groups: int) -> tuple[Arr
 
 
 def _layer(
-    x: Array, block: Block, shape: Shape, batch: int, cos: Array, sin: Array, mask: Array
-) -> tuple[Array, Tape]:
+    x: Floats, block: Block, shape: Shape, batch: int, rotation: Rotation, mask: Floats
+) -> tuple[Floats, Tape]:
     length, groups = x.shape[0] // batch, shape.heads // shape.kv_heads
     both = shape.heads + shape.kv_heads
     h1, inv1 = rms(x, block.attention_norm, shape.eps)
@@ -201,7 +219,7 @@ def _layer(
     normed = qk
     if block.qk_norm is not None:
         normed, inv_qk = rms(qk, block.qk_norm, shape.eps)
-    turned = rotate(normed, cos, sin)
+    turned = rotate(normed, *rotation)
     q = turned[:, :, : shape.heads].reshape(batch, length, shape.kv_heads, groups, shape.head)
     q = q.transpose(0, 2, 3, 1, 4).reshape(batch, shape.kv_heads, groups * length, shape.head)
     k = np.ascontiguousarray(turned[:, :, shape.heads :].transpose(0, 2, 1, 3))
@@ -219,30 +237,28 @@ def _layer(
     return x2 + act @ block.down.T, tape
 
 
-def forward(
-    net: Effective, shape: Shape, ids: npt.NDArray[Any], turns: tuple[Array, Array]
-) -> tuple[Array, list[Tape]]:
+def forward(network: Network, ids: Ints) -> tuple[Floats, list[Tape]]:
     """Run B x T token ids through every layer.
 
     Returns the last layer's output, N x d, before the final norm, and one tape a layer. Rows are
     padded on the right: causal attention never looks there from a real position.
     """
     batch, length = ids.shape
-    cos, sin = turns[0][:length, None, :], turns[1][:length, None, :]
-    mask = causal(length if length <= LONG else QUERIES, net.embed.dtype)
-    x, tapes = net.embed[ids.reshape(-1)], list[Tape]()
-    for block in net.blocks:
-        x, tape = _layer(x, block, shape, batch, cos, sin, mask)
+    rotation = network.rotation.at(slice(length))
+    mask = causal(length if length <= LONG else QUERIES, network.embed.dtype)
+    x, tapes = network.embed[ids.reshape(-1)], list[Tape]()
+    for block in network.blocks:
+        x, tape = _layer(x, block, network.shape, batch, rotation, mask)
         tapes.append(tape)
     return x, tapes
 
 
-def logits(net: Effective, shape: Shape, x: Array) -> Array:
+def logits(network: Network, x: Floats) -> Floats:
     """The V logits of rows of the last layer's output."""
-    return rms(x, net.norm, shape.eps)[0] @ net.head.T
+    return rms(x, network.norm, network.shape.eps)[0] @ network.head.T
 
 
-def log_softmax(scores: Array) -> Array:
+def log_softmax(scores: Floats) -> Floats:
     """log softmax over the last axis."""
     shifted = scores - scores.max(-1, keepdims=True)
     shifted -= np.log(np.exp(shifted).sum(-1, keepdims=True))
@@ -252,27 +268,27 @@ def log_softmax(scores: Array) -> Array:
 class HeadTape(NamedTuple):
     """What the gradient of the logprobs needs: rows used, their norm, their probabilities."""
 
-    rows: npt.NDArray[Any]
-    targets: npt.NDArray[Any]
-    x: Array
-    inv: Array
-    h: Array
-    p: Array
+    rows: Ints
+    targets: Ints
+    x: Floats
+    inv: Floats
+    h: Floats
+    p: Floats
 
 
 def target_logprobs(
-    net: Effective, shape: Shape, x: Array, rows: npt.NDArray[Any], targets: npt.NDArray[Any]
-) -> tuple[Array, HeadTape]:
+    network: Network, x: Floats, rows: Ints, targets: Ints
+) -> tuple[Floats, HeadTape]:
     """log p of `targets` (M x K token ids) at `rows` (M indices into the N rows of x): M x K."""
     picked = x[rows]
-    h, inv = rms(picked, net.norm, shape.eps)
-    scores = log_softmax(h @ net.head.T)
+    h, inv = rms(picked, network.norm, network.shape.eps)
+    scores = log_softmax(h @ network.head.T)
     logprobs = np.take_along_axis(scores, targets, -1)
     np.exp(scores, out=scores)
     return logprobs, HeadTape(rows, targets, picked, inv, h, scores)
 
 
-def _accumulate(grads: Arrays, name: str, dy: Array, x: Array) -> None:
+def _accumulate(grads: Arrays, name: str, dy: Floats, x: Floats) -> None:
     gradient = dy.T @ x
     if name in grads:
         grads[name] += gradient
@@ -281,8 +297,13 @@ def _accumulate(grads: Arrays, name: str, dy: Array, x: Array) -> None:
 
 
 def _head_grad(
-    dlogprobs: Array, tape: HeadTape, net: Effective, n: int, wanted: frozenset[str], grads: Arrays
-) -> Array:
+    dlogprobs: Floats,
+    tape: HeadTape,
+    network: Network,
+    n: int,
+    wanted: frozenset[str],
+    grads: Arrays,
+) -> Floats:
     """From dL/dlogprob (M x K) to dL/dx of the last layer's output (N x d)."""
     dscores = tape.p * -dlogprobs.sum(-1, keepdims=True)
     index = np.arange(len(dscores))
@@ -291,13 +312,13 @@ def _head_grad(
     if "head" in wanted:
         _accumulate(grads, "head", dscores, tape.h)
     dx = np.zeros((n, tape.x.shape[1]), tape.x.dtype)
-    dx[tape.rows] = _rms_grad(dscores @ net.head, tape.x, tape.inv, net.norm)
+    dx[tape.rows] = _rms_grad(dscores @ network.head, tape.x, tape.inv, network.norm)
     return dx
 
 
 def _attention_grads(
-    dmixed: Array, p: Array, q: Array, k: Array, v: Array
-) -> tuple[Array, Array, Array]:
+    dmixed: Floats, p: Floats, q: Floats, k: Floats, v: Floats
+) -> tuple[Floats, Floats, Floats]:
     """From the gradient of what attention mixed to those of queries, keys and values."""
     dv = p.swapaxes(-1, -2) @ dmixed
     dscores = dmixed @ v.swapaxes(-1, -2)
@@ -307,7 +328,7 @@ def _attention_grads(
     return dscores @ k, dscores.swapaxes(-1, -2) @ q, dv
 
 
-def _long_attention_grads(dmixed: Array, tape: Tape, groups: int) -> tuple[Array, Array, Array]:
+def _long_attention_grads(dmixed: Floats, tape: Tape, groups: int) -> tuple[Floats, Floats, Floats]:
     """The same where the weights were not kept."""
     mask = causal(QUERIES, dmixed.dtype)
     dq, dk, dv = np.empty_like(tape.q), np.zeros_like(tape.k), np.zeros_like(tape.v)
@@ -324,8 +345,8 @@ def _long_attention_grads(dmixed: Array, tape: Tape, groups: int) -> tuple[Array
 
 
 def _attention_grad(
-    dmixed: Array, tape: Tape, block: Block, shape: Shape, cos: Array, sin: Array
-) -> Array:
+    dmixed: Floats, tape: Tape, block: Block, shape: Shape, rotation: Rotation
+) -> Floats:
     """From the gradient of what attention mixed (N x H h) to that of the stacked q, k and v."""
     batch, kv, length, head = tape.k.shape
     groups, both = shape.heads // kv, shape.heads + kv
@@ -340,7 +361,7 @@ def _attention_grad(
     turned = np.empty((batch, length, both, head), dmixed.dtype)
     turned[:, :, : shape.heads] = dq.transpose(0, 3, 1, 2, 4).reshape(batch, length, -1, head)
     turned[:, :, shape.heads :] = dk.transpose(0, 2, 1, 3)
-    dqk = rotate(turned, cos, -sin)
+    dqk = rotate(turned, rotation.cos, -rotation.sin)
     if block.qk_norm is not None and tape.inv_qk is not None:
         dqk = _rms_grad(dqk, tape.qk, tape.inv_qk, block.qk_norm)
     dqkv[:, :, :both] = dqk
@@ -348,7 +369,7 @@ def _attention_grad(
     return dqkv.reshape(batch * length, (both + kv) * head)
 
 
-def _mlp_grad(dact: Array, tape: Tape) -> Array:
+def _mlp_grad(dact: Floats, tape: Tape) -> Floats:
     """From the gradient of silu(gate) * up (N x f) to that of the stacked gate and up."""
     half = dact.shape[-1]
     gate, up = tape.gate_up[:, :half], tape.gate_up[:, half:]
@@ -364,12 +385,10 @@ def _mlp_grad(dact: Array, tape: Tape) -> Array:
 
 
 def backward(
-    net: Effective,
-    shape: Shape,
+    network: Network,
     tapes: list[Tape],
     head: HeadTape,
-    dlogprobs: Array,
-    turns: tuple[Array, Array],
+    dlogprobs: Floats,
     wanted: frozenset[str],
     grads: Arrays,
 ) -> None:
@@ -380,11 +399,11 @@ def backward(
     """
     layers = [int(name.split(".")[0]) for name in wanted if name != "head"]
     rows, length = tapes[0].x.shape[0], tapes[0].k.shape[2]
-    cos, sin = turns[0][:length, None, :], turns[1][:length, None, :]
-    dx = _head_grad(dlogprobs, head, net, rows, wanted, grads)
+    rotation = network.rotation.at(slice(length))
+    dx = _head_grad(dlogprobs, head, network, rows, wanted, grads)
     lowest = min(layers, default=len(tapes))
     for i in range(len(tapes) - 1, lowest - 1, -1):
-        tape, block = tapes[i], net.blocks[i]
+        tape, block = tapes[i], network.blocks[i]
         if f"{i}.down" in wanted:
             _accumulate(grads, f"{i}.down", dx, tape.act)
         dgate_up = _mlp_grad(dx @ block.down, tape)
@@ -393,7 +412,7 @@ def backward(
         dx += _rms_grad(dgate_up @ block.gate_up, tape.x2, tape.inv2, block.mlp_norm)
         if f"{i}.out" in wanted:
             _accumulate(grads, f"{i}.out", dx, tape.mixed)
-        dqkv = _attention_grad(dx @ block.out, tape, block, shape, cos, sin)
+        dqkv = _attention_grad(dx @ block.out, tape, block, network.shape, rotation)
         if f"{i}.qkv" in wanted:
             _accumulate(grads, f"{i}.qkv", dqkv, tape.h1)
         if i > lowest:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sweeper.engine.arrays import Array, Arrays
+from sweeper.engine.arrays import Arrays, Floats
 from sweeper.engine.errors import RequestError
 
 __all__ = ["AdamParams", "Moments", "parse", "step"]
@@ -56,7 +56,7 @@ def _norm(gradients: Arrays) -> float:
     return math.sqrt(total) if total >= 0 else math.nan
 
 
-def _moved(weight: Array, first: Array, second: Array, params: AdamParams, steps: int) -> Array:
+def _moved(weight: Floats, first: Floats, second: Floats, params: AdamParams, steps: int) -> Floats:
     rate = params.learning_rate / (1 - params.beta1**steps)
     root = np.sqrt(second / second.dtype.type(1 - params.beta2**steps))
     root += second.dtype.type(params.eps)

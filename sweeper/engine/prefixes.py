@@ -13,7 +13,7 @@ import threading
 from collections import OrderedDict
 from typing import NamedTuple
 
-from sweeper.engine.arrays import Array
+from sweeper.engine.arrays import Floats
 
 __all__ = ["BLOCK", "BYTES", "Kept", "Prefixes"]
 
@@ -30,8 +30,8 @@ class Kept(NamedTuple):
     """A block: keys and values of each layer, KV x L x h, and the output of its last position."""
 
     number: int
-    cache: list[tuple[Array, Array]]
-    last: Array
+    cache: list[tuple[Floats, Floats]]
+    last: Floats
 
     @property
     def nbytes(self) -> int:
@@ -80,8 +80,8 @@ class Prefixes:
         owner: int,
         above: Kept | None,
         part: bytes,
-        cache: list[tuple[Array, Array]],
-        last: Array,
+        cache: list[tuple[Floats, Floats]],
+        last: Floats,
     ) -> Kept:
         """Keep the block that follows `above` (None: the first), and give what was kept."""
         with self._lock:

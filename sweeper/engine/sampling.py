@@ -1,16 +1,16 @@
 """Generation with a key/value cache: n sequences of one prompt at a time."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from sweeper.engine.arrays import Array
+from sweeper.engine.arrays import Floats, Ints
 from sweeper.engine.errors import RequestError
 from sweeper.engine.net import (
     Block,
-    Effective,
+    Network,
+    Rotation,
     Shape,
     attention_weights,
     causal,
@@ -27,7 +27,7 @@ __all__ = ["Params", "Prompt", "Sampled", "read", "sample"]
 ROOM = 256  # positions that a cache grows by
 _UNSEEN = causal(BLOCK, np.float32)
 
-Cache = tuple[Array, Array]
+Cache = tuple[Floats, Floats]
 """The keys and the values of a layer."""
 
 
@@ -55,7 +55,7 @@ class Prompt(NamedTuple):
     """A prompt that has been read: its keys and values, and the output of its last positions."""
 
     length: int
-    x: Array  # (T - first) x d: the last layer's output, before the final norm
+    x: Floats  # (T - first) x d: the last layer's output, before the final norm
     cache: list[Cache]  # a layer: KV x T x h each
     reused: int = 0  # positions that had been read before
 
@@ -76,9 +76,7 @@ def check(shape: Shape, tokens: list[int]) -> None:
 
 
 def read(
-    net: Effective,
-    shape: Shape,
-    turns: tuple[Array, Array],
+    network: Network,
     tokens: list[int],
     *,
     first: int | None = None,
@@ -90,6 +88,7 @@ def read(
     `first` is the first position whose output is wanted; None is the last. RequestError if the
     prompt is empty, too long or not of tokens.
     """
+    shape, dtype = network.shape, network.embed.dtype
     check(shape, tokens)
     length = len(tokens)
     first = length - 1 if first is None else min(first, length - 1)
@@ -100,15 +99,15 @@ def read(
     useful = len(parts) if first == length - 1 else first // BLOCK
     held = held[:useful]
     size = shape.kv_heads, length, shape.head
-    cache = [(np.empty(size, net.embed.dtype), np.empty(size, net.embed.dtype)) for _ in net.blocks]
+    cache = [(np.empty(size, dtype), np.empty(size, dtype)) for _ in network.blocks]
     for number, block in enumerate(held):
         place = slice(number * BLOCK, (number + 1) * BLOCK)
         for (keys, values), (kept_keys, kept_values) in zip(cache, block.cache, strict=True):
             keys[:, place], values[:, place] = kept_keys, kept_values
-    outputs = [held[-1].last[None]] if len(held) == len(parts) else list[Array]()
+    outputs = [held[-1].last[None]] if len(held) == len(parts) else list[Floats]()
     above = held[-1] if held else None
     for at in range(len(held) * BLOCK, length, BLOCK):
-        x = _read_block(net, shape, turns, ids[at : at + BLOCK], cache, at)
+        x = _read_block(network, ids[at : at + BLOCK], cache, at)
         if at + len(x) > first:
             outputs.append(x)
         if prefixes:
@@ -118,23 +117,16 @@ def read(
     return Prompt(length, np.concatenate(outputs), cache, min(len(held) * BLOCK, length))
 
 
-def _read_block(
-    net: Effective,
-    shape: Shape,
-    turns: tuple[Array, Array],
-    ids: npt.NDArray[Any],
-    cache: list[Cache],
-    at: int,
-) -> Array:
+def _read_block(network: Network, ids: Ints, cache: list[Cache], at: int) -> Floats:
     """Read the positions from `at` on: L x d of the last layer's output. Fills the cache there."""
     whole = [(keys[None], values[None]) for keys, values in cache]
-    return _extend(net, shape, turns, ids, whole, at, len(ids))
+    return _extend(network, ids, whole, at, len(ids))
 
 
 def _extend_layer(
-    x: Array, block: Block, shape: Shape, cache: Cache, at: int, length: int,
-    turn: tuple[Array, Array],
-) -> Array:  # fmt: skip
+    x: Floats, block: Block, shape: Shape, cache: Cache, at: int, rotation: Rotation
+) -> Floats:
+    length = len(rotation.cos)
     n, both = len(x) // length, shape.heads + shape.kv_heads
     kv, groups, end = shape.kv_heads, shape.heads // shape.kv_heads, at + length
     h1, _ = rms(x, block.attention_norm, shape.eps)
@@ -142,7 +134,7 @@ def _extend_layer(
     qk = qkv[:, :, :both]
     if block.qk_norm is not None:
         qk, _ = rms(qk, block.qk_norm, shape.eps)
-    turned = rotate(qk, *turn)
+    turned = rotate(qk, *rotation)
     keys, values = cache
     keys[:, :, at:end] = turned[:, :, shape.heads :].swapaxes(1, 2)
     values[:, :, at:end] = qkv[:, :, both:].swapaxes(1, 2)
@@ -156,26 +148,19 @@ def _extend_layer(
 
 
 def _extend(
-    net: Effective,
-    shape: Shape,
-    turns: tuple[Array, Array],
-    tokens: npt.NDArray[Any],
-    caches: list[Cache],
-    at: int,
-    length: int = 1,
-) -> Array:
+    network: Network, tokens: Ints, caches: list[Cache], at: int, length: int = 1
+) -> Floats:
     """Read `length` more tokens of each of n sequences, from position `at` on.
 
     Their keys and values go into the caches (n x KV x room x h). Returns (n length) x d.
     """
-    place = slice(at, at + length)
-    x, turn = net.embed[tokens], (turns[0][place, None, :], turns[1][place, None, :])
-    for block, cache in zip(net.blocks, caches, strict=True):
-        x = _extend_layer(x, block, shape, cache, at, length, turn)
+    x, rotation = network.embed[tokens], network.rotation.at(slice(at, at + length))
+    for block, cache in zip(network.blocks, caches, strict=True):
+        x = _extend_layer(x, block, network.shape, cache, at, rotation)
     return x
 
 
-def _truncated(probabilities: Array, params: Params) -> Array:
+def _truncated(probabilities: Floats, params: Params) -> Floats:
     """Zero what top-k and top-p leave out. Ties at the border of top-k all stay."""
     if 0 < params.top_k < probabilities.shape[-1]:
         border = np.partition(probabilities, -params.top_k, -1)[:, -params.top_k, None]
@@ -192,9 +177,7 @@ def _truncated(probabilities: Array, params: Params) -> Array:
     return probabilities
 
 
-def _draw(
-    scores: Array, params: Params, uniform: npt.NDArray[np.float64]
-) -> tuple[npt.NDArray[Any], Array]:
+def _draw(scores: Floats, params: Params, uniform: Floats) -> tuple[Ints, Floats]:
     """A token for each row of n x V logits, and its logprob under the temperature.
 
     Inverse transform sampling, with one uniform number a row, so that what one row draws does not
@@ -219,7 +202,7 @@ def _draw(
 def _room(caches: list[Cache], n: int, length: int, room: int) -> list[Cache]:
     """What caches hold of the first `length` positions, for n sequences, with space for `room`."""
 
-    def grown(part: Array) -> Array:
+    def grown(part: Floats) -> Floats:
         out = np.empty((n, part.shape[-3], length + room, part.shape[-1]), part.dtype)
         out[:, :, :length] = part[..., :length, :]
         return out
@@ -227,9 +210,7 @@ def _room(caches: list[Cache], n: int, length: int, room: int) -> list[Cache]:
     return [(grown(keys), grown(values)) for keys, values in caches]
 
 
-def sample(
-    net: Effective, shape: Shape, turns: tuple[Array, Array], prompt: Prompt, n: int, params: Params
-) -> list[Sampled]:
+def sample(network: Network, prompt: Prompt, n: int, params: Params) -> list[Sampled]:
     """Draw n continuations of a prompt.
 
     The logprobs are those of the tempered distribution before top-k and top-p cut it; at
@@ -238,9 +219,9 @@ def sample(
     """
     seed = None if params.seed is None else params.seed % 2**64
     rng = np.random.Generator(np.random.PCG64(seed))
-    steps = max(1, min(params.max_tokens, shape.context - prompt.length))
+    steps = max(1, min(params.max_tokens, network.shape.context - prompt.length))
     out = [Sampled([], [], stopped=False) for _ in range(n)]
-    alive, scores = np.arange(n), logits(net, shape, prompt.x[-1:]).repeat(n, 0)
+    alive, scores = np.arange(n), logits(network, prompt.x[-1:]).repeat(n, 0)
     caches, end = prompt.cache, prompt.length
     for step in range(steps):
         # numbers are drawn for every sequence, ended or not: each has its own stream
@@ -262,6 +243,6 @@ def sample(
                 caches = [(keys[going], values[going]) for keys, values in caches]
         if end == caches[0][0].shape[-2]:
             caches = _room(caches, len(alive), end, min(steps - step, ROOM))
-        scores = logits(net, shape, _extend(net, shape, turns, tokens, caches, end))
+        scores = logits(network, _extend(network, tokens, caches, end))
         end += 1
     return out

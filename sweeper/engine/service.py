@@ -57,6 +57,12 @@ def _check_optimizer(body: Body) -> None:
         raise RequestError(f"optimizer {kind!r} is not supported here; use adamw")
 
 
+def _save_request(body: Body, kind: str, name: str, *, overwrite: bool = True) -> work.SaveRequest:
+    return work.SaveRequest(
+        kind, name, overwrite, body.get("ttl_seconds"), body.get("user_metadata")
+    )
+
+
 class Service:
     """Everything a client can ask for, but for listings (`listing`)."""
 
@@ -251,15 +257,9 @@ class Service:
         """Save weights and optimizer under a name."""
 
         def job(run: Run) -> Reply:
-            place = work.save(
-                self.vault,
-                run,
-                "weights",
-                body.get("path") or f"auto-{body.get('seq_id')}",
-                overwrite=bool(body.get("overwrite")),
-                ttl_seconds=body.get("ttl_seconds"),
-                user_metadata=body.get("user_metadata"),
-            )
+            name = body.get("path") or f"auto-{body.get('seq_id')}"
+            request = _save_request(body, "weights", name, overwrite=bool(body.get("overwrite")))
+            place = work.save(self.vault, run, request)
             log.info("saved %s", place)
             return Reply({"path": str(place), "type": "save_weights"})
 
@@ -272,15 +272,8 @@ class Service:
             if body.get("kind", "snapshot") != "snapshot":
                 raise RequestError(f"samplers of kind {body['kind']!r} are not supported here")
             if body.get("path"):
-                place = work.save(
-                    self.vault,
-                    run,
-                    "sampler_weights",
-                    body["path"],
-                    overwrite=True,
-                    ttl_seconds=body.get("ttl_seconds"),
-                    user_metadata=body.get("user_metadata"),
-                )
+                request = _save_request(body, "sampler_weights", body["path"])
+                place = work.save(self.vault, run, request)
                 return Reply({"path": str(place), "type": "save_weights_for_sampler"})
             session = _owner(run.id, "train")
             name = f"{session}:sample:{body['sampling_session_seq_id']}"
@@ -295,15 +288,8 @@ class Service:
         def job(run: Run) -> Reply:
             if body.get("age_encryption_recipients"):
                 raise RequestError("age_encryption_recipients: weights are not encrypted here")
-            place = work.save(
-                self.vault,
-                run,
-                "external_weights",
-                body["path"],
-                overwrite=True,
-                ttl_seconds=body.get("ttl_seconds"),
-                user_metadata=body.get("user_metadata"),
-            )
+            request = _save_request(body, "external_weights", body["path"])
+            place = work.save(self.vault, run, request)
             return Reply({"path": str(place), "type": "save_weights_external"})
 
         return self._for_run(body, job)

@@ -17,7 +17,7 @@ from sweeper.engine.arrays import Arrays
 from sweeper.engine.errors import Unknown
 from sweeper.engine.lora import LoraConfig, merge
 from sweeper.engine.models import Model
-from sweeper.engine.net import Effective
+from sweeper.engine.net import Network
 from sweeper.engine.optimizer import Moments
 from sweeper.engine.scheduler import Lane
 
@@ -49,7 +49,7 @@ class Adapter:
         """What it is known by to those who keep something of it; never used again."""
         self._arrays: Arrays | None = arrays
         self._file = ""
-        self._network: Effective | None = None
+        self._network: Network | None = None
 
     @property
     def arrays(self) -> Arrays:
@@ -77,12 +77,12 @@ class Adapter:
             self._recent.pop(id(self), None)
 
     @property
-    def network(self) -> Effective:
+    def network(self) -> Network:
         """Base and adapter merged: made when used and not at hand."""
         network = self._network
         if network is None:
-            scale = self.config.scale
-            network = merge(self.model.base, self.model.shape, self.arrays, scale)
+            model, scale = self.model, self.config.scale
+            network = merge(model.base, model.shape, model.rotation, self.arrays, scale)
         with self._lock:
             self._network = network
             self._recent[id(self)] = self
@@ -97,7 +97,7 @@ class Known(NamedTuple):
 
     base: str
     rank: int
-    user_metadata: dict[str, Any] | None
+    user_metadata: dict[str, object] | None
     used: float
 
 
@@ -107,7 +107,7 @@ class Run:
 
     id: str
     adapter: Adapter
-    user_metadata: dict[str, Any] | None = None
+    user_metadata: dict[str, object] | None = None
     moments: Moments = field(default_factory=lambda: Moments({}, {}, 0))
     gradients: Arrays = field(default_factory=Arrays)
     lane: Lane = field(default_factory=lambda: Lane(ordered=True))
@@ -136,7 +136,7 @@ class Session:
 
     id: str
     tags: list[str]
-    user_metadata: dict[str, Any] | None
+    user_metadata: dict[str, object] | None
     display_name: str | None
     runs: list[str] = field(default_factory=list[str])
     samplers: list[str] = field(default_factory=list[str])

@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from sweeper.engine.arrays import Array, Arrays
+from sweeper.engine.arrays import Ints, Numbers
 from sweeper.engine.batches import Datum
 from sweeper.engine.errors import RequestError
 from sweeper.engine.work import Passed, SampleResult
@@ -158,7 +157,7 @@ def json_head(data: bytes) -> dict[str, str | int]:
     return found
 
 
-def _tensor(tensor: "pb.Tensor", name: str) -> Array:
+def _tensor(tensor: "pb.Tensor", name: str) -> Numbers:
     kind = _FROM_WIRE.get(tensor.dtype)
     if kind is None:
         raise RequestError(f"loss_fn_inputs[{name!r}] has a type this engine does not know")
@@ -177,7 +176,7 @@ def _tensor(tensor: "pb.Tensor", name: str) -> Array:
     return out
 
 
-def _tokens(chunks: "Sequence[pb.Chunk]") -> npt.NDArray[Any]:
+def _tokens(chunks: "Sequence[pb.Chunk]") -> Ints:
     for chunk in chunks:
         if not chunk.HasField("encoded_text"):
             raise RequestError("only text is supported: model_input has another kind of chunk")
@@ -190,7 +189,7 @@ def data_of(message: "pb.ForwardBackwardRequest") -> Pass:
     data = list[Datum]()
     for datum in message.data:
         tokens = _tokens(datum.model_input) if datum.model_input else np.empty(0, np.int32)
-        inputs: Arrays = {k: _tensor(v, k) for k, v in datum.loss_fn_inputs.items()}
+        inputs = {k: _tensor(v, k) for k, v in datum.loss_fn_inputs.items()}
         data.append(Datum(tokens, inputs))
     config: dict[str, float | str] = dict(message.loss_fn_config)
     for key, value in message.loss_fn_config_v2.items():

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sweeper.engine import lora, losses, net, optimizer, sampling
-from sweeper.engine.arrays import Array, Arrays
+from sweeper.engine.arrays import Arrays, Floats, Ints
 from sweeper.engine.batches import Datum, check, microbatches
 from sweeper.engine.checkpoints import Checkpoint, Place, Vault
 from sweeper.engine.errors import RequestError
@@ -22,6 +22,7 @@ __all__ = [
     "Passed",
     "SampleRequest",
     "SampleResult",
+    "SaveRequest",
     "check_ttl",
     "create",
     "forward_backward",
@@ -39,7 +40,7 @@ MAX_SAMPLES = 1024
 class Passed(NamedTuple):
     """A forward pass: the logprobs of each datum's targets, shaped as those, and metrics."""
 
-    logprobs: list[Array]
+    logprobs: list[Floats]
     metrics: dict[str, float]
 
 
@@ -55,7 +56,7 @@ def lora_config(given: dict[str, Any]) -> lora.LoraConfig:
 
 
 def create(
-    name: str, model: Model, config: lora.LoraConfig, user_metadata: dict[str, Any] | None
+    name: str, model: Model, config: lora.LoraConfig, user_metadata: dict[str, object] | None
 ) -> Run:
     """A new training client."""
     adapter = Adapter(model, config, lora.create(model.shape, config))
@@ -65,18 +66,18 @@ def create(
 def one_pass(
     adapter: Adapter, data: Sequence[Datum], loss: losses.Loss, config: losses.LossConfig,
     *, train: bool
-) -> tuple[list[Array], float, Arrays]:  # fmt: skip
-    shape, turns, network = adapter.model.shape, adapter.model.turns, adapter.network
+) -> tuple[list[Floats], float, Arrays]:  # fmt: skip
+    network = adapter.network
     needed, gradients = lora.wanted(adapter.arrays), Arrays()
-    out: list[Array] = [np.empty(0)] * len(data)
+    out: list[Floats] = [np.empty(0)] * len(data)
     total = 0.0
     for batch in microbatches(data, loss):
-        x, tapes = net.forward(network, shape, batch.ids, turns)
-        logprobs, head = net.target_logprobs(network, shape, x, batch.rows, batch.targets)
+        x, tapes = net.forward(network, batch.ids)
+        logprobs, head = net.target_logprobs(network, x, batch.rows, batch.targets)
         values, slope = loss.compute(logprobs, batch.inputs, config)
         total += float(values.sum(dtype=np.float64))
         if train:
-            net.backward(network, shape, tapes, head, slope, turns, needed, gradients)
+            net.backward(network, tapes, head, slope, needed, gradients)
         start = 0
         for i in batch.members:
             targets = data[i].inputs["target_tokens"]
@@ -128,23 +129,30 @@ def check_ttl(ttl_seconds: int | None) -> None:
         raise RequestError(f"ttl_seconds is {ttl_seconds}: it must be from 3600 to 315360000")
 
 
-def save(
-    vault: Vault, run: Run, kind: str, name: str, *, overwrite: bool, ttl_seconds: int | None,
-    user_metadata: dict[str, Any] | None,
-) -> Place:  # fmt: skip
-    """Write the run's adapter, with its optimizer if `kind` is `weights`, to disk."""
-    check_ttl(ttl_seconds)
-    adapter, place = run.adapter, Place(run.id, kind, name)
-    moments = run.moments if kind == "weights" else None
+class SaveRequest(NamedTuple):
+    """What a client asks to be written under a name: `kind` is one of `checkpoints.KINDS`."""
+
+    kind: str
+    name: str
+    overwrite: bool
+    ttl_seconds: int | None
+    user_metadata: dict[str, object] | None
+
+
+def save(vault: Vault, run: Run, request: SaveRequest) -> Place:
+    """Write the run's adapter, with its optimizer if the kind is `weights`, to disk."""
+    check_ttl(request.ttl_seconds)
+    adapter, place = run.adapter, Place(run.id, request.kind, request.name)
+    moments = run.moments if request.kind == "weights" else None
     checkpoint = Checkpoint(
         adapter.model.name,
         adapter.config,
         adapter.arrays,
         moments,
-        user_metadata,
+        request.user_metadata,
         run.user_metadata,
     )
-    vault.save(place, checkpoint, overwrite=overwrite, ttl_seconds=ttl_seconds)
+    vault.save(place, checkpoint, overwrite=request.overwrite, ttl_seconds=request.ttl_seconds)
     return place
 
 
@@ -158,7 +166,7 @@ def _moments(checkpoint: Checkpoint, place: Place, *, optimizer_too: bool) -> Mo
 
 def restore(
     name: str, model: Model, place: Place, checkpoint: Checkpoint,
-    *, optimizer_too: bool, user_metadata: dict[str, Any] | None,
+    *, optimizer_too: bool, user_metadata: dict[str, object] | None,
 ) -> Run:  # fmt: skip
     """A new training client that goes on from a checkpoint."""
     adapter = Adapter(model, checkpoint.config, checkpoint.adapter)
@@ -197,8 +205,8 @@ class SampleResult(NamedTuple):
     """Sequences, and for the prompt: logprobs (NaN where there are none) and the top k."""
 
     sequences: list[sampling.Sampled]
-    prompt_logprobs: Array | None
-    topk: tuple[Array, Array] | None  # T x k token ids, T x k logprobs
+    prompt_logprobs: Floats | None
+    topk: tuple[Ints, Floats] | None  # T x k token ids, T x k logprobs
     reused: int = 0  # tokens of the prompt that had been read before
 
 
@@ -248,19 +256,19 @@ def _first_scored(request: SampleRequest) -> int:
 
 
 def _prompt_scores(
-    network: net.Effective, shape: net.Shape, prompt: sampling.Prompt, request: SampleRequest
-) -> tuple[Array | None, tuple[Array, Array] | None]:
+    network: net.Network, prompt: sampling.Prompt, request: SampleRequest
+) -> tuple[Floats | None, tuple[Ints, Floats] | None]:
     """Logprobs of the prompt's own tokens and the best k at each place; none for the first."""
     k, n, first = request.topk_prompt_logprobs, prompt.length, _first_scored(request)
     own = np.full(n, np.nan, np.float32)
     # empty cells as the protocol has them: token 0, logprob -99999
     best = np.zeros((n, k), np.int32)
     values = np.full((n, k), -99999.0, np.float32)
-    ids, width = np.array(request.prompt), min(k, shape.vocab)
+    ids, width = np.array(request.prompt), min(k, network.shape.vocab)
     for at in range(prompt.first, n - 1, BLOCK):  # a block at a time, as it was read
         end = min(at + BLOCK, n - 1)
         rows = prompt.x[at - prompt.first : end - prompt.first]
-        scores = net.log_softmax(net.logits(network, shape, rows))
+        scores = net.log_softmax(net.logits(network, rows))
         place = slice(at + 1, end + 1)
         own[place] = np.take_along_axis(scores, ids[place, None], -1)[:, 0]
         if k:
@@ -274,18 +282,16 @@ def _prompt_scores(
 def sample(adapter: Adapter, request: SampleRequest, prefixes: Prefixes | None) -> SampleResult:
     """Draw sequences, and score the prompt if asked. `prefixes` are prompts read before."""
     model, network = adapter.model, adapter.network
-    shape, params = model.shape, _params(model, request)
+    params = _params(model, request)
     scored = request.prompt_logprobs or request.topk_prompt_logprobs
     with np.errstate(all="ignore"):
         prompt = sampling.read(
             network,
-            shape,
-            model.turns,
             request.prompt,
             first=_first_scored(request) - 1 if scored else None,
             prefixes=prefixes,
             owner=adapter.serial,
         )
-        scores = _prompt_scores(network, shape, prompt, request) if scored else (None, None)
-        sequences = sampling.sample(network, shape, model.turns, prompt, request.n, params)
+        scores = _prompt_scores(network, prompt, request) if scored else (None, None)
+        sequences = sampling.sample(network, prompt, request.n, params)
     return SampleResult(sequences, *scores, reused=prompt.reused)

@@ -65,20 +65,18 @@ class Ours:
         self.shape, self.weights = shape, weights
         self.adapter = lora.create(shape, CONFIG)
         self.moments = optimizer.Moments({}, {}, 0)
-        self.turns = net.rotary(shape, np.float32)
+        self.rotation = net.rotary(shape, np.float32)
 
     def gradients(self, data):
-        effective = lora.merge(self.weights, self.shape, self.adapter, CONFIG.scale)
+        network = lora.merge(self.weights, self.shape, self.rotation, self.adapter, CONFIG.scale)
         loss, grads, total = losses.LOSSES["cross_entropy"], {}, 0.0
         for part in microbatches(data, loss):
-            x, tapes = net.forward(effective, self.shape, part.ids, self.turns)
-            logprobs, head = net.target_logprobs(effective, self.shape, x, part.rows, part.targets)
+            x, tapes = net.forward(network, part.ids)
+            logprobs, head = net.target_logprobs(network, x, part.rows, part.targets)
             values, slope = loss.compute(logprobs, part.inputs, {})
             total += float(values.sum())
             wanted = lora.wanted(self.adapter)
-            net.backward(
-                effective, self.shape, tapes, head, slope, self.turns, wanted, grads
-            )  # fmt: skip
+            net.backward(network, tapes, head, slope, wanted, grads)
         return total, lora.project(grads, self.shape, self.adapter, CONFIG.scale)
 
     def step(self, data):

@@ -36,17 +36,15 @@ def built_in() -> Model:
 
 def episode(adapter: Adapter, prefixes: Prefixes | None) -> list[tuple[int, float, float, str]]:
     """For each turn: its prompt's length, ms to read and to draw, and what was drawn."""
-    model, network = adapter.model, adapter.network
+    network = adapter.network
     rng, rows = np.random.default_rng(0), list[tuple[int, float, float, str]]()
     tokens: list[int] = rng.integers(0, 256, 200).tolist()
     for turn in range(TURNS):
         begun = time.process_time()
-        prompt = sampling.read(
-            network, model.shape, model.turns, tokens, prefixes=prefixes, owner=adapter.serial
-        )
+        prompt = sampling.read(network, tokens, prefixes=prefixes, owner=adapter.serial)
         between = time.process_time()
         params = sampling.Params(max_tokens=DRAWN, seed=turn)
-        (drawn,) = sampling.sample(network, model.shape, model.turns, prompt, 1, params)
+        (drawn,) = sampling.sample(network, prompt, 1, params)
         ended = time.process_time()
         read, drew = 1000 * (between - begun), 1000 * (ended - between)
         rows.append((len(tokens), read, drew, repr(drawn)))
@@ -83,7 +81,7 @@ def lengths(adapter: Adapter) -> None:
             break
         tokens = rng.integers(0, 256, length)
         begun = time.process_time()
-        sampling.read(adapter.network, model.shape, model.turns, tokens.tolist())
+        sampling.read(adapter.network, tokens.tolist())
         between = time.process_time()
         work.one_pass(adapter, [Datum(tokens, {"target_tokens": tokens})], loss, {}, train=True)
         ended = time.process_time()

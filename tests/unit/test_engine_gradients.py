@@ -45,17 +45,17 @@ def random_data(rng, lengths, width=None):
 
 def loss_and_gradients(base, adapter, config, data, name, backward=True):
     loss = losses.find(name, {})
-    turns = net.rotary(SHAPE, np.float64)
-    effective = lora.merge(base, SHAPE, adapter, config.scale)
+    rotation = net.rotary(SHAPE, np.float64)
+    network = lora.merge(base, SHAPE, rotation, adapter, config.scale)
     total, grads = 0.0, {}
     for batch in microbatches(data, loss):
-        x, tapes = net.forward(effective, SHAPE, batch.ids, turns)
-        logprobs, head = net.target_logprobs(effective, SHAPE, x, batch.rows, batch.targets)
+        x, tapes = net.forward(network, batch.ids)
+        logprobs, head = net.target_logprobs(network, x, batch.rows, batch.targets)
         values, slope = loss.compute(logprobs, batch.inputs, {})
         total += float(values.sum())
         if backward:
             wanted = lora.wanted(adapter)
-            net.backward(effective, SHAPE, tapes, head, slope, turns, wanted, grads)
+            net.backward(network, tapes, head, slope, wanted, grads)
     return total, lora.project(grads, SHAPE, adapter, config.scale)
 
 

@@ -8,7 +8,7 @@ from sweeper.engine.net import Shape
 from sweeper.engine.prefixes import BLOCK, Prefixes
 
 SHAPE = Shape(vocab=12, hidden=16, mlp=24, layers=2, heads=4, kv_heads=2, head=4, context=600)
-TURNS = net.rotary(SHAPE, np.float32)
+ROTATION = net.rotary(SHAPE, np.float32)
 
 
 @pytest.fixture(scope="module")
@@ -19,11 +19,11 @@ def network():
         sizes |= {f"{i}.norm1": (SHAPE.hidden,), f"{i}.norm2": (SHAPE.hidden,)}
         sizes |= {f"{i}.q_norm": (SHAPE.head,), f"{i}.k_norm": (SHAPE.head,)}
     base = {name: rng.normal(0.1, 0.4, size).astype(np.float32) for name, size in sizes.items()}
-    return lora.merge(base, SHAPE, {}, 1.0)
+    return lora.merge(base, SHAPE, ROTATION, {}, 1.0)
 
 
 def read(network, tokens, prefixes=None, owner=1, first=None):
-    return sampling.read(network, SHAPE, TURNS, tokens, first=first, prefixes=prefixes, owner=owner)
+    return sampling.read(network, tokens, first=first, prefixes=prefixes, owner=owner)
 
 
 def same(one, other):

@@ -9,7 +9,7 @@ from sweeper.engine.net import Shape
 from sweeper.engine.sampling import Params
 
 SHAPE = Shape(vocab=12, hidden=16, mlp=24, layers=2, heads=4, kv_heads=2, head=4, context=40)
-TURNS = net.rotary(SHAPE, np.float32)
+ROTATION = net.rotary(SHAPE, np.float32)
 PROMPT = [1, 2, 3, 4]
 
 
@@ -24,22 +24,22 @@ def network():
         ones |= {f"{i}.q_norm": SHAPE.head, f"{i}.k_norm": SHAPE.head}
     base |= {name: np.ones(size) for name, size in ones.items()}
     base = {name: array.astype(np.float32) for name, array in base.items()}
-    return lora.merge(base, SHAPE, {}, 1.0)
+    return lora.merge(base, SHAPE, ROTATION, {}, 1.0)
 
 
 def draw(network, n=1, prompt=PROMPT, **params):
     params = Params(**{"max_tokens": 10, "seed": 5, **params})
-    read = sampling.read(network, SHAPE, TURNS, prompt)
-    return sampling.sample(network, SHAPE, TURNS, read, n, params)
+    read = sampling.read(network, prompt)
+    return sampling.sample(network, read, n, params)
 
 
 def trained_logprobs(network, prompt, tokens):
     """What the training pass gives for the same tokens."""
     whole = np.array([prompt + tokens])
-    x, _ = net.forward(network, SHAPE, whole[:, :-1], TURNS)
+    x, _ = net.forward(network, whole[:, :-1])
     rows = np.arange(len(prompt) - 1, whole.shape[1] - 1)
     targets = np.array(tokens)[:, None]
-    return net.target_logprobs(network, SHAPE, x, rows, targets)[0][:, 0]
+    return net.target_logprobs(network, x, rows, targets)[0][:, 0]
 
 
 def test_logprobs_equal_those_of_training(network):
@@ -49,8 +49,8 @@ def test_logprobs_equal_those_of_training(network):
 
 
 def test_the_prompts_logits_are_those_of_training(network):
-    read = sampling.read(network, SHAPE, TURNS, PROMPT, first=0)
-    scores = net.log_softmax(net.logits(network, SHAPE, read.x))
+    read = sampling.read(network, PROMPT, first=0)
+    scores = net.log_softmax(net.logits(network, read.x))
     expected = trained_logprobs(network, PROMPT[:1], PROMPT[1:])
     np.testing.assert_allclose([scores[i, t] for i, t in enumerate(PROMPT[1:])], expected, 1e-5)
 
@@ -81,8 +81,8 @@ def test_greedy_takes_the_likeliest(network):
     (sequence,) = draw(network, temperature=0.0, max_tokens=4)
     tokens = list(PROMPT)
     for token in sequence.tokens:
-        x, _ = net.forward(network, SHAPE, np.array([tokens]), TURNS)
-        assert token == net.logits(network, SHAPE, x)[-1].argmax()
+        x, _ = net.forward(network, np.array([tokens]))
+        assert token == net.logits(network, x)[-1].argmax()
         tokens.append(token)
 
 
@@ -92,8 +92,8 @@ def frequencies(network, **params):
 
 
 def distribution(network, temperature=1.0):
-    read = sampling.read(network, SHAPE, TURNS, PROMPT)
-    return np.exp(net.log_softmax(net.logits(network, SHAPE, read.x[-1]) / temperature))
+    read = sampling.read(network, PROMPT)
+    return np.exp(net.log_softmax(net.logits(network, read.x[-1]) / temperature))
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
