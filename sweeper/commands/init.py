@@ -16,7 +16,7 @@ from sweeper.fields.sections import Field as Option
 from sweeper.fields.sections import Nested
 from sweeper.grid.overrides import flow
 from sweeper.grid.reading import is_name
-from sweeper.recipe.reference import Recipe, inspect
+from sweeper.recipe.reference import Recipe, RunProcess, inspect
 
 __all__ = ["SCHEMA", "Field", "add_arguments", "fields_of", "grid_text", "run"]
 
@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
     out = arguments.out or f"{name}.yaml"
     if out != "-" and os.path.lexists(out):  # before the recipe is imported, which takes a while
         raise UsageError(f"{out} is there already: choose another file with --out")
-    recipe, _ = inspect(reference, [], arguments.python, deep=True)
+    recipe, _ = inspect(reference, [], RunProcess(arguments.python), deep=True)
     fields = list(fields_of(recipe.takes, _ours(recipe)))
     guess = _guess(reference, fields, arguments.python)
     given = {"backend": arguments.backend, "python": arguments.python}
@@ -277,7 +277,7 @@ def _guess(reference: str, fields: list[Field], python: str | None) -> Guess:
                 needed[field.key] = value
     candidates = [(f.key, values) for f in _in_order(fields) if (values := _values(f))][:12]
     tries = [(key, {**needed, key: value}) for key, values in candidates for value in values]
-    _, problems = inspect(reference, [needed, *(config for _, config in tries)], python)
+    _, problems = inspect(reference, [needed, *(config for _, config in tries)], RunProcess(python))
     bad = {tries[p.number - 1][0] for p in problems if p.number}
     axis = next((found for found in candidates if found[0] not in bad), None)
     if axis is not None:

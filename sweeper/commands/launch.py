@@ -1,7 +1,7 @@
 """`sweeper launch`: start a grid, or go on with it."""
 
 from argparse import ArgumentParser, Namespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sweeper.commands import arguments as shared
 from sweeper.errors import NotFound
@@ -30,8 +30,8 @@ def run(arguments: Namespace) -> int:
     """Start a grid, or go on with it."""
     from sweeper.commands.live_view import showing
     from sweeper.commands.trust_prompt import agreeing
-    from sweeper.launcher import launching
     from sweeper.launcher.launch_preview import planned_by
+    from sweeper.launcher.launching import LaunchRequest, User, launch_plan
     from sweeper.scheduler.progress import exit_code
 
     planned = planned_by(arguments)
@@ -39,11 +39,13 @@ def run(arguments: Namespace) -> int:
         warn(f"warning: {warning}")
     begun, idle = _before(planned, arguments.root or default_root())
     say(f"{planned.name}: {len(planned.runs)} runs of {shortened(planned.recipe.reference)}{begun}")
-    flags: dict[str, Any] = {"smoke": arguments.smoke, "live": arguments.live}
-    flags["agree"] = agreeing(arguments)
+    request = LaunchRequest(
+        planned, arguments.root, arguments.wait, smoke=arguments.smoke, live=arguments.live
+    )
+    user = User(agreeing(arguments), tell=warn)
     where = f"{planned.name} --root {arguments.root}" if arguments.root else planned.name
     if not arguments.wait:
-        launched = launching.launch(planned, arguments.root, wait=False, tell=warn, **flags)
+        launched = launch_plan(request, user)
         _tell_failed(_left_alone(launched.root, planned), where)
         if idle:
             say(f"nothing to start; `sweeper status {where}` shows what there is")
@@ -56,9 +58,7 @@ def run(arguments: Namespace) -> int:
     root = arguments.root or default_root()
     try:
         with showing(planned.name, root, plain=arguments.plain) as notify:
-            launched = launching.launch(
-                planned, arguments.root, wait=True, notify=notify, tell=warn, **flags
-            )
+            launched = launch_plan(request, user._replace(notify=notify))
     except KeyboardInterrupt:
         again = f"{arguments.grid} --root {arguments.root}" if arguments.root else arguments.grid
         warn(f"interrupted; what runs goes on, `sweeper launch {again}` takes up the rest")

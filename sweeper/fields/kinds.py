@@ -7,7 +7,7 @@ JSON Schema, to which `sections` adds that everything may be null.
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from sweeper.fields.nodes import Node, Problems, kind
 
@@ -18,7 +18,9 @@ __all__ = [
     "Duration",
     "Flag",
     "Integer",
+    "Item",
     "Kind",
+    "Matching",
     "Names",
     "Number",
     "Shape",
@@ -229,25 +231,31 @@ def seconds(value: Any) -> float | None:
     return found if found is not None and 0 < found < _MAX_SECONDS else None
 
 
+class Item(NamedTuple):
+    """What a string in a list may be: its JSON Schema, and what gives a line for one that is wrong.
+    With `numbers` an integer counts as its digits."""
+
+    schema: Mapping[str, Any]
+    wrong_with: Callable[[str], str | None] = lambda _: None
+    numbers: bool = False
+
+
 class Texts:
-    """A list of strings, none twice if they are to be `unique`; with `numbers` integers count as
-    their digits. `wrong_with` gives what is wrong with one, or None; `item` is its JSON Schema.
-    `example` stands in the message for what is no such list."""
+    """A list of strings, none twice if they are to be `unique`. `example` stands in the message for
+    what is no such list."""
 
     def __init__(
         self,
-        wrong_with: Callable[[str], str | None],
-        item: Mapping[str, Any],
+        item: Item,
         *,
         least: int = 0,
         most: int = 100,
-        numbers: bool = False,
         unique: bool = False,
         example: str = "",
     ) -> None:
-        self._wrong_with, self._item = wrong_with, item
+        self._item = item
         self._least, self._most, self._example = least, most, example
-        self._numbers, self._unique = numbers, unique
+        self._unique = unique
 
     def read(self, node: Node, where: str, problems: Problems) -> list[str] | None:
         items = node.items
@@ -261,12 +269,12 @@ class Texts:
         found: list[str] = []
         for item in items:
             value = item.value
-            text = str(value) if self._numbers and type(value) is int else value
+            text = str(value) if self._item.numbers and type(value) is int else value
             if not isinstance(text, str):
                 told = f"{kind(item)} in the list; quote it"
-                told += "" if self._numbers else " to make it a string"
+                told += "" if self._item.numbers else " to make it a string"
             else:
-                told = self._wrong_with(text)
+                told = self._item.wrong_with(text)
             if told is not None:
                 problems.add(item.place, f"{where}: {told}")
             elif isinstance(text, str):
@@ -274,33 +282,36 @@ class Texts:
         return list(dict.fromkeys(found)) if self._unique else found
 
     def schema(self) -> dict[str, Any]:
-        item: dict[str, Any] = {"type": "string", **self._item}
-        if self._numbers:
+        item: dict[str, Any] = {"type": "string", **self._item.schema}
+        if self._item.numbers:
             item = {"anyOf": [{"type": "integer"}, item]}
         found = {"type": "array", "minItems": self._least, "maxItems": self._most, "items": item}
         return {key: value for key, value in found.items() if value != 0}
 
 
+class Matching(NamedTuple):
+    """What matches a pattern from end to end, and what that is called."""
+
+    pattern: str
+    called: str
+
+
 class Names:
-    """A mapping of names to strings. `names` is what they match, who are to name a `named`;
-    `reserved` the beginnings of those that are sweeper's own. A value matches `values`, and what
-    does not may be a secret and is not repeated, only what it `takes`; without, an integer counts
-    as its digits."""
+    """A mapping of names to strings; `what` it is stands in the message for what is none.
+    `reserved` are the beginnings of names that are sweeper's own. A value that does not match
+    `values` may be a secret and is not repeated; without, an integer counts as its digits."""
 
     def __init__(
         self,
         what: str,
-        names: str,
-        named: str,
+        names: Matching,
         *,
         reserved: Collection[str] = (),
-        values: str = "",
-        takes: str = "",
+        values: Matching | None = None,
         most: int | None = None,
     ) -> None:
-        self._what, self._names, self._named = what, names, named
-        self._reserved, self._values, self._takes = tuple(reserved), values, takes
-        self._most = most
+        self._what, self._names, self._values = what, names, values
+        self._reserved, self._most = tuple(reserved), most
 
     def read(self, node: Node, where: str, problems: Problems) -> dict[str, str] | None:
         entries = node.entries
@@ -310,15 +321,15 @@ class Names:
         found: dict[str, str] = {}
         for name, (place, item) in entries.items():
             value, shown = item.value, name[:60]
-            if not re.fullmatch(self._names, name):
-                problems.add(place, f"{where}: {shown!r} cannot name {self._named}")
+            if not re.fullmatch(self._names.pattern, name):
+                problems.add(place, f"{where}: {shown!r} cannot name {self._names.called}")
             elif name.startswith(self._reserved):
                 problems.add(place, f"{where}: {shown} is set by sweeper")
             elif self._values:
-                if isinstance(value, str) and re.fullmatch(self._values, value):
+                if isinstance(value, str) and re.fullmatch(self._values.pattern, value):
                     found[name] = value
                 else:
-                    problems.add(item.place, f"{where}.{shown} takes {self._takes}")
+                    problems.add(item.place, f"{where}.{shown} takes {self._values.called}")
             elif type(value) in (str, int):
                 found[name] = str(value)
             else:
@@ -327,12 +338,12 @@ class Names:
         return found
 
     def schema(self) -> dict[str, Any]:
-        names: dict[str, Any] = {"pattern": whole(self._names)}
+        names: dict[str, Any] = {"pattern": whole(self._names.pattern)}
         if self._reserved:
             names["not"] = {"pattern": f"^({'|'.join(self._reserved)})"}
         value: dict[str, Any] = {"type": ["string", "integer"]}
         if self._values:
-            value = {"type": "string", "pattern": whole(self._values)}
+            value = {"type": "string", "pattern": whole(self._values.pattern)}
         limit = {} if self._most is None else {"maxProperties": self._most}
         return {"type": "object", "propertyNames": names, "additionalProperties": value, **limit}
 

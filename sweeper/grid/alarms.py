@@ -8,6 +8,7 @@ from sweeper.fields.kinds import (
     Choice,
     Duration,
     Integer,
+    Item,
     Kind,
     Number,
     Shape,
@@ -115,10 +116,8 @@ _ON_ALARM = Section(
     Field(
         "run",
         Texts(
-            _wrong_with_word,
-            {"pattern": _WORD},
+            Item({"pattern": _WORD}, _wrong_with_word, numbers=True),
             least=1,
-            numbers=True,
             example="a list such as [notify-send, '{name}', '{message}']",
         ),
         "A command and its arguments; {run}, {name}, {rule}, {sweep}, {attempt}, {message} stand in"
@@ -129,8 +128,7 @@ _ON_ALARM = Section(
     Field(
         "rules",
         Texts(
-            _wrong_with_rule,
-            {"enum": list(RULES)},
+            Item({"enum": list(RULES)}, _wrong_with_rule),
             least=1,
             unique=True,
             example="a list of rules",

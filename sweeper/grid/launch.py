@@ -8,7 +8,7 @@ from sweeper.backends import backend_type, every_backend, with_key
 from sweeper.backends.base import BackendType
 from sweeper.backends.configuration import defaults_of
 from sweeper.errors import UsageError
-from sweeper.fields.kinds import Choice, Duration, Integer, Names, Text
+from sweeper.fields.kinds import Choice, Duration, Integer, Matching, Names, Text
 from sweeper.fields.nodes import Node, Place, Problems
 from sweeper.fields.sections import Field, Nested, Reading, Section
 from sweeper.grid.by_run import overrides_of
@@ -54,7 +54,11 @@ SECTION = Section(
     ),
     Field(
         "env",
-        Names("a mapping of names to strings", ENV_NAME, "a variable", reserved=("SWEEPER_",)),
+        Names(
+            "a mapping of names to strings",
+            Matching(ENV_NAME, "a variable"),
+            reserved=("SWEEPER_",),
+        ),
         "Variables that runs find set.",
         examples=({"HF_HUB_OFFLINE": "1"},),
     ),

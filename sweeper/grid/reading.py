@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from sweeper.fields.data import from_python
-from sweeper.fields.kinds import Choice, Shape, Text, Texts
+from sweeper.fields.kinds import Choice, Item, Shape, Text, Texts
 from sweeper.fields.nodes import Node, Place, Problems, Stop, kind, plain, read_yaml
 from sweeper.fields.sections import Field, Nested, Reading, Section
 from sweeper.grid.alarms import ALARMS, ON_ALARM, check_rules
@@ -134,11 +134,9 @@ SECTION = Section(
     Field(
         "command",
         Texts(
-            lambda _: None,
-            {},
+            Item({}, numbers=True),
             least=1,
             most=10_000,
-            numbers=True,
             example="a list such as [python, train.py, '--lr={lr}']",
         ),
         "Instead of a recipe: an argv in which {key} stands for the value of a key, {log_path},"

@@ -3,7 +3,7 @@ is in `sweeper.tracking`."""
 
 import re
 
-from sweeper.fields.kinds import Choice, Shape, Text, Texts
+from sweeper.fields.kinds import Choice, Item, Shape, Text, Texts
 from sweeper.fields.nodes import Node, Place, Problems
 from sweeper.fields.sections import Field, Section
 from sweeper.model.plan import Launch, Wandb
@@ -36,7 +36,7 @@ _SECTION = Section(
     ),
     Field(
         "tags",
-        Texts(_wrong_with_tag, {"pattern": f"^{_TAG}$"}, most=50, unique=True),
+        Texts(Item({"pattern": f"^{_TAG}$"}, _wrong_with_tag), most=50, unique=True),
         "Tags that every run gets.",
     ),
     Field(

@@ -171,12 +171,12 @@ def job(found: LaunchPreview, fate: RunPreview, store: Store) -> dict[str, Any]:
     known = token(run.id, fate.attempt)
     folder = log_path(name, run.id, fate.attempt, store)
     launch = found.plan.launch
-    terms = capabilities_of(launch.backend, options_of(launch))
+    capabilities = capabilities_of(launch.backend, options_of(launch))
     return {
         "attempt": fate.attempt,
         "token": known,
         "title": run.name,
-        "argv": worker_argv(terms, store, name, known, env_file(f"{store.root}/{name}")),
+        "argv": worker_argv(capabilities, store, name, known, env_file(f"{store.root}/{name}")),
         "cwd": store.local_path(name) or "/",
         "resources": dict(asked_by(launch, run.config)),
         "log_path": folder,

@@ -40,7 +40,17 @@ from sweeper.worker.job import read_environment
 if TYPE_CHECKING:
     from sweeper.engine.lifecycle import EngineInfo
 
-__all__ = ["Launched", "Ready", "drive", "launch", "ready", "resume"]
+__all__ = [
+    "LaunchRequest",
+    "Launched",
+    "Ready",
+    "User",
+    "drive",
+    "launch",
+    "launch_plan",
+    "ready",
+    "resume",
+]
 
 _ENGINE_SECONDS = 60.0
 _TAKE_OVER_SECONDS = 120.0
@@ -51,6 +61,34 @@ _ENDS = (0, 3, 4)
 _MODEL_KEYS = ("model_name", "base_model")  # what tinker-cookbook and the SDK call it
 
 
+class LaunchRequest(NamedTuple):
+    """What to launch, below which root, and how.
+
+    With `wait` this process is the launcher until the sweep has ended. With `smoke` one run goes
+    first, and the others only when it has succeeded. Runs execute a copy of the checkout as it is
+    now (see `snapshot.py`); with `live` the checkout itself, as it is when each starts.
+    """
+
+    plan: Plan
+    root: str | None = None
+    wait: bool = True
+    smoke: bool = False
+    live: bool = False
+
+
+class User(NamedTuple):
+    """How a launch reaches whoever asked for it.
+
+    `agree` is asked before a sweep is gone on with that was not launched by this user from here
+    (see `trust.py`); `notify` gets the summary whenever it has changed, `tell` a sentence about
+    what this launch does to an earlier one.
+    """
+
+    agree: Agree = refuse
+    notify: Callable[[Summary], None] = lambda _: None
+    tell: Callable[[str], None] = lambda _: None
+
+
 class Launched(NamedTuple):
     """A launched sweep. `summary` is None when the launcher was left to itself."""
 
@@ -59,7 +97,7 @@ class Launched(NamedTuple):
     summary: Summary | None
 
 
-def launch(
+def launch(  # noqa: PLR0913 - what users call, with a keyword for each choice
     source: "str | os.PathLike[str] | Mapping[str, Any] | Plan",
     root: str | None = None,
     *,
@@ -74,40 +112,43 @@ def launch(
     """Launch a grid, or go on with it: runs that are done are skipped, running ones adopted, new
     ones added, failed ones left alone unless `launch.retries` has some left.
 
-    `source` is a grid's path, its mapping, or a plan. With `wait` this process is the launcher
-    until the sweep has ended, and `notify` hears of every change; `tell` gets a sentence about
-    what this launch does to an earlier one. With `smoke` one run goes first, and the others only
-    when it has succeeded. Runs execute a copy of the checkout as it is now (see `snapshot.py`);
-    with `live` the checkout itself, as it is when each starts. `agree` is asked before a sweep is
-    gone on with that was not launched by this user from here (see `trust.py`). Raises `GridError`
-    for a grid that cannot run, `UsageError` where nobody agrees, `EnvironmentFailure` when
-    something it needs is missing, `AnotherLauncher` when the sweep has one.
+    `source` is a grid's path, its mapping, or a plan; for the others see `LaunchRequest` and
+    `User`. Raises `GridError` for a grid that cannot run, `UsageError` where nobody agrees,
+    `EnvironmentFailure` when something it needs is missing, `AnotherLauncher` when the sweep has
+    one.
     """
     from sweeper.planner.plan import plan
 
     planned = source if isinstance(source, Plan) else plan(source, overrides)
+    request = LaunchRequest(planned, root, wait, smoke, live)
+    return launch_plan(request, User(agree, notify, tell))
+
+
+def launch_plan(request: LaunchRequest, user: User) -> Launched:
+    """Launch a plan, or go on with its sweep. Raises as `launch` does."""
+    planned, root, wait, smoke, live = request
     store = open_store(root or default_root())
     check_root(store)
     if store.is_remote:
         remote_recovery.check(store, planned.name)
     with suppress(NotFound):  # which is the case at the first launch
-        require(read_plan(store, planned.name).recorded, f"{store.root}/{planned.name}", agree)
+        require(read_plan(store, planned.name).recorded, f"{store.root}/{planned.name}", user.agree)
     launched = planned.launch
     names = secret_names(planned.secrets, planned.service)
-    terms = preflight.admit(launched, store, planned.service, names, live=live)
+    capabilities = preflight.admit(launched, store, planned.service, names, live=live)
     opened = open_backend(
         planned.launch.backend, planned.name, f"{store.root}/{planned.name}", options_of(launched)
     )
     preflight.try_out(opened, launched, (run.config for run in planned.runs))
-    environment.require(preflight.kept_here(terms, names))
+    environment.require(preflight.kept_here(capabilities, names))
     environment.refuse_if_folder_missing(store, planned.name)
-    url = _engine(planned, terms, tell) if planned.service == "local" else None
+    url = _engine(planned, capabilities, user.tell) if planned.service == "local" else None
     for path in environment.unused(but=f"{store.root}/{planned.name}"):
         environment.forget(path)
     with lock.holding_sweep(store, planned.name) as check:
-        record(store, planned, url, place_of(opened), live=live, tell=tell)
+        record(store, planned, url, place_of(opened), live=live, tell=user.tell)
         if wait:
-            summary = _drive(store, planned.name, notify, smoke, check)
+            summary = _drive(store, planned.name, user.notify, smoke, check)
             return Launched(planned.name, store.root, summary)
     _detach(store, planned.name, planned.launch.backend, smoke)
     return Launched(planned.name, store.root, None)
@@ -117,7 +158,7 @@ class Ready(NamedTuple):
     """A recorded sweep that can be launched, as far as one can see: see `ready`."""
 
     plan: Plan
-    terms: Capabilities
+    capabilities: Capabilities
     place: Mapping[str, str]
 
 
@@ -129,14 +170,14 @@ def ready(store: Store, sweep: str, agree: Agree = refuse) -> Ready:
     require(plan.recorded, f"{store.root}/{sweep}", agree)
     launched = plan.launch
     names = secret_names(plan.secrets, plan.service)
-    terms = preflight.admit(launched, store, plan.service, names, live=False)
+    capabilities = preflight.admit(launched, store, plan.service, names, live=False)
     folder = f"{store.root}/{sweep}"
     opened = open_backend(launched.backend, sweep, folder, options_of(launched))
     over = {run for run, s in read_states(store, sweep).items() if s.state is State.SUCCEEDED}
     left = [run for run in plan.runs if not run.retired and run.id not in over]
     preflight.try_out(opened, launched, (run.config for run in left))
-    environment.require(preflight.kept_here(terms, names))
-    return Ready(plan, terms, place_of(opened))
+    environment.require(preflight.kept_here(capabilities, names))
+    return Ready(plan, capabilities, place_of(opened))
 
 
 def resume(
@@ -149,13 +190,12 @@ def resume(
 ) -> Launched:
     """Launch what is left of a sweep; `known` is what `ready` has found of it. Raises as `launch`
     does, `AnotherLauncher` when one is at work on it already."""
-    plan, terms, place = known or ready(store, sweep)
+    plan, capabilities, place = known or ready(store, sweep)
     url = None
     if plan.service == "local":
-        url = preflight.engine_url(terms) or _ensure_engine(plan.launch.backend).url
+        url = preflight.engine_url(capabilities) or _ensure_engine(plan.launch.backend).url
     with lock.holding_sweep(store, sweep) as check:
-        given = plan.service, url, plan.launch.env, terms, place
-        write_environment(store, sweep, *given)
+        write_environment(store, plan, url, capabilities, place)
         if wait:
             return Launched(sweep, store.root, _drive(store, sweep, notify, check=check))
     _detach(store, sweep, plan.launch.backend)
@@ -211,9 +251,9 @@ def _drive(
     return summary
 
 
-def _engine(plan: "Plan", terms: Capabilities, tell: Callable[[str], None]) -> str:
+def _engine(plan: Plan, capabilities: Capabilities, tell: Callable[[str], None]) -> str:
     """The engine's address. Tells which models it has another in place of, or none."""
-    url = preflight.engine_url(terms)
+    url = preflight.engine_url(capabilities)
     if url is not None:
         return url
     info = _ensure_engine(plan.launch.backend)

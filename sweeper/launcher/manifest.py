@@ -44,14 +44,14 @@ def record(
     elsewhere than at `place`."""
     names = secret_names(plan.secrets, plan.service)
     _refuse_secrets(plan, names)
-    terms = capabilities_of(plan.launch.backend, options_of(plan.launch))
-    write_environment(store, plan.name, plan.service, url, plan.launch.env, terms, place)
+    capabilities = capabilities_of(plan.launch.backend, options_of(plan.launch))
+    write_environment(store, plan, url, capabilities, place)
     made = snapshot.Made(None, "--live")
     if not live:
         recipe = plan.recipe
         values = hidden_values(names)
         made = snapshot.make(store, plan.name, recipe.cwd, recipe.file, secrets=values)
-    preflight.has_code(terms, plan.recipe.kind, plan.recipe.file, made, tell)
+    preflight.has_code(capabilities, plan.recipe.kind, plan.recipe.file, made, tell)
     came = provenance.collect(
         store,
         plan.name,
@@ -89,22 +89,22 @@ def _told_of(made: snapshot.Made) -> dict[str, Any]:
 
 def write_environment(
     store: Store,
-    sweep: str,
-    service: str,
+    plan: Plan,
     url: str | None,
-    env: Mapping[str, str],
-    terms: Capabilities,
+    capabilities: Capabilities,
     place: Mapping[str, str],
 ) -> None:
-    """Keep this process's environment for the workers of a sweep, and say where; and at which
-    `place` its jobs are from now on. Raises `UsageError` where some may be elsewhere."""
-    refuse_moved_sweep(store, sweep, place)
-    extra = environment.service_environment(service, url, preflight.engine_key(terms), env)
-    shared = preflight.shared_environment(terms, store, sweep)
-    path = environment.write(f"{store.root}/{sweep}", extra, shared)
+    """Keep this process's environment for the workers of a sweep, and say where; and the engine's
+    `url`, and at which `place` its jobs are from now on. Raises `UsageError` where some may be
+    elsewhere."""
+    refuse_moved_sweep(store, plan.name, place)
+    key = preflight.engine_key(capabilities)
+    extra = environment.service_environment(plan.service, url, key, plan.launch.env)
+    shared = preflight.shared_environment(capabilities, store, plan.name)
+    path = environment.write(f"{store.root}/{plan.name}", extra, shared)
     document = {"schema": SCHEMA, "env_file": path, "engine": url, "place": dict(place)}
     document["home"] = home()
-    store.replace(Layout(sweep).service, encode(document))
+    store.replace(Layout(plan.name).service, encode(document))
 
 
 def secret_names(secrets: Sequence[str], service: str) -> list[str]:

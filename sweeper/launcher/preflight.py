@@ -37,11 +37,11 @@ def admit(
     """See that jobs of the backend of `launch` can do what they are to.
     `secrets`: the names of those that runs need. Raises `UsageError`."""
     backend = launch.backend
-    terms = capabilities_of(backend, options_of(launch))
-    if not terms.here and service == "local":
-        engine_url(terms)
-    if terms.files:
-        return terms
+    capabilities = capabilities_of(backend, options_of(launch))
+    if not capabilities.here and service == "local":
+        engine_url(capabilities)
+    if capabilities.files:
+        return capabilities
     if not store.is_remote:
         raise UsageError(
             f"{backend}: its jobs do not see the folder {store.root}: launch with "
@@ -51,18 +51,18 @@ def admit(
         raise UsageError(f"{backend}: --live has no meaning where the checkout is out of reach")
     needed = [*secrets, *([_SERVICE_KEY] if service == "local" else [])]
     for name in needed:
-        if name not in terms.secrets:
+        if name not in capabilities.secrets:
             raise UsageError(
                 f"{backend}: no secret's value travels with a job: say where the job finds "
                 f"{name} (`launch.{backend.replace('-', '_')}.secrets: {{{name}: <its ARN>}}`)"
             )
-    return terms
+    return capabilities
 
 
-def engine_url(terms: Capabilities) -> str | None:
+def engine_url(capabilities: Capabilities) -> str | None:
     """Where jobs reach the engine that somebody has started for them; None where they run on this
     machine and one is found or started here. Raises `UsageError` when nobody has said."""
-    if terms.here:
+    if capabilities.here:
         return None
     url, token = os.environ.get(ENGINE_URL, ""), os.environ.get(TOKEN, "")
     if not url.startswith(("http://", "https://")) or not token:
@@ -74,22 +74,22 @@ def engine_url(terms: Capabilities) -> str | None:
     return url.rstrip("/")
 
 
-def engine_key(terms: Capabilities) -> str:
+def engine_key(capabilities: Capabilities) -> str:
     """What jobs give the engine as their key: that of the one at `engine_url`, or of ours."""
-    return client_key() if terms.here else os.environ.get(TOKEN, "")
+    return client_key() if capabilities.here else os.environ.get(TOKEN, "")
 
 
-def kept_here(terms: Capabilities, secrets: Sequence[str]) -> list[str]:
+def kept_here(capabilities: Capabilities, secrets: Sequence[str]) -> list[str]:
     """Those of the secrets that come from this process's environment."""
-    return [name for name in secrets if name not in terms.secrets]
+    return [name for name in secrets if name not in capabilities.secrets]
 
 
 def has_code(
-    terms: Capabilities, kind: str, file: str | None, made: Made, tell: Callable[[str], None]
+    capabilities: Capabilities, kind: str, file: str | None, made: Made, tell: Callable[[str], None]
 ) -> None:
     """See that the recipe reaches jobs that do not see this machine's folders, and tell what does
     not. `kind` and `file` are the recipe's. Raises `UsageError`."""
-    if terms.files:
+    if capabilities.files:
         return
     if made.kept is None:
         if kind == "file":
@@ -110,9 +110,9 @@ def try_out(backend: Backend, launch: Launch, configs: Iterable[Mapping[str, Any
     backend.preflight(list(asked.values())[:_TRIALS])
 
 
-def shared_environment(terms: Capabilities, store: Store, sweep: str) -> str | None:
+def shared_environment(capabilities: Capabilities, store: Store, sweep: str) -> str | None:
     """Where the runs' environment is kept, where that is not this machine's private place for it:
     beside the sweep, for jobs on other machines that see its folder."""
-    if terms.here or not terms.files:
+    if capabilities.here or not capabilities.files:
         return None
     return store.local_path(f"{sweep}/launcher/environment.json")

@@ -21,7 +21,7 @@ from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
 from sweeper.thresholds import Limits
 
-__all__ = ["Found", "Seen", "Watcher"]
+__all__ = ["Criteria", "Found", "Seen", "Watcher"]
 
 MOST_BYTES = 1_000_000
 """Of metrics, in one look, over all attempts: some thousand rows, some tens of milliseconds."""
@@ -53,6 +53,18 @@ class Seen(NamedTuple):
     stopping: bool = False
     failed: str | None = None
     succeeded: bool = False
+
+
+class Criteria(NamedTuple):
+    """What a sweep's plan says that its attempts are judged by: the thresholds of its rules, the
+    seconds of its lease, how many seconds late metrics may come (0: as they are written), and the
+    metric that its runs are compared by."""
+
+    limits: Limits
+    lease: float
+    is_command: bool
+    sync_s: float = 0.0
+    metric: str | None = None
 
 
 class Found(NamedTuple):
@@ -89,8 +101,7 @@ class _Watch:
 class Watcher:
     """Watches the attempts of one sweep. `clock` gives monotonic seconds, `tell` hears of rules
     that fail. `said` has what is on record already, as (run, attempt, rule): it is not found
-    again. `sync_s` is how late metrics may come (0: as they are written); `metric` what the grid
-    judges runs by.
+    again.
 
     `stalled` has the attempts, as (run, attempt), that stood still at the last look, whether that
     was said of them before or not.
@@ -100,27 +111,19 @@ class Watcher:
         self,
         store: Store,
         layout: Layout,
-        limits: Limits,
+        criteria: Criteria,
         said: set[tuple[str, int, str]],
         *,
         clock: Callable[[], float],
         tell: Callable[[str], None],
-        lease: float,
-        is_command: bool,
-        sync_s: float = 0.0,
-        metric: str | None = None,
     ) -> None:
         self._store = store
-        self._metric = metric
         self._layout = layout
-        self._limits = limits
+        self._criteria = criteria
         self._said = said
         self._clock = clock
         self._tell = tell
-        self._lease = lease
         self.stalled: set[tuple[str, int]] = set()
-        self._is_command = is_command
-        self._sync_s = sync_s
         self._watches: dict[tuple[str, int], _Watch] = {}
         self._first: float | None = None  # the longest that a first step has taken
         self._turn = 0
@@ -154,7 +157,7 @@ class Watcher:
                 watch.history.vitals = self._vitals(watch, seen, now)
             elif not more:
                 over.add(key)
-                metric = self._metric if seen.succeeded else None
+                metric = self._criteria.metric if seen.succeeded else None
                 watch.history.vitals = Vitals(failed=seen.failed, metric=metric)
             if seen.running or not more:
                 judged = judge_vitals(watch.history, self._open(seen), self._failed)
@@ -197,7 +200,7 @@ class Watcher:
         and the one of which it is always to be known whether it holds."""
         return {
             rule: thresholds
-            for rule, thresholds in self._limits.items()
+            for rule, thresholds in self._criteria.limits.items()
             if rule == _STALLED or (seen.run, seen.attempt, rule) not in self._said
         }
 
@@ -244,7 +247,7 @@ class Watcher:
         paused, machine = _mapping(beat.get("paused")), _mapping(beat.get("machine"))
         if paused or seen.stopping:
             watch.at = now  # what it waits for the service is no standstill
-        quiet = watch.read_at - watch.at - 2 * self._sync_s
+        quiet = watch.read_at - watch.at - 2 * self._criteria.sync_s
         if _nearly_done(watch.history.row):
             quiet -= _FINAL_SECONDS
         return Vitals(
@@ -254,8 +257,8 @@ class Watcher:
             paused=f"{paused.get('reason')} since {paused.get('since')}" if paused else None,
             paused_s=as_float(paused.get("for_s")) or 0.0,
             beat_quiet=seen.quiet,
-            lease=self._lease,
-            is_command=self._is_command and not watch.steps,
+            lease=self._criteria.lease,
+            is_command=self._criteria.is_command and not watch.steps,
             host=_text(beat.get("host")),
             disk_free=as_float(machine.get("disk_free_bytes")),
             memory_free=as_float(machine.get("memory_free_bytes")),

@@ -14,8 +14,10 @@ from sweeper.model.plan import Recipe, Run
 from sweeper.planner.points import Expanded, Point, place_of
 from sweeper.recipe.reference import (
     RUN_KEYS,
+    FilledFields,
     Problem,
     RecipeError,
+    RunProcess,
     inspect,
     lacking,
     placeholders,
@@ -70,15 +72,12 @@ def check_what_is_left(grid: Grid, points: Sequence[Point] | None, problems: Pro
 def _inspect(
     grid: Grid, seed_field: str | None, configs: Sequence[Mapping[str, Any]], *, validate: bool
 ) -> tuple[Recipe, list[Problem]]:
+    launch = grid.launch
     return inspect(
         grid.recipe if grid.recipe is not None else list(grid.command or ()),
         configs,
-        grid.launch.python,
-        grid.launch.cwd,
-        log_path_field=grid.launch.log_path_field,
-        metrics_dir=grid.launch.metrics_dir,
-        seed_field=seed_field,
-        env=grid.launch.env,
+        RunProcess(launch.python, launch.cwd, launch.env),
+        FilledFields(launch.log_path_field, seed_field, launch.metrics_dir),
         validate=validate,
     )
 

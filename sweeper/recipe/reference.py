@@ -22,8 +22,10 @@ from sweeper.recipe.probe import probe
 
 __all__ = [
     "RUN_KEYS",
+    "FilledFields",
     "Problem",
     "RecipeError",
+    "RunProcess",
     "inspect",
     "lacking",
     "placeholders",
@@ -58,32 +60,48 @@ class Problem(NamedTuple):
     message: str
 
 
+class RunProcess(NamedTuple):
+    """The process that will run a recipe: its interpreter and its folder, both of which may be
+    relative to the current folder, and what is added to our environment."""
+
+    python: str | None = None
+    cwd: str | None = None
+    env: Mapping[str, str] = {}
+
+
+class FilledFields(NamedTuple):
+    """The fields of a recipe that sweeper fills in: the run's folder (None: the usual one) and its
+    seed (None: it gets none). With `metrics_dir` a recipe need not have one for its folder."""
+
+    log_path: str | None = None
+    seed: str | None = "seed"
+    metrics_dir: str | None = None
+
+
+_OURS = RunProcess()
+_USUAL = FilledFields()
+
+
 def inspect(
     source: str | Sequence[str],
     configs: Sequence[Mapping[str, Any]],
-    python: str | None = None,
-    cwd: str | None = None,
+    process: RunProcess = _OURS,
+    filled: FilledFields = _USUAL,
     *,
-    log_path_field: str | None = None,
-    metrics_dir: str | None = None,
-    seed_field: str | None = "seed",
-    env: Mapping[str, str] | None = None,
     validate: bool = True,
     deep: bool = False,
 ) -> tuple[Recipe, list[Problem]]:
     """The recipe that `source` (a reference, or a command's template) names, and what is wrong with
     the configurations, parsed as their runs will. All in one process, which is what costs the time.
 
-    `python` and `cwd` may be relative to the current folder; `env` is added to our environment,
-    as it will be to the run's. `metrics_dir`: a recipe need not have a field for its folder.
-    `seed_field` is None where no seed is given to it. Without `validate` the recipe is not
-    imported, and taken to have the usual fields. With `deep` the fields of nested configs are
-    described too. Raises `RecipeError`.
+    Without `validate` the recipe is not imported, and taken to have the usual fields. With `deep`
+    the fields of nested configs are described too. Raises `RecipeError`.
     """
-    folder = os.path.abspath(os.path.expanduser(cwd or "."))
+    log_path_field, seed_field, metrics_dir = filled
+    folder = os.path.abspath(os.path.expanduser(process.cwd or "."))
     if not os.path.isdir(folder):
         raise RecipeError("cwd", f"launch.cwd: there is no folder {folder}")
-    interpreter = find_python(python)
+    interpreter = find_python(process.python)
     if not isinstance(source, str):
         recipe = _command(list(source), interpreter, folder, log_path_field, seed_field)
         return recipe, _check_command(recipe, configs)
@@ -98,8 +116,8 @@ def inspect(
         "import": validate,
         "deep": deep,
     }
-    filled = with_log_path(env or {}, os.path.join(folder, "log_path"))
-    answer = _ask(interpreter, folder, request, {**os.environ, **filled})
+    env = with_log_path(process.env, os.path.join(folder, "log_path"))
+    answer = _ask(interpreter, folder, request, {**os.environ, **env})
     if "error" in answer:
         kind, message = answer["error"]
         raise RecipeError(kind, _explain(kind, source, message, interpreter))

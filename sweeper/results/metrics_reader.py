@@ -18,7 +18,7 @@ from sweeper.results.tables.merging import merge_columns
 from sweeper.results.tables.packing import PackedReader, belongs
 from sweeper.results.tables.prefetch import helped, rollouts_worth_it, worth_it
 from sweeper.results.tables.reading import Reader
-from sweeper.results.tables.rollouts import COLUMNS, LABELS, rollout_parts
+from sweeper.results.tables.rollouts import COLUMNS, LABELS, Recorded, rollout_parts
 from sweeper.results.tables.sql import mentioned, mentions_all
 from sweeper.results.tables.summaries import SummaryReader
 
@@ -152,10 +152,8 @@ class Tabulator:
 
         def read(run: RecordedRun) -> list[Part]:
             common = {"run": run.id, "sweep": run.sweep}
-            found = rollout_parts(
-                *(self._cache(run), run.files, run.folders(), common),
-                *(iteration, keys, self._summaries),
-            )
+            recorded = Recorded(run.files, run.folders(), self._cache(run), self._summaries)
+            found = rollout_parts(recorded, common, iteration, keys)
             malformed = sum(part.columns.malformed for part in found)
             self._report(run, "rollout summaries", malformed, 0)
             return found

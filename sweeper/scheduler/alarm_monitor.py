@@ -14,7 +14,7 @@ from sweeper.model.launcher import read_judged
 from sweeper.model.states import OPEN, Event, State
 from sweeper.monitor.records import Alarm, names, put, read
 from sweeper.monitor.rules import ADVICE
-from sweeper.monitor.watcher import Found, Seen, Watcher
+from sweeper.monitor.watcher import Criteria, Found, Seen, Watcher
 from sweeper.sanitize import sanitize
 from sweeper.scheduler.alarm_actions import AlarmActions
 from sweeper.scheduler.context import Context
@@ -81,17 +81,15 @@ class AlarmMonitor:
         self._pending: deque[Found] = deque()
         self._before: set[tuple[str, int]] = set()  # attempts at the look before
         self._judged: set[tuple[str, int]] = set()
-        self._watcher = Watcher(
-            store,
-            self._layout,
+        criteria = Criteria(
             resolve(plan.alarms),
-            self._said,
-            clock=clock,
-            tell=self._tell,
-            lease=plan.launch.lease_s,
+            plan.launch.lease_s,
             is_command=plan.recipe.kind == "command",
             sync_s=sync_s,
             metric=plan.metric.name if plan.metric else None,
+        )
+        self._watcher = Watcher(
+            store, self._layout, criteria, self._said, clock=clock, tell=self._tell
         )
         self._reactions = AlarmActions(context, board, tell=self._tell, env_file=env_file)
         self._begun = False

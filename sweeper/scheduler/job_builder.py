@@ -23,12 +23,12 @@ def asked_by(launch: Launch, config: Mapping[str, Any]) -> Mapping[str, Any]:
     return chosen(options, config)
 
 
-def job_for(terms: Capabilities, job: Job, engine: str | None) -> Job:
-    """A job's description for a job on these terms. `engine` is the address of the engine, where
+def job_for(capabilities: Capabilities, job: Job, engine: str | None) -> Job:
+    """A job's description, for a backend with these capabilities. `engine` is the engine's, where
     runs use one."""
-    if terms.python is not None:
-        job = job._replace(recipe=job.recipe._replace(python=terms.python))
-    if terms.files:
+    if capabilities.python is not None:
+        job = job._replace(recipe=job.recipe._replace(python=capabilities.python))
+    if capabilities.files:
         return job
     given = {"TINKER_BASE_URL": engine} if engine is not None else {}
     # Without a copy of the code: where the image has its programs start.
@@ -37,14 +37,14 @@ def job_for(terms: Capabilities, job: Job, engine: str | None) -> Job:
 
 
 def worker_argv(
-    terms: Capabilities, store: Store, sweep: str, token: str, env_file: str | None
+    capabilities: Capabilities, store: Store, sweep: str, token: str, env_file: str | None
 ) -> list[str]:
     """The command line of a job. `env_file` is where this machine keeps the runs' environment,
     without which a store that is elsewhere may be out of reach."""
     return worker_command(
         f"{store.root}/{sweep}",
         token,
-        env_file if store.is_remote and terms.files else None,
-        python=terms.python,
-        restarts=terms.restarts,
+        env_file if store.is_remote and capabilities.files else None,
+        python=capabilities.python,
+        restarts=capabilities.restarts,
     )

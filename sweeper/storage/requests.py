@@ -45,11 +45,12 @@ def request_cancel(
         return Requested(run, cancel_asked(happened), word)
     attempt = max(state.opened, 1)
     if at_work:
-        _request(store, sweep, run, attempt, Event.CANCEL, happened, by)
+        _request(store, sweep, run, (attempt, Event.CANCEL), happened, by)
     last = max((n for n, event in happened if event is Event.RETRY), default=0)
     if last >= attempt or not at_work:
         # A retry of the same attempt would take the request back: name the attempt after it.
-        _request(store, sweep, run, max(attempt, last + 1), Event.CANCEL, happened, by)
+        after = max(attempt, last + 1)
+        _request(store, sweep, run, (after, Event.CANCEL), happened, by)
     return Requested(run, True, "cancelled")
 
 
@@ -73,20 +74,14 @@ def request_retry(store: Store, sweep: str, run: str, happened: Happened) -> Req
     if request.asked and not request.waits and not retry_asked(happened):
         last = max((n for n, event in happened if event is Event.CANCEL), default=0)
         attempt = max(fold(happened).opened, last, 1)
-        _request(store, sweep, run, attempt, Event.RETRY, happened, None)
+        _request(store, sweep, run, (attempt, Event.RETRY), happened, None)
     return request
 
 
 def _request(
-    store: Store,
-    sweep: str,
-    run: str,
-    attempt: int,
-    event: Event,
-    happened: Happened,
-    by: str | None,
+    store: Store, sweep: str, run: str, asked: tuple[int, Event], happened: Happened, by: str | None
 ) -> None:
-    """Put a request on record; that it is there already is as good."""
+    """Put a request on record, an attempt and an event; that it is there already is as good."""
     if by is None:
         try:
             user = getpass.getuser()
@@ -95,5 +90,5 @@ def _request(
         by = f"{user}@{os.uname().nodename}"
     body = {"schema": SCHEMA, "time": timestamp(), "by": by}
     with suppress(AlreadyExists):
-        store.create(Layout(sweep).event(run, attempt, event), encode(body))
-    happened.add((attempt, event))
+        store.create(Layout(sweep).event(run, *asked), encode(body))
+    happened.add(asked)

@@ -362,13 +362,12 @@ class Worker:
         if prepared.place is self.store:
             return
         from sweeper.storage.files import LocalStore
-        from sweeper.worker.spool import start_syncing
+        from sweeper.worker.spool import Spooled, start_syncing
 
         place = prepared.place
         assert isinstance(place, LocalStore)  # noqa: S101 - a spool is
-        self._syncing = start_syncing(
-            self.store, place, self.layout, self.run, self.attempt, job.sync_s, say
-        )
+        spooled = Spooled(self.store, place, self.layout, self.run, self.attempt)
+        self._syncing = start_syncing(spooled, job.sync_s, say)
 
     def _record(self, event: Event, body: dict[str, Any]) -> None:
         """Write an event; waits out a store that does not answer, since an outcome that is not

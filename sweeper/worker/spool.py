@@ -16,6 +16,7 @@ import os
 import shutil
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError
 from sweeper.storage.files import LocalStore, Store
@@ -23,7 +24,17 @@ from sweeper.storage.layout import Layout
 from sweeper.worker.checkpoint_resume import read_records, record_folders
 from sweeper.worker.syncing import Sync, Syncing, contiguous
 
-__all__ = ["abandoned", "arrange", "discard", "place", "recover", "spools", "start_syncing", "tidy"]
+__all__ = [
+    "Spooled",
+    "abandoned",
+    "arrange",
+    "discard",
+    "place",
+    "recover",
+    "spools",
+    "start_syncing",
+    "tidy",
+]
 
 _FETCHED = ("config.json", "metrics.jsonl", "checkpoints.jsonl")
 """What an attempt may start from; see `checkpoint_resume.py`."""
@@ -58,16 +69,20 @@ def arrange(
     return spool
 
 
-def start_syncing(
-    store: Store,
-    spool: LocalStore,
-    layout: Layout,
-    run: str,
-    attempt: int,
-    seconds: float,
-    say: Callable[[str], None],
-) -> Syncing:
-    """What will sync the attempt that `arrange` made ready. Holds the attempt's lock."""
+class Spooled(NamedTuple):
+    """An attempt whose files lie in the spool of a store, until they are in the store."""
+
+    store: Store
+    spool: LocalStore
+    layout: Layout
+    run: str
+    attempt: int
+
+
+def start_syncing(spooled: Spooled, seconds: float, say: Callable[[str], None]) -> Syncing:
+    """Make what will sync, every so many seconds, the attempt that `arrange` made ready. Holds the
+    attempt's lock."""
+    _, spool, layout, run, attempt = spooled
     path = _path(spool, layout, f"{_MARKS}/{run}.{attempt}")
     while True:
         mark = os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
@@ -76,7 +91,7 @@ def start_syncing(
             if os.stat(path).st_ino == os.fstat(mark).st_ino:
                 break
         os.close(mark)
-    sync = Sync(store, spool, layout, run, attempt, fresh=True)
+    sync = Sync(*spooled, fresh=True)
     # The lock is held by the open file, for as long as this process lives.
     return Syncing(
         sync,

@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from sweeper.monitor.watcher import Seen, Watcher
+from sweeper.monitor.watcher import Criteria, Seen, Watcher
 from sweeper.storage.files import LocalStore
 from sweeper.storage.layout import Layout
 from sweeper.thresholds import resolve
@@ -48,12 +48,10 @@ def main() -> None:
         watcher = Watcher(
             LocalStore(root),
             LAYOUT,
-            resolve(),
+            Criteria(resolve(), lease=60.0, is_command=False),
             set(),
             clock=lambda: time.monotonic() + later,
             tell=print,
-            lease=60.0,
-            is_command=False,
         )
         seen = [Seen(run, 1, True, 1.0, {"paused": None}) for run in ids]
         for _ in range(5):

@@ -28,7 +28,7 @@ from sweeper.engine import lifecycle
 from sweeper.engine.lifecycle import Settings
 from sweeper.engine.limits import Limits
 from sweeper.monitor import alarms
-from sweeper.monitor.watcher import Seen, Watcher
+from sweeper.monitor.watcher import Criteria, Seen, Watcher
 from sweeper.results.registry import Registry
 from sweeper.storage.files import open_store
 from sweeper.storage.layout import Layout
@@ -295,9 +295,13 @@ def replayed(out: Path, name: str) -> dict[str, dict[str, Any]]:
     for run in Registry(store.root).sweep(slug(name)).runs:
         said: dict[str, Any] = {}
         watcher = Watcher(
-            store, layout, resolve(), set(), clock=lambda: 0.0, tell=print, lease=60.0,
-            is_command=False,
-        )  # fmt: skip
+            store,
+            layout,
+            Criteria(resolve(), lease=60.0, is_command=False),
+            set(),
+            clock=lambda: 0.0,
+            tell=print,
+        )
         over: set[tuple[str, int]] = set()
         while not over:
             seen, over = watcher.look([Seen(run.id, 1, False)])

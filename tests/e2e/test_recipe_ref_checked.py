@@ -6,7 +6,7 @@ import pytest
 
 from sweeper.errors import GridError
 from sweeper.planner.plan import plan
-from sweeper.recipe.reference import Problem, inspect
+from sweeper.recipe.reference import FilledFields, Problem, inspect
 
 pytestmark = pytest.mark.e2e
 
@@ -118,9 +118,9 @@ def test_what_the_worker_will_fill_in_is_filled_in(tmp_path, monkeypatch):
         "if __name__ == '__main__': pass\n"
     )
     monkeypatch.chdir(tmp_path)
-    recipe, problems = inspect("mod:Needs", [{}], log_path_field="out")
+    recipe, problems = inspect("mod:Needs", [{}], filled=FilledFields("out"))
     assert (problems, recipe.behavior_field) == ([], True)
-    (problem,) = inspect("mod:Cannot", [{}], log_path_field="out")[1]
+    (problem,) = inspect("mod:Cannot", [{}], filled=FilledFields("out"))[1]
     assert "behavior_if_log_dir_exists" in problem.message
 
 

@@ -10,7 +10,9 @@ import pytest
 from sweeper.model.parts import Part
 from sweeper.model.plan import read_recipe
 from sweeper.recipe.reference import (
+    FilledFields,
     RecipeError,
+    RunProcess,
     find_python,
     inspect,
     placeholders,
@@ -86,7 +88,7 @@ def test_a_file_finds_its_neighbours_and_hides_no_module(write, tmp_path):
 
 def test_a_module_of_one_word_in_a_folder_given(write, tmp_path):
     write("elsewhere/errors.py", CONFIG.format(name="Config"))
-    found = resolve("errors", cwd="elsewhere")
+    found = resolve("errors", process=RunProcess(cwd="elsewhere"))
     assert (found.module, found.cwd) == ("errors", str(tmp_path / "elsewhere"))
 
 
@@ -144,13 +146,17 @@ def test_what_cannot_be_used_is_said_in_a_line(write):
         "recipe 'nolog': C has no field log_path; say which one with launch.log_path_field, or "
         "where it writes with launch.metrics_dir"
     )
-    assert error("nolog", log_path_field="oot") == "recipe 'nolog': C has no field oot"
-    assert resolve("nolog", log_path_field="out").log_path_field == "out"
-    assert resolve("nolog", metrics_dir="{log_path}/run").log_path_field is None
+    assert error("nolog", filled=FilledFields("oot")) == "recipe 'nolog': C has no field oot"
+    assert resolve("nolog", filled=FilledFields("out")).log_path_field == "out"
+    assert (
+        resolve("nolog", filled=FilledFields(metrics_dir="{log_path}/run")).log_path_field is None
+    )
     assert "no recipe and no module is called 'sfft' (recipes: rl, sft" in error("sfft")
     assert error("no/such.py").startswith("recipe 'no/such.py': there is no file /")
     assert error("a b") == "'a b' names no recipe, module or file"
-    assert error("sft", python="/no/python").startswith("launch.python: there is no interpreter")
+    assert error("sft", process=RunProcess("/no/python")).startswith(
+        "launch.python: there is no interpreter"
+    )
 
 
 def test_what_a_recipe_does_while_it_is_imported_does_not_spoil_the_answer(write):
@@ -339,7 +345,7 @@ def test_the_environment_of_the_run_is_that_of_the_check(write):
     write("needs.py", "import os; os.environ['MY_FLAG']\n" + textwrap.dedent(
         CONFIG.format(name="Config")))  # fmt: skip
     assert "KeyError: 'MY_FLAG'" in error("needs")
-    assert resolve("needs", env={"MY_FLAG": "1"}).config_class == "Config"
+    assert resolve("needs", process=RunProcess(env={"MY_FLAG": "1"})).config_class == "Config"
 
 
 def test_an_interpreter_is_found_on_the_path_and_its_link_kept(tmp_path, monkeypatch):

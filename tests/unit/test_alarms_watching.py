@@ -11,7 +11,7 @@ import pytest
 
 from sweeper.monitor import names, read
 from sweeper.monitor.tail import Tail
-from sweeper.monitor.watcher import Seen, Watcher
+from sweeper.monitor.watcher import Criteria, Seen, Watcher
 from sweeper.storage.files import LocalStore, open_store
 from sweeper.storage.layout import Layout
 from sweeper.thresholds import resolve
@@ -47,12 +47,10 @@ class Folder:
         return Watcher(
             self.store,
             self.layout,
-            resolve(given),
+            Criteria(resolve(given), lease=60.0, is_command=False),
             set(),
             clock=lambda: self.now,
             tell=self.told.append,
-            lease=60.0,
-            is_command=False,
         )
 
 

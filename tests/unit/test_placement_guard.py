@@ -17,6 +17,7 @@ from sweeper.launcher.placement_guard import place_of, refuse_moved_sweep
 from sweeper.model.states import Event
 from sweeper.scheduler import environment
 from sweeper.storage.layout import token
+from sweeper.storage.sweeps import read_plan
 from sweeper.testing import FakeBackend
 
 HERE = {"backend": "fake", "cluster": "one"}
@@ -40,7 +41,8 @@ def launched(make_scene: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) ->
         scene = make_scene(runs=5)
 
         def again(place: dict[str, str]) -> None:
-            manifest.write_environment(scene.store, "s", "none", None, {}, Capabilities(), place)
+            plan = read_plan(scene.store, "s")
+            manifest.write_environment(scene.store, plan, None, Capabilities(), place)
 
         again(HERE)
         for event in events:

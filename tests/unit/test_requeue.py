@@ -166,8 +166,8 @@ def test_what_a_job_elsewhere_is_told() -> None:
     assert told.env == {"A": "1", "TINKER_BASE_URL": "http://10.0.0.1:8000"}
     assert (told.env_file, told.cwd) == (None, ".")
     assert job_builder.job_for(Capabilities(), job, None) == job
-    terms = ELSEWHERE._replace(restarts=BATCH)
-    argv = job_builder.worker_argv(terms, _S3(), "s", "t-a1", "/here/secret.json")  # type: ignore[arg-type]
+    capabilities = ELSEWHERE._replace(restarts=BATCH)
+    argv = job_builder.worker_argv(capabilities, _S3(), "s", "t-a1", "/here/secret.json")  # type: ignore[arg-type]
     assert argv[0] == "python"
     assert argv[-6:-2] == ["--restarts", BATCH.variable, "--first", "1"]
     assert argv[-2:] == ["s3://bucket/x/s", "t-a1"]

@@ -325,7 +325,9 @@ def remote(tmp_path: Path) -> Remote:
 
 def _attempt(remote: Remote, home: str, attempt: int) -> tuple[LocalStore, Syncing, Path]:
     spool = spooling.arrange(remote, LAYOUT, RUN, attempt, home, resume=True)
-    syncing = spooling.start_syncing(remote, spool, LAYOUT, RUN, attempt, 60.0, print)
+    syncing = spooling.start_syncing(
+        spooling.Spooled(remote, spool, LAYOUT, RUN, attempt), 60.0, print
+    )
     folder = Path(spool.root, LAYOUT.log_path(RUN, attempt))
     folder.mkdir(parents=True, exist_ok=True)
     return spool, syncing, folder

@@ -10,7 +10,7 @@ from typing import Any
 
 from sweeper.backends.aws_batch.options import RESTARTS, Options, read_options
 from sweeper.backends.base import Backend, BackendType, Capabilities, Check, Counter
-from sweeper.fields.kinds import Duration, Integer, Names, Number, Text
+from sweeper.fields.kinds import Duration, Integer, Matching, Names, Number, Text
 from sweeper.fields.sections import Field, Reading, Section
 
 __all__ = ["BACKEND"]
@@ -95,11 +95,12 @@ SECTION = Section(
         "secrets",
         Names(
             "a mapping of variables to ARNs",
-            r"[A-Za-z_][A-Za-z0-9_]*",
-            "a variable",
-            values=r"arn:[a-z-]+:(secretsmanager|ssm):[A-Za-z0-9_.:/+=@!-]{1,2000}",
-            takes="the ARN of a secret in Secrets Manager or of a parameter of Systems Manager, "
-            "never the value",
+            Matching(r"[A-Za-z_][A-Za-z0-9_]*", "a variable"),
+            values=Matching(
+                r"arn:[a-z-]+:(secretsmanager|ssm):[A-Za-z0-9_.:/+=@!-]{1,2000}",
+                "the ARN of a secret in Secrets Manager or of a parameter of Systems Manager, "
+                "never the value",
+            ),
         ),
         "Variables, and the ARNs of what they are to hold. Never values.",
         examples=({"TINKER_API_KEY": "arn:aws:ssm:REGION:ACCOUNT:parameter/NAME"},),
@@ -108,10 +109,11 @@ SECTION = Section(
         "tags",
         Names(
             f"a mapping of names to strings, at most {_MOST_TAGS}",
-            rf"(?![aA][wW][sS]:|[sS][wW][eE][eE][pP][eE][rR]:){_TAG}{{1,128}}",
-            "a tag",
-            values=f"{_TAG}{{0,256}}",
-            takes="a string of at most 256 letters, digits, blanks and + - = . _ : / @",
+            Matching(rf"(?![aA][wW][sS]:|[sS][wW][eE][eE][pP][eE][rR]:){_TAG}{{1,128}}", "a tag"),
+            values=Matching(
+                f"{_TAG}{{0,256}}",
+                "a string of at most 256 letters, digits, blanks and + - = . _ : / @",
+            ),
             most=_MOST_TAGS,
         ),
         "Tags of the jobs.",

@@ -12,7 +12,7 @@ from typing import Any
 
 from sweeper.backends.base import Backend, BackendType, Capabilities, Check, Counter, Leftover
 from sweeper.backends.configuration import configured
-from sweeper.fields.kinds import Duration, Flag, Integer, Text, Texts
+from sweeper.fields.kinds import Duration, Flag, Integer, Item, Text, Texts
 from sweeper.fields.sections import Field, Reading, Section
 
 __all__ = ["BACKEND"]
@@ -74,18 +74,20 @@ SECTION = Section(
     Field(
         "extra",
         Texts(
-            _wrong_with_flag,
-            {
-                "pattern": r"^--[a-z][a-z0-9-]*(=[^\x00-\x1f\x7f]*)?$",
-                "not": {"pattern": f"^--({'|'.join(_KEYED)})(=|$)"},
-            },
+            Item(
+                {
+                    "pattern": r"^--[a-z][a-z0-9-]*(=[^\x00-\x1f\x7f]*)?$",
+                    "not": {"pattern": f"^--({'|'.join(_KEYED)})(=|$)"},
+                },
+                _wrong_with_flag,
+            )
         ),
         "Options of sbatch that have no key here, --name or --name=value each.",
         examples=(["--exclusive"],),
     ),
     Field(
         "setup",
-        Texts(_wrong_with_line, {"pattern": r"^[^\x00-\x08\x0a-\x1f\x7f]*$"}),
+        Texts(Item({"pattern": r"^[^\x00-\x08\x0a-\x1f\x7f]*$"}, _wrong_with_line)),
         "Lines of your own shell that the batch script begins with.",
         examples=(["module load python"],),
     ),

@@ -19,7 +19,7 @@ from sweeper.results.tables.cache import Cache
 from sweeper.results.tables.cache_dir import Folder
 from sweeper.results.tables.packing import belongs
 from sweeper.results.tables.reading import Reader
-from sweeper.results.tables.rollouts import cached_as, read_rollouts, summary_files
+from sweeper.results.tables.rollouts import Recorded, cached_as, read_rollouts, summary_files
 from sweeper.results.tables.sources import Files
 from sweeper.results.tables.summaries import SummaryReader
 from sweeper.storage.files import LocalStore
@@ -112,7 +112,7 @@ def fill(request: dict[str, Any]) -> None:
                 reader.columns(files, path, request["keys"], source)
     for folders in request["folders"]:
         with suppress(SweeperError):
-            read_rollouts(cache, files, folders, (), summaries)
+            read_rollouts(Recorded(files, folders, cache, summaries), ())
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from sweeper.results.tables.summaries import (
 __all__ = [
     "COLUMNS",
     "LABELS",
+    "Recorded",
     "SummaryFile",
     "cached_as",
     "flat",
@@ -93,14 +94,19 @@ def cached_as(folders: Sequence[str]) -> str:
     return f"rollouts {folders[-1]}"
 
 
-def read_rollouts(
-    cache: Cache | None,
-    files: Files,
-    folders: Sequence[str],
-    keys: Sequence[str] | None = None,
-    reader: SummaryReader | None = None,
-) -> Rollouts:
+class Recorded(NamedTuple):
+    """Where the rollouts of a run are: in its folders, one an attempt, oldest first, and perhaps in
+    a cache. `reader` has learnt from the summaries that it read before."""
+
+    files: Files
+    folders: Sequence[str]
+    cache: Cache | None
+    reader: SummaryReader
+
+
+def read_rollouts(recorded: Recorded, keys: Sequence[str] | None = None) -> Rollouts:
     """All summaries of a run. Of files that the cache knows nothing is read."""
+    files, folders, cache, reader = recorded
     if not folders:  # it has not started
         return Rollouts(Columns(), {label: [] for label in LABELS})
     name = cached_as(folders)
@@ -115,7 +121,7 @@ def read_rollouts(
             return Rollouts(kept.columns, kept.about["labels"])
         old = cache.load(name)
     known = {} if old is None else _segments(old)
-    gathered, steady = _Gathered(reader or SummaryReader()), True
+    gathered, steady = _Gathered(reader), True
     for file, source in now:
         part = known.get((file.path, file.attempt, source.stamp))
         if part is not None and old is not None:
@@ -228,18 +234,15 @@ def _slice(columns: Columns, start: int, end: int) -> Columns:
 
 
 def rollout_parts(
-    cache: Cache | None,
-    files: Files,
-    folders: Sequence[str],
+    recorded: Recorded,
     common: Mapping[str, str],
     iteration: int | None = None,
     keys: Sequence[str] | None = None,
-    reader: SummaryReader | None = None,
 ) -> list[Part]:
-    """The rollouts of a run, one part for each combination of texts. `iteration` counts from the
-    last one if it is negative."""
+    """The rollouts of a run, one part for each combination of texts, which carries `common` beside
+    them. `iteration` counts from the last one if it is negative."""
     asked = None if keys is None else [*keys, "iteration"]
-    found, labels = read_rollouts(cache, files, folders, asked, reader)
+    found, labels = read_rollouts(recorded, asked)
     if iteration is not None and found.rows:
         steps = found.column("iteration")
         known = np.unique(steps[present(steps)])
