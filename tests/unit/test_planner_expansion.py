@@ -98,7 +98,7 @@ def test_one_configuration_twice_is_a_mistake_that_names_both():
 def test_an_axis_given_twice_with_a_reference_that_leads_nowhere_is_two_mistakes_at_most():
     """The configuration holds one of the two values: the other's reference is resolved as well."""
     twice = {"a": [0, "${b}"]}
-    assert problems(zip=[twice, twice])[0] == "zip[1].a: axis 'a' is given twice"
+    assert problems(zip=[twice, twice])[0] == "zip[1].a[0]: axis 'a' is given twice"
 
 
 def test_an_empty_sweep_is_a_mistake():
