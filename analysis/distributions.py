@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["range_quantile", "range_tail", "student_quantile", "student_tail"]
+__all__ = ["range_quantile", "range_tail", "student_quantile", "student_tail", "upper_tail_f"]
 
 _PANELS, _POINTS = 6, 32
 _REACH = 8.5
@@ -40,6 +40,11 @@ def student_tail(statistic: Any, df: Any) -> Any:
     """The chance that |t| is as large as `statistic` or larger: a two-sided p value. Of numbers or
     arrays."""
     return 2 * _special().stdtr(df, -np.abs(statistic))
+
+
+def upper_tail_f(ratio: float, df: float, df_below: float) -> float:
+    """The chance that F with these degrees of freedom is as large as `ratio` or larger."""
+    return float(_special().fdtrc(df, df_below, ratio))
 
 
 @functools.cache

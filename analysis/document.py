@@ -68,6 +68,7 @@ def document(study: Study) -> dict[str, Any]:
             "unstable": [asdict(one) for one in study.stability.unstable],
             "rates": [asdict(rate) for rate in study.stability.rates],
         },
+        "items": [asdict(one) for one in study.items],
         "rollouts": None if study.behaviour is None else _behaviour(study.behaviour),
         "cells": [_cell_row(cell, study) for cell in ranking.cells],
         "runs": [_run_row(run) for run in data.runs],

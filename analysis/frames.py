@@ -10,7 +10,7 @@ from typing import Any
 from sweeper.analysis.costs import Cost, clock, steps_done, token_columns, token_keys
 from sweeper.analysis.history import Histories, History
 from sweeper.analysis.keys import candidates, choose, goal_of, train_candidates
-from sweeper.analysis.rollouts import BUDGET, Rollout, read_rollouts
+from sweeper.analysis.rollouts import BUDGET, Rollout, files_of, read_rollouts
 from sweeper.analysis.series import Floats, Series, best, last
 from sweeper.analysis.sources import Placed, Source, find_sources
 from sweeper.errors import UsageError
@@ -18,6 +18,7 @@ from sweeper.model.event import Outcome
 from sweeper.model.plan import Plan
 from sweeper.monitor import Alarm, alarms
 from sweeper.results.cells import counts
+from sweeper.results.items import Answered, item_files, read_items
 from sweeper.results.objective import sign_of, smoothed
 from sweeper.results.registry import RecordedRun, Registry
 from sweeper.results.runs import SweepRun
@@ -54,7 +55,8 @@ class RunData:
     `value` and `step` are what it is judged by, None when the metric was never recorded; `last`,
     `best` and `smoothed` the three things that the metric's curve may be judged by. `curves` holds
     the keys that are drawn, `clocks` what may stand below them instead of the step ("tokens",
-    "time"): a value a row of the history. `link` is where W&B shows the run, `alarms` what was
+    "time"): a value a row of the history. `items` is what it answered to each task, `unread` the
+    files with answers that are too large. `link` is where W&B shows the run, `alarms` what was
     found wrong with it while it ran.
     """
 
@@ -81,6 +83,8 @@ class RunData:
     log: tuple[str, ...] = ()
     checkpoints: tuple[Mapping[str, Any], ...] = ()
     rollouts: tuple[Rollout, ...] = ()
+    items: tuple[Answered, ...] = ()
+    unread: tuple[str, ...] = ()
     sweep: str = ""
     link: str | None = None
     alarms: tuple[Alarm, ...] = ()
@@ -267,6 +271,8 @@ def _read(
     clocks = _clocks(history, tokens)
     times = run.times
     succeeded = placed.state == "succeeded"
+    files = files_of(run) if budget and run.attempts else {}
+    answered, unread = read_items(run, item_files(files.items())) if files else ([], [])
     return RunData(
         id=run.id,
         name=run.name,
@@ -286,7 +292,9 @@ def _read(
         if not succeeded or logged
         else (),
         checkpoints=tuple(run.readable(run.checkpoint_records, [])) if succeeded else (),
-        rollouts=read_rollouts(run, budget) if budget and run.attempts else (),
+        rollouts=read_rollouts(run, files, budget) if files else (),
+        items=tuple(answered),
+        unread=tuple(unread),
         sweep=run.sweep,
         link=_link(run),
         **judged,

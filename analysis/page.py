@@ -27,6 +27,7 @@ from sweeper.analysis.figures import MUTED, PALETTE, tones
 from sweeper.analysis.findings import method, short_name
 from sweeper.analysis.frames import SweepData
 from sweeper.analysis.gallery import Panel
+from sweeper.analysis.itemtables import item_tables
 from sweeper.analysis.stability import RULE
 from sweeper.analysis.study import Study
 from sweeper.analysis.tables import (
@@ -107,6 +108,7 @@ def render(study: Study, panels: Sequence[Panel]) -> str:
         rows=run_rows(study),
         common=common(study),
         paired=paired_rows(study),
+        item_tables=item_tables(study),
         heats=[(pair, heat(pair, _sign(data))) for pair in study.pairs],
         axis_kinds=KINDS,
         rates=rate_rows(study.stability.rates),

@@ -15,7 +15,7 @@ from sweeper.errors import NotFound, StoreError
 from sweeper.metrics import as_float, parse
 from sweeper.results.registry import RecordedRun
 
-__all__ = ["ITERATIONS", "Rollout", "parse_rollouts", "read_rollouts", "spread"]
+__all__ = ["ITERATIONS", "Rollout", "files_of", "parse_rollouts", "read_rollouts", "spread"]
 
 ITERATIONS = 9
 """Iterations of a run that are looked into, at most."""
@@ -58,15 +58,24 @@ def spread(found: Sequence[int], count: int) -> list[int]:
     return [found[round(i * (len(found) - 1) / (count - 1))] for i in range(count)]
 
 
-def read_rollouts(run: RecordedRun, budget: int) -> tuple[Rollout, ...]:
-    """A sample of a run's rollouts, `budget` bytes of it at most, oldest first; see the module.
-    Where two attempts wrote the same iteration, the later counts."""
+def files_of(run: RecordedRun) -> dict[str, int]:
+    """All that a run's attempts have left behind, with their sizes, the oldest first."""
+    return {
+        entry.path: entry.size
+        for folder in run.folders()
+        for entry in run.store.list(folder)
+        if entry.size
+    }
+
+
+def read_rollouts(run: RecordedRun, listed: Mapping[str, int], budget: int) -> tuple[Rollout, ...]:
+    """A sample of a run's rollouts, of its files `budget` bytes at most, oldest first; see the
+    module. Where two attempts wrote the same iteration, the later counts."""
     files: dict[str, dict[int, tuple[str, int]]] = {}
-    for folder in run.folders() if run.attempts else ():
-        for entry in run.store.list(folder):
-            match = _FILE.search(entry.path)
-            if match is not None and entry.size:
-                files.setdefault(match[2], {})[int(match[1])] = (entry.path, entry.size)
+    for path, size in listed.items():
+        match = _FILE.search(path)
+        if match is not None:
+            files.setdefault(match[2], {})[int(match[1])] = (path, size)
     found: list[Rollout] = []
     for split in sorted(files)[:4]:
         own = files[split]

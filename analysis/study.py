@@ -18,6 +18,8 @@ from sweeper.analysis.cells import Cell, Ranking, rank
 from sweeper.analysis.findings import Finding, find
 from sweeper.analysis.frames import SweepData
 from sweeper.analysis.inference import Estimate, optimism, paired_with, seeds_to_part
+from sweeper.analysis.items import Compared
+from sweeper.analysis.itemwise import by_items, item_findings
 from sweeper.analysis.nextgrid import NextGrid, propose
 from sweeper.analysis.observations import Failure, group_failures, observe
 from sweeper.analysis.stability import Stability, assess
@@ -52,6 +54,7 @@ class Study:
     no_next: str | None
     failures: tuple[Failure, ...]
     prices: Mapping[str, float]
+    items: tuple[Compared, ...] = ()
 
 
 def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
@@ -64,8 +67,10 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
     crossings = find_crossings(ranking, axes, sign)
     stability = assess(data, ranking.keys)
     behaviour = examine(data, ranking)
+    answered = by_items(data, ranking)
     findings = [
         *find(data, ranking),
+        *item_findings(answered, ranking),
         *observe(data, ranking, axes, trends, crossings, stability, behaviour),
     ]
     shared = _paired(ranking)
@@ -94,6 +99,7 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
         no_next=proposed if isinstance(proposed, str) else None,
         failures=tuple(group_failures(data.runs)),
         prices=dict(prices or {}),
+        items=tuple(answered),
     )
 
 

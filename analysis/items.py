@@ -1,0 +1,374 @@
+"""Cells compared item by item: paired differences, with errors clustered by item and run. Pure.
+
+After Miller, "Adding Error Bars to Evals" (2024, arXiv:2411.00640): the questions of an evaluation
+are a sample, two models are compared on the differences of the same questions, and questions that
+belong together (`cluster`) count together. Where a cell has several runs they are a sample too, and
+the two add up: the variance of a mean over I items and R runs is
+
+    V_items + max(V_runs - V_rest, 0)
+
+with V_items the variance of the items' means over I, V_runs that of the runs' means over R, V_rest
+the mean square of the rest over R I, which is in both (the two-way analysis of variance with
+random effects). Each part has degrees of freedom of its own, so the interval reaches
+
+    sqrt(t(I - 1)^2 V_items + t(d)^2 max(V_runs - V_rest, 0))
+
+to either side (Graybill and Wang, *JASA* 75, 1980, 869-873). What runs add is taken from all cells
+that have several, so that d is the sum of their R - 1; a cell whose own is larger by an F test at
+5 % shared by the cells keeps its own. Where no cell has two runs there is the first part alone: the
+interval is one over items, and says nothing of another seed.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeper.analysis import bounded
+from sweeper.analysis.distributions import student_quantile, student_tail, upper_tail_f
+
+__all__ = [
+    "Compared",
+    "Item",
+    "ItemCell",
+    "Luck",
+    "Over",
+    "Parted",
+    "Parts",
+    "compare",
+    "difference",
+    "level",
+    "lucks",
+]
+
+Floats = NDArray[np.float64]
+Over = Literal["items", "items and runs"]
+
+CONFIDENCE = 0.95
+_SHOWN = 12
+
+
+class Parts(NamedTuple):
+    """A mean with the two parts of its variance and their degrees of freedom; without runs to
+    compare the second is 0."""
+
+    value: float
+    items: float
+    items_df: float
+    runs: float
+    runs_df: float
+
+    def reach(self, confidence: float = CONFIDENCE) -> float:
+        """How far its interval reaches to either side."""
+        share = (1 + confidence) / 2
+        square = student_quantile(share, self.items_df) ** 2 * self.items
+        if self.runs > 0:
+            square += student_quantile(share, self.runs_df) ** 2 * self.runs
+        return math.sqrt(square)
+
+    @property
+    def p(self) -> float:
+        """Two-sided: 1 less the greatest confidence at which the interval leaves out 0."""
+        if not self.items and not self.runs:
+            return 1.0 if self.value == 0 else 0.0
+        if self.runs <= 0:
+            return float(student_tail(self.value / math.sqrt(self.items), self.items_df))
+        low, high = -37.0, 0.0  # logarithms of p
+        for _ in range(50):
+            middle = (low + high) / 2
+            if self.reach(-math.expm1(middle)) < abs(self.value):
+                high = middle
+            else:
+                low = middle
+        return math.exp(high)
+
+
+@dataclass(frozen=True)
+class ItemCell:
+    """A cell's mean over items (and its runs, so many), with a 95 % interval."""
+
+    cell: str
+    runs: int
+    mean: float
+    low: float
+    high: float
+    over: Over
+
+
+@dataclass(frozen=True)
+class Parted:
+    """A cell against the best by items: `difference` is its mean less the best's, with a 95 %
+    interval; on `better` items it scores more than the best, on `worse` less. `p` pays for the
+    number of cells compared with the best."""
+
+    cell: str
+    difference: float
+    low: float
+    high: float
+    p: float
+    better: int
+    worse: int
+    over: Over
+
+    @property
+    def told_apart(self) -> bool:
+        """Whether the difference is beyond what noise explains."""
+        return self.p <= 1 - CONFIDENCE
+
+
+class Item(NamedTuple):
+    """A question, and the mean score of each cell, in the order of the cells."""
+
+    item: str
+    prompt: str
+    scores: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Cells by the items of a task that all their runs have answered, the best first, of `known`
+    that any has. `apart` are the items on which cells differ most, `unsolved` those without a
+    score above 0 in any run, `solved` how many have the full score in all. `errors` are answers
+    that ended in an error, `clusters` groups of items that belong together (0: each by itself)."""
+
+    task: str
+    items: int
+    known: int
+    cells: tuple[ItemCell, ...]
+    parted: tuple[Parted, ...]
+    apart: tuple[Item, ...]
+    unsolved: tuple[Item, ...]
+    unsolved_count: int
+    solved: int
+    errors: int
+    clusters: int
+    training: bool
+    shares: bool
+
+
+class Luck(NamedTuple):
+    """How far runs of one cell differ in their mean beyond what their answers to the same items
+    explain: a variance, and its degrees of freedom."""
+
+    variance: float
+    df: float
+
+
+def level(scores: Floats, luck: Luck | None = None, clusters: Sequence[int] | None = None) -> Parts:
+    """The mean of `scores`, a row a run and a column an item; without `luck` over items alone."""
+    value = float(scores.mean())
+    by_item, item_df = _clustered(scores.mean(axis=0), clusters)
+    if luck is None:
+        return Parts(value, by_item, item_df, 0.0, 1.0)
+    return Parts(value, by_item, item_df, luck.variance / len(scores), luck.df)
+
+
+def difference(
+    own: Floats,
+    other: Floats,
+    lucks: tuple[Luck, Luck] | None = None,
+    clusters: Sequence[int] | None = None,
+    *,
+    shares: bool = False,
+) -> Parts:
+    """The mean of `own` less that of `other`, paired by item; their runs are not paired.
+
+    Of `shares` (scores from 0 to 1) two more items count, one that each has won: without them a
+    handful of items that differ would have too short an interval, and none at all would have none
+    (Bonett and Price, *J. Educational and Behavioral Statistics* 37(4), 2012, 479-488).
+    """
+    by_item = own.mean(axis=0) - other.mean(axis=0)
+    if shares and clusters is None:
+        one = 1 / min(len(own), len(other))
+        by_item = np.concatenate([by_item, [one, -one]])
+        items_part, item_df = float(by_item.var()) / len(by_item), len(by_item) - 1.0
+    else:
+        items_part, item_df = _clustered(by_item, clusters)
+    value = float(by_item.mean())
+    if lucks is None:
+        return Parts(value, items_part, item_df, 0.0, 1.0)
+    parts = [(luck.variance / len(t), luck.df) for luck, t in zip(lucks, (own, other), strict=True)]
+    runs = sum(part for part, _ in parts)
+    if lucks[0] == lucks[1]:
+        return Parts(value, items_part, item_df, runs, lucks[0].df)
+    below = sum(part**2 / df for part, df in parts)
+    return Parts(value, items_part, item_df, runs, runs**2 / below if below > 0 else 1.0)
+
+
+def lucks(tables: Mapping[str, Floats]) -> dict[str, Luck]:
+    """What runs add, by cell: of all cells with several together, and of those that stand out by
+    themselves. Empty where no cell has two runs."""
+    squares = {cell: _squares(table) for cell, table in tables.items() if len(table) > 1}
+    if not squares:
+        return {}
+    alone = {
+        cell
+        for cell, own in squares.items()
+        if _stands_out(own, [one for one in squares.values() if one is not own], len(squares))
+    }
+    usual = [own for cell, own in squares.items() if cell not in alone]
+    found = dict.fromkeys(tables, _luck(usual or list(squares.values())))
+    return found | {cell: _luck([squares[cell]]) for cell in alone}
+
+
+class _Squares(NamedTuple):
+    """Sums of squares between a cell's runs and of the rest, and the number of runs and items."""
+
+    between: float
+    rest: float
+    runs: int
+    items: int
+
+
+def _squares(scores: Floats) -> _Squares:
+    rows, columns = scores.mean(axis=1), scores.mean(axis=0)
+    rest = scores - rows[:, np.newaxis] - columns + scores.mean()
+    between = scores.shape[1] * float(((rows - rows.mean()) ** 2).sum())
+    return _Squares(between, float((rest**2).sum()), *scores.shape)
+
+
+def _luck(found: Sequence[_Squares]) -> Luck:
+    df = sum(one.runs - 1 for one in found)
+    items = found[0].items
+    between = sum(one.between for one in found) / df
+    rest = sum(one.rest for one in found) / (df * (items - 1))
+    return Luck(max(between - rest, 0.0) / items, float(df))
+
+
+def _stands_out(own: _Squares, others: Sequence[_Squares], cells: int) -> bool:
+    df, rest_df = own.runs - 1, sum(one.runs - 1 for one in others)
+    if not others:
+        return False
+    usual = sum(one.between for one in others) / rest_df
+    if usual <= 0:
+        return own.between > 0
+    return upper_tail_f(own.between / df / usual, df, rest_df) < (1 - CONFIDENCE) / cells
+
+
+def _clustered(values: Floats, clusters: Sequence[int] | None) -> tuple[float, float]:
+    """The variance of the mean of `values`, and its degrees of freedom: items that belong together
+    count together (Liang and Zeger, *Biometrika* 73(1), 1986; the factor is that of Stata)."""
+    count = len(values)
+    if clusters is None:
+        return float(values.var(ddof=1)) / count, count - 1.0
+    sums = np.zeros(max(clusters) + 1)
+    np.add.at(sums, np.asarray(clusters), values - values.mean())
+    groups = len(sums)
+    return float((sums**2).sum()) / count**2 * groups / (groups - 1), groups - 1.0
+
+
+def compare(
+    cells: Mapping[str, Sequence[Mapping[str, float]]],
+    task: str = "",
+    prompts: Mapping[str, str] | None = None,
+    clusters: Mapping[str, str] | None = None,
+    errors: int = 0,
+    *,
+    training: bool = False,
+) -> Compared | None:
+    """Cells by the items that all their runs have: for each cell its runs, for each run the score
+    of each item; more is better. None for fewer than two items in common, or no run."""
+    runs = [run for own in cells.values() for run in own]
+    if not runs:
+        return None
+    shared = sorted(set(runs[0]).intersection(*runs[1:]))
+    if len(shared) < 2:
+        return None
+    tables = {
+        cell: np.array([[run[item] for item in shared] for run in own], dtype=float)
+        for cell, own in cells.items()
+        if own
+    }
+    groups, luck = _groups(shared, clusters or {}), lucks(tables)
+    least = min(float(table.min()) for table in tables.values())
+    most = max(float(table.max()) for table in tables.values())
+    shares = least >= 0 and most <= 1
+    order = sorted(tables, key=lambda cell: -float(tables[cell].mean()))
+    means = [tables[cell].mean(axis=0).tolist() for cell in order]
+    found = [
+        Item(item, (prompts or {}).get(item, item), scores)
+        for item, scores in zip(shared, zip(*means, strict=True), strict=True)
+    ]
+    unsolved = [one for one in found if max(one.scores) <= 0]
+    spread = sorted(found, key=lambda one: (min(one.scores) - max(one.scores), one.item))
+    return Compared(
+        task=task,
+        items=len(shared),
+        known=len({item for run in runs for item in run}),
+        cells=tuple(
+            _cell(cell, tables[cell], luck.get(cell), groups, shares=shares) for cell in order
+        ),
+        parted=tuple(
+            _parted(cell, order[0], tables, luck, groups, shares=shares) for cell in order[1:]
+        ),
+        apart=tuple(one for one in spread[:_SHOWN] if max(one.scores) > min(one.scores)),
+        unsolved=tuple(unsolved[:_SHOWN]),
+        unsolved_count=len(unsolved),
+        solved=sum(min(one.scores) >= 1 for one in found),
+        errors=errors,
+        clusters=0 if groups is None else max(groups) + 1,
+        training=training,
+        shares=shares,
+    )
+
+
+def _groups(shared: Sequence[str], clusters: Mapping[str, str]) -> list[int] | None:
+    """The number of each item's cluster; None when there are none, or all are in one."""
+    if not clusters:
+        return None
+    numbers: dict[tuple[bool, str], int] = {}
+    found = [
+        numbers.setdefault((item in clusters, clusters.get(item, item)), len(numbers))
+        for item in shared
+    ]
+    return found if len(numbers) > 1 else None
+
+
+def _cell(
+    cell: str, table: Floats, luck: Luck | None, groups: Sequence[int] | None, *, shares: bool
+) -> ItemCell:
+    found = level(table, luck, groups)
+    reach = found.reach()
+    low, high = found.value - reach, found.value + reach
+    if shares:
+        inside = 0 < found.value < 1 and reach > 0
+        count = table.shape[1] if groups is None else max(groups) + 1
+        low, high = (
+            bounded.on_logits(found.value, reach) if inside else bounded.counted(found.value, count)
+        )
+    return ItemCell(cell, len(table), found.value, low, high, _over(luck))
+
+
+def _over(luck: Luck | None) -> Over:
+    return "items" if luck is None else "items and runs"
+
+
+def _parted(
+    cell: str,
+    best: str,
+    tables: Mapping[str, Floats],
+    luck: Mapping[str, Luck],
+    groups: Sequence[int] | None,
+    *,
+    shares: bool,
+) -> Parted:
+    own, other = tables[cell], tables[best]
+    both = (luck[cell], luck[best]) if luck else None
+    found = difference(own, other, both, groups, shares=shares)
+    plain = float(own.mean() - other.mean())
+    reach = found.reach()
+    low, high = min(found.value - reach, plain), max(found.value + reach, plain)
+    gaps = own.mean(axis=0) - other.mean(axis=0)
+    return Parted(
+        cell,
+        plain,
+        max(low, -1.0) if shares else low,
+        min(high, 1.0) if shares else high,
+        min(1.0, found.p * (len(tables) - 1)),
+        int((gaps > 0).sum()),
+        int((gaps < 0).sum()),
+        _over(luck.get(cell)),
+    )

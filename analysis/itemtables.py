@@ -1,0 +1,95 @@
+"""Rows of the tables of cells by questions: texts. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sweeper.analysis import labels
+from sweeper.analysis.figures import PALETTE, tones
+from sweeper.analysis.findings import short_name
+from sweeper.analysis.items import Compared, Item, ItemCell, Parted
+from sweeper.analysis.study import Study
+
+__all__ = ["item_tables"]
+
+_ROWS = 40
+_CELLS = 6
+_PROMPT = 160
+
+
+def item_tables(study: Study) -> list[dict[str, Any]]:
+    """A table for each task whose answers were recorded."""
+    names = {cell.name: short_name(cell) for cell in study.ranking.cells}
+    colours = tones(study.ranking)
+    return [_table(one, names, colours) for one in study.items]
+
+
+def _table(found: Compared, names: Mapping[str, str], colours: Mapping[str, int]) -> dict[str, Any]:
+    parted = {one.cell: one for one in found.parted}
+    shown = found.cells[:_ROWS]
+    return {
+        "title": found.task or "Items",
+        "training": found.training,
+        "about": _about(found),
+        "rows": [_row(one, parted.get(one.cell), names, colours) for one in shown],
+        "left": len(found.cells) - len(shown),
+        "names": [names[one.cell] for one in found.cells[:_CELLS]],
+        "lists": [
+            _listed("The questions on which cells differ most", found.apart, open_=True),
+            _listed(f"{labels.counted(found.unsolved_count, 'question')} that nobody solves",
+                    found.unsolved),
+        ],
+    }  # fmt: skip
+
+
+def _about(found: Compared) -> str:
+    whole = labels.counted(found.items, "question")
+    parts = [
+        f"{whole}, answered by every run"
+        + (f", of {found.known} that some did" if found.known > found.items else "")
+    ]
+    if found.clusters:
+        parts.append(f"in {labels.counted(found.clusters, 'group')} that count together")
+    parts.append(f"{found.solved} solved by all, {found.unsolved_count} by nobody")
+    if found.errors:
+        parts.append(f"{labels.counted(found.errors, 'answer')} ended in an error and score 0")
+    return "; ".join(parts) + "."
+
+
+def _row(
+    own: ItemCell, parted: Parted | None, names: Mapping[str, str], colours: Mapping[str, int]
+) -> dict[str, Any]:
+    mean, low, high = labels.together(own.mean, own.low, own.high)
+    found = {
+        "tone": colours[own.cell] if colours[own.cell] >= 0 else len(PALETTE),
+        "name": names[own.cell],
+        "runs": own.runs,
+        "mean": mean,
+        "interval": f"{low} to {high}",
+        "over": own.over,
+        "difference": "",
+        "counts": "",
+        "standing": "the best",
+    }
+    if parted is None:
+        return found
+    ends = labels.together(-parted.high, -parted.low)
+    standing = "worse" if parted.told_apart else "not told apart"
+    return found | {
+        "difference": f"{labels.number(-parted.difference, 3)} ({' to '.join(ends)})",
+        "counts": f"{parted.better}, {parted.worse}",
+        "standing": f"{standing}, {labels.p_value(parted.p)}",
+    }
+
+
+def _listed(title: str, items: Sequence[Item], *, open_: bool = False) -> dict[str, Any]:
+    return {
+        "title": title,
+        "open": open_,
+        "items": [
+            {
+                "prompt": item.prompt[:_PROMPT] + ("…" if len(item.prompt) > _PROMPT else ""),
+                "scores": [labels.number(score, 3) for score in item.scores[:_CELLS]],
+            }
+            for item in items
+        ],
+    }

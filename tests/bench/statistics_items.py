@@ -1,0 +1,160 @@
+"""What intervals over items and runs, and those of shares, are worth, by simulation.
+
+    python tests/bench/statistics_items.py [--trials 2000]
+
+Also printed by `statistics_coverage.py`. Answers are right or wrong by a logistic model: a
+question has its difficulty, a cell its skill, a cell and a question something of their own, a run
+its luck; no two trials share questions. The truth is the mean over all questions and, where cells
+have several runs, over all runs; of single runs it is that of these very runs.
+"""
+
+import argparse
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeper.analysis.bounded import on_logits
+from sweeper.analysis.distributions import student_quantile
+from sweeper.analysis.items import compare
+
+Floats = NDArray[np.float64]
+
+RUNS = (1, 2, 3, 5)
+_DRAWN = 100_000
+_DIFFICULTY, _OWN = 1.5, 0.7
+
+
+def _logistic(values: Floats) -> Floats:
+    return 1 / (1 + np.exp(-values))
+
+
+class World:
+    """Cells of given skill and luck; `draw` gives a sweep and its true means."""
+
+    def __init__(self, skills: tuple[float, ...], luck: float, runs: int, items: int) -> None:
+        self.skills, self.luck, self.runs, self.items = skills, luck, runs, items
+        self.rng = np.random.default_rng([11, runs, items, round(100 * luck), len(skills)])
+        spread = float(np.hypot(_DIFFICULTY, _OWN))
+        self.questions = self.rng.normal(0, spread, _DRAWN)
+        whole = float(np.hypot(spread, luck))
+        self.means = [
+            float(_logistic(s + self.questions * (whole / spread)).mean()) for s in skills
+        ]
+
+    def draw(self) -> tuple[dict[str, list[dict[str, float]]], list[float]]:
+        """Scores by cell, run and item, and what the cells' means are in truth."""
+        difficulty = self.rng.normal(0, _DIFFICULTY, self.items)
+        cells: dict[str, list[dict[str, float]]] = {}
+        truth: list[float] = []
+        for number, skill in enumerate(self.skills):
+            own = self.rng.normal(0, _OWN, self.items)
+            lucks = self.rng.normal(0, self.luck, self.runs)
+            right = self.rng.random((self.runs, self.items)) < _logistic(
+                skill + difficulty + own + lucks[:, np.newaxis]
+            )
+            cells[str(number)] = [dict(zip(map(str, range(self.items)), run.astype(float).tolist(),
+                                           strict=True)) for run in right]  # fmt: skip
+            one = self.runs == 1
+            truth.append(
+                float(_logistic(skill + lucks[0] + self.questions[:4000]).mean())
+                if one and self.luck
+                else self.means[number]
+            )
+        return cells, truth
+
+
+def coverage(world: World, trials: int) -> tuple[float, float]:
+    """How often intervals of a cell's mean, and of a difference, hold the truth."""
+    level = gap = gaps = 0
+    for _ in range(trials):
+        cells, truth = world.draw()
+        found = compare(cells)
+        assert found is not None
+        first = next(one for one in found.cells if one.cell == "0")
+        level += first.low <= truth[0] <= first.high
+        best = int(found.cells[0].cell)
+        for one in found.parted:
+            gaps += 1
+            gap += one.low <= truth[int(one.cell)] - truth[best] <= one.high
+    return level / trials, gap / max(gaps, 1)
+
+
+def winners(world: World, trials: int) -> tuple[float, float]:
+    """How often a lone winner is named, and how often the first cell is told apart from the best
+    though none is better."""
+    lone = lost = 0
+    for _ in range(trials):
+        found = compare(world.draw()[0])
+        assert found is not None
+        apart = {one.cell for one in found.parted if one.told_apart}
+        lone += len(apart) == len(found.parted)
+        lost += "0" in apart
+    return lone / trials, lost / trials
+
+
+def shares(trials: int, seeds: int, items: int, share: float) -> tuple[float, float, float]:
+    """Of a share measured on so many items by each seed: intervals that hold the truth on the
+    logit scale and by Student's t, and how often the latter leaves 0 to 1; where seeds differ."""
+    rng = np.random.default_rng([12, seeds, items, round(1000 * share)])
+    drawn = rng.binomial(items, share, (trials, seeds)) / items
+    reach = student_quantile(0.975, seeds - 1) * drawn.std(axis=1, ddof=1) / seeds**0.5
+    held = plain = out = count = 0
+    for mean, own in zip(drawn.mean(axis=1).tolist(), reach.tolist(), strict=True):
+        if own > 0:
+            low, high = on_logits(mean, own)
+            count += 1
+            held += low <= share <= high
+            plain += mean - own <= share <= mean + own
+            out += mean + own > 1 or mean - own < 0
+    return held / count, plain / count, out / count
+
+
+def _shown(*values: float) -> str:
+    return " / ".join(f"{100 * value:.1f}" for value in values)
+
+
+def measure(trials: int) -> None:
+    """Print the tables."""
+    head = " | ".join(f"{runs} run{'s' if runs > 1 else ''}" for runs in RUNS)
+    rule = "|---" * (len(RUNS) + 1) + "|"
+    print("\nIntervals over items and runs that hold the truth, %: of a cell's mean / of a "
+          "difference from the best of 2 cells\n")  # fmt: skip
+    print(f"| | {head} |\n{rule}")
+    for items in (40, 200):
+        for skill in (0.0, 2.5):
+            for luck in (0.0, 0.15, 0.4):
+                row = [
+                    _shown(*coverage(World((skill, skill + 0.4), luck, runs, items), trials))
+                    for runs in RUNS
+                ]
+                level = World((skill,), 0.0, 1, items).means[0]
+                print(f"| {items} items, {level:.2f} right, luck {luck} | {' | '.join(row)} |")
+    print("\nA lone winner among equal cells / an equal cell told apart from the best, % (at most "
+          "5 is promised)\n")  # fmt: skip
+    print(f"| | {head} |\n{rule}")
+    for cells in (2, 6, 20):
+        for luck in (0.0, 0.4):
+            row = [
+                "" if luck and runs == 1
+                else _shown(*winners(World((0.8,) * cells, luck, runs, 100), trials // 2))
+                for runs in RUNS
+            ]  # fmt: skip
+            print(f"| {cells} cells, 100 items, luck {luck} | {' | '.join(row)} |")
+    print("\nA share's interval that holds the truth, %: on the logit scale / Student's t / of "
+          "which leave 0 to 1\n")  # fmt: skip
+    print("| | n = 2 | n = 3 | n = 5 | n = 10 |\n|---|---|---|---|---|")
+    for items in (50, 200, 1000):
+        for share in (0.5, 0.9, 0.97):
+            row = [_shown(*shares(4 * trials, seeds, items, share)) for seeds in (2, 3, 5, 10)]
+            print(f"| {share} of {items} items | {' | '.join(row)} |")
+
+
+def main() -> None:
+    """Simulate, print tables."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--trials", type=int, default=2000)
+    measure(parser.parse_args().trials)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""Comparisons item by item, against scipy and against definitions written out."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from sweeper.analysis import bounded
+from sweeper.analysis.distributions import upper_tail_f
+from sweeper.analysis.items import Luck, Parts, compare, difference, level, lucks
+
+RNG = np.random.default_rng(3)
+
+
+def sheet(scores: list[list[float]]) -> list[dict[str, float]]:
+    return [{f"q{i}": score for i, score in enumerate(run)} for run in scores]
+
+
+def test_single_runs_are_compared_by_a_paired_t_test_over_items():
+    own, other = RNG.normal(0.4, 2, (2, 50))
+    found = difference(own[np.newaxis], other[np.newaxis])
+    expected = stats.ttest_rel(own, other)
+    low, high = expected.confidence_interval()
+    assert found.p == pytest.approx(expected.pvalue, abs=1e-9)
+    assert found.value - found.reach() == pytest.approx(low, abs=1e-9)
+    assert found.value + found.reach() == pytest.approx(high, abs=1e-9)
+
+
+def test_what_few_differing_items_tell_is_bonett_and_prices_interval():
+    own = np.array([[1.0] * 17 + [0.0] * 83])
+    other = np.array([[1.0] * 12 + [0.0] * 4 + [1.0] + [0.0] * 83])
+    found = difference(own, other, shares=True)
+    won, lost, n = (4 + 1) / 102, (0 + 1) / 102, 102
+    assert found.value == pytest.approx(won - lost, abs=1e-12)
+    assert found.items == pytest.approx((won + lost - (won - lost) ** 2) / n, abs=1e-12)
+    same = compare({"a": sheet([[1.0] * 40]), "b": sheet([[1.0] * 40])})
+    assert same is not None
+    (tie,) = same.parted
+    assert (tie.difference, tie.p, tie.told_apart) == (0, 1, False)
+    assert -0.1 < tie.low < 0 < tie.high < 0.1
+
+
+def test_runs_add_what_a_two_way_analysis_of_variance_with_random_effects_says():
+    runs, items = 4, 30
+    table = RNG.normal(0, 1, (runs, items)) + RNG.normal(0, 2, (runs, 1)) + RNG.normal(0, 1, items)
+    rows, columns, grand = table.mean(axis=1), table.mean(axis=0), table.mean()
+    between = items * sum((row - grand) ** 2 for row in rows) / (runs - 1)
+    rest = sum(
+        (table[r, i] - rows[r] - columns[i] + grand) ** 2 for r in range(runs) for i in range(items)
+    ) / ((runs - 1) * (items - 1))
+    (luck,) = lucks({"a": table}).values()
+    assert luck == pytest.approx(((between - rest) / items, runs - 1), abs=1e-9)
+    found = level(table, luck)
+    assert found.items == pytest.approx(np.var(columns, ddof=1) / items, abs=1e-12)
+    square = stats.t.ppf(0.975, items - 1) ** 2 * found.items
+    square += stats.t.ppf(0.975, runs - 1) ** 2 * luck.variance / runs
+    assert found.reach() == pytest.approx(math.sqrt(square), abs=1e-9)
+
+
+def test_a_p_value_is_where_the_interval_first_holds_zero():
+    found = Parts(0.31, 0.004, 40.0, 0.02, 3.0)
+    assert found.reach(1 - found.p) == pytest.approx(0.31, abs=1e-9)
+    assert Parts(0.3, 0.01, 20.0, 0.0, 1.0).p == pytest.approx(2 * stats.t.sf(3, 20), abs=1e-12)
+    assert Parts(0.0, 0.0, 5.0, 0.0, 1.0).p == 1 and Parts(0.1, 0.0, 5.0, 0.0, 1.0).p == 0
+
+
+def test_cells_share_the_luck_of_their_runs_but_one_that_stands_out_keeps_its_own():
+    def table(spread: float, runs: int = 3) -> np.ndarray:
+        own = np.array([[-spread], [0.0], [spread]])[:runs]
+        return RNG.normal(0, 0.1, (runs, 40)) + own
+
+    tables = {"a": table(0.1), "b": table(0.12), "c": table(0.09), "once": table(0.0, 1)}
+    found = lucks(tables)
+    assert len(set(found.values())) == 1 and found["once"].df == 6
+    found = lucks(tables | {"wild": table(9.0)})
+    assert found["wild"].df == 2 and found["wild"].variance > 20 * found["a"].variance
+    assert lucks({"once": tables["once"]}) == {}
+    assert upper_tail_f(2.5, 2, 6) == pytest.approx(stats.f.sf(2.5, 2, 6), abs=1e-12)
+
+
+def test_items_that_belong_together_count_together():
+    scores = RNG.normal(0, 1, 12)
+    clusters = [i // 3 for i in range(12)]
+    sums = [sum(scores[i] - scores.mean() for i in range(3 * c, 3 * c + 3)) for c in range(4)]
+    expected = sum(one**2 for one in sums) / 12**2 * 4 / 3
+    found = level(scores[np.newaxis], None, clusters)
+    assert (found.items, found.items_df) == pytest.approx((expected, 3), abs=1e-12)
+    named = {f"q{i}": str(c) for i, c in enumerate(clusters)}
+    one = compare({"a": sheet([scores.tolist()]), "b": sheet([[0.0] * 12])}, clusters=named)
+    assert one is not None and one.clusters == 4
+
+
+def test_intervals_of_shares_end_where_shares_do():
+    low, high = bounded.on_logits(0.98, 0.05)
+    logit, width = special.logit(0.98), 0.05 / (0.98 * 0.02)
+    assert (low, high) == pytest.approx(
+        (special.expit(logit - width), special.expit(logit + width)), abs=1e-12
+    )
+    assert bounded.on_logits(0.5, 1e9) == (0.0, 1.0)
+    assert bounded.counted(1.0, 8) == pytest.approx((0.6756, 1.0), abs=1e-4)
+    all_right = compare({"a": sheet([[1.0] * 8]), "b": sheet([[0.0] * 4 + [1.0] * 4])})
+    assert all_right is not None
+    best, second = all_right.cells
+    assert best.high == 1 and best.low == pytest.approx(0.6756, abs=1e-4)
+    assert 0 < second.low < 0.5 < second.high < 1
+
+
+def test_cells_are_compared_on_what_all_their_runs_answered():
+    a = sheet([[1, 1, 1, 0, 0.5], [1, 1, 0, 0, 0.5]])
+    b = sheet([[0, 1, 0, 0, 0.5]])
+    del a[1]["q4"]
+    found = compare({"b": b, "a": a, "empty": []}, "task", {"q0": "Why?"})
+    assert found is not None
+    assert (found.items, found.known, [cell.cell for cell in found.cells]) == (4, 5, ["a", "b"])
+    assert found.cells[0].mean == 5 / 8 and found.cells[1].over == "items and runs"
+    (parted,) = found.parted
+    assert (parted.better, parted.worse, parted.difference) == (0, 2, 0.25 - 5 / 8)
+    assert (found.apart[0].prompt, found.apart[0].scores) == ("Why?", (1.0, 0.0))
+    assert [one.item for one in found.unsolved] == ["q3"] and found.solved == 1
+    assert compare({"a": sheet([[1.0]])}) is None and compare({}) is None
+    assert compare({"a": sheet([[1.0, 2.0]]), "b": [{"other": 1.0}]}) is None
+
+
+def test_of_many_cells_p_pays_for_their_number():
+    cells = {str(i): sheet([RNG.normal(i, 1, 30).tolist()]) for i in range(4)}
+    found = compare(cells)
+    assert found is not None
+    best = np.array([[run[f"q{i}"] for i in range(30)] for run in cells["3"]])
+    for one in found.parted:
+        own = np.array([[run[f"q{i}"] for i in range(30)] for run in cells[one.cell]])
+        assert one.p == pytest.approx(min(1.0, 3 * stats.ttest_rel(own[0], best[0]).pvalue))
+
+
+def test_luck_is_never_negative():
+    assert lucks({"a": np.array([[1.0, 0.0], [0.0, 1.0]])})["a"] == Luck(0.0, 1.0)

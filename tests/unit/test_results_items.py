@@ -1,0 +1,87 @@
+"""Answers by item, in each of the shapes that programs leave them in."""
+
+import json
+
+import pytest
+
+from sweeper.results.items import Answered, ItemFile, item_files, parse_items
+
+STORE = "runs/step90_b/gsm8k/trajectories.jsonl"
+
+
+def test_an_evaluation_that_ended_has_a_result_and_the_latest_comes_last():
+    paths = {
+        "e/runs/step100_a/gsm8k/trajectories.jsonl": 5,
+        "e/runs/step100_a/gsm8k/result.json": 5,
+        "e/runs/step90_b/gsm8k/trajectories.jsonl": 5,
+        "e/runs/step90_b/gsm8k/result.json": 5,
+        "e/runs/step90_b/metadata.json": 5,
+        "e/runs/step110_c/gsm8k/trajectories.jsonl": 5,  # no result: it goes on, or was killed
+        "iteration_000002/eval_test_rollout_summaries.jsonl": 5,
+        "iteration_000010/eval_test_rollout_summaries.jsonl": 5,
+        "items.jsonl": 5,
+        "metrics.jsonl": 5,
+    }
+    found = [(file.kind, file.task, file.path, file.note) for file in item_files(paths.items())]
+    assert found == [
+        ("items", "", "items.jsonl", ""),
+        ("store", "gsm8k", "e/runs/step90_b/gsm8k/trajectories.jsonl",
+         "e/runs/step90_b/metadata.json"),
+        ("store", "gsm8k", "e/runs/step100_a/gsm8k/trajectories.jsonl", ""),
+        ("summaries", "test", "iteration_000002/eval_test_rollout_summaries.jsonl", ""),
+        ("summaries", "test", "iteration_000010/eval_test_rollout_summaries.jsonl", ""),
+    ]  # fmt: skip
+
+
+def of(kind: str, *rows: object, task: str = "") -> list[Answered]:
+    return parse_items(json.loads(json.dumps(rows)), ItemFile(kind, task, (), "", 0))
+
+
+def test_a_file_of_items_keeps_the_last_step_of_each_task():
+    found = of(
+        "items",
+        {"item": "a", "score": 0, "task": "x", "step": 10},
+        {"item": "a", "score": True, "task": "x", "step": 20, "prompt": "Why?", "cluster": "p1"},
+        {"item": "a", "score": 0.5, "task": "x", "step": 20},
+        {"item": 7, "score": 1, "task": "y", "step": 10},
+        {"item": "b", "score": "good"},
+        {"score": 1},
+        {"item": "b", "score": float("nan")},
+    )
+    assert [(one.task, dict(one.scores), dict(one.answers)) for one in found] == [
+        ("x", {"a": 0.75}, {"a": 2}),
+        ("y", {"7": 1.0}, {"7": 1}),
+    ]
+    assert found[0].prompts == {"a": "Why?"} and found[0].clusters == {"a": "p1"}
+
+
+def test_the_cookbooks_store_scores_rewards_above_zero_and_counts_errors():
+    turns = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
+    (found,) = of(
+        "store",
+        {"idx": 0, "example_id": "q-1", "reward": 0.2, "turns": turns},
+        {"idx": 1, "example_id": "q-2", "reward": 0.0, "error": "timeout (300s)", "turns": []},
+        {"idx": 2, "reward": -1.0},
+        {"example_id": "q-3", "reward": None},
+        task="gsm8k",
+    )
+    assert (found.task, dict(found.scores)) == ("gsm8k", {"q-1": 1.0, "q-2": 0.0, "2": 0.0})
+    assert found.errors == 1 and found.prompts == {"q-1": "2 + 2?"} and not found.training
+
+
+@pytest.mark.parametrize("judged", [True, False])
+def test_summaries_are_told_by_their_question(judged: bool):
+    def row(reward: float, right: float, **logs: str) -> dict[str, object]:
+        metrics = {"correct": right} if judged or reward else {}
+        return {"total_reward": reward, "steps": [{"logs": logs, "metrics": metrics}]}
+
+    (found,) = of(
+        "summaries",
+        row(0.25, 1.0, question="ba"),
+        row(0.0, 0.0, question="ba"),
+        row(1.0, 1.0, problem="cb"),
+        row(1.0, 1.0),
+        task="train",
+    )
+    assert dict(found.scores) == {"ba": 0.5 if judged else 0.125, "cb": 1.0}
+    assert found.answers == {"ba": 2, "cb": 1} and found.training
