@@ -170,7 +170,7 @@ def _stop(
     from sweeper.backends import open_backend, options_of
     from sweeper.launcher.placement_guard import moved_from, place_of
     from sweeper.scheduler.context import Context
-    from sweeper.scheduler.loop import Launcher
+    from sweeper.scheduler.loop import Scheduler
 
     folder, plan = f"{store.root}/{sweep}", read_plan(store, sweep)
     launch = plan.launch
@@ -178,10 +178,10 @@ def _stop(
     there = moved_from(store, sweep, plan, place_of(backend))
     if there is not None:
         tell(f"the jobs are at {there}, out of reach from here: each ends once its worker sees it")
-    launcher = Launcher(Context(store, sweep, backend), starting=False)
+    scheduler = Scheduler(Context(store, sweep, backend), starting=False)
     said: str | None = None
     while time.monotonic() < deadline:
-        summary = launcher.step()
+        summary = scheduler.step()
         if summary.unreachable is not None and summary.unreachable != said:
             tell(f"waiting: {summary.unreachable}")
         said = summary.unreachable

@@ -13,6 +13,6 @@ def add_arguments(verb: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Serve, look for, or stop the local engine."""
     from sweeper.engine.__main__ import main
-    from sweeper.scheduler.environment import users
+    from sweeper.scheduler.environment import sweeps_using
 
-    return main(arguments.rest, users)
+    return main(arguments.rest, sweeps_using)

@@ -152,12 +152,12 @@ def _snapshots(registry: Registry, problems: Problems, before: float) -> Iterato
 
 def _of_launchers(registry: Registry, before: float, away: list[dict[str, str]]) -> Iterator[Waste]:
     """What is kept for sweeps that are not there stays, and is put into `away`."""
-    from sweeper.scheduler.environment import unused
+    from sweeper.scheduler.environment import unused_files
 
     def tell(path: str, folder: str) -> None:
         away.append({"path": path, "folder": folder})
 
-    for path in unused(unknown=tell):
+    for path in unused_files(unknown=tell):
         with contextlib.suppress(FileNotFoundError):
             yield Waste(path, "the environment of runs that are over", os.path.getsize(path))
     old: dict[str, int] = {}

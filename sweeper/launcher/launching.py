@@ -27,7 +27,7 @@ from sweeper.model.plan import Plan, runs_anywhere
 from sweeper.model.states import State
 from sweeper.scheduler import environment
 from sweeper.scheduler.context import Context
-from sweeper.scheduler.loop import Launcher
+from sweeper.scheduler.loop import Scheduler
 from sweeper.scheduler.progress import Summary, exit_code, printer
 from sweeper.storage import lock
 from sweeper.storage.documents import place_of as file_of
@@ -140,10 +140,10 @@ def launch_plan(request: LaunchRequest, user: User) -> Launched:
         planned.launch.backend, planned.name, f"{store.root}/{planned.name}", options_of(launched)
     )
     preflight.try_out(opened, launched, (run.config for run in planned.runs))
-    environment.require(preflight.kept_here(capabilities, names))
+    environment.require_secrets(preflight.kept_here(capabilities, names))
     environment.refuse_if_folder_missing(store, planned.name)
     url = _engine(planned, capabilities, user.tell) if planned.service == "local" else None
-    for path in environment.unused(but=f"{store.root}/{planned.name}"):
+    for path in environment.unused_files(but=f"{store.root}/{planned.name}"):
         environment.forget(path)
     with lock.holding_sweep(store, planned.name) as check:
         record(store, planned, url, place_of(opened), live=live, tell=user.tell)
@@ -176,7 +176,7 @@ def ready(store: Store, sweep: str, agree: Agree = refuse) -> Ready:
     over = {run for run, s in read_states(store, sweep).items() if s.state is State.SUCCEEDED}
     left = [run for run in plan.runs if not run.retired and run.id not in over]
     preflight.try_out(opened, launched, (run.config for run in left))
-    environment.require(preflight.kept_here(capabilities, names))
+    environment.require_secrets(preflight.kept_here(capabilities, names))
     return Ready(plan, capabilities, place_of(opened))
 
 
@@ -236,10 +236,10 @@ def _drive(
 
     bring_home(over=False)
     context = Context(store, sweep, backend)
-    launcher = Launcher(context, notify=notify, smoke=smoke, check=check, ending=bring_home)
+    scheduler = Scheduler(context, notify=notify, smoke=smoke, check=check, ending=bring_home)
     mark = environment.mark_of(environment.env_file(folder))
     try:
-        summary = launcher.run()
+        summary = scheduler.run()
     except AnotherLauncher:
         if not may_restart(launched):
             remove_unneeded_environment(store, sweep, backend, mark)

@@ -1,9 +1,9 @@
-"""`on_alarm`: what a grid wants done about an alarm, done once.
+"""Carries out `on_alarm`: what a grid wants done about an alarm, once.
 
 The alarm on record names its actions; what was done is a record beside it, created exclusively. A
 launcher that is killed between the two leaves an alarm without one, which the next takes up.
-Stopping is a request that may be made again; the command is started after its record was created,
-and so at most once.
+Stopping is a request that may be made twice; the command is started after its record was created,
+so at most once.
 """
 
 import json
@@ -41,7 +41,7 @@ _TAIL_BYTES = 16_384
 
 
 class _Command(NamedTuple):
-    """A command at work: since when, and what it prints."""
+    """A command at work: its process, the file that takes its output, when it began."""
 
     alarm: Alarm
     argv: list[str]
@@ -51,12 +51,12 @@ class _Command(NamedTuple):
 
 
 class AlarmActions:
-    """What `on_alarm` of a plan asks for. `tell` hears what went wrong."""
+    """Does what `on_alarm` of a plan asks for. `tell` gets a line about what went wrong."""
 
     def __init__(
         self,
         context: Context,
-        board: RunTable,
+        run_table: RunTable,
         *,
         tell: Callable[[str], None],
         env_file: str | None = None,
@@ -66,7 +66,7 @@ class AlarmActions:
         self._store = context.store
         self._sweep = context.sweep
         self._layout = context.layout
-        self._board = board
+        self._run_table = run_table
         self._clock = context.clock
         plan = context.plan
         self._tell = tell
@@ -82,19 +82,19 @@ class AlarmActions:
         self._commands: list[_Command] = []
 
     def wanted(self, rule: str) -> tuple[str, ...]:
-        """What an alarm of that rule is to set off."""
+        """The actions that an alarm of a rule sets off."""
         if self._rules is not None and rule not in self._rules:
             return ()
         found = [] if self._stop is None else [f"stop {self._stop}"]
         return (*found, *(["run"] if self._command else []))
 
     def add(self, alarm: Alarm) -> None:
-        """See to what an alarm sets off, from the next look on."""
+        """Queue the actions of an alarm; they begin at the next look."""
         if alarm.actions:
             self._due.append(alarm)
 
     def recover(self, alarms: Sequence[Alarm]) -> None:
-        """Take up what an earlier launcher has not finished."""
+        """Queue the actions that an earlier launcher has not finished."""
         self._due.extend(
             [
                 alarm
@@ -104,10 +104,10 @@ class AlarmActions:
                     self._layout.action(alarm.run, alarm.attempt, alarm.rule)
                 )
             ]
-        )  # all of it or, when the store does not answer, nothing: it is asked again
+        )  # all or, when the store does not answer, none: then it is asked again
 
     def look(self) -> None:
-        """Go on with it, a little at a time. Raises `StoreError`."""
+        """Carry on with the queue, a few alarms at a time. Raises `StoreError`."""
         self._see_to_commands()
         for _ in range(_ALARMS_AT_ONCE):
             if not self._due or len(self._commands) >= _AT_ONCE or not self._stopped(self._due[0]):
@@ -126,11 +126,12 @@ class AlarmActions:
             self.look()
 
     def _stopped(self, alarm: Alarm) -> bool:
-        """Ask for what is to be stopped; False while there is more to ask."""
+        """Ask some of the runs to stop that an alarm is to stop. Returns False while there are
+        more."""
         if "stop run" not in alarm.actions and "stop sweep" not in alarm.actions:
             return True
         if self._stopping is None:
-            runs = list(self._board.runs) if "stop sweep" in alarm.actions else [alarm.run]
+            runs = list(self._run_table.runs) if "stop sweep" in alarm.actions else [alarm.run]
             self._stopping = deque(runs)
         for _ in range(_STOPS_AT_ONCE):
             if not self._stopping:
@@ -141,18 +142,18 @@ class AlarmActions:
         return False
 
     def _cancel(self, run: str, alarm: Alarm) -> None:
-        """As `sweeper cancel` does it; not where the alarm is of an attempt that is over."""
-        view = self._board.views.get(run)
-        if view is None or (run in self._board.retired and view.state.state not in OPEN):
+        """Ask a run to stop, as `sweeper cancel` does; not where the alarmed attempt is over."""
+        view = self._run_table.views.get(run)
+        if view is None or (run in self._run_table.retired and view.state.state not in OPEN):
             return
         if run == alarm.run and view.state.opened > alarm.attempt:
-            return  # it was started again since: that attempt has done nothing wrong yet
-        happened = set(self._board.events(run))
+            return  # the run was started again since: the new attempt has done nothing wrong yet
+        happened = set(self._run_table.events(run))
         by = f"the launcher, because of the alarm {alarm.rule}"
         request_cancel(self._store, self._sweep, run, happened, self._retries, by)
 
     def _record(self, alarm: Alarm) -> None:
-        """Say what is done, and if nobody has done it yet start the command."""
+        """Record what is done about an alarm, and start the command unless another launcher has."""
         argv = self._argv(alarm) if "run" in alarm.actions else None
         is_lost = "run" in alarm.actions and argv is None
         document = self._document(alarm, argv, "not run: no such command now" if is_lost else None)
@@ -216,8 +217,7 @@ class AlarmActions:
             return dict(os.environ)
 
     def _last_words(self, output: IO[bytes]) -> str:
-        """The last line that a command printed, without what nobody should see: it goes on
-        record."""
+        """The last line that a command printed, without secrets: it goes on record."""
         redactor = Redactor(secret_values(self._environment(), self._secrets))
         return last_line(redactor.feed(_tail(output)) + redactor.end())
 
@@ -241,12 +241,12 @@ class AlarmActions:
             )
 
     def _ended(self, alarm: Alarm, argv: list[str], problem: str) -> None:
-        """Put on record how the command ended; `problem` is empty where it went well."""
+        """Record how a command ended; `problem` is empty where it went well."""
         if problem:
             self._tell(f"on_alarm: {argv[0]} for {alarm.name} ({alarm.rule}) {problem}")
         document = self._document(alarm, argv, problem or "done")
         path = self._layout.action(alarm.run, alarm.attempt, alarm.rule)
-        with suppress(SweeperError):  # what was done is done; the record says that it was begun
+        with suppress(SweeperError):  # it is done all the same, and recorded as begun
             self._store.replace(path, encode(document), durable=False)
 
     def _document(
@@ -263,7 +263,7 @@ class AlarmActions:
 
 
 def _tail(output: IO[bytes]) -> bytes:
-    """The last lines, whole: what is left of one that is cut may begin within a secret."""
+    """The last lines of a file. One that is cut is left out: it may begin within a secret."""
     start = max(0, output.seek(0, os.SEEK_END) - _TAIL_BYTES)
     output.seek(start)
     data = output.read()

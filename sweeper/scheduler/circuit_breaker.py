@@ -1,4 +1,5 @@
-"""Stopping a sweep whose runs all fail for one cause, before it has cost much. Pure."""
+"""The circuit breaker stops a sweep whose first runs all fail for one cause, before it has cost
+much. Pure: it reads nothing itself."""
 
 import re
 from collections.abc import Collection, Iterable
@@ -6,10 +7,10 @@ from typing import NamedTuple
 
 from sweeper.model.event import Outcome
 
-__all__ = ["FIRST", "Breaker", "Failure", "failure_of", "normalised"]
+__all__ = ["NEEDED", "CircuitBreaker", "Failure", "failure_of", "normalised"]
 
-FIRST = 3
-"""How many runs have to fail alike, with none that ended otherwise before."""
+NEEDED = 3
+"""The first so many runs to end have to fail alike."""
 
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-f]{12,}\b|\d+(?:[.,:]\d+)*(?:e[+-]?\d+)?")
 _PATH = re.compile(r"(?:[A-Za-z]+:/)?(?:/[^\s/'\":,;()<>]+)+/?")
@@ -23,7 +24,7 @@ class Failure(NamedTuple):
     line: str
 
     def alike(self, other: "Failure") -> bool:
-        """Whether the two have one cause, as far as can be told."""
+        """Whether the two seem to have the same cause."""
         return (self.reason, self.code, normalised(self.line)) == (
             other.reason,
             other.code,
@@ -31,59 +32,61 @@ class Failure(NamedTuple):
         )
 
 
-class Breaker:
-    """Sees how the runs of one launch end, in the order in which they do."""
+class CircuitBreaker:
+    """Remembers how the first runs of a launch ended, and their first attempts. A failure of None
+    stands for an end without one."""
 
     def __init__(self) -> None:
-        self._ends: dict[str, Failure | None] = {}
-        self._firsts: dict[str, Failure | None] = {}
+        self._runs: dict[str, Failure | None] = {}
+        self._attempts: dict[str, Failure | None] = {}
 
-    def see_first(self, run: str, failure: Failure | None) -> None:
-        """An attempt of a run has ended, and there may be others. None: it did not fail, which
-        clears earlier failures of the run."""
+    def attempt_ended(self, run: str, failure: Failure | None) -> None:
+        """Note the end of an attempt of a run that may have others. A success clears the run's
+        earlier failure."""
         if failure is None:
-            self._firsts[run] = None
-        elif len(self._firsts) < FIRST:
-            self._firsts.setdefault(run, failure)
+            self._attempts[run] = None
+        elif len(self._attempts) < NEEDED:
+            self._attempts.setdefault(run, failure)
+
+    def run_ended(self, run: str, failure: Failure | None) -> None:
+        """Note the end of a run that has no attempts left."""
+        if len(self._runs) < NEEDED:
+            self._runs.setdefault(run, failure)
 
     def suspects(self) -> Collection[str]:
-        """The runs whose attempts, the first to end, all failed alike: as many as it takes to stop
-        a sweep, once they have no other left. None otherwise."""
-        if len(self._firsts) < FIRST or _cause(self._firsts.values()) is None:
+        """The runs that will stop the sweep unless a retry of theirs succeeds: their attempts were
+        the first to end, and all failed alike."""
+        if len(self._attempts) < NEEDED or _common(self._attempts.values()) is None:
             return ()
-        return self._firsts.keys()
-
-    def see(self, run: str, failure: Failure | None) -> None:
-        """A run has ended, in this launch. None: it did not fail."""
-        if len(self._ends) < FIRST:
-            self._ends.setdefault(run, failure)
+        return self._attempts.keys()
 
     def tripped(self, runs: int) -> Failure | None:
-        """The common cause, once enough of the `runs` runs have failed by it; None before."""
-        return None if len(self._ends) < min(FIRST, runs) else _cause(self._ends.values())
+        """The common failure, once enough of the sweep's `runs` runs have ended by it; else
+        None."""
+        return None if len(self._runs) < min(NEEDED, runs) else _common(self._runs.values())
 
     def reset(self) -> None:
-        """Begin again: a user has asked for another try."""
-        self._ends.clear()
-        self._firsts.clear()
+        """Forget everything: a user has asked for another try."""
+        self._runs.clear()
+        self._attempts.clear()
 
 
-def _cause(ends: Iterable[Failure | None]) -> Failure | None:
-    """What all of them failed by, as the last one says it; None where they are not alike."""
+def _common(failures: Iterable[Failure | None]) -> Failure | None:
+    """The last of failures that are all alike; None where one is not."""
     last: Failure | None = None
-    for end in ends:
-        if end is None or (last is not None and not end.alike(last)):
+    for failure in failures:
+        if failure is None or (last is not None and not failure.alike(last)):
             return None
-        last = end
+        last = failure
     return last
 
 
 def normalised(line: str) -> str:
-    """A line of a log without what differs from run to run: numbers, hashes, folders."""
+    """Strip a line of a log of what differs from run to run: numbers, hashes, folders."""
     return _NUMBER.sub("#", _PATH.sub("/", line)).strip()
 
 
 def failure_of(outcome: Outcome, line: str) -> Failure:
-    """From the outcome of a failed attempt, which mostly says why, and the last line that it
-    printed."""
+    """Make a `Failure` of a failed attempt's outcome, and of the last line that it printed, which
+    counts where the outcome gives no details."""
     return Failure(outcome.reason, outcome.code, outcome.detail or line)

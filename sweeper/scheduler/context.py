@@ -1,4 +1,4 @@
-"""What a launcher and its parts work with."""
+"""The context that the parts of a scheduler share."""
 
 import time
 from collections.abc import Callable
@@ -16,8 +16,8 @@ __all__ = ["Context"]
 
 @dataclass(frozen=True)
 class Context:
-    """A sweep that is driven, and what it is driven with. `clock` gives monotonic seconds, `wall`
-    those since 1970, and `sleep` waits; tests pass their own."""
+    """A sweep to drive, its store and its backend. `clock` gives monotonic seconds, `wall` seconds
+    since 1970, and `sleep` waits; tests pass their own."""
 
     store: Store
     sweep: str
@@ -28,7 +28,7 @@ class Context:
 
     @cached_property
     def plan(self) -> Plan:
-        """The plan as it was when it was first looked at. Raises `NotFound`, `StoreError`."""
+        """The sweep's plan, read once. Raises `NotFound`, `StoreError`."""
         return read_plan(self.store, self.sweep)
 
     @cached_property

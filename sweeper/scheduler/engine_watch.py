@@ -1,8 +1,8 @@
-"""The engine that runs use, as an address that may move: it is killed, stopped, started again, on
-the same port where that can be had and else on another. While none answers nothing is started.
+"""Keeps track of the engine that runs use. It may be killed, stopped and started again, on the same
+port if that is free and else on another. While none answers, nothing is started.
 
-What a training client holds goes with its engine: an attempt that was at work then fails, which its
-worker knows for what it is (`worker.engine`), and begins again from its last checkpoint.
+An engine takes with it what training clients hold: an attempt at work then fails, its worker knows
+why (`worker.engine`), and the run begins again from its last checkpoint.
 """
 
 from collections.abc import Callable
@@ -21,19 +21,19 @@ from sweeper.storage.sweeps import service_of
 __all__ = ["Engine", "EngineWatch", "watch"]
 
 SILENT_SECONDS = 5.0
-"""How long an engine may be too busy to answer before that is said."""
+"""How long an engine may be too busy to answer before users are told."""
 ORPHAN_SECONDS = 60.0
-"""What an attempt gets to end by itself when its engine is at another address: it may need it no
-more, and many a program gives up after half a minute. The SDK would go on asking for ever."""
+"""How long an attempt has to end by itself once its engine is at another address: it may not need
+it any more, and many programs give up after half a minute. The SDK would go on asking for ever."""
 _ASK_SECONDS = 1.0
 
 
 class EngineWatch:
-    """Looks for the engine of a sweep by `find`, and keeps what the runs to come are told of it
-    true. `clock` gives monotonic seconds; `known` is where it was at the launch.
+    """Looks for the engine of a sweep by `find`, and gives its address to the runs to come. `known`
+    is its address at the launch.
 
-    `fixed`: only who launched can say where it is. Then it may be that nobody but the jobs reaches
-    it, and it counts as gone only once it has answered.
+    `fixed`: the address is the one that the launch was given, and never changes. It may be that
+    only the jobs reach it, so that it counts as gone only once it has answered here.
     """
 
     def __init__(
@@ -57,12 +57,12 @@ class EngineWatch:
 
     @property
     def away(self) -> bool:
-        """Whether nothing should be started now, as of the last look."""
+        """Whether the engine was gone at the last look, so that nothing should be started."""
         return self._silent is not None and not (self._fixed and self._where is None)
 
     def look(self) -> None:
-        """Look whether it is there, and where. Raises `Unreachable`, with what is to be told, when
-        it is not, or is where nobody can be told."""
+        """Look where the engine is. Raises `Unreachable`, with a line for people, when it has been
+        gone for a while, or when its new address cannot be recorded."""
         now = self._clock()
         found = self._find()
         if found is not None and found != self._where:
@@ -82,7 +82,7 @@ class EngineWatch:
             )
 
     def _tell(self, found: Engine) -> None:
-        """Have its address and key known to those that start from now on, and on record."""
+        """Give the engine's address and key to attempts that start from now on, and record them."""
         if self._fixed:
             return
         service = service_of(self._store, self._layout.sweep)
@@ -96,14 +96,14 @@ class EngineWatch:
         self._url = found.url
 
     def described(self, run: str, attempt: int) -> Engine | None:
-        """What an attempt that is opened now is to use."""
+        """The engine that an attempt opened now will use."""
         found = self._where
         self._began[run, attempt] = found and found.url
         return found
 
     def orphaned(self, run: str, attempt: int) -> bool:
-        """Whether an attempt asks an address to which its engine is not coming back: there is
-        another one elsewhere, and it has had its time to end by itself."""
+        """Whether an attempt still asks the address of an engine that is now at another, and has
+        had its time to end by itself."""
         if self._where is None or self._silent is not None:
             return False
         if self._clock() - self._since < ORPHAN_SECONDS:
@@ -117,12 +117,9 @@ class EngineWatch:
         return self._began[run, attempt] not in (None, self._where.url)
 
 
-def watch(
-    context: Context,
-    service: Service,
-) -> EngineWatch | None:
-    """The watch of a sweep; None where its runs use no engine of ours. `service` is
-    what is on record of the launch."""
+def watch(context: Context, service: Service) -> EngineWatch | None:
+    """Make the watch of a sweep; None where its runs use no engine of ours. `service` is what the
+    launch recorded."""
     plan, url = context.plan, service.engine
     here_too = capabilities_of(plan.launch.backend, options_of(plan.launch)).here
     if plan.service != "local" or url is None:

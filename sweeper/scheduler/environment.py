@@ -1,9 +1,9 @@
 """The environment that runs get: the one `sweeper launch` was typed in, whatever the backend.
 
-It is handed to the workers by a file of mode 0600 outside the store, since a tmux server or a
-scheduler has an environment of its own, and since secrets must not appear on a command line, in a
-configuration or in a log. The file goes when the sweep has ended; that of a sweep whose launcher
-was killed and never came back is removed by a later launch of any other, once nothing of it runs.
+A file of mode 0600 outside the store hands it to the workers: a tmux server or a batch scheduler
+has an environment of its own, and secrets must not appear on a command line, in a configuration or
+in a log. The file is removed when the sweep has ended. If a launcher was killed and never came
+back, a later launch of any other sweep removes its file, once nothing of the sweep runs.
 """
 
 import hashlib
@@ -32,10 +32,10 @@ __all__ = [
     "is_needed_later",
     "mark_of",
     "refuse_if_folder_missing",
-    "require",
+    "require_secrets",
     "service_environment",
-    "unused",
-    "users",
+    "sweeps_using",
+    "unused_files",
     "write",
 ]
 
@@ -44,25 +44,25 @@ _NOT_OURS = (
     "SWEEPER_IDENTITY",  # by which plans are sealed: a run seals none
 )
 _OWNER = "SWEEPER_FOLDER"
-"""Says, in the file, which sweep's it is."""
+"""The variable in the file that names the sweep's folder."""
 _PLACE = "SWEEPER_KEPT_AT"
-"""Says, in a file that holds no environment, where the sweep's is."""
+"""The variable in a note, a file without an environment, that names the file which has it."""
 _MARK = "SWEEPER_KEPT"
-"""Tells, in the file, this from what another launch has put there."""
+"""The variable in the file that tells one launch's environment from another's."""
 _YOUNG_SECONDS = 3600.0
 _AGAIN = frozenset({State.PREEMPTED, State.LOST})
 _NOTHING: Mapping[str, str] = {}
 
 
 def env_file(folder: str) -> str:
-    """Where the environment for the sweep at `folder` is kept."""
+    """The file for the environment of the sweep at `folder`."""
     name = hashlib.sha256(folder.encode()).hexdigest()[:16]
     return os.path.join(home(), "environments", f"{name}.json")
 
 
-def require(secrets: Sequence[str]) -> None:
-    """Raise `EnvironmentFailure` when one of `secrets`, which are names, is not set here."""
-    missing = [name for name in secrets if not os.environ.get(name)]
+def require_secrets(names: Sequence[str]) -> None:
+    """Raise `EnvironmentFailure` when one of these variables is not set here."""
+    missing = [name for name in names if not os.environ.get(name)]
     if missing:
         raise EnvironmentFailure(
             f"the secret {missing[0]} is not set: `export {missing[0]}=...` before launching"
@@ -70,9 +70,9 @@ def require(secrets: Sequence[str]) -> None:
 
 
 def write(folder: str, extra: Mapping[str, str], place: str | None = None) -> str:
-    """Keep this process's environment, with `extra` over it, for the workers of a sweep; gives
-    the file's path, which is `place` where there is one. Then what is kept here is only where that
-    is, so that it is found again when nobody needs it any more."""
+    """Keep this process's environment, with `extra` over it, for the workers of a sweep. Returns
+    the file's path: `place`, if there is one. Then the usual file is only a note of that place, by
+    which it is found and removed when nobody needs it any more."""
     environment = {k: v for k, v in os.environ.items() if k not in _NOT_OURS}
     environment |= {**extra, _OWNER: folder, _MARK: os.urandom(8).hex()}
     path = env_file(folder)
@@ -97,8 +97,8 @@ def _keep(path: str, environment: Mapping[str, str]) -> None:
 
 
 def change(path: str, values: Mapping[str, str]) -> None:
-    """Put `values` over an environment that is kept, for the workers that read it from now on.
-    Raises `StoreError`."""
+    """Update variables in a kept environment; workers that start from now on get them. Raises
+    `StoreError`."""
     try:
         with open(path, encoding="utf-8") as file:
             environment: dict[str, str] = json.load(file)
@@ -109,16 +109,16 @@ def change(path: str, values: Mapping[str, str]) -> None:
 
 
 def mark_of(path: str) -> str | None:
-    """What tells the environment that is kept there from any other; None where there is none."""
+    """The mark that tells the environment kept at `path` from any other; None without one."""
     with suppress(EnvironmentFailure):
         return read_environment(path).get(_MARK)
     return None
 
 
 def forget(path: str | None, folder: str | None = None) -> None:
-    """Remove what `write` kept, if it is there. Of a path that stands in a store, `folder` is the
-    sweep's: the file says itself that it is kept for that, or it stays. The store may say
-    anything. One that cannot be removed now, `gc` finds."""
+    """Remove what `write` kept, if it is there. `folder` is given for a path that was read from a
+    store, where anything may stand: the file is removed only if it names that sweep's folder. `gc`
+    finds a file that cannot be removed now."""
     if path is None:
         return
     if folder is not None:
@@ -133,8 +133,8 @@ def forget(path: str | None, folder: str | None = None) -> None:
 
 
 class _Kept(NamedTuple):
-    """A file that `write` left: its path, when it was written, and what is in it; {} where nobody
-    can use that."""
+    """A file that `write` left: its path, when it was written, and what is in it ({} where it
+    cannot be read)."""
 
     path: str
     written: float
@@ -142,12 +142,12 @@ class _Kept(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """The folder of its sweep; "" where nobody knows."""
+        """The folder of its sweep; "" if it does not say."""
         return str(self.document.get(_OWNER, ""))
 
 
 def _kept(where: str) -> Iterator[_Kept]:
-    """What was kept in the home `where`."""
+    """Yield the files that `write` left in the home `where`."""
     try:
         found = sorted(os.scandir(os.path.join(where, "environments")), key=lambda e: e.name)
     except OSError:
@@ -165,7 +165,8 @@ def _kept(where: str) -> Iterator[_Kept]:
 
 
 def _old() -> Iterator[_Kept]:
-    """Files that `write` left, an hour ago or more."""
+    """Yield the files that `write` left an hour ago or more, in place of a note what it points
+    to."""
     for kept in _kept(home()):
         place = kept.document.get(_PLACE)
         if time.time() - kept.written < _YOUNG_SECONDS:
@@ -173,14 +174,14 @@ def _old() -> Iterator[_Kept]:
         if not isinstance(place, str):
             yield kept
         elif os.path.exists(place):
-            yield kept._replace(path=place)  # and the note of it the next time
-        elif os.path.isdir(os.path.dirname(place)):  # else where it is kept is away
+            yield kept._replace(path=place)  # the note itself follows the next time
+        elif os.path.isdir(os.path.dirname(place)):  # else its disk may be away
             yield kept
 
 
-def users(info: EngineInfo) -> list[str]:
-    """The folders of sweeps that use this home's engine `info` and may be at work: where that
-    cannot be seen, they may."""
+def sweeps_using(info: EngineInfo) -> list[str]:
+    """The folders of sweeps that use an engine of this home and may be at work. A sweep that cannot
+    be read counts as at work."""
     found: list[str] = []
     for kept in _kept(info.home):
         environment = kept.document
@@ -188,7 +189,7 @@ def users(info: EngineInfo) -> list[str]:
         if isinstance(place, str):
             with suppress(SweeperError):
                 environment = read_environment(place)
-        # Wherever it is now, or was: its token does not change.
+        # The engine is known by its key, which stays the same when its address changes.
         if environment.get("TINKER_API_KEY") == client_key(info.home) and kept.folder:
             root, _, sweep = kept.folder.rpartition("/")
             try:
@@ -199,13 +200,13 @@ def users(info: EngineInfo) -> list[str]:
     return found
 
 
-def unused(
+def unused_files(
     but: str = "", unknown: Callable[[str, str], object] = lambda path, _: path
 ) -> Iterator[str]:
-    """Files that `write` left an hour ago or more for sweeps of which nothing runs any more: their
-    launcher was killed, and nobody launched them again. That of the sweep at `but` is none, and
-    none are those of sweeps that are away (removed, or on a disk that is not mounted) or cannot be
-    read: `unknown` hears of them, the file and the folder."""
+    """Yield the files that `write` left an hour ago or more for sweeps of which nothing runs any
+    more: their launcher was killed, and nobody launched them again. The file of the sweep at `but`
+    is passed over. So are those of sweeps that are away (removed, or on a disk that is not mounted)
+    or cannot be read: `unknown` is called with such a file and its sweep's folder."""
     for kept in _old():
         root, _, sweep = kept.folder.rpartition("/")
         if kept.folder == but:
@@ -220,8 +221,9 @@ def unused(
 
 
 def refuse_if_folder_missing(store: Store, sweep: str) -> None:
-    """See that a sweep that is not in the store was not launched from here before and is away:
-    what it started may be at work, and would be started a second time. Raises `StoreError`."""
+    """Refuse a sweep that was launched from here, was not over, and is not in the store now: its
+    disk may be away while its jobs are at work, and they would be started again. Raises
+    `StoreError`."""
     folder = f"{store.root}/{sweep}"
     path = env_file(folder)
     if os.path.exists(path) and not _has_anything(store, sweep):
@@ -232,13 +234,14 @@ def refuse_if_folder_missing(store: Store, sweep: str) -> None:
 
 
 def _has_anything(store: Store, sweep: str) -> bool:
-    """Whether there is any file of a sweep: a launch that died young has left its lock."""
+    """Whether the store has any file of a sweep; a launch that died early leaves at least a
+    lock."""
     return next(iter(store.names(sweep)), None) is not None
 
 
 def _in_use(store: Store, sweep: str) -> bool:
-    """Whether a job of the sweep may be at work, or a launcher is there that will start some.
-    Raises `NotFound` where the sweep is not there."""
+    """Whether a job of the sweep may be at work, or its launcher is. Raises `NotFound` where the
+    sweep is not in the store."""
     try:
         events = read_events(store, sweep)
     except NotFound:
@@ -248,16 +251,15 @@ def _in_use(store: Store, sweep: str) -> bool:
     states = map(fold, events.values())
     if any(state.at_work for state in states):
         return True
-    return _goes_on(store, sweep, events) or is_held(store, sweep)
+    return _may_restart(store, sweep, events) or is_held(store, sweep)
 
 
 def is_needed_later(store: Store, sweep: str) -> bool:
-    """Whether a run of the sweep, which nobody need plan any more, may be started again by its
-    backend, which asks no launcher."""
-    return _goes_on(store, sweep, read_events(store, sweep))
+    """Whether the backend may start a run of the sweep again by itself, without a launcher."""
+    return _may_restart(store, sweep, read_events(store, sweep))
 
 
-def _goes_on(store: Store, sweep: str, events: Events) -> bool:
+def _may_restart(store: Store, sweep: str, events: Events) -> bool:
     if not any(
         fold(happened).state in _AGAIN and wants_attempt(happened, 0)  # as `worker.requeue`
         for happened in events.values()
@@ -269,9 +271,9 @@ def _goes_on(store: Store, sweep: str, events: Events) -> bool:
 def service_environment(
     service: str, engine_url: str | None, key: str, grids: Mapping[str, str] = _NOTHING
 ) -> dict[str, str]:
-    """What the tinker SDK needs to reach `service`, by the engine's `key`, and `transformers` to
-    find the tokenizers of the engine's models. `grids` is what the grid will put over it: its
-    `HF_HOME` counts. Raises `EngineError`.
+    """The variables by which the tinker SDK reaches `service`, with the engine's `key`, and
+    `transformers` finds the tokenizers of the engine's models. `grids` are the variables that the
+    grid sets, of which `HF_HOME` counts. Raises `EngineError`.
     """
     if service == "local" and engine_url is not None:
         found = hub_environment(environ={**os.environ, **grids})

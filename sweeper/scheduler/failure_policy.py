@@ -1,7 +1,7 @@
-"""What follows from how attempts end: an excuse, or that nothing more is started."""
+"""What follows from how attempts end: a failure is excused, or nothing more is started."""
 
 from sweeper.model.states import OPEN, Event, RunState, State
-from sweeper.scheduler.circuit_breaker import Breaker, Failure
+from sweeper.scheduler.circuit_breaker import CircuitBreaker, Failure
 from sweeper.scheduler.outcomes import Outcomes
 from sweeper.scheduler.retry_delay import EXCUSED, SERVICE_TRIES
 from sweeper.scheduler.run_table import RunTable
@@ -11,18 +11,17 @@ __all__ = ["FailurePolicy"]
 
 
 class FailurePolicy:
-    """Looks at the ends of attempts once a step.
+    """Decides, once a step, what the attempts that have ended mean for those to come.
 
     `held` says, in a line for people, why nothing more is started; None while nothing is amiss.
-    `smoke` is true until one run has succeeded, where that was asked for; `first` is that run, as
-    long as no other may be started.
-    What had ended before the first look teaches nothing: it was another launch's.
+    With `smoke` only `first` may be started until it has succeeded; then `smoke` becomes false.
+    Attempts that had ended before the first look belong to an earlier launch and do not count.
     """
 
-    def __init__(self, board: RunTable, ends: Outcomes, *, smoke: bool) -> None:
-        self._board = board
-        self._ends = ends
-        self._breaker = Breaker()
+    def __init__(self, run_table: RunTable, outcomes: Outcomes, *, smoke: bool) -> None:
+        self._run_table = run_table
+        self._outcomes = outcomes
+        self._breaker = CircuitBreaker()
         self._begun = False
         self._known: set[tuple[str, int]] = set()
         # Outcomes in this launch after which the run was to be started again, until a user says no.
@@ -32,23 +31,23 @@ class FailurePolicy:
         self.held: str | None = None
 
     def started(self, runs: list[str]) -> None:
-        """These runs are about to be started."""
+        """Note that these runs are about to be started: with `smoke` one of them is the first."""
         if self.smoke and runs:
             self.first = runs[0]
 
     def look(self) -> str | None:
-        """Learn from what has ended since the last time; what has stopped a run meanwhile that was
-        not its own doing (see `labels.LOWERED`)."""
+        """Judge the attempts that have ended since the last look. Returns what stopped one of them
+        through no fault of its own, as a key of `labels.LOWERED`; None if nothing did."""
         refused: str | None = None
-        self._ends.begin()
-        for run, view in self._board.views.items():
+        self._outcomes.begin()
+        for run, view in self._run_table.views.items():
             state = view.state
             if not state.attempt or state.at_work:
                 continue
-            fresh = self._ends.note(run, state, self._board.events(run))
+            fresh = self._outcomes.note(run, state, self._run_table.events(run))
             if view.retry:
-                self._ends.hurry(run)
-            end = self._ends.end(run)
+                self._outcomes.hurry(run)
+            end = self._outcomes.end(run)
             if fresh and end is not None and end.reason in EXCUSED:
                 if self._begun and end.reason == "quota":
                     refused = "service"
@@ -58,7 +57,7 @@ class FailurePolicy:
             if fresh and self._begun:
                 self._open[run] = state
                 self._try(run, state.state)
-            if self._open.get(run) == state and not self._board.views[run].wants:
+            if self._open.get(run) == state and not self._run_table.views[run].wants:
                 del self._open[run]
                 self._learn(run, state.state)
         self._go_on()
@@ -67,50 +66,51 @@ class FailurePolicy:
         return refused
 
     def _excuse(self, run: str, attempt: int, why: str) -> None:
-        """What the service stopped is tried again, and is no failure."""
-        tries = sum(event is Event.RETRY for _, event in self._board.events(run))
-        retired = run in self._board.retired
-        if tries < SERVICE_TRIES and not retired and not self._board.views[run].cancel:
+        """Have a run started again that the service stopped: it costs none of its retries."""
+        tries = sum(event is Event.RETRY for _, event in self._run_table.events(run))
+        retired = run in self._run_table.retired
+        if tries < SERVICE_TRIES and not retired and not self._run_table.views[run].cancel:
             body = {"by": f"the launcher, because {why}"}
-            self._board.add(run, attempt, Event.RETRY, body)
+            self._run_table.add(run, attempt, Event.RETRY, body)
             self._known.add((run, attempt))
 
     @property
     def waiting_for_retries(self) -> bool:
-        """Whether the first attempts failed alike, and their retries are still to come. No new run
-        is started meanwhile."""
+        """Whether the first attempts failed alike, and their retries are still to come: until then
+        no new run is started."""
         suspects = self._breaker.suspects() if self.held is None else ()
-        unknown = self._board.unacknowledged()
-        views = {run: self._board.views[run] for run in suspects}
+        unknown = self._run_table.unacknowledged()
+        views = {run: self._run_table.views[run] for run in suspects}
         return any(v.wants or v.state.state in OPEN or r in unknown for r, v in views.items())
 
     def _try(self, run: str, state: State) -> None:
-        """An attempt of a run has ended, in this launch."""
+        """Tell the breaker that an attempt has ended in this launch."""
         if state is State.SUCCEEDED:
-            self._breaker.see_first(run, None)
-        elif state is State.FAILED and self._ends.failure(run).reason not in EXCUSED:
-            self._breaker.see_first(run, self._ends.failure(run))
+            self._breaker.attempt_ended(run, None)
+        elif state is State.FAILED and self._outcomes.failure(run).reason not in EXCUSED:
+            self._breaker.attempt_ended(run, self._outcomes.failure(run))
 
     def _learn(self, run: str, state: State) -> None:
-        """A run has ended for good, in this launch."""
+        """Tell the breaker that a run has ended for good in this launch, and see whether it was the
+        one that had to succeed first."""
         if state is State.SUCCEEDED:
             self.smoke, self.first = False, None
-            self._breaker.see(run, None)
+            self._breaker.run_ended(run, None)
         elif state is State.FAILED:
-            self._breaker.see(run, self._ends.failure(run))
+            self._breaker.run_ended(run, self._outcomes.failure(run))
         if self.smoke and self.held is None:
-            failure = self._ends.failure(run) if state is State.FAILED else None
+            failure = self._outcomes.failure(run) if state is State.FAILED else None
             why = f" ({failure.line or _cause(failure)})" if failure else ""
-            name = self._board.runs[run].name
+            name = self._run_table.runs[run].name
             self.held = f"the first run, {name}, is {state.value}{why}: nothing else is started"
 
     def _go_on(self) -> None:
-        """Forget what was held against the sweep when a user has asked for a retry since."""
+        """Start the judgement anew when a user has asked for a retry since the last look."""
         asked = {
             (run, attempt)
-            for run, view in self._board.views.items()
+            for run, view in self._run_table.views.items()
             if view.retry
-            for attempt, event in self._board.events(run)
+            for attempt, event in self._run_table.events(run)
             if event is Event.RETRY
         }
         if self._begun and asked - self._known:
@@ -119,7 +119,7 @@ class FailurePolicy:
         self._known |= asked
 
     def _hold(self) -> None:
-        alive = len(self._board.runs) - len(self._board.retired)
+        alive = len(self._run_table.runs) - len(self._run_table.retired)
         cause = self._breaker.tripped(alive)
         if cause is not None and self.held is None and self._left():
             self.held = (
@@ -128,13 +128,13 @@ class FailurePolicy:
             )
 
     def _left(self) -> bool:
-        """Whether there is anything that could be held back."""
-        wanting = any(view.wants for view in self._board.views.values())
-        return wanting or bool(self._board.unacknowledged())
+        """Whether any run is still to be started, and so could be held back."""
+        wanting = any(view.wants for view in self._run_table.views.values())
+        return wanting or bool(self._run_table.unacknowledged())
 
 
 def _cause(failure: Failure) -> str:
-    """Why, in a few words: the last line that was printed says more than a number."""
+    """Describe a failure in a few words: its last line says more than its exit code."""
     if failure.line or failure.code is None:
         return ": ".join(filter(None, (failure.reason, failure.line)))
     return f"{failure.reason}: exit code {failure.code}, and nothing printed"

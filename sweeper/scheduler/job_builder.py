@@ -1,5 +1,5 @@
-"""What a backend and a worker are told of a job, which is another thing where jobs do not run on
-this machine (`Capabilities`)."""
+"""Builds what a backend and a worker are told of a job. It depends on the backend's `Capabilities`:
+jobs may not run on this machine."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ __all__ = ["asked_by", "job_for", "worker_argv"]
 
 
 def asked_by(launch: Launch, config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the job of a run with this configuration asks its backend for."""
+    """The backend's options for the job of a run with this configuration."""
     options = options_of(launch)
     if not options.get("overrides"):
         return options
@@ -24,14 +24,14 @@ def asked_by(launch: Launch, config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def job_for(capabilities: Capabilities, job: Job, engine: str | None) -> Job:
-    """A job's description, for a backend with these capabilities. `engine` is the engine's, where
-    runs use one."""
+    """Adapt a job's description to where the backend runs it. `engine` is the address of the
+    engine, where runs use one."""
     if capabilities.python is not None:
         job = job._replace(recipe=job.recipe._replace(python=capabilities.python))
     if capabilities.files:
         return job
     given = {"TINKER_BASE_URL": engine} if engine is not None else {}
-    # Without a copy of the code: where the image has its programs start.
+    # Without a copy of the code a program starts where its image says.
     cwd = job.cwd if job.snapshot is not None else "."
     return job._replace(env={**job.env, **given}, env_file=None, cwd=cwd)
 
@@ -39,8 +39,8 @@ def job_for(capabilities: Capabilities, job: Job, engine: str | None) -> Job:
 def worker_argv(
     capabilities: Capabilities, store: Store, sweep: str, token: str, env_file: str | None
 ) -> list[str]:
-    """The command line of a job. `env_file` is where this machine keeps the runs' environment,
-    without which a store that is elsewhere may be out of reach."""
+    """The command line of a job. `env_file`, the runs' environment on this machine, is passed on
+    where the store is elsewhere: without it the store may be out of reach."""
     return worker_command(
         f"{store.root}/{sweep}",
         token,

@@ -1,5 +1,5 @@
-"""Jobs that the kernel killed for memory, as far as a launcher can know: it counts the kills in its
-own control group, in which the jobs of this machine mostly are."""
+"""Tells which jobs the kernel killed for want of memory. A launcher can count the kills in its own
+control group, in which the jobs of this machine usually are."""
 
 import signal
 from collections.abc import Mapping
@@ -13,7 +13,8 @@ _SIGKILL = (-signal.SIGKILL, 128 + signal.SIGKILL)
 
 
 class KernelKills:
-    """Whether jobs ended in the moment in which the kernel killed something of our group."""
+    """Remembers which jobs ended at the moment in which the kernel killed a process of our
+    group."""
 
     def __init__(self) -> None:
         self._counter = MemoryKills()
@@ -21,7 +22,7 @@ class KernelKills:
         self._ended: dict[str, bool] = {}
 
     def look(self, statuses: Mapping[str, JobStatus]) -> None:
-        """Take note of jobs that have ended since the last time, by what the backend says."""
+        """Note the jobs that have ended since the last look, as the backend says."""
         count = self._counter.count()
         ended = {job: s for job, s in statuses.items() if s.state is JobState.ENDED}
         for job, status in ended.items():

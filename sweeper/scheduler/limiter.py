@@ -1,4 +1,4 @@
-"""How many runs are at work at once. No clock of its own, no disk.
+"""Limits how many jobs are at work at once. It has no clock of its own, and reads nothing.
 
 While the service holds runs back (a worker says that its recipe is paused, or a run failed by its
 quota), or the machine has no process to give to another, the launcher lowers its own limit, at most
@@ -14,8 +14,8 @@ _WINDOW_SECONDS = 30.0
 
 
 class Limiter:
-    """The limit on jobs at work, between 1 and `most`; `why` is what it was lowered for last (see
-    `labels.LOWERED`). Times are a launcher's own clock's."""
+    """The limit on jobs at work, between 1 and `most`; `why` is what it was lowered for last, a key
+    of `labels.LOWERED`. Times are in monotonic seconds."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -25,8 +25,8 @@ class Limiter:
         self._moved_at = 0.0
 
     def see(self, now: float, busy: int, held_back: str | None) -> None:
-        """Take note of how things are: `busy` jobs at work, some of them `held_back` by the service
-        or the machine, or ended by them since the last time."""
+        """Adapt the limit. `busy` jobs are at work; `held_back` is what paused or ended some of
+        them since the last look, the service or the machine, and None if nothing did."""
         if held_back is not None:
             self.why = held_back
             if self._cut_at is None or now - self._cut_at >= _WINDOW_SECONDS:

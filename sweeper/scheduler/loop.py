@@ -46,9 +46,8 @@ from sweeper.storage.heartbeats import Heartbeats
 from sweeper.storage.layout import token
 from sweeper.storage.sweeps import service_of
 
-__all__ = ["Launcher"]
+__all__ = ["Scheduler"]
 
-"""Before the reason, where readers are told what holds a sweep."""
 POLL_SECONDS = 0.5
 REMOTE_POLL_SECONDS = 2.0
 """Each look lists a store that may charge for it."""
@@ -57,14 +56,14 @@ SETTLE_SECONDS = 12.0
 says that the worker died: a second copy of the job may have ended while the first one trains."""
 
 
-class Launcher:
+class Scheduler:
     """Drives one sweep to its end. The caller holds the sweep's lock.
 
     `notify` is called with the summary whenever it has changed. With `smoke` one run goes
-    first, and the others only when it has succeeded. With `starting=False` nothing is started: what
-    runs is looked after, and stopped where that is asked for. `check` is called before anything is
-    submitted; it raises when the sweep is another launcher's by now. `ending` is called when all is
-    over: what takes time belongs there, since the sweep is looked at once more after it.
+    first, and the others only when it has succeeded. With `starting=False` nothing is started: the
+    jobs that run are looked after, and stopped where that is asked for. `check` is called before
+    anything is submitted; it raises when another launcher has the sweep by now. `ending` is called
+    when all is over; it may take long, since the sweep is looked at once more after it.
     """
 
     def __init__(
@@ -83,21 +82,21 @@ class Launcher:
         self._ending = ending
         self._notify = notify
         self._starting = starting
-        self._showing = StatusDisplay(context.backend, clock)
+        self._display = StatusDisplay(context.backend, clock)
         self._publisher = Publisher(context, starting=starting)
-        self._board = RunTable(store, context.sweep, plan)
+        self._run_table = RunTable(store, context.sweep, plan)
         service = _service(store, context.sweep, needed=starting)
         self._engine = engine_watch.watch(context, service)
-        self._submitter = Submitter(context, self._board, service, self._engine, check)
-        self._beats = Heartbeats(store, context.layout, clock)
+        self._submitter = Submitter(context, self._run_table, service, self._engine, check)
+        self._heartbeats = Heartbeats(store, context.layout, clock)
         self._kernel = KernelKills()
-        self._ends = Outcomes(store, context.sweep, clock, context.wall)
-        self._pace = Limiter(plan.launch.max_parallel)
-        self._judge = FailurePolicy(self._board, self._ends, smoke=smoke and starting)
-        self._alarming: AlarmMonitor | None = None
+        self._outcomes = Outcomes(store, context.sweep, clock, context.wall)
+        self._limiter = Limiter(plan.launch.max_parallel)
+        self._policy = FailurePolicy(self._run_table, self._outcomes, smoke=smoke and starting)
+        self._alarm_monitor: AlarmMonitor | None = None
         if starting:
-            seen = self._board, self._beats, self._ends
-            self._alarming = AlarmMonitor(context, *seen, env_file=service.env_file)
+            seen = self._run_table, self._heartbeats, self._outcomes
+            self._alarm_monitor = AlarmMonitor(context, *seen, env_file=service.env_file)
         self._stopping: set[str] = set()
         self._away = False
         self._crowded = False
@@ -113,7 +112,11 @@ class Launcher:
                 self._check()
                 summary = self.step()
                 if summary.finished:
-                    told = summary.alarms if self._alarming is None else self._alarming.finish()
+                    told = (
+                        summary.alarms
+                        if self._alarm_monitor is None
+                        else self._alarm_monitor.finish()
+                    )
                     self._ending()
                     # That may have taken minutes, in which somebody asked for a retry.
                     summary = self.step()._replace(alarms=told)
@@ -133,7 +136,7 @@ class Launcher:
                 with suppress(StoreError):
                     self._publisher.publish(self._observed, None, None, str(error), gave_up=True)
                 raise
-            self._showing.show(summary, self._board.views, self._observed)
+            self._display.show(summary, self._run_table.views, self._observed)
             if summary != self._told:
                 with suppress(OSError, ValueError):  # a full disk, a terminal that has gone
                     self._notify(summary)
@@ -145,16 +148,18 @@ class Launcher:
 
     def step(self) -> Summary:
         """One round of reconciliation."""
-        self._board.read()
+        self._run_table.read()
         self._observed = {}
         unreachable = "; ".join(dict.fromkeys(self._reach())) or None
-        limit = self._pace.limit if self._pace.lowered else None
+        limit = self._limiter.limit if self._limiter.lowered else None
         self._publish(unreachable, limit)
-        states = [(run, view.state) for run, view in self._board.views.items()]
-        shown = [s.state for run, s in states if run not in self._board.retired or s.state in OPEN]
-        held = self._judge.held
+        states = [(run, view.state) for run, view in self._run_table.views.items()]
+        shown = [
+            s.state for run, s in states if run not in self._run_table.retired or s.state in OPEN
+        ]
+        held = self._policy.held
         back = 0 if held is None else self._wanting()
-        told = () if self._alarming is None else self._alarming.look()
+        told = () if self._alarm_monitor is None else self._alarm_monitor.look()
         return Summary(
             Counter(shown),
             self._left(),
@@ -163,18 +168,20 @@ class Launcher:
             limit,
             back,
             told,
-            self._pace.why,
+            self._limiter.why,
             Counter(self._again()),
         )
 
     def _publish(self, unreachable: str | None, limit: int | None) -> None:
-        told = unreachable, limit, self._judge.held
-        self._publisher.publish(self._observed, *told, limit_by=self._pace.why)
+        told = unreachable, limit, self._policy.held
+        self._publisher.publish(self._observed, *told, limit_by=self._limiter.why)
 
     def _reach(self) -> list[str]:
-        """What needs the backend. Gives what it did not answer to, which says nothing of any job
-        and is tried again in the next round. Nothing new is started unseen; but one job that
-        cannot be stopped, looked for or submitted holds up no others.
+        """Do all that needs the backend. Returns why it did not answer, a line for each question.
+
+        A question without an answer says nothing of any job and is asked again in the next round.
+        Nothing is started while the jobs at work are not known; but one job that cannot be stopped,
+        looked for or submitted holds up no others.
         """
         silent: list[str] = []
 
@@ -192,84 +199,86 @@ class Launcher:
         self._away = told or (self._engine is not None and self._engine.away)
         answered(self._stop)
         if settled:
-            refused = self._judge.look()
+            refused = self._policy.look()
             paused = any(seen.kind is Kind.PAUSED for seen in self._observed.values())
             why = "service" if paused else "machine" if self._crowded else refused
             self._crowded = False
-            self._pace.see(self._context.clock(), self._busy(), why)
+            self._limiter.see(self._context.clock(), self._busy(), why)
             # What may be at work counts as such: only the room beside it is given to others.
             answered(self._acknowledge)
             answered(self._start)
         return silent
 
     def _left(self) -> int:
-        """How many runs are still to be started, or may have been."""
-        unknown = self._board.unacknowledged().keys()
-        if self._judge.held is not None or not self._starting:
+        """Count the runs that are still to be started, or may have been."""
+        unknown = self._run_table.unacknowledged().keys()
+        if self._policy.held is not None or not self._starting:
             return len(unknown - self._nowhere)
         return self._wanting()
 
     def _wanting(self) -> int:
-        """Runs that are not over, nor at work."""
-        wanting = sum(view.wants for view in self._board.views.values())
-        return wanting + len(self._board.unacknowledged().keys() - self._board.retired)
+        """Count the runs that are neither over nor at work."""
+        wanting = sum(view.wants for view in self._run_table.views.values())
+        return wanting + len(self._run_table.unacknowledged().keys() - self._run_table.retired)
 
     def _again(self) -> Iterator[State]:
-        """The states of the runs that were started before and are to be started again."""
-        if self._judge.held is None and self._starting:
-            unknown = self._board.unacknowledged().keys() - self._board.retired
-            for run, view in self._board.views.items():
+        """Yield the states of the runs that were started before and are to be started again."""
+        if self._policy.held is None and self._starting:
+            unknown = self._run_table.unacknowledged().keys() - self._run_table.retired
+            for run, view in self._run_table.views.items():
                 if view.state.attempt and (view.wants or run in unknown):
                     yield view.state.state
 
     def _free(self) -> int:
-        """How many more jobs there may be at work."""
-        if self._judge.held is not None or not self._starting or self._away:
+        """How many more jobs may be submitted now."""
+        if self._policy.held is not None or not self._starting or self._away:
             return 0
-        most = 1 if self._judge.smoke else self._pace.limit
+        most = 1 if self._policy.smoke else self._limiter.limit
         return max(0, most - self._busy())
 
     def _busy(self) -> int:
-        return len(self._board.open()) + len(self._board.unacknowledged().keys() - self._nowhere)
+        return len(self._run_table.open()) + len(
+            self._run_table.unacknowledged().keys() - self._nowhere
+        )
 
     def _acknowledge(self) -> None:
         """Submit again what an earlier launcher meant to submit, unless the backend has it."""
-        opened = {token(run, n): run for run, n in self._board.unacknowledged().items()}
+        opened = {token(run, n): run for run, n in self._run_table.unacknowledged().items()}
         self._nowhere = set()
         if not opened:
             return
         found = self._context.backend.find(list(opened))
         for job in found:
-            self._board.add(opened[job], _attempt_of(job), Event.SUBMITTED)
+            self._run_table.add(opened[job], _attempt_of(job), Event.SUBMITTED)
         missing = [run for job, run in opened.items() if job not in found]
         self._nowhere = set(missing)
         again: list[str] = []
         for run in missing:
-            attempt = self._board.views[run].state.opened
-            if (attempt, Event.CANCEL) in self._board.events(run):
-                self._board.end(
+            attempt = self._run_table.views[run].state.opened
+            if (attempt, Event.CANCEL) in self._run_table.events(run):
+                self._run_table.end(
                     run, attempt, Event.CANCELLED, "cancelled", "before it was submitted"
                 )
-            elif run not in self._board.retired and len(again) < self._free():
+            elif run not in self._run_table.retired and len(again) < self._free():
                 again.append(run)
         self._nowhere -= set(again)
         for run in again:
             # What lies beside the intent may be of another plan, damaged, or anybody's.
-            self._submitter.describe(run, self._board.views[run].state.opened, again=True)
+            self._submitter.describe(run, self._run_table.views[run].state.opened, again=True)
         self._submitter.submit(again)
 
     def _look_for_engine(self) -> None:
-        """See where the engine is, if there is to be one. Raises `Unreachable` where that is to be
-        told."""
+        """See where the engine is, if the runs use one. Raises `Unreachable` where users should
+        know that it is away."""
         if self._engine is not None:
             self._engine.look()
 
     def _settle(self) -> None:
-        """Find the attempts that ended without their worker's word, and the lost ones."""
-        opened = {token(run, n): run for run, n in self._board.open().items()}
-        self._beats.look((run, _attempt_of(job)) for job, run in opened.items())
+        """Find the attempts whose worker died before it recorded their outcome, and lost ones."""
+        opened = {token(run, n): run for run, n in self._run_table.open().items()}
+        self._heartbeats.look((run, _attempt_of(job)) for job, run in opened.items())
         if not opened:
-            with suppress(Unreachable):  # what has ended since the last round is let go of
+            with suppress(Unreachable):  # lets the backend forget jobs that have ended since
                 self._context.backend.poll([])
             return
         statuses = self._context.backend.poll(list(opened))
@@ -278,54 +287,56 @@ class Launcher:
         if any(status.state in ended for status in statuses.values()):
             # A worker records its outcome before it exits: only what is missing after the
             # backend's answer is missing.
-            self._board.read()
+            self._run_table.read()
         for job, run in opened.items():
-            if self._board.views[run].state.state in OPEN:
+            if self._run_table.views[run].state.state in OPEN:
                 self._settle_one(run, _attempt_of(job), statuses[job])
 
     def _settle_one(self, run: str, attempt: int, status: JobStatus) -> None:
-        """Say for a worker that died without a word what became of it."""
-        view, quiet = self._board.views[run], self._beats.quiet(run, attempt)
+        """Record or observe what became of one attempt at work, from what the backend says of its
+        job and how long its worker has been quiet."""
+        view, quiet = self._run_table.views[run], self._heartbeats.quiet(run, attempt)
         gone = status.state in (JobState.ENDED, JobState.ABSENT)
-        paused = self._beats.paused(run, attempt)
+        paused = self._heartbeats.paused(run, attempt)
         if view.cancel and gone:
             # No worker that has not claimed it by now will: it looks for the request first.
             if view.state.state is State.SUBMITTED or quiet > SETTLE_SECONDS:
                 detail = "the worker was gone before it could say so"
-                self._board.end(run, attempt, Event.CANCELLED, "cancelled", detail)
+                self._run_table.end(run, attempt, Event.CANCELLED, "cancelled", detail)
         elif status.state is JobState.ENDED and quiet > SETTLE_SECONDS:
             self._end_for(run, attempt, status)
         elif status.state is JobState.PENDING and not view.cancel:
             self._observed[run] = Observation(Kind.QUEUED, status.reason or None)
         elif quiet > self._context.plan.launch.lease_s:
-            # Who only stops runs need not say it, and may look from where their jobs are not known.
+            # A launcher that only stops runs may be where their jobs are not known: it records no
+            # loss.
             if status.state is JobState.ABSENT and self._starting:
-                self._board.add(run, attempt, Event.LOST)
+                self._run_table.add(run, attempt, Event.LOST)
             else:
                 self._observed[run] = Observation(Kind.STALE)
         elif view.cancel:
             self._observed[run] = Observation(Kind.STOPPING)
         elif paused is not None:
             self._observed[run] = Observation(Kind.PAUSED, paused.reason, paused.since or None)
-        elif self._alarming is not None and self._alarming.is_stalled(run, attempt):
+        elif self._alarm_monitor is not None and self._alarm_monitor.is_stalled(run, attempt):
             self._observed[run] = Observation(Kind.STALLED)
 
     def _end_for(self, run: str, attempt: int, status: JobStatus) -> None:
-        """Record the outcome of a worker that has ended and cannot do it."""
+        """Record the outcome of an attempt whose worker has ended without doing so."""
         if self._kernel.killed(token(run, attempt)):
             reason, detail = "oom", "the worker was killed by the kernel: out of memory"
-        elif self._board.views[run].state.state is State.SUBMITTED:
+        elif self._run_table.views[run].state.state is State.SUBMITTED:
             reason, detail = "start", "the job ended before its worker began: see its log"
         else:
             reason, detail = "killed", "the worker ended without recording an outcome"
         event = Event.PREEMPTED if status.preempted else Event.FAILED
-        self._board.end(run, attempt, event, status.reason or reason, detail, status.code)
+        self._run_table.end(run, attempt, event, status.reason or reason, detail, status.code)
 
     def _stop(self) -> None:
         """Tell the backend, once, which jobs a user wants stopped; their workers look for the
         request as well."""
-        opened = self._board.open().items()
-        asked = {token(run, n) for run, n in opened if self._board.views[run].cancel}
+        opened = self._run_table.open().items()
+        asked = {token(run, n) for run, n in opened if self._run_table.views[run].cancel}
         if self._engine is not None and self._starting and not self._away:
             asked |= {token(run, n) for run, n in opened if self._engine.orphaned(run, n)}
         self._stopping &= asked
@@ -337,38 +348,38 @@ class Launcher:
     def _start(self) -> None:
         """Open attempts for runs that want one, as far as there is room."""
         room = self._free()
-        retries_first = self._judge.waiting_for_retries
+        retries_first = self._policy.waiting_for_retries
         chosen: list[str] = []
-        for run, view in self._board.views.items():
+        for run, view in self._run_table.views.items():
             if not view.wants:
                 continue
             attempt = view.state.opened + 1
-            end = self._ends.waits(run)
-            if self._judge.held is not None or not self._starting:
-                if self._judge.held is not None:
+            end = self._outcomes.waits(run)
+            if self._policy.held is not None or not self._starting:
+                if self._policy.held is not None:
                     self._observed[run] = Observation(Kind.HELD)
             elif end is not None:
                 self._observed[run] = Observation(Kind.LATER, None, end.told())
-            elif (attempt, Event.CANCEL) in self._board.events(run):
+            elif (attempt, Event.CANCEL) in self._run_table.events(run):
                 # A cancel that was taken back names this attempt: the next is the one to start.
-                self._board.add(run, attempt, Event.INTENT)
-                self._board.end(
+                self._run_table.add(run, attempt, Event.INTENT)
+                self._run_table.end(
                     run, attempt, Event.CANCELLED, "cancelled", "before it was submitted"
                 )
             elif self._away:
                 self._observed[run] = Observation(Kind.ENGINE)
             elif attempt == 1 and retries_first:
                 self._observed[run] = Observation(Kind.DOUBTED)
-            elif len(chosen) < room and self._judge.first in (None, run):
+            elif len(chosen) < room and self._policy.first in (None, run):
                 chosen.append(run)
-        self._judge.started(chosen)
+        self._policy.started(chosen)
         for run in chosen:
-            self._submitter.open(run, self._board.views[run].state.opened + 1)
+            self._submitter.open(run, self._run_table.views[run].state.opened + 1)
         self._submitter.submit(chosen)
 
 
 def _service(store: Store, sweep: str, *, needed: bool) -> Service:
-    """What the runs get. Who starts none must be able to stop them without it."""
+    """Read which service the runs get. A launcher that starts none can do without it."""
     try:
         return service_of(store, sweep)
     except (NotFound, StoreError):

@@ -1,4 +1,4 @@
-"""How attempts have ended, read once: when the next may start, and what a failed run printed."""
+"""How attempts have ended: when the next may start, and what a failed run printed."""
 
 import calendar
 import math
@@ -26,8 +26,8 @@ _SET_SECONDS = 2.0
 
 
 class End(NamedTuple):
-    """How the latest attempt of a run has ended. `due` is when, by the launcher's clock, the next
-    may start, and `until` the same for people, in Unix seconds."""
+    """How the latest attempt of a run has ended, and when the next may start: `due` by the
+    launcher's monotonic clock, `until` in Unix seconds."""
 
     state: RunState
     reason: str | None
@@ -36,14 +36,15 @@ class End(NamedTuple):
     until: float
 
     def told(self) -> str:
-        """`2026-01-31T12:01:03Z`: when the next may start."""
+        """When the next attempt may start: `2026-01-31T12:01:03Z`."""
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.until))
 
 
 class Outcomes:
-    """The ends of attempts, each read once. `clock` gives the launcher's monotonic seconds, `wall`
-    those since 1970: times in outcomes are workers', whose clocks may be another's by hours, so
-    that an end is never believed to be older than the look before it was seen."""
+    """Reads each outcome once. `clock` gives monotonic seconds, `wall` seconds since 1970.
+
+    The times in outcomes come from workers, whose clocks may be wrong by hours: no attempt is
+    believed to have ended before the look that last saw it at work."""
 
     def __init__(
         self,
@@ -63,17 +64,17 @@ class Outcomes:
         self._unread: dict[str, int] = {}
 
     def begin(self) -> None:
-        """A look at all runs begins: what it finds new has ended since the one before."""
+        """Begin a look at all runs: what it finds ended has ended since the look before."""
         self._looks = (self._looks[1], self._clock())
 
     def note(self, run: str, state: RunState, events: set[tuple[int, Event]]) -> bool:
-        """Take note of a run whose latest attempt has ended; whether that is news."""
+        """Note that the latest attempt of a run has ended. Returns whether that is news."""
         known = self._ends.get(run)
         if known is not None and known.state == state and run not in self._unread:
             return False
         outcome = NOTHING
         if state.state in (State.FAILED, State.PREEMPTED, State.LOST):
-            with suppress(StoreError):  # for a moment? or damaged for good
+            with suppress(StoreError):  # unreadable for a moment, or damaged: it is tried again
                 outcome = read_outcome(self._store, self._sweep, run, state)
             tries = self._unread.pop(run, 0)
             if outcome is NOTHING and tries < _TRIES:
@@ -92,11 +93,11 @@ class Outcomes:
         return run not in self._unread
 
     def end(self, run: str) -> End | None:
-        """What was noted of a run."""
+        """How a run's latest attempt ended, if that was noted."""
         return self._ends.get(run)
 
     def waits(self, run: str) -> End | None:
-        """What a run waits for that is to be started again, when it is too early for that."""
+        """The end after which a run still has to wait; None when it may be started."""
         end = self._ends.get(run)
         left = 0.0 if end is None else end.due - self._clock()
         if end is None or left <= 0.0:
@@ -107,21 +108,22 @@ class Outcomes:
         return end
 
     def hurry(self, run: str) -> None:
-        """Somebody wants the run started now. One that the service stopped waits all the same."""
+        """End a run's wait, since a user wants it started now. A run that the service stopped waits
+        all the same."""
         end = self._ends.get(run)
         if end is not None and end.reason not in EXCUSED and end.due > self._clock():
             self._ends[run] = end._replace(due=self._clock())
 
     def failure(self, run: str) -> Failure:
-        """Why a run failed, by its outcome, else by what it printed last."""
+        """Why a run failed: by its outcome, or else by the last lines of its log."""
         end = self._ends[run]
         log = self._layout.log(run, end.state.attempt)
         line = "" if end.outcome.detail else cause(self._tail(log))
         return failure_of(end.outcome, line)
 
     def _passed(self, outcome: Outcome, most: float) -> float:
-        """How much of a delay has passed, by the outcome's own time, and at most as much as by our
-        own clock may have. A time to come is nonsense."""
+        """How many seconds of a delay have passed, by the outcome's own time, at most `most`. A
+        time in the future counts as now."""
         text = outcome.ended or outcome.time
         with suppress(ValueError, TypeError, OverflowError):
             ended = calendar.timegm(time.strptime(str(text), "%Y-%m-%dT%H:%M:%SZ"))
@@ -130,7 +132,7 @@ class Outcomes:
         return 0.0
 
     def _tail(self, path: str) -> bytes:
-        """The end of a log; nothing where it cannot be read: what follows must not hang on it."""
+        """The end of a log; empty where it cannot be read."""
         folder = path.rpartition("/")[0]
         with suppress(NotFound, StoreError):
             for entry in self._store.list(folder):

@@ -1,4 +1,4 @@
-"""How a sweep is doing: as values, in a line; on a terminal, with a bar."""
+"""The progress of a sweep: as values, as a line, and on a terminal as a bar."""
 
 import sys
 import time
@@ -20,13 +20,14 @@ _OVER = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
 
 
 class Summary(NamedTuple):
-    """How a sweep stands: runs by state, and how many of them the launcher will still start.
+    """How a sweep stands: `counts` of its runs by state, and how many the launcher will still
+    start.
 
-    `unreachable` says what does not answer; `held` why nothing new is started any more, and
-    `held_back` how many runs that leaves to be started by another launch; `limit` how many jobs
-    there may be at once, where that is less than `max_parallel`, and `limit_by` why (see
-    `labels.LOWERED`); `alarms` is what is to be told of alarms, a line each. `again`: of those to
-    start, by the state that they are in, the runs that were started before.
+    `unreachable` says what does not answer. `held` says why nothing new is started any more, and
+    `held_back` counts the runs that this leaves to another launch. `limit` is how many jobs there
+    may be at once where that is less than `max_parallel`, and `limit_by` why, a key of
+    `labels.LOWERED`. `alarms` are lines for people. `again` counts, by their state, the runs to
+    start that were started before.
     """
 
     counts: Counter[State]
@@ -56,16 +57,16 @@ def line(summary: Summary) -> str:
 
 
 def exit_code(summary: Summary) -> int:
-    """0 when all runs succeeded, 4 when some are still to end or, held back, to begin; 3 otherwise,
-    which is to say when all is over and some have failed. `sweeper status` says the same."""
+    """The exit code of a sweep: 0 when all runs succeeded, 4 while some have not ended or are held
+    back, 3 when all is over and some have failed. `sweeper status` says the same."""
     if not summary.finished or summary.held_back:
         return 4
     return 0 if summary.counts[State.SUCCEEDED] == summary.counts.total() else 3
 
 
 def printer(stream: TextIO) -> Callable[[Summary], None]:
-    """A function that prints a line for a summary, and once why nothing more is started, and each
-    alarm."""
+    """Make a function that prints a line for a summary; why a sweep is held, and each alarm, only
+    once."""
     said: set[str] = set()
 
     def tell(summary: Summary) -> None:
@@ -78,7 +79,7 @@ def printer(stream: TextIO) -> Callable[[Summary], None]:
 
 @contextmanager
 def showing_progress() -> Generator[Callable[[Summary], None]]:
-    """A function that shows a summary: moves a bar on a terminal, prints a line elsewhere."""
+    """Yield a function that shows a summary: as a bar on a terminal, elsewhere as a line."""
     if not sys.stderr.isatty():
         yield printer(sys.stderr)
         return
@@ -105,7 +106,7 @@ def showing_progress() -> Generator[Callable[[Summary], None]]:
 
 
 def _news(summary: Summary, said: set[str]) -> list[str]:
-    """What is to be told once, and was not."""
+    """The lines of a summary that are printed once and were not yet; adds them to `said`."""
     lines = [*([f"held: {summary.held}"] if summary.held is not None else []), *summary.alarms]
     lines = map(sanitize, lines)
     fresh = [text for text in dict.fromkeys(lines) if text not in said]
@@ -114,7 +115,8 @@ def _news(summary: Summary, said: set[str]) -> list[str]:
 
 
 def _sentence(summary: Summary) -> str:
-    """Each run is counted once: as over, at work, to be started, or to be started again."""
+    """Summarise a sweep in a line. Each run is counted once: as over, at work, to start, or to
+    start again."""
     counts = summary.counts
     parts = [f"{counts[State.SUCCEEDED]}/{counts.total()} succeeded"]
     again = summary.again

@@ -1,13 +1,13 @@
-"""When a run is started again. No clock of its own, no disk.
+"""How long a run waits before it is started again. It has no clock of its own, and reads nothing.
 
 After an attempt has ended, the next waits
 
     base * 2 ** (k - 1) * (0.5 + u),  at most `most`
 
-seconds, where k counts the attempts of the run that ended so, and u, in [0, 1), follows from the
-run and the attempt: runs that failed together do not come back together, and a launcher that is
-started again comes to the same number. A first preemption or loss waits for nothing, unless it was
-for want of room.
+seconds. k counts the attempts of the run that ended by the same event. u, in [0, 1), is a hash of
+the run and the attempt: runs that failed together do not come back together, and a launcher that is
+started again computes the same delay. After a first preemption or loss there is no wait, unless it
+was for want of room.
 """
 
 import hashlib
@@ -19,9 +19,9 @@ from sweeper.worker.outcome import LIMIT
 __all__ = ["EXCUSED", "SERVICE_TRIES", "backoff"]
 
 EXCUSED = {"quota": "of the quota", "service": "its engine went away"}
-"""Reasons of failures that are the service's, and count for no retry; and why, for people."""
+"""Reasons of failures that are the service's fault and cost no retry, with words for people."""
 SERVICE_TRIES = 20
-"""How often a run is started again after such a failure, before it counts as failed."""
+"""How often a run is started again after such failures, before it counts as failed."""
 
 
 class _Wait(NamedTuple):

@@ -1,5 +1,5 @@
-"""What a launcher knows of its runs in a step: their events, read in one listing, and what these
-come to. And the one place where it writes events."""
+"""The launcher's table of runs: their events, read in one listing a step, and the state that
+follows. Events are written here and nowhere else in the launcher."""
 
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -24,9 +24,9 @@ __all__ = ["RunTable", "View"]
 
 
 class View(NamedTuple):
-    """What the events of a run come to. `wants`: it is to be started (again); `cancel`, `retry`:
-    that is asked for, and not done yet. `size` is the number of events, of which there are never
-    fewer."""
+    """What follows from the events of a run. `wants`: the run is to be started or started again;
+    `cancel`, `retry`: a user has asked for that, and it is not done yet. `size` is the number of
+    events, which never shrinks."""
 
     size: int
     state: RunState
@@ -36,8 +36,8 @@ class View(NamedTuple):
 
 
 class RunTable:
-    """The runs of the sweep with this plan, in its order. Runs that the grid no longer has are on
-    it, and want nothing."""
+    """The runs of a sweep, in the order of its plan. Runs that the grid no longer has are among
+    them, and are never started."""
 
     def __init__(self, store: Store, sweep: str, plan: Plan) -> None:
         self._store = store
@@ -71,15 +71,16 @@ class RunTable:
             self._look(run)
 
     def events(self, run: str) -> set[tuple[int, Event]]:
-        """What has happened to a run."""
+        """The events of a run, with the attempt of each."""
         return self._events.get(run, set())
 
     def open(self) -> dict[str, int]:
-        """Run -> attempt, of those that may be at work."""
+        """The runs that may be at work, with their attempts."""
         return {r: v.state.attempt for r, v in self.views.items() if v.state.state in OPEN}
 
     def unacknowledged(self) -> dict[str, int]:
-        """Run -> attempt, of those of which only the backend knows whether it was submitted."""
+        """The runs, with their attempts, of which only the backend knows whether they were
+        submitted."""
         return {r: v.state.opened for r, v in self.views.items() if v.state.unacknowledged}
 
     def add(self, run: str, attempt: int, event: Event, body: dict[str, Any] | None = None) -> None:
@@ -99,7 +100,7 @@ class RunTable:
         detail: str,
         code: int | None = None,
     ) -> None:
-        """Record an outcome for a worker that cannot."""
+        """Record the outcome of an attempt whose worker cannot do so."""
         unknown = ("signal", "started", "ended", "wall_s", "max_rss_bytes", "host")
         body = {"code": code, "reason": reason, "detail": detail}
         self.add(run, attempt, event, body | dict.fromkeys(unknown))

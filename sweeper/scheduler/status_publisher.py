@@ -1,6 +1,6 @@
-"""What a launcher tells others: readers of the store, what it observes; a backend that people look
-at, how the sweep stands, and a word for each job. Only what has changed, and never to the sweep's
-cost."""
+"""Publishes what a launcher observes: for readers of the store, and for a backend that people look
+at (tmux), which shows a line for the sweep and a word for each job. Only changes are published, and
+a failure to publish never costs the sweep anything."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 __all__ = ["Publisher", "StatusDisplay"]
 
 _SECONDS = 1.0
-"""Between two times that something is shown: what runs change in a hundred steps is one change."""
+"""Between two updates of a display: the changes of many steps are shown as one."""
 
 
 class Publisher:
-    """Writes what readers are told of a sweep beside its events, when it has changed. `starting`:
-    whether this launcher starts runs."""
+    """Writes what readers are told of a sweep beside its events, when it has changed. `starting`
+    says whether this launcher starts runs."""
 
     def __init__(self, context: Context, *, starting: bool) -> None:
         self._context = context
@@ -43,7 +43,7 @@ class Publisher:
         limit_by: str | None = None,
         gave_up: bool = False,
     ) -> None:
-        """Tell readers what is observed and is no state: runs that do not beat or wait, a backend
+        """Write what is observed and is no state: runs whose worker is quiet or waits, a backend
         that does not answer, why nothing is started."""
         found = {
             "observed": {run: seen.document() for run, seen in observed.items()},
@@ -61,7 +61,7 @@ class Publisher:
 
 
 class StatusDisplay:
-    """Passes on what is new; to a backend that shows nothing, nothing."""
+    """Gives a backend that shows something to people what has changed."""
 
     def __init__(self, backend: Backend, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -73,7 +73,7 @@ class StatusDisplay:
     def show(
         self, summary: Summary, views: Mapping[str, "View"], observed: Mapping[str, Observation]
     ) -> None:
-        """How the sweep and its runs stand. What cannot be shown now is tried again next time."""
+        """Show how the sweep and its runs stand. If that fails it is tried again the next time."""
         if self._display is None or (self._clock() < self._next and not summary.finished):
             return
         words = {

@@ -1,4 +1,4 @@
-"""From a run to a job: what an attempt is to do is put on record, then the backend gets it."""
+"""Makes jobs of runs: records what an attempt is to do, then hands it to the backend."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -23,20 +23,20 @@ __all__ = ["Submitter"]
 
 
 class Submitter:
-    """Submits attempts of one sweep. `service` is what the last launch handed to its runs, `engine`
-    the watch of theirs, where they use one of ours. `check` is called before anything is submitted;
-    it raises when the sweep is another launcher's by now."""
+    """Submits attempts of one sweep. `service` is what the last launch gave to its runs, `engine`
+    the watch of their engine, if they use one of ours. `check` is called before anything is
+    submitted; it raises when another launcher has the sweep by now."""
 
     def __init__(
         self,
         context: Context,
-        board: RunTable,
+        run_table: RunTable,
         service: Service,
         engine: EngineWatch | None,
         check: Callable[[], None],
     ) -> None:
         self._context = context
-        self._board = board
+        self._run_table = run_table
         self._service = service
         self._engine = engine
         self._check = check
@@ -46,14 +46,14 @@ class Submitter:
         self._described: dict[str, bytes] = {}  # what is known to be on record, by its path
 
     def open(self, run: str, attempt: int) -> None:
-        """Put on record what the attempt is to do, then that it is about to be submitted."""
+        """Record what the attempt is to do, then that it is about to be submitted."""
         self.describe(run, attempt)
-        self._board.add(run, attempt, Event.INTENT)
+        self._run_table.add(run, attempt, Event.INTENT)
 
     def describe(self, run: str, attempt: int, *, again: bool = False) -> None:
-        """Have it on record what the attempt is to do, as the plan says. What says so `again` is
-        left alone: somebody may hold it."""
-        plan, planned = self._context.plan, self._board.runs[run]
+        """Record what the attempt is to do, as the plan says. `again`: a record that says the same
+        already is left alone, since somebody may hold it."""
+        plan, planned = self._context.plan, self._run_table.runs[run]
         job = Job(
             run=run,
             attempt=attempt,
@@ -80,7 +80,7 @@ class Submitter:
         data = encode(job_for(self._capabilities, job, self._service.engine).document())
         if again:
             if self._described.get(path) == data:
-                return  # a queue that is closed is asked every round
+                return  # while a queue is closed this comes every round
             with suppress(NotFound, StoreError):
                 if store.read(path) == data:
                     self._described[path] = data
@@ -93,7 +93,7 @@ class Submitter:
             self._described[path] = data
 
     def _code_diff(self) -> bytes:
-        """How the code differed from its commit, for recipes that do not say so themselves."""
+        """How the code differed from its commit, as a diff; empty where it did not."""
         if self._diff is None:
             kept: dict[str, Any] | None = (self._context.plan.provenance or {}).get("diff")
             self._diff = b""
@@ -105,7 +105,7 @@ class Submitter:
         """Hand the newest opened attempt of each run to the backend, and acknowledge."""
         if not runs:
             return
-        attempts = {run: self._board.views[run].state.opened for run in runs}
+        attempts = {run: self._run_table.views[run].state.opened for run in runs}
         context, launch = self._context, self._context.plan.launch
         place = self._capabilities, context.store, context.sweep
         self._check()
@@ -113,14 +113,14 @@ class Submitter:
             [
                 JobSpec(
                     token(run, attempt),
-                    self._board.runs[run].name,
+                    self._run_table.runs[run].name,
                     worker_argv(*place, token(run, attempt), self._service.env_file),
                     context.store.local_path(context.sweep) or "/",
-                    asked_by(launch, self._board.runs[run].config),
-                    render_window(launch.window, context.sweep, self._board.runs[run], attempt),
+                    asked_by(launch, self._run_table.runs[run].config),
+                    render_window(launch.window, context.sweep, self._run_table.runs[run], attempt),
                 )
                 for run, attempt in attempts.items()
             ]
         )
         for run, attempt in attempts.items():
-            self._board.add(run, attempt, Event.SUBMITTED)
+            self._run_table.add(run, attempt, Event.SUBMITTED)

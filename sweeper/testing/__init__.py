@@ -4,9 +4,9 @@
     store = FaultyStore(LocalStore(root), faults)
     backend = FaultyBackend(FakeBackend(), faults)
     clock = FakeClock()
-    launcher = Launcher(Context(store, sweep, backend, clock, clock.sleep))
+    scheduler = Scheduler(Context(store, sweep, backend, clock, clock.sleep))
     with pytest.raises(Killed):
-        launcher.run()  # dies once its seventh call of store or backend has taken effect
+        scheduler.run()  # dies once its seventh call of store or backend has taken effect
 
 With no fault set, `FaultyStore`, `FaultyBackend` and what they wrap pass the same contract suites
 (`tests/contract/`) as the real ones.

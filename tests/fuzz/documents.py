@@ -319,7 +319,7 @@ class World:
     def launcher(self, rng: random.Random) -> None:
         """A launcher's steps, on a backend that executes nothing; retries and cancels before."""
         from sweeper.scheduler.context import Context
-        from sweeper.scheduler.loop import Launcher
+        from sweeper.scheduler.loop import Scheduler
         from sweeper.storage.files import open_store
         from sweeper.storage.requests import request_cancel, request_retry
         from sweeper.storage.sweeps import read_events
@@ -331,7 +331,7 @@ class World:
                 request_retry(store, "bad", run, happened)
             elif rng.random() < 0.1:
                 request_cancel(store, "bad", run, happened, 1)
-        launcher = Launcher(Context(store, "bad", FakeBackend(), clock, clock.sleep),
+        launcher = Scheduler(Context(store, "bad", FakeBackend(), clock, clock.sleep),
                             starting=rng.random() < 0.8)  # fmt: skip
         for _ in range(4):
             launcher.step()

@@ -10,7 +10,7 @@ import pytest
 from sweeper import backends, labels
 from sweeper.model.states import Event, State
 from sweeper.scheduler.context import Context
-from sweeper.scheduler.loop import Launcher
+from sweeper.scheduler.loop import Scheduler
 from sweeper.scheduler.progress import Summary
 from sweeper.storage.documents import encode, read_json
 from sweeper.storage.files import LocalStore
@@ -56,17 +56,17 @@ class Scene:
         }
         self.store.replace(self.layout.plan, encode(plan))
         self.store.replace(self.layout.service, encode({"schema": 1, "env_file": None}))
-        self.launcher = self.new_launcher()
+        self.scheduler = self.new_scheduler()
 
-    def new_launcher(self, **options: Any) -> Launcher:
+    def new_scheduler(self, **options: Any) -> Scheduler:
         """As after the last one was killed."""
         clock, wall = self.clock, lambda: WALL + self.clock.now
         context = Context(self.store, "s", self.backend, clock, clock.sleep, wall)
-        return Launcher(context, **options)
+        return Scheduler(context, **options)
 
     def step(self, seconds: float = 0.5) -> Summary:
         self.clock.sleep(seconds)
-        return self.launcher.step()
+        return self.scheduler.step()
 
     def worker(self, run: str, attempt: int, event: Event, **body: Any) -> None:
         self.store.create(self.layout.event(run, attempt, event), encode({"schema": 1} | body))

@@ -31,7 +31,7 @@ def running(scene: Scene, runs: int = 1) -> None:
 def with_on_alarm(scene: Scene, **sections: Any) -> None:
     plan = read_json(scene.store, scene.layout.plan)
     scene.store.replace(scene.layout.plan, encode(plan | sections))
-    scene.launcher = scene.new_launcher()
+    scene.scheduler = scene.new_scheduler()
 
 
 def test_a_launcher_says_it_once_whoever_restarts(scene: Scene) -> None:
@@ -46,7 +46,7 @@ def test_a_launcher_says_it_once_whoever_restarts(scene: Scene) -> None:
     assert alarm.value > alarm.bound
     assert alarm.advice
     assert summary.alarms == (f"alarm: x=0: divergence: {alarm.message}",)
-    scene.launcher = scene.new_launcher()
+    scene.scheduler = scene.new_scheduler()
     assert scene.step(2.5).alarms == ()
     assert alarms(scene.store, "s") == [alarm]
     assert names(scene.store, scene.layout) == [(scene.ids[0], 1, "divergence")]
@@ -121,7 +121,7 @@ def test_the_last_look_is_after_the_last_run(make_scene: Any) -> None:
     diverging(scene, scene.ids[0])
     scene.worker(scene.ids[0], 1, Event.SUCCEEDED)
     scene.backend.end(f"{scene.ids[0]}-a1")
-    assert scene.launcher.run().finished
+    assert scene.scheduler.run().finished
     assert [a.rule for a in alarms(scene.store, "s")] == ["divergence"]
 
 
@@ -139,7 +139,7 @@ def test_on_alarm_stops_the_run_once(scene: Scene) -> None:
     scene.worker(scene.ids[0], 1, Event.CANCELLED)
     scene.backend.end(f"{scene.ids[0]}-a1")
     scene.worker(scene.ids[0], 1, Event.RETRY)
-    scene.launcher = scene.new_launcher()
+    scene.scheduler = scene.new_scheduler()
     scene.step(2.5)
     scene.step(2.5)
     assert (2, Event.INTENT) in scene.events(scene.ids[0])
@@ -169,10 +169,10 @@ def test_what_an_alarm_set_off_is_taken_up_by_the_next_launcher(scene: Scene) ->
     with_on_alarm(scene, on_alarm={"stop": "run", "run": None, "rules": None})
     running(scene)
     diverging(scene, scene.ids[0])
-    scene.launcher._alarming._reactions.add = lambda alarm: None  # killed just there
+    scene.scheduler._alarm_monitor._alarm_actions.add = lambda alarm: None  # killed just there
     scene.step(2.5)
     assert (1, Event.CANCEL) not in scene.events(scene.ids[0])
-    scene.launcher = scene.new_launcher()
+    scene.scheduler = scene.new_scheduler()
     scene.step(2.5)
     assert (1, Event.CANCEL) in scene.events(scene.ids[0])
 
@@ -182,7 +182,7 @@ def test_a_command_that_is_no_more_does_not_go_on_for_ever(scene: Scene) -> None
     with_on_alarm(scene, on_alarm={"stop": None, "run": ["true"], "rules": None})
     running(scene)
     diverging(scene, scene.ids[0])
-    scene.launcher._alarming._reactions.add = lambda alarm: None  # killed just there
+    scene.scheduler._alarm_monitor._alarm_actions.add = lambda alarm: None  # killed just there
     scene.step(2.5)
     with_on_alarm(scene, on_alarm=None)
     scene.step(2.5)
@@ -224,7 +224,7 @@ def test_what_a_command_says_goes_on_record_without_secrets(
     running(scene)
     diverging(scene, scene.ids[0])
     scene.step(2.5)
-    scene.launcher._alarming._reactions.finish()
+    scene.scheduler._alarm_monitor._alarm_actions.finish()
     action = read_json(scene.store, scene.layout.action(scene.ids[0], 1, "divergence"))
     assert action["outcome"] == "ended with 3" + (f": {told}" if told else "")
 
@@ -241,7 +241,7 @@ def test_a_store_that_fails_delays_an_alarm_and_ends_no_loop(scene: Scene, fault
             return fault
         return None
 
-    alarming = scene.launcher._alarming
+    alarming = scene.scheduler._alarm_monitor
     alarming._store = FaultyStore(scene.store, Faults(choose))
     scene.step(2.5)
     assert struck
@@ -259,14 +259,14 @@ def test_a_launcher_may_be_killed_at_any_call(make_scene: Any, fault: Fault) -> 
     calls = 1
     while calls < 100:
         faults = Faults({calls: fault})
-        alarming = scene.launcher._alarming
-        for part in (alarming, alarming._reactions, alarming._watcher):
+        alarming = scene.scheduler._alarm_monitor
+        for part in (alarming, alarming._alarm_actions, alarming._watcher):
             part._store = FaultyStore(scene.store, faults)
         try:
             scene.step(2.5)
             break
         except Killed:
-            scene.launcher = scene.new_launcher()
+            scene.scheduler = scene.new_scheduler()
             calls += 1
     assert 5 < calls < 100
     assert [a.rule for a in alarms(scene.store, "s")] == ["divergence"]
@@ -300,7 +300,7 @@ def test_a_low_disk_is_said_once_for_a_machine(scene: Scene) -> None:
     assert (alarm.rule, alarm.key) == ("disk", "disk_free_bytes")
     assert "node7" in alarm.message
     for again in (False, True):  # and once more by the next launcher
-        scene.launcher = scene.new_launcher() if again else scene.launcher
+        scene.scheduler = scene.new_scheduler() if again else scene.scheduler
         scene.beat(scene.ids[1], host="node7", machine=full, pid=1)
         scene.step(2.5)
         assert alarms(scene.store, "s") == [alarm]
@@ -327,7 +327,7 @@ def test_a_low_disk_is_said_again_once_that_attempt_is_over(
         scene.worker(ended, attempt, Event.PREEMPTED, reason="terminated")
         scene.backend.end(f"{ended}-a{attempt}")
         scene.step(0.5)
-        scene.launcher = scene.new_launcher() if restarted else scene.launcher
+        scene.scheduler = scene.new_scheduler() if restarted else scene.scheduler
         scene.step(2.5)
         scene.worker(ended, attempt + 1, Event.CLAIMED, host="node7")
         scene.beat(ended, attempt + 1, host="node7", machine=full)
@@ -363,7 +363,7 @@ def test_a_full_disk_stops_one_run_and_none_that_takes_its_place(make_scene: Any
         scene.step(2.5)
 
     for turn in range(12):
-        scene.launcher = scene.new_launcher() if turn % 4 == 3 else scene.launcher
+        scene.scheduler = scene.new_scheduler() if turn % 4 == 3 else scene.scheduler
         work()
     assert sorted(scene.states()) == [State.CANCELLED] + [State.SUCCEEDED] * 11
     [alarm] = alarms(scene.store, "s")
@@ -381,14 +381,14 @@ def test_an_alarm_that_cannot_be_said_holds_up_no_other(
     running(scene, 2)
     for run in scene.ids[:2]:
         diverging(scene, run)
-    say = scene.launcher._alarming._say
+    say = scene.scheduler._alarm_monitor._record
 
     def refuse(found: Any) -> None:
         if found.run == scene.ids[0]:
             raise KeyError("advice")
         say(found)
 
-    monkeypatch.setattr(scene.launcher._alarming, "_say", refuse)
+    monkeypatch.setattr(scene.scheduler._alarm_monitor, "_record", refuse)
     assert "alarms: KeyError: 'advice'" in scene.step(2.5).alarms
     assert [alarm.run for alarm in alarms(scene.store, "s")] == [scene.ids[1]]
 
@@ -438,7 +438,7 @@ def test_stalled_is_observed_as_often_as_it_is_so_and_said_once(scene: Scene) ->
 def test_a_launcher_that_only_stops_runs_raises_no_alarm(scene: Scene) -> None:
     running(scene)
     diverging(scene, scene.ids[0])
-    scene.launcher = scene.new_launcher(starting=False)
+    scene.scheduler = scene.new_scheduler(starting=False)
     assert scene.step(2.5).alarms == ()
 
 
@@ -450,7 +450,7 @@ def test_a_store_error_in_the_listing_is_asked_again(scene: Scene) -> None:
         def __getattr__(self, name: str) -> Any:
             raise StoreError("down")
 
-    alarming = scene.launcher._alarming
+    alarming = scene.scheduler._alarm_monitor
     store, alarming._store = alarming._store, Down()
     assert scene.step(2.5).alarms == ()
     alarming._store = store

@@ -105,7 +105,7 @@ def test_a_worker_that_died_while_it_was_stopped_is_cancelled(make_scene: Any) -
     assert scene.states() == [State.RUNNING, State.CANCELLED]  # it never claimed the attempt
     scene.step(20)
     assert scene.states() == [State.CANCELLED, State.CANCELLED]
-    assert scene.launcher.step().finished
+    assert scene.scheduler.step().finished
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -119,7 +119,7 @@ def test_cancelling_what_only_the_backend_knows_of(make_scene: Any, known: bool)
     scene.step()
     _cancel(scene, run)
     scene.backend.reachable = True
-    scene.launcher = scene.new_launcher(starting=False)
+    scene.scheduler = scene.new_scheduler(starting=False)
     scene.step()
     if known:
         assert scene.states() == [State.SUBMITTED]
@@ -128,14 +128,14 @@ def test_cancelling_what_only_the_backend_knows_of(make_scene: Any, known: bool)
     else:
         assert scene.states() == [State.CANCELLED]
         assert scene.backend.submitted == []
-        assert scene.launcher.step().finished
+        assert scene.scheduler.step().finished
 
 
 def test_without_starting_nothing_starts(make_scene: Any) -> None:
     scene = make_scene(3, retries=3)
     scene.step()
     scene.finish(scene.ids[0], event=Event.FAILED)
-    scene.launcher = scene.new_launcher(starting=False)
+    scene.scheduler = scene.new_scheduler(starting=False)
     scene.step(600)
     assert not scene.step(600).finished
     assert len(scene.backend.submitted) == 2
@@ -276,11 +276,11 @@ def test_a_launcher_that_starts_nothing_takes_no_retry_up(
     monkeypatch.setattr(control.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + 1))
     monkeypatch.setattr(lock, "is_held", lambda *_: now[0] < until[0])
     monkeypatch.setattr(lock, "is_alive", lambda *_: True)
-    scene.new_launcher(starting=False).step()
+    scene.new_scheduler(starting=False).step()
     assert not control._taken_up(scene.store, "s", said.append)
     assert now[0] == 60.0 and len(said) == 1 and "cancel" in said[0]
     until[0] = 200.0
-    scene.new_launcher().step()
+    scene.new_scheduler().step()
     assert control._taken_up(scene.store, "s") and now[0] < 70.0
     scene.store.replace(scene.layout.observations, encode(scene.observed() | {"held": "alike"}))
     with pytest.raises(EnvironmentFailure, match="starts nothing \\(alike\\)"):

@@ -35,7 +35,7 @@ class Engine:
         scene.store.replace(scene.layout.plan, encode(plan))
         service = {"schema": 1, "env_file": self.env_file, "engine": FIRST, "home": str(home)}
         scene.store.replace(scene.layout.service, encode(service))
-        scene.launcher = scene.new_launcher()
+        scene.scheduler = scene.new_scheduler()
 
     def find(self, home: str | None = None, timeout: float = 5.0) -> EngineInfo | None:
         assert home == str(self.home)
@@ -93,7 +93,7 @@ def test_what_the_engine_took_with_it_costs_no_retry(make_engine: Any) -> None:
         scene.finish(run, 1, Event.FAILED, reason="service")
     scene.step()
     assert scene.observed()["held"] is None
-    scene.launcher = scene.new_launcher()
+    scene.scheduler = scene.new_scheduler()
     scene.step(1000)
     assert len(scene.backend.submitted) == 4
     engine.back(FIRST)
@@ -130,7 +130,7 @@ def test_who_asks_an_address_where_no_engine_will_be_is_ended(
     scene.step(1000)
     assert scene.backend.cancelled == []  # it may come back
     engine.back(url)
-    scene.launcher = scene.new_launcher()
+    scene.scheduler = scene.new_scheduler()
     for _ in range(3):
         scene.step(engine_watch.ORPHAN_SECONDS / 2)
         scene.beat(run)

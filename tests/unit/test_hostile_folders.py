@@ -199,7 +199,7 @@ def test_what_lies_beside_an_intent_is_not_what_is_executed(
     scene.store.remove([scene.layout.event(run, 1, Event.SUBMITTED)])
     scene.backend.lose(scene.backend.submitted[0])
     scene.store.replace(path, json.dumps(other(json.loads(right))).encode())
-    scene.launcher = scene.new_launcher()
+    scene.scheduler = scene.new_scheduler()
     scene.step()
     assert scene.backend.submitted.count(f"{run}-a1") == 2
     assert scene.store.read(path) == right
@@ -213,7 +213,7 @@ def test_what_says_the_same_stays_the_same_file(scene: Any) -> None:
     before = os.stat(path)
     scene.store.remove([scene.layout.event(run, 1, Event.SUBMITTED)])
     scene.backend.lose(scene.backend.submitted[0])
-    scene.launcher = scene.new_launcher()
+    scene.scheduler = scene.new_scheduler()
     scene.step()
     assert scene.backend.submitted.count(f"{run}-a1") == 2
     assert os.stat(path) == before

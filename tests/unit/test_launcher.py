@@ -9,7 +9,7 @@ from sweeper.backends.base import JobStatus
 from sweeper.errors import EnvironmentFailure, StoreError, Unreachable
 from sweeper.model.states import Event, State
 from sweeper.scheduler.context import Context
-from sweeper.scheduler.loop import SETTLE_SECONDS, Launcher
+from sweeper.scheduler.loop import SETTLE_SECONDS, Scheduler
 from sweeper.scheduler.progress import Summary
 from sweeper.storage.documents import encode, read_json
 from sweeper.storage.files import LocalStore
@@ -86,7 +86,7 @@ def test_a_store_that_fails_for_a_while_ends_no_launcher(make_scene: Any) -> Non
             scene.finish(scene.ids[0], attempt, next(ends))
 
     store, clock = FlakyStore(scene.store.root), scene.clock
-    launcher = Launcher(Context(store, "s", scene.backend, clock, clock.sleep), notify=hear)
+    launcher = Scheduler(Context(store, "s", scene.backend, clock, clock.sleep), notify=hear)
     assert launcher.run().finished
     assert scene.states() == [State.SUCCEEDED]
     assert any(sentence and "no space left" in sentence for sentence in told)
@@ -97,7 +97,7 @@ def test_a_launcher_killed_between_intent_and_submission(scene: Scene) -> None:
     scene.backend.reachable = False
     scene.step()
     scene.backend.reachable = True
-    scene.launcher = scene.new_launcher()
+    scene.scheduler = scene.new_scheduler()
     scene.step()
     assert scene.backend.submitted == [token(run, 1) for run in scene.ids[:2]]
 
@@ -105,7 +105,7 @@ def test_a_launcher_killed_between_intent_and_submission(scene: Scene) -> None:
 def test_a_submission_whose_reply_was_lost_is_not_repeated(scene: Scene) -> None:
     scene.backend.lose_reply = True
     assert scene.step().unreachable == "fake: the reply was lost"
-    scene.launcher = scene.new_launcher()
+    scene.scheduler = scene.new_scheduler()
     assert scene.step().unreachable is None
     assert sorted(scene.backend.submitted) == [token(run, 1) for run in scene.ids[:2]]
     assert scene.states() == [State.SUBMITTED, State.SUBMITTED, State.PLANNED]
@@ -114,7 +114,7 @@ def test_a_submission_whose_reply_was_lost_is_not_repeated(scene: Scene) -> None
 def test_a_relaunch_skips_what_is_done_and_adopts_what_runs(scene: Scene) -> None:
     scene.step()
     scene.finish(scene.ids[0])
-    scene.launcher = scene.new_launcher()
+    scene.scheduler = scene.new_scheduler()
     scene.step()
     assert scene.backend.submitted == [token(run, 1) for run in scene.ids]
 
@@ -235,7 +235,7 @@ def test_who_starts_nothing_calls_nothing_lost(scene: Scene) -> None:
     run = scene.ids[0]
     scene.step()
     scene.backend.lose(token(run, 1))
-    scene.launcher = scene.new_launcher(starting=False)
+    scene.scheduler = scene.new_scheduler(starting=False)
     scene.step()
     scene.step(2 * LEASE)
     assert scene.states()[0] is State.SUBMITTED
@@ -328,9 +328,9 @@ def test_why_a_launcher_gave_up_can_be_read_until_the_next(
     with monkeypatch.context() as patch:
         patch.setattr(scene.backend, "submit", refuse)
         with pytest.raises(EnvironmentFailure):
-            scene.launcher.run()
+            scene.scheduler.run()
     assert scene.observed()["held"] == "the launcher gave up: sbatch: invalid account"
-    scene.launcher = scene.new_launcher()
+    scene.scheduler = scene.new_scheduler()
     scene.step()
     assert scene.observed()["held"] is None
 
@@ -349,7 +349,7 @@ def test_retired_runs_are_not_started(scene: Scene) -> None:
     plan = read_json(scene.store, scene.layout.plan)
     plan["runs"][1]["retired"] = True
     scene.store.replace(scene.layout.plan, encode(plan))
-    scene.launcher = scene.new_launcher()
+    scene.scheduler = scene.new_scheduler()
     scene.step()
     assert scene.backend.submitted == [token(scene.ids[0], 1), token(scene.ids[2], 1)]
 
@@ -365,7 +365,7 @@ def test_run_tells_every_change_once_and_ends(make_scene: Any) -> None:
             if not scene.store.exists(scene.layout.event(run, int(attempt), Event.SUCCEEDED)):
                 scene.finish(run, int(attempt))
 
-    launcher = Launcher(
+    launcher = Scheduler(
         Context(scene.store, "s", scene.backend, scene.clock, scene.clock.sleep), notify=hear
     )
     assert launcher.run().counts == {State.SUCCEEDED: 2}

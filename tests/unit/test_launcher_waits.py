@@ -11,7 +11,7 @@ import pytest
 from sweeper.errors import NoRoom, NotFound, StoreError
 from sweeper.model.states import OPEN, Event, State, fold
 from sweeper.scheduler import progress
-from sweeper.scheduler.circuit_breaker import Breaker, Failure, normalised
+from sweeper.scheduler.circuit_breaker import CircuitBreaker, Failure, normalised
 from sweeper.scheduler.limiter import Limiter
 from sweeper.scheduler.retry_delay import SERVICE_TRIES, backoff
 from sweeper.storage.documents import encode
@@ -24,7 +24,7 @@ Scene = Any
 def _stamp(scene: Scene, seconds_ago: float) -> str:
     import time
 
-    moment = scene.launcher._ends._wall() - seconds_ago
+    moment = scene.scheduler._outcomes._wall() - seconds_ago
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
 
 
@@ -62,7 +62,7 @@ def test_a_wait_goes_on_over_a_restart_as_far_as_clocks_allow(
     run = scene.ids[0]
     scene.step()
     scene.finish(run, event=Event.FAILED, reason="error", ended=_stamp(scene, ago))
-    scene.launcher = scene.new_launcher()
+    scene.scheduler = scene.new_scheduler()
     scene.step()
     assert (len(scene.backend.submitted) == 2) is at_once
 
@@ -75,7 +75,7 @@ def test_quota_is_a_wait_and_no_failure(make_scene: Any) -> None:
         scene.finish(run, attempt, Event.FAILED, reason="quota")
         assert not scene.step().finished
         assert (attempt, Event.RETRY) in scene.events(run)
-        scene.launcher = scene.new_launcher()
+        scene.scheduler = scene.new_scheduler()
         scene.step(1)
         assert len(scene.backend.submitted) == attempt  # a restart does not hurry it
         scene.step(1000)
@@ -141,7 +141,7 @@ def test_paused_runs_lower_the_limit_and_are_shown(make_scene: Any) -> None:
         scene.worker(run, 1, Event.SUCCEEDED)
     scene.step()
     assert len(scene.backend.submitted) == 5  # one runs still: room for one more, not for three
-    scene.launcher = scene.new_launcher()
+    scene.scheduler = scene.new_scheduler()
     assert scene.step().limit == 1  # what is paused says so to the next launcher too
 
 
@@ -175,7 +175,7 @@ def test_a_sweep_whose_first_runs_all_fail_alike_is_held(make_scene: Any) -> Non
     summary = scene.step()
     assert summary.finished
     assert summary.counts == {State.FAILED: 3, State.SUCCEEDED: 1, State.PLANNED: 4}
-    scene.launcher = scene.new_launcher()
+    scene.scheduler = scene.new_scheduler()
     assert scene.step().held is None
     assert len(scene.backend.submitted) == 8  # a relaunch goes on
 
@@ -190,7 +190,7 @@ def test_a_sweep_that_is_removed_is_not_begun_again(make_scene: Any) -> None:
         scene.step()
     shutil.rmtree(folder)
     with pytest.raises(NotFound, match="was removed while its launcher was at work"):
-        scene.launcher.run()
+        scene.scheduler.run()
     assert scene.backend.submitted == submitted
     assert not folder.exists()
 
@@ -250,7 +250,7 @@ def test_retries_come_before_the_hold(make_scene: Any) -> None:
         for run in scene.ids:
             _fail(scene, run, "no", attempt)
     assert scene.step().finished
-    assert scene.launcher._judge._breaker.tripped(3) is not None
+    assert scene.scheduler._policy._breaker.tripped(3) is not None
 
 
 @pytest.mark.parametrize("retries", [0, 1, 3])
@@ -350,7 +350,7 @@ def test_failures_of_an_earlier_launch_hold_nothing(make_scene: Any) -> None:
     scene.step()
     for run in scene.ids[:3]:
         _fail(scene, run, "no")
-    scene.launcher = scene.new_launcher()
+    scene.scheduler = scene.new_scheduler()
     assert scene.step().held is None
 
 
@@ -359,19 +359,19 @@ def test_what_differs_from_run_to_run_makes_no_difference() -> None:
     two = "ValueError: /tmp/b/runs/77ab9c12.2/x.json: step 3 (0x55aa) took 12 s"
     assert normalised(one) == normalised(two)
     assert normalised(one) != normalised("KeyError: 17")
-    breaker = Breaker()
+    breaker = CircuitBreaker()
     assert breaker.tripped(3) is None
-    breaker.see("a", Failure("error", 1, one))
+    breaker.run_ended("a", Failure("error", 1, one))
     assert breaker.tripped(3) is None
-    breaker.see("b", Failure("error", 1, two))
+    breaker.run_ended("b", Failure("error", 1, two))
     assert breaker.tripped(2) is not None  # all, where there are fewer
-    breaker.see("c", Failure("oom", None, two))
+    breaker.run_ended("c", Failure("oom", None, two))
     assert breaker.tripped(3) is None
 
 
 def test_smoke_starts_one_and_then_the_others(make_scene: Any) -> None:
     scene = make_scene(4, max_parallel=3)
-    scene.launcher = scene.new_launcher(smoke=True)
+    scene.scheduler = scene.new_scheduler(smoke=True)
     for _ in range(3):
         scene.step()
     assert scene.backend.submitted == _first(scene.ids[:1])
@@ -382,7 +382,7 @@ def test_smoke_starts_one_and_then_the_others(make_scene: Any) -> None:
 
 def test_smoke_that_fails_starts_nothing_more(make_scene: Any) -> None:
     scene = make_scene(4, max_parallel=3, retries=1)
-    scene.launcher = scene.new_launcher(smoke=True)
+    scene.scheduler = scene.new_scheduler(smoke=True)
     for attempt in (1, 2):
         scene.step()
         scene.step(600)
@@ -397,7 +397,7 @@ def test_smoke_that_fails_starts_nothing_more(make_scene: Any) -> None:
 
 def test_a_smoke_run_that_is_cancelled_while_it_waits_ends_the_launch(make_scene: Any) -> None:
     scene = make_scene(3, retries=2)
-    scene.launcher = scene.new_launcher(smoke=True)
+    scene.scheduler = scene.new_scheduler(smoke=True)
     run = scene.ids[0]
     scene.step()
     scene.finish(run, event=Event.FAILED, reason="error")
@@ -413,7 +413,7 @@ def test_a_retry_after_a_failed_smoke_run_may_be_of_any_run(make_scene: Any) -> 
     scene.step()
     for run in scene.ids[:2]:
         scene.finish(run, event=Event.FAILED)
-    scene.launcher = scene.new_launcher(smoke=True)
+    scene.scheduler = scene.new_scheduler(smoke=True)
     scene.step()
     _fail(scene, scene.ids[2], "no")
     assert scene.step().held is not None
@@ -433,7 +433,7 @@ def test_never_more_than_max_parallel(make_scene: Any, seed: int) -> None:
         scene.backend.lose_reply = rng.random() < 0.1
         scene.backend.reachable = rng.random() > 0.05
         if rng.random() < 0.2:
-            scene.launcher = scene.new_launcher()
+            scene.scheduler = scene.new_scheduler()
         scene.step(rng.choice((0.5, 20.0, 400.0)))
         at_work = _at_work(scene)
         assert len(at_work) <= most, at_work
@@ -448,7 +448,7 @@ def test_never_more_than_max_parallel(make_scene: Any, seed: int) -> None:
         for job in _at_work(scene):
             run, _, attempt = job.rpartition("-a")
             _end(scene, run, int(attempt), Event.SUCCEEDED)
-    assert scene.launcher.step().finished
+    assert scene.scheduler.step().finished
     assert len(scene.backend.submitted) == len(set(scene.backend.submitted))
 
 
@@ -502,11 +502,11 @@ def test_a_lower_limit_submits_no_more_of_what_was_opened(make_scene: Any) -> No
     scene = make_scene(4, max_parallel=4)
     scene.backend.reachable = False
     scene.step()
-    plan = scene.launcher._context.plan
+    plan = scene.scheduler._context.plan
     plan = plan._replace(launch=plan.launch._replace(max_parallel=1))
     scene.store.replace(scene.layout.plan, encode(plan.document()))
     scene.backend.reachable = True
-    scene.launcher = scene.new_launcher()
+    scene.scheduler = scene.new_scheduler()
     for run in scene.ids:
         scene.step()
         assert _at_work(scene) == [token(run, 1)]

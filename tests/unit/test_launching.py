@@ -79,7 +79,7 @@ def test_the_environment_of_runs_is_private(
 def test_a_missing_secret_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     with pytest.raises(EnvironmentFailure, match="the secret NO_SUCH_KEY is not set"):
-        environment.require(["NO_SUCH_KEY"])
+        environment.require_secrets(["NO_SUCH_KEY"])
 
 
 def test_environments_that_nobody_needs_are_found(
@@ -104,7 +104,7 @@ def test_environments_that_nobody_needs_are_found(
         plan = {"name": name, "launch": {"backend": backend}, "recipe": {}, "runs": []}
         store.create(f"{name}/sweep.json", json.dumps(plan).encode())
     with lock.holding_sweep(store, "held"):
-        for path in environment.unused(but=folders["mine"]):
+        for path in environment.unused_files(but=folders["mine"]):
             environment.forget(path)
     left = {name for name, path in paths.items() if path.exists()}
     assert left == {"open", "held", "young", "mine", "requeued"}
@@ -126,7 +126,7 @@ def test_who_uses_an_engine_is_known_by_its_key(
     store.create("over/state/a/1.succeeded.json", b"{}")
     environment.write("nowhere://at/all/s", {"TINKER_API_KEY": "tml-ours"})
     info = EngineInfo("http://127.0.0.1:1", 1, "t", "0", home)
-    assert set(environment.users(info)) == {"nowhere://at/all/s", f"{store.root}/open"}
+    assert set(environment.sweeps_using(info)) == {"nowhere://at/all/s", f"{store.root}/open"}
 
 
 def test_a_sweep_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from sweeper.launcher.manifest import merge
 from sweeper.model.states import Event, State
 from sweeper.planner.plan import plan, repeats_by_default
 from sweeper.scheduler.context import Context
-from sweeper.scheduler.loop import Launcher
+from sweeper.scheduler.loop import Scheduler
 from sweeper.storage.documents import encode, read_json
 from sweeper.storage.files import LocalStore
 from sweeper.storage.layout import Layout, token
@@ -43,7 +43,7 @@ class Scene:
         self.store.replace(self.layout.plan, encode(planned.document()))
         before = len(self.backend.submitted)
         clock = FakeClock()
-        Launcher(Context(self.store, "s", self.backend, clock, clock.sleep)).step()
+        Scheduler(Context(self.store, "s", self.backend, clock, clock.sleep)).step()
         return {name.partition("-")[0] for name in self.backend.submitted[before:]}
 
     def finish(self, runs):

@@ -89,12 +89,12 @@ def test_an_environment_beside_the_sweep_is_private_and_found_again(
     (note,) = (tmp_path / "home" / "environments").iterdir()
     assert "the value of it" not in note.read_text()
     os.utime(note, (0, 0))
-    assert list(environment.unused(but=str(sweep))) == []
-    assert list(environment.unused()) == [str(place)]
+    assert list(environment.unused_files(but=str(sweep))) == []
+    assert list(environment.unused_files()) == [str(place)]
     environment.forget(str(place))
-    assert list(environment.unused()) == []  # nothing of the sweep is there: is it away?
+    assert list(environment.unused_files()) == []  # nothing of the sweep is there: is it away?
     (place.parent / "lock").touch()
-    assert list(environment.unused()) == [str(note)]
+    assert list(environment.unused_files()) == [str(note)]
 
 
 def test_options_from_the_command_line_and_from_a_file_that_is_extended(tmp_path: Path) -> None:

@@ -25,9 +25,9 @@ def running(make_scene: Callable[..., Any]) -> Any:
             if left[0] <= 0:
                 raise InterruptedError
 
-        scene.launcher._context = replace(scene.launcher._context, sleep=sleep)
+        scene.scheduler._context = replace(scene.scheduler._context, sleep=sleep)
         with pytest.raises(InterruptedError):
-            scene.launcher.run()
+            scene.scheduler.run()
 
     scene.run_steps = step
     return scene
@@ -102,7 +102,7 @@ def test_a_log_that_nobody_can_write_ends_no_launcher(running: Any) -> None:
     def refuse(_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    running.launcher._notify = refuse
+    running.scheduler._notify = refuse
     running.run_steps()
     assert len(running.backend.submitted) == 2
 
@@ -112,7 +112,7 @@ def test_a_retry_while_the_launcher_ends_is_taken_up(running: Any, doing: str) -
     """The last look for alarms and the last uploads may take minutes, and the sweep is the
     launcher's until then."""
     scene = running
-    finish = scene.launcher._alarming.finish
+    finish = scene.scheduler._alarm_monitor.finish
     times: list[bool] = []
 
     def finishing() -> tuple[str, ...]:
@@ -122,9 +122,9 @@ def test_a_retry_while_the_launcher_ends_is_taken_up(running: Any, doing: str) -
         return finish()
 
     if doing == "alarms":
-        scene.launcher._alarming.finish = finishing
+        scene.scheduler._alarm_monitor.finish = finishing
     else:
-        scene.launcher._ending = finishing
+        scene.scheduler._ending = finishing
     scene.run_steps()
     for run in scene.ids[:2]:
         scene.worker(run, 1, Event.CLAIMED)

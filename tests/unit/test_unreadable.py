@@ -283,10 +283,10 @@ def test_the_environment_of_a_sweep_that_is_away_stays(
     sweep.run({"lr": 2}, 0, [], "planned")
     sweep.save()
     path, ended = old_environment(root / "open"), old_environment(root / "good")
-    assert list(environment.unused()) == [str(ended)]
+    assert list(environment.unused_files()) == [str(ended)]
     kept: list[tuple[str, str]] = []
     (root / away).rename(root.parent / "away")
-    left = list(environment.unused(unknown=lambda *about: kept.append(about)))
+    left = list(environment.unused_files(unknown=lambda *about: kept.append(about)))
     assert str(path) not in left and (str(path), str(root / "open")) in kept
     code, _, error = say("gc", "--delete")
     assert code == (6 if away == "." else 0)

@@ -22,7 +22,7 @@ from sweeper.model.launcher import read_observations
 from sweeper.model.observation import Kind
 from sweeper.model.states import Event, State, fold
 from sweeper.scheduler.context import Context
-from sweeper.scheduler.loop import Launcher
+from sweeper.scheduler.loop import Scheduler
 from sweeper.storage.documents import encode, read_json
 from sweeper.storage.files import LocalStore
 from sweeper.storage.layout import Layout, token
@@ -275,11 +275,11 @@ class World:
         """An attempt has ended for good, or has been stopped."""
         self.failed.setdefault(job.run, {})[job.attempt] = failed
 
-    def launcher(self, faults: Faults) -> Launcher:
+    def launcher(self, faults: Faults) -> Scheduler:
         """A launcher whose store and backend go wrong as `faults` says."""
         store, backend = FaultyStore(self.store, faults), FaultyBackend(self.backend, faults)
         clocks = {"clock": self.clock, "sleep": self.sleep, "wall": self.wall}
-        return Launcher(Context(store, SWEEP, backend, **clocks))
+        return Scheduler(Context(store, SWEEP, backend, **clocks))
 
     def launch(self, faults: Faults) -> bool:
         """Be a launcher until it has ended or is killed; whether it says that it is done."""
