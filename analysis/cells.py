@@ -8,14 +8,17 @@ from typing import Any
 
 from sweeper.analysis.frames import RunData, SweepData
 from sweeper.analysis.keys import bounds_of
+from sweeper.analysis.noise import Noise, fit_noise
 from sweeper.analysis.settings import settings
 from sweeper.analysis.statistics import (
     Comparison,
     Summary,
     against_best,
+    contenders,
     summarise,
+    summarise_chosen,
 )
-from sweeper.results.cells import Scale, choose_scale, merit
+from sweeper.results.cells import Scale, choose_scale, merit, off_scale, on_scale
 from sweeper.results.objective import sign_of
 
 __all__ = ["Cell", "Ranking", "rank"]
@@ -74,7 +77,9 @@ class Ranking:
     best has none. `passed_over` are cells that are not the best only because a run of theirs
     diverged: what is left of them has a better mean.
     On the `scale` "log" means are geometric and comparisons are ratios. `keys` are the settings of
-    all cells, in order. No interval leaves the `bounds` of what the metric can be.
+    all cells, in order. No interval leaves the `bounds` of what the metric can be. `noise` is that
+    between runs of a cell; `chosen_of` the number of cells that may be the best, by which the
+    interval of `best` is the wider for having been chosen.
     """
 
     cells: tuple[Cell, ...]
@@ -84,7 +89,9 @@ class Ranking:
     passed_over: tuple[Cell, ...]
     scale: Scale
     keys: tuple[str, ...]
+    noise: Noise
     bounds: tuple[float, float] = (-math.inf, math.inf)
+    chosen_of: int = 1
 
     @property
     def cut(self) -> bool:
@@ -121,18 +128,16 @@ class Ranking:
 
     @property
     def not_compared(self) -> tuple[Cell, ...]:
-        """Measured cells that say nothing about their own noise, or all when the best is one."""
+        """Measured cells of whose noise nothing is known, or all when that is so of the best."""
         return tuple(c for c in self.others if self._of(c) is None)
 
     def on_scale(self, cell: Cell) -> list[float]:
         """A cell's values on the scale of the comparison."""
-        return [math.log(v) for v in cell.values] if self.scale == "log" else cell.values
+        return on_scale(cell.values, self.scale)
 
     def off_scale(self, value: float) -> float:
         """Back from the scale of the comparison."""
-        if self.scale == "linear":
-            return value
-        return math.exp(value) if value < 709 else math.inf
+        return off_scale(value, self.scale)
 
     def _of(self, cell: Cell) -> Comparison | None:
         return self.comparisons.get(cell.name)
@@ -145,7 +150,7 @@ def rank(data: SweepData) -> Ranking:
     what is left of it but is never the best: its mean leaves out just the runs that went wrong.
     """
     bounds = _bounds(data)
-    cells, scale, keys = _cells(data, bounds)
+    cells, scale, noise, keys = _cells(data, bounds)
     goal = data.metric.goal if data.metric is not None else "minimize"
     sign = sign_of(goal)
 
@@ -160,14 +165,23 @@ def rank(data: SweepData) -> Ranking:
     ordered = (*ranked, *(cell for cell in cells if not cell.summary.n))
     best = ranked[0] if ranked and not ranked[0].diverged and not _all_same(measured) else None
     if best is None:
-        return Ranking(ordered, None, None, {}, (), scale, keys, bounds)
+        return Ranking(ordered, None, None, {}, (), scale, keys, noise, bounds)
     best_run = min(
         (run for run in best.runs if run.counts), key=lambda run: sign * (run.value or 0.0)
     )
     groups = {cell.name: cell.values for cell in ranked if not cell.diverged}
-    comparisons = against_best(groups, best.name, scale)
+    comparisons = against_best(groups, best.name, noise, sign, scale)
     passed_over = tuple(c for c in ranked if c.diverged and level(c) < level(best))
-    return Ranking(ordered, best, best_run, comparisons, passed_over, scale, keys, bounds)
+    of = contenders(comparisons)
+    spread = noise.of(best.name)
+    if spread is not None:
+        found = _within(summarise_chosen(best.values, scale, spread, of, sign), bounds)
+        chosen = replace(best, summary=found)
+        ordered = tuple(chosen if cell is best else cell for cell in ordered)
+        best = chosen
+    return Ranking(
+        ordered, best, best_run, comparisons, passed_over, scale, keys, noise, bounds, of
+    )
 
 
 def _all_same(cells: Sequence[Cell]) -> bool:
@@ -178,7 +192,7 @@ def _all_same(cells: Sequence[Cell]) -> bool:
 
 def _cells(
     data: SweepData, bounds: tuple[float, float]
-) -> tuple[list[Cell], Scale, tuple[str, ...]]:
+) -> tuple[list[Cell], Scale, Noise, tuple[str, ...]]:
     grouped: dict[str, list[RunData]] = {}
     for run in data.runs:
         grouped.setdefault(run.cell, []).append(run)
@@ -190,8 +204,12 @@ def _cells(
         for name, runs in grouped.items()
     ]
     scale = choose_scale(cell.values for cell in bare)
-    cells = [replace(cell, summary=summarise(cell.values, scale)) for cell in bare]
-    return [replace(cell, summary=_within(cell.summary, bounds)) for cell in cells], scale, keys
+    noise = fit_noise({cell.name: on_scale(cell.values, scale) for cell in bare})
+    cells = [
+        replace(cell, summary=_within(summarise(cell.values, scale, noise.of(cell.name)), bounds))
+        for cell in bare
+    ]
+    return cells, scale, noise, keys
 
 
 def _bounds(data: SweepData) -> tuple[float, float]:

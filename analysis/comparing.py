@@ -17,9 +17,16 @@ from sweeper.analysis import labels
 from sweeper.analysis.figures import PALETTE
 from sweeper.analysis.inference import Estimate, contrast, paired
 from sweeper.analysis.layouts import layout, plain, rounded
-from sweeper.analysis.statistics import Summary, against_best, summarise
+from sweeper.analysis.noise import fit_noise
+from sweeper.analysis.statistics import (
+    Summary,
+    against_best,
+    contenders,
+    summarise,
+    summarise_chosen,
+)
 from sweeper.errors import UsageError
-from sweeper.results.cells import Scale, choose_scale
+from sweeper.results.cells import Scale, choose_scale, on_scale
 from sweeper.results.objective import sign_of
 
 if TYPE_CHECKING:
@@ -33,7 +40,8 @@ _ALL_PAIRS = 15
 @dataclass(frozen=True)
 class Compared:
     """Cells of a DataFrame, compared. `best` is the name of the cell with the best mean, `tied`
-    those that cannot be told apart from it at 5 % (Games-Howell), `told_apart` those that can. On
+    those that cannot be told apart from it at 5 % (comparisons with the best), `told_apart` those
+    that can. On
     the `scale` "log" means are geometric and differences are of logarithms."""
 
     metric: str
@@ -95,10 +103,14 @@ def compare(
     values = {name: [value for _, value in rows] for name, rows in groups.items()}
     scale = choose_scale(list(values.values()))
     sign = sign_of(goal)
-    summaries = {name: summarise(own, scale) for name, own in values.items()}
+    noise = fit_noise({name: on_scale(own, scale) for name, own in values.items()})
+    summaries = {name: summarise(own, scale, noise.of(name)) for name, own in values.items()}
     order = sorted(summaries, key=lambda name: sign * (summaries[name].mean or 0.0))
     best = order[0] if order else None
-    compared = against_best(values, best, scale) if best is not None else {}
+    compared = against_best(values, best, noise, sign, scale) if best is not None else {}
+    if best is not None and (spread := noise.of(best)) is not None:
+        of = contenders(compared)
+        summaries[best] = summarise_chosen(values[best], scale, spread, of, sign)
     return Compared(
         metric=metric,
         goal=goal,

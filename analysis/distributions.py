@@ -9,12 +9,24 @@ and, for each of its values, over the largest of the means; here by Gauss and Le
 import functools
 import importlib
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["range_quantile", "range_tail", "student_quantile", "student_tail", "upper_tail_f"]
+__all__ = [
+    "digamma",
+    "maximum_quantile",
+    "maximum_tail",
+    "range_quantile",
+    "range_tail",
+    "student_quantile",
+    "student_tail",
+    "trigamma",
+    "trigamma_inverse",
+    "upper_tail_f",
+]
 
 _PANELS, _POINTS = 6, 32
 _REACH = 8.5
@@ -56,20 +68,26 @@ def _rule() -> tuple[Floats, Floats]:
     return places.ravel(), np.tile(weights / (2 * _PANELS), _PANELS)
 
 
-def range_tail(statistic: float, means: int, df: float) -> float:
-    """The chance that the studentized range of `means` equal means, its noise estimated with `df`
-    degrees of freedom, is as large as `statistic` or larger."""
-    if not statistic > 0:
-        return 1.0
+def _chi(df: float) -> tuple[Floats, Floats]:
+    """Estimates of the noise with `df` degrees of freedom, as multiples of the true one, from where
+    to where their density counts, and their weights."""
     places, weights = _rule()
-    # Of the estimate as a multiple of the true noise: from where to where its density counts.
     middle = math.sqrt(max(df - 1, 0.0) / df)
     low = max(0.0, middle - math.sqrt(_DROP / 2 / df))
     width = middle + math.sqrt(_DROP / df) - low
     noise = low + width * places**4  # dense where it is small, and a statistic of 300 is decided
     logs = (df - 1) * np.log(noise) - df * noise**2 / 2
     scale = math.log(2) + df / 2 * math.log(df / 2) - math.lgamma(df / 2)
-    density = width * 4 * places**3 * weights * np.exp(logs + scale)
+    return noise, width * 4 * places**3 * weights * np.exp(logs + scale)
+
+
+def range_tail(statistic: float, means: int, df: float) -> float:
+    """The chance that the studentized range of `means` equal means, its noise estimated with `df`
+    degrees of freedom, is as large as `statistic` or larger."""
+    if not statistic > 0:
+        return 1.0
+    places, weights = _rule()
+    noise, density = _chi(df)
     # And of the least of the means, in that noise.
     least = _REACH * (2 * places - 1)
     normal = 2 * _REACH * weights * np.exp(-(least**2) / 2) / math.sqrt(2 * math.pi)
@@ -81,17 +99,73 @@ def range_tail(statistic: float, means: int, df: float) -> float:
 
 def range_quantile(share: float, means: int, df: float) -> float:
     """The value of the studentized range below which it lies with probability `share`."""
+    return _where(lambda value: range_tail(value, means, df), 1 - share)
+
+
+def _where(tail: Callable[[float], float], share: float) -> float:
+    """Where a tail that falls has come down to `share`."""
     low, high = 0.0, 4.0
-    while range_tail(high, means, df) > 1 - share:
+    while tail(high) > share:
         low, high = high, 2 * high
         if high > 1e12:
             return math.inf
     for _ in range(60):
         middle = (low + high) / 2
-        if range_tail(middle, means, df) > 1 - share:
+        if tail(middle) > share:
             low = middle
         else:
             high = middle
         if high - low < 1e-10 * high:
             break
     return (low + high) / 2
+
+
+def maximum_tail(statistic: float, of: int, df: float, correlation: float = 0.0) -> float:
+    """The chance that the largest of `of` standard normal values, each two of them with this
+    `correlation`, over one estimate of their noise with `df` degrees of freedom, is as large as
+    `statistic` or larger. With correlation 1/2 it is Dunnett's one-sided distribution (Dunnett,
+    JASA 50, 1955, 1096-1121) for groups of one size, with 0 that of the studentized maximum."""
+    places, weights = _rule()
+    noise, density = _chi(df)
+    common = _REACH * (2 * places - 1)
+    normal = 2 * _REACH * weights * np.exp(-(common**2) / 2) / math.sqrt(2 * math.pi)
+    bounds = statistic * noise[:, np.newaxis]
+    if correlation == 0:
+        within = _special().ndtr(bounds[:, 0]) ** of
+    else:
+        apart = math.sqrt(1 - correlation)
+        within = _special().ndtr((bounds + math.sqrt(correlation) * common) / apart) ** of @ normal
+    return float(np.clip(density @ (1 - within), 0.0, 1.0))
+
+
+@functools.lru_cache(maxsize=1024)
+def maximum_quantile(share: float, of: int, df: float, correlation: float = 0.0) -> float:
+    """The value below which that largest lies with probability `share`, which is 1/2 or more."""
+    return _where(lambda value: maximum_tail(value, of, df, correlation), 1 - share)
+
+
+def trigamma(x: Any) -> Any:
+    """The second derivative of the logarithm of the gamma function."""
+    return _special().polygamma(1, x)
+
+
+def trigamma_inverse(value: Any) -> Floats:
+    """Where `trigamma` is `value`, positive numbers: by Newton's method on 1 / trigamma, which is
+    convex (Smyth, Statistical Applications in Genetics and Molecular Biology 3(1), 2004, article 3,
+    appendix)."""
+    value = np.asarray(value, dtype=float)
+    found: Any = 0.5 + 1 / value
+    for _ in range(50):
+        own = trigamma(found)
+        step = own * (1 - own / value) / _special().polygamma(2, found)
+        found = found + step
+        if np.all(-step / found < 1e-12):
+            break
+    # The limits, where Newton's method loses its digits.
+    limits: list[Any] = [1 / value, 1 / np.sqrt(value)]
+    return np.select([value < 1e-6, value > 1e7], limits, found)
+
+
+def digamma(x: Any) -> Any:
+    """The derivative of the logarithm of the gamma function."""
+    return _special().digamma(x)

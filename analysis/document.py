@@ -44,8 +44,9 @@ def document(study: Study) -> dict[str, Any]:
         },
         "method": {
             "scale": ranking.scale,
-            "interval": "Student t, 95 %",
-            "comparison": method(ranking.scale),
+            "interval": "Student t, 95 %; of the best the wider for having been chosen",
+            "noise": ranking.noise.document(),
+            "comparison": method(ranking.scale, ranking.noise),
             "unstable": RULE,
             "smoothed": f"mean of the last {SMOOTH:.0%} of the points",
         },

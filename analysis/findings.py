@@ -13,14 +13,28 @@ from sweeper.analysis.alike import same_curves
 from sweeper.analysis.cells import Cell, Ranking
 from sweeper.analysis.edges import judge_edges
 from sweeper.analysis.frames import SweepData
+from sweeper.analysis.noise import Noise
 from sweeper.analysis.statistics import Comparison
 from sweeper.results.cells import SPAN, Scale
 
-__all__ = ["PENDING", "Finding", "cell_text", "find", "method", "short_name", "worse_by"]
+__all__ = [
+    "PENDING",
+    "Finding",
+    "cell_text",
+    "find",
+    "method",
+    "noise_text",
+    "short_name",
+    "worse_by",
+]
 
-_METHOD = (
-    "Games-Howell comparison of all pairs of cells (1976) at the 5 % level, "
-    "which pays for choosing the best after the fact and lets cells differ in variance"
+_SHARED = (
+    "comparisons with the best of all cells (Hsu 1981, Dunnett's distribution) at the 5 % level, "
+    "with the noise that all cells share"
+)
+_OWN = (
+    "comparisons with the best of all cells (Welch's, Bonferroni's bound) at the 5 % level, each "
+    "cell with its own noise"
 )
 _RATIOS = (
     "as ratios, on a log scale, because all values are positive, the means of the cells span more "
@@ -48,9 +62,42 @@ class Finding:
         return {**found, "cells": list(self.cells), "evidence": dict(self.evidence or {})}
 
 
-def method(scale: Scale) -> str:
+def noise_text(noise: Noise) -> str | None:
+    """What intervals and comparisons take for the noise between runs of a cell, in a sentence; None
+    where no cell was repeated."""
+    if noise.kind == "none":
+        return None
+    cells = labels.counted(noise.repeated, "repeated cell")
+    lent = f"{labels.counted(noise.lent_cells, 'cell')} of {labels.listed(noise.lent)}"
+    behind = f"{cells} and {lent}" if noise.repeated else lent
+    behind = f"{behind if noise.lent else cells} ({noise.total:g} degrees of freedom)"
+    tested = f", as their variances do not differ (Bartlett's test, {labels.p_value(noise.p)})"
+    tested = tested if noise.p is not None else ""
+    if noise.kind == "pooled":
+        return f"All cells share one noise, that of {behind}{tested}."
+    if noise.kind == "moderated":
+        return (
+            f"Cells share their noise, that of {behind}{tested}: each cell's variance is drawn "
+            f"toward what all have in common, which weighs like {noise.prior_df:.0f} runs."
+        )
+    if noise.p is not None:
+        return (
+            f"Each cell has its own noise, as the variances of {behind} differ more than normal "
+            f"noise would let them (Bartlett's test, {labels.p_value(noise.p)})."
+        )
+    if noise.asked == "own":
+        return "Each cell has its own noise, as was asked for."
+    return (
+        f"Each cell has its own noise: {behind} are too few to ask whether they share it."
+        if noise.repeated > 1
+        else f"The noise is that of {behind}, for this cell alone."
+    )
+
+
+def method(scale: Scale, noise: Noise) -> str:
     """How cells are told apart, in a sentence."""
-    return f"{_METHOD}; {_RATIOS}" if scale == "log" else _METHOD
+    told = _SHARED if noise.shared else _OWN
+    return f"{told}; {_RATIOS}" if scale == "log" else told
 
 
 def short_name(cell: Cell) -> str:
@@ -109,7 +156,7 @@ def _compared(ranking: Ranking, best: Cell, sign: float) -> Finding:
     tied, apart = ranking.tied, ranking.apart
     names = tuple(cell.name for cell in (best, *tied))
     evidence: dict[str, Any] = {
-        "method": method(ranking.scale),
+        "method": method(ranking.scale, ranking.noise),
         "scale": ranking.scale,
         "compared": len(ranking.comparisons) + 1,
         "p": {cell: comparison.p for cell, comparison in ranking.comparisons.items()},
@@ -133,7 +180,7 @@ def _compared(ranking: Ranking, best: Cell, sign: float) -> Finding:
     else:
         text = (
             "Every other cell compared is worse beyond the noise between seeds. The closest call, "
-            f"{short_name(nearest)}, is {by} for all pairs at once."
+            f"{short_name(nearest)}, is {by} for all at once."
         )
     return Finding("separated", "good", text, names, evidence)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from sweeper.analysis import labels
 from sweeper.analysis.axis_findings import KINDS
 from sweeper.analysis.commands import reproducing
-from sweeper.analysis.findings import cell_text, method, short_name
+from sweeper.analysis.findings import cell_text, method, noise_text, short_name
 from sweeper.analysis.gallery import Panel
 from sweeper.analysis.page import provenance
 from sweeper.analysis.pictures import cells_picture, picture
@@ -94,7 +94,8 @@ def _lines(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator[st
     yield "\n## Results\n"
     yield from _results(study)
     yield from _images(shown, "cells")
-    yield f"\nStudent t intervals; cells are told apart by a {escape(method(ranking.scale))}."
+    how = method(ranking.scale, ranking.noise)
+    yield f"\n{escape(noise_text(ranking.noise) or '')} Cells are told apart by {escape(how)}."
     yield from _paired(study)
     if study.axes:
         yield "\n## Axes"

@@ -24,7 +24,7 @@ from sweeper.analysis.axis_findings import KINDS
 from sweeper.analysis.cells import Ranking
 from sweeper.analysis.commands import listing, reading_logs, reproducing
 from sweeper.analysis.figures import MUTED, PALETTE, tones
-from sweeper.analysis.findings import method, short_name
+from sweeper.analysis.findings import method, noise_text, short_name
 from sweeper.analysis.frames import SweepData
 from sweeper.analysis.gallery import Panel
 from sweeper.analysis.itemtables import item_tables
@@ -113,7 +113,8 @@ def render(study: Study, panels: Sequence[Panel]) -> str:
         axis_kinds=KINDS,
         rates=rate_rows(study.stability.rates),
         rule=RULE,
-        method=method(ranking.scale),
+        method=method(ranking.scale, ranking.noise),
+        noise=noise_text(ranking.noise),
         commands=reproducing(data, study.prices),
         grid=data.plan and data.plan.grid_text,
         grid_path=data.plan and data.plan.grid_path,

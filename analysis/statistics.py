@@ -1,38 +1,53 @@
 """Statistics over seeds. Pure.
 
-Intervals are Student t intervals of a mean. "Cannot be told apart from the best" is Games and
-Howell's all-pairs procedure (Journal of Educational Statistics 1(2), 1976, 113-125): Welch's
-statistic of a pair, referred to the studentized range of all cells compared, so that the variances
-may differ between cells and picking the best after seeing the data is paid for.
+Intervals are Student t intervals of a mean, by the noise that `noise` finds. Which cells "cannot be
+told apart from the best" is answered by comparisons with the best, so that picking it after seeing
+the data is paid for, at any number of cells and at 1 - `CONFIDENCE`:
+
+- Each cell is asked whether it may be the best, and is left out where its distance behind the best
+  mean is more than noise makes the largest of all such distances. Where cells share their noise,
+  that largest one has Dunnett's distribution (Hsu, Annals of Statistics 9(5), 1981, 1026-1034);
+  where each has its own, distances are Welch's, and Bonferroni's inequality bounds it.
+- The best alone is left where it is ahead of every other, the second too, as in a two-sided test of
+  those two: whatever the number of cells, that errs most often with two (Gutmann and Maymin,
+  Annals of Statistics 15(1), 1987, 456-461).
 
 Both happen on a scale that the data choose (`choose_scale`): as they are, or as logarithms, where
 means become geometric means and differences become ratios.
 """
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from sweeper.analysis.distributions import (
-    range_quantile,
-    range_tail,
+    maximum_quantile,
+    maximum_tail,
     student_quantile,
     student_tail,
 )
-from sweeper.results.cells import Scale, center, comparable, exp, on_scale, unit_of
+from sweeper.analysis.noise import Noise, Spread
+from sweeper.results.cells import Scale, center, exp, off_scale, on_scale, unit_of
 
 __all__ = [
     "CONFIDENCE",
     "Comparison",
     "Summary",
     "against_best",
+    "contenders",
     "summarise",
+    "summarise_chosen",
 ]
 
 CONFIDENCE = 0.95
 
-_FEW = 12
-"""Comparisons that are worth the millisecond that an exact p takes."""
+_WELCH = 2 / 3
+"""Of all degrees of freedom of two cells the most that Welch's comparison of them is granted: with
+three runs the estimate is often too large just where one of them is much noisier."""
+
+
+_NO_CHANCE = 0.01
 
 
 class Summary(NamedTuple):
@@ -58,16 +73,17 @@ class Summary(NamedTuple):
 
 class Comparison(NamedTuple):
     """A cell against the best: `difference` is its mean less the best's (on the log scale of the
-    means of natural logarithms), `error` the standard error of that, `df` Welch's degrees of
-    freedom, `family` the number of cells compared, and `p` is adjusted for all pairs of them. Of
-    more than 12 comparisons those that are not among the 12 closest calls have Bonferroni's bound
-    of it, which is larger."""
+    means of natural logarithms), `error` the standard error of that, with `df` degrees of freedom,
+    and `family` the number of cells compared. `p` is that of the claim that it is not the best,
+    adjusted for choosing the best among all; `reach` how many standard errors the bounds of the
+    difference lie from it."""
 
     difference: float
     error: float
     df: float
     family: int
     p: float
+    reach: float
     scale: Scale = "linear"
 
     @property
@@ -81,28 +97,26 @@ class Comparison(NamedTuple):
         return exp(self.difference) if self.scale == "log" else None
 
     def interval(self) -> tuple[float, float]:
-        """Bounds of the difference, or of the ratio on the log scale, that hold with `CONFIDENCE`
-        for all pairs at once."""
-        reach = _quantile(self.family, round(self.df, 12)) / 2**0.5 * self.error
+        """Bounds of the difference, or of the ratio on the log scale. Each holds with `CONFIDENCE`
+        for all cells at once, and the near one is beyond no difference just where the cell is told
+        apart."""
+        reach = self.reach * self.error
         low, high = self.difference - reach, self.difference + reach
         return (exp(low), exp(high)) if self.scale == "log" else (low, high)
 
 
 @functools.lru_cache(maxsize=1024)
-def _quantile(family: int, df: float) -> float:
-    """Takes some 20 ms: the quantile of a studentized range has no closed form."""
-    return range_quantile(CONFIDENCE, family, df)
-
-
-@functools.lru_cache(maxsize=1024)
-def _student(df: int) -> float:
+def _student(df: float) -> float:
     """How many standard errors Student's interval reaches to either side."""
     return student_quantile((1 + CONFIDENCE) / 2, df)
 
 
-def summarise(values: Sequence[float], scale: Scale = "linear") -> Summary:
-    """Mean and Student t interval of finite `values`: mean +- t(n - 1) sd / sqrt(n), computed on
-    `scale` and brought back from it. On the log scale all `values` must be positive."""
+def summarise(
+    values: Sequence[float], scale: Scale = "linear", spread: Spread | None = None
+) -> Summary:
+    """Mean and Student t interval of finite `values`: mean +- t(df) sd / sqrt(n), computed on
+    `scale` and brought back from it, with the standard deviation and the degrees of freedom of
+    `spread`, else with their own and n - 1. On the log scale all `values` must be positive."""
     import numpy as np
 
     n = len(values)
@@ -110,78 +124,111 @@ def summarise(values: Sequence[float], scale: Scale = "linear") -> Summary:
         return Summary(0, None, None, None, None, None, None)
     least, most = float(min(values)), float(max(values))
     own = on_scale(values, scale)
-    if min(own) == max(own):  # n = 1, or identical replicates: no interval either way
-        return Summary(n, least, None if n == 1 else 0.0, None, None, least, most)
-    unit = unit_of(own)
-    data = np.asarray(own, dtype=float) / unit
-    mean, sd = center(own) / unit, float(data.std(ddof=1))
-    reach = _student(n - 1) * sd / n**0.5
-    found = [bound * unit for bound in (mean, mean - reach, mean + reach)]
-    if scale == "log":
-        found = [exp(bound) for bound in found]
-    return Summary(n, found[0], sd * unit, found[1], found[2], least, most)
+    unit = unit_of(own) or 1.0
+    mean, sd = center(own), None
+    if n > 1:
+        same = min(own) == max(own)
+        sd = 0.0 if same else float(np.std(np.asarray(own) / unit, ddof=1)) * unit
+    middle = least if least == most else off_scale(mean, scale)
+    known = spread or (Spread(sd, n - 1.0) if sd else None)
+    if known is None:  # n = 1, or identical replicates: no interval either way
+        return Summary(n, middle, sd, None, None, least, most)
+    reach = _student(known.df) * known.sd / n**0.5
+    low, high = (off_scale(bound, scale) for bound in (mean - reach, mean + reach))
+    return Summary(n, middle, sd, low, high, least, most)
+
+
+def summarise_chosen(
+    values: Sequence[float], scale: Scale, spread: Spread, of: int, sign: float
+) -> Summary:
+    """The same for a cell that was chosen as the best of `of` that may be it: chance has most
+    likely helped it. The bound on the worse side is as far off as the largest of so many means
+    strays from its truth with probability 1 - `CONFIDENCE`; the other is Student's (`sign` 1: the
+    least is best)."""
+    found = summarise(values, scale, spread)
+    if of < 2:
+        return found
+    reach = max(maximum_quantile(CONFIDENCE, of, spread.df), _student(spread.df))
+    bound = center(on_scale(values, scale)) + sign * reach * spread.sd / len(values) ** 0.5
+    side = "high" if sign > 0 else "low"
+    return found._replace(**{side: off_scale(bound, scale)})
 
 
 def against_best(
-    groups: Mapping[str, Sequence[float]], best: str, scale: Scale = "linear"
+    groups: Mapping[str, Sequence[float]],
+    best: str,
+    noise: Noise,
+    sign: float = 1.0,
+    scale: Scale = "linear",
 ) -> dict[str, Comparison]:
-    """Games-Howell comparisons of `best` with every other comparable cell; the family is all pairs
-    of comparable cells. Empty when `best` is not comparable or nothing else is. On the log scale
-    all values must be positive."""
-    scaled = {cell: on_scale(values, scale) for cell, values in groups.items()}
-    family = {cell: values for cell, values in scaled.items() if comparable(values)}
-    if best not in family or len(family) < 2:
-        return {}
-    others = {cell: values for cell, values in family.items() if cell != best}
-    found = _compare(others, family[best], len(family), scale)
-    # The closest calls exactly, or all of few.
-    near = sorted(found, key=lambda cell: abs(found[cell].difference) / found[cell].error)[:_FEW]
-    return {
-        cell: own._replace(p=_adjusted(own)) if cell in near else own for cell, own in found.items()
+    """Comparisons of `best` with every other cell whose noise is known, the family (`sign` 1: the
+    least is best). Empty when that of `best` is not, or of nothing else. On the log scale all
+    values must be positive."""
+    cells = {
+        name: _Mean.of(on_scale(v, scale), s) for name, v in groups.items() if (s := noise.of(name))
     }
+    if best not in cells or len(cells) < 2:
+        return {}
+    own = cells.pop(best)
+    fewest = min(cell.n for cell in (own, *cells.values()))
+    found = {
+        name: _compare(cell, own, noise, sign, len(cells) + 1, fewest, scale)
+        for name, cell in cells.items()
+    }
+    # The best alone: ahead of each of the others as if there were no more than those two.
+    pairs = {name: _pair(one, sign) for name, one in found.items()}
+    alone = max(pairs.values())
+    if alone <= 1 - CONFIDENCE:
+        return {
+            name: one._replace(p=min(one.p, alone), reach=_student(one.df))
+            for name, one in found.items()
+        }
+    return found
 
 
-def _adjusted(found: Comparison) -> float:
-    # The studentized range counts in standard errors of one mean, a t statistic in those of a
-    # difference: a factor of sqrt(2).
-    statistic = abs(found.difference) / found.error * 2**0.5
-    return range_tail(statistic, found.family, found.df)
+def contenders(found: Mapping[str, Comparison]) -> int:
+    """How many cells may have been chosen as the best, itself among them: those that cannot be told
+    apart from it at a level that leaves out only what had no chance."""
+    return 1 + sum(one.p > _NO_CHANCE for one in found.values())
+
+
+class _Mean(NamedTuple):
+    value: float
+    n: int
+    spread: Spread
+
+    @classmethod
+    def of(cls, values: Sequence[float], spread: Spread) -> "_Mean":
+        return cls(center(values), len(values), spread)
 
 
 def _compare(
-    others: Mapping[str, Sequence[float]], best: Sequence[float], family: int, scale: Scale
-) -> dict[str, Comparison]:
-    """Welch's test of each of the others; those with the same number of values in one call."""
-    found: dict[str, Comparison] = {}
-    for n in {len(values) for values in others.values()}:
-        cells = [cell for cell, values in others.items() if len(values) == n]
-        found.update(_compare_equal([others[cell] for cell in cells], best, cells, family, scale))
-    return {cell: found[cell] for cell in others}
+    cell: _Mean, best: _Mean, noise: Noise, sign: float, family: int, fewest: int, scale: Scale
+) -> Comparison:
+    unit = max(cell.spread.sd, best.spread.sd)
+    a, b = ((one.spread.sd / unit) ** 2 / one.n for one in (cell, best))
+    difference, error = cell.value - best.value, math.sqrt(a + b) * unit
+    others = family - 1
+    if noise.shared:
+        df = min(cell.spread.df, best.spread.df)
+        # Of distances to two others; where those have different numbers of runs, the least.
+        together = round(fewest / (fewest + cell.n), 6)
+        statistic = sign * difference / error
+        largest = maximum_tail(statistic, others, df, together)
+        reach = maximum_quantile(CONFIDENCE, others, df, together)
+    else:
+        free = cell.spread.df + best.spread.df
+        df = (a + b) ** 2 / (a**2 / cell.spread.df + b**2 / best.spread.df)
+        df = min(df, _WELCH * free)
+        largest = min(1.0, others * float(student_tail(difference / error, df)) / 2)
+        largest = largest if sign * difference > 0 else 1.0
+        reach = -student_quantile((1 - CONFIDENCE) / others, df)
+    found = Comparison(difference, error, df, family, largest, max(reach, _student(df)), scale)
+    return found._replace(p=max(largest, _pair(found, sign)))
 
 
-def _compare_equal(
-    values: Sequence[Sequence[float]],
-    best: Sequence[float],
-    cells: Sequence[str],
-    family: int,
-    scale: Scale,
-) -> Iterator[tuple[str, Comparison]]:
-    import numpy as np
-
-    units = np.array([[unit_of([*own, *best])] for own in values])
-    own, other = np.asarray(values) / units, np.asarray(best) / units
-    differences = own.mean(axis=1) - other.mean(axis=1)
-    n, m = own.shape[1], other.shape[1]
-    a, b = own.var(axis=1, ddof=1) / n, other.var(axis=1, ddof=1) / m
-    df = (a + b) ** 2 / (a**2 / (n - 1) + b**2 / (m - 1))
-    errors = np.sqrt(a + b)
-    p_values = student_tail(differences / errors, df)
-    differences, errors = differences * units[:, 0], errors * units[:, 0]
-    pairs = family * (family - 1) / 2
-    bounds = np.minimum(1.0, pairs * p_values)  # Bonferroni's
-    columns = (differences, errors, df, bounds)
-    for cell, row in zip(
-        cells, zip(*(part.tolist() for part in columns), strict=True), strict=True
-    ):
-        difference, error, df, p = row
-        yield cell, Comparison(difference, error, df, family, p, scale)
+def _pair(found: Comparison, sign: float) -> float:
+    """The p value of two cells alone, two-sided; 1 for a cell with the better mean."""
+    if sign * found.difference <= 0:
+        return 1.0
+    return float(student_tail(found.difference / found.error, found.df))

@@ -289,14 +289,16 @@ def _number(ranking: Ranking) -> tuple[str | None, str | None]:
     if ranking.best is None:
         return None, None
     summary = ranking.best.summary
-    if summary.n == 1:
-        return labels.together(summary.mean)[0], "one run, so no interval"
     if summary.low is None:
-        return labels.together(summary.mean)[0], f"{summary.n} identical runs, so no interval"
+        why = "one run" if summary.n == 1 else f"{summary.n} identical runs"
+        return labels.together(summary.mean)[0], f"{why}, so no interval"
     mean, low, high = labels.together(summary.mean, summary.low, summary.high)
     log = ranking.scale == "log"
-    kind, student = ("geometric mean", "Student t of logarithms") if log else ("mean", "Student t")
-    return mean, f"{kind} of {summary.n} seeds, 95 % interval {low} to {high} ({student})"
+    kind = "geometric mean" if log else "mean"
+    what = "one run" if summary.n == 1 else f"{kind} of {summary.n} seeds"
+    of = ranking.chosen_of
+    allowed = f", which allows for its choice among {of} cells" if of > 1 else ""
+    return mean, f"{what}, 95 % interval {low} to {high}{allowed}"
 
 
 def _steps(

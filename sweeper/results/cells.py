@@ -22,6 +22,7 @@ __all__ = [
     "exp",
     "mean",
     "merit",
+    "off_scale",
     "on_scale",
     "unit_of",
 ]
@@ -99,6 +100,11 @@ def center(values: Sequence[float]) -> float:
 def on_scale(values: Sequence[float], scale: Scale) -> list[float]:
     """The values, or their logarithms."""
     return [math.log(value) for value in values] if scale == "log" else list(values)
+
+
+def off_scale(value: float, scale: Scale) -> float:
+    """Back from the scale of the comparison."""
+    return exp(value) if scale == "log" else value
 
 
 def unit_of(values: Iterable[float]) -> float:

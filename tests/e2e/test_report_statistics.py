@@ -1,16 +1,14 @@
 """The report's statistics against statsmodels: slow to load, and no part of what users install."""
 
-from itertools import combinations
-
 import numpy as np
 import pytest
 
 from sweeper.analysis.inference import contrast, holm, paired, wilson
+from sweeper.analysis.noise import fit_noise
 from sweeper.analysis.statistics import against_best, summarise
 
 pytestmark = pytest.mark.e2e
 
-multicomp = pytest.importorskip("statsmodels.stats.multicomp")
 multitest = pytest.importorskip("statsmodels.stats.multitest")
 proportion = pytest.importorskip("statsmodels.stats.proportion")
 weightstats = pytest.importorskip("statsmodels.stats.weightstats")
@@ -33,16 +31,22 @@ def test_the_interval_of_a_cell():
         assert (found.low, found.high) == close(weightstats.DescrStatsW(values).tconfint_mean())
 
 
-def test_comparisons_with_the_best_are_games_howell():
-    values = np.concatenate(list(GROUPS.values()))
-    names = np.repeat(list(GROUPS), [len(own) for own in GROUPS.values()])
-    whole = multicomp.pairwise_tukeyhsd(values, names, use_var="unequal")
-    found = against_best(GROUPS, "a")
-    pairs = combinations(GROUPS, 2)  # in its order
-    for (first, second), p, bounds in zip(pairs, whole.pvalues, whole.confint, strict=True):
-        if first == "a":
-            assert found[second].p == close(p)
-            assert found[second].interval() == close(tuple(bounds))
+def test_comparisons_with_the_best_take_welchs_or_the_common_noise():
+    """The statistic of each pair, and where there are but two its p value and bounds."""
+    two = {name: GROUPS[name] for name in ("a", "b")}
+    for asked, usevar in (("own", "unequal"), ("pooled", "pooled")):
+        noise = fit_noise(two, asked)
+        found = against_best(two, "a", noise)["b"]
+        means = weightstats.CompareMeans.from_data(two["b"], two["a"])
+        statistic, p, df = means.ttest_ind(usevar=usevar)
+        assert found.difference / found.error == close(statistic)
+        if found.df == close(df):
+            assert found.p == close(p)
+            assert found.interval() == close(means.tconfint_diff(usevar=usevar))
+        else:
+            assert asked == "own" and found.df < df
+        contrast = noise.contrast([("b", two["b"]), ("a", two["a"])], [1, -1])
+        assert (contrast.p, contrast.df) == close((p, df))
 
 
 def test_differences():

@@ -156,7 +156,7 @@ def test_proportional_noise_is_compared_as_ratios(judge: Any):
     assert ranking.best is not None
     assert ranking.best.summary.mean == pytest.approx((0.068 * 0.071 * 0.074) ** (1 / 3))
     assert found["separated"].evidence["nearest"]["low"] > 1
-    assert "times the best, 95 % for all pairs at once" in found["separated"].text
+    assert "times the best, 95 % for all at once" in found["separated"].text
     assert "log scale, because all values are positive" in found["separated"].evidence["method"]
     assert verdict.spread.startswith("geometric mean of 3 seeds")
     assert all(cell.summary.low > 0 for cell in ranking.cells)

@@ -1,17 +1,22 @@
 """The statistics against independent figures: scipy's own procedures and published examples."""
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import integrate, stats
 
 from sweeper.analysis.distributions import (
+    maximum_quantile,
+    maximum_tail,
     range_quantile,
     range_tail,
     student_quantile,
     student_tail,
 )
-from sweeper.analysis.statistics import against_best, summarise
-from sweeper.results.cells import choose_scale, comparable
+from sweeper.analysis.noise import Asked, Spread, fit_noise
+from sweeper.analysis.statistics import Comparison, against_best, summarise, summarise_chosen
+from sweeper.results.cells import Scale, choose_scale, comparable, on_scale
 
 
 def test_the_interval_is_students():
@@ -45,42 +50,94 @@ GROUPS = {
 }
 
 
-def test_comparisons_are_games_howell():
-    names = list(GROUPS)
-    whole = stats.tukey_hsd(*GROUPS.values(), equal_var=False)
-    found = against_best(GROUPS, "a")
-    assert set(found) == {"b", "c"}
-    for cell, comparison in found.items():
-        i = names.index(cell)
-        assert comparison.p == pytest.approx(whole.pvalue[i, 0], abs=1e-9)
-        assert comparison.difference == pytest.approx(whole.statistic[i, 0], abs=1e-9)
+def compared(
+    groups: Mapping[str, Sequence[float]], best: str, asked: Asked = "auto", scale: Scale = "linear"
+) -> dict[str, Comparison]:
+    noise = fit_noise({name: on_scale(own, scale) for name, own in groups.items()}, asked)
+    return against_best(groups, best, noise, 1.0, scale)
 
 
-def test_the_interval_ends_where_the_difference_would_just_be_told_apart():
-    low, high = against_best(GROUPS, "a")["b"].interval()
-    assert low < high
-    for bound in (low, high):
-        moved = [[value - bound for value in GROUPS["b"]], GROUPS["a"], GROUPS["c"]]
-        assert stats.tukey_hsd(*moved, equal_var=False).pvalue[0, 1] == pytest.approx(0.05)
+def test_cells_that_share_their_noise_are_compared_as_in_dunnetts_test():
+    """scipy integrates by chance: to four digits. Groups of one size, as cells mostly have."""
+    groups = {cell: values[:3] for cell, values in GROUPS.items()} | {"d": [27.0, 26.2, 29.1]}
+    found = compared(groups, "c", "pooled")
+    others = [groups[cell] for cell in found]
+    whole = stats.dunnett(*others, control=groups["c"], alternative="greater", random_state=1)
+    for one, statistic, p in zip(found.values(), whole.statistic, whole.pvalue, strict=True):
+        assert (one.df, one.family) == (8, 4)
+        assert one.difference / one.error == pytest.approx(statistic, abs=1e-9)
+        largest = maximum_tail(one.difference / one.error, 3, 8.0, 0.5)
+        assert largest == pytest.approx(p, abs=2e-4)
+        assert one.p == pytest.approx(max(largest, 2 * stats.t.sf(statistic, 8)), abs=1e-9)
 
 
-def test_two_cells_compare_as_in_welchs_test():
-    found = against_best({"a": GROUPS["a"], "b": GROUPS["b"]}, "a")["b"]
-    expected = stats.ttest_ind(GROUPS["b"], GROUPS["a"], equal_var=False)
-    assert found.p == pytest.approx(expected.pvalue, abs=1e-7)
+def test_cells_with_noise_of_their_own_are_compared_as_in_welchs_test():
+    found = compared(GROUPS, "c", "own")
+    assert set(found) == {"a", "b"}
+    for cell, one in found.items():
+        expected = stats.ttest_ind(GROUPS[cell], GROUPS["c"], equal_var=False)
+        statistic = one.difference / one.error
+        assert statistic == pytest.approx(expected.statistic, abs=1e-9)
+        assert one.df == pytest.approx(min(expected.df, 2 / 3 * (len(GROUPS[cell]) + 2)))
+        alone = 2 * stats.t.sf(statistic, one.df)
+        assert one.p == pytest.approx(alone)  # Bonferroni: two times the one-sided one
 
 
-def test_cells_without_noise_of_their_own_are_not_compared():
+def test_the_bounds_of_a_difference_end_where_it_would_just_be_told_apart():
+    for asked in ("own", "pooled"):
+        low, high = compared(GROUPS, "c", asked)["a"].interval()
+        assert low < high
+        moved = {**GROUPS, "a": [value - low for value in GROUPS["a"]]}
+        assert compared(moved, "c", asked)["a"].p == pytest.approx(0.05, abs=1e-6)
+
+
+def test_two_cells_are_compared_two_sided():
+    groups = {"a": [1.0, 2.0, 1.4], "b": [3.1, 2.9, 3.9]}
+    found = compared(groups, "a", "pooled")["b"]
+    assert found.p == pytest.approx(float(stats.ttest_ind(*groups.values()).pvalue), abs=1e-9)
+
+
+def test_the_best_is_alone_where_it_is_ahead_of_the_second_as_if_there_were_but_two():
+    """Many cells far behind cost it nothing: here the second is told apart by a test of two, and
+    would not be among thirty."""
+    groups = {str(i): [9.0 + i, 9.5 + i, 8.5 + i] for i in range(28)}
+    groups |= {"best": [0.0, 0.5, -0.5], "second": [0.95, 1.45, 0.45]}
+    found = compared(groups, "best")
+    assert found["second"].p == pytest.approx(
+        float(2 * stats.t.sf(0.95 / (0.25 * 2 / 3) ** 0.5, 60)), abs=1e-9
+    )
+    assert all(one.told_apart for one in found.values())
+    assert maximum_tail(0.95 / (0.25 * 2 / 3) ** 0.5, 29, 60.0, 0.5) > 0.1
+
+
+def test_cells_without_noise_of_their_own_are_not_compared_unless_it_is_shared():
     groups = {"a": [1.0, 1.1], "one": [5.0], "same": [7.0, 7.0], "b": [3.0, 3.1]}
     assert not comparable(groups["one"]) and not comparable(groups["same"])
-    assert set(against_best(groups, "a")) == {"b"}
-    assert against_best(groups, "one") == {}
-    assert against_best({"a": [1.0, 2.0]}, "a") == {}
+    assert set(compared(groups, "a")) == {"b"}
+    assert compared(groups, "one") == {}
+    assert compared({"a": [1.0, 2.0]}, "a") == {}
+    assert set(compared(groups, "a", "pooled")) == {"one", "same", "b"}
 
 
 def test_nearly_equal_values_pass_without_a_warning():
-    found = against_best({"a": [1.0, 1.0 + 1e-15], "b": [2.0, 2.0 + 4e-16]}, "a")
+    found = compared({"a": [1.0, 1.0 + 1e-15], "b": [2.0, 2.0 + 4e-16]}, "a")
     assert found["b"].told_apart
+
+
+def test_a_chosen_cell_has_the_wider_interval_on_its_worse_side():
+    values, spread = [1.0, 2.0, 3.0], Spread(1.0, 40.0)
+    plain, chosen = (
+        summarise(values, spread=spread),
+        summarise_chosen(values, "linear", spread, 20, 1),
+    )
+    assert chosen.low == plain.low and chosen.high > plain.high
+    best = summarise_chosen(values, "linear", spread, 20, -1)
+    assert best.high == plain.high and best.low == pytest.approx(4.0 - chosen.high)
+    assert summarise_chosen(values, "linear", spread, 1, 1) == plain
+    # The largest of twenty: 1 - 0.95 ** (1 / 20) of a normal value lies beyond, with as many
+    # degrees of freedom as make it one.
+    wide = summarise_chosen(values, "linear", Spread(1.0, 1e7), 20, 1).high
+    assert wide == pytest.approx(2 + stats.norm.ppf(0.95 ** (1 / 20)) / 3**0.5, abs=1e-5)
 
 
 def test_noise_alone_seldom_makes_a_lone_winner():
@@ -89,7 +146,7 @@ def test_noise_alone_seldom_makes_a_lone_winner():
     for _ in range(25):
         groups = {str(cell): list(rng.normal(0, 1, 3)) for cell in range(3)}
         best = min(groups, key=lambda cell: float(np.mean(groups[cell])))
-        lone += all(c.told_apart for c in against_best(groups, best).values())
+        lone += all(c.told_apart for c in compared(groups, best).values())
     assert lone <= 4  # 25 trials at 5 % or less: more than 4 has a chance under 1 %
 
 
@@ -101,14 +158,12 @@ def test_nor_where_the_noise_is_in_proportion_and_the_scale_is_chosen():
         groups = {k: list(v * np.exp(rng.normal(0, 0.3, 3))) for k, v in levels.items()}
         scale = choose_scale(groups.values())
         means = {k: summarise(v, scale).mean or 0.0 for k, v in groups.items()}
-        found = against_best(groups, min(means, key=means.__getitem__), scale)
+        found = compared(groups, min(means, key=means.__getitem__), scale=scale)
         lone += all(c.told_apart for c in found.values())
         logs += scale == "log"
         apart += found["c"].told_apart
     assert lone <= 4
-    # In 20 000 such trials: 1.4 % lone winners, 94 % on the log scale, and c told apart in 99.5 %,
-    # against 58 % of them with the values as they are.
-    assert logs >= 20 and apart >= 21
+    assert logs >= 20 and apart >= 20
 
 
 PROPORTIONAL = [[0.07, 0.08, 0.10], [0.12, 0.15, 0.20], [1.26, 1.54, 1.80]]
@@ -145,11 +200,11 @@ def test_on_the_log_scale_means_are_geometric_and_comparisons_ratios():
     assert (found.low, found.high) == pytest.approx(tuple(expected))
     assert found.sd == pytest.approx(plain.sd)
     assert (found.minimum, found.maximum) == (1.26, 1.80)
-    compared, own = against_best(groups, "0", "log")["2"], against_best(logs, "0")["2"]
-    assert compared.p == pytest.approx(own.p)
-    assert compared.ratio == pytest.approx(stats.gmean(groups["2"]) / stats.gmean(groups["0"]))
+    ratio, own = compared(groups, "0", scale="log")["2"], compared(logs, "0")["2"]
+    assert ratio.p == pytest.approx(own.p)
+    assert ratio.ratio == pytest.approx(stats.gmean(groups["2"]) / stats.gmean(groups["0"]))
     assert own.ratio is None
-    assert compared.interval() == pytest.approx(tuple(np.exp(own.interval())))
+    assert ratio.interval() == pytest.approx(tuple(np.exp(own.interval())))
 
 
 def test_enormous_values_have_the_figures_of_small_ones():
@@ -157,7 +212,7 @@ def test_enormous_values_have_the_figures_of_small_ones():
     assert large[1:3] == pytest.approx([value * 1e308 for value in small[1:3] if value])
     few = {"a": [1.0, 1.1, 1.2], "b": [1.6, 1.7, 1.65]}
     many = {cell: [v * 1e308 for v in values] for cell, values in few.items()}
-    assert against_best(many, "a")["b"].p == pytest.approx(against_best(few, "a")["b"].p)
+    assert compared(many, "a")["b"].p == pytest.approx(compared(few, "a")["b"].p)
     assert summarise([-1.7e308, 1.7e308]).mean == 0.0
 
 
@@ -178,3 +233,28 @@ def test_students_distribution_is_scipys():
         for statistic in (0.0, -2.2, 30.0):
             expected = 2 * float(stats.t.sf(abs(statistic), df))
             assert student_tail(statistic, df) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("df", [1.0, 3.7, 40.0])
+def test_the_largest_of_some_values_is_distributed_as_the_definition_says(df: float):
+    """Of one it is Student's; of two with any correlation a bivariate t, of any number without
+    correlation a mixture of powers."""
+    assert maximum_tail(1.7, 1, df, 0.5) == pytest.approx(float(stats.t.sf(1.7, df)), abs=1e-9)
+    expected = integrate.quad(
+        lambda s: (1 - stats.norm.cdf(1.7 * s) ** 9) * stats.chi.pdf(s * df**0.5, df) * df**0.5,
+        0,
+        12,
+        epsabs=1e-12,
+        limit=200,
+    )[0]
+    assert maximum_tail(1.7, 9, df) == pytest.approx(expected, abs=1e-9)
+    assert maximum_tail(maximum_quantile(0.95, 9, df, 0.5), 9, df, 0.5) == pytest.approx(
+        0.05, abs=1e-9
+    )
+
+
+def test_dunnetts_quantiles_are_the_published_ones():
+    """One-sided, 95 %, 10 degrees of freedom (Dunnett 1955, table 1a), for 1 to 9 others."""
+    table = [1.81, 2.15, 2.34, 2.47, 2.56, 2.64, 2.70, 2.76, 2.81]
+    found = [round(maximum_quantile(0.95, others, 10.0, 0.5), 2) for others in range(1, 10)]
+    assert found == table

@@ -1,0 +1,126 @@
+"""The noise that cells share: against definitions written out, and what the test for it decides."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import optimize, special, stats
+
+from sweeper.analysis.inference import contrast
+from sweeper.analysis.noise import FEW, MANY, bartlett, fit_noise, squeeze
+
+VARIANCES = np.array([0.8, 0.2, 3.1, 9.7, 0.05, 1.4, 0.6, 2.2, 0.01, 5.0, 0.3, 1.1])
+DFS = np.array([2.0, 2.0, 2.0, 4.0, 2.0, 2.0, 1.0, 2.0, 2.0, 2.0, 3.0, 2.0])
+
+
+def cells(count: int, seeds: int, spread: float = 1.0, seed: int = 1) -> dict[str, list[float]]:
+    rng = np.random.default_rng(seed)
+    sds = np.exp(np.linspace(0, math.log(spread), count))
+    return {str(i): list(rng.normal(i, sd, seeds)) for i, sd in enumerate(sds)}
+
+
+def test_moderated_variances_are_those_of_smyth():
+    """The moments of log variances and their inverse, with scipy's own functions and solver."""
+    z = np.log(VARIANCES)
+    e = z - special.digamma(DFS / 2) + np.log(DFS / 2)
+    spread = float(
+        np.sum((e - e.mean()) ** 2) / (len(e) - 1) - np.mean(special.polygamma(1, DFS / 2))
+    )
+    half = optimize.brentq(lambda x: float(special.polygamma(1, x)) - spread, 1e-6, 1e6, xtol=1e-14)
+    common = float(np.exp(e.mean() + special.digamma(half) - np.log(half)))
+    prior, prior_df, drawn = squeeze(VARIANCES, DFS)
+    assert float(prior_df) == pytest.approx(2 * half, rel=1e-9)
+    assert float(prior) == pytest.approx(common, rel=1e-9)
+    expected = (2 * half * common + DFS * VARIANCES) / (2 * half + DFS)
+    assert drawn == pytest.approx(expected, rel=1e-9)
+
+
+def test_variances_that_spread_as_chance_makes_them_become_one():
+    prior, prior_df, drawn = squeeze(np.array([1.0, 1.1, 0.9, 1.0]), np.array([2.0, 2.0, 2.0, 4.0]))
+    assert math.isinf(float(prior_df))
+    assert drawn == pytest.approx([float(prior)] * 4) and float(prior) == pytest.approx(1.0)
+
+
+def test_many_sweeps_are_squeezed_at_once_as_each_by_itself():
+    table = np.random.default_rng(2).chisquare(2, (5, 12))
+    together = squeeze(table, np.array(2.0))
+    for row, own in enumerate(table):
+        for part, whole in zip(squeeze(own, np.array(2.0)), together, strict=True):
+            assert part == pytest.approx(whole[row], rel=1e-12)
+
+
+def test_the_statistic_is_bartletts():
+    groups = [[1.0, 2.0, 4.0], [1.0, 1.1], [0.0, 3.0, 9.0, 2.0]]
+    variances = np.array([np.var(own, ddof=1) for own in groups])
+    found = bartlett(variances, np.array([len(own) - 1.0 for own in groups]))
+    assert float(found) == pytest.approx(float(stats.bartlett(*groups).statistic), abs=1e-9)
+
+
+def test_the_test_refuses_equal_noise_as_often_as_its_level_says():
+    """Of 400 sweeps of 6 cells with two seeds, where chi-squared would refuse another share: 8 are
+    expected at 2 %, and more than 18 have a chance below 1 in 1,000."""
+    refused = sum(fit_noise(cells(6, 2, seed=seed)).kind == "own" for seed in range(1000, 1400))
+    assert 1 <= refused <= 18
+
+
+def test_few_cells_keep_their_noise_some_share_one_and_many_are_moderated():
+    kinds = [fit_noise(cells(count, 3)).kind for count in (FEW - 1, FEW, MANY - 1)]
+    assert kinds == ["own", "pooled", "pooled"]
+    many = fit_noise(cells(40, 3, spread=3.0, seed=3))
+    assert many.kind == "moderated" and many.prior_df < math.inf
+    assert fit_noise(cells(12, 10, spread=30.0)).kind == "own"
+    assert fit_noise({"a": [1.0], "b": [2.0]}).kind == "none"
+    assert fit_noise({"a": [1.0, 1.0], "b": [2.0, 2.0]}).spreads == {}
+
+
+def test_what_is_asked_for_settles_it():
+    wild = cells(12, 10, spread=30.0)
+    assert fit_noise(wild, "pooled").kind == "pooled"
+    assert fit_noise(cells(6, 3), "own").kind == "own"
+    pooled = fit_noise({"a": [1.0, 2.0], "b": [5.0, 5.5, 7.0], "c": [9.0]}, "pooled")
+    variance = (0.5 + 2 * np.var([5.0, 5.5, 7.0], ddof=1)) / 3
+    assert [pooled.of(cell) for cell in "abc"] == [(pytest.approx(variance**0.5), 3.0)] * 3
+
+
+def test_other_sweeps_lend_their_noise_to_single_runs_unless_it_differs():
+    own = {"a": [1.0], "b": [2.0]}
+    noise = fit_noise(own, lent={"before": cells(5, 3)})
+    assert noise.kind == "pooled" and noise.lent == ("before",) and noise.total == 10
+    assert noise.of("a") == noise.of("b") and noise.of("a") is not None
+    wild = {str(i): [0.0, 1000.0 + i, 3.0] for i in range(5)}
+    refused = fit_noise(cells(5, 3), lent={"before": wild})
+    assert refused.refused == ("before",) and refused.kind == "pooled" and refused.total == 10
+    assert fit_noise(own, lent={"before": cells(5, 3, spread=1e4)}).of("a") is None
+
+
+def test_equal_values_of_a_metric_that_comes_in_steps_are_no_sign_of_other_noise():
+    """Accuracies of 200 questions: two seeds of one cell agree to the last digit."""
+    rng = np.random.default_rng(5)
+    groups = {str(i): list(rng.binomial(200, 0.7, 2) / 200) for i in range(8)}
+    groups["same"] = [0.7, 0.7]
+    noise = fit_noise(groups)
+    assert noise.shared and noise.of("same") is not None
+
+
+def test_a_contrast_takes_the_noise_of_each_cell():
+    groups = [("a", [1.0, 2.0, 4.0]), ("b", [3.0, 3.5, 6.0])]
+    values = [own for _, own in groups]
+    own = fit_noise(dict(groups), "own").contrast(groups, [1, -1])
+    assert own == pytest.approx(contrast(values, [1, -1]), rel=1e-12)
+    pooled = fit_noise(dict(groups), "pooled").contrast(groups, [1, -1])
+    expected = stats.ttest_ind(*values)
+    assert pooled.p == pytest.approx(float(expected.pvalue), rel=1e-9)
+    interval = expected.confidence_interval(0.95)
+    assert (pooled.low, pooled.high) == pytest.approx((interval.low, interval.high), rel=1e-9)
+    assert fit_noise(dict(groups), "own").contrast([("c", [1.0])], [1]).low is None
+
+
+def test_enormous_and_tiny_values_have_the_noise_of_common_ones():
+    common = fit_noise(cells(6, 3))
+    for factor in (1e300, 1e-300):
+        scaled = {n: [v * factor for v in own] for n, own in cells(6, 3).items()}
+        found = fit_noise(scaled)
+        for name in scaled:
+            one, other = found.of(name), common.of(name)
+            assert one is not None and other is not None
+            assert one.sd / factor == pytest.approx(other.sd, rel=1e-9) and one.df == other.df
