@@ -11,9 +11,9 @@ __all__ = ["Field", "Nested", "Reading", "Section", "or_null"]
 
 
 class Field(NamedTuple):
-    """One key. `doc` is a sentence for people; `default` what holds where the key is missing, as it
-    would be written; `examples` are worth showing where there is no default. `key` is what a
-    document calls it, where that is another name (`timeout_s`)."""
+    """One key. `doc` is a sentence for people. `default` holds where the key is missing; it is
+    written as in a grid (`2m`). `examples` are worth showing where there is no default. `key` is
+    what a document calls the field, where that is another name (`timeout_s`)."""
 
     name: str
     kind: Kind
@@ -36,10 +36,15 @@ class Reading:
     """What one mapping gave: `values` by what a document calls them. What is wrong, missing or null
     is not among them."""
 
-    def __init__(self, node: Node, name: str, problems: Problems) -> None:
-        self.node, self.name, self.problems, self.place = node, name, problems, node.place
+    def __init__(self, section: "Section", node: Node, name: str, problems: Problems) -> None:
+        self.section, self.node, self.name, self.problems = section, node, name, problems
+        self.place = node.place
         self.entries: dict[str, tuple[Place, Node]] = {}
         self.values: dict[str, Any] = {}
+
+    def value(self, key: str) -> Any:
+        """The value of a field, by its name in a document, or its default where none was given."""
+        return self.values[key] if key in self.values else self.section.defaults().get(key)
 
     def path(self, key: str) -> str:
         """What messages call a key: `launch.slurm.mem`."""
@@ -75,6 +80,17 @@ class Section:
         """The section with further fields."""
         return Section(*self, *fields, needs=self._needs, check=self.check, more=self._more)
 
+    def defaults(self) -> dict[str, Any]:
+        """The declared defaults, by name and in shape as a document has them (`2m` is 120.0)."""
+        nowhere = Place("default")
+        return {
+            field.key or field.name: field.kind.read(
+                Node(field.default, nowhere), field.name, Problems()
+            )
+            for field in self
+            if field.default is not None
+        }
+
     def __iter__(self) -> Iterator[Field]:
         return iter(self.fields.values())
 
@@ -89,7 +105,7 @@ class Section:
     ) -> Reading:
         """Read a mapping. `name` is its path, "" for the grid itself. `others` knows fields that
         are declared elsewhere; `known` names them, for who has mistyped one."""
-        reading = Reading(node, name, problems)
+        reading = Reading(self, node, name, problems)
         if node.entries is None:
             if node.value is not None:
                 problems.add(node.place, f"{name} is {kind(node)}; it takes a mapping")

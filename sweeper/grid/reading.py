@@ -256,7 +256,7 @@ def _grid(reading: Reading, name: str) -> Grid:
     found = reading.values
     command, metric = found.get("command"), found.get("metric", {})
     secrets: tuple[str, ...] = found.get("secrets", ())
-    service = found.get("service", "none")
+    service = reading.value("service")
     if service == "tinker" and "TINKER_API_KEY" not in secrets:
         secrets = ("TINKER_API_KEY", *secrets)
     return Grid(
@@ -273,7 +273,7 @@ def _grid(reading: Reading, name: str) -> Grid:
         fixed={},
         dropped=frozenset(),
         seeds=found.get("seeds"),
-        metric=Metric(**{"at": "last"} | metric) if metric.keys() >= {"name", "goal"} else None,
+        metric=Metric(**METRIC.defaults() | metric) if metric.keys() >= {"name", "goal"} else None,
         secrets=secrets,
         launch=found.get("launch", Launch()),
         wandb=found.get("wandb"),

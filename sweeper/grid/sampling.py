@@ -63,9 +63,9 @@ class Random(NamedTuple):
 
 def read_random(node: Node, where: str, problems: Problems) -> Random | None:
     """Read the section; None when it is wrong as a whole, or draws nothing."""
-    found = SECTION.read(node, where, problems).values
-    samples, axes = found.get("samples"), found.get("axes")
-    return Random(samples, found.get("seed", 0), axes, node.place) if samples and axes else None
+    reading = SECTION.read(node, where, problems)
+    samples, axes = reading.value("samples"), reading.value("axes")
+    return Random(samples, reading.value("seed"), axes, node.place) if samples and axes else None
 
 
 def _read_drawn_axes(node: Node, where: str, problems: Problems) -> dict[str, Drawn]:

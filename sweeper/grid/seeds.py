@@ -27,10 +27,10 @@ def read_seeds(node: Node, where: str, problems: Problems) -> Seeds | None:
     """`3` (that is 0, 1, 2), `[11, 12]`, or `{field: shuffle_seed, values: 3}`; with `field: none`
     no seed is set."""
     if node.entries is None:
-        field, values = "seed", _read_values(node, where, problems)
+        field, values = _SECTION.defaults()["field"], _read_values(node, where, problems)
     else:
-        found = _SECTION.read(node, where, problems).values
-        field, values = found.get("field", "seed"), found.get("values")
+        reading = _SECTION.read(node, where, problems)
+        field, values = reading.value("field"), reading.value("values")
     return Seeds(None if field == _NO_FIELD else field, values, node.place) if values else None
 
 

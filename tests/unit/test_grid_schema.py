@@ -1,5 +1,6 @@
 """The JSON Schema of grids says what the reader does: the same verdict on grids right and wrong."""
 
+import copy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from sweeper.grid import grid_from_mapping, launch, parse_grid
 from sweeper.grid.schema import grid_schema
 from sweeper.model.plan import Launch
 
+LAUNCH = [field.name for field in launch.SECTION if field.default is not None]
 ROOT = Path(__file__).parents[2]
 SCHEMA = grid_schema()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
@@ -255,3 +257,36 @@ def test_an_example_is_right(given: dict[str, Any]) -> None:
     grid = {"name": "n", "recipe": "r", "launch": given}
     grid_from_mapping(grid)
     VALIDATOR.validate(grid)
+
+
+SPARSE: dict[str, Any] = {
+    "name": "n",
+    "recipe": "r",
+    "metric": {"name": "m", "goal": "minimize"},
+    "random": {"samples": 2, "axes": {"t": {"uniform": [0, 1]}}},
+    "seeds": {"values": 2},
+    "launch": {"retries": 1},
+}
+
+
+@pytest.mark.parametrize(
+    "path", ["service", "metric.at", "random.seed", "seeds.field", *(f"launch.{k}" for k in LAUNCH)]
+)
+def test_a_declared_default_is_what_holds_where_nothing_is_written(path: str) -> None:
+    about: Any = SCHEMA
+    for name in path.split("."):
+        about = next(one for one in (about, *about.get("anyOf", ())) if "properties" in one)
+        about = about["properties"][name]
+    sparse, written = copy.deepcopy(SPARSE), copy.deepcopy(SPARSE)
+    sparse["launch"].pop(path.rpartition(".")[2], None)
+    *above, name = path.split(".")
+    inner = written
+    for one in above:
+        inner = inner[one]
+    inner[name] = about["default"]
+
+    def read(grid: dict[str, Any]) -> Any:
+        found = grid_from_mapping(grid)
+        return found.service, found.metric, found.random, found.seeds, found.launch
+
+    assert read(written) == read(sparse)

@@ -15,7 +15,7 @@ from sweeper.backends.configuration import configured
 from sweeper.fields.kinds import Duration, Flag, Integer, Item, Text, Texts
 from sweeper.fields.sections import Field, Reading, Section
 
-__all__ = ["BACKEND"]
+__all__ = ["BACKEND", "SECTION"]
 
 _FLAG = re.compile(r"--([a-z][a-z0-9-]*)(=[^\x00-\x1f\x7f]*)?\Z")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
@@ -101,7 +101,7 @@ SECTION = Section(
         "signal",
         Duration(10),
         "How long before the time limit a job is told to stop; at least 10s, at most half of it.",
-        "2m",
+        "2m",  # Slurm looks every half a minute, and may be up to a minute early
         key="signal_s",
     ),
     Field("throttle", Integer(1), "Most tasks of an array at work at once.", examples=(16,)),

@@ -12,13 +12,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sweeper.backends.slurm import SECTION
+
 __all__ = ["options", "requeues", "script"]
 
-SIGNAL_SECONDS = 120.0
-"""How long before its time limit a job is told to stop, unless `signal` says otherwise. Slurm looks
-every half a minute, and may be up to a minute early."""
-
 _PLAIN = ("partition", "account", "qos", "mem", "gres", "constraint")
+_DEFAULTS = SECTION.defaults()
 _JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "job.py")
 
 
@@ -27,7 +26,7 @@ def options(asked: Mapping[str, Any]) -> list[str]:
     given = [f"--{name}={asked[name]}" for name in _PLAIN if asked.get(name) is not None]
     if asked.get("cpus") is not None:
         given.append(f"--cpus-per-task={asked['cpus']}")
-    before = asked.get("signal_s") or SIGNAL_SECONDS
+    before = asked.get("signal_s") or _DEFAULTS["signal_s"]
     limit = asked.get("time_s")
     if limit is not None:
         given.append(f"--time={_clock(limit)}")
@@ -40,7 +39,8 @@ def options(asked: Mapping[str, Any]) -> list[str]:
 
 def requeues(asked: Mapping[str, Any]) -> bool:
     """Whether a job is started again that was preempted, lost its node or ran out of time."""
-    return asked.get("requeue") is not False
+    given = asked.get("requeue")
+    return _DEFAULTS["requeue"] if given is None else given is not False
 
 
 def _clock(seconds: float) -> str:
