@@ -11,7 +11,6 @@ from sweeper.sanitize import sanitize
 from sweeper.storage.documents import dotted
 from sweeper.tui.charts import plot, sparkline
 from sweeper.tui.model import RunView, SweepView, best_run
-from sweeper.tui.render import STATE_STYLES
 from sweeper.tui.text import Glyphs, Line, age, fit, short, value
 
 __all__ = [
@@ -73,7 +72,7 @@ def page_head(view: SweepView, run: RunView, data: PageData) -> list[Line]:
         told.append(f"{view.metric} {value(run.value)}{place}")
     if run.remark:
         told.append(run.remark)
-    state = (run.shown_state, STATE_STYLES[run.shown_state])
+    state = (run.shown_state, run.shown_state)
     lines: list[Line] = [[(run.name, "bold"), ("  ", ""), state]]
     lines += [[(", ".join(told), "")]] if told else []
     lines.append([(data.path, "dim")])

@@ -12,11 +12,11 @@ from sweeper.results.status import NOBODY
 from sweeper.sanitize import sanitize
 from sweeper.tui.charts import bar, sparkline
 from sweeper.tui.list_model import Group, Item
+from sweeper.tui.looks import STATES
 from sweeper.tui.model import RunView, SweepView
 from sweeper.tui.text import Glyphs, Line, Span, age, fit, fit_middle, joined, short, trimmed, value
 
 __all__ = [
-    "STATE_STYLES",
     "Table",
     "counted",
     "head_lines",
@@ -26,20 +26,7 @@ __all__ = [
     "table",
 ]
 
-STATE_STYLES = {
-    "running": "info",
-    "waiting": "warn",
-    "stalled": "bad",
-    "silent": "bad",
-    "failed": "bad",
-    "lost": "bad",
-    "preempted": "warn",
-    "succeeded": "good",
-    "submitted": "info",
-    "planned": "dim",
-    "cancelled": "dim",
-}
-_ORDER = tuple(STATE_STYLES)
+_ORDER = tuple(STATES)
 _BAD = ("silent", "stalled", "failed", "lost", "preempted", "waiting")
 _URGENT = (*_BAD, *(state for state in _ORDER if state not in _BAD))
 """Where there is room for few: what is wrong first."""
@@ -79,7 +66,7 @@ def counted(counts: Counter[str], order: Sequence[str] = _ORDER) -> Line:
     for state in order:
         if counts[state]:
             line += [(", ", "")] if line else []
-            line.append((f"{counts[state]} {state}", STATE_STYLES[state]))
+            line.append((f"{counts[state]} {state}", state))
     return line
 
 
@@ -249,7 +236,7 @@ def own_name(run: RunView, inside: str) -> str:
 
 
 def _state(run: RunView) -> Span:
-    return run.shown_state, STATE_STYLES[run.shown_state]
+    return run.shown_state, run.shown_state
 
 
 def _steps(run: RunView) -> Span:

@@ -1,21 +1,20 @@
-"""Texts and numbers as a screen of characters takes them: styled, cut to a width. Pure.
+"""Makes texts and numbers fit a screen of characters: styled, and cut to a width. Pure.
 
-A line is a list of (text, style). Styles are words ("bold", "bad"), of which `_LOOKS` knows how
-they look, so that all of it can be read without colour: no state is told by colour alone.
+A line is a list of (text, style). Styles are words ("bold", "failed"), of which `looks.py` knows
+what they look like.
 """
 
 import math
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
-from rich.style import Style
 from rich.text import Text
 from textual.strip import Strip
 
 from sweeper.sanitize import sanitize
+from sweeper.tui.looks import style_of
 
 __all__ = [
     "ASCII",
@@ -37,30 +36,12 @@ __all__ = [
 Span = tuple[str, str]
 Line = list[Span]
 
-_LOOKS = {
-    "": Style(),
-    "bold": Style(bold=True),
-    "dim": Style(dim=True),
-    "good": Style(color="green"),
-    "info": Style(color="cyan"),
-    "warn": Style(color="yellow"),
-    "bad": Style(color="red", bold=True),
-    "head": Style(bold=True, dim=True),
-    "sorted": Style(underline=True),
-    "cursor": Style(reverse=True),
-}
-
-
-@lru_cache(maxsize=256)
-def _style(words: str) -> Style:
-    return Style.combine(_LOOKS[word] for word in words.split()) if words else _LOOKS[""]
-
 
 def as_strip(line: Line, width: int) -> Strip:
     """A line as Textual draws it. Segments, not markup: what a run is called is data; and
     harmless, should whoever made the line have forgotten it."""
-    strip = Strip([Segment(sanitize(text), _style(words)) for text, words in line])
-    return strip.adjust_cell_length(width, _LOOKS[""])
+    strip = Strip([Segment(sanitize(text), style_of(words)) for text, words in line])
+    return strip.adjust_cell_length(width, style_of(""))
 
 
 def as_text(lines: Iterable[Line]) -> Text:
@@ -69,7 +50,7 @@ def as_text(lines: Iterable[Line]) -> Text:
     for number, line in enumerate(lines):
         text.append("\n" * bool(number))
         for part, words in line:
-            text.append(sanitize(part), _style(words))
+            text.append(sanitize(part), style_of(words))
     return text
 
 
