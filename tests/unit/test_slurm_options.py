@@ -37,7 +37,7 @@ def test_options() -> None:
     ]
     short = slurm_options.options({"time_s": 60.0, "requeue": False})
     assert short == ["--time=0:01:00", "--signal=B:TERM@15", "--no-requeue"]
-    assert slurm_options.options(slurm.SECTION.defaults()) == slurm_options.options({})
+    assert slurm_options.options(slurm.BACKEND.section.defaults()) == slurm_options.options({})
     assert "--signal=B:TERM@30" in slurm_options.options({"signal_s": 30.0})
     # A signal of the configuration file's, with a time of the grid's.
     assert "--signal=B:TERM@60" in slurm_options.options({"time_s": 120.0, "signal_s": 600.0})

@@ -1,118 +1,13 @@
-"""Slurm: what a grid may say to it, and what it says of itself. The rest is loaded when a sweep is
-launched there.
+"""Slurm as a backend: what it says of itself. The rest is loaded when a sweep is launched there."""
 
-Values are data. None becomes an option of its own, and what `extra` may not say is what sweeper
-itself says of a job (its name, its comment, its script). `setup` is the one exception: lines of the
-user's own shell.
-"""
-
-import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Any
 
 from sweeper.backends.base import Backend, BackendType, Capabilities, Check, Counter, Leftover
 from sweeper.backends.configuration import configured
-from sweeper.fields.kinds import Duration, Flag, Integer, Item, Text, Texts
-from sweeper.fields.sections import Field, Reading, Section
+from sweeper.backends.slurm.section import SECTION
 
-__all__ = ["BACKEND", "SECTION"]
-
-_FLAG = re.compile(r"--([a-z][a-z0-9-]*)(=[^\x00-\x1f\x7f]*)?\Z")
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-_OURS = (
-    *("array", "batch", "chdir", "clusters", "comment", "error", "export", "export-file", "gid"),
-    *("help", "ignore-pbs", "input", "job-name", "no-requeue", "open-mode", "output", "parsable"),
-    *("quiet", "requeue", "signal", "test-only", "uid", "usage", "version", "wait", "wrap"),
-)
-_TEXTS = ("partition", "account", "qos", "mem", "gres", "constraint")
-_KEYED = {name: name for name in (*_TEXTS, "time")} | {"cpus-per-task": "cpus"}
-
-
-def _wrong_with_line(line: str) -> str | None:
-    return "a newline or a control character: one line each" if _CONTROL.search(line) else None
-
-
-def _wrong_with_flag(flag: str) -> str | None:
-    match = _FLAG.match(flag)
-    if match is None:
-        return _wrong_with_line(flag) or (
-            f"{flag[:60]!r} is no option of sbatch's in one piece: --name or --name=value"
-        )
-    # sbatch takes the beginning of an option's name for the whole of it.
-    if any(name.startswith(match[1]) for name in _OURS):
-        return f"--{match[1]} is sweeper's to say"
-    if key := _KEYED.get(match[1]):
-        return f"for --{match[1]} there is the key {key}"
-    return None
-
-
-def _check(reading: Reading) -> None:
-    limit, before = reading.values.get("time_s"), reading.values.get("signal_s")
-    if limit is not None and before is not None and before > limit / 2:
-        reading.problem("signal", f"{reading.path('signal')} is at most half of time")
-
-
-_WORD = Text(
-    r"[^\x00-\x20\x7f]{1,200}", "{} has a blank or a control character in it", numbers=True
-)
-SECTION = Section(
-    Field("partition", _WORD, "The partition.", examples=("gpu",)),
-    Field("account", _WORD, "The account that is charged.", examples=("lab",)),
-    Field("qos", _WORD, "The quality of service.", examples=("long",)),
-    Field("mem", _WORD, "Memory of a node, as Slurm writes it: 4000, 32G.", examples=("32G",)),
-    Field("gres", _WORD, "Generic resources: gpu:1.", examples=("gpu:1",)),
-    Field("constraint", _WORD, "Features that a node must have.", examples=("a100",)),
-    Field(
-        "time",
-        Duration(60, unit=True),
-        "The time limit; a job that nears it is told to stop, and is started again. With its unit,"
-        " at least 60s.",
-        examples=("2h",),
-        key="time_s",
-    ),
-    Field("cpus", Integer(1), "CPUs of a job.", examples=(4,)),
-    Field(
-        "extra",
-        Texts(
-            Item(
-                {
-                    "pattern": r"^--[a-z][a-z0-9-]*(=[^\x00-\x1f\x7f]*)?$",
-                    "not": {"pattern": f"^--({'|'.join(_KEYED)})(=|$)"},
-                },
-                _wrong_with_flag,
-            )
-        ),
-        "Options of sbatch that have no key here, --name or --name=value each.",
-        examples=(["--exclusive"],),
-    ),
-    Field(
-        "setup",
-        Texts(Item({"pattern": r"^[^\x00-\x08\x0a-\x1f\x7f]*$"}, _wrong_with_line)),
-        "Lines of your own shell that the batch script begins with.",
-        examples=(["module load python"],),
-    ),
-    Field(
-        "requeue",
-        Flag(),
-        "Whether Slurm starts a job again that was preempted, lost its node or ran out of time.",
-        True,
-    ),
-    Field(
-        "signal",
-        Duration(10),
-        "How long before the time limit a job is told to stop; at least 10s, at most half of it.",
-        "2m",  # Slurm looks every half a minute, and may be up to a minute early
-        key="signal_s",
-    ),
-    Field("throttle", Integer(1), "Most tasks of an array at work at once.", examples=(16,)),
-    Field(
-        "array",
-        Integer(1),
-        "Most tasks of an array (default: what the cluster allows).",
-        examples=(500,),
-    ),
-    check=_check,
-)
+__all__ = ["BACKEND"]
 
 
 def _open(sweep: str, folder: str, options: Mapping[str, Any]) -> Backend:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sweeper.backends.slurm import SECTION
+from sweeper.backends.slurm.section import SECTION
 
 __all__ = ["options", "requeues", "script"]
 
