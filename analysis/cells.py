@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sweeper.analysis.bounded import on_logits
 from sweeper.analysis.frames import RunData, SweepData
 from sweeper.analysis.keys import bounds_of
 from sweeper.analysis.noise import Noise, fit_noise
@@ -92,6 +93,11 @@ class Ranking:
     noise: Noise
     bounds: tuple[float, float] = (-math.inf, math.inf)
     chosen_of: int = 1
+
+    @property
+    def shares(self) -> bool:
+        """Whether the metric is a share, from 0 to 1."""
+        return self.bounds == (0.0, 1.0)
 
     @property
     def cut(self) -> bool:
@@ -220,12 +226,23 @@ def _bounds(data: SweepData) -> tuple[float, float]:
     ends = [float(end) for own in found if len(own) for end in (own.min(), own.max())]
     if metric is None or not ends:
         return -math.inf, math.inf
+    # tinker-cookbook's evaluations: a score is the share of so many examples.
+    above, _, leaf = metric.name.rpartition("/")
+    if (
+        leaf == "score"
+        and f"{above}/num_examples" in data.keys
+        and 0 <= min(ends) <= max(ends) <= 1
+    ):
+        return 0.0, 1.0
     return bounds_of(metric.name, min(ends), max(ends))
 
 
 def _within(found: Summary, bounds: tuple[float, float]) -> Summary:
-    if found.low is None or found.high is None:
+    if found.mean is None or found.low is None or found.high is None:
         return found
+    if bounds == (0.0, 1.0) and 0 < found.mean < 1:
+        low, high = on_logits(found.mean, (found.high - found.low) / 2)
+        return found._replace(low=low, high=high)
     return found._replace(low=max(found.low, bounds[0]), high=min(found.high, bounds[1]))
 
 

@@ -9,6 +9,7 @@ from sweeper.analysis.behaviour import Behaviour, CellBehaviour
 from sweeper.analysis.cells import Cell
 from sweeper.analysis.findings import method
 from sweeper.analysis.frames import RunData
+from sweeper.analysis.heldout import HeldOut
 from sweeper.analysis.inference import Estimate
 from sweeper.analysis.stability import RULE
 from sweeper.analysis.study import Study
@@ -70,11 +71,31 @@ def document(study: Study) -> dict[str, Any]:
             "rates": [asdict(rate) for rate in study.stability.rates],
         },
         "items": [asdict(one) for one in study.items],
+        "held_out": _held_out(study.held_out),
         "rollouts": None if study.behaviour is None else _behaviour(study.behaviour),
         "cells": [_cell_row(cell, study) for cell in ranking.cells],
         "runs": [_run_row(run) for run in data.runs],
     }
     return strict(found)
+
+
+def _held_out(found: HeldOut | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "metric": found.metric.name,
+        "training": found.training,
+        "judged_in_training": found.judged,
+        "gap": _estimate(found.gap),
+        "cells": [
+            {
+                "cell": side.cell,
+                "training": side.training._asdict(),
+                "held_out": side.held_out._asdict(),
+            }
+            for side in found.sides
+        ],
+    }
 
 
 def _estimate(found: Estimate | None) -> dict[str, Any] | None:

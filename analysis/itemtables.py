@@ -7,13 +7,15 @@ from sweeper.analysis import labels
 from sweeper.analysis.figures import PALETTE, tones
 from sweeper.analysis.findings import short_name
 from sweeper.analysis.items import Compared, Item, ItemCell, Parted
+from sweeper.analysis.statistics import Summary
 from sweeper.analysis.study import Study
 
-__all__ = ["item_tables"]
+__all__ = ["held_rows", "item_tables"]
 
 _ROWS = 40
 _CELLS = 6
 _PROMPT = 160
+_HELD = 20
 
 
 def item_tables(study: Study) -> list[dict[str, Any]]:
@@ -21,6 +23,30 @@ def item_tables(study: Study) -> list[dict[str, Any]]:
     names = {cell.name: short_name(cell) for cell in study.ranking.cells}
     colours = tones(study.ranking)
     return [_table(one, names, colours) for one in study.items]
+
+
+def held_rows(study: Study) -> list[dict[str, Any]]:
+    """Rows of the table of training and held-out values."""
+    if study.held_out is None:
+        return []
+    names = {cell.name: short_name(cell) for cell in study.ranking.cells}
+    colours = tones(study.ranking)
+    return [
+        {
+            "name": names[side.cell],
+            "tone": colours[side.cell] if colours[side.cell] >= 0 else len(PALETTE),
+            "training": _shown(side.training),
+            "held_out": _shown(side.held_out),
+        }
+        for side in study.held_out.sides[:_HELD]
+    ]
+
+
+def _shown(found: Summary) -> tuple[str, str]:
+    if found.low is None or found.high is None:
+        return labels.together(found.mean)[0], labels.NONE
+    mean, low, high = labels.together(found.mean, found.low, found.high)
+    return mean, f"{low} to {high}"
 
 
 def _table(found: Compared, names: Mapping[str, str], colours: Mapping[str, int]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from sweeper.analysis.axis_findings import KINDS
 from sweeper.analysis.commands import reproducing
 from sweeper.analysis.findings import cell_text, method, noise_text, short_name
 from sweeper.analysis.gallery import Panel
+from sweeper.analysis.itemtables import held_rows, item_tables
 from sweeper.analysis.page import provenance
 from sweeper.analysis.pictures import cells_picture, picture
 from sweeper.analysis.stability import RULE
@@ -97,6 +98,8 @@ def _lines(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator[st
     how = method(ranking.scale, ranking.noise)
     yield f"\n{escape(noise_text(ranking.noise) or '')} Cells are told apart by {escape(how)}."
     yield from _paired(study)
+    yield from _held_out(study)
+    yield from _items(study)
     if study.axes:
         yield "\n## Axes"
         yield from _images(shown, "axes")
@@ -187,6 +190,24 @@ def _paired(study: Study) -> Iterator[str]:
     yield "\nAgainst the best on the same seeds (paired t, each interval for itself):\n"
     head = ("cell", "difference", "95 % interval", "p")
     yield from _table(head, ((r["name"], r["value"], r["interval"], r["p"]) for r in rows[:_ROWS]))
+
+
+def _held_out(study: Study) -> Iterator[str]:
+    found = study.held_out
+    if found is None:
+        return
+    yield "\n## Trained on and held out\n"
+    head = ("cell", found.training, "95 % interval", found.metric.name, "95 % interval")
+    rows = held_rows(study)
+    yield from _table(head, ((row["name"], *row["training"], *row["held_out"]) for row in rows))
+
+
+def _items(study: Study) -> Iterator[str]:
+    for table in item_tables(study):
+        yield f"\n## Question by question: {escape(table['title'])}\n\n{escape(table['about'])}\n"
+        head = ("cell", "runs", "mean", "95 % interval", "over", "less than the best", "standing")
+        keys = ("name", "runs", "mean", "interval", "over", "difference", "standing")
+        yield from _table(head, ([str(row[key]) for key in keys] for row in table["rows"]))
 
 
 def _unstable(study: Study) -> Iterator[str]:

@@ -27,7 +27,7 @@ from sweeper.analysis.figures import MUTED, PALETTE, tones
 from sweeper.analysis.findings import method, noise_text, short_name
 from sweeper.analysis.frames import SweepData
 from sweeper.analysis.gallery import Panel
-from sweeper.analysis.itemtables import item_tables
+from sweeper.analysis.itemtables import held_rows, item_tables
 from sweeper.analysis.stability import RULE
 from sweeper.analysis.study import Study
 from sweeper.analysis.tables import (
@@ -109,6 +109,7 @@ def render(study: Study, panels: Sequence[Panel]) -> str:
         common=common(study),
         paired=paired_rows(study),
         item_tables=item_tables(study),
+        held_rows=held_rows(study),
         heats=[(pair, heat(pair, _sign(data))) for pair in study.pairs],
         axis_kinds=KINDS,
         rates=rate_rows(study.stability.rates),

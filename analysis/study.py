@@ -17,6 +17,7 @@ from sweeper.analysis.behaviour import Behaviour, examine
 from sweeper.analysis.cells import Cell, Ranking, rank
 from sweeper.analysis.findings import Finding, find
 from sweeper.analysis.frames import SweepData
+from sweeper.analysis.heldout import HeldOut, held_out, held_out_findings, told_with
 from sweeper.analysis.inference import Estimate, optimism, paired_with, seeds_to_part
 from sweeper.analysis.items import Compared
 from sweeper.analysis.itemwise import by_items, item_findings
@@ -55,6 +56,7 @@ class Study:
     failures: tuple[Failure, ...]
     prices: Mapping[str, float]
     items: tuple[Compared, ...] = ()
+    held_out: HeldOut | None = None
 
 
 def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
@@ -67,9 +69,10 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
     crossings = find_crossings(ranking, axes, sign)
     stability = assess(data, ranking.keys)
     behaviour = examine(data, ranking)
-    answered = by_items(data, ranking)
+    answered, held = by_items(data, ranking), held_out(data, ranking)
     findings = [
         *find(data, ranking),
+        *held_out_findings(held, ranking),
         *item_findings(answered, ranking),
         *observe(data, ranking, axes, trends, crossings, stability, behaviour),
     ]
@@ -84,7 +87,7 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
         data=data,
         ranking=ranking,
         findings=tuple(findings),
-        verdict=verdict,
+        verdict=told_with(verdict, held, answered, ranking),
         axes=tuple(axes),
         trends=tuple(trends),
         pairs=tuple(pairs),
@@ -100,6 +103,7 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
         failures=tuple(group_failures(data.runs)),
         prices=dict(prices or {}),
         items=tuple(answered),
+        held_out=held,
     )
 
 

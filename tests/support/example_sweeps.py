@@ -244,6 +244,7 @@ def tasks(root: Path, written: ModuleType) -> list[str]:
                     for name, own in scores.items()
                     if step % 10 == 0
                 }
+                | {f"eval/{name}/num_examples": 120 for name in names if step % 10 == 0}
                 for step in range(31)
             ]
             run = sweep.run({"data": data}, seed, rows)

@@ -1,0 +1,263 @@
+"""What the verdict owes to held-out results: where a sweep is judged by what it was trained on,
+what it reached on the rest; and the gap between the two, where a test tells it. Pure."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from sweeper.analysis import labels
+from sweeper.analysis.cells import Cell, Ranking, rank
+from sweeper.analysis.findings import Finding, short_name
+from sweeper.analysis.frames import Metric, RunData, SweepData
+from sweeper.analysis.inference import Estimate, contrast
+from sweeper.analysis.items import Compared
+from sweeper.analysis.keys import goal_of
+from sweeper.analysis.series import last
+from sweeper.analysis.splits import counterparts, is_held_out, is_training, same_quantity
+from sweeper.analysis.statistics import Summary
+from sweeper.analysis.verdict import Verdict
+from sweeper.results.cells import counts
+
+__all__ = ["HeldOut", "Side", "held_out", "held_out_findings", "told_with"]
+
+SURE = 0.05
+
+
+class Side(NamedTuple):
+    """A cell's means at the end of its runs: of what it was trained on, and of what was held out
+    (None where not recorded)."""
+
+    cell: str
+    training: Summary
+    held_out: Summary
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Training and held-out values beside each other. `judged` says whether the metric of the sweep
+    is the one of `training`; `ranking` has the cells by the held-out metric. `gap` is by how much
+    the runs did worse on what was held out, a mean over the cells (all of them, since the best was
+    chosen by one of the two); None where the two do not measure the same."""
+
+    metric: Metric
+    training: str
+    judged: bool
+    ranking: Ranking
+    sides: tuple[Side, ...]
+    gap: Estimate | None
+
+    @property
+    def says_gap(self) -> bool:
+        """Whether the gap is beyond what noise explains."""
+        return self.gap is not None and self.gap.p is not None and self.gap.p <= SURE
+
+    def side(self, cell: Cell) -> Side | None:
+        """That of a cell."""
+        return next((side for side in self.sides if side.cell == cell.name), None)
+
+
+def held_out(data: SweepData, ranking: Ranking) -> HeldOut | None:
+    """What there is to set beside each other; None where only one of the two was recorded."""
+    metric = data.metric
+    if metric is None or ranking.best is None:
+        return None
+    found = _pair(data, metric, ranking)
+    if found is None:
+        return None
+    held, training, judged = found
+    by_held = rank(_judged_by(data, held)) if judged else ranking
+    by_training = ranking if judged else rank(_judged_by(data, Metric(training, metric.goal)))
+    own = {cell.name: cell for cell in by_held.cells}
+    other = {cell.name: cell for cell in by_training.cells}
+    sides = tuple(
+        Side(cell.name, other[cell.name].summary, own[cell.name].summary)
+        for cell in ranking.cells
+        if own[cell.name].summary.n or other[cell.name].summary.n
+    )
+    alike = same_quantity(training, held.name)
+    gap = _gap(ranking, held, training) if alike else None
+    return HeldOut(held, training, judged, by_held, sides, gap)
+
+
+def _pair(data: SweepData, metric: Metric, ranking: Ranking) -> tuple[Metric, str, bool] | None:
+    """The held-out metric, the training one, and whether the sweep is judged by the latter."""
+    recorded = {key for run in data.runs if run.counts for key in run.curves}
+    for key in counterparts(metric.name, recorded):
+        goal = metric.goal if same_quantity(key, metric.name) else goal_of(key)
+        whole = all(key in run.curves for run in _counting(ranking))
+        if goal is not None and whole:
+            return Metric(key, goal), metric.name, True
+    train = data.train_key
+    if is_held_out(metric.name) and train is not None and same_quantity(train, metric.name):
+        return metric, train, False
+    return None
+
+
+def _counting(ranking: Ranking) -> list[RunData]:
+    return [run for cell in ranking.cells for run in cell.runs if run.counts]
+
+
+def _end(run: RunData, key: str) -> float | None:
+    points = run.curves.get(key)
+    found = None if points is None else last(points)
+    return None if found is None else found[1]
+
+
+def _judged_by(data: SweepData, metric: Metric) -> SweepData:
+    """The same runs by their last value of another metric. A run that does not count for the
+    sweep's own does not count here either."""
+
+    def judged(run: RunData) -> RunData:
+        value = _end(run, metric.name) if run.counts else None
+        fine = counts(run.state, value, diverged=False)
+        return replace(run, value=value if fine else None, diverged=False)
+
+    return replace(data, metric=metric, runs=tuple(judged(run) for run in data.runs))
+
+
+def _gap(ranking: Ranking, held: Metric, training: str) -> Estimate | None:
+    """Over the cells: of each the mean over its runs. With cells of one run these are the sample,
+    else the noise between runs is."""
+    groups: list[list[float]] = []
+    for cell in ranking.cells:
+        ends = [(_end(run, held.name), _end(run, training)) for run in cell.runs if run.counts]
+        own = [held.sign * (a - b) for a, b in ends if a is not None and b is not None]
+        if own and all(map(math.isfinite, own)):
+            groups.append(own)
+    if not groups:
+        return None
+    if min(map(len, groups)) < 2:
+        groups = [[math.fsum(own) / len(own) for own in groups]]
+    return contrast(groups, [1 / len(groups)] * len(groups))
+
+
+def held_out_findings(found: HeldOut | None, ranking: Ranking) -> list[Finding]:
+    """Sentences for the verdict: what the metric is of, and the gap if a test tells it."""
+    best = ranking.best
+    if found is None or best is None:
+        return []
+    said: list[Finding] = []
+    if found.judged:
+        said.append(_judged_in_training(found, best))
+    if found.says_gap and found.gap is not None:
+        gap = found.gap
+        mean, low, high = labels.together(abs(gap.value), *_ends(gap))
+        worse = "worse" if gap.value > 0 else "better"
+        text = (
+            f"On average over the cells {found.metric.name} is {worse} than {found.training} by "
+            f"{mean} ({low} to {high})."
+        )
+        level = "warning" if gap.value > 0 else "note"
+        evidence = {"training": found.training, "held_out": found.metric.name, **gap._asdict()}
+        said.append(Finding("gap", level, text, (best.name,), evidence))
+    return said
+
+
+def _ends(gap: Estimate) -> tuple[float, float]:
+    low, high = gap.low or 0.0, gap.high or 0.0
+    return (low, high) if gap.value > 0 else (-high, -low)
+
+
+def _judged_in_training(found: HeldOut, best: Cell) -> Finding:
+    what = "is of training" if is_training(found.training) else "is not said to be held out"
+    text = f"The metric judged by, {found.training}, {what}. {_held_standing(found, best)}"
+    evidence = {"metric": found.training, "held_out": found.metric.name, "kind": _kind(found, best)}
+    level = "good" if evidence["kind"] == "ahead" else "warning"
+    return Finding("judged_in_training", level, text, (best.name,), evidence)
+
+
+def _kind(found: HeldOut, best: Cell) -> str:
+    """How the best of training stands by the held-out metric: "ahead" of all, "worse" than the best
+    there, "tied" with some, or "unknown"."""
+    ranking = found.ranking
+    top = ranking.best
+    if top is None or not ranking.comparisons:
+        return "unknown"
+    if top.name == best.name:
+        return "tied" if ranking.tied or ranking.not_compared else "ahead"
+    comparison = ranking.comparisons.get(best.name)
+    if comparison is None:
+        return "unknown"
+    return "worse" if comparison.told_apart else "tied"
+
+
+def _held_standing(found: HeldOut, best: Cell) -> str:
+    name, top = found.metric.name, found.ranking.best
+    kind = _kind(found, best)
+    if kind == "ahead":
+        return f"By {name}, held out, it is ahead of every other cell too."
+    if kind == "worse" and top is not None:
+        return f"By {name}, held out, {short_name(top)} is better than it beyond the noise."
+    if kind == "tied" and top is not None and top.name != best.name:
+        return f"By {name}, held out, {short_name(top)} has the better mean, within the noise."
+    if kind == "tied":
+        tied = labels.listed([short_name(cell) for cell in found.ranking.tied], 3)
+        return f"By {name}, held out, noise can explain its lead{f' over {tied}' if tied else ''}."
+    return f"By {name}, held out, nothing tells the cells apart."
+
+
+def told_with(
+    verdict: Verdict, found: HeldOut | None, items: Sequence[Compared], ranking: Ranking
+) -> Verdict:
+    """The verdict with what is held out at its head: its number where the metric is of training,
+    and for a single run the interval over items."""
+    best = ranking.best
+    if best is None:
+        return verdict
+    side = found.side(best) if found is not None and found.judged else None
+    if found is not None and side is not None and side.held_out.mean is not None:
+        return _headed(verdict, found, side, best)
+    over = item_interval(best, items)
+    if over is not None and best.summary.low is None:
+        low, high, count = over
+        mean, below, above = labels.together(best.summary.mean, low, high)
+        runs = "one run" if best.summary.n == 1 else f"{best.summary.n} identical runs"
+        spread = f"{runs}; over {count} questions the 95 % interval is {below} to {above}"
+        return replace(verdict, number=mean, spread=spread)
+    return verdict
+
+
+def item_interval(cell: Cell, items: Sequence[Compared]) -> tuple[float, float, int] | None:
+    """Bounds over items of what a cell is judged by, and the number of items, where its mean over
+    them is just that: what was recorded of a task is the metric then."""
+    for one in items:
+        own = next((entry for entry in one.cells if entry.cell == cell.name), None)
+        mean = cell.summary.mean
+        if own is not None and mean is not None and abs(own.mean - mean) * one.items < 0.5:
+            return own.low, own.high, one.items
+    return None
+
+
+def _headed(verdict: Verdict, found: HeldOut, side: Side, best: Cell) -> Verdict:
+    kind = _kind(found, best)
+    mean, spread = _number(side.held_out)
+    trained = labels.together(side.training.mean)[0]
+    told = {
+        "ahead": "and ahead held out",
+        "tied": "tied held out",
+        "worse": "worse held out",
+        "unknown": "held out not known",
+    }[kind]
+    standing, edge, rest = verdict.label.partition(",")
+    change: dict[str, Any] = {"kind": verdict.kind if kind == "ahead" else "unproven"}
+    if verdict.effect is not None:
+        change["effect"] = f"in training {verdict.effect}"
+    return replace(
+        verdict,
+        label=f"{standing} in training, {told}{edge}{rest}",
+        measure=f"{verdict.measure}; the number is of {found.metric.name}, held out, at the end",
+        number=mean,
+        spread=f"held out, {spread}; in training {trained}",
+        steps=(*verdict.steps, f"Judge by what is held out: --metric {found.metric.name}."),
+        **change,
+    )
+
+
+def _number(summary: Summary) -> tuple[str, str]:
+    show: Callable[..., list[str]] = labels.together
+    if summary.low is None or summary.high is None:
+        runs = "one run" if summary.n == 1 else f"{summary.n} identical runs"
+        return show(summary.mean)[0], f"{runs}, so no interval over seeds"
+    mean, low, high = show(summary.mean, summary.low, summary.high)
+    return mean, f"mean of {summary.n} seeds, 95 % interval {low} to {high}"
