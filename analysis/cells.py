@@ -241,7 +241,8 @@ def _within(found: Summary, bounds: tuple[float, float]) -> Summary:
     if found.mean is None or found.low is None or found.high is None:
         return found
     if bounds == (0.0, 1.0) and 0 < found.mean < 1:
-        low, high = on_logits(found.mean, (found.high - found.low) / 2)
+        low = on_logits(found.mean, found.mean - found.low)[0]
+        high = on_logits(found.mean, found.high - found.mean)[1]
         return found._replace(low=low, high=high)
     return found._replace(low=max(found.low, bounds[0]), high=min(found.high, bounds[1]))
 
