@@ -76,9 +76,9 @@ def _before(planned: "Plan", root: str) -> tuple[str, bool]:
     from sweeper.model.states import OPEN
 
     found = survey(planned, open_store(root))
-    if not any(fate.state.opened for fate in found.fates):
+    if not any(preview.state.opened for preview in found.previews):
         return "", False
-    return f": {counts(found)}", not any(f.attempt or f.state.state in OPEN for f in found.fates)
+    return f": {counts(found)}", not any(f.attempt or f.state.state in OPEN for f in found.previews)
 
 
 def _left_alone(root: str, planned: "Plan") -> int:

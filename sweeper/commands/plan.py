@@ -75,12 +75,12 @@ def short(found: LaunchPreview) -> Iterator[str]:
         )
     yield ""
     rows = [
-        (fate.run.name, fate.run.id, fate.state.state.value, _act(fate.attempt))
-        for fate in found.fates[:_SHOWN]
+        (preview.run.name, preview.run.id, preview.state.state.value, _act(preview.attempt))
+        for preview in found.previews[:_SHOWN]
     ]
     yield from table(("run", "id", "state", "launch"), rows, width)
-    if len(found.fates) > _SHOWN:
-        yield f"... and {len(found.fates) - _SHOWN} more (--full shows all)"
+    if len(found.previews) > _SHOWN:
+        yield f"... and {len(found.previews) - _SHOWN} more (--full shows all)"
 
 
 def full(found: LaunchPreview, store: Store) -> Iterator[str]:
@@ -106,11 +106,11 @@ def full(found: LaunchPreview, store: Store) -> Iterator[str]:
         },
     }
     yield from (f"{key:<12}  {sanitize(str(v))}" for key, v in what.items() if v is not None)
-    for fate in found.fates:
-        run = fate.run
+    for preview in found.previews:
+        run = preview.run
         yield ""
-        yield f"{run.name}  {run.id}  {fate.state.state.value}  {_act(fate.attempt)}"
-        attempt = max(1, fate.attempt)
+        yield f"{run.name}  {run.id}  {preview.state.state.value}  {_act(preview.attempt)}"
+        attempt = max(1, preview.attempt)
         folder = log_path(plan.name, run.id, attempt, store)
         argv = command(plan, run, attempt, folder)
         if argv is not None:

@@ -1,5 +1,5 @@
-"""What is left to do for a launcher that another has taken the sweep over from, on a store that is
-elsewhere: the secrets that it had handed to its jobs do not stay behind on this machine."""
+"""Cleans up after a launcher that lost its sweep to another one, on a store that is elsewhere: the
+secrets that it kept for its jobs must not stay on this machine."""
 
 import time
 from collections.abc import Callable
@@ -16,8 +16,8 @@ from sweeper.storage.sweeps import read_events
 __all__ = ["remove_unneeded_environment"]
 
 _WAIT_SECONDS = 60.0
-"""How long jobs may take to begin. Where one takes longer the file is for `gc`, or the next launch
-from here."""
+"""How long jobs may take to begin. If one takes longer, the file is left to `gc`, or to the next
+launch from here."""
 _LOOK_SECONDS = 1.0
 _AT_WORK = (JobState.PENDING, JobState.RUNNING)
 
@@ -32,9 +32,9 @@ def remove_unneeded_environment(
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Remove the environment that is kept here for the runs of `sweep`, once no job that was
-    started from here needs it any more: each has beaten, or has ended. It stays where the new
-    launcher is on this machine, and may use it, or has written its own (`mark` is that of ours:
-    see `environment.mark_of`)."""
+    started from here needs it any more: each has beaten, or has ended. It stays if the new launcher
+    is on this machine, and may use it, or has written its own (`mark` is that of ours: see
+    `environment.mark_of`)."""
     folder = f"{store.root}/{sweep}"
     path = environment.env_file(folder)
     deadline = clock() + _WAIT_SECONDS
@@ -47,15 +47,15 @@ def remove_unneeded_environment(
                     environment.forget(path, folder)
                 return
         except (NotFound, StoreError, Unreachable):
-            pass  # who knows
+            pass  # it cannot be known now
         if clock() > deadline:
             return
         sleep(_LOOK_SECONDS)
 
 
 def _is_needed(store: Store, sweep: str, backend: Backend) -> bool:
-    """Whether a job that this machine's backend knows has not beaten: a worker reads what it needs
-    before."""
+    """Whether a job that this machine's backend knows has not beaten yet: a worker reads its
+    environment before its first beat."""
     layout, jobs = Layout(sweep), dict[str, str]()
     for run, happened in read_events(store, sweep).items():
         state = fold(happened)

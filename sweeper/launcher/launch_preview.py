@@ -1,4 +1,4 @@
-"""What a launch would submit, and what there is already. Nothing is written."""
+"""Previews a launch: what it would submit, and what the store has already. Nothing is written."""
 
 import argparse
 import os
@@ -29,7 +29,7 @@ GIVEN = (
     *("PYTHONUNBUFFERED", "SWEEPER_ATTEMPT", "SWEEPER_FOLDER", "SWEEPER_KEPT", "SWEEPER_ROOT"),
     *("SWEEPER_RUN", "SWEEPER_RUN_DIR", "SWEEPER_SEED", "SWEEPER_SWEEP", "TINKER_TAGS"),
 )
-"""Variables that every run gets beside the environment that `launch` is typed in."""
+"""Variables that every run gets besides the environment that `launch` is typed in."""
 
 _SERVICE = {
     "local": ("HF_HUB_CACHE", "HF_HUB_OFFLINE", "TINKER_API_KEY", "TINKER_BASE_URL"),
@@ -41,8 +41,8 @@ _SERVICE = {
 class RunPreview(NamedTuple):
     """What a launch would do with a run.
 
-    `run` goes by the name that it is, or would be, known by; `attempt` is the one that would be
-    submitted, 0 where the run is left as it is.
+    `run` has the name that it is known by, or would be; `attempt` is the one that would be
+    submitted, 0 where the run is left alone.
     """
 
     run: Run
@@ -51,18 +51,18 @@ class RunPreview(NamedTuple):
 
 
 class LaunchPreview(NamedTuple):
-    """A plan beside what the store at `root` has of it. `retired` counts the runs on record that
-    the grid does not have."""
+    """A plan, and what a launch of it would do with each of its runs in the store at `root`.
+    `retired` counts the runs on record that the grid no longer has."""
 
     plan: Plan
     root: str
-    fates: tuple[RunPreview, ...]
+    previews: tuple[RunPreview, ...]
     retired: int
 
 
 def planned_by(arguments: argparse.Namespace) -> Plan:
-    """The plan that a command line asks for. Raises `GridError`, and `StoreError` for a root where
-    no sweep can be kept."""
+    """Make the plan that a command line asks for. Raises `GridError`, and `StoreError` for a root
+    where no sweep can be kept."""
     overrides = list(arguments.overrides)
     if arguments.backend:
         overrides.append(f"launch.backend={arguments.backend}")
@@ -82,8 +82,8 @@ def planned_by(arguments: argparse.Namespace) -> Plan:
 
 
 def survey(planned: Plan, store: Store) -> LaunchPreview:
-    """Look up in the store what there is of each run. What is odd about the plan beside what is on
-    record joins its warnings."""
+    """Compare a plan with the store. Doubts about the plan that follow from what is on record are
+    added to its warnings."""
     events: Events = {}
     with suppress(NotFound):
         events = read_events(store, planned.name)
@@ -91,9 +91,7 @@ def survey(planned: Plan, store: Store) -> LaunchPreview:
     retired = 0
     with suppress(NotFound):  # it was never launched
         old = read_plan(store, planned.name)
-        from sweeper.launcher.manifest import (
-            merge,  # loads much, so only where there is something to merge
-        )
+        from sweeper.launcher.manifest import merge  # which loads much
 
         runs = merge(old, planned).runs
         warnings = (*planned.warnings, *repeats_by_default(planned, old))
@@ -103,7 +101,7 @@ def survey(planned: Plan, store: Store) -> LaunchPreview:
     odd = unrecorded_metric(planned, store)
     if odd is not None:
         planned = planned._replace(warnings=(*planned.warnings, odd))
-    fates: list[RunPreview] = []
+    previews: list[RunPreview] = []
     for run in planned.runs:
         happened = events.get(run.id, set())
         state = fold(happened)
@@ -112,26 +110,26 @@ def survey(planned: Plan, store: Store) -> LaunchPreview:
             attempt = state.opened + 1
         elif state.unacknowledged:  # submitted again unless the backend has it
             attempt = state.opened
-        fates.append(RunPreview(run._replace(name=names.get(run.id, run.name)), state, attempt))
-    return LaunchPreview(planned, store.root, tuple(fates), retired)
+        previews.append(RunPreview(run._replace(name=names.get(run.id, run.name)), state, attempt))
+    return LaunchPreview(planned, store.root, tuple(previews), retired)
 
 
 def document(found: LaunchPreview, store: Store) -> dict[str, Any]:
-    """The survey as one JSON object: the plan as `sweep.json` will have it; each run with where it
-    stands, and as `job` what a launch would hand to the backend, null where it would hand none."""
+    """The preview as a JSON object: the plan as `sweep.json` will have it; each run with its state,
+    and as `job` what a launch would hand to the backend, null where it would hand nothing."""
     runs: list[dict[str, Any]] = []
-    for fate in found.fates:
-        ended = fate.state.event in ENDED
+    for preview in found.previews:
+        ended = preview.state.event in ENDED
         outcome = NOTHING
         if ended:
-            outcome = read_outcome(store, found.plan.name, fate.run.id, fate.state)
+            outcome = read_outcome(store, found.plan.name, preview.run.id, preview.state)
         runs.append(
             {
-                **fate.run.document(),
-                "state": fate.state.state.value,
-                "attempts": fate.state.opened,
+                **preview.run.document(),
+                "state": preview.state.state.value,
+                "attempts": preview.state.opened,
                 "reason": outcome.reason,
-                "job": job(found, fate, store) if fate.attempt else None,
+                "job": job(found, preview, store) if preview.attempt else None,
             }
         )
     return {
@@ -145,7 +143,7 @@ def document(found: LaunchPreview, store: Store) -> dict[str, Any]:
 
 
 def environment(planned: Plan) -> list[str]:
-    """Names of the variables that a run finds set by sweeper or the grid."""
+    """The names of the variables that sweeper or the grid sets for a run."""
     given = {*GIVEN, *_SERVICE[planned.service], *planned.launch.env, *planned.secrets}
     if planned.wandb is not None:
         given |= {*NAMES, *(n for n, key in SECTION.items() if getattr(planned.wandb, key))}
@@ -153,7 +151,7 @@ def environment(planned: Plan) -> list[str]:
 
 
 def log_path(name: str, run: str, attempt: int, store: Store) -> str:
-    """The folder that a run's attempt is told to write into."""
+    """The folder that an attempt is told to write into."""
     path = Layout(name).log_path(run, attempt)
     found = store.local_path(path)
     if found is None:
@@ -164,28 +162,28 @@ def log_path(name: str, run: str, attempt: int, store: Store) -> str:
     return found
 
 
-def job(found: LaunchPreview, fate: RunPreview, store: Store) -> dict[str, Any]:
+def job(found: LaunchPreview, preview: RunPreview, store: Store) -> dict[str, Any]:
     """What would be submitted for a run: the backend's job, and the folder and (for a recipe that
-    is a command) the argv that its worker gives to the recipe."""
-    name, run = found.plan.name, fate.run
-    known = token(run.id, fate.attempt)
-    folder = log_path(name, run.id, fate.attempt, store)
+    is a command) the argv that the worker gives to the recipe."""
+    name, run = found.plan.name, preview.run
+    known = token(run.id, preview.attempt)
+    folder = log_path(name, run.id, preview.attempt, store)
     launch = found.plan.launch
     capabilities = capabilities_of(launch.backend, options_of(launch))
     return {
-        "attempt": fate.attempt,
+        "attempt": preview.attempt,
         "token": known,
         "title": run.name,
         "argv": worker_argv(capabilities, store, name, known, env_file(f"{store.root}/{name}")),
         "cwd": store.local_path(name) or "/",
         "resources": dict(asked_by(launch, run.config)),
         "log_path": folder,
-        "command": command(found.plan, run, fate.attempt, folder),
+        "command": command(found.plan, run, preview.attempt, folder),
     }
 
 
 def command(planned: Plan, run: Run, attempt: int, folder: str) -> list[str] | None:
-    """The argv of a recipe that is a command, None for others."""
+    """The argv of a recipe that is a command; None for other recipes."""
     template = planned.recipe.command
     if template is None:
         return None
@@ -199,11 +197,11 @@ def command(planned: Plan, run: Run, attempt: int, folder: str) -> list[str] | N
 
 
 def counts(found: LaunchPreview) -> str:
-    """`12 to start, 6 succeeded, 2 failed and left alone`."""
-    starting = [fate for fate in found.fates if fate.attempt]
-    again = sum(fate.state.opened > 0 for fate in starting)
+    """Summarise a preview in words: `12 to start, 6 succeeded, 2 failed and left alone`."""
+    starting = [preview for preview in found.previews if preview.attempt]
+    again = sum(preview.state.opened > 0 for preview in starting)
     parts = [f"{len(starting)} to start" + (f" ({again} of them again)" if again else "")]
-    left = [fate.state.state for fate in found.fates if not fate.attempt]
+    left = [preview.state.state for preview in found.previews if not preview.attempt]
     for state in sorted(set(left), key=lambda state: (state is not State.SUCCEEDED, state.value)):
         tail = "" if state in (State.SUCCEEDED, State.RUNNING) else " and left alone"
         parts.append(f"{left.count(state)} {state.value}{tail}")

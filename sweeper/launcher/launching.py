@@ -1,8 +1,8 @@
-"""From a plan to a launcher at work: what `sweeper launch` and `sweeper.launch` do.
+"""Launches a plan: what `sweeper launch` and `sweeper.launch` do.
 
-In this order, so that a launch which cannot work leaves nothing behind: everything that can be
-missing is checked, then the engine is started, then the plan is written, then the launcher runs;
-here, in a tmux window, or on its own with a log file.
+The order is such that a launch which cannot work leaves nothing behind: first everything that can
+be missing is checked, then the engine is started, then the plan is written, then the launcher runs;
+in this process, in a tmux window, or detached with a log file.
 
 Run as a module with the sweep's folder it is that launcher.
 """
@@ -55,9 +55,9 @@ __all__ = [
 _ENGINE_SECONDS = 60.0
 _TAKE_OVER_SECONDS = 120.0
 _FIRST_SECONDS = 3.0
-"""What a launcher gets for its first step, which may be its last: a backend may refuse."""
+"""How long a detached launcher has for its first step, in which a backend may refuse the sweep."""
 _ENDS = (0, 3, 4)
-"""What `progress.exit_code` may say of a sweep."""
+"""The exit codes of a launcher that has done its work."""
 _MODEL_KEYS = ("model_name", "base_model")  # what tinker-cookbook and the SDK call it
 
 
@@ -163,8 +163,8 @@ class Ready(NamedTuple):
 
 
 def ready(store: Store, sweep: str, agree: Agree = refuse) -> Ready:
-    """See that what is left of a sweep can be launched from its recorded plan, with the environment
-    of this process, before anything is on record or started. Raises as `launch` does."""
+    """Check that the rest of a sweep can be launched from its recorded plan, with the environment
+    of this process, before anything is recorded or started. Raises as `launch` does."""
     plan = read_plan(store, sweep)
     runs_anywhere(Part(plan.recorded, file_of(store, Layout(sweep).plan)).part("recipe"))
     require(plan.recorded, f"{store.root}/{sweep}", agree)
@@ -188,8 +188,8 @@ def resume(
     notify: Callable[[Summary], None] = lambda _: None,
     known: Ready | None = None,
 ) -> Launched:
-    """Launch what is left of a sweep; `known` is what `ready` has found of it. Raises as `launch`
-    does, `AnotherLauncher` when one is at work on it already."""
+    """Launch the rest of a sweep; `known` is what `ready` has found of it. Raises as `launch` does,
+    `AnotherLauncher` when one is at work on it already."""
     plan, capabilities, place = known or ready(store, sweep)
     url = None
     if plan.service == "local":
@@ -213,7 +213,7 @@ def drive(
     to wait for the lock."""
     root, _, sweep = folder.rpartition("/")
     store = open_store(root)
-    read_plan(store, sweep)  # or the lock would make a folder where none is, or where none is now
+    read_plan(store, sweep)  # else the lock would make a folder for a sweep that is not there
     with lock.holding_sweep(store, sweep, patience) as check:
         return _drive(store, sweep, notify, smoke, check)
 
@@ -244,7 +244,7 @@ def _drive(
         if not may_restart(launched):
             remove_unneeded_environment(store, sweep, backend, mark)
         raise
-    with suppress(StoreError, NotFound):  # all is over: what is left then, `gc` finds
+    with suppress(StoreError, NotFound):  # `gc` finds what is left behind here
         if not environment.is_needed_later(store, sweep):
             environment.forget(env_file, folder)
             environment.forget(environment.env_file(folder))
@@ -252,7 +252,8 @@ def _drive(
 
 
 def _engine(plan: Plan, capabilities: Capabilities, tell: Callable[[str], None]) -> str:
-    """The engine's address. Tells which models it has another in place of, or none."""
+    """Find or start the engine, and return its address. Tells which of the plan's models it
+    replaces by others, or does not have."""
     url = preflight.engine_url(capabilities)
     if url is not None:
         return url
@@ -272,7 +273,7 @@ def _engine(plan: Plan, capabilities: Capabilities, tell: Callable[[str], None])
 
 
 def _ensure_engine(backend: str) -> "EngineInfo":
-    """This user's engine, started when there is none."""
+    """Find this user's engine, or start one."""
     from sweeper import paths
     from sweeper.engine import lifecycle
 
@@ -283,7 +284,7 @@ def _ensure_engine(backend: str) -> "EngineInfo":
     if backend == "tmux":
         from sweeper.backends.tmux.backend import TmuxServer
 
-        # The session is known by the home: another home's engine, on the same server, is another.
+        # Another home's engine on the same server has a session of its own.
         command = lifecycle.command(paths.home())
         TmuxServer().ensure_window("engine", paths.engine(), "engine", command)
     else:
@@ -296,7 +297,7 @@ def _ensure_engine(backend: str) -> "EngineInfo":
 
 
 def _detach(store: Store, sweep: str, backend: str, smoke: bool = False) -> None:
-    """Start the launcher where it outlives this process, and see that it has taken over."""
+    """Start the launcher where it outlives this process, and wait until it has taken over."""
     layout = Layout(sweep)
     before = _published(store, layout)
     command = [sys.executable, "-P", "-m", "sweeper.launcher.launching", f"{store.root}/{sweep}"]
@@ -305,13 +306,13 @@ def _detach(store: Store, sweep: str, backend: str, smoke: bool = False) -> None
         command += ["--env", environment.env_file(f"{store.root}/{sweep}")]
     if backend == "tmux":
         where = f"its window: `sweeper attach {sweep}`"
-        see_to_it = _in_a_window(store, sweep, command)
+        start_again_or_raise = _in_a_window(store, sweep, command)
     else:
         kept = store.local_path(layout.launcher_log)
         if kept is not None:
             refuse_links(os.path.join(store.root, sweep), kept)
         where = kept or remote_recovery.launcher_log(store, sweep)
-        see_to_it = _on_its_own(command, where)
+        start_again_or_raise = _on_its_own(command, where)
     pause = 0.05 if not store.is_remote else 0.5
     deadline, again = time.monotonic() + 20, time.monotonic() + 1
     held = False
@@ -322,37 +323,37 @@ def _detach(store: Store, sweep: str, backend: str, smoke: bool = False) -> None
             held, deadline = True, time.monotonic() + _FIRST_SECONDS
         time.sleep(pause)
         if not held and time.monotonic() >= again:
-            see_to_it()
+            start_again_or_raise()
             again += 1
     if not lock.is_held(store, sweep):
-        see_to_it()
+        start_again_or_raise()
         raise StoreError(f"the launcher of {sweep!r} did not start: see {where}")
 
 
 def _in_a_window(store: Store, sweep: str, command: Sequence[str]) -> Callable[[], object]:
-    """Start the launcher in a tmux window; gives what does it again: what was in the window may
-    have been the launcher before, about to exit."""
+    """Start the launcher in a tmux window. Returns a function that starts it again: the window may
+    have held the launcher before, about to exit."""
     from functools import partial
 
     from sweeper.backends.tmux.backend import TmuxServer, ensure_view
 
     server, folder = TmuxServer(), f"{store.root}/{sweep}"
     ensure_view(server, sweep, folder)
-    see_to_it = partial(server.ensure_window, sweep, folder, "launcher", command)
-    see_to_it()
-    return see_to_it
+    start_again_or_raise = partial(server.ensure_window, sweep, folder, "launcher", command)
+    start_again_or_raise()
+    return start_again_or_raise
 
 
 def _on_its_own(command: Sequence[str], where: str) -> Callable[[], object]:
-    """Start the launcher, with a log; gives what raises `EnvironmentFailure`, with its last words,
-    once it has ended in failure."""
+    """Start the launcher with a log. Returns a function that raises `EnvironmentFailure`, with the
+    log's last line, once the launcher has failed."""
     with open(where, "ab") as log:
         begin = log.tell()
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
 
-    def see_to_it() -> None:
+    def start_again_or_raise() -> None:
         if process.poll() in (None, *_ENDS):
             return
         with open(where, "rb") as log:
@@ -362,19 +363,19 @@ def _on_its_own(command: Sequence[str], where: str) -> Callable[[], object]:
             said.removeprefix("sweeper: ") or f"the launcher ended with {process.returncode}"
         )
 
-    return see_to_it
+    return start_again_or_raise
 
 
 def _published(store: Store, layout: Layout) -> object:
-    """What the last launcher published; changes when another has begun."""
+    """What the last launcher published, which changes when another has begun."""
     with suppress(NotFound):
         return store.read(layout.observations)
     return None
 
 
 def _has_begun(store: Store, layout: Layout, before: object) -> bool:
-    """Whether a launcher has published something since `before`. Raises `EnvironmentFailure` when
-    that is why it gave up."""
+    """Whether a launcher has published something since `before`. Raises `EnvironmentFailure` if it
+    has published why it gave up."""
     if _published(store, layout) == before:
         return False
     seen = read_observations(store, layout.sweep)
@@ -384,7 +385,7 @@ def _has_begun(store: Store, layout: Layout, before: object) -> bool:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The launcher on its own: prints a line at every change."""
+    """Be a detached launcher, which prints a line at every change."""
     from sweeper.sanitize import guarded
     from sweeper.terminal import complain
 
@@ -393,7 +394,7 @@ def main(arguments: Sequence[str]) -> int:
             smoke = "--smoke" in arguments[1:]
             if "--env" in arguments:  # a store that is elsewhere is reached as by who launched
                 os.environ.update(read_environment(arguments[arguments.index("--env") + 1]))
-            # Between us and whoever started us a `cancel` may have come, which is over soon.
+            # A `cancel` may hold the lock for a moment.
             summary = drive(
                 arguments[0], printer(sys.stdout), smoke=smoke, patience=_TAKE_OVER_SECONDS
             )

@@ -1,5 +1,5 @@
-"""Putting a launch on record: the environment that its runs get, the code that they run, the plan,
-and what is told of the difference to the launch before."""
+"""Records a launch: the environment that its runs get, the code that they run, the plan; and says
+what differs from the launch before."""
 
 import json
 import os
@@ -27,7 +27,7 @@ from sweeper.storage.sweeps import read_plan, read_states
 __all__ = ["hidden_values", "merge", "record", "secret_names", "write_environment"]
 
 _SHORTEST = 8
-"""Characters that a secret has at least: fewer stand in any text by chance."""
+"""The fewest characters of a secret: shorter ones may stand in any text by chance."""
 
 
 def record(
@@ -39,9 +39,9 @@ def record(
     live: bool,
     tell: Callable[[str], None],
 ) -> None:
-    """Keep the environment and the code, write the plan. The caller holds the sweep's lock. Raises
-    `UsageError` for a plan in which a secret's value stands, and where jobs of the sweep may be
-    elsewhere than at `place`."""
+    """Keep the environment and the code, and write the plan. The caller holds the sweep's lock.
+    Raises `UsageError` for a plan that contains a secret's value, and where jobs of the sweep may
+    be elsewhere than at `place`."""
     names = secret_names(plan.secrets, plan.service)
     _refuse_secrets(plan, names)
     capabilities = capabilities_of(plan.launch.backend, options_of(plan.launch))
@@ -79,7 +79,7 @@ def record(
 
 
 def _told_of(made: snapshot.Made) -> dict[str, Any]:
-    """What provenance says of the copy of the code, or of why there is none."""
+    """What provenance records of the copy of the code, or of why there is none."""
     return {
         "code": made.kept and made.kept.hash,
         "code_why": made.why,
@@ -94,9 +94,9 @@ def write_environment(
     capabilities: Capabilities,
     place: Mapping[str, str],
 ) -> None:
-    """Keep this process's environment for the workers of a sweep, and say where; and the engine's
-    `url`, and at which `place` its jobs are from now on. Raises `UsageError` where some may be
-    elsewhere."""
+    """Keep this process's environment for the workers of a sweep, and record where it is, the
+    engine's `url`, and the `place` of its jobs from now on. Raises `UsageError` where some jobs may
+    be elsewhere."""
     refuse_moved_sweep(store, plan.name, place)
     key = preflight.engine_key(capabilities)
     extra = environment.service_environment(plan.service, url, key, plan.launch.env)
@@ -108,23 +108,24 @@ def write_environment(
 
 
 def secret_names(secrets: Sequence[str], service: str) -> list[str]:
-    """The variables that a sweep cannot do without, and that nobody is to see."""
+    """The variables that a sweep needs and nobody may see."""
     return [*secrets, *(["TINKER_API_KEY"] if service == "tinker" else [])]
 
 
 def secret_values(names: Sequence[str]) -> list[str]:
-    """Their values here, but for those too short to be told from other text."""
+    """The values of secrets here, without those too short to be told from other text."""
     found = (os.environ.get(name, "") for name in names)
     return [value for value in found if len(value) >= _SHORTEST]
 
 
 def hidden_values(names: Sequence[str]) -> list[str]:
-    """What must not get into a copy of the code: these, and what else looks like a secret here."""
+    """The values that must not get into a copy of the code: the secrets', and whatever else looks
+    like one here."""
     return redaction.secret_values(os.environ, names)
 
 
 def _refuse_secrets(plan: Plan, names: Sequence[str]) -> None:
-    """What is in the plan is on record, in the store: no place for a secret."""
+    """Refuse a plan that contains a secret's value, since the plan is recorded in the store."""
     text = json.dumps(plan.document())
     for name in names:
         for value in secret_values([name]):
@@ -136,8 +137,8 @@ def _refuse_secrets(plan: Plan, names: Sequence[str]) -> None:
 
 
 def merge(old: Plan, new: Plan) -> Plan:
-    """The plan of a sweep that is launched again. Runs are matched by id and keep the name they
-    are known by; those that the grid no longer has stay on record, retired."""
+    """Make the plan of a sweep that is launched again. Runs are matched by id and keep the name
+    they are known by; those that the grid no longer has stay on record, retired."""
     names = {run.id: run.name for run in old.runs}
     taken = set(names.values())
     runs: list[Run] = []
@@ -154,7 +155,7 @@ def merge(old: Plan, new: Plan) -> Plan:
 
 
 def _tell_changes(store: Store, old: Plan, new: Plan, tell: Callable[[str], None]) -> None:
-    """Say what is different from the launch before, and what becomes of what it started."""
+    """Tell what differs from the launch before, and what becomes of what it started."""
     states = read_states(store, new.name)
     at_work = sum(state.state in OPEN for state in states.values())
     known = [states[run.id] for run in new.runs if run.retired and run.id in states]
@@ -177,7 +178,7 @@ def _tell_changes(store: Store, old: Plan, new: Plan, tell: Callable[[str], None
 
 
 def changes(old: Plan, new: Plan) -> list[str]:
-    """A line for each thing that attempts from now on get otherwise."""
+    """Say, a line each, what is different for attempts from now on."""
     before, after = _options(old), _options(new)
     changed = [
         key
@@ -195,7 +196,7 @@ def changes(old: Plan, new: Plan) -> list[str]:
 
 
 def _options(plan: Plan) -> dict[str, Any]:
-    """The options of a launch; a backend's that are empty are none."""
+    """The options of a launch, without empty sections of backends."""
     return {key: value for key, value in plan.launch.document().items() if value != {}}
 
 

@@ -1,4 +1,4 @@
-"""What earlier runs of a plan's recipe recorded: a metric that none of them has is likely misspelt,
+"""Warns of a metric that earlier runs of the same recipe did not record: it is probably misspelt,
 and without it a sweep has no report."""
 
 import os
@@ -20,9 +20,9 @@ _SHOWN = 6
 
 
 def unrecorded_metric(planned: Plan, store: Store) -> str | None:
-    """A warning where the newest succeeded run of the same recipe in this folder did not record
-    the plan's metric; None where it did, or where there is none to go by. On a store that is
-    elsewhere nothing is looked for: it would take too long."""
+    """Make a warning if the newest succeeded run of the same recipe in this store did not record
+    the plan's metric. None if it did, if there is no such run, or if the store is elsewhere, where
+    looking would take too long."""
     if planned.metric is None or store.is_remote:
         return None
     wanted = planned.metric.name
@@ -60,8 +60,8 @@ def _newest(store: Store) -> Iterator[str]:
 
 
 def _recorded(store: Store, sweep: str, recipe: str) -> set[str] | None:
-    """The keys that a succeeded run of the sweep recorded; None where it has none, or runs another
-    recipe. Of a long file the beginning and the end are read: some keys come late."""
+    """The keys that a succeeded run of the sweep recorded; None if it has no such run, or another
+    recipe. Of a long file only the beginning and the end are read: some keys come late."""
     if read_plan(store, sweep).recipe.reference != recipe:
         return None
     for run, events in read_events(store, sweep).items():

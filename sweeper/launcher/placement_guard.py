@@ -1,5 +1,5 @@
-"""A sweep stays where its jobs are. A launcher that looks for them in another queue, or on another
-cluster, finds none, takes those that wait for lost, and starts each a second time."""
+"""Keeps a sweep where its jobs are. A launcher that looked for them in another queue, or on another
+cluster, would find none, take those that wait for lost, and start each a second time."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -24,25 +24,28 @@ __all__ = ["moved_from", "place_of", "refuse_moved_sweep"]
 
 _NAMED = 3
 _ANSWER_SECONDS = 20.0
-"""A backend may not believe a listing without a job before it has looked for some 15 s."""
+"""How long a backend may take to answer: some look for 15 s before they believe that a job is
+gone."""
 _CANCEL = "`sweeper cancel` them, launch, and `sweeper retry` them"
 
 
 def place_of(backend: Backend) -> dict[str, str]:
-    """What tells the place where a backend's jobs wait from others."""
+    """What distinguishes the place where a backend's jobs wait from others."""
     return {"backend": backend.name, **backend.location()}
 
 
 def refuse_moved_sweep(store: Store, sweep: str, place: Mapping[str, str]) -> None:
-    """See that no job of the sweep may wait or be at work elsewhere than at `place`. One that a
-    user has cancelled may: should it start, its worker finds the request. Of runs that may or may
-    not have been submitted the earlier place is asked. Raises `UsageError`."""
+    """Refuse a launch at `place` while jobs of the sweep may be elsewhere.
+
+    A job that a user has cancelled may be: if it starts, its worker finds the request. For runs
+    that may or may not have been submitted the earlier place is asked. Raises `UsageError`.
+    """
     try:
         plan = read_plan(store, sweep)
     except NotFound:
         return  # it was never launched
     submitted, opened = _left(store, sweep, plan)
-    # Of a backend that is everywhere the same, its name, which the plan has, is all there is.
+    # A backend without a location of its own is known by its name, which the plan has.
     needed = bool(submitted or opened) and set(place) != {"backend"}
     before = _place_before(store, sweep, plan, needed=needed)
     if _is_part(before, place):
@@ -70,7 +73,7 @@ def refuse_moved_sweep(store: Store, sweep: str, place: Mapping[str, str]) -> No
 
 
 def moved_from(store: Store, sweep: str, plan: Plan, place: Mapping[str, str]) -> str | None:
-    """Where the sweep with this plan was submitted to, for people, where that is not `place`."""
+    """Where the sweep was submitted to, in words, if that is not `place`; else None."""
     before = _place_before(store, sweep, plan)
     return None if _is_part(before, place) else _shown(before)
 
@@ -78,8 +81,8 @@ def moved_from(store: Store, sweep: str, plan: Plan, place: Mapping[str, str]) -
 def _place_before(
     store: Store, sweep: str, plan: Plan, *, needed: bool = False
 ) -> Mapping[str, str]:
-    """Where the sweep with this plan was submitted to. Raises `StoreError` where that cannot be
-    read and is `needed`: there may be jobs; else it is written anew."""
+    """Where the sweep was submitted to. If that cannot be read, it raises `StoreError` where it is
+    `needed`, since there may be jobs; else it is going to be written anew."""
     before: dict[str, str] = {"backend": plan.launch.backend}
     try:
         return service_of(store, sweep).place or before
@@ -99,8 +102,8 @@ def _is_part(before: Mapping[str, str], place: Mapping[str, str]) -> bool:
 
 
 def _backend_before(store: Store, sweep: str, plan: Plan, before: Mapping[str, str]) -> Backend:
-    """What the sweep was submitted to, to be asked. Raises `EnvironmentFailure` where another place
-    goes by its name from here."""
+    """Open the backend that the sweep was submitted to. Raises `EnvironmentFailure` if its name
+    means another place from here."""
     launch = plan.launch
     folder = f"{store.root}/{sweep}"
     backend = open_backend(launch.backend, sweep, folder, options_of(launch))
@@ -110,7 +113,8 @@ def _backend_before(store: Store, sweep: str, plan: Plan, before: Mapping[str, s
 
 
 def _asked(backend: Backend, tokens: Sequence[str]) -> Mapping[str, str]:
-    """What it finds of `tokens`. One that does not believe its own answer yet gets the time."""
+    """Ask a backend which jobs it finds. One that does not believe its own answer yet is given
+    time."""
     deadline = time.monotonic() + _ANSWER_SECONDS
     while True:
         try:
@@ -122,10 +126,10 @@ def _asked(backend: Backend, tokens: Sequence[str]) -> Mapping[str, str]:
 
 
 def _left(store: Store, sweep: str, plan: Plan) -> tuple[list[str], dict[str, str]]:
-    """Of the runs that are not to be stopped: the names of those that were submitted and are not
-    over; token -> name of those that were opened, so that only the backend knows."""
+    """Of the runs that are not to be stopped: the names of those that were submitted and have not
+    ended; and token -> name of those that were opened, of which only the backend knows more."""
     launch = plan.launch
-    # What was preempted waits in the queue again where the backend restarts jobs by itself.
+    # Where the backend restarts jobs by itself, preempted ones wait in its queue again.
     restarted = may_restart(launch)
     counted = {*OPEN, State.PREEMPTED} if restarted else OPEN
     events = read_events(store, sweep)

@@ -1,5 +1,5 @@
-"""What a launch sees to before anything is on record: that jobs of its backend can
-do what they are to, and how they reach the engine, their secrets and their code."""
+"""Checks a launch before anything is recorded: that jobs of its backend can do what they must, and
+reach the engine, their secrets and their code."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 ENGINE_URL = "SWEEPER_ENGINE_URL"
-"""Says at which address jobs reach the engine, where that is not one on their own machine."""
+"""The variable with the address at which jobs reach the engine, if that is not on their machine."""
 _SERVICE_KEY = "TINKER_API_KEY"
 _TRIALS = 20
 
@@ -34,8 +34,8 @@ _TRIALS = 20
 def admit(
     launch: Launch, store: Store, service: str, secrets: Sequence[str], *, live: bool
 ) -> Capabilities:
-    """See that jobs of the backend of `launch` can do what they are to.
-    `secrets`: the names of those that runs need. Raises `UsageError`."""
+    """Check that jobs of the backend can do what they must, and return its capabilities. `secrets`
+    are the names of those that runs need. Raises `UsageError`."""
     backend = launch.backend
     capabilities = capabilities_of(backend, options_of(launch))
     if not capabilities.here and service == "local":
@@ -60,8 +60,8 @@ def admit(
 
 
 def engine_url(capabilities: Capabilities) -> str | None:
-    """Where jobs reach the engine that somebody has started for them; None where they run on this
-    machine and one is found or started here. Raises `UsageError` when nobody has said."""
+    """The address of the engine that somebody has started for the jobs; None where jobs run on this
+    machine, and one is found or started here. Raises `UsageError` when no address is given."""
     if capabilities.here:
         return None
     url, token = os.environ.get(ENGINE_URL, ""), os.environ.get(TOKEN, "")
@@ -75,20 +75,20 @@ def engine_url(capabilities: Capabilities) -> str | None:
 
 
 def engine_key(capabilities: Capabilities) -> str:
-    """What jobs give the engine as their key: that of the one at `engine_url`, or of ours."""
+    """The key that jobs give the engine: of the one at `engine_url`, or of ours."""
     return client_key() if capabilities.here else os.environ.get(TOKEN, "")
 
 
 def kept_here(capabilities: Capabilities, secrets: Sequence[str]) -> list[str]:
-    """Those of the secrets that come from this process's environment."""
+    """The secrets that jobs get from this process's environment."""
     return [name for name in secrets if name not in capabilities.secrets]
 
 
 def has_code(
     capabilities: Capabilities, kind: str, file: str | None, made: Made, tell: Callable[[str], None]
 ) -> None:
-    """See that the recipe reaches jobs that do not see this machine's folders, and tell what does
-    not. `kind` and `file` are the recipe's. Raises `UsageError`."""
+    """Check that jobs which do not see this machine's folders get the recipe, and tell what they do
+    not get. `kind` and `file` are the recipe's. Raises `UsageError`."""
     if capabilities.files:
         return
     if made.kept is None:
@@ -104,15 +104,15 @@ def has_code(
 
 
 def try_out(backend: Backend, launch: Launch, configs: Iterable[Mapping[str, Any]]) -> None:
-    """Ask the backend whether it would take such jobs, before anything is on record. Raises
-    `EnvironmentFailure` where it never will."""
+    """Ask the backend whether it would take such jobs. Raises `EnvironmentFailure` if it never
+    will."""
     asked = {repr(found): found for found in (asked_by(launch, c) for c in configs)}
     backend.preflight(list(asked.values())[:_TRIALS])
 
 
 def shared_environment(capabilities: Capabilities, store: Store, sweep: str) -> str | None:
-    """Where the runs' environment is kept, where that is not this machine's private place for it:
-    beside the sweep, for jobs on other machines that see its folder."""
+    """Where the runs' environment is kept if jobs on other machines, which see the sweep's folder,
+    need it: beside the sweep. None for this machine's private place."""
     if capabilities.here or not capabilities.files:
         return None
     return store.local_path(f"{sweep}/launcher/environment.json")

@@ -1,5 +1,5 @@
-"""What a launcher does besides where the store is elsewhere: see that it can be used, and bring
-into it what dead workers left on this machine."""
+"""The launcher's part where the store is elsewhere: it checks that the store can be used, and
+brings into it what dead workers left on this machine."""
 
 import hashlib
 import os
@@ -14,7 +14,7 @@ __all__ = ["check", "launcher_log", "recover"]
 
 
 def check(store: Store, sweep: str) -> None:
-    """See that a sweep can be launched there. Raises `UsageError` for a store that only this
+    """Check that a sweep can be launched there. Raises `UsageError` for a store that only this
     process has, `StoreError` for one that does not answer or cannot create exclusively."""
     from sweeper.storage.remote import RemoteStore
 
@@ -27,8 +27,9 @@ def check(store: Store, sweep: str) -> None:
 
 
 def recover(store: Store, sweep: str, *, over: bool) -> None:
-    """Sync what workers of the sweep that are dead left on this machine; when it is `over` remove
-    the copies of what is in the store. A store that does not answer is for the next time."""
+    """Sync what dead workers of the sweep left on this machine; when the sweep is `over`, remove
+    the copies of what is in the store. If the store does not answer, it is left for the next
+    time."""
     from sweeper.worker import spool
 
     found, layout = spool.place(store.root, home()), Layout(sweep)
@@ -39,7 +40,7 @@ def recover(store: Store, sweep: str, *, over: bool) -> None:
 
 
 def launcher_log(store: Store, sweep: str) -> str:
-    """Where the launcher's own log lies on this machine."""
+    """The file on this machine for the log of a detached launcher."""
     folder = os.path.join(home(), "launchers")
     os.makedirs(folder, exist_ok=True)
     name = hashlib.sha256(f"{store.root}/{sweep}".encode()).hexdigest()[:16]

@@ -1,10 +1,11 @@
-"""Whose sweep it is. A launch or a retry executes what `sweep.json` says, with the environment of
-whoever types it: so it has to come from them, or be shown to them first.
+"""Makes sure that users execute only sweeps that they trust. A launch or a retry executes what
+`sweep.json` says, with the environment of whoever types it: so they must have written it, or have
+agreed to it.
 
-What this home has written carries a seal: a keyed hash of the whole document. The key lies in the
-home, or in $SWEEPER_IDENTITY, by which several machines of one person are one. A sealed document
-stays ours wherever its folder is moved; changed by anybody else it is not. Somebody else's, once
-agreed to, is remembered in the home, as it was then.
+What this home writes carries a seal: a keyed hash of the whole document. The key lies in the home,
+or in $SWEEPER_IDENTITY, by which one person can use several machines. A sealed document stays
+trusted wherever its folder is moved, but not once anybody else has changed it. If a user agrees to
+somebody else's document, the home remembers that, as long as the document stays the same.
 """
 
 import hashlib
@@ -24,7 +25,7 @@ from sweeper.provenance.redaction import is_secret_name
 __all__ = ["Agree", "is_ours", "refuse", "require", "sealed"]
 
 Agree = Callable[[Sequence[str]], bool]
-"""Asked with lines that say what would be executed; gives whether it may be."""
+"""Called with lines that say what would be executed; returns whether it may be."""
 
 _SEAL = "seal"
 _VARIABLE = "SWEEPER_IDENTITY"
@@ -32,7 +33,7 @@ _SHORTEST = 16
 
 
 def refuse(lines: Sequence[str]) -> bool:
-    """Nobody is there who could agree."""
+    """Agree to nothing: for callers without anybody to ask."""
     del lines
     return False
 
@@ -52,8 +53,8 @@ def is_ours(document: Mapping[str, Any]) -> bool:
 
 
 def require(document: Mapping[str, Any], where: str, agree: Agree) -> None:
-    """See that what a recorded sweep at `where` says may be executed: it is ours, or `agree` says
-    so, which is remembered. Raises `UsageError`."""
+    """Raise `UsageError` unless what the recorded sweep at `where` says may be executed: because it
+    is ours, or because `agree` says so, which is remembered."""
     if is_ours(document):
         return
     if not agree([f"{where} was not launched by you from here:", *_executed(document)]):
@@ -65,7 +66,7 @@ def require(document: Mapping[str, Any], where: str, agree: Agree) -> None:
 
 
 def _executed(document: Mapping[str, Any]) -> Iterator[str]:
-    """What a launch of a recorded sweep executes, a line each."""
+    """Say, a line each, what a launch of a recorded sweep executes."""
     recipe, launch = _table(document, "recipe"), _table(document, "launch")
     came = _table(document, "provenance")
     typed = came.get("command")
@@ -96,13 +97,14 @@ def _argv(command: Any) -> str:
 
 
 def _shown(variables: Mapping[str, Any]) -> Iterator[str]:
-    """Names, with values: LD_PRELOAD executes as well."""
+    """Show variables with their values, since those may be executed as well (LD_PRELOAD)."""
     for name, value in variables.items():
         yield name if is_secret_name(str(name)) else f"{name}={value}"
 
 
 def _text(document: Mapping[str, Any]) -> bytes:
-    """The same bytes for the same document, read or about to be written."""
+    """A canonical encoding of a document, the same whether it was read or is about to be
+    written."""
     plain = {key: value for key, value in document.items() if key != _SEAL}
     return json.dumps(json.loads(json.dumps(plain)), sort_keys=True, separators=(",", ":")).encode()
 
@@ -116,7 +118,7 @@ def _digest(document: Mapping[str, Any]) -> str:
 
 
 def _key(*, make: bool) -> bytes:
-    """What only this user has; empty where there is none yet and none is to be made."""
+    """This user's secret key; empty where there is none yet and none is to be made."""
     given = os.environ.get(_VARIABLE, "")
     if given:
         if len(given) < _SHORTEST:
@@ -152,7 +154,8 @@ def _agreed() -> set[str]:
 
 
 def _remember(document: Mapping[str, Any]) -> None:
-    """A line is written at once: who writes beside us tears none."""
+    """Remember that the user has agreed to a document. The line is appended in one write, so that
+    two processes do not mix theirs."""
     with suppress(OSError):  # then it is asked again
         os.makedirs(home(), mode=0o700, exist_ok=True)
         with open(os.path.join(home(), "trusted"), "a", encoding="ascii") as file:

@@ -1,4 +1,4 @@
-"""What is wrong with a run while it runs: one rule engine over metrics, rollouts, heartbeats."""
+"""Finds what is wrong with a run while it runs: rules over its metrics, rollouts and heartbeats."""
 
 from sweeper.monitor.records import Alarm, Name, alarms, names, read, read_action
 

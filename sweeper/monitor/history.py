@@ -1,7 +1,7 @@
-"""What the rules know of one attempt so far, in little memory however long it trains.
+"""The history of one attempt that the rules judge, in little memory however long it trains.
 
-A row is taken in by itself, so that what a rule finds does not depend on how many rows were read
-at a time. Pure: no clock, no disk.
+Rows are added one by one, so that what a rule finds does not depend on how many were read at a
+time. Pure: no clock, no disk.
 """
 
 import math
@@ -22,8 +22,8 @@ _MOST_KEYS = 10_000
 
 
 class Evidence(NamedTuple):
-    """What a rule has found: `key` was `value` at `step`, where `bound` is the most or the least
-    that is right; `message` says so in a sentence."""
+    """What a rule has found: `key` was `value` at `step`, and `bound` is the most or the least that
+    is right. `message` says so in a sentence."""
 
     key: str | None
     step: float | None
@@ -35,12 +35,12 @@ class Evidence(NamedTuple):
 class Vitals(NamedTuple):
     """How an attempt is doing by the clock, in seconds of the launcher's. None is not known.
 
-    `quiet` passed since its last step, what it was paused left out, and `longest` is the longest
-    that it has taken for one; `others` the longest that it, or before its first step another
-    attempt of the sweep, took for the first. `is_command`: it may record no step at all. `paused`
-    says why the service holds it back, for `paused_s`; `beat_quiet` passed since the last beat.
-    Bytes are those of the worker's machine (`host`). `failed` is what it printed last, once it has;
-    `metric` is what the grid is judged by, once it has succeeded.
+    `quiet` passed since its last step, without its pauses; `longest` is the longest time that it
+    took for a step. `others` is the longest that it took for its first step, or before that,
+    another attempt of the sweep. `is_command`: it may record no step at all. `paused` says why the
+    service holds it back, `paused_s` for how long. `beat_quiet` passed since the last beat. The
+    bytes are those of the worker's machine, `host`. `failed` is the last line that it printed, once
+    it has failed; `metric` is the grid's metric, once it has succeeded.
     """
 
     quiet: float = 0.0
@@ -60,7 +60,7 @@ class Vitals(NamedTuple):
 
 
 class Series:
-    """The finite values of one key."""
+    """The finite values of one key: the last ones, and what the rules need of those before."""
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -68,15 +68,15 @@ class Series:
         self.first: list[float] = []
         self.values: deque[float] = deque(maxlen=WINDOW)
         self.step: float | None = None
-        # The lowest that the median of five in a row has been.
+        # The lowest median of five values in a row.
         self.low = math.inf
-        # The highest mean over a longer stretch, and the spread then: of use to `collapse` alone.
+        # The highest mean over a longer stretch, and the spread then: for `collapse` alone.
         self.best_mean = -math.inf
         self.best_spread = 0.0
         self.least = math.inf
 
     def add(self, step: float | None, value: float) -> None:
-        """One more value."""
+        """Add a value."""
         self.count += 1
         self.step = step
         self.values.append(value)
@@ -88,22 +88,22 @@ class Series:
 
     @property
     def start(self) -> float:
-        """What it was in the first steps."""
+        """The median of the first values."""
         return median(self.first)
 
     def last(self, count: int) -> list[float]:
-        """The last values, at most so many."""
+        """The last values, at most `count` of them."""
         size = len(self.values)
         return list(islice(self.values, max(0, size - count), size))
 
     def over(self, steps: float) -> list[float] | None:
-        """The last so many values; None while there are fewer."""
+        """The last `steps` values; None while there are fewer."""
         count = int(steps)
         return self.last(count) if len(self.values) >= count else None
 
 
 class History:
-    """One attempt: a series for each role that some key of its metrics has."""
+    """What one attempt has recorded: a series for each role that one of its keys has."""
 
     def __init__(self) -> None:
         self.series: dict[str, Series] = {}
@@ -113,7 +113,7 @@ class History:
         self._seen: set[str] = set()
 
     def add(self, row: Mapping[str, Any], extra: Mapping[str, float] | None = None) -> None:
-        """Take in a row of metrics, and what its rollouts tell: role -> value."""
+        """Add a row of metrics, and what the rollouts of its step tell: role -> value."""
         self.row = dict(row)
         unseen = [key for key in row if key not in self._seen]
         if unseen and len(self._seen) < _MOST_KEYS:
@@ -134,12 +134,12 @@ class History:
 
     @property
     def keys(self) -> Set[str]:
-        """What it has recorded."""
+        """The keys that it has recorded."""
         return self._seen
 
     @property
     def step(self) -> float | None:
-        """That of the last row."""
+        """The step of the last row."""
         step = self.row.get("step")
         return step if type(step) in (int, float) else None
 
@@ -152,14 +152,14 @@ class History:
 
     @property
     def solved(self) -> bool:
-        """Whether there is little left to learn: most groups are all right, or nearly all that can
-        be earned is."""
+        """Whether there is little left to learn: most groups are all right, or the reward is close
+        to the most there is."""
         good = self.series.get("good")
         if good is not None and (found := good.over(_SMOOTH)) and sum(found) / _SMOOTH >= 0.5:
             return True
         reward = self.series.get("reward")
         if reward is None or reward.least < 0 or max(reward.values, default=2.0) > 1:
-            return False  # who knows what the most is
+            return False  # the most there is cannot be known
         return median(reward.last(_SMOOTH)) >= 0.9
 
 
@@ -173,7 +173,7 @@ _FROM_ROLLOUTS = {
 
 
 def median(values: Iterable[float]) -> float:
-    """The middle one, or the mean of the middle two; NaN of nothing."""
+    """The median; NaN of nothing."""
     ordered = sorted(values)
     size = len(ordered)
     if not size:
@@ -183,8 +183,8 @@ def median(values: Iterable[float]) -> float:
 
 
 def deviation(values: Iterable[float]) -> float:
-    """A standard deviation that outliers do not move: 1.4826 times the median distance from the
-    median (of normal values it is theirs; Rousseeuw and Croux 1993)."""
+    """A standard deviation that is robust to outliers: 1.4826 times the median distance from the
+    median, which for normal values equals theirs (Rousseeuw and Croux 1993)."""
     found = list(values)
     middle = median(found)
     return 1.4826 * median(abs(value - middle) for value in found)

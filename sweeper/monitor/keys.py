@@ -1,6 +1,5 @@
-"""Which of the keys that a run records is what: its loss, its reward, its entropy. By name, as
-tinker-cookbook and the recipes here name them, and as is usual elsewhere. Pure.
-"""
+"""Recognises what a key of a run's metrics is: its loss, its reward, its entropy. It goes by names:
+those of tinker-cookbook and of the recipes here, and those usual elsewhere. Pure."""
 
 import re
 from collections.abc import Iterable
@@ -30,9 +29,9 @@ ROLES: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "truncated": ((), r"truncat\w*[/_](?:ratio|rate|frac\w*|share)$|(?:length|s)/clip\w*_ratio$"),
 }
-"""Role -> keys, the likeliest first, and what else a key of that role may look like. `mixed` is the
-share of groups whose rewards differ, `same` that of the others, `good` that of those which are all
-right; `truncated` the share of answers that were cut off."""
+"""For each role its usual keys, the likeliest first, and a pattern for others. `mixed` is the share
+of groups whose rewards differ, `same` the share of the others, `good` the share of groups that are
+all right; `truncated` is the share of answers that were cut off."""
 
 _NOT_TRAINING = re.compile(r"(?:^|[/_])(?:test|eval|val|valid|validation|dev)(?:[/_]|$)")
 _SETTING = re.compile(
@@ -42,8 +41,8 @@ _WORDS = {role: re.compile(words) for role, (_, words) in ROLES.items()}
 
 
 def role_of(role: str, keys: Iterable[str]) -> str | None:
-    """The likeliest of `keys` to have that role; keys of an evaluation never do, nor those
-    of a setting (`kl_coef`)."""
+    """The key that most likely has a role. Keys of an evaluation never do, nor those of a setting
+    (`kl_coef`)."""
     present = list(keys)
     for key in ROLES[role][0]:
         if key in present:

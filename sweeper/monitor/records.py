@@ -2,8 +2,8 @@
 
     alarms/<run>.<attempt>.<rule>.json
 
-The name says what is said once: a run's attempt and a rule. Whoever finds the file there already
-has nothing to say.
+Its name says what the alarm is about: of an attempt and a rule there is one alarm. Whoever finds
+the file there already need not write it.
 """
 
 import re
@@ -26,7 +26,7 @@ _NUMBERS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-
 
 
 class Name(NamedTuple):
-    """What an alarm is about, as the name of its file tells it."""
+    """What an alarm is about, as its file's name says."""
 
     run: str
     attempt: int
@@ -34,12 +34,12 @@ class Name(NamedTuple):
 
 
 class Alarm(NamedTuple):
-    """Something is wrong with a run.
+    """An alarm: something is wrong with a run.
 
-    `run` is its id, `name` what people call it, `time` when it was noticed (UTC, ISO 8601). The
-    evidence: `key` was `value` at `step`, where `bound` is the most or the least that is right;
-    each is None where there is no such thing. `message` says so in a sentence, `advice` what to do.
-    `actions` are those of `on_alarm` that it was to set off: "run", "stop run", "stop sweep".
+    `run` is the run's id, `name` what people call it, `time` when the alarm was raised (UTC, ISO
+    8601). The evidence: `key` was `value` at `step`, and `bound` is the most or the least that is
+    right; each is None where there is no such thing. `message` says so in a sentence, `advice` what
+    to do. `actions` are those of `on_alarm` that it sets off: "run", "stop run", "stop sweep".
     """
 
     run: str
@@ -56,7 +56,7 @@ class Alarm(NamedTuple):
     actions: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """As it is kept, and as `--json` has it."""
+        """The alarm as the store and `--json` have it."""
         return strict(self._asdict() | {"actions": list(self.actions)})
 
 
@@ -71,10 +71,12 @@ def read(
     known: MutableMapping[str, Alarm] | None = None,
     told: Callable[[StoreError], None] | None = None,
 ) -> list[Alarm]:
-    """The alarms of a sweep, oldest first: one listing, and a read for each. A caller who looks
-    again and again gives the same `known` each time (empty at first): what is in it is not read
-    again. A record that is damaged is passed over; `told` hears of it. Raises `StoreError` for a
-    store that does not answer the listing."""
+    """Read the alarms of a sweep, oldest first: one listing, and a read for each.
+
+    A caller who reads again and again passes the same `known` each time (empty at first): alarms in
+    it are not read again. A damaged record is passed over, and `told` is called with its error.
+    Raises `StoreError` for a store that does not answer the listing.
+    """
     known = {} if known is None else known
     found: list[Alarm] = []
     for path, name in _listed(store, layout):
@@ -93,12 +95,12 @@ def read(
 
 
 def names(store: Store, layout: Layout) -> list[Name]:
-    """Which alarms there are, from the listing alone: to count them."""
+    """List the alarms of a sweep by their names, without reading them."""
     return [name for _, name in _listed(store, layout)]
 
 
 def put(store: Store, layout: Layout, alarm: Alarm) -> bool:
-    """Put an alarm on record; whether it was news. Raises `StoreError`."""
+    """Record an alarm. Returns whether it was new. Raises `StoreError`."""
     path = layout.alarm(alarm.run, alarm.attempt, alarm.rule)
     try:
         store.create(path, encode({"schema": SCHEMA} | alarm.document()))
@@ -117,7 +119,7 @@ def _listed(store: Store, layout: Layout) -> list[tuple[str, Name]]:
 
 
 def _alarm(name: Name, document: object, place: str) -> Alarm:
-    """The record in the file `place`, whose name is `name`. Raises `StoreError`."""
+    """Read an alarm from the document in the file `place`. Raises `StoreError`."""
     record = Part(document, place)
     return Alarm(
         run=name.run,
@@ -136,7 +138,7 @@ def _alarm(name: Name, document: object, place: str) -> Alarm:
 
 
 def _number(record: Part, key: str) -> float | None:
-    """What a recipe recorded, which may be anything that is a number."""
+    """Read a number that a recipe recorded, which may be NaN or infinite."""
     value = record.document.get(key)
     number = _NUMBERS.get(value) if isinstance(value, str) else as_float(value)
     if number is None and value is not None:
@@ -145,15 +147,15 @@ def _number(record: Part, key: str) -> float | None:
 
 
 class Action(NamedTuple):
-    """What was done about an alarm: by which launcher, and how that ended, in a word or a sentence;
-    None while it is under way."""
+    """What was done about an alarm: by which launcher, and the outcome in words; None while it is
+    under way."""
 
     by: str | None
     outcome: str | None
 
 
 def read_action(store: Store, layout: Layout, alarm: Alarm) -> Action:
-    """The record of what was done about an alarm. Raises `NotFound`, `StoreError`."""
+    """Read what was done about an alarm. Raises `NotFound`, `StoreError`."""
     path = layout.action(alarm.run, alarm.attempt, alarm.rule)
 
     def read(document: object, place: str) -> Action:

@@ -1,8 +1,8 @@
-"""What a step's rollout summaries tell: do groups differ, are answers cut off, how long are they?
+"""Summarises a step's rollouts: do groups differ, are answers cut off, how long are they?
 
-Read where the metrics themselves do not say so. The shape is tinker-cookbook's
-(`iteration_000012/train_rollout_summaries.jsonl`, a line a trajectory); a truncated one has
-`stop/max_tokens` (or `max_tokens_reached`) among the metrics of a turn. Pure.
+They are read where the metrics do not say so. Their shape is tinker-cookbook's
+(`iteration_000012/train_rollout_summaries.jsonl`, a line a trajectory); a truncated answer has
+`stop/max_tokens` (or `max_tokens_reached`) among the metrics of its turn. Pure.
 """
 
 from typing import Any, cast
@@ -13,17 +13,17 @@ __all__ = ["path_of", "summarise"]
 
 _CUT = ("stop/max_tokens", "max_tokens_reached")
 _GOOD = 0.5
-"""From which reward on a group counts as all right: tinker-cookbook's `frac_all_good`."""
+"""The reward from which on a group counts as all right, as in tinker-cookbook's `frac_all_good`."""
 
 
 def path_of(folder: str, step: float) -> str:
-    """Where the rollouts of a step lie, in the recipe's folder."""
+    """The file with the rollouts of a step, in the recipe's folder."""
     return f"{folder}/iteration_{int(step):06d}/train_rollout_summaries.jsonl"
 
 
 def summarise(data: bytes) -> dict[str, float]:
-    """Role -> share or mean, of the trajectories in the whole lines of `data`. Of groups the last
-    is left out where the data may have been cut in the middle of it (no newline at the end)."""
+    """Summarise the whole lines of `data`: role -> share or mean. If the data end within a line,
+    the last group is left out, since some of it may be missing."""
     whole = data[: data.rfind(b"\n") + 1]
     groups: dict[Any, list[float]] = {}
     cut = known = 0

@@ -1,7 +1,7 @@
-"""The rules over what a run records: each a pure function of the history so far.
+"""The rules over what a run records: each is a pure function of the history so far.
 
-A rule is asked after every row that holds a value of what it watches, and says what it has found,
-or None. How the defaults were chosen, and how well they do, is in docs/alarms.md.
+A rule is asked after every row that holds a value of what it watches, and returns the evidence it
+has found, or None. How the defaults were chosen, and how well they do, is in docs/alarms.md.
 """
 
 import math
@@ -20,7 +20,7 @@ _NEAR_ZERO = 0.1
 
 
 class RowRule(NamedTuple):
-    """A rule, and the roles of the keys it watches; none: every key."""
+    """A rule, and the roles of the keys it watches (none: every key)."""
 
     name: str
     watches: tuple[str, ...]
@@ -30,8 +30,8 @@ class RowRule(NamedTuple):
 def judge(
     history: History, limits: Mapping[str, Thresholds], failed: Callable[[str, Exception], object]
 ) -> dict[str, Evidence]:
-    """What the rules that are on find in the row that the history has just taken in: rule ->
-    evidence. `failed` hears of rules that raise; the others have their say all the same."""
+    """Ask the rules that are on about the row just added. Returns rule -> evidence. A rule that
+    raises is passed to `failed`, and the others are asked all the same."""
     found: dict[str, Evidence] = {}
     for rule in ROW_RULES:
         thresholds = limits.get(rule.name)
@@ -245,4 +245,4 @@ ADVICE = {
     "disk": "make room on that machine: `sweeper gc`, older runs, checkpoints",
     "memory": "run fewer at once there (launch.max_parallel), or ask the backend for more memory",
 }
-"""What to do about each, in a sentence."""
+"""What to do about an alarm of each rule."""

@@ -1,7 +1,8 @@
-"""The rows that an attempt adds to its metrics, as it adds them: only new bytes, so many at a time.
+"""Reads the rows that an attempt adds to its metrics: only new bytes, and at most so many at a
+time.
 
-An attempt that resumes starts with copies of the rows before it. They belong to its history, and
-are marked: what was wrong with them was said of the attempt that wrote them.
+An attempt that resumes starts with copies of the rows before it. They belong to its history, but
+are marked as copies: the attempt that wrote them has had the alarms about them.
 """
 
 from contextlib import suppress
@@ -18,8 +19,8 @@ __all__ = ["Fresh", "Tail"]
 
 
 class Fresh(NamedTuple):
-    """What is new: rows, each with whether it is a copy. `again`: the file was replaced, and these
-    are its rows from the start. `more`: there is more to read already. `size`: bytes read."""
+    """New rows, each with whether it is a copy. `again`: the file was replaced, and these are its
+    rows from the start. `more`: more can be read already. `size`: bytes read."""
 
     rows: list[tuple[Row, bool]]
     again: bool
@@ -37,7 +38,7 @@ class Tail:
         self._resumed = self._copying = attempt > 1
 
     def read(self, most: int) -> Fresh:
-        """What was added since the last time, at most so many bytes of it. Raises `StoreError`."""
+        """Read what was added since the last time, at most `most` bytes. Raises `StoreError`."""
         added = self._file.read(self._source, most)
         if added is None:
             return Fresh([], False, False, 0)
@@ -47,8 +48,8 @@ class Tail:
         return Fresh(rows, added.again and bool(added.data), added.more, added.size)
 
     def _source(self, path: str) -> Source | None:
-        """The file. On a store that is elsewhere a listing of its parts, which are few, and only
-        without any one of the attempt's folder, in which iterations may be many."""
+        """The file as a source. On a remote store its parts are listed first, which are few; the
+        attempt's folder, where iterations may be many, only if there are none."""
         folder = path.rpartition("/")[0]
         if self._store.is_remote:
             parts = Files(self._store, f"{path}.parts").source(path)
@@ -66,7 +67,7 @@ class Tail:
         before = b""
         source = self._source(self._before)
         if source is not None:
-            with suppress(NotFound):  # it is being replaced: its rows are told once more
+            with suppress(NotFound):  # it is being replaced: its rows count as new
                 before = source.read(start, len(whole))[1]
         size = 0
         for line in whole.splitlines(keepends=True):

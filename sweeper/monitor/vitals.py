@@ -25,8 +25,8 @@ def judge_vitals(
     limits: Mapping[str, Mapping[str, float]],
     failed: Callable[[str, Exception], object],
 ) -> dict[str, Evidence]:
-    """What the rules that are on find at this moment: rule -> evidence. `failed` hears of rules
-    that raise."""
+    """Ask the rules that are on about this moment. Returns rule -> evidence. A rule that raises is
+    passed to `failed`."""
     found: dict[str, Evidence] = {}
     for name, find in VITALS.items():
         thresholds = limits.get(name)
@@ -41,8 +41,8 @@ def judge_vitals(
 
 
 def _stalled(history: History, thresholds: Mapping[str, float]) -> Evidence | None:
-    """Never of a run that waits for the service, nor of one whose worker is silent: that is
-    another matter."""
+    """A run stands still. Not one that waits for the service, nor one whose worker is silent: other
+    rules are about those."""
     vitals = history.vitals
     if vitals.paused is not None or vitals.beat_quiet > max(vitals.lease, 30.0):
         return None
@@ -77,7 +77,7 @@ def _heartbeat(history: History, thresholds: Mapping[str, float]) -> Evidence | 
 
 
 def _service(history: History, _: Mapping[str, float]) -> Evidence | None:
-    """By the last line that a run printed which has failed."""
+    """A run has failed because a service went away, by the last line that it printed."""
     line = history.vitals.failed
     if line is None or not _NOBODY.search(line):
         return None

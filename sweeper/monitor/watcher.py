@@ -1,8 +1,8 @@
-"""The rule engine at work on a sweep: looks at the attempts that run, and says what is new.
+"""Applies the rules to the attempts of a sweep that run, and says what is new.
 
-Little is kept of each attempt, and so many bytes are read in a look at most, so that a look takes
-about as long whether a sweep has just begun or a launcher finds a million rows. An error in a rule
-is told once, and the other rules go on.
+Little is kept of each attempt, and a look reads a bounded number of bytes, so that it takes about
+as long at the start of a sweep as when a launcher finds a million rows. An error in a rule is told
+once, and the other rules go on.
 """
 
 from collections import deque
@@ -24,26 +24,28 @@ from sweeper.thresholds import Limits
 __all__ = ["Criteria", "Found", "Seen", "Watcher"]
 
 MOST_BYTES = 1_000_000
-"""Of metrics, in one look, over all attempts: some thousand rows, some tens of milliseconds."""
+"""Bytes of metrics that a look reads of all attempts together: some thousand rows, some tens of
+milliseconds."""
 _ROW_BYTES = 200
-"""What it takes to judge a row, in bytes that could be read meanwhile."""
+"""What judging a row costs, in bytes that could be read meanwhile."""
 _MOST_REMOTE = 20
 """Attempts whose metrics are read in one look, on a store that is elsewhere."""
 _ROLLOUT_BYTES = 262_144
 _MOST_ROLLOUTS = 20
 _TRIES = 3
-"""Steps without rollouts, after which nobody expects any."""
+"""After so many steps without rollouts no more are expected."""
 _STEPS = 50
 _FINAL_SECONDS = 600.0
-"""What the work after the last step may take: evaluations, checkpoints."""
+"""What an attempt may take for its work after the last step: evaluations, checkpoints."""
 _STALLED = "stalled"
-"""Said once as any other, and judged all the same: readers are shown whether it holds."""
+"""The rule that is judged at every look, though its alarm is raised once: readers are shown whether
+a run stands still now."""
 
 
 class Seen(NamedTuple):
-    """An attempt as the launcher sees it: `running` while a worker is at work on it, `quiet` the
-    seconds since its last beat, `beat` what that said; `stopping` when a user wants it to end.
-    `failed` is the last line that it printed, if it has failed; `succeeded`: it has."""
+    """An attempt as the launcher sees it. `running`: a worker is at work on it; `quiet`: seconds
+    since its last beat, whose contents are `beat`; `stopping`: a user wants it to end. `failed` is
+    the last line that it printed, if it has failed; `succeeded` says that it has succeeded."""
 
     run: str
     attempt: int
@@ -68,7 +70,7 @@ class Criteria(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Evidence of a rule about an attempt."""
+    """What a rule has found about an attempt."""
 
     run: str
     attempt: int
@@ -78,13 +80,13 @@ class Found(NamedTuple):
 
 
 class _Watch:
-    """What is known of one attempt."""
+    """What the watcher keeps of one attempt."""
 
     def __init__(self, store: Store, layout: Layout, run: str, attempt: int, now: float) -> None:
         self.tail = Tail(store, layout, run, attempt)
         self.history = History()
         self.begun = now
-        self.at = now  # of the last step, or of what else is no standstill
+        self.at = now  # when it was last seen to go on
         self.read_at = now
         self.steps = 0
         self.first: float | None = None  # how long the first step took
@@ -94,17 +96,17 @@ class _Watch:
 
     @property
     def longest(self) -> float | None:
-        """The longest that one of the last steps took, by our clock or its own."""
+        """The longest time that one of the last steps took, by our clock or its own."""
         return max(self.took, default=None)
 
 
 class Watcher:
-    """Watches the attempts of one sweep. `clock` gives monotonic seconds, `tell` hears of rules
-    that fail. `said` has what is on record already, as (run, attempt, rule): it is not found
+    """Watches the attempts of one sweep. `clock` gives monotonic seconds, `tell` gets a line about
+    a rule that fails. `said` has the alarms on record, as (run, attempt, rule): they are not found
     again.
 
-    `stalled` has the attempts, as (run, attempt), that stood still at the last look, whether that
-    was said of them before or not.
+    `stalled` has the attempts, as (run, attempt), that stood still at the last look, alarmed of
+    before or not.
     """
 
     def __init__(
@@ -131,8 +133,8 @@ class Watcher:
         self._left = 0
 
     def look(self, attempts: Sequence[Seen]) -> tuple[list[Found], set[tuple[str, int]]]:
-        """What is found that was not found before, and which of the attempts that have ended are
-        read to their end. Those that are not among `attempts` are forgotten. A store that does not
+        """Look at attempts. Returns what is newly found, and which of the attempts that have ended
+        are read to their end. Attempts that are not given are forgotten. A store that does not
         answer is asked again the next time."""
         now = self._clock()
         keys = {(seen.run, seen.attempt) for seen in attempts}
@@ -142,7 +144,7 @@ class Watcher:
         found: list[Found] = []
         over: set[tuple[str, int]] = set()
         self.stalled = set()
-        # Each look begins with another one, so that all get their turn where there is much to read.
+        # Each look begins with another attempt: where there is much to read, all get their turn.
         start = self._turn % len(attempts) if attempts else 0
         for seen in (*attempts[start:], *attempts[:start]):
             key = (seen.run, seen.attempt)
@@ -168,11 +170,11 @@ class Watcher:
         return found, over
 
     def _read(self, watch: _Watch, seen: Seen, found: list[Found], now: float) -> bool:
-        """Take in what is new; whether there is more of it."""
+        """Read what is new of an attempt and judge it. Returns whether there is more to read."""
         try:
             fresh = watch.tail.read(MOST_BYTES)
         except StoreError:
-            self._left = 0  # it is not asked for the others now
+            self._left = 0  # the store is not asked for other attempts in this look
             return True
         watch.read_at = now
         if fresh.again:
@@ -196,8 +198,8 @@ class Watcher:
             self._tell(f"alarms: the rule {rule} failed: {type(error).__name__}: {error}")
 
     def _open(self, seen: Seen) -> Limits:
-        """The rules that are to be asked about this attempt: those that have not said their word,
-        and the one of which it is always to be known whether it holds."""
+        """The rules to ask about an attempt: those that have found nothing yet, and `stalled`, of
+        which it must be known whether it still holds."""
         return {
             rule: thresholds
             for rule, thresholds in self._criteria.limits.items()
@@ -212,7 +214,8 @@ class Watcher:
                 found.append(Found(seen.run, seen.attempt, rule, what, host))
 
     def _time(self, watch: _Watch, rows: list[Row], now: float) -> None:
-        """Learn how long steps take. What lay there when we first looked was written before."""
+        """Learn how long steps take. Rows that were there at the first look count for nothing: they
+        were written before."""
         took = [
             as_float(row.get("time/total", row.get("time/step"))) or 0.0 for row in rows[-_STEPS:]
         ]
@@ -221,14 +224,14 @@ class Watcher:
             watch.first = now - watch.begun
             self._first = max(self._first or 0.0, watch.first)
         elif watch.looked:
-            # Of several rows the first may have taken it all.
+            # Of several new rows the first may have taken all the time.
             took[0] = max(took[0], now - watch.at)
         watch.took.extend(seconds for seconds in took if seconds)
         watch.steps += len(rows)
         watch.at = now
 
     def _rollouts(self, watch: _Watch, seen: Seen, row: Row) -> dict[str, float]:
-        """What the rollouts of a row's step tell, if there are any."""
+        """Summarise the rollouts of a row's step, if there are any."""
         step = as_float(row.get("step"))
         if watch.rollouts <= -_TRIES or step is None or not 0 <= step < 1e9:
             return {}
@@ -246,7 +249,7 @@ class Watcher:
         beat = seen.beat or {}
         paused, machine = _mapping(beat.get("paused")), _mapping(beat.get("machine"))
         if paused or seen.stopping:
-            watch.at = now  # what it waits for the service is no standstill
+            watch.at = now  # a wait for the service is no standstill
         quiet = watch.read_at - watch.at - 2 * self._criteria.sync_s
         if _nearly_done(watch.history.row):
             quiet -= _FINAL_SECONDS
@@ -267,7 +270,8 @@ class Watcher:
 
 
 def _nearly_done(row: Mapping[str, Any]) -> bool:
-    """Whether the last steps are being made. What is above 1 is no share: percent, or a count."""
+    """Whether the attempt is at its last steps. A value above 1 is no share but percent, or a
+    count."""
     shares = [as_float(row.get(key)) or 0.0 for key in ("progress", "progress/done_frac")]
     return any(0.95 <= share <= 1 for share in shares)
 

@@ -1,1 +1,1 @@
-"""Inside the job: one attempt of a run."""
+"""The worker: what runs inside a job, for one attempt of a run."""

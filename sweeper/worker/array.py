@@ -1,11 +1,11 @@
-"""A child of an array job becomes the job that it stands for:
+"""Turns a child of an array job into the job that it stands for.
 
     python -m sweeper.worker.array <root> <table> ARGUMENT...
 
-The arguments, and after them the token that `table` (a file below `root`, which may be a store
-elsewhere) has under this child's index, are the command that it executes. The index is what the
-backend says in the variable whose name ends with `_ARRAY_INDEX`. The command line is that of every
-version: the launcher's need not be the image's.
+It executes the arguments, followed by the token that `table` (a file below `root`, which may be a
+store elsewhere) has at this child's index. The backend says the index in the variable whose name
+ends with `_ARRAY_INDEX`. This command line must never change: the launcher's version need not be
+the image's.
 """
 
 import os
@@ -15,17 +15,17 @@ from sweeper.errors import SweeperError, UsageError
 from sweeper.model.job import read_tokens
 from sweeper.storage.documents import read_as
 from sweeper.storage.files import open_store
-from sweeper.worker.claim import patiently
+from sweeper.worker.claim import with_retries
 
 __all__ = ["main"]
 
 
 def main(arguments: list[str]) -> int:
-    """Entry point. Does not return unless something is wrong."""
+    """Execute the child's job. Returns only if something is wrong."""
     root, table, *command = arguments
     try:
         store = open_store(root)
-        tokens = patiently(lambda: read_as(store, table, read_tokens))
+        tokens = with_retries(lambda: read_as(store, table, read_tokens))
         index = next((v for k, v in os.environ.items() if k.endswith("_ARRAY_INDEX")), "")
         if not index.isdecimal() or int(index) >= len(tokens):
             raise UsageError(f"the index is {index!r}, of {len(tokens)} jobs")

@@ -1,5 +1,5 @@
-"""What a new attempt starts from, and what tells that a run has finished: the few things that
-sweeper reads of a recipe's own files (tinker-cookbook's names and shapes)."""
+"""Decides what a new attempt starts from, and whether a run has finished. For this sweeper reads a
+few of a recipe's own files, by tinker-cookbook's names and shapes."""
 
 import json
 import os
@@ -19,9 +19,8 @@ _DEEP = 8
 def seed(store: Store, layout: Layout, run: str, attempt: int, mode: str) -> int | None:
     """Copy into the folder of `attempt` what an earlier one left, so that the recipe resumes.
 
-    `mode` is `auto` (from the last attempt that recorded a checkpoint, if any did) or `always`
-    (without a checkpoint too, from the last that left anything). Returns the attempt that was
-    copied, None where there was none to copy.
+    With `mode` `auto` that is the last attempt that recorded a checkpoint; with `always` the last
+    that left anything, if none recorded one. Returns the attempt that was copied, None if none was.
     """
     target = store.local_path(layout.log_path(run, attempt))
     folders = {
@@ -29,7 +28,7 @@ def seed(store: Store, layout: Layout, run: str, attempt: int, mode: str) -> int
         for earlier in range(attempt - 1, 0, -1)
         if (folder := store.local_path(layout.log_path(run, earlier))) and os.path.isdir(folder)
     }
-    # An attempt that was killed while it was being seeded has no checkpoints yet: they come last.
+    # Checkpoints are copied last, so an attempt that was killed while it was seeded has none.
     chosen = [
         number
         for number, folder in folders.items()
@@ -39,7 +38,7 @@ def seed(store: Store, layout: Layout, run: str, attempt: int, mode: str) -> int
         )
     ]
     if mode == "always":
-        # The launcher puts the diff there, before anything has run.
+        # The launcher writes the diff before anything runs: it is nothing that the attempt left.
         chosen += [n for n in folders if set(os.listdir(folders[n])) - {"code.diff"}]
     if not chosen or target is None:
         return None
@@ -54,8 +53,8 @@ def seed(store: Store, layout: Layout, run: str, attempt: int, mode: str) -> int
 
 
 def record_folders(log_path: str, layout: Layout) -> list[str]:
-    """The folders in a recipe's own that may hold records: that itself (""), and for a program of
-    several stages (`launch.metrics_dir`) those below it, each stage's."""
+    """The folders inside a recipe's own that may hold records: itself (""), and for a program of
+    several stages (`launch.metrics_dir`) each folder below it."""
     found = [""]
     if not layout.inner:
         return found
@@ -70,8 +69,8 @@ def record_folders(log_path: str, layout: Layout) -> list[str]:
 
 
 def has_final_checkpoint(log_path: str) -> bool | None:
-    """Whether the last checkpoint on record is a final one: marked `final`, or named so. None for
-    a recipe that records no checkpoints."""
+    """Whether the last recorded checkpoint is final: marked `final`, or named so. None for a recipe
+    that records no checkpoints."""
     path = os.path.join(log_path, "checkpoints.jsonl")
     if not os.path.exists(path):
         return None
@@ -79,7 +78,7 @@ def has_final_checkpoint(log_path: str) -> bool | None:
 
 
 def read_records(path: str) -> list[dict[str, Any]]:
-    """The records of a small JSONL file; lines that are torn or no object are passed over."""
+    """Read the records of a small JSONL file, without lines that are torn or hold no object."""
     try:
         with open(path, "rb", opener=open_regular) as file:
             lines = file.read().splitlines()
@@ -97,8 +96,7 @@ def read_records(path: str) -> list[dict[str, Any]]:
 
 
 def copy(source: str, target: str, *, lines: bool = False) -> None:
-    """Copy a small file; with `lines` the whole lines of it: a last one that was torn is left
-    behind."""
+    """Copy a small file; with `lines` only its whole lines, without a torn last one."""
     with open(source, "rb", opener=open_regular) as file:
         data = file.read()
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)

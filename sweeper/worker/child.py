@@ -1,8 +1,8 @@
-"""Start the recipe, by hand: loading `subprocess` would cost every worker more than this.
+"""Starts the recipe with `fork` and `exec`: loading `subprocess` would make every worker slower.
 
 The recipe gets a session and process group of its own, no input, one pipe for both outputs, and the
-signals as they are by default. The guard hears of the group from the recipe's own process before
-it becomes the recipe: there is no moment at which killing the worker leaves it behind.
+default signal handlers. Its own process tells the guard its group before it becomes the recipe, so
+that there is no moment at which killing the worker leaves it behind.
 """
 
 import os
@@ -18,8 +18,8 @@ __all__ = ["Child", "spawn"]
 
 
 class Child:
-    """The recipe's process, which leads the group of the same id. `output` is the reading end of
-    what it prints."""
+    """The recipe's process, which leads the process group of the same id. `output` is the reading
+    end of the pipe that it prints to."""
 
     def __init__(self, pid: int, output: int) -> None:
         self.pid = pid
@@ -27,16 +27,16 @@ class Child:
         self._reaped: tuple[int, int] | None = None
 
     def await_end(self) -> None:
-        """Return when it has ended, and leave it unreaped where that can be: until then its group's
-        id is nobody else's, and what is left of the group can be signalled."""
+        """Wait until the process has ended, and leave it unreaped where that is possible: until it
+        is reaped no other process group can get its id, so its group can be signalled."""
         if hasattr(os, "waitid"):
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         else:  # macOS before Python 3.13
             self.reap()
 
     def reap(self) -> tuple[int, int]:
-        """How it ended (negative: by that signal), and the bytes of memory that its largest process
-        had: of itself, and of its children as far as it waited for them."""
+        """Reap the process. Returns its exit code (negative: the signal that ended it) and the most
+        bytes of memory that it, or a child that it waited for, had."""
         if self._reaped is None:
             _, status, usage = os.wait4(self.pid, 0)
             unit = 1 if sys.platform == "darwin" else 1024
@@ -45,8 +45,9 @@ class Child:
 
 
 def spawn(command: Sequence[str], cwd: str, environment: Mapping[str, str], guard: Guard) -> Child:
-    """Start `command`. Call it while there is one thread: it forks. Raises `EnvironmentFailure`
-    when there is no such program or folder, `OSError` when there is no process to be had."""
+    """Start `command`. Call it while there is one thread, since it forks. Raises
+    `EnvironmentFailure` when there is no such program or folder, `OSError` when no process can be
+    had."""
     pipes: list[int] = []
     try:
         pipes += os.pipe()
@@ -61,7 +62,7 @@ def spawn(command: Sequence[str], cwd: str, environment: Mapping[str, str], guar
         _become(command, cwd, environment, guard, writing, failing)
     os.close(writing)
     os.close(failing)
-    # Closed by the exec: what comes until then is why there was none.
+    # The exec closes this pipe. What arrives before says why there was no exec.
     with os.fdopen(failed, "rb") as file:
         reason = file.read()
     if reason:
@@ -75,7 +76,8 @@ _DEFAULT = (
     *(signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT),
     *(signal.SIGPIPE, signal.SIGXFSZ),
 )
-"""What Python, the worker, or a shell that put us into the background may have changed."""
+"""Signals whose handlers Python, the worker or a shell may have changed: the recipe gets the
+default ones."""
 
 
 def _become(

@@ -1,4 +1,4 @@
-"""Claiming an attempt: of all the workers that a backend may start for it, one trains."""
+"""Claims an attempt: a backend may start several workers for it, and only one may train."""
 
 import os
 import time
@@ -12,16 +12,16 @@ from sweeper.storage.documents import SCHEMA, encode, read_as, timestamp
 from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
 
-__all__ = ["claim", "newer_attempt", "patiently"]
+__all__ = ["claim", "newer_attempt", "with_retries"]
 
 T = TypeVar("T")
 _PAUSES = (1.0, 2.0, 4.0, 8.0)
-"""Seconds between tries of what must not fail for a store that does not answer at once."""
+"""Seconds between the tries of `with_retries`."""
 
 
-def patiently(action: Callable[[], T]) -> T:
-    """Do `action`; again, a few times, when the store does not answer. What it says (`NotFound`,
-    `AlreadyExists`) is an answer."""
+def with_retries(action: Callable[[], T]) -> T:
+    """Do `action`, and try again a few times while the store does not answer. `NotFound` and
+    `AlreadyExists` are answers."""
     for pause in _PAUSES:
         try:
             return action()
@@ -35,8 +35,8 @@ def patiently(action: Callable[[], T]) -> T:
 def claim(
     store: Store, layout: Layout, run: str, attempt: int, submitted: int | None = None
 ) -> bool:
-    """Whether the attempt is ours from now on. The nonce tells our own claim, when the reply to the
-    create was lost and it is tried again, from another worker's."""
+    """Claim the attempt. Returns whether it is ours from now on. If the reply to the create was
+    lost, the nonce tells our own claim from another worker's."""
     nonce = os.urandom(8).hex()
     path = layout.event(run, attempt, Event.CLAIMED)
     body = {
@@ -48,15 +48,15 @@ def claim(
         "host": os.uname().nodename,
         "pid": os.getpid(),
     }
-    if patiently(lambda: newer_attempt(store, layout, run, attempt)):
+    if with_retries(lambda: newer_attempt(store, layout, run, attempt)):
         return False
     try:
-        patiently(lambda: store.create(path, encode(body)))
+        with_retries(lambda: store.create(path, encode(body)))
     except AlreadyExists:
-        return patiently(lambda: read_as(store, path, event.read)).nonce == nonce
+        return with_retries(lambda: read_as(store, path, event.read)).nonce == nonce
     return True
 
 
 def newer_attempt(store: Store, layout: Layout, run: str, attempt: int) -> bool:
-    """Whether the launcher has given this attempt up and opened the next."""
+    """Whether the next attempt has been opened: the launcher has given this one up."""
     return store.exists(layout.event(run, attempt + 1, Event.INTENT))

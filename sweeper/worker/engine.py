@@ -1,5 +1,5 @@
-"""Whether the engine that an attempt began with is still there when the attempt has failed. What a
-training client holds goes with its engine: then the failure is not the recipe's."""
+"""Finds out whether a failed attempt failed because its engine went away. An engine takes with it
+what training clients hold, so that is no fault of the recipe's."""
 
 from typing import Any
 
@@ -13,8 +13,8 @@ _ASK_SECONDS = 5.0
 
 
 def blame(job: Job, outcome: dict[str, Any]) -> dict[str, Any]:
-    """The outcome of an attempt with this description; where it may have failed because its engine
-    went away, or was replaced by another, and that has, the reason is `service`."""
+    """Correct a failed attempt's outcome: if its engine has gone away since it began, or was
+    started anew, the reason becomes `service`."""
     began = job.engine
     if began is None or outcome["event"] is not Event.FAILED or outcome["reason"] not in _REASONS:
         return outcome

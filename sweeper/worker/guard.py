@@ -1,8 +1,8 @@
-"""What outlives a worker that is killed: a process that takes the recipe with it.
+"""The guard: a process that kills the recipe when its worker was killed.
 
-A worker that gets SIGKILL can do nothing for its recipe, which would go on beside the next
-attempt. The guard is forked off before the recipe starts and does nothing but wait for the end of a
-pipe that the worker holds. When the worker is gone, however it went, the guard kills the recipe's
+A worker that gets SIGKILL can do nothing about its recipe, which would go on beside the next
+attempt. So the worker forks a guard before it starts the recipe. The guard only waits for the end
+of a pipe that the worker holds; when the worker is gone, for whatever reason, it kills the recipe's
 process group. Standard library only.
 """
 
@@ -14,8 +14,8 @@ __all__ = ["Guard"]
 
 
 class Guard:
-    """Watches over one process group on behalf of this process. Make it while there is one
-    thread: it forks. Processes that leave the recipe's group (daemons) escape it."""
+    """Kills a process group when this process dies. Make it while there is one thread, since it
+    forks. Processes that leave the group (daemons) escape it."""
 
     def __init__(self) -> None:
         reading, self._writing = os.pipe()
@@ -34,15 +34,16 @@ class Guard:
         os.close(reading)
 
     def watch(self, group: int) -> None:
-        """The process group to kill when this process has gone."""
+        """Set the process group that is killed when this process dies."""
         os.write(self._writing, b"%d\n" % group)
 
     def dismiss(self) -> None:
-        """The group has ended, or its id may become another's: the guard goes, and kills none."""
+        """End the guard without killing anything: the group has ended, and its id may become
+        another's."""
         with suppress(OSError):  # somebody killed the guard
             os.write(self._writing, b"0\n")
         os.close(self._writing)
-        # It has nothing left to do, and may have been stopped: do not wait for it to find out.
+        # Killed, since it may have been stopped (SIGSTOP) and would not read this.
         os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
 
@@ -51,7 +52,7 @@ def _wait(reading: int) -> None:
     os.setsid()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    # Nothing of the worker's is kept open but the pipe: not its terminal, not the recipe's output.
+    # Keep nothing of the worker's open but the pipe: not its terminal, not the recipe's output.
     os.dup2(reading, 0)
     os.closerange(1, max(1024, reading + 1))
     said = b""

@@ -1,4 +1,4 @@
-"""From the job's description to what is executed: the folder, the command, its environment."""
+"""Prepares what a job executes, from its description: the folder, the command, the environment."""
 
 import json
 import os
@@ -18,8 +18,8 @@ __all__ = ["Prepared", "prepare", "read_environment", "with_the_backends"]
 
 
 class Prepared(NamedTuple):
-    """What to execute. `log_path` is the recipe's own folder, which exists. It lies in `place`: the
-    store, or its spool on this machine where the store is elsewhere."""
+    """What the worker executes. `log_path` is the recipe's own folder, which exists. It lies in
+    `place`: the store, or its spool on this machine where the store is elsewhere."""
 
     command: list[str]
     environment: dict[str, str]
@@ -29,9 +29,9 @@ class Prepared(NamedTuple):
 
 
 def prepare(store: Store, layout: Layout, job: Job, environment: dict[str, str]) -> Prepared:
-    """Make the recipe's folder, start it from what an earlier attempt left, and say what to run.
-    `environment` is what was kept for the job. May be done again. Raises `StoreError`,
-    `EnvironmentFailure` and what a command's template is wrong with."""
+    """Make the recipe's folder, copy into it what the attempt resumes from, and work out what to
+    run. `environment` is what was kept for the job. Can be done again. Raises `StoreError`,
+    `EnvironmentFailure`, and `RecipeError` for a wrong template of a command."""
     run, attempt, recipe = job.run, job.attempt, job.recipe
     place = _place(store, layout, job, environment)
     log_path = place.local_path(layout.log_path(run, attempt))
@@ -70,7 +70,7 @@ def prepare(store: Store, layout: Layout, job: Job, environment: dict[str, str])
 
 
 def _env(job: Job, log_path: str) -> dict[str, str]:
-    """What `launch.env` sets."""
+    """The variables that `launch.env` sets, with `{log_path}` filled in."""
     from sweeper.recipe.reference import with_log_path
 
     return with_log_path(job.env, log_path)
@@ -79,17 +79,17 @@ def _env(job: Job, log_path: str) -> dict[str, str]:
 def with_the_backends(
     environment: Mapping[str, str], ours: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """The environment of a launch, and over it what the backend gives the jobs themselves. In
-    `ours` SWEEPER_KEEP has the names, a line each, of what a recipe should have of it; SWEEPER_DROP
-    the beginnings of names that only a job's own backend may give: `launch` may have been typed
-    inside another job of the same cluster."""
+    """The environment of a launch, with what the backend gives its jobs over it. In `ours`
+    SWEEPER_KEEP lists, a line each, the variables that a recipe should have of the backend's.
+    SWEEPER_DROP lists the beginnings of names that only the job's own backend may set: `launch` may
+    have been typed inside another job of the same cluster."""
     kept = {name: ours[name] for name in ours.get("SWEEPER_KEEP", "").split("\n") if name in ours}
     dropped = tuple(filter(None, ours.get("SWEEPER_DROP", "").split("\n")))
     return {n: v for n, v in environment.items() if not n.startswith(dropped)} | kept
 
 
 def _place(store: Store, layout: Layout, job: Job, environment: dict[str, str]) -> Store:
-    """Where the recipe writes."""
+    """The store that the recipe writes to: the sweep's own, or its spool on this machine."""
     if not store.is_remote:
         return store
     from sweeper.paths import home
@@ -101,8 +101,8 @@ def _place(store: Store, layout: Layout, job: Job, environment: dict[str, str]) 
 
 
 def _code(store: Store, job: Job, environment: dict[str, str]) -> tuple[str, dict[str, str] | None]:
-    """The folder to run in, and where the code is that was kept at launch (`root`, its `copy`);
-    None where the recipe runs as it lies."""
+    """The folder to run in, and where the code that was kept at the launch was (`root`) and is now
+    (`copy`); None where the recipe runs as it lies."""
     kept = job.snapshot
     if kept is None:
         return job.cwd, None
@@ -111,7 +111,7 @@ def _code(store: Store, job: Job, environment: dict[str, str]) -> tuple[str, dic
 
     copy = snapshot.extract(store, kept, home(environment))
     cwd = os.path.join(copy, kept.cwd)
-    # It lay outside of the checkout, on the machine that launched.
+    # A folder outside of the checkout may exist only on the machine that launched.
     cwd = copy if os.path.isabs(kept.cwd) and not os.path.isdir(cwd) else cwd
     return cwd, {"root": kept.root, "copy": copy}
 
@@ -145,15 +145,15 @@ def _bootstrap(
 
 
 def read_environment(path: str | None) -> dict[str, str]:
-    """The environment that `sweeper launch` ran in, kept in a private file: a backend hands on
-    its own at best, and secrets must not travel on a command line."""
+    """Read the environment that `sweeper launch` ran in from a private file. A backend would pass
+    on its own at best, and secrets must not stand on a command line."""
     if path is None:
         return dict(os.environ)
     try:
         with open(path, encoding="utf-8") as file:
             return read_texts(json.load(file), path)  # as it is: a value may be no Unicode
     except (OSError, ValueError, RecursionError, StoreError) as error:
-        # Never ours instead: it may hold another service's address and key.
+        # This process's own is no substitute: it may hold another service's address and key.
         raise EnvironmentFailure(
             f"the environment kept for this run cannot be read: {error}"
         ) from error

@@ -1,14 +1,14 @@
-"""Inside the job: `python -m sweeper.worker.main [OPTION VALUE ...] <folder> <token>`.
+"""The worker: `python -m sweeper.worker.main [OPTION VALUE ...] <folder> <token>`.
 
-Claims the attempt, so that no second copy of the job trains; prepares its folder; runs the recipe
-in a process group of its own, which does not outlive it; keeps its output; beats; and records how
-it ended. Every run starts one of these, so it loads little: no third-party package, and of the
-standard library what it needs.
+It claims the attempt, so that no second copy of the job trains; prepares its folder; runs the
+recipe in a process group of its own, which does not outlive it; keeps the output; beats; and
+records how the recipe ended. Every run starts a worker, so it loads little: no third-party package,
+and of the standard library only what it needs.
 
-Held from before the claim to the end of this process: a lock by which others see that it lives.
-Durable when: the claim before the recipe starts; the recipe's own files and the log before the
-outcome; the outcome before this process exits. Where the store is elsewhere, what is written lies
-in a spool on this machine first, and is in the store before the outcome.
+From before the claim to its end the process holds a lock by which others see that it lives. The
+claim is durable before the recipe starts, the recipe's files and the log before the outcome, and
+the outcome before the process exits. Where the store is elsewhere, all is written to a spool on
+this machine first, and is in the store before the outcome.
 """
 
 import math
@@ -34,7 +34,7 @@ from sweeper.storage.layout import Layout, metrics_dir
 from sweeper.storage.worker_lock import hold
 from sweeper.worker import checkpoint_resume, machine
 from sweeper.worker.child import Child, spawn
-from sweeper.worker.claim import claim, newer_attempt, patiently
+from sweeper.worker.claim import claim, newer_attempt, with_retries
 from sweeper.worker.engine import blame
 from sweeper.worker.guard import Guard
 from sweeper.worker.job import Prepared, prepare, read_environment
@@ -52,11 +52,11 @@ __all__ = ["Worker", "main"]
 BEAT_SECONDS = 5.0
 SIGNAL_SECONDS = 1.0
 _TRIES = 4
-"""How often what goes wrong while the store answers is done again."""
+"""How often preparing is tried again while the store answers."""
 
 
 class Worker:
-    """One execution of an attempt."""
+    """Executes one attempt of a run."""
 
     def __init__(
         self, store: "Store", sweep: str, run: str, attempt: int, submitted: int | None = None
@@ -70,8 +70,8 @@ class Worker:
         self._pauses: Pauses | None = None
         self._syncing: Syncing | None = None  # with a store that is elsewhere
         self._redactor = Redactor(())
-        # Its put may interrupt itself, which what `threading` has may not: a signal's handler runs
-        # in the middle of whatever the main thread does.
+        # A signal's handler may put into it in the middle of another put, which locks of
+        # `threading` do not allow.
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._beats = 0
         self._begun = time.monotonic()
@@ -87,14 +87,14 @@ class Worker:
         self._killed = False
 
     def main(self) -> int:
-        """Do the whole job; the exit code is 0 when the run succeeded, or was not ours to do, and
-        75 when it was told to stop and can be resumed."""
+        """Do the whole job. The exit code is 0 when the run succeeded or was not ours to do, 75
+        when it was told to stop and can be resumed, else 1."""
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the terminal may go; the run goes on
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_stop)
         set_blocking(False)
         described = self.layout.job(self.run, self.attempt)
-        job = patiently(lambda: read_as(self.store, described, jobs.read))
+        job = with_retries(lambda: read_as(self.store, described, jobs.read))
         path = self.store.local_path(described)
         if path is not None:
             hold(path)
@@ -132,7 +132,7 @@ class Worker:
         return 0 if event is Event.SUCCEEDED else 1
 
     def _execute(self, job: Job) -> dict[str, Any]:
-        """Run the recipe to its end, and say how it ended."""
+        """Run the recipe to its end. Returns the outcome."""
         self._look_for_requests()
         if self._stopped_at:
             return judge(self._ending(None))
@@ -178,7 +178,7 @@ class Worker:
         return blame(job, judge(ending)) | {"max_rss_bytes": memory} | lost
 
     def _broken_off(self, error: Exception) -> dict[str, Any]:
-        """The outcome where it is not the recipe that has failed: the recipe is ended."""
+        """Kill the recipe after an error of ours or of the machine. Returns the outcome."""
         self._signal(signal.SIGKILL)
         if self._child is not None:
             with suppress(OSError):
@@ -189,9 +189,11 @@ class Worker:
         return judge(self._ending(None)) if self._stopped_at else crowded_out(lack)
 
     def _prepare(self, job: Job) -> Prepared | None:
-        """What to execute; None when we are to stop before that is known. A store that does not
-        answer is waited out, as long as no beat gets through to it either. Who has beaten needs
-        what was kept for the job no more: it is read once, before."""
+        """Work out what to execute. Returns None when the worker is to stop first.
+
+        While the store does not answer, and no beat gets through to it either, this waits. The kept
+        environment is read only once: nobody keeps it for a worker that has beaten.
+        """
         environment = read_environment(job.env_file)
         tries, pause = 0, min(1.0, BEAT_SECONDS)
         while not self._stopped_at:
@@ -208,8 +210,7 @@ class Worker:
         return None
 
     def _attend(self, job: Job, prepared: Prepared, guard: Guard) -> tuple[Output, int, int]:
-        """Be there for the recipe from its start to its end; gives what it printed last, its exit
-        code and its memory."""
+        """Attend the recipe until it has ended. Returns its output, exit code and memory."""
         child = self._child
         assert child is not None  # noqa: S101 - it was just started
         self._pauses = Pauses(os.path.join(prepared.log_path, self.layout.inner, "metrics.jsonl"))
@@ -231,7 +232,8 @@ class Worker:
         return output, code, memory
 
     def _watch(self, job: Job, ended: threading.Event, pauses: Pauses) -> None:
-        """Beat until the recipe has ended; stop it when asked, superseded or out of time."""
+        """Beat until the recipe has ended, and stop it when that is asked, when the attempt is
+        superseded, or when its time is over."""
         begun = time.monotonic()
         self._beat()
         next_beat = begun + BEAT_SECONDS
@@ -257,8 +259,8 @@ class Worker:
                 self._wake.get(timeout=max(0.0, min(next_beat, timeout_at, kill_at) - now))
 
     def _beat(self) -> bool:
-        """Say that we live, and look whether the launcher still thinks so; whether the store has
-        taken it. One that does not answer stops nothing."""
+        """Write a heartbeat, and look for requests. Returns whether the store took it; a store that
+        does not answer stops nothing."""
         self._beats += 1
         pause = self._pauses.current() if self._pauses else None
         body = {
@@ -283,15 +285,15 @@ class Worker:
         return answered
 
     def _up_seconds(self) -> float:
-        """How long it has been at work on the attempt, whatever the time of day says."""
+        """Seconds since the claim, by the monotonic clock."""
         return round(time.monotonic() - self._begun, 3)
 
     def _paused_seconds(self) -> float:
         return round(self._pauses.seconds(), 3) if self._pauses else 0.0
 
     def _look_for_requests(self) -> None:
-        """Stop when a newer attempt was opened or a user wants it; if the launcher took us for
-        lost, say that we live."""
+        """Stop when a newer attempt was opened or a user asked for it. If the launcher took this
+        worker for lost, record that it lives."""
         lost = self.layout.event(self.run, self.attempt, Event.LOST)
         try:
             if newer_attempt(self.store, self.layout, self.run, self.attempt):
@@ -309,7 +311,7 @@ class Worker:
             say(f"sweeper: {error}")
 
     def _cancel_asked(self) -> bool:
-        """A request to retry takes a request to cancel the same attempt back."""
+        """Whether a cancel was asked for, and not taken back by a retry of the same attempt."""
         cancel, retry = (
             self.layout.event(self.run, self.attempt, event)
             for event in (Event.CANCEL, Event.RETRY)
@@ -317,7 +319,7 @@ class Worker:
         return self.store.exists(cancel) and not self.store.exists(retry)
 
     def _ending(self, code: int | None) -> Ending:
-        """How it ended, as far as we had a part in it."""
+        """What is known of the end, as far as this worker caused it."""
         if self._stopped_at and not self._cancelled:
             with suppress(StoreError):  # the signal may be how a request was handed on
                 self._cancelled = self._cancel_asked()
@@ -336,8 +338,9 @@ class Worker:
         self._wake.put(None)
 
     def _await_signal(self, code: int) -> None:
-        """A scheduler that ends a job signals every process of it, the recipe perhaps before us:
-        then it has not failed, it was stopped. Our own signal is on its way."""
+        """Wait for our own signal when the recipe may have had it first. A batch scheduler that
+        ends a job signals each of its processes: then the recipe was stopped, and has not
+        failed."""
         everybody = os.environ.get("SWEEPER_SIGNALS") == "everybody"
         if code and not self._stopped_at and (everybody or code == -signal.SIGTERM):
             deadline = time.monotonic() + SIGNAL_SECONDS
@@ -346,9 +349,9 @@ class Worker:
                     self._wake.get(timeout=left)
 
     def _sync(self, prepared: Prepared) -> str | None:
-        """Have what the recipe left, and its log, on disk before the outcome says so. Its own
-        folder's files only, not those of iterations: they are many, and nothing resumes by them.
-        Gives what a store that is elsewhere does not take."""
+        """Put on disk what the recipe left, and its log, before the outcome is recorded: only files
+        right in its folder, since those of iterations are many and nothing resumes by them. Returns
+        what a store elsewhere has not taken, None if it has all."""
         attempt = prepared.place.local_path(self.layout.attempt(self.run, self.attempt))
         for folder in filter(None, (prepared.log_path, attempt)):
             with suppress(OSError):
@@ -358,7 +361,8 @@ class Worker:
         return self._syncing.finish(self._beat, BEAT_SECONDS, lambda: self._cancelled)
 
     def _begin_syncing(self, job: Job, prepared: Prepared) -> None:
-        """Where the store is elsewhere, say on this machine that there is something to sync."""
+        """Where the store is elsewhere, mark the attempt as unsynced and make its thread that
+        syncs."""
         if prepared.place is self.store:
             return
         from sweeper.storage.files import LocalStore
@@ -370,8 +374,8 @@ class Worker:
         self._syncing = start_syncing(spooled, job.sync_s, say)
 
     def _record(self, event: Event, body: dict[str, Any]) -> None:
-        """Write an event; waits out a store that does not answer, since an outcome that is not
-        written is a run that is lost."""
+        """Record an event, and wait for as long as the store does not answer: a run whose outcome
+        is not written is lost."""
         delay = 1.0
         while True:
             try:
@@ -397,14 +401,14 @@ class Worker:
         self._ask_to_stop()
 
     def _ask_to_stop(self) -> None:
-        """Once: many a program takes the second SIGTERM for a wish to be quicker about it, and
-        leaves its checkpoint unfinished."""
+        """Send SIGTERM to the recipe, once: many programs stop at once at a second one, and leave
+        their checkpoint unfinished."""
         if self._child is not None and not self._asked:
             self._asked = True
             self._signal(signal.SIGTERM)
 
     def _signal(self, number: signal.Signals) -> None:
-        """Signal the recipe's process group."""
+        """Send a signal to the recipe's process group."""
         if self._child is not None:
             self._killed |= number is signal.SIGKILL
             with suppress(ProcessLookupError, PermissionError):
@@ -412,7 +416,7 @@ class Worker:
 
 
 def sync_files(folder: str) -> None:
-    """Have the files right in `folder`, and their names, on disk."""
+    """Flush the files right in `folder`, and their names, to disk."""
     with os.scandir(folder) as found:
         paths = [entry.path for entry in found if entry.is_file(follow_symlinks=False)]
     for path in [*paths, folder]:
@@ -424,9 +428,9 @@ def sync_files(folder: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Entry point: the sweep's folder and the job's token; before them where the environment lies
-    that it takes to reach the store, and the variable in which the backend counts restarts, with
-    what that says the first time."""
+    """Run a worker. The arguments are the sweep's folder and the job's token. The options before
+    them say where the environment lies that it takes to reach the store, and in which variable the
+    backend counts restarts, and from what number."""
     *options, folder, token = arguments
     given = dict(zip(options[::2], options[1::2], strict=True))
     root, _, sweep = folder.rpartition("/")

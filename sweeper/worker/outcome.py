@@ -1,12 +1,13 @@
-"""How an attempt ended: its event, and the reason. Pure but for the counter of memory kills.
+"""Decides how an attempt ended: its event, and the reason. Pure but for the counter of memory
+kills.
 
-Reasons of `failed`: `error` (the recipe's own exit code; the detail is its exception, or what it
+Reasons of `failed`: `error` (the recipe's exit code; the detail is its exception, or what it
 printed last), `killed` (by a signal that was not ours), `oom` (by the kernel, for memory),
 `timeout`, `incomplete` (exit 0 without its final checkpoint), `start` (it could not be started),
-`quota` (it failed because the service refused it more), `service` (its engine went away:
-`engine.blame`). Of `preempted`: `terminated`, `superseded` by a newer attempt, `limit` (its machine
-had no process, thread, file or room on a disk to give). Of `cancelled`: `cancelled` on request,
-`interrupted` at the keyboard.
+`quota` (the service refused it more), `service` (its engine went away: `engine.blame`). Of
+`preempted`: `terminated`, `superseded` by a newer attempt, `limit` (the machine had no process,
+thread, file or room on a disk for it). Of `cancelled`: `cancelled` on request, `interrupted` at the
+keyboard.
 """
 
 import os
@@ -20,15 +21,15 @@ from sweeper.worker.rate_limits import is_quota_error
 __all__ = ["LIMIT", "Ending", "MemoryKills", "crowded_out", "failure", "judge"]
 
 LIMIT = "limit"
-"""The reason of an attempt that its machine had no room for: no fault of the run's."""
+"""The reason of an attempt that the machine had no room for, which is no fault of the run's."""
 _CGROUPS = "/sys/fs/cgroup"
 
 
 class Ending(NamedTuple):
     """What is known when the recipe has ended. `code` is negative for a signal, as Python has it,
-    and None when it never started; `final` as `checkpoint_resume.has_final_checkpoint` says; `tail`
-    the last that it printed. `killed_by_us`: we sent SIGKILL before it had ended. `unsynced`: what
-    of it a store that is elsewhere has not taken, and why."""
+    and None when it never started; `final` is as `checkpoint_resume.has_final_checkpoint` says;
+    `tail` is the end of its output. `killed_by_us`: we sent SIGKILL before it had ended. `unsynced`
+    says what a store elsewhere has not taken, and why."""
 
     code: int | None
     final: bool | None
@@ -43,7 +44,7 @@ class Ending(NamedTuple):
 
     @property
     def asked(self) -> bool:
-        """Whether we stopped it."""
+        """Whether the worker stopped the recipe."""
         return (
             self.superseded
             or self.cancelled
@@ -53,9 +54,10 @@ class Ending(NamedTuple):
 
 
 def judge(ending: Ending) -> dict[str, Any]:
-    """The outcome: `event`, `code`, `signal`, `reason`, `detail`; `unsynced` where something is."""
+    """Make the outcome: `event`, `code`, `signal`, `reason`, `detail`, and `unsynced` if anything
+    is."""
     code = ending.code
-    # One that was asked to stop and says 0 is only done if its records say so too.
+    # A recipe that was asked to stop and exits with 0 is done only if its records say so too.
     done = code == 0 and (ending.final or (ending.final is None and not ending.asked))
     if ending.cancelled and ending.unsynced:
         done = False  # the user did not want to wait for the rest
@@ -126,16 +128,16 @@ def crowded_out(detail: str) -> dict[str, Any]:
 
 
 class MemoryKills:
-    """How many processes of our control group the kernel has killed for memory since this was
-    made. Processes that share the group (all runs of a tmux server, mostly) share the count: it is
-    asked only about a recipe that was killed. 0 where the kernel does not say."""
+    """Counts the processes of our control group that the kernel killed for memory since this was
+    made; 0 where the kernel does not say. All runs of a tmux server usually share a group, and the
+    count: so it is asked only about a recipe that was killed."""
 
     def __init__(self, groups: str = _CGROUPS, membership: str = "/proc/self/cgroup") -> None:
         self._path = _counter(groups, membership)
         self._before = self._read()
 
     def count(self) -> int:
-        """How many there were."""
+        """How many were killed since."""
         return max(0, self._read() - self._before)
 
     def _read(self) -> int:
@@ -153,7 +155,8 @@ class MemoryKills:
 
 
 def _counter(groups: str, membership: str) -> str | None:
-    """The file that counts for our group: of version 2, or of version 1's memory controller."""
+    """The file that counts kills for our group: version 2's, or that of version 1's memory
+    controller."""
     try:
         with open(membership, encoding="utf-8") as file:
             lines = [line.rstrip("\n").split(":", 2) for line in file]

@@ -1,5 +1,5 @@
-"""What the recipe prints: kept in the log, shown in the pane, looked through for pauses. One pass,
-in bounded memory, with secrets replaced before anything else sees them."""
+"""Copies what the recipe prints: to the log, to the terminal, and to what looks for pauses in it.
+One pass in bounded memory, with secrets replaced before anything else sees them."""
 
 import os
 import sys
@@ -17,14 +17,14 @@ _CHUNK = 1 << 16
 _TAIL = 1 << 13
 _ANSWER = 1.0
 _PATIENCE = 0.1
-"""Seconds that a terminal gets to take what was printed, before the rest is left out."""
+"""Seconds that a terminal has to take what was printed, before the rest is left out."""
 
 
 class Output:
     """Copies a recipe's output from a pipe to the log at `path` and to our own terminal.
 
-    Neither a full disk nor a terminal that nobody reads stops the recipe. `tail` is the last that
-    was printed. `lost` counts bytes that the log has not, because of `trouble`.
+    Neither a full disk nor a terminal that nobody reads stops the recipe. `tail` is the end of the
+    output. `lost` counts the bytes missing from the log because of `trouble`.
     """
 
     def __init__(self, store: Store, path: str, redactor: Redactor, pauses: Pauses) -> None:
@@ -39,7 +39,7 @@ class Output:
         self.trouble: str | None = None
 
     def copy(self, source: int) -> None:
-        """Until the end of the pipe."""
+        """Copy until the end of the pipe."""
         while chunk := os.read(source, _CHUNK):
             self._take(self._redactor.feed(chunk))
         self._take(self._redactor.end())
@@ -68,7 +68,7 @@ class Output:
 
 
 def show(data: bytes, patience: float) -> bool:
-    """Write to our terminal, which must not block; False when not all of it went."""
+    """Write to our terminal without blocking. Returns False when not all of it could be written."""
     view = memoryview(data)
     try:
         descriptor = sys.stdout.fileno()
@@ -86,13 +86,13 @@ def show(data: bytes, patience: float) -> bool:
 
 
 def say(line: str) -> None:
-    """A line for whoever watches the pane; the terminal may be gone."""
+    """Print a line for whoever watches the terminal, which may be gone."""
     show(line.encode("utf-8", "replace") + b"\n", _PATIENCE)
 
 
 def last_word(word: str) -> None:
-    """Say how it ended in the title of the pane, where tmux shows it beside the run's name, and
-    wait until it has been seen: what a program prints last before it exits may get lost."""
+    """Say how the run ended in the title of the pane, where tmux shows it beside the run's name.
+    Waits until the terminal has read it: output right before an exit may get lost."""
     try:
         if not os.isatty(0) or not os.isatty(1) or os.tcgetpgrp(0) != os.getpgrp():
             return
@@ -111,7 +111,7 @@ def last_word(word: str) -> None:
 
 
 def _await_answer(descriptor: int) -> None:
-    """Until the terminal has answered a request for its status."""
+    """Wait until the terminal has answered a request for its status."""
     import select
 
     answer = b""
@@ -123,7 +123,7 @@ def _await_answer(descriptor: int) -> None:
 
 
 def set_blocking(blocking: bool) -> None:
-    """Whether a terminal that nobody reads makes us wait, or refuses what is written to it. It is
-    a property of the terminal, which others may use after us."""
+    """Set whether writing to a terminal that nobody reads waits or fails. This is a property of the
+    terminal, which others may use after us."""
     with suppress(OSError, ValueError, AttributeError):
         os.set_blocking(sys.stdout.fileno(), blocking)

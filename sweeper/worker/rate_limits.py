@@ -1,5 +1,5 @@
-"""Telling from what a recipe prints that it waits for the service: a wait is no failure, and does
-not use up the run's time. Standard library only.
+"""Tells from what a recipe prints that it waits for the service. Such a wait is no failure, and
+does not use up the run's time. Standard library only.
 
 Recognised are the tinker SDK's own warnings ("... is paused. Reason: ...", repeated every minute;
 for training after a quarter of an hour) and an HTTP client's report of a 429. Most of the SDK's
@@ -17,13 +17,13 @@ from sweeper.storage.documents import timestamp
 __all__ = ["Pause", "Pauses", "is_quota_error"]
 
 VOUCHED_SECONDS = 90.0
-"""How long a line vouches for a pause. The SDK repeats its own every 60 s."""
+"""How many seconds a line counts as a sign of a pause. The SDK repeats its own every 60 s."""
 _LONGEST_LINE = 4096
 
 
 class Pause(NamedTuple):
-    """Why a recipe waits (`rate_limit`, `capacity` or `quota`), since when, and for how many
-    seconds by now: no difference of two times of day, which somebody may set."""
+    """A recipe's wait: why (`rate_limit`, `capacity` or `quota`), since when, and for how many
+    seconds by the monotonic clock."""
 
     reason: str
     since: str
@@ -31,8 +31,8 @@ class Pause(NamedTuple):
 
 
 class Pauses:
-    """The pauses of one recipe. `metrics` is the file whose growth tells that it goes on. Fed by
-    one thread and asked by another. `clock` gives monotonic seconds."""
+    """Keeps track of the pauses of one recipe. `metrics` is a file whose growth shows that the
+    recipe goes on. One thread feeds it and another asks. `clock` gives monotonic seconds."""
 
     def __init__(self, metrics: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._metrics = metrics
@@ -46,7 +46,7 @@ class Pauses:
         self._before = 0.0
 
     def feed(self, data: bytes) -> None:
-        """What the recipe has printed."""
+        """Look for pauses in what the recipe has printed."""
         text = self._rest + data
         lines, _, rest = text.replace(b"\r", b"\n").rpartition(b"\n")
         self._rest = rest[-_LONGEST_LINE:]
@@ -68,7 +68,7 @@ class Pauses:
             self._size = _size(self._metrics)
 
     def current(self) -> Pause | None:
-        """The pause that lasts, if one does."""
+        """The present pause, if there is one."""
         with self._lock:
             self._settle()
             if self._pause is None:
@@ -76,14 +76,15 @@ class Pauses:
             return self._pause._replace(for_s=round(self._clock() - self._begun, 3))
 
     def seconds(self) -> float:
-        """How long all pauses have lasted together; never less than before."""
+        """The seconds of all pauses together; they never decrease."""
         with self._lock:
             self._settle()
             lasting = self._clock() - self._begun if self._pause else 0.0
             return self._before + lasting
 
     def _settle(self) -> None:
-        """End the pause when the recipe goes on, or when nobody has spoken of it for a while."""
+        """End the pause when the recipe goes on, or when nothing was printed about it for a
+        while."""
         if self._pause is None:
             return
         now = self._clock()
@@ -106,7 +107,7 @@ def _size(path: str) -> int:
 
 
 def _pause_reason(line: bytes) -> str | None:
-    """What a line says that the recipe waits for."""
+    """The reason for waiting that a line of output gives, if it gives one."""
     text = line.lower()
     if b"is paused due to billing" in text:
         return "quota"
@@ -118,8 +119,8 @@ def _pause_reason(line: bytes) -> str | None:
 
 
 def is_quota_error(tail: bytes) -> bool:
-    """Whether the last lines of a recipe that failed tell that the service refused it more: by rate
-    (429), by quota, or for want of payment (402)."""
+    """Whether the last lines of a failed recipe say that the service refused it: by rate (429), by
+    quota, or for want of payment (402)."""
     text = b"\n".join(tail.lower().rstrip().splitlines()[-20:])
     return any(phrase in text for phrase in _QUOTA)
 

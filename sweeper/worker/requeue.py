@@ -1,9 +1,10 @@
-"""A job that its backend has started again by itself: after a machine failed, or was taken away.
+"""Opens the next attempt for a job that its backend has started again by itself, after a machine
+failed or was taken away.
 
-Its token still names the attempt that was submitted. The attempt that a restarted job executes is
-that one, and one more for each restart, and is opened here: with the same description, and with a
-word on the one before, which nobody else will say. The launcher may have opened the same attempt
-for reasons of its own, and then of the two jobs one claims it, as always.
+The job's token still names the attempt that was submitted. A restarted job executes that attempt's
+number plus one for each restart. The worker opens it here, with the same description, and records
+the end of the one before, since nobody else will. The launcher may have opened the same attempt for
+reasons of its own; then one of the two jobs claims it, as always.
 """
 
 import os
@@ -15,7 +16,7 @@ from sweeper.model.states import ENDED, Event, RunState, State, fold, parse_name
 from sweeper.storage.documents import SCHEMA, encode, read_as, read_json, timestamp
 from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
-from sweeper.worker.claim import patiently
+from sweeper.worker.claim import with_retries
 
 __all__ = ["reopen", "restarts"]
 
@@ -23,9 +24,9 @@ _GO_ON = (State.PLANNED, State.SUBMITTED, State.RUNNING, State.LOST, State.PREEM
 
 
 def restarts(variable: str, first: int | None, environ: Mapping[str, str] = os.environ) -> int:
-    """How often the backend has started this job again: `variable` is where it says so, `first`
-    what that says the first time. Older launchers do not say: then attempts are counted from 1, and
-    restarts from 0."""
+    """How often the backend has started this job again. `variable` is where it says so, `first`
+    what it says the first time. Older launchers do not give `first`: then attempts are counted from
+    1, and restarts from 0."""
     text = environ.get(variable, "")
     if first is None:
         first = 1 if variable.endswith("_ATTEMPT") else 0
@@ -33,32 +34,32 @@ def restarts(variable: str, first: int | None, environ: Mapping[str, str] = os.e
 
 
 def reopen(store: Store, layout: Layout, run: str, submitted: int, attempt: int) -> bool:
-    """Open `attempt` for a job that was submitted for the attempt `submitted`, unless it is open;
-    False when there is nothing to go on with: the run has ended, or is to be stopped. May be done
-    again."""
-    events = patiently(lambda: _events(store, layout, run))
+    """Open `attempt` for a job that was submitted for the attempt `submitted`, unless it is open.
+    Returns False when there is nothing to go on with: the run has ended, or is to be stopped. Can
+    be done again."""
+    events = with_retries(lambda: _events(store, layout, run))
     if (attempt, Event.INTENT) not in events:
-        # Who opened more than that has given this one up; the claim will find out.
+        # If later attempts are open, this one was given up: the claim will find out.
         state = fold(events)
         preempted = events | {(state.opened, Event.PREEMPTED)}
         if state.state not in _GO_ON or not wants_attempt(preempted, 0):
-            return False  # or it was started again often enough
+            return False  # it has ended, or was started again often enough
         if _anothers(store, layout, run, submitted, state, events):
             return False
-        # Those between as well, of which no worker came to be: one that was thought dead, and is
-        # not, looks for the attempt after its own.
+        # Open those between too, though they have no worker: a worker that was wrongly thought dead
+        # looks for the attempt after its own.
         opened = {number for number, event in events if event is Event.INTENT}
         for number in range(submitted + 1, attempt + 1):
             if number not in opened:
                 _open(store, layout, run, submitted, number)
     earlier = {event for number, event in events if number == attempt - 1}
     if Event.CLAIMED in earlier and not earlier & {*ENDED, Event.LOST}:
-        # It died without a word. If it lives after all, its own word outweighs this one or says
-        # the same: it finds a newer attempt, and stops.
+        # Its worker died without recording an outcome. If it lives after all, it finds a newer
+        # attempt and stops, and its own outcome outweighs this one or says the same.
         body = {"schema": SCHEMA, "time": timestamp(), "reason": "restarted"}
         body |= {"detail": "the backend started the job again", "code": None, "signal": None}
         body |= dict.fromkeys(("started", "ended", "wall_s", "max_rss_bytes", "host"))
-        patiently(lambda: _create(store, layout.event(run, attempt - 1, Event.PREEMPTED), body))
+        with_retries(lambda: _create(store, layout.event(run, attempt - 1, Event.PREEMPTED), body))
     return True
 
 
@@ -70,20 +71,20 @@ def _anothers(
     state: RunState,
     events: set[tuple[int, Event]],
 ) -> bool:
-    """Whether the newest attempt is at work in a job of its own, which a launcher submitted."""
+    """Whether the newest attempt is at work in another job, which a launcher submitted."""
     number = state.opened
     ended = {event for n, event in events if n == number} & {*ENDED, Event.LOST}
     if number <= submitted or (number, Event.CLAIMED) not in events or ended:
         return False
     path = layout.event(run, number, Event.CLAIMED)
-    owner = patiently(lambda: read_as(store, path, event.read)).submitted
+    owner = with_retries(lambda: read_as(store, path, event.read)).submitted
     return owner not in (None, submitted)
 
 
 def _open(store: Store, layout: Layout, run: str, submitted: int, attempt: int) -> None:
-    patiently(lambda: _describe(store, layout, run, submitted, attempt))
+    with_retries(lambda: _describe(store, layout, run, submitted, attempt))
     body = {"schema": SCHEMA, "time": timestamp(), "by": "the backend, which started it again"}
-    patiently(lambda: _create(store, layout.event(run, attempt, Event.INTENT), body))
+    with_retries(lambda: _create(store, layout.event(run, attempt, Event.INTENT), body))
 
 
 def _events(store: Store, layout: Layout, run: str) -> set[tuple[int, Event]]:
@@ -93,7 +94,7 @@ def _events(store: Store, layout: Layout, run: str) -> set[tuple[int, Event]]:
 
 
 def _describe(store: Store, layout: Layout, run: str, submitted: int, attempt: int) -> None:
-    """What the attempt is to do: what the one that was submitted was."""
+    """Describe the attempt as the one that was submitted."""
     job = read_json(store, layout.job(run, submitted))
     store.replace(layout.job(run, attempt), encode(job | {"attempt": attempt}))
     path = f"{layout.log_path(run, submitted)}/code.diff"

@@ -50,9 +50,9 @@ def place(root: str, home: str) -> LocalStore:
 def arrange(
     store: Store, layout: Layout, run: str, attempt: int, home: str, *, resume: bool
 ) -> LocalStore:
-    """The spool, ready for an attempt: what earlier ones left unsynced here is in the store, and
-    with `resume` what one on another machine left is here. Raises `StoreError`,
-    `EnvironmentFailure`."""
+    """Make the spool ready for an attempt. Earlier attempts that were left unsynced here are
+    brought into the store; with `resume`, what an attempt on another machine left is fetched.
+    Raises `StoreError`, `EnvironmentFailure`."""
     spool = place(store.root, home)
     try:
         os.makedirs(spool.root, mode=0o700, exist_ok=True)
@@ -102,8 +102,8 @@ def start_syncing(spooled: Spooled, seconds: float, say: Callable[[str], None]) 
 
 
 def discard(spool: LocalStore, layout: Layout, run: str, attempt: int, *, all_of_it: bool) -> None:
-    """An attempt is in the store: forget that it was not; with `all_of_it` the copies here of it
-    and of earlier attempts go as well, as far as they are in the store."""
+    """Remove the mark of an attempt that is in the store; with `all_of_it` also the copies here of
+    it and of earlier attempts, as far as they are in the store."""
     with suppress(OSError):
         os.unlink(_path(spool, layout, f"{_MARKS}/{run}.{attempt}"))
     for number in range(1, attempt + 1) if all_of_it else ():
@@ -119,9 +119,9 @@ def recover(
     run: str | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> int:
-    """Sync what workers that are dead left, of one run or of all; gives how many attempts are in
-    the store now. What it does not take stays here, and is told. Raises `StoreError` for one that
-    does not answer."""
+    """Sync what dead workers left, of one run or of all. Returns how many attempts are complete in
+    the store now. What the store does not take stays here, and `tell` gets a line. Raises
+    `StoreError` for a store that does not answer."""
     done = 0
     for mark in _marks(spool, layout):
         owner, _, attempt = mark.rpartition(".")
@@ -160,7 +160,7 @@ def tidy(spool: LocalStore, layout: Layout) -> None:
 
 
 def spools(home: str) -> Iterator[tuple[str, LocalStore, list[str]]]:
-    """Every spool of this user on this machine: the store's root, the spool, its sweeps."""
+    """Yield every spool of this user on this machine: the store's root, the spool, its sweeps."""
     top = os.path.join(home, "spool")
     with suppress(FileNotFoundError):
         for name in sorted(os.listdir(top)):
@@ -172,7 +172,8 @@ def spools(home: str) -> Iterator[tuple[str, LocalStore, list[str]]]:
 
 
 def abandoned(spool: LocalStore, sweep: str) -> tuple[int, int]:
-    """How many attempts of a sweep are not in the store yet: of workers that live, of dead ones."""
+    """Count the attempts of a sweep that are not in the store yet: of living workers, and of dead
+    ones."""
     layout = Layout(sweep)
     living = dead = 0
     with suppress(OSError):
@@ -185,7 +186,7 @@ def abandoned(spool: LocalStore, sweep: str) -> tuple[int, int]:
 
 @contextmanager
 def _held(path: str) -> Generator[bool]:
-    """Whether nobody else has the attempt; while the block lasts, nobody will."""
+    """Whether nobody else holds the attempt; while the block lasts, nobody else can."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -203,8 +204,8 @@ def _held(path: str) -> Generator[bool]:
 
 
 def _fetch_earlier(store: Store, spool: LocalStore, layout: Layout, run: str, attempt: int) -> None:
-    """Bring what the attempt may start from, of those that ran elsewhere: the newest with a
-    checkpoint and what is newer."""
+    """Fetch what the attempt may resume from, of attempts that ran elsewhere: from the newest back
+    to one with a checkpoint."""
     for earlier in range(attempt - 1, 0, -1):
         folder = layout.log_path(run, earlier)
         target = _path_of(spool, folder)
@@ -242,7 +243,7 @@ def _fetch(store: Store, folder: str, target: str, layout: Layout) -> None:
 
 
 def _fetched(folder: str, sizes: Iterable[str]) -> list[str]:
-    """The files of that kind in all folders below, where a program has one for each stage."""
+    """The files to fetch in all folders below, for a program that has some for each stage."""
     found: dict[str, None] = {}
     for path in sizes:
         inner = path.removeprefix(f"{folder}/").split("/")
@@ -254,7 +255,7 @@ def _fetched(folder: str, sizes: Iterable[str]) -> list[str]:
 
 
 def _read(store: Store, path: str, sizes: dict[str, int]) -> bytes | None:
-    """A file or the parts of it; None without."""
+    """Read a file, or its parts joined; None if there is neither."""
     if path in sizes:
         return store.read(path)
     data, end = b"", 0

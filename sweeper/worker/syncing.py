@@ -1,13 +1,13 @@
-"""Bringing what an attempt writes on this machine into a store that is elsewhere.
+"""Brings what an attempt writes on this machine into a store that is elsewhere.
 
-A file that grows (`.jsonl`, `.log` and their like, outside the folders of iterations) goes up in
-parts, each byte once: `<file>.parts/<offset>`, created exclusively, so that whoever syncs the same
-file cannot undo what another has brought. At the end it goes up once more as a whole, and the parts
-go. Any other file goes up once it has stopped changing, and again after a change, less and less
-often. So at most twice what was written goes up, and nothing comes down.
+A file that grows (`.jsonl`, `.log` and their like, outside the folders of iterations) is sent in
+parts, each byte once: `<file>.parts/<offset>`, created exclusively, so that two workers that sync
+the same file cannot undo each other's parts. At the end it is sent once more as a whole, and the
+parts are removed. Any other file is sent once it has stopped changing, and again after a change,
+less and less often. So at most twice what was written is sent, and nothing is fetched.
 
-`checkpoints.jsonl` is looked at first and sent last: what a checkpoint vouches for is there before
-it is.
+`checkpoints.jsonl` is looked at first and sent last: what a checkpoint names is in the store before
+the checkpoint is.
 """
 
 import os
@@ -31,19 +31,19 @@ _ITERATION = "iteration_"
 _LAST = "checkpoints.jsonl"
 _PART = 16 << 20
 _SEEN = 256
-"""Bytes before the end of what was sent that tell whether the file is still the same."""
+"""How many bytes before the end of what was sent tell whether the file is still the same."""
 _SMALL = 1 << 16
 _MANY_PARTS = 100.0
 _FIRST, _LONGEST = 1.0, 60.0
-"""Seconds until what failed is tried again, at first and at most."""
+"""Seconds until a failed step is tried again, at first and at most."""
 _LONGEST_NAME = 800
 _LOOKS = 5
-"""How often a file goes up at the end that still changes: somebody writes who should not."""
+"""How often a file is sent at the end while it still changes, though nobody should write it."""
 _IN_A_ROW = 3
-"""So many files that do not go up, one after the other, are taken for a store that is out of reach:
-each may have taken a minute to fail."""
+"""After so many failures in a row the store counts as out of reach: each may have taken a
+minute."""
 REFUSED_SECONDS = 900.0
-"""How long a store that answers may take none of what is left before it is left behind."""
+"""How long a store that answers may take nothing of what is left, before it is left behind."""
 
 
 class _Stat(NamedTuple):
@@ -53,8 +53,8 @@ class _Stat(NamedTuple):
 
 
 class _Growing:
-    """How far a growing file has been sent, and what stands just before that. `replaced`: it is no
-    continuation of what was sent, and goes up as a whole only."""
+    """How far a growing file has been sent, and a checksum of what stands just before that.
+    `replaced`: the file does not continue what was sent, and is only sent as a whole."""
 
     def __init__(self, offset: int | None, inode: int) -> None:
         self.offset = offset
@@ -77,9 +77,9 @@ class _Plain:
 
 
 class Sync:
-    """The files of one attempt, which lie in `spool`, a local store, under the same paths.
+    """Sends the files of one attempt, which lie in `spool`, a local store, under the same paths.
 
-    `fresh`: nothing of them is in the store yet; otherwise it is asked what is. One thread.
+    `fresh`: none of them is in the store yet; otherwise the store is asked. For one thread.
     """
 
     def __init__(
@@ -95,15 +95,15 @@ class Sync:
         self.parts = 0
         """How many parts there are."""
         self.sent = 0
-        """How often something has arrived."""
+        """How many files and parts have arrived."""
         self.trouble: dict[str, str] = {}
-        """Files that cannot be read or named here, and why: they stay behind."""
+        """Files that stay behind because they cannot be read or named, and why."""
         self.refused: dict[str, str] = {}
         """Files that could not be sent the last time, and why."""
 
     @property
     def missing(self) -> str | None:
-        """What is not in the store, in a line; None when `finish` has sent everything."""
+        """What is not in the store, as a line; None when `finish` has sent everything."""
         left = [*self.refused.values(), *self.trouble.values()]
         more = f" (and {len(left) - 1} more files)" if len(left) > 1 else ""
         return f"{left[0]}{more}" if left else None
@@ -113,13 +113,13 @@ class Sync:
         self._each(self._send_new)
 
     def finish(self, *, whatever: bool = False) -> None:
-        """Have everything in the store, whole. Nobody writes any more. Raises `StoreError`; may be
-        done again. With `whatever` all is tried, however much is refused."""
+        """Send everything as whole files, when nobody writes any more. Raises `StoreError`; can be
+        done again. With `whatever` all files are tried, however many are refused."""
         self._each(self._finish_one, whatever)
 
     def _each(self, send: Callable[[str, str, _Stat], None], whatever: bool = False) -> None:
-        """Send each file, checkpoints last and only after all others, those that were refused the
-        last time late. Raises `StoreError` when some are."""
+        """Send each file: checkpoints last and only after all others, and files that were refused
+        the last time late. Raises `StoreError` when some are refused."""
         found = sorted(self._scan(), key=lambda one: (_is_last(one[0]), one[0] in self.refused))
         self.refused = {path: self.refused[path] for path, *_ in found if path in self.refused}
         failed, sent = 0, self.sent
@@ -172,8 +172,8 @@ class Sync:
         return True
 
     def _is_there(self, path: str, status: _Stat) -> bool:
-        """Whether somebody before us has brought it. A small one goes up again rather than that two
-        of the same size are taken for the same."""
+        """Whether another worker has sent the file. A small one is sent again, lest two files of
+        the same size are taken for the same."""
         known = self._known or {}
         return status.size > _SMALL and known.get(path) == status.size
 
@@ -183,7 +183,8 @@ class Sync:
             self._known = {entry.path: entry.size for entry in found}
 
     def _scan(self) -> Iterator[tuple[str, str, _Stat]]:
-        """Path, place and state of each file; checkpoints are looked at first, and come last."""
+        """Yield path, place and state of each file. Checkpoints are looked at first, and come
+        last."""
         found: list[tuple[str, str]] = []
         for folder in self._folders:
             top = self._spool.local_path(folder)
@@ -202,7 +203,7 @@ class Sync:
                 yield path, full, status
 
     def _can(self, path: str, full: str) -> bool:
-        """Whether the file has a name that stores take, and may be read."""
+        """Whether the file can be read and has a name that stores take."""
         if path in self.trouble:
             return False
         try:
@@ -245,7 +246,7 @@ class Sync:
             file.replaced = True
 
     def _part(self, path: str, offset: int, data: bytes) -> int:
-        """Send a part; gives how far the file has arrived."""
+        """Send a part. Returns how many bytes of the file have arrived."""
         try:
             self._store.create(f"{path}.parts/{offset}", data)
         except AlreadyExists:
@@ -280,7 +281,8 @@ class Sync:
 
 
 def contiguous(folder: str, sizes: Mapping[str, int]) -> list[tuple[int, str, int]]:
-    """The parts in `folder` from 0 on without a gap: offset, path, bytes."""
+    """The parts in `folder` that follow each other without a gap, from 0 on: offset, path,
+    bytes."""
     numbered = sorted(
         (int(name), path, size)
         for path, size in sizes.items()
@@ -318,7 +320,7 @@ class Syncing:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin. Call it after the forks."""
+        """Start the thread. Call it after the forks."""
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -329,11 +331,12 @@ class Syncing:
         cancelled: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> str | None:
-        """Return when everything is in the store, however long it does not answer; calls `beat`
-        every so many seconds, which says whether it does.
+        """Wait until everything is in the store, however long that does not answer. Calls `beat`
+        every so many seconds, which says whether the store answers.
 
-        One that does, and all the same takes nothing of what is left for `REFUSED_SECONDS`, never
-        will; nor is it waited for once the run is `cancelled`. Then what is missing is returned.
+        If the store answers, and takes nothing of what is left for `REFUSED_SECONDS`, it never
+        will. Nor is it waited for once the run is `cancelled`. Then what is missing is returned,
+        else None.
         """
         if self._thread is None:
             self.start()
@@ -352,7 +355,7 @@ class Syncing:
         return self._missing()
 
     def forget(self, *, succeeded: bool) -> None:
-        """The outcome is on record too: let go of the spool, if everything has arrived."""
+        """Let go of the spool, if everything has arrived. Call it once the outcome is on record."""
         if self._ended.is_set() and self._missing() is None:
             self._forget(succeeded)
 
@@ -378,7 +381,7 @@ class Syncing:
         return self._seconds * max(1.0, self._sync.parts / _MANY_PARTS)
 
     def _try(self, action: Callable[[], None], before: float) -> float:
-        """Do it; 0, or the seconds until it is to be tried again."""
+        """Do a step. Returns 0, or the seconds until it is to be tried again."""
         try:
             action()
         except Exception as error:  # noqa: BLE001 - a thread that dies would lose what is to come
@@ -422,6 +425,6 @@ def _read(full: str, start: int, count: int) -> bytes:
 
 
 def _check(full: str, offset: int) -> int:
-    """What stands just before `offset`, as a number."""
+    """A checksum of what stands just before `offset`."""
     start = max(0, offset - _SEEN)
     return zlib.crc32(_read(full, start, offset - start))

@@ -42,8 +42,8 @@ MUTATIONS = [
     Mutation(
         "no claim",
         "sweeper/worker/claim.py",
-        "        patiently(lambda: store.create(path, encode(body)))\n",
-        "        patiently(lambda: store.replace(path, encode(body)))\n",
+        "        with_retries(lambda: store.create(path, encode(body)))\n",
+        "        with_retries(lambda: store.replace(path, encode(body)))\n",
         TWICE,
     ),
     Mutation(

@@ -74,7 +74,7 @@ def test_what_is_there_already(store: LocalStore) -> None:
     happen(store, planned, 3, *done)
     happen(store, planned, 4, (1, Event.INTENT))  # its launcher died before it was submitted
     found = launch_preview.survey(planned, store)
-    assert [fate.attempt for fate in found.fates] == [0, 2, 0, 0, 1, 1]
+    assert [preview.attempt for preview in found.previews] == [0, 2, 0, 0, 1, 1]
     assert launch_preview.counts(found) == (
         "3 to start (2 of them again), 1 succeeded, 1 failed and left alone, 1 running"
     )
@@ -93,7 +93,7 @@ def test_runs_keep_the_names_they_are_known_by(store: LocalStore) -> None:
     store.replace(Layout("toys").plan, encode(old.document() | {"created": "x"}))
     planned = plan(GRID)
     found = launch_preview.survey(planned, store)
-    assert [fate.run.name for fate in found.fates] == [
+    assert [preview.run.name for preview in found.previews] == [
         "seed=0",
         "seed=1",
         "lr=0.2,seed=0",
@@ -102,7 +102,7 @@ def test_runs_keep_the_names_they_are_known_by(store: LocalStore) -> None:
     smaller = launch_preview.survey(plan(GRID | {"grid": {"lr": [0.2]}}), store)
     assert smaller.retired == 2
     # `seed=0` is taken by a run that the grid has no more.
-    assert smaller.fates[0].run.name == f"seed=0~{smaller.fates[0].run.id[:6]}"
+    assert smaller.previews[0].run.name == f"seed=0~{smaller.previews[0].run.id[:6]}"
     assert "2 runs on record are not in this grid" in "\n".join(plan_verb.short(smaller))
 
 
