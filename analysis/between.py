@@ -12,6 +12,7 @@ from sweeper.analysis.frames import Metric, RunData, SweepData, differently, loa
 from sweeper.analysis.inference import Estimate, contrast, holm, paired
 from sweeper.analysis.settings import level
 from sweeper.errors import NotFound, UsageError
+from sweeper.model.metric import value_text
 from sweeper.results.cells import Scale, choose_scale
 from sweeper.results.registry import Registry
 from sweeper.sanitize import sanitize
@@ -299,7 +300,7 @@ def _lines(found: Versus) -> Iterator[str]:
     yield f"A {found.a}"
     yield f"B {found.b}"
     what = "B as a multiple of A" if found.scale == "log" else "B less A"
-    yield f"{found.metric.name}, {better} is better, {found.metric.at} value of each run"
+    yield f"{found.metric.name}, {better} is better, {value_text(found.metric.at)} of each run"
     yield f"{what}, with 95 % intervals (Welch)"
     for key, a, b in found.changed:
         yield f"  {key}: {a} in A, {b} in B"

@@ -19,7 +19,7 @@ from sweeper.analysis.statistics import (
     summarise,
     summarise_chosen,
 )
-from sweeper.results.cells import Scale, choose_scale, merit, off_scale, on_scale
+from sweeper.results.cells import Scale, choose_scale, mean, merit, off_scale, on_scale
 from sweeper.results.objective import sign_of
 
 __all__ = ["Cell", "Ranking", "rank"]
@@ -29,13 +29,19 @@ __all__ = ["Cell", "Ranking", "rank"]
 class Cell:
     """One configuration and its runs. `settings` are the values that tell it from the others,
     declared axes first; `unset` the keys that it leaves to the recipe while another cell, the same
-    in all else, sets them."""
+    in all else, sets them. `assumed` are values that failed runs count as."""
 
     name: str
     settings: Mapping[str, Any]
     unset: tuple[str, ...]
     runs: tuple[RunData, ...]
     summary: Summary
+    assumed: tuple[float, ...] = ()
+
+    @property
+    def failed(self) -> int:
+        """Runs that failed for good, but for those that diverged."""
+        return sum(run.state == "failed" and not run.diverged for run in self.runs)
 
     @property
     def diverged(self) -> int:
@@ -44,8 +50,9 @@ class Cell:
 
     @property
     def values(self) -> list[float]:
-        """What the runs that count reached."""
-        return [run.value for run in self.runs if run.counts and run.value is not None]
+        """What the runs that count reached, and what failed ones are taken to have."""
+        found = [run.value for run in self.runs if run.counts and run.value is not None]
+        return [*found, *self.assumed]
 
     @property
     def by_seed(self) -> dict[int, float]:
@@ -76,7 +83,8 @@ class Ranking:
     diverged run, or all runs of all cells gave the same value. `comparisons` are with the best, by
     cell. A cell that is in neither `apart` nor `tied` was not compared: it has no interval, or the
     best has none. `passed_over` are cells that are not the best only because a run of theirs
-    diverged: what is left of them has a better mean.
+    diverged: what is left of them has a better mean; `held_back` the same of cells with a run that
+    failed, which in its place might have had the `worst` value of all.
     On the `scale` "log" means are geometric and comparisons are ratios. `keys` are the settings of
     all cells, in order. No interval leaves the `bounds` of what the metric can be. `noise` is that
     between runs of a cell; `chosen_of` the number of cells that may be the best, by which the
@@ -93,6 +101,8 @@ class Ranking:
     noise: Noise
     bounds: tuple[float, float] = (-math.inf, math.inf)
     chosen_of: int = 1
+    held_back: tuple[Cell, ...] = ()
+    worst: float | None = None
 
     @property
     def shares(self) -> bool:
@@ -154,6 +164,8 @@ def rank(data: SweepData) -> Ranking:
 
     Only runs that succeeded with a finite value count. A cell with a diverged run is ranked by
     what is left of it but is never the best: its mean leaves out just the runs that went wrong.
+    Nor is one with a failed run, where the rule for those is a bound, unless it leads with the
+    worst value of all in that one's place.
     """
     bounds = _bounds(data)
     cells, scale, noise, keys = _cells(data, bounds)
@@ -163,8 +175,14 @@ def rank(data: SweepData) -> Ranking:
     def level(cell: Cell) -> float:
         return sign * (cell.summary.mean or 0.0)
 
+    worst = _worst(data, sign)
+    bound = worst is not None and data.metric is not None and data.metric.failed == "bound"
+
     def order(cell: Cell) -> tuple[bool, float]:
-        return merit(cell.summary.mean or 0.0, goal, diverged=cell.diverged > 0)
+        found = cell.summary.mean or 0.0
+        if bound and cell.failed:
+            found = mean([*cell.values, *[worst or 0.0] * cell.failed], scale)
+        return merit(found, goal, diverged=cell.diverged > 0)
 
     measured = [cell for cell in cells if cell.summary.n]
     ranked = sorted(measured, key=order)
@@ -177,7 +195,9 @@ def rank(data: SweepData) -> Ranking:
     )
     groups = {cell.name: cell.values for cell in ranked if not cell.diverged}
     comparisons = against_best(groups, best.name, noise, sign, scale)
-    passed_over = tuple(c for c in ranked if c.diverged and level(c) < level(best))
+    ahead = [cell for cell in ranked if level(cell) < level(best)]
+    passed_over = tuple(cell for cell in ahead if cell.diverged)
+    held_back = tuple(cell for cell in ahead if cell.failed and not cell.diverged)
     of = contenders(comparisons)
     spread = noise.of(best.name)
     if spread is not None:
@@ -185,9 +205,8 @@ def rank(data: SweepData) -> Ranking:
         chosen = replace(best, summary=found)
         ordered = tuple(chosen if cell is best else cell for cell in ordered)
         best = chosen
-    return Ranking(
-        ordered, best, best_run, comparisons, passed_over, scale, keys, noise, bounds, of
-    )
+    found = Ranking(ordered, best, best_run, comparisons, passed_over, scale, keys, noise, bounds)
+    return replace(found, chosen_of=of, held_back=held_back, worst=worst)
 
 
 def _all_same(cells: Sequence[Cell]) -> bool:
@@ -209,13 +228,38 @@ def _cells(
         Cell(name, found[name], _unset(found[name], keys, found), tuple(runs), empty)
         for name, runs in grouped.items()
     ]
+    worst = _worst(data, 1.0 if data.metric is None else data.metric.sign)
+    if worst is not None and data.metric is not None and data.metric.failed == "worst":
+        bare = [replace(cell, assumed=(worst,) * cell.failed) for cell in bare]
     scale = choose_scale(cell.values for cell in bare)
-    noise = fit_noise({cell.name: on_scale(cell.values, scale) for cell in bare})
+    noise = _noise(data, bare, scale)
     cells = [
         replace(cell, summary=_within(summarise(cell.values, scale, noise.of(cell.name)), bounds))
         for cell in bare
     ]
     return cells, scale, noise, keys
+
+
+def _worst(data: SweepData, sign: float) -> float | None:
+    """The worst value that a run ended with."""
+    values = [run.value for run in data.runs if run.counts and run.value is not None]
+    return max(values, key=lambda value: sign * value, default=None)
+
+
+def _noise(data: SweepData, cells: Sequence[Cell], scale: Scale) -> Noise:
+    lent = {
+        sweep: {
+            name: on_scale(own, scale)
+            for name, own in others.items()
+            if scale == "linear" or min(own) > 0
+        }
+        for sweep, others in data.lent.items()
+    }
+    asked = "auto" if data.metric is None else data.metric.noise
+    own = {cell.name: on_scale(cell.values, scale) for cell in cells}
+    return fit_noise(
+        own, "own" if asked == "own" else "pooled" if asked == "pooled" else "auto", lent
+    )
 
 
 def _bounds(data: SweepData) -> tuple[float, float]:

@@ -95,6 +95,12 @@ def analysing(data: SweepData, prices: Mapping[str, float]) -> str:
             words += ["--goal", metric.goal]
         usual = own.at if own is not None and own.name == metric.name else "last"
         words += ["--at", metric.at] if metric.at != usual else []
+        rules = own if own is not None and own.name == metric.name else None
+        for flag, asked, usual in (
+            ("--noise", metric.noise, "auto" if rules is None else rules.noise),
+            ("--failed", metric.failed, "bound" if rules is None else rules.failed),
+        ):
+            words += [flag, asked] if asked != usual else []
     if prices:
         words += ["--prices", ",".join(f"{k}={v:g}" for k, v in sorted(prices.items()))]
     return shlex.join(words)

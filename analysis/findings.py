@@ -4,7 +4,7 @@ A finding is `{kind, cells, evidence, text}`: what `report.json` lists and the p
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -119,6 +119,7 @@ def find(data: SweepData, ranking: Ranking) -> list[Finding]:
     return [
         *standing,
         *([] if "all_diverged" in told else _diverged(data, ranking)),
+        *_failed(data, ranking),
         *_edges(data, ranking),
         *_incomplete(data),
         *_replicates(data, ranking),
@@ -311,6 +312,44 @@ def _edges(data: SweepData, ranking: Ranking) -> list[Finding]:
             text = f"{end}; that it is better than {inner} cannot be told from the noise."
             found.append(Finding("at_end", "note", text, (best.name,), evidence))
     return found
+
+
+_RULES = {
+    "worst": "each counts as the worst value of all, {worst}",
+    "drop": "they are left out of every mean",
+    "bound": "they are left out of means, and no cell is named best that would not be with the "
+    "worst value of all, {worst}, in their place",
+}
+
+
+def _failed(data: SweepData, ranking: Ranking) -> list[Finding]:
+    """What failed runs count as, where a cell was judged in spite of them."""
+    best, metric = ranking.best, data.metric
+    cells = [cell for cell in ranking.measured if cell.failed]
+    if metric is None or best is None or not cells:
+        return []
+    runs = sum(cell.failed for cell in cells)
+    rule = _RULES[metric.failed].format(worst=labels.brief(ranking.worst))
+    text = f"{labels.counted(runs, 'run')} of {labels.listed(_names(cells), 3)} failed: {rule}."
+    if ranking.held_back:
+        names = labels.listed(_names(ranking.held_back), 3)
+        text += f" What is left of {names} is better than the best named here."
+    elif best.failed and metric.failed == "bound":
+        text += " The best would lead with that in their place, too."
+    elif best.failed and metric.failed == "drop":
+        text += " The best cell is among them, and may be the better for it."
+    level = "warning" if best.failed or ranking.held_back else "note"
+    evidence = {
+        "rule": metric.failed,
+        "worst": ranking.worst,
+        "failed": {cell.name: cell.failed for cell in cells},
+        "better": [cell.name for cell in ranking.held_back],
+    }
+    return [Finding("failed", level, text, tuple(cell.name for cell in cells), evidence)]
+
+
+def _names(cells: Sequence[Cell]) -> list[str]:
+    return [short_name(cell) for cell in cells]
 
 
 def _incomplete(data: SweepData) -> list[Finding]:

@@ -11,11 +11,12 @@ from sweeper.analysis.costs import Cost, clock, steps_done, token_columns, token
 from sweeper.analysis.history import Histories, History
 from sweeper.analysis.keys import candidates, choose, goal_of, train_candidates
 from sweeper.analysis.rollouts import BUDGET, Rollout, files_of, read_rollouts
-from sweeper.analysis.series import Floats, Series, best, last
+from sweeper.analysis.series import Floats, Series, best, judged, last
 from sweeper.analysis.sources import Placed, Source, find_sources
 from sweeper.analysis.splits import counterparts
 from sweeper.errors import UsageError
 from sweeper.model.event import Outcome
+from sweeper.model.metric import is_at, value_text
 from sweeper.model.plan import Plan
 from sweeper.monitor import Alarm, alarms
 from sweeper.results.cells import counts
@@ -24,7 +25,7 @@ from sweeper.results.objective import sign_of, smoothed
 from sweeper.results.registry import RecordedRun, Registry
 from sweeper.results.runs import SweepRun
 
-__all__ = ["Metric", "RunData", "SweepData", "differently", "find_metric", "load", "read"]
+__all__ = ["Metric", "RunData", "SweepData", "differently", "find_metric", "lend", "load", "read"]
 
 LOG_LINES = 12
 """How much of a run's log the report shows."""
@@ -35,13 +36,16 @@ _LOGS = 400
 
 @dataclass(frozen=True)
 class Metric:
-    """What cells are compared by: the last or the best value of `name` in each run. `guessed`:
-    which way is better is told by its name alone."""
+    """What cells are compared by: the value of `name` in each run that `at` says, with `noise` and
+    `failed` as the grid has them (see `sweeper.model.metric`). `guessed`: which way is better is
+    told by its name alone."""
 
     name: str
     goal: str  # "minimize" or "maximize"
-    at: str = "last"  # or "best"
+    at: str = "last"  # or "best", or "mean_of_last=5"
     guessed: bool = field(default=False, compare=False)
+    noise: str = field(default="auto", compare=False)
+    failed: str = field(default="bound", compare=False)
 
     @property
     def sign(self) -> float:
@@ -101,8 +105,9 @@ class SweepData:
     """A sweep (or several) at the moment it was read. `retired` counts the runs that an earlier
     version of the grid had; they are no part of `runs`. `keys` maps each key with numbers to the
     number of runs that recorded it; `roles` says which of them is the training curve, the reward
-    and so on (see `sweeper.analysis.keys`); `root` is where the first sweep is kept ("" for a
-    folder), `paths` are the folders of all."""
+    and so on (see `sweeper.analysis.keys`); `lent` are the values of the cells of sweeps that lend
+    their noise, by sweep; `root` is where the first sweep is kept ("" for a folder), `paths` are
+    the folders of all."""
 
     name: str
     plan: Plan | None
@@ -117,6 +122,9 @@ class SweepData:
     names: tuple[str, ...] = ()
     root: str = ""
     paths: tuple[str, ...] = ()
+    lent: Mapping[str, Mapping[str, Sequence[float]]] = field(
+        default_factory=dict[str, Mapping[str, Sequence[float]]]
+    )
 
     @property
     def seed_field(self) -> str:
@@ -136,15 +144,17 @@ def find_metric(
 ) -> Metric | None:
     """The metric asked for, else the sweep's own. Raises `UsageError` when which way is better is
     not known, nor told by the name."""
-    if at not in (None, "last", "best"):
-        raise UsageError(f"at {at!r}: say last or best")
+    if at is not None and not is_at(at):
+        raise UsageError(f"at {at!r}: say last, best or mean_of_last=5")
     if goal not in (None, "minimize", "maximize"):
         raise UsageError(f"goal {goal!r}: say minimize or maximize")
     if name is None or (own is not None and own["name"] == name):
         if own is None:
             return None
         usual = own.get("goal", "minimize"), own.get("at", "last")
-        return Metric(own["name"], goal or usual[0], at or usual[1])
+        rules = own.get("noise", "auto"), own.get("failed", "bound")
+        found = Metric(own["name"], goal or usual[0], at or usual[1])
+        return replace(found, noise=rules[0], failed=rules[1])
     found = goal or goal_of(name)
     if found is None:
         raise UsageError(
@@ -216,6 +226,26 @@ def read(
     )
 
 
+def lend(data: SweepData, registry: Registry, names: Sequence[str]) -> SweepData:
+    """With the noise of the repeated cells of other sweeps. Raises `NotFound` for one that there
+    is not, `UsageError` for one of another recipe."""
+    metric, lent = data.metric, dict[str, Mapping[str, Sequence[float]]]()
+    if metric is None:
+        return data
+    for name in names:
+        other = load(registry, name, metric.name, metric.goal, metric.at, rollouts=False)
+        recipes = [found.plan and found.plan.recipe.reference for found in (data, other)]
+        if all(recipes) and recipes[0] != recipes[1]:
+            told = f"it is of the recipe {recipes[1]}, and not of {recipes[0]}"
+            raise UsageError(f"noise from={name}: {told}")
+        cells: dict[str, list[float]] = {}
+        for run in other.runs:
+            if run.counts and run.value is not None:
+                cells.setdefault(run.cell, []).append(run.value)
+        lent[name] = cells
+    return replace(data, lent=lent)
+
+
 def _one_metric(
     sources: Sequence[Source], name: str | None, goal: str | None, at: str | None
 ) -> Metric | None:
@@ -232,7 +262,8 @@ def differently(found: Sequence[Metric | None]) -> str | None:
     if all(metric == found[0] for metric in found):
         return None
     texts = dict.fromkeys(
-        f"{metric.at} {metric.name}, {metric.goal}" if metric else "no metric" for metric in found
+        f"{value_text(metric.at)} of {metric.name}, {metric.goal}" if metric else "no metric"
+        for metric in found
     )
     known = [metric for metric in found if metric is not None]
     ways = {
@@ -268,7 +299,7 @@ def _read(
     held = counterparts(name, keys)[:2] if name is not None else []
     wanted = [name, *train_candidates(name), *candidates(keys, name), *held]
     curves = {key: history.series(key) for key in wanted if key is not None and key in keys}
-    judged = _judged(curves, metric)
+    judged_by = _judged(curves, metric)
     tokens = token_columns(history)
     clocks = _clocks(history, tokens)
     times = run.times
@@ -299,7 +330,7 @@ def _read(
         unread=tuple(unread),
         sweep=run.sweep,
         link=_link(run),
-        **judged,
+        **judged_by,
     )
 
 
@@ -322,10 +353,10 @@ def _judged(curves: Mapping[str, Series], metric: Metric | None) -> dict[str, An
         return {"value": None, "step": None, "diverged": False}
     points = curves[metric.name]
     end, top = last(points), best(points, metric.goal)
-    judged = top if metric.at == "best" else end
+    found = judged(points, metric.goal, metric.at)
     return {
-        "value": None if judged is None else judged[1],
-        "step": None if judged is None else judged[0],
+        "value": None if found is None else found[1],
+        "step": None if found is None else found[0],
         "diverged": end is not None and not math.isfinite(end[1]),
         "last": None if end is None else end[1],
         "best": None if top is None else top[1],

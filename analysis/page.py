@@ -43,6 +43,7 @@ from sweeper.analysis.tables import (
     run_rows,
 )
 from sweeper.errors import EnvironmentFailure
+from sweeper.model.metric import value_text
 
 __all__ = ["provenance", "render"]
 
@@ -116,6 +117,7 @@ def render(study: Study, panels: Sequence[Panel]) -> str:
         rule=RULE,
         method=method(ranking.scale, ranking.noise),
         noise=noise_text(ranking.noise),
+        judged_by=value_text("last" if data.metric is None else data.metric.at),
         commands=reproducing(data, study.prices),
         grid=data.plan and data.plan.grid_text,
         grid_path=data.plan and data.plan.grid_path,

@@ -13,11 +13,13 @@ import numpy as np
 
 from sweeper.analysis.costs import parse_prices
 from sweeper.analysis.document import document, flat_row
-from sweeper.analysis.frames import read
+from sweeper.analysis.frames import SweepData, lend, read
 from sweeper.analysis.gallery import gallery
 from sweeper.analysis.page import render
 from sweeper.analysis.sources import find_sources, write_file
 from sweeper.analysis.study import Study, study
+from sweeper.errors import UsageError
+from sweeper.model.metric import FAILED, is_noise, lenders
 from sweeper.results.registry import Registry
 from sweeper.sanitize import sanitize
 
@@ -73,6 +75,8 @@ def analyze(
     out: str | os.PathLike[str] | None = None,
     *,
     at: str | None = None,
+    noise: str | None = None,
+    failed: str | None = None,
     prices: str | None = None,
     pictures: bool = True,
 ) -> Report:
@@ -81,8 +85,10 @@ def analyze(
 
     `registry` may be a root; instead of a sweep's name there may be the path of a folder with runs
     in it, of which nothing tells the finished ones and all are taken for finished. `metric`, `goal`
-    ("minimize" or "maximize") and `at` ("last" or "best") default to the sweep's own; of another
-    metric the last value counts, and its name tells the goal where it can. `prices` are dollars per
+    ("minimize" or "maximize"), `at` ("last", "best" or "mean_of_last=5"), `noise` ("auto",
+    "pooled", "own" or "from=SWEEP") and `failed` ("bound", "worst" or "drop") default to the
+    sweep's own; of another metric the last value counts, and its name tells the goal where it can.
+    Sweeps that lend their noise are looked for in the registry. `prices` are dollars per
     million tokens, like `train=0.4,sample=0.8`. The files go to the folder `out`, by default to
     `report/` in the folder of the (first) sweep. Without `pictures` there is no Markdown. The same
     records in the same place give the same bytes: commands name that place.
@@ -98,7 +104,7 @@ def analyze(
     sources = find_sources(registry, names)
     # Of recorded values some are near the ends of all floats.
     with np.errstate(all="ignore"), _uncollected():
-        data = read(sources, metric, goal, at)
+        data = _ruled(read(sources, metric, goal, at), registry, noise, failed)
         found = study(data, priced)
         if found.next is not None:
             here = None if out is None else os.path.join(os.path.abspath(out), "next.yaml")
@@ -124,6 +130,20 @@ def analyze(
     }
     figures = {panel.name: panel.figure for panel in panels}
     return Report(_text(found), told, figures, written)
+
+
+def _ruled(data: SweepData, registry: Registry, noise: str | None, failed: str | None) -> SweepData:
+    """With the noise and the rule for failed runs that were asked for, else the grid's."""
+    if noise is not None and not is_noise(noise):
+        raise UsageError(f"noise {noise!r}: say auto, pooled, own or from=SWEEP")
+    if failed is not None and failed not in FAILED:
+        raise UsageError(f"failed {failed!r}: say {', '.join(FAILED)}")
+    if data.metric is None:
+        return data
+    metric = replace(
+        data.metric, noise=noise or data.metric.noise, failed=failed or data.metric.failed
+    )
+    return lend(replace(data, metric=metric), registry, lenders(metric.noise))
 
 
 def _text(study: Study) -> str:

@@ -5,13 +5,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.results.objective import place
+from sweeper.results.objective import reduced
 
 __all__ = [
     "EMPTY",
     "Floats",
     "Series",
     "best",
+    "judged",
     "last",
 ]
 
@@ -42,17 +43,18 @@ EMPTY = Series(_NO, _NO, np.empty(0, dtype=np.intp))
 
 def last(points: Series) -> tuple[float, float] | None:
     """Step and value of the last point, NaN included."""
-    return _judged(points, "minimize", "last")
+    return judged(points, "minimize", "last")
 
 
 def best(points: Series, goal: str) -> tuple[float, float] | None:
     """Step and value of the best finite point (the first of equals), the last point when none is
     finite."""
-    return _judged(points, goal, "best")
+    return judged(points, goal, "best")
 
 
-def _judged(points: Series, goal: str, at: str) -> tuple[float, float] | None:
+def judged(points: Series, goal: str, at: str) -> tuple[float, float] | None:
+    """Step and value of what a run is judged by (see `sweeper.results.objective`)."""
     if not points:
         return None
-    row = place(points.values, goal, at)
-    return float(points.steps[row]), float(points.values[row])
+    row, value = reduced(points.values, goal, at)
+    return float(points.steps[row]), value

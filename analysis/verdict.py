@@ -2,7 +2,7 @@
 
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from sweeper.analysis.frames import SweepData
 from sweeper.analysis.inference import Estimate
 from sweeper.analysis.nextgrid import NextGrid
 from sweeper.analysis.statistics import Comparison
+from sweeper.model.metric import value_text
 from sweeper.sanitize import sanitize
 
 __all__ = ["Check", "Lead", "Verdict", "decide"]
@@ -282,7 +283,7 @@ def _measure(data: SweepData) -> str:
     better = "lower" if data.metric.goal == "minimize" else "higher"
     guessed = f" by its name (--goal {_OTHER[data.metric.goal]} turns it)"
     told = guessed if data.metric.guessed else ""
-    return f"{data.metric.name}, {better} is better{told}, {data.metric.at} value of each run"
+    return f"{data.metric.name}, {better} is better{told}, {value_text(data.metric.at)} of each run"
 
 
 def _number(ranking: Ranking) -> tuple[str | None, str | None]:
@@ -317,9 +318,7 @@ def _steps(
         steps.append(f"Let the {labels.counted(pending, 'open run')} finish, then analyze again.")
     if states["failed"]:
         steps.append(f"Read in the logs why {labels.counted(states['failed'], 'run')} failed.")
-    if ranking.passed_over:
-        names = labels.listed([short_name(cell) for cell in ranking.passed_over], 3)
-        steps.append(f"Find out why runs of {names} diverge: the others there beat the best.")
+    steps += _again(ranking)
     edges = [finding.evidence for finding in findings if finding.kind == "edge"]
     steps += [_beyond(evidence) for evidence in edges if evidence is not None]
     if following is not None and following.kind == "extend":
@@ -347,6 +346,16 @@ def _steps(
         if ranking.best is not None and ranking.best.summary.n == 2:
             steps.append("Add seeds if much hangs on it: two say little of the noise itself.")
     return tuple(steps)
+
+
+def _again(ranking: Ranking) -> Iterator[str]:
+    """Cells that may be better than the best, but lost runs."""
+    if ranking.passed_over:
+        names = labels.listed([short_name(cell) for cell in ranking.passed_over], 3)
+        yield f"Find out why runs of {names} diverge: the others there beat the best."
+    if ranking.held_back:
+        names = labels.listed([short_name(cell) for cell in ranking.held_back], 3)
+        yield f"Run the failed seeds of {names} again: the others there beat the best."
 
 
 def _more_seeds(following: NextGrid | None) -> str:

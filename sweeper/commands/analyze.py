@@ -4,6 +4,7 @@ from argparse import ArgumentParser, Namespace
 
 from sweeper.commands import arguments as shared
 from sweeper.commands.selection import open_named
+from sweeper.model.metric import FAILED
 from sweeper.results.problems import tell_problems
 from sweeper.terminal import print_json, say
 
@@ -20,6 +21,17 @@ def add_arguments(verb: ArgumentParser) -> None:
     verb.add_argument(
         "--prices", help="dollars per million tokens: train=0.4,sample=0.8,prefill=0.1"
     )
+    verb.add_argument(
+        "--noise",
+        help="whose noise between seeds counts: auto, pooled, own, or from=SWEEP,... for that of "
+        "earlier sweeps as well (default: the grid's)",
+    )
+    verb.add_argument(
+        "--failed",
+        choices=FAILED,
+        help="what a failed run counts as: a bound, the worst value, or nothing (default: the "
+        "grid's)",
+    )
     verb.add_argument("--no-pictures", action="store_true", help="no report.md with its PNGs")
 
 
@@ -34,6 +46,8 @@ def run(arguments: Namespace) -> int:
         metric=arguments.metric,
         goal=arguments.goal,
         at=arguments.at,
+        noise=arguments.noise,
+        failed=arguments.failed,
         out=arguments.out,
         prices=arguments.prices,
         pictures=not arguments.no_pictures,

@@ -77,5 +77,6 @@ def judge(verb: ArgumentParser) -> None:
         "--goal", choices=["minimize", "maximize"], help="default: the grid's, or as its name says"
     )
     verb.add_argument(
-        "--at", choices=["last", "best"], help="which value of a run counts (default: the grid's)"
+        "--at",
+        help="which value of a run counts: last, best or mean_of_last=5 (default: the grid's)",
     )

@@ -11,7 +11,8 @@ from sweeper.grid.extending import Source
 from sweeper.grid.sampling import Random
 from sweeper.grid.seeds import Seeds
 from sweeper.grid.wandb import Wandb
-from sweeper.model.plan import Launch, Metric
+from sweeper.model.metric import Metric
+from sweeper.model.plan import Launch
 
 __all__ = ["Grid"]
 

@@ -35,17 +35,17 @@ from sweeper.grid.conditions import WHEN, When, check_whens
 from sweeper.grid.extending import GridText, decoded, extended, read_text
 from sweeper.grid.launch import ENV_NAME, read_launch
 from sweeper.grid.launch import SECTION as LAUNCH
+from sweeper.grid.metric import METRIC, made
 from sweeper.grid.model import Grid
 from sweeper.grid.overrides import flow, override_texts, read_overrides
 from sweeper.grid.sampling import MAX_DRAWN, RANDOM, draw
 from sweeper.grid.seeds import SEEDS
 from sweeper.grid.wandb import WANDB, check_env
-from sweeper.model.plan import Launch, Metric
+from sweeper.model.plan import Launch
 
 __all__ = [
     "MAX_AXES",
     "MAX_ENTRIES",
-    "METRIC",
     "SECTION",
     "grid_from_mapping",
     "is_name",
@@ -102,12 +102,6 @@ def _read_launch(node: Node, where: str, problems: Problems) -> Launch:
     return read_launch(node, problems)
 
 
-METRIC = Section(
-    Field("name", Text(), "A key of metrics.jsonl.", examples=("test/nll",)),
-    Field("goal", Choice("minimize", "maximize"), "Which is better, less or more."),
-    Field("at", Choice("last", "best"), "The value of the last step, or the best of all.", "last"),
-    needs={"name": "a name", "goal": "a goal"},
-)
 _SECRETS = {"type": "array", "items": {"type": "string", "pattern": f"^{ENV_NAME}$"}}
 SECTION = Section(
     Field(
@@ -273,7 +267,7 @@ def _grid(reading: Reading, name: str) -> Grid:
         fixed={},
         dropped=frozenset(),
         seeds=found.get("seeds"),
-        metric=Metric(**METRIC.defaults() | metric) if metric.keys() >= {"name", "goal"} else None,
+        metric=made(metric),
         secrets=secrets,
         launch=found.get("launch", Launch()),
         wandb=found.get("wandb"),

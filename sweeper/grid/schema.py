@@ -11,7 +11,8 @@ from sweeper.fields.sections import Nested, Section
 from sweeper.grid import alarms, blocks, sampling, seeds, wandb
 from sweeper.grid.launch import SECTION as LAUNCH
 from sweeper.grid.launch import backend_fields
-from sweeper.grid.reading import METRIC, SECTION
+from sweeper.grid.metric import METRIC
+from sweeper.grid.reading import SECTION
 
 __all__ = ["grid_schema"]
 

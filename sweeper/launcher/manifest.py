@@ -13,7 +13,8 @@ from sweeper.errors import NotFound, UsageError
 from sweeper.launcher import preflight
 from sweeper.launcher.placement_guard import refuse_moved_sweep
 from sweeper.launcher.trust import sealed
-from sweeper.model.plan import Metric, Plan, Run
+from sweeper.model.metric import Metric
+from sweeper.model.plan import Plan, Run
 from sweeper.model.states import OPEN
 from sweeper.paths import home
 from sweeper.planner.plan import repeats_by_default

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, cast
 
+from sweeper.model.metric import FAILED, Metric, is_at, is_noise
 from sweeper.model.parts import SCHEMA, Part
 
 __all__ = [
@@ -28,14 +29,6 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 """A run's id is part of paths, and of names of jobs: one that is none could lead anywhere."""
 _SEEDS = 2**63
 """What a table of runs takes."""
-
-
-class Metric(NamedTuple):
-    """What decides which cell is best."""
-
-    name: str
-    goal: Literal["minimize", "maximize"]
-    at: Literal["last", "best"]
 
 
 class Launch(NamedTuple):
@@ -221,7 +214,7 @@ class Plan(NamedTuple):
             "overrides": list(self.overrides),
             "recipe": self.recipe.document(),
             "service": self.service,
-            "metric": None if self.metric is None else self.metric._asdict(),
+            "metric": None if self.metric is None else _written(self.metric),
             "secrets": list(self.secrets),
             "launch": self.launch.document(),
             "wandb": None if self.wandb is None else self.wandb.document(),
@@ -304,12 +297,24 @@ def _launch(part: Part) -> Launch:
     return found
 
 
+def _written(metric: Metric) -> dict[str, Any]:
+    """With what is not as usual."""
+    usual = Metric._field_defaults
+    return {k: v for k, v in metric._asdict().items() if k == "at" or v != usual.get(k)}
+
+
 def _metric(part: Part | None) -> Metric | None:
     if part is None:
         return None
     goal = part.one_of("goal", ("minimize", "maximize"), "minimize")
-    at = part.one_of("at", ("last", "best"), "last")
-    return Metric(part.text("name"), cast(Any, goal), cast(Any, at))
+    at = part.text_or("at", "last")
+    if not is_at(at):
+        part.refuse("at", "last, best or mean_of_last=5")
+    noise = part.text_or("noise", "auto")
+    if not is_noise(noise):
+        part.refuse("noise", "auto, pooled, own or from=SWEEP")
+    failed = part.one_of("failed", FAILED, "bound")
+    return Metric(part.text("name"), cast(Any, goal), at, noise, failed)
 
 
 def read_recipe(part: Part) -> Recipe:

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics import Point
-from sweeper.results.objective import counted, place
+from sweeper.results.objective import counted, reduced
 from sweeper.results.problems import Problems
 from sweeper.results.runs import RecordedRun
 from sweeper.results.tables.cache import Cache
@@ -102,15 +102,15 @@ class Tabulator:
 
     def value(self, run: RecordedRun, key: str, goal: str, at: str) -> Point | None:
         """What `objective.judged` gives of the numbers in a run's history."""
-        found = self._last(run, key) if at != "best" else None
+        found = self._last(run, key) if at == "last" else None
         if found is not None:
             return found
         steps, values = self.curve(run, key)
         if not len(values):
             return None
-        row = place(values, goal, at)
+        row, value = reduced(values, goal, at)
         stepped = bool(present(steps[row : row + 1])[0])
-        return Point(float(steps[row]) if stepped else None, float(values[row]))
+        return Point(float(steps[row]) if stepped else None, value)
 
     def curve(self, run: RecordedRun, key: str) -> tuple[Floats, Floats]:
         """Steps (ABSENT where no row has one) and values of the points by which a run is judged

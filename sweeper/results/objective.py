@@ -3,17 +3,21 @@
 A metric is a list of points, a value each, most of them with a step. Points without a step count
 only where none has one; then their order stands for it. `last` is the point of the highest step,
 whatever its value: NaN there means that the run has diverged. `best` is the best finite point, the
-first of equals, and where none is finite the last one. A run that recorded no number has no value.
+first of equals, and where none is finite the last one. `mean_of_last=5` is the mean of the finite
+values among the last five points, at the last one's step; where that one is not finite, itself.
+A run that recorded no number has no value.
 
-The rule comes in three shapes: `judged` for points, `counted` and `place` for columns of numbers,
+The rule comes in three shapes: `judged` for points, `counted` and `reduced` for columns of numbers,
 `Judge` for points that come one by one while somebody looks. numpy is loaded where it is used.
 """
 
 import math
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sweeper.metrics import Point, Row
+from sweeper.model.metric import mean_of_last
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,7 +26,16 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Flags = NDArray[np.bool_]
 
-__all__ = ["SMOOTH", "Judge", "counted", "judged", "last_values", "place", "sign_of", "smoothed"]
+__all__ = [
+    "SMOOTH",
+    "Judge",
+    "counted",
+    "judged",
+    "last_values",
+    "reduced",
+    "sign_of",
+    "smoothed",
+]
 
 SMOOTH = 0.1
 """The share of a curve's points, at its end, whose mean is its smoothed value."""
@@ -33,12 +46,23 @@ def sign_of(goal: str) -> float:
     return -1.0 if goal == "maximize" else 1.0
 
 
+def _mean(values: Sequence[float]) -> float:
+    """Of the finite ones; the last one where that is not."""
+    if not math.isfinite(values[-1]):
+        return values[-1]
+    finite = [value for value in values if math.isfinite(value)]
+    return math.fsum(value / len(finite) for value in finite)
+
+
 def judged(points: Sequence[Point], goal: str, at: str) -> Point | None:
     """The point of a merged history (`metrics.merge`) that a run is judged by; None without
     points."""
     counting = [point for point in points if point.step is not None] or list(points)
     if not counting:
         return None
+    of = mean_of_last(at)
+    if of is not None:
+        return counting[-1]._replace(value=_mean([point.value for point in counting[-of:]]))
     finite = [point for point in counting if math.isfinite(point.value)]
     if at != "best" or not finite:
         return counting[-1]
@@ -68,16 +92,20 @@ def counted(there: "Flags", stepped: "Flags") -> "Flags":
     return both if both.any() else there
 
 
-def place(values: "Floats", goal: str, at: str) -> int:
-    """Which of the values that count, one at least and steps ascending, a run is judged by."""
+def reduced(values: "Floats", goal: str, at: str) -> tuple[int, float]:
+    """What a run is judged by, of the values that count, one at least and steps ascending: the
+    place of the step for which it stands, and the value."""
+    end, of = len(values) - 1, mean_of_last(at)
+    if of is not None:
+        return end, _mean(values[-of:].tolist())
     if at != "best":
-        return len(values) - 1
+        return end, float(values[end])
     import numpy as np
 
     [finite] = np.nonzero(np.isfinite(values))
-    if not len(finite):
-        return len(values) - 1
-    return int(finite[np.argmin(sign_of(goal) * values[finite])])
+    if len(finite):
+        end = int(finite[np.argmin(sign_of(goal) * values[finite])])
+    return end, float(values[end])
 
 
 def smoothed(values: "Floats") -> float | None:
@@ -97,6 +125,9 @@ class Judge:
 
     def __init__(self, goal: str = "minimize", at: str = "last") -> None:
         self._sign, self._at = sign_of(goal), at
+        of = mean_of_last(at)
+        self._before_last: deque[Point] | None = None if of is None else deque(maxlen=of - 1)
+        """What the last point is taken together with, where a mean is asked for."""
         self._before: float | None = None
         """The best finite value before the last point, which may yet be written again."""
         self.last: Point | None = None
@@ -107,6 +138,8 @@ class Judge:
         """What the run is judged by so far."""
         if self.last is None:
             return None
+        if self._before_last is not None:
+            return _mean([*(point.value for point in self._before_last), self.last.value])
         found = self._better(self._before, self.last.value) if self._at == "best" else None
         return self.last.value if found is None else found
 
@@ -126,10 +159,14 @@ class Judge:
             return True  # it does not count beside others
         if last.step is None and point.step is not None:
             self._before = None  # nor do those before it
+            if self._before_last is not None:
+                self._before_last.clear()
         elif point.step is None or last.step is None or point.step > last.step:
             self._before = self._better(self._before, last.value)
+            if self._before_last is not None:
+                self._before_last.append(last)
         elif point.step < last.step:
-            return self._at != "best"
+            return self._at == "last"
         self.last = point
         return True
 
@@ -137,7 +174,7 @@ class Judge:
         """Whether a row of this step with no number takes back one that was seen."""
         if self.last is None or self.last.step is None or step is None:
             return False
-        return step == self.last.step or (step < self.last.step and self._at == "best")
+        return step == self.last.step or (step < self.last.step and self._at != "last")
 
     def _better(self, one: float | None, other: float) -> float | None:
         if not math.isfinite(other):

@@ -83,7 +83,7 @@ class Sweep:
 
     @property
     def metric(self) -> dict[str, str] | None:
-        """`{"name", "goal", "at"}`, or None when the grid names none."""
+        """Its fields by name, or None when the grid names none."""
         return None if self.plan.metric is None else self.plan.metric._asdict()
 
     @property

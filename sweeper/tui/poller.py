@@ -246,7 +246,7 @@ class Poller:
 
     def _load_one(self, run: str) -> None:
         metric = self.sweep.plan.metric
-        series = Series(None) if metric is None else Series(*metric)
+        series = Series(None) if metric is None else Series(*metric[:3])
         if run in self._series:
             series.version = self._series[run].version
         opened = self._states.known.get(run, _PLANNED).opened

@@ -136,8 +136,8 @@ def test_sweeps_that_are_judged_at_different_values_compare_at_one(
         means = {(1e-4, 8): 0.9, (1e-3, 8): 0.2}
         written.grid_of_means(tmp_path, means, name=name, metric=metric)
     registry = Registry(str(tmp_path))
-    told = "one and two are not judged alike .last test/nll, minimize; best test/nll, minimize.: "
-    with pytest.raises(UsageError, match=f"{told}say --at$"):
+    told = "one and two are not judged alike .last value of test/nll, minimize; best "
+    with pytest.raises(UsageError, match=f"{told}value of test/nll, minimize.: say --at$"):
         analysis.versus(registry, "one", "two")
     with pytest.raises(UsageError, match=r"say --at$"):
         analysis.analyze(registry, ["one", "two"])

@@ -1,6 +1,7 @@
 """What is said of sweeps with a known truth, without a page around it."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -9,9 +10,10 @@ import pytest
 
 from sweeper.analysis.cells import Ranking, rank
 from sweeper.analysis.checkpoints import choose_checkpoint
-from sweeper.analysis.findings import Finding, find
-from sweeper.analysis.frames import load
+from sweeper.analysis.findings import Finding, find, noise_text
+from sweeper.analysis.frames import lend, load
 from sweeper.analysis.verdict import Verdict, decide
+from sweeper.model.metric import lenders
 from sweeper.results.registry import Registry
 
 NAN = math.nan
@@ -172,3 +174,75 @@ def test_even_noise_is_compared_as_differences(judge: Any):
     assert "worse by" in found["separated"].text
     assert "log" not in found["separated"].evidence["method"]
     assert verdict.spread.startswith("mean of 3 seeds")
+
+
+def test_each_rule_for_failed_runs_is_kept_and_said(tmp_path: Path, written: ModuleType):
+    """Seeds of lr=2 that go bad crash: what is left of it is the best mean of all."""
+    sweep = written.Written(
+        tmp_path, "demo", {"lr": [1, 2, 3]}, {"name": "test/nll", "goal": "minimize", "at": "last"}
+    )
+    for lr, ends in ((1, [0.50, 0.51, 0.52]), (2, [0.40, None, None]), (3, [0.90, 0.91, 0.92])):
+        for seed, end in enumerate(ends):
+            if end is None:
+                sweep.run({"lr": lr}, seed, [{"step": 1, "test/nll": 3.0}], "failed")
+            else:
+                sweep.run({"lr": lr}, seed, [{"step": 1, "test/nll": end}])
+    sweep.save()
+
+    def told(rule: str) -> tuple[str, str, list[float]]:
+        data = load(Registry(str(tmp_path)), "demo", None, None)
+        assert data.metric is not None
+        data = replace(data, metric=replace(data.metric, failed=rule))
+        ranking = rank(data)
+        assert ranking.best is not None
+        found = {finding.kind: finding for finding in find(data, ranking)}
+        cell = next(c for c in ranking.cells if c.name == "lr=2")
+        return ranking.best.name, found["failed"].text, cell.values
+
+    best, text, values = told("bound")
+    assert best == "lr=1" and values == [0.40]
+    assert "with the worst value of all, 0.92, in their place" in text
+    assert "What is left of lr=2 is better than the best named here." in text
+    best, text, values = told("drop")
+    assert best == "lr=2" and "may be the better for it" in text
+    best, text, values = told("worst")
+    assert best == "lr=1" and values == [0.40, 0.92, 0.92] and "the worst value of all" in text
+
+
+def test_a_cell_that_would_lead_with_the_worst_value_for_its_failed_run_is_the_best(
+    tmp_path: Path, written: ModuleType
+):
+    sweep = written.Written(
+        tmp_path, "demo", {"lr": [1, 2]}, {"name": "test/nll", "goal": "minimize", "at": "last"}
+    )
+    for seed in range(9):
+        sweep.run({"lr": 1}, seed, [{"step": 1, "test/nll": 0.1 + seed / 100}])
+        sweep.run({"lr": 2}, seed, [{"step": 1, "test/nll": 0.9 + seed / 100}])
+    sweep.run({"lr": 1}, 9, [], "failed")
+    data = load(Registry(str(sweep.save() and tmp_path)), "demo", None, None)
+    ranking = rank(data)
+    assert ranking.best is not None and ranking.best.name == "lr=1"
+    found = {finding.kind: finding for finding in find(data, ranking)}["failed"]
+    assert found.level == "warning" and "would lead with that in their place" in found.text
+
+
+def test_single_runs_are_compared_by_the_noise_of_an_earlier_sweep(
+    tmp_path: Path, written: ModuleType
+):
+    metric = {"name": "test/nll", "goal": "minimize", "at": "last"}
+    ends = [({"lr": lr}, [lr, lr + 0.02, lr + 0.03]) for lr in (1, 2, 3)]
+    written.measured(tmp_path, ends, name="before", metric=metric)
+    single = [({"lr": 1}, [0.5]), ({"lr": 2}, [0.6]), ({"lr": 3}, [0.51])]
+    own = metric | {"noise": "from=before"}
+    written.measured(tmp_path, single, name="after", metric=own)
+    registry = Registry(str(tmp_path))
+    data = load(registry, "after", None, None)
+    assert data.metric is not None and not rank(data).comparisons
+    ranking = rank(lend(data, registry, lenders(data.metric.noise)))
+    assert [cell.name for cell in ranking.tied] == ["lr=3"]
+    assert [cell.name for cell in ranking.apart] == ["lr=2"]
+    assert ranking.best is not None and ranking.best.summary.low is not None
+    assert noise_text(ranking.noise) == (
+        "All cells share one noise, that of 3 cells of before (6 degrees of freedom), as their "
+        "variances do not differ (Bartlett's test, p = 1.000)."
+    )

@@ -6,6 +6,7 @@ import pytest
 
 from sweeper.errors import GridError
 from sweeper.grid.extending import MAX_EXTENDS
+from sweeper.model.metric import Metric
 from sweeper.planner.plan import plan
 
 COMMON = """
@@ -71,7 +72,7 @@ def test_mappings_are_merged_by_key_and_the_rest_is_replaced(files):
     assert (config["steps"], config["opt.name"], config["opt.wd"], config["new"]) == (
         *(5, "adam", 0.2, 1),
     )
-    assert found.metric == ("acc", "maximize", "last")
+    assert found.metric == Metric("acc", "maximize")
     assert (found.launch.backend, found.launch.retries) == ("local", 0)
     assert found.launch.env == {"A": "1", "B": "3", "C": "4"}
     assert len(found.runs) == 2 * 2 * 2 * 2

@@ -9,6 +9,7 @@ from sweeper.fields import data
 from sweeper.fields.nodes import MAX_BYTES, MAX_DEPTH, MAX_NODES
 from sweeper.grid import grid_from_mapping, load_grid, parse_grid
 from sweeper.grid.reading import MAX_AXES
+from sweeper.model.metric import Metric
 
 WHOLE = """
 recipe: pkg.mod:Config
@@ -33,6 +34,19 @@ def values(settings):
     return {key: setting.value for key, setting in settings.items()}
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("at: {mean_of_last: 5}", {"at": "mean_of_last=5"}),
+        ("noise: {from: [a, b, a]}", {"noise": "from=a,b"}),
+        ("noise: own, failed: worst", {"noise": "own", "failed": "worst"}),
+    ],
+)
+def test_what_runs_are_judged_by(text: str, expected: dict[str, str]):
+    grid = parse_grid(f"recipe: r\nmetric: {{name: m, goal: minimize, {text}}}", "g.yaml")
+    assert grid.metric == Metric("m", "minimize", **expected)
+
+
 def test_a_grid_with_everything():
     grid = parse_grid(WHOLE, "grids/w.yaml")
     assert (grid.name, grid.recipe, grid.command) == ("w", "pkg.mod:Config", None)
@@ -49,7 +63,7 @@ def test_a_grid_with_everything():
     assert [values(rule) for rule in grid.exclude] == [{"rank": 8, "data": "add"}]
     assert [values(entry) for entry in grid.include] == [{"rank": 64}]
     assert (grid.seeds.field, grid.seeds.values) == ("shuffle", (3, 5))
-    assert grid.metric == ("test/nll", "minimize", "best")
+    assert grid.metric == Metric("test/nll", "minimize", "best")
     assert grid.secrets == ("TINKER_API_KEY", "WANDB_API_KEY")
     assert grid.launch.document() == {
         "backend": "local",
@@ -166,6 +180,12 @@ MISTAKES = {
     "recipe: r\nseeds: [1.5]": "g.yaml:2:9: a seed is an integer, not a number",
     "recipe: r\nseeds: {field: s}": "g.yaml:2:8: seeds needs values: how many, or a list",
     "recipe: r\nmetric: {name: m}": "g.yaml:2:9: metric needs a goal",
+    "recipe: r\nmetric: {name: m, goal: maximize, at: {mean_of_last: 0}}": "g.yaml:2:54: "
+    "metric.at.mean_of_last is 1 to 1000, not 0",
+    "recipe: r\nmetric: {name: m, goal: maximize, at: 5}": "g.yaml:2:39: metric.at is an "
+    "integer; it takes last, best or {mean_of_last: ...}",
+    "recipe: r\nmetric: {name: m, goal: maximize, noise: {form: [a]}}": "g.yaml:2:43: unknown "
+    "key 'form' in metric.noise (did you mean 'from'?)",
     "recipe: r\nmetric: {name: m, goal: minimise}": "g.yaml:2:25: metric.goal: 'minimise' is not "
     "one of minimize, maximize (did you mean 'minimize'?)",
     "recipe: r\nsecrets: [A=hunter2]": "g.yaml:2:11: secrets takes names only; values come from "

@@ -72,38 +72,49 @@ def same(one: float | None, other: float | None) -> bool:
 
 # What a run is judged by
 
-ROWS: dict[str, tuple[list[dict[str, Any]], float | None, float | None]] = {
-    "a row without a step beside one with": ([{"step": 0, "m": 5}, {"m": 1}], 5, 5),
-    "only rows without a step": ([{"m": 5}, {"m": 1}, {"m": 3}], 3, 1),
-    "steps that go back": ([{"step": 1, "m": 4}, {"step": 0, "m": 2}], 4, 2),
+AT = ("last", "best", "mean_of_last=2")
+ROWS: dict[str, tuple[list[dict[str, Any]], *tuple[float | None, ...]]] = {
+    "a row without a step beside one with": ([{"step": 0, "m": 5}, {"m": 1}], 5, 5, 5),
+    "only rows without a step": ([{"m": 5}, {"m": 1}, {"m": 3}], 3, 1, 2),
+    "steps that go back": ([{"step": 1, "m": 4}, {"step": 0, "m": 2}], 4, 2, 3),
     "a step that is written again": (
         [{"step": 0, "m": 5}, {"step": 1, "m": 1}, {"step": 1, "m": 9}],
         9,
         5,
+        7,
     ),
     "an earlier step that is written again": (
         [{"step": 0, "m": 1}, {"step": 1, "m": 5}, {"step": 0, "m": 7}],
         5,
         5,
+        6,
     ),
     "a number that is taken back": (
         [{"step": 0, "m": 5}, {"step": 1, "m": 1}, {"step": 1, "m": None}],
         5,
         5,
+        5,
     ),
-    "a last value that is none": ([{"step": 0, "m": 5}, {"step": 1, "m": NAN}], NAN, 5),
-    "nothing finite": ([{"step": 0, "m": NAN}, {"step": 1, "m": math.inf}], math.inf, math.inf),
+    "a last value that is none": ([{"step": 0, "m": 5}, {"step": 1, "m": NAN}], NAN, 5, NAN),
+    "nothing finite": (
+        [{"step": 0, "m": NAN}, {"step": 1, "m": math.inf}],
+        math.inf,
+        math.inf,
+        math.inf,
+    ),
     "a step that is no number": (
         [{"step": 0, "m": 5}, {"step": "1", "m": 1}, {"step": NAN, "m": 2}],
         5,
         5,
+        5,
     ),
-    "no number": ([{"step": 0, "m": "5"}, {"step": 1, "m": True}], None, None),
-    "a number beyond any float": ([{"step": 0, "m": 10**400}, {"step": 1, "m": 3}], 3, 3),
+    "no number": ([{"step": 0, "m": "5"}, {"step": 1, "m": True}], None, None, None),
+    "a number beyond any float": ([{"step": 0, "m": 10**400}, {"step": 1, "m": 3}], 3, 3, 3),
+    "many values": ([{"step": n, "m": n % 5} for n in range(40)], 4, 0, 3.5),
 }
 
 
-@pytest.mark.parametrize("at", ["last", "best"])
+@pytest.mark.parametrize("at", AT)
 @pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
 def test_what_a_run_is_judged_by(
     at: str,
@@ -120,7 +131,7 @@ def test_what_a_run_is_judged_by(
     for case, (rows, *_) in ROWS.items():
         sweep.run({"case": case}, None, [row | more for row in rows])
     sweep.save()
-    expected = {f"case={case}": found[at == "best"] for case, (_, *found) in ROWS.items()}
+    expected = {f"case={case}": found[AT.index(at)] for case, (_, *found) in ROWS.items()}
     logged = exported(monkeypatch)
     assert main(["export", "s", "--format", "wandb"]) == 0
     everybody = {
@@ -143,7 +154,7 @@ def test_what_a_run_is_judged_by(
             assert same(got, value), f"{who}: {name}: {got}, not {value}"
 
 
-@pytest.mark.parametrize("at", ["last", "best"])
+@pytest.mark.parametrize("at", AT)
 @pytest.mark.parametrize("case", ROWS)
 def test_a_run_that_is_watched_is_judged_as_one_that_is_read(
     case: str, at: str, root: Path, written: ModuleType
@@ -160,7 +171,7 @@ def test_a_run_that_is_watched_is_judged_as_one_that_is_read(
         with (root / "s" / "runs" / f"{run}.1" / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(row) + "\n")
         poller.look()
-    found, expected = _settled(poller).runs[0].value, judged[at == "best"]
+    found, expected = _settled(poller).runs[0].value, judged[AT.index(at)]
     assert same(found, expected), found
 
 

@@ -113,6 +113,8 @@ def test_a_number_too_large_for_a_float_is_infinite_and_no_step():
         ("minimize", "last", (3, 2.0)),
         ("minimize", "best", (1, 1.0)),
         ("maximize", "best", (0, 5.0)),
+        ("maximize", "mean_of_last=3", (3, 1.5)),
+        ("maximize", "mean_of_last=99", (3, 8 / 3)),
     ],
 )
 def test_what_a_run_is_judged_by(goal: str, at: str, expected: tuple[int, float]):

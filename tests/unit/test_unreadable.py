@@ -106,7 +106,10 @@ def test_a_damaged_plan_is_told_by_every_verb(
         ({"runs": [{"id": "a", "name": "x", "config": {}}, 7]}, "runs[1]: should be an object"),
         ({"runs": [{"id": "a", "name": 1, "config": {}}]}, "runs[0].name: should be a text, and"),
         ({"launch": {"retries": -1}}, "launch.retries: should be 0 or more, and is -1"),
-        ({"metric": {"name": "x", "at": "now"}}, "metric.at: should be last or best, and is"),
+        (
+            {"metric": {"name": "x", "at": "now"}},
+            "metric.at: should be last, best or mean_of_last=5, and is",
+        ),
         ({"axes": {"lr": 1}}, "axes.lr: should be a list, and is 1"),
     ],
 )

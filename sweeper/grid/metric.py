@@ -1,0 +1,88 @@
+"""The section `metric`: what cells are compared by."""
+
+from typing import Any, cast
+
+from sweeper.fields.kinds import Choice, Integer, Item, Text, Texts, wrong
+from sweeper.fields.nodes import Node, Problems
+from sweeper.fields.sections import Field, Nested, Section
+from sweeper.model.metric import FAILED, MOST_LAST, Metric
+
+__all__ = ["METRIC", "made"]
+
+
+class _WordOr:
+    """One of some words, or a mapping with one key: `{key: value}` is kept as `key=value`."""
+
+    def __init__(self, words: Choice, field: Field) -> None:
+        self._words, self._field = words, field
+        self._mapping = Nested(Section(field))
+
+    def read(self, node: Node, where: str, problems: Problems) -> str | None:
+        if node.entries is None:
+            if isinstance(node.value, str):
+                return self._words.read(node, where, problems)
+            words = ", ".join(self._words.choices)
+            wrong(node, where, f"{words} or {{{self._field.name}: ...}}", problems)
+            return None
+        found = self._mapping.read(node, where, problems) or {}
+        value = found.get(self._field.name)
+        if value is None:
+            if not node.entries:
+                wrong(node, where, f"{{{self._field.name}: ...}}", problems)
+            return None
+        told = ",".join(cast(list[str], value)) if isinstance(value, list) else value
+        return f"{self._field.name}={told}"
+
+    def schema(self) -> dict[str, Any]:
+        needs = {"required": [self._field.name], "minProperties": 1}
+        return {"anyOf": [self._words.schema(), {**self._mapping.schema(), **needs}]}
+
+
+_SWEEP = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+
+
+def _not_a_sweep(name: str) -> str | None:
+    import re
+
+    return None if re.fullmatch(_SWEEP, name) else f"{name[:60]!r} cannot name a sweep"
+
+
+_LENT = Texts(
+    Item({"pattern": f"^{_SWEEP}$"}, _not_a_sweep), least=1, unique=True, example="a list of sweeps"
+)
+METRIC = Section(
+    Field("name", Text(), "A key of metrics.jsonl.", examples=("test/nll",)),
+    Field("goal", Choice("minimize", "maximize"), "Which is better, less or more."),
+    Field(
+        "at",
+        _WordOr(
+            Choice("last", "best"),
+            Field("mean_of_last", Integer(1, MOST_LAST), "The mean of so many values at the end."),
+        ),
+        "The value of the last step, the best of all, or a mean of the last.",
+        "last",
+    ),
+    Field(
+        "noise",
+        _WordOr(
+            Choice("auto", "pooled", "own"),
+            Field("from", _LENT, "Sweeps of the same recipe whose repeated cells lend theirs."),
+        ),
+        "Whose noise between seeds counts: shared where a test lets cells share it, shared by all, "
+        "each cell's own, or that of earlier sweeps as well.",
+        "auto",
+    ),
+    Field(
+        "failed",
+        Choice(*FAILED),
+        "What a run that failed counts as: a bound (its cell is not named best if the worst value "
+        "in its place would prevent it), the worst value, or nothing.",
+        "bound",
+    ),
+    needs={"name": "a name", "goal": "a goal"},
+)
+
+
+def made(found: dict[str, Any]) -> Metric | None:
+    """Of what was read; None without a name and a goal."""
+    return Metric(**METRIC.defaults() | found) if found.keys() >= {"name", "goal"} else None
