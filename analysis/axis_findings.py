@@ -1,25 +1,97 @@
 """What is said of axes: only what a test behind it has told. Pure."""
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from sweeper.analysis import labels
 from sweeper.analysis.axes import Axis, Crossing, Trend
 from sweeper.analysis.findings import Finding
 from sweeper.analysis.inference import CONFIDENCE
+from sweeper.analysis.surface import AxisEffect, Share, Surface
 
-__all__ = ["KINDS", "tell_axes"]
+__all__ = ["KINDS", "AxesTold", "tell_axes"]
 
-KINDS = ("trend", "interaction", "no_effect", "at_end")
+KINDS = ("effect", "trend", "optimum", "interaction", "no_effect", "at_end", "not_modelled")
 """Findings that have their place beside the figures of the axes."""
 
 
-def tell_axes(
-    axes: Sequence[Axis], trends: Sequence[Trend], crossings: Sequence[Crossing]
-) -> Iterator[Finding]:
+class AxesTold(NamedTuple):
+    """What was found of axes: their means by value, what of them is told by a test, and the model
+    of all where no grid tells what each does."""
+
+    axes: Sequence[Axis]
+    trends: Sequence[Trend]
+    crossings: Sequence[Crossing]
+    surface: Surface | None
+
+
+def tell_axes(found: AxesTold) -> Iterator[Finding]:
     """The findings about axes."""
-    yield from map(_trend, trends)
-    yield from map(_crossing, crossings)
-    yield from _flat(axes)
+    if found.surface is not None:
+        yield from _modelled(found.surface)
+    yield from map(_trend, found.trends)
+    yield from map(_crossing, found.crossings)
+    yield from _flat(found.axes)
+
+
+def _modelled(surface: Surface) -> Iterator[Finding]:
+    """What the model of all axes tells."""
+    told = [axis for axis in surface.axes if axis.told]
+    flat = [axis.key for axis in surface.axes if not axis.told]
+    if told:
+        parts = [f"{axis.key} ({_share(axis.importance)})" for axis in told]
+        text = (
+            f"In a model of all axes over {surface.cells} cells {labels.listed(parts, 8)} of the "
+            "variance between cells, beyond the noise and the scatter of the other axes."
+        )
+        shares = {axis.key: axis.importance._asdict() | {"p": axis.p} for axis in surface.axes}
+        yield Finding("effect", "note", text, (), shares)
+        yield from filter(None, map(_shape, told))
+    if flat:
+        verb = "does" if len(flat) == 1 else "do"
+        text = f"{labels.listed(flat, 12)} {verb} nothing that stands out in that model."
+        if not told:
+            text = f"In a model of all axes over {surface.cells} cells none stands out."
+        yield Finding("no_effect", "note", text, (), {"axes": flat})
+    for pair in surface.pairs:
+        if pair.told:
+            text = f"What {pair.x} does depends on {pair.y}, beyond the noise."
+            yield Finding("interaction", "note", text, (), {"x": pair.x, "y": pair.y, "p": pair.p})
+    left = [f"{key} ({why})" for key, why in surface.left]
+    if surface.why or left:
+        text = f"What axes do was not modelled: {surface.why}." if surface.why else ""
+        more = f"Not in the model: {labels.listed(left, 8)}." if left else ""
+        yield Finding("not_modelled", "note", " ".join(filter(None, (text, more))))
+
+
+def _share(found: Share) -> str:
+    low, high = (labels.percent(bound) for bound in (found.low, found.high))
+    return f"{labels.percent(found.value)}, {low} to {high}"
+
+
+def _shape(axis: AxisEffect) -> Finding | None:
+    if axis.side:
+        text = f"{axis.key}: better toward the {axis.side} values, the ends beyond the noise."
+        return Finding(
+            "trend", "note", text, (), {"axis": axis.key, "side": axis.side, "p": axis.p}
+        )
+    if not axis.numeric:
+        return None
+    low, high = (labels.brief(end) for end in axis.between)
+    ends = (axis.xs[0], axis.xs[-1])
+    if axis.between[0] == ends[0] or axis.between[1] == ends[1]:
+        return None  # an end is among what the noise allows: no optimum is told
+    text = (
+        f"{axis.key}: best inside what was tried, near {labels.number(float(axis.best), 2)} "
+        f"(95 %: {low} to {high}, if its curve is a parabola)."
+    )
+    evidence = {
+        "axis": axis.key,
+        "best": axis.best,
+        "low": axis.between[0],
+        "high": axis.between[1],
+    }
+    return Finding("optimum", "note", text, (), evidence)
 
 
 def _trend(found: Trend) -> Finding:

@@ -10,10 +10,11 @@ from typing import Any
 from sweeper.analysis.axes import Axis
 from sweeper.analysis.behaviour import BINS, Behaviour, CellBehaviour
 from sweeper.analysis.cells import Ranking
-from sweeper.analysis.edges import by_ratios, ordered
+from sweeper.analysis.edges import ordered
 from sweeper.analysis.figures import MUTED, PALETTE, tones
 from sweeper.analysis.findings import cell_text
 from sweeper.analysis.layouts import layout, marks, on_scale, plain, rounded
+from sweeper.analysis.regression import log_spread
 from sweeper.analysis.settings import level
 from sweeper.analysis.tradeoffs import Tradeoff
 
@@ -66,11 +67,13 @@ def axis_figure(axis: Axis, metric: str, *, log: bool) -> dict[str, Any]:
     return {"data": [trace], "layout": found}
 
 
-def parallel(ranking: Ranking, metric: str, sign: float) -> dict[str, Any] | None:
-    """Parallel coordinates: a line a cell through its settings to its mean, best at the top. None
+def parallel(
+    ranking: Ranking, keys: Sequence[str], metric: str, sign: float
+) -> dict[str, Any] | None:
+    """Parallel coordinates: a line a cell through these settings to its mean, best at the top. None
     for fewer than two settings or three cells."""
     cells = [cell for cell in ranking.measured if not cell.diverged][:_LINES]
-    keys = ranking.keys[:7]
+    keys = list(keys)
     if len(keys) < 2 or len(cells) < 3:
         return None
     places = {key: _places(key, [cell.settings for cell in cells]) for key in keys}
@@ -142,7 +145,7 @@ def _places(key: str, settings: Sequence[Mapping[str, Any]]) -> dict[str, float]
     numbers = ordered(key, settings)
     texts = list(dict.fromkeys(level(own, key) for own in settings))
     if len(numbers) == len(texts) > 1:
-        scaled = [math.log(n) if by_ratios(numbers) else n / 2 for n in numbers]
+        scaled = [math.log(n) if log_spread(numbers) else n / 2 for n in numbers]
         span = scaled[-1] - scaled[0]
         if math.isfinite(span) and span > 0:
             return {

@@ -62,6 +62,7 @@ def document(study: Study) -> dict[str, Any]:
         ],
         "findings": [finding.document() for finding in study.findings],
         "axes": [_axis(axis) for axis in study.axes],
+        "model": None if study.surface is None else asdict(study.surface),
         "interactions": [asdict(pair) for pair in study.pairs],
         "next_grid": None if study.next is None else asdict(study.next),
         "tradeoffs": [asdict(found) for found in study.tradeoffs],

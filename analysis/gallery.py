@@ -1,6 +1,6 @@
 """Which figures a report has, in their order."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from sweeper.analysis.charts import (
@@ -13,10 +13,14 @@ from sweeper.analysis.charts import (
 )
 from sweeper.analysis.figures import curves
 from sweeper.analysis.study import Study
+from sweeper.analysis.surface import varying
+from sweeper.analysis.surface_figures import plane_figure, scatter_figure
 
-__all__ = ["Panel", "gallery"]
+__all__ = ["PARALLEL", "Panel", "gallery", "telling", "undrawn"]
 
-_AXES = 6
+_AXES = 12
+PARALLEL = 7
+"""Settings that lines can be followed through."""
 _TRADES = 6
 
 
@@ -53,15 +57,52 @@ def _axes(study: Study) -> Iterator[Panel]:
     metric = study.data.metric
     if metric is None:
         return
-    log = study.ranking.scale == "log"
-    for axis in study.axes[:_AXES]:
-        figure = axis_figure(axis, metric.name, log=log)
-        told = ", ".join(f"{entry.value}: {entry.mean:.4g}" for entry in axis.levels)
-        yield Panel("axes", axis.key, figure, f"{metric.name} by {axis.key}: {told}")
-    lines = parallel(study.ranking, metric.name, metric.sign)
+    for key in shown_axes(study):
+        panel = _axis(study, key, metric.name)
+        if panel is not None:
+            yield panel
+    for pair in study.surface.pairs if study.surface is not None else ():
+        figure = plane_figure(pair, study.ranking, metric.sign)
+        told = f"Level lines of {metric.name} over {pair.x} and {pair.y} in a model of all axes"
+        yield Panel("planes", f"{pair.x} and {pair.y}", figure, told)
+    keys = telling(study)
+    lines = parallel(study.ranking, keys[:PARALLEL], metric.name, metric.sign)
     if lines is not None:
         told = "A line a cell through its settings to its mean; the table has the same"
-        yield Panel("parallel", "All settings at once", lines, told)
+        yield Panel("parallel", "Settings together", lines, told)
+
+
+def telling(study: Study) -> list[str]:
+    """All settings that vary, the most telling first: by what a model of all says, else by what
+    their values' means differ."""
+    model = study.surface.axes if study.surface is not None else ()
+    keys = [axis.key for axis in (*model, *(a for a in study.axes if a.matched), *study.axes)]
+    return list(dict.fromkeys([*keys, *varying(study.ranking)]))
+
+
+def shown_axes(study: Study) -> list[str]:
+    """The settings that have a figure of their own."""
+    return telling(study)[:_AXES]
+
+
+def _axis(study: Study, key: str, metric: str) -> Panel | None:
+    """Means by value where a grid tells them, else the cells as points and the model."""
+    own = next((axis for axis in study.axes if axis.key == key), None)
+    effect = study.surface.of(key) if study.surface is not None else None
+    if own is not None and (own.matched or (effect is None and own.levels[0].number is None)):
+        figure = axis_figure(own, metric, log=study.ranking.scale == "log")
+        told = ", ".join(f"{entry.value}: {entry.mean:.4g}" for entry in own.levels)
+        return Panel("axes", key, figure, f"{metric} by {key}: {told}")
+    drawn = scatter_figure(key, effect, study.ranking, metric)
+    if drawn is None:
+        return None
+    return Panel("axes", key, drawn, f"{metric} of each cell by {key}")
+
+
+def undrawn(study: Study, panels: Sequence[Panel]) -> list[str]:
+    """The settings that vary and have no figure of their own."""
+    drawn = {panel.name for panel in panels if panel.section == "axes"}
+    return [key for key in telling(study) if key not in drawn]
 
 
 def _tradeoffs(study: Study) -> Iterator[Panel]:

@@ -103,6 +103,7 @@ def _lines(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator[st
     if study.axes:
         yield "\n## Axes"
         yield from _images(shown, "axes")
+        yield from _images(shown, "planes")
         yield from _images(shown, "parallel")
         yield ""
         yield from (f"- {escape(f.text)}" for f in study.findings if f.kind in KINDS)

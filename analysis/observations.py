@@ -8,8 +8,7 @@ from typing import Any
 
 from sweeper.analysis import labels
 from sweeper.analysis.alike import across_cells
-from sweeper.analysis.axes import Axis, Crossing, Trend
-from sweeper.analysis.axis_findings import tell_axes
+from sweeper.analysis.axis_findings import AxesTold, tell_axes
 from sweeper.analysis.behaviour import Behaviour
 from sweeper.analysis.cells import Ranking
 from sweeper.analysis.findings import PENDING, Finding, short_name
@@ -22,9 +21,7 @@ __all__ = ["Failure", "group_failures", "observe"]
 def observe(
     data: SweepData,
     ranking: Ranking,
-    axes: Sequence[Axis],
-    trends: Sequence[Trend],
-    crossings: Sequence[Crossing],
+    told: AxesTold,
     stability: Stability,
     behaviour: Behaviour | None,
 ) -> list[Finding]:
@@ -36,7 +33,7 @@ def observe(
         *_alarms(data),
         *_judged_otherwise(data, ranking),
         *_undeclared(data, ranking),
-        *tell_axes(axes, trends, crossings),
+        *tell_axes(told),
         *_written(behaviour),
     ]
 

@@ -26,7 +26,7 @@ from sweeper.analysis.commands import listing, reading_logs, reproducing
 from sweeper.analysis.figures import MUTED, PALETTE, tones
 from sweeper.analysis.findings import method, noise_text, short_name
 from sweeper.analysis.frames import SweepData
-from sweeper.analysis.gallery import Panel
+from sweeper.analysis.gallery import PARALLEL, Panel, telling, undrawn
 from sweeper.analysis.itemtables import held_rows, item_tables
 from sweeper.analysis.stability import RULE
 from sweeper.analysis.study import Study
@@ -41,6 +41,7 @@ from sweeper.analysis.tables import (
     paired_rows,
     rate_rows,
     run_rows,
+    surface_rows,
 )
 from sweeper.errors import EnvironmentFailure
 from sweeper.model.metric import value_text
@@ -76,7 +77,7 @@ def render(study: Study, panels: Sequence[Panel]) -> str:
         "dark": {"tones": [*DARK, DARK_MUTED], "text": "#b4bac4", "grid": "#2c313a"},
     }
     hashes = [_hash(script), *([library_hash] if library_hash else [])]
-    sections = ("curves", "axes", "parallel", "trade", "rollouts")
+    sections = ("curves", "axes", "planes", "parallel", "trade", "rollouts")
     places: dict[str, list[tuple[int, Panel]]] = {section: [] for section in sections}
     for index, panel in enumerate(panels):
         places[panel.section].append((index, panel))
@@ -113,6 +114,10 @@ def render(study: Study, panels: Sequence[Panel]) -> str:
         held_rows=held_rows(study),
         heats=[(pair, heat(pair, _sign(data))) for pair in study.pairs],
         axis_kinds=KINDS,
+        telling=telling(study),
+        undrawn=undrawn(study, panels),
+        lines=PARALLEL,
+        model=surface_rows(study.surface),
         rates=rate_rows(study.stability.rates),
         rule=RULE,
         method=method(ranking.scale, ranking.noise),

@@ -21,7 +21,7 @@ _CELLS = 40
 _MOST = 1e200
 """Beyond it a value is left out: places are counted in differences, which must be finite."""
 
-_ORDER = {"band": 0, "run": 1, "front": 1}
+_ORDER = {"band": 0, "area": 0, "run": 1, "front": 1}
 """What lies below what, by the role of a trace: areas, single runs, all the rest."""
 
 

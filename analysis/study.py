@@ -1,7 +1,7 @@
 """Everything computed of a sweep, between reading it and showing it."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sweeper.analysis.axes import (
@@ -13,6 +13,7 @@ from sweeper.analysis.axes import (
     find_pairs,
     find_trends,
 )
+from sweeper.analysis.axis_findings import AxesTold
 from sweeper.analysis.behaviour import Behaviour, examine
 from sweeper.analysis.cells import Cell, Ranking, rank
 from sweeper.analysis.findings import Finding, find
@@ -24,6 +25,7 @@ from sweeper.analysis.itemwise import by_items, item_findings
 from sweeper.analysis.nextgrid import NextGrid, propose
 from sweeper.analysis.observations import Failure, group_failures, observe
 from sweeper.analysis.stability import Stability, assess
+from sweeper.analysis.surface import Surface, find_surface, varying
 from sweeper.analysis.tradeoffs import Tradeoff, find_tradeoffs
 from sweeper.analysis.verdict import Lead, Verdict, decide
 
@@ -32,10 +34,11 @@ __all__ = ["Study", "study"]
 
 @dataclass(frozen=True)
 class Study:
-    """What the pages are made of. `paired` are differences from the best over shared seeds, on the
-    scale of the comparison, by cell; `flattery` is what `inference.optimism` found; `needed` the
-    seeds a cell that are thought to part the first two; `no_next` says why a grid to run next,
-    which the findings ask for, cannot be written; `prices` are dollars per million tokens."""
+    """What the pages are made of. `surface` is the model of all axes where no grid tells what each
+    does. `paired` are differences from the best over shared seeds, on the scale of the comparison,
+    by cell; `flattery` is what `inference.optimism` found; `needed` the seeds a cell that are
+    thought to part the first two; `no_next` says why a grid to run next, which the findings ask
+    for, cannot be written; `prices` are dollars per million tokens."""
 
     data: SweepData
     ranking: Ranking
@@ -44,6 +47,7 @@ class Study:
     axes: tuple[Axis, ...]
     trends: tuple[Trend, ...]
     pairs: tuple[Grid2, ...]
+    surface: Surface | None
     stability: Stability
     behaviour: Behaviour | None
     tradeoffs: tuple[Tradeoff, ...]
@@ -67,6 +71,8 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
     pairs = find_pairs(ranking, axes, sign)
     trends = find_trends(axes, sign)
     crossings = find_crossings(ranking, axes, sign)
+    surface = _modelled(ranking, axes, sign) if data.metric is not None else None
+    told = AxesTold(axes, trends, crossings, surface)
     stability = assess(data, ranking.keys)
     behaviour = examine(data, ranking)
     answered, held = by_items(data, ranking), held_out(data, ranking)
@@ -74,7 +80,7 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
         *find(data, ranking),
         *held_out_findings(held, ranking),
         *item_findings(answered, ranking),
-        *observe(data, ranking, axes, trends, crossings, stability, behaviour),
+        *observe(data, ranking, told, stability, behaviour),
     ]
     shared = _paired(ranking)
     lead = _lead(ranking, shared)
@@ -91,6 +97,7 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
         axes=tuple(axes),
         trends=tuple(trends),
         pairs=tuple(pairs),
+        surface=surface,
         stability=stability,
         behaviour=behaviour,
         tradeoffs=tuple(find_tradeoffs(data, ranking, prices or {})),
@@ -105,6 +112,14 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
         items=tuple(answered),
         held_out=held,
     )
+
+
+def _modelled(ranking: Ranking, axes: Sequence[Axis], sign: float) -> Surface | None:
+    """A model of all axes, where the means of one of them mix what the others do."""
+    matched = {axis.key for axis in axes if axis.matched}
+    if matched.issuperset(varying(ranking)):
+        return None
+    return find_surface(ranking, sign)
 
 
 def _paired(ranking: Ranking) -> dict[str, Estimate]:

@@ -15,6 +15,7 @@ from sweeper.analysis.findings import short_name
 from sweeper.analysis.frames import RunData
 from sweeper.analysis.stability import Rate
 from sweeper.analysis.study import Study
+from sweeper.analysis.surface import Surface
 from sweeper.metrics import as_float
 from sweeper.results.cells import Scale
 from sweeper.storage.documents import dotted
@@ -30,6 +31,7 @@ __all__ = [
     "paired_rows",
     "rate_rows",
     "run_rows",
+    "surface_rows",
 ]
 
 CELLS = 1000
@@ -295,6 +297,28 @@ def heat(pair: Grid2, sign: float) -> list[dict[str, Any]]:
             ],
         }
         for name, row, best in zip(pair.ys, pair.means, pair.best_x, strict=True)
+    ]
+
+
+def surface_rows(found: Surface | None) -> list[dict[str, str]]:
+    """Rows of the table of what a model of all axes tells of each."""
+    return [
+        {
+            "axis": axis.key,
+            "share": labels.percent(axis.importance.value),
+            "interval": f"{labels.percent(axis.importance.low)} to "
+            f"{labels.percent(axis.importance.high)}",
+            "permuted": labels.percent(max(axis.permuted.value, 0.0)),
+            "spread": " to ".join(
+                labels.percent(max(bound, 0.0)) for bound in (axis.permuted.low, axis.permuted.high)
+            ),
+            "p": labels.p_value(axis.p),
+            "best": labels.brief(axis.best) if axis.told else labels.NONE,
+            "between": " to ".join(dict.fromkeys(map(labels.brief, axis.between)))
+            if axis.told
+            else "",
+        }
+        for axis in (found.axes if found is not None else ())
     ]
 
 

@@ -1,0 +1,377 @@
+"""What axes do where no grid tells it: a model over all cells, with how sure it is of each axis.
+
+For sweeps whose cells are no product of their axes (a random search, values by the dozen), means of
+values mix what all axes do. Here a model of all axes at once (`regression`) says what each adds:
+its importance as a share of the variance between cells (functional ANOVA of an additive model, and
+by permutation), its curve with a 95 % band that holds the scatter of the other axes, and where the
+best value lies. An axis is said to matter only where a test of its own says so, at 5 % for all axes
+together (Holm); pairs of axes, at 5 % for all pairs together. Pure.
+"""
+
+import importlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sweeper.analysis.cells import Cell, Ranking
+from sweeper.analysis.contrasts import level_mean, usable
+from sweeper.analysis.distributions import student_quantile, student_tail
+from sweeper.analysis.inference import CONFIDENCE, holm
+from sweeper.analysis.regression import Column, Fit, column, fit
+from sweeper.analysis.series import Floats
+from sweeper.analysis.settings import level
+from sweeper.metrics import as_float
+
+__all__ = ["AxisEffect", "PairEffect", "Share", "Surface", "find_surface", "varying"]
+
+_FEWEST = 12
+"""Cells from which on a model of them is worth its name."""
+_POINTS = 41
+_PLANE = 25
+_DRAWS = 4000
+_FAR = 3.0
+"""Means further out than so many quartile ranges count as being just there."""
+
+
+class Share(NamedTuple):
+    """A share of the variance between cells with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class AxisEffect:
+    """What an axis adds. `p` pays for all axes. `importance` is its share of the variance between
+    cells, `permuted` how much worse cells are foretold when its values are mixed up, as such a
+    share. `xs` with `means` and the band `low` to `high` are its curve (values of the metric, all
+    other axes as they are on average; texts where its values are no numbers); `side` the end toward
+    which it gets better all the way, "" where it does not, or not beyond the noise. `best` is the
+    value with the best mean, and in 95 % of what the noise allows it lies within `between`."""
+
+    key: str
+    numeric: bool
+    log: bool
+    p: float
+    importance: Share
+    permuted: Share
+    xs: tuple[float | str, ...]
+    means: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    side: str
+    best: float | str
+    between: tuple[float | str, float | str]
+
+    @property
+    def told(self) -> bool:
+        """Whether it is told to do anything."""
+        return self.p <= 1 - CONFIDENCE
+
+
+@dataclass(frozen=True)
+class PairEffect:
+    """Two axes together: `means` by row of `ys` and column of `xs`. `p`, for all pairs at once,
+    that what one does depends on the other."""
+
+    x: str
+    y: str
+    p: float
+    xs: tuple[float, ...]
+    ys: tuple[float, ...]
+    means: tuple[tuple[float, ...], ...]
+
+    @property
+    def told(self) -> bool:
+        """Whether they are told to depend on each other."""
+        return self.p <= 1 - CONFIDENCE
+
+
+@dataclass(frozen=True)
+class Surface:
+    """The model of `cells` cells: axes, the most telling first, pairs of those that matter, how
+    much of the variance it explains (adjusted for its terms), and the axes that it leaves out with
+    the reason. `cut` cells were so far out that they count as nearer. `why` says why there is no
+    model, and then the rest is empty."""
+
+    cells: int
+    axes: tuple[AxisEffect, ...]
+    pairs: tuple[PairEffect, ...]
+    explained: float
+    left: tuple[tuple[str, str], ...]
+    cut: int = 0
+    why: str = ""
+
+    def of(self, key: str) -> AxisEffect | None:
+        """What it says of an axis."""
+        return next((axis for axis in self.axes if axis.key == key), None)
+
+
+def find_surface(ranking: Ranking, sign: float) -> Surface | None:
+    """The model, for cells that have two values of an axis or more; None without any axis."""
+    cells = usable(ranking)
+    found = [(key, _column(key, cells)) for key in ranking.keys]
+    columns = [own for _, own in found if isinstance(own, Column)]
+    left = [(key, own) for key, own in found if isinstance(own, str)]
+    if not columns:
+        return None
+    y, cut = _pulled(np.array([level_mean(ranking, cell) for cell in cells]))
+    unit = float(np.max(np.abs(y))) or 1.0
+    if len(cells) < _FEWEST or not math.isfinite(unit) or float(np.ptp(y)) == 0:
+        return Surface(len(cells), (), (), 0.0, tuple(left), cut, _why(len(cells)))
+    columns, more = _within_means(columns, len(cells))
+    left += more
+    columns, same = _apart(columns)
+    left += same
+    model = fit(columns, y / unit) if columns else None
+    if model is None:
+        return Surface(len(cells), (), (), 0.0, tuple(left), cut, "too few cells for its axes")
+    return _surface(model, unit, ranking, sign, tuple(left), cut)
+
+
+def varying(ranking: Ranking) -> list[str]:
+    """The settings with two values or more among the cells that count."""
+    cells = usable(ranking)
+    return [k for k in ranking.keys if len({level(c.settings, k) for c in cells}) > 1]
+
+
+def _why(cells: int) -> str:
+    return f"{cells} cells are too few" if cells < _FEWEST else "all cells are alike"
+
+
+def _column(key: str, cells: Sequence[Cell]) -> Column | str | None:
+    """None for a setting that all of these cells have alike."""
+    texts = [level(cell.settings, key) for cell in cells]
+    if len(set(texts)) < 2:
+        return None
+    numbers = [as_float(cell.settings.get(key)) for cell in cells]
+    known = [number for number in numbers if number is not None and math.isfinite(number)]
+    return column(key, known if len(known) == len(numbers) else [], texts)
+
+
+def _pulled(y: Floats) -> tuple[Floats, int]:
+    """Means far outside pulled in to where "far" begins, and how many those are: a run that went
+    wrong says that it did, not by which power of ten."""
+    low, high = np.quantile(y, [0.25, 0.75])
+    reach = _FAR * (high - low)
+    if not reach > 0:
+        return y, 0
+    found = np.clip(y, low - reach, high + reach)
+    return found, int(np.sum(found != y))
+
+
+def _within_means(
+    columns: Sequence[Column], cells: int
+) -> tuple[list[Column], list[tuple[str, str]]]:
+    """As many terms as the cells can tell: curves for all, else straight lines for all, else the
+    axes that come first."""
+    curved = 1 + sum(_width(own) for own in columns)
+    if 2 * curved <= cells:
+        return list(columns), []
+    straight = [replace(own, curved=False) for own in columns]
+    kept: list[Column] = []
+    left: list[tuple[str, str]] = []
+    for own in straight:
+        if 1 + sum(map(_width, kept)) + _width(own) <= 2 * cells / 3:
+            kept.append(own)
+        else:
+            left.append((own.key, f"{cells} cells are too few for one more axis"))
+    return kept, left
+
+
+def _apart(columns: Sequence[Column]) -> tuple[list[Column], list[tuple[str, str]]]:
+    """The axes whose terms can be told from those of the axes before them."""
+    design = np.ones((len(columns[0].at), 1)) if columns else np.empty((0, 1))
+    kept: list[Column] = []
+    left: list[tuple[str, str]] = []
+    for own in columns:
+        wider = np.column_stack([design, own.terms(own.at)])
+        if int(np.linalg.matrix_rank(wider)) == wider.shape[1]:
+            design = wider
+            kept.append(own)
+        else:
+            left.append((own.key, "its values go together with those of other settings"))
+    return kept, left
+
+
+def _width(own: Column) -> int:
+    return own.terms(own.at[:1]).shape[1]
+
+
+def _surface(
+    model: Fit,
+    unit: float,
+    ranking: Ranking,
+    sign: float,
+    left: tuple[tuple[str, str], ...],
+    cut: int,
+) -> Surface:
+    count = range(len(model.columns))
+    chances = holm([model.dealt(index) for index in count])
+    total = float(np.var(model.y)) * len(model.y)
+    axes = [_effect(model, i, chances[i], total, unit, ranking, sign) for i in count]
+    order = sorted(count, key=lambda i: (-axes[i].importance.value, i))
+    adjusted = 1 - model.variance * (len(model.y) - 1) / total
+    pairs = _pairs(model, order, axes, unit, ranking)
+    return Surface(
+        len(model.y), tuple(axes[i] for i in order), pairs, max(adjusted, 0.0), left, cut
+    )
+
+
+def _effect(
+    model: Fit, index: int, p: float, total: float, unit: float, ranking: Ranking, sign: float
+) -> AxisEffect:
+    own = model.columns[index]
+    at = np.linspace(-1, 1, _POINTS) if own.numeric else np.arange(len(own.names), dtype=float)
+    means, errors = model.part(index, at)
+    reach = student_quantile((1 + CONFIDENCE) / 2, model.df) * errors
+    xs: tuple[Any, ...] = tuple(own.value(at).tolist()) if own.numeric else own.names
+    lines = [tuple(_back(line * unit, ranking)) for line in (means, means - reach, means + reach)]
+    best, low, high = _best(model, index, at, sign)
+    side = _side(model, index, means, sign) if own.numeric else ""
+    return AxisEffect(
+        key=own.key,
+        numeric=own.numeric,
+        log=own.log,
+        p=p,
+        importance=_importance(model, index, total),
+        permuted=_permuted(model, index, total),
+        xs=xs,
+        means=lines[0],
+        low=lines[1],
+        high=lines[2],
+        side=side,
+        best=xs[best],
+        between=(xs[low], xs[high]),
+    )
+
+
+def _back(values: Floats, ranking: Ranking) -> list[float]:
+    return [ranking.off_scale(value) for value in values.tolist()]
+
+
+def _importance(model: Fit, index: int, total: float) -> Share:
+    """The share of an axis by its F statistic: what noise adds to it is taken off, and the
+    interval is that of the noncentral F distribution."""
+    squares, terms = model.squares(index)
+    if not model.variance > 0:
+        return Share(squares / total, squares / total, squares / total)
+    statistic = squares / terms / model.variance
+    value = max(0.0, terms * (statistic * max(model.df - 2, 1) / model.df - 1))
+    tail = (1 - CONFIDENCE) / 2
+    low, high = (_noncentral(share, terms, model.df, statistic) for share in (1 - tail, tail))
+    # What the axis has in common with others is its own as well, so far as it adds that.
+    part = model.alone(index)
+    unit = model.variance / total * max(1.0, float(part @ part) / max(squares, 1e-300))
+    low, value, high = (min(part * unit, 1.0) for part in (low, value, high))
+    return Share(value, low, high)
+
+
+def _noncentral(share: float, terms: int, df: int, statistic: float) -> float:
+    """The noncentrality with which an F statistic lies below this one with that probability."""
+    special: Any = importlib.import_module("scipy.special")
+
+    def below(shift: float) -> float:
+        if shift <= 0:
+            return float(special.fdtr(terms, df, statistic))
+        return float(special.ncfdtr(terms, df, shift, statistic))
+
+    if below(0.0) <= share:
+        return 0.0
+    low, high = 0.0, max(4.0, 4 * terms * statistic)
+    while below(high) > share and high < 1e9:
+        low, high = high, 2 * high
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if below(middle) > share else (low, middle)
+    return (low + high) / 2
+
+
+def _permuted(model: Fit, index: int, total: float) -> Share:
+    """By how much the squared error of cells foretold by the others grows, on average over all ways
+    to mix up the values of an axis, as a share of the variance (halved: a value mixed up is wrong
+    twice). The interval is over cells."""
+    part = model.alone(index)
+    foretold = model.left / (1 - model.leverage)
+    with_own = foretold + model.alone(index, without_own=True)
+    grown = with_own**2 - 2 * with_own * part.mean() + np.mean(part**2) - foretold**2
+    grown = grown / 2 * len(model.y) / total
+    n = len(grown)
+    reach = student_quantile((1 + CONFIDENCE) / 2, n - 1) * _sd(grown) / n**0.5
+    value = float(grown.sum()) / n
+    return Share(value, value - reach, value + reach)
+
+
+def _sd(values: Floats) -> float:
+    apart = values - values.mean()
+    return math.sqrt(float(apart @ apart) / (len(values) - 1))
+
+
+def _best(model: Fit, index: int, at: Floats, sign: float) -> tuple[int, int, int]:
+    """Positions of the best value, and of the ends of where it lies in 95 % of what the noise of
+    the weights allows."""
+    own = model.place(index)
+    terms = model.columns[index].terms(at)
+    rng = np.random.default_rng([9, index, len(model.y)])
+    values, vectors = np.linalg.eigh(model.spread[own, own])
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    chance: Any = rng.chisquare(model.df, _DRAWS)
+    thickness: Floats = np.sqrt(chance / model.df)
+    drawn = rng.standard_normal((_DRAWS, len(values))) @ root.T / thickness[:, np.newaxis]
+    values = sign * ((model.weights[own] + drawn) @ terms.T)
+    places = sorted(np.argmin(values, axis=1).tolist())
+    tail = round((1 - CONFIDENCE) / 2 * (_DRAWS - 1))
+    return int(np.argmin(sign * (terms @ model.weights[own]))), places[tail], places[-1 - tail]
+
+
+def _side(model: Fit, index: int, means: Floats, sign: float) -> str:
+    """The end toward which the curve gets better all the way, the ends differing at 5 % shared by
+    all axes (Bonferroni)."""
+    steps = np.diff(sign * means)
+    if not (np.all(steps < 0) or np.all(steps > 0)):
+        return ""
+    own = model.place(index)
+    ends = model.columns[index].terms(np.array([-1.0, 1.0]))
+    across = ends[1] - ends[0]
+    error = math.sqrt(max(float(across @ model.spread[own, own] @ across), 0.0))
+    gap = float(across @ model.weights[own])
+    p = float(student_tail(gap / error, model.df)) if error > 0 else 0.0
+    if p * len(model.columns) > 1 - CONFIDENCE:
+        return ""
+    return "largest" if sign * gap < 0 else "smallest"
+
+
+def _pairs(
+    model: Fit, order: Sequence[int], axes: Sequence[AxisEffect], unit: float, ranking: Ranking
+) -> tuple[PairEffect, ...]:
+    """The pairs that are told to depend on each other, and the one of the two axes that matter
+    most."""
+    flat = [i for i in order if axes[i].numeric]
+    pairs = list(combinations(flat, 2))
+    chances = model.products(pairs)
+    first = [pair for pair in pairs if all(axes[i].told for i in pair)][:1]
+    ranked = sorted(zip(chances, pairs, strict=True))
+    shown = [(p, pair) for p, pair in ranked if p <= 1 - CONFIDENCE or pair in first]
+    return tuple(_pair(model, pair, p, unit, ranking) for p, pair in shown[:3])
+
+
+def _pair(model: Fit, pair: tuple[int, int], p: float, unit: float, ranking: Ranking) -> PairEffect:
+    """The plane of two axes: what each adds, and their product where it is told."""
+    a, b = pair
+    at = np.linspace(-1, 1, _PLANE)
+    plane = model.part(b, at)[0][:, np.newaxis] + model.part(a, at)[0] - model.weights[0]
+    if p <= 1 - CONFIDENCE:
+        one, two = model.columns[a], model.columns[b]
+        own = (one.at - one.at.mean()) * (two.at - two.at.mean())
+        q, _ = np.linalg.qr(model.design)
+        bare = own - q @ (q.T @ own)
+        slope = float(bare @ model.left / max(float(bare @ bare), 1e-300))
+        plane = plane + slope * np.outer(at - two.at.mean(), at - one.at.mean())
+    means = tuple(tuple(_back(row * unit, ranking)) for row in plane)
+    xs, ys = (tuple(model.columns[i].value(at).tolist()) for i in pair)
+    return PairEffect(model.columns[a].key, model.columns[b].key, p, xs, ys, means)
