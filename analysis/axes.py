@@ -20,10 +20,8 @@ from typing import NamedTuple
 from sweeper.analysis import labels
 from sweeper.analysis.cells import Cell, Ranking
 from sweeper.analysis.contrasts import (
-    Pooled,
     level_mean,
     over_rows,
-    pooled,
     ranged,
     rest,
     usable,
@@ -155,11 +153,10 @@ def _axis(key: str, cells: Sequence[Cell], ranking: Ranking, sign: float) -> Axi
     groups = {
         text: [c for c in values[text] if not matched or rest(c, key) in blocks] for text in texts
     }
-    noise = pooled(ranking)
-    levels = tuple(_level(t, order.get(t), groups[t], ranking, noise) for t in texts)
+    levels = tuple(_level(t, order.get(t), groups[t], ranking) for t in texts)
     ranked = sorted(range(len(levels)), key=lambda i: sign * levels[i].mean)
     best, worst = ranked[0], ranked[-1]
-    gap = _Gap(key, groups, ranking, noise if matched else None, matched=matched)
+    gap = _Gap(key, groups, ranking, matched=matched)
     effect = ranged(gap.between(texts[best], texts[worst]), len(texts))
     ends, steps = None, ()
     if len(order) == len(texts):
@@ -174,7 +171,6 @@ class _Gap(NamedTuple):
     key: str
     groups: Mapping[str, list[Cell]]
     ranking: Ranking
-    noise: Pooled | None
     matched: bool
 
     def between(self, own: str, other: str) -> Estimate:
@@ -184,8 +180,8 @@ class _Gap(NamedTuple):
         if not self.matched:
             return Estimate(_plain_mean(self.ranking, one) - _plain_mean(self.ranking, two))
         parts = [(c, 1 / len(one)) for c in one] + [(c, -1 / len(two)) for c in two]
-        found = weigh(self.ranking, parts, self.noise)
-        if found.p is None and self.noise is None:
+        found = weigh(self.ranking, parts)
+        if found.p is None:
             beside = {rest(cell, self.key): cell for cell in two}
             return over_rows(self.ranking, [(c, beside[rest(c, self.key)]) for c in one])
         return found
@@ -201,10 +197,8 @@ def _blocks(key: str, values: Mapping[str, list[Cell]]) -> set[tuple[tuple[str, 
     return found[0].intersection(*found)
 
 
-def _level(
-    text: str, number: float | None, cells: list[Cell], ranking: Ranking, noise: Pooled | None
-) -> Level:
-    found = weigh(ranking, [(cell, 1 / len(cells)) for cell in cells], noise)
+def _level(text: str, number: float | None, cells: list[Cell], ranking: Ranking) -> Level:
+    found = weigh(ranking, [(cell, 1 / len(cells)) for cell in cells])
     back = ranking.off_scale
     low, high = (None if bound is None else back(bound) for bound in (found.low, found.high))
     if low is not None and high is not None:
@@ -254,11 +248,10 @@ def _crossing(x: Axis, y: Axis, ranking: Ranking, sign: float, family: int) -> C
         others = tuple(item for item in rest(cell, x.key) if item[0] != y.key)
         at.setdefault(level(cell.settings, x.key), {})[others] = cell
     # The best of all, in means over all rows, against the one that is best in each row.
-    noise = pooled(ranking)
     better: dict[tuple[str, str], list[tuple[float, str]]] = {}
     for name, row in rows.items():
         for first, second in combinations(sorted(row), 2):
-            gap = _within(ranking, row[first], row[second], noise)
+            gap = _within(ranking, row[first], row[second])
             if gap is None or gap.error is None or gap.df is None:
                 continue
             statistic = abs(gap.value) / gap.error * 2**0.5
@@ -279,15 +272,14 @@ def _within(
     ranking: Ranking,
     one: Mapping[object, Cell],
     two: Mapping[object, Cell],
-    noise: Pooled | None,
 ) -> Estimate | None:
     """The difference of two values of an axis at one of another, over what both have."""
     both = [(one[key], two[key]) for key in one if key in two]
     if not both:
         return None
     share = 1 / len(both)
-    found = weigh(ranking, [p for a, b in both for p in ((a, share), (b, -share))], noise)
-    return over_rows(ranking, both) if found.p is None and noise is None else found
+    found = weigh(ranking, [p for a, b in both for p in ((a, share), (b, -share))])
+    return over_rows(ranking, both) if found.p is None else found
 
 
 def find_pairs(ranking: Ranking, axes: Sequence[Axis], sign: float, count: int = 3) -> list[Grid2]:

@@ -1,34 +1,24 @@
 """Differences between sums of cells, with the noise that is known of them. Pure.
 
-Where every cell that takes part has seeds that differ, its own variance counts (Welch and
-Satterthwaite, `inference.contrast`). Where some have one run only, the variance that the other
-cells share stands for theirs. Where no cell has two, nothing is known of the noise between seeds,
-and only what repeats itself over the combinations of the other settings can tell a difference: then
-the rows of a grid are the trials (`over_rows`).
+The noise is that of the ranking (`noise`): shared between cells where they may share it, else each
+cell's own. Where it says nothing of a cell (one run each), only what repeats itself over the
+combinations of the other settings can tell a difference: then the rows of a grid are the trials
+(`over_rows`).
 """
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from sweeper.analysis.cells import Cell, Ranking
 from sweeper.analysis.distributions import range_quantile, range_tail
-from sweeper.analysis.inference import CONFIDENCE, Estimate, contrast, student
+from sweeper.analysis.inference import CONFIDENCE, Estimate, student
 from sweeper.analysis.settings import level
-from sweeper.results.cells import comparable
 
-__all__ = ["Pooled", "level_mean", "over_rows", "pooled", "ranged", "rest", "usable", "weigh"]
+__all__ = ["level_mean", "over_rows", "ranged", "rest", "usable", "weigh"]
 
 Row = tuple[tuple[str, str], ...]
-
-
-class Pooled(NamedTuple):
-    """The variance of a run that cells share, and its degrees of freedom."""
-
-    variance: float
-    df: int
 
 
 def usable(ranking: Ranking) -> list[Cell]:
@@ -41,34 +31,16 @@ def rest(cell: Cell, key: str) -> Row:
     return tuple((other, level(cell.settings, other)) for other in cell.settings if other != key)
 
 
-def pooled(ranking: Ranking) -> Pooled | None:
-    """The variance over seeds, of all cells with seeds that differ; None without one."""
-    groups = [ranking.on_scale(cell) for cell in usable(ranking)]
-    groups = [values for values in groups if comparable(values)]
-    df = sum(len(values) - 1 for values in groups)
-    if not df:
-        return None
-    squares = math.fsum(float(np.var(values)) * len(values) for values in groups)
-    return Pooled(squares / df, df) if math.isfinite(squares) and squares > 0 else None
-
-
 def level_mean(ranking: Ranking, cell: Cell) -> float:
     """The mean of a cell on the scale of the comparison."""
     values = ranking.on_scale(cell)
     return math.fsum(value / len(values) for value in values)
 
 
-def weigh(ranking: Ranking, parts: Sequence[tuple[Cell, float]], noise: Pooled | None) -> Estimate:
+def weigh(ranking: Ranking, parts: Sequence[tuple[Cell, float]]) -> Estimate:
     """The weighted sum of cells' means; without an interval where nothing tells their noise."""
-    groups = [ranking.on_scale(cell) for cell, _ in parts]
-    weights = [weight for _, weight in parts]
-    if noise is None or all(comparable(values) for values in groups):
-        return contrast(groups, weights)
-    value = math.fsum(level_mean(ranking, cell) * weight for cell, weight in parts)
-    spread = math.fsum(w**2 / len(values) for values, w in zip(groups, weights, strict=True))
-    if not spread > 0:
-        return Estimate(value)
-    return student(value, math.sqrt(noise.variance * spread), noise.df)
+    groups = [(cell.name, ranking.on_scale(cell)) for cell, _ in parts]
+    return ranking.noise.contrast(groups, [weight for _, weight in parts])
 
 
 def over_rows(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> Estimate:

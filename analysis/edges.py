@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sweeper.analysis.cells import Cell, Ranking
-from sweeper.analysis.contrasts import over_rows, pooled, rest, usable, weigh
+from sweeper.analysis.contrasts import over_rows, rest, usable, weigh
 from sweeper.analysis.inference import CONFIDENCE, Estimate
 from sweeper.analysis.settings import level
 from sweeper.metrics import as_float
@@ -121,16 +121,15 @@ def _judged(edge: Edge, best: Cell, ranking: Ranking, sign: float, family: int) 
     pairs = _pairs(ranking, edge)
     if not pairs:
         return edge
-    noise = pooled(ranking)
     share = 1 / len(pairs)
     parts = [part for end, inner in pairs for part in ((end, share), (inner, -share))]
-    gain = weigh(ranking, parts, noise)
-    if gain.p is None and noise is None:
+    gain = weigh(ranking, parts)
+    if gain.p is None:
         gain = over_rows(ranking, pairs)
     chances = [gain.p] if gain.p is not None and sign * gain.value < 0 else []
     own = [pair for pair in pairs if pair[0] is best]
     if own and len(pairs) > 1:
-        alone = weigh(ranking, [(own[0][0], 1.0), (own[0][1], -1.0)], noise)
+        alone = weigh(ranking, [(own[0][0], 1.0), (own[0][1], -1.0)])
         if alone.p is not None and sign * alone.value < 0:
             chances = [2 * p for p in (*chances, len(pairs) * alone.p)]
     told = bool(chances) and min(chances) * max(family, 1) <= 1 - CONFIDENCE

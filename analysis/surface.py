@@ -33,6 +33,8 @@ _FEWEST = 12
 _POINTS = 41
 _PLANE = 25
 _DRAWS = 4000
+_LARGE = 500.0
+"""A statistic from which on the noncentral F distribution is near a lognormal one."""
 _FAR = 3.0
 """Means further out than so many quartile ranges count as being just there."""
 
@@ -281,12 +283,15 @@ def _noncentral(share: float, terms: int, df: int, statistic: float) -> float:
             return float(special.fdtr(terms, df, statistic))
         return float(special.ncfdtr(terms, df, shift, statistic))
 
+    if terms * statistic > _LARGE:  # the series that sums it grows with it
+        known = student_quantile(1 - share, df) * math.sqrt(2 / df + 4 / (terms * statistic))
+        return terms * statistic * math.exp(known)
     if below(0.0) <= share:
         return 0.0
     low, high = 0.0, max(4.0, 4 * terms * statistic)
     while below(high) > share and high < 1e9:
         low, high = high, 2 * high
-    for _ in range(50):
+    for _ in range(32):
         middle = (low + high) / 2
         low, high = (middle, high) if below(middle) > share else (low, middle)
     return (low + high) / 2
