@@ -5,7 +5,9 @@ Each trace has `meta`: `cell` (its position in the ranking), `tone` (an index in
 for the muted colour) and `role` ("run", "band", "mean", "end" or "best"), by which the page picks
 colours for a light or a dark screen and switches cells on and off. The lines of a cell's runs are
 one trace with gaps, `meta.runs` says whose they are; `meta.x` has what may stand below a curve
-instead of the step, `meta.smooth` the values as a moving mean, where that changes anything.
+instead of the step, `meta.smooth` the values as moving means, one for each of `WINDOWS`, where that
+changes anything. Of many cells those without a colour of their own are one trace, in which
+`meta.cells` has their positions in the order of `meta.runs`.
 """
 
 import math
@@ -21,7 +23,7 @@ from sweeper.analysis.frames import RunData
 from sweeper.analysis.layouts import integers, layout, on_scale, plain, rounded
 from sweeper.analysis.series import Floats, Series
 
-__all__ = ["COLOURED", "MUTED", "PALETTE", "curves", "tones"]
+__all__ = ["COLOURED", "MUTED", "PALETTE", "WINDOWS", "curves", "tones"]
 
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#b58900", "#56b4e9", "#882255", "#5c6bc0")
 """Okabe and Ito's colours (jfly.uni-koeln.de/color), yellow darkened for a white page, filled up
@@ -33,8 +35,11 @@ _BUDGET = 40_000
 """Points of all thin lines of a figure together: with a thousand runs each is a hair."""
 _MEANS = 16_000
 """Likewise of all means."""
-SMOOTHED = 0.05
-"""The share of a figure's steps over which "smoothed" takes means."""
+WINDOWS = (0.02, 0.05, 0.15)
+"""Shares of a figure's steps over which smoothed curves take means."""
+_SEPARATE = 24
+"""Of more cells those in grey are drawn as one trace, without bands and single runs."""
+_CROSSES = 100
 _MANY = 300
 """With more runs only the metric and the training curve show single runs."""
 
@@ -63,11 +68,16 @@ def curves(
     drawn = sum(key in run.curves for cell in ranking.cells for run in cell.runs)
     points = min(POINTS, max(40, _BUDGET // max(drawn, 1)))
     means = min(POINTS, max(40, _MEANS // max(len(ranking.cells), 1)))
-    window = SMOOTHED * _reach(ranking.cells, key)
+    reach = _reach(ranking.cells, key)
+    windows = [share * reach for share in WINDOWS]
     single = main or drawn <= _MANY
-    pen = _Pen(key, points, means, window, single=single, clocks=main)
+    pen = _Pen(key, points, means, windows, single=single, clocks=main)
     # The best is drawn last, on top.
-    for position, cell in reversed(list(enumerate(ranking.cells))):
+    drawn_cells = list(enumerate(ranking.cells))
+    if len(drawn_cells) > _SEPARATE:
+        traces += pen.together([(i, cell) for i, cell in drawn_cells if colours[cell.name] < 0])
+        drawn_cells = [(i, cell) for i, cell in drawn_cells if colours[cell.name] >= 0]
+    for position, cell in reversed(drawn_cells):
         meta = {"cell": position, "tone": colours[cell.name]}
         traces += pen.cell(cell, meta)
     if not traces:
@@ -85,9 +95,16 @@ class _Pen:
     """Draws the curves of one key."""
 
     def __init__(
-        self, key: str, points: int, means: int, window: float, *, single: bool, clocks: bool
+        self,
+        key: str,
+        points: int,
+        means: int,
+        windows: Sequence[float],
+        *,
+        single: bool,
+        clocks: bool,
     ) -> None:
-        self.key, self.points, self.means, self.window = key, points, means, window
+        self.key, self.points, self.means, self.windows = key, points, means, windows
         self.single, self.clocks = single, clocks
 
     def cell(self, cell: Cell, meta: dict[str, Any]) -> list[dict[str, Any]]:
@@ -101,11 +118,14 @@ class _Pen:
             found = None
         traces: list[dict[str, Any]] = []
         kept = np.empty(0, dtype=np.intp)
-        even: Band | None = None
+        even: list[Band] = []
         if found is not None:
             kept = thin(found.mean, self.means)
             # The band and the mean of smoothed runs, so that no run leaves its own band.
-            even = band([self._smooth(run.curves[self.key]) for run in whole])
+            even = [
+                band([smooth(run.curves[self.key], window) for run in whole])
+                for window in self.windows
+            ]
             traces.append(_band_trace(found, even, kept, colour, meta))
         if self.single or found is None:
             strong = found is None  # without a mean the runs' own lines are the strong ones
@@ -117,8 +137,80 @@ class _Pen:
             traces.append(self._mean(found, even, kept, whole, cell, colour, meta))
         return traces
 
-    def _smooth(self, points: Series) -> Series:
-        return smooth(points, self.window)
+    def together(self, cells: Sequence[tuple[int, Cell]]) -> list[dict[str, Any]]:
+        """Cells in grey as one trace: of each the mean of its runs, or its only one."""
+        parts = [(i, cell, own) for i, cell in cells if (own := self._typical(cell)) is not None]
+        if not parts:
+            return []
+        shown = [(own, thin(own.values, self.means)) for *_, own in parts]
+        y = rounded(_joined([own.values[at] for own, at in shown]))
+        runs = [next(run for run in cell.runs if self.key in run.curves) for _, cell, _ in parts]
+        names = {name for run in runs for name in run.clocks} if self.clocks else set[str]()
+        clocks = {
+            name: _joined(
+                [
+                    self._at_steps(run, name, own.steps[at])
+                    for run, (own, at) in zip(runs, shown, strict=True)
+                ]
+            )
+            for name in sorted(names)
+        }
+        trace = {
+            "type": "scatter",
+            "mode": "lines",
+            "name": "other cells",
+            "x": integers(_joined([own.steps[at] for own, at in shown])),
+            "y": y,
+            "line": {"width": 1, "color": MUTED},
+            "opacity": 0.35,
+            "hovertemplate": "%{x}: %{y}",
+            "meta": {
+                "cell": -1,
+                "tone": -1,
+                "role": "mean",
+                "cells": [position for position, *_ in parts],
+                "runs": [
+                    [plain(cell_text(cell)), len(at) + 1, ""]
+                    for (_, cell, _), (_, at) in zip(parts, shown, strict=True)
+                ],
+                "x": {name: integers(own) for name, own in clocks.items()},
+                **_smoothed(
+                    y,
+                    [
+                        rounded(_joined([smooth(own, window).values[at] for own, at in shown]))
+                        for window in self.windows
+                    ],
+                ),
+            },
+        }
+        crosses = [
+            one
+            for position, cell, _ in parts
+            for run in cell.runs
+            if self.key in run.curves
+            for one in _cross(run, self.key, MUTED, {"cell": position, "tone": -1})
+        ]
+        return [trace, *crosses[:_CROSSES]]
+
+    def _at_steps(self, run: RunData, name: str, steps: Floats) -> Floats:
+        """A run's clock at other steps, between those that it has."""
+        if name not in run.clocks:
+            return np.full(len(steps), np.nan)
+        points = run.curves[self.key]
+        return np.interp(steps, points.steps, run.clocks[name][points.rows])
+
+    def _typical(self, cell: Cell) -> Series | None:
+        """The mean of a cell's runs, or its only one; finite."""
+        drawn = [run for run in cell.runs if self.key in run.curves]
+        whole = [run.curves[self.key] for run in drawn if run.counts]
+        if len(whole) > 1:
+            found = band(whole)
+            if len(found.steps):
+                return Series(found.steps, found.mean, np.arange(len(found.steps)))
+        for own in (*whole, *(run.curves[self.key] for run in drawn)):
+            if own.finite:
+                return own.finite
+        return None
 
     def _clocks(self, runs: Sequence[RunData], at: Sequence[Any]) -> dict[str, Floats]:
         """For each clock that all `runs` have its mean at positions of their series."""
@@ -167,7 +259,10 @@ class _Pen:
             for run, at in shown
         ]
         y = rounded(_joined([points.values[at] for points, at in own]))
-        even = rounded(_joined([self._smooth(points).values[at] for points, at in own]))
+        even = [
+            rounded(_joined([smooth(points, window).values[at] for points, at in own]))
+            for window in self.windows
+        ]
         line: dict[str, Any] = {"width": 2 if strong else 1, "color": colour}
         if dotted:
             line["dash"] = "dot"
@@ -194,7 +289,7 @@ class _Pen:
     def _mean(
         self,
         found: Band,
-        even: Band | None,
+        even: Sequence[Band],
         kept: Any,
         runs: Sequence[RunData],
         cell: Cell,
@@ -204,7 +299,7 @@ class _Pen:
         width = 3 if meta["cell"] == 0 else 2 if meta["tone"] >= 0 else 1.2
         clocks = self._clocks(runs, [own[kept] for own in found.at])
         y = rounded(found.mean[kept])
-        smoother = {} if even is None else _smoothed(y, rounded(even.mean[kept]))
+        smoother = _smoothed(y, [rounded(one.mean[kept]) for one in even])
         return {
             "type": "scatter",
             "mode": "lines+markers" if len(kept) <= 12 else "lines",
@@ -248,16 +343,16 @@ def _kept_of(points: Series, limit: int) -> Any:
     return np.arange(len(points.values)) if len(at) == len(finite) else finite[at]
 
 
-def _smoothed(values: list[float | None], even: list[float | None]) -> dict[str, Any]:
-    return {} if values == even else {"smooth": even}
+def _smoothed(values: list[float | None], even: Sequence[list[float | None]]) -> dict[str, Any]:
+    return {"smooth": list(even)} if any(own != values for own in even) else {}
 
 
 def _band_trace(
-    found: Band, even: Band, kept: Any, colour: str, meta: dict[str, Any]
+    found: Band, even: Sequence[Band], kept: Any, colour: str, meta: dict[str, Any]
 ) -> dict[str, Any]:
     steps = integers(found.steps[kept])
-    outline, smoother = (
-        rounded(own.high[kept]) + rounded(own.low[kept][::-1]) for own in (found, even)
+    outline, *smoother = (
+        rounded(own.high[kept]) + rounded(own.low[kept][::-1]) for own in (found, *even)
     )
     return {
         "type": "scatter",

@@ -190,11 +190,10 @@ def worse_by(found: Comparison, sign: float) -> tuple[str, str]:
     """By how much a cell is worse than the best, in words, and the same for the bounds of that."""
     low, high = found.interval()
     if found.ratio is not None:
-        bounds = " to ".join(labels.number(bound, 3) for bound in (low, high))
-        return f"{labels.number(found.ratio, 3)} times the best", f"{bounds} times the best"
-    low, high = sorted((sign * low, sign * high))
-    bounds = " to ".join(labels.number(bound, 3) for bound in (low, high))
-    return f"worse by {labels.number(sign * found.difference, 3)}", f"worse by {bounds}"
+        ratio, *ends = labels.within(found.ratio, low, high)
+        return f"{ratio} times the best", f"{' to '.join(ends)} times the best"
+    gap, *ends = labels.within(sign * found.difference, *sorted((sign * low, sign * high)))
+    return f"worse by {gap}", f"worse by {' to '.join(ends)}"
 
 
 def _not_compared(ranking: Ranking, best: Cell) -> Finding:

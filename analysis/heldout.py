@@ -2,7 +2,7 @@
 what it reached on the rest; and the gap between the two, where a test tells it. Pure."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -142,7 +142,7 @@ def held_out_findings(found: HeldOut | None, ranking: Ranking) -> list[Finding]:
         said.append(_judged_in_training(found, best))
     if found.says_gap and found.gap is not None:
         gap = found.gap
-        mean, low, high = labels.together(abs(gap.value), *_ends(gap))
+        mean, low, high = labels.within(abs(gap.value), *_ends(gap))
         worse = "worse" if gap.value > 0 else "better"
         text = (
             f"On average over the cells {found.metric.name} is {worse} than {found.training} by "
@@ -211,7 +211,7 @@ def told_with(
     over = item_interval(best, items)
     if over is not None and best.summary.low is None:
         low, high, count = over
-        mean, below, above = labels.together(best.summary.mean, low, high)
+        mean, below, above = labels.within(best.summary.mean, low, high)
         runs = "one run" if best.summary.n == 1 else f"{best.summary.n} identical runs"
         spread = f"{runs}; over {count} questions the 95 % interval is {below} to {above}"
         return replace(verdict, number=mean, spread=spread)
@@ -255,9 +255,8 @@ def _headed(verdict: Verdict, found: HeldOut, side: Side, best: Cell) -> Verdict
 
 
 def _number(summary: Summary) -> tuple[str, str]:
-    show: Callable[..., list[str]] = labels.together
     if summary.low is None or summary.high is None:
         runs = "one run" if summary.n == 1 else f"{summary.n} identical runs"
-        return show(summary.mean)[0], f"{runs}, so no interval over seeds"
-    mean, low, high = show(summary.mean, summary.low, summary.high)
+        return labels.together(summary.mean)[0], f"{runs}, so no interval over seeds"
+    mean, low, high = labels.within(summary.mean, summary.low, summary.high)
     return mean, f"mean of {summary.n} seeds, 95 % interval {low} to {high}"

@@ -45,7 +45,7 @@ def held_rows(study: Study) -> list[dict[str, Any]]:
 def _shown(found: Summary) -> tuple[str, str]:
     if found.low is None or found.high is None:
         return labels.together(found.mean)[0], labels.NONE
-    mean, low, high = labels.together(found.mean, found.low, found.high)
+    mean, low, high = labels.within(found.mean, found.low, found.high)
     return mean, f"{low} to {high}"
 
 
@@ -84,7 +84,7 @@ def _about(found: Compared) -> str:
 def _row(
     own: ItemCell, parted: Parted | None, names: Mapping[str, str], colours: Mapping[str, int]
 ) -> dict[str, Any]:
-    mean, low, high = labels.together(own.mean, own.low, own.high)
+    mean, low, high = labels.within(own.mean, own.low, own.high)
     found = {
         "tone": colours[own.cell] if colours[own.cell] >= 0 else len(PALETTE),
         "name": names[own.cell],
@@ -98,10 +98,10 @@ def _row(
     }
     if parted is None:
         return found
-    ends = labels.together(-parted.high, -parted.low)
+    gap, *ends = labels.within(-parted.difference, -parted.high, -parted.low)
     standing = "worse" if parted.told_apart else "not told apart"
     return found | {
-        "difference": f"{labels.number(-parted.difference, 3)} ({' to '.join(ends)})",
+        "difference": f"{gap} ({' to '.join(ends)})",
         "counts": f"{parted.better}, {parted.worse}",
         "standing": f"{standing}, {labels.p_value(parted.p)}",
     }

@@ -57,7 +57,7 @@ def item_findings(found: Sequence[Compared], ranking: Ranking) -> list[Finding]:
     one = found[0]
     names = {cell.name: short_name(cell) for cell in ranking.cells}
     best = one.cells[0]
-    mean, low, high = labels.together(best.mean, best.low, best.high)
+    mean, low, high = labels.within(best.mean, best.low, best.high)
     where = f"{labels.counted(one.items, 'question')}" + (f" of {one.task}" if one.task else "")
     text = (
         f"Item by item, on {where}: {names[best.cell]} scores {mean} ({low} to {high}), "

@@ -13,6 +13,7 @@ __all__ = [
     "brief",
     "counted",
     "decimals",
+    "deserved",
     "difference",
     "duration",
     "fixed",
@@ -23,6 +24,7 @@ __all__ = [
     "ratio",
     "setting",
     "together",
+    "within",
 ]
 
 NONE = "\u2013"
@@ -61,6 +63,25 @@ def decimals(*values: float | None) -> int | None:
     top = math.floor(math.log10(largest))
     low = math.floor(math.log10(spread)) if spread > 0 else top
     return min(max(1 - low, 2 - top, 0), max(0, 4 - top), 6)
+
+
+def deserved(mean: float | None, low: float | None, high: float | None) -> int | None:
+    """How many decimals a value deserves by its interval: two significant digits of half of it, and
+    no more than six. None without one, or where decimals would not show it."""
+    if mean is None or low is None or high is None or not math.isfinite(high - low) or high <= low:
+        return None
+    if not 1e-4 <= max(map(abs, (mean, low, high))) < 1e7:
+        return None
+    return min(max(1 - math.floor(math.log10((high - low) / 2)), 0), 6)
+
+
+def within(mean: float | None, low: float | None, high: float | None) -> list[str]:
+    """A value and its bounds, with the decimals that it deserves; it is written as 0 where these
+    tell it not from 0."""
+    places = deserved(mean, low, high)
+    if places is None or mean is None:
+        return together(mean, low, high)
+    return [_minus(f"{mean:.{places}f}"), fixed(low, places), fixed(high, places)]
 
 
 def fixed(value: float | None, places: int | None) -> str:

@@ -23,7 +23,7 @@ from sweeper.analysis import labels
 from sweeper.analysis.axis_findings import KINDS
 from sweeper.analysis.cells import Ranking
 from sweeper.analysis.commands import listing, reading_logs, reproducing
-from sweeper.analysis.figures import MUTED, PALETTE, tones
+from sweeper.analysis.figures import MUTED, PALETTE, WINDOWS, tones
 from sweeper.analysis.findings import method, noise_text, short_name
 from sweeper.analysis.frames import SweepData
 from sweeper.analysis.gallery import PARALLEL, Panel, telling, undrawn
@@ -32,15 +32,18 @@ from sweeper.analysis.stability import RULE
 from sweeper.analysis.study import Study
 from sweeper.analysis.tables import (
     CELLS,
+    FIRST_CELLS,
     RUNS,
     cell_table,
     common,
     details,
     first_cells,
+    groups,
     heat,
     paired_rows,
     rate_rows,
     run_rows,
+    strip_of_all,
     surface_rows,
 )
 from sweeper.errors import EnvironmentFailure
@@ -73,6 +76,8 @@ def render(study: Study, panels: Sequence[Panel]) -> str:
     embedded = {
         "figures": [{"name": panel.name, **panel.figure} for panel in panels],
         "runs": details(study),
+        "groups": groups(ranking),
+        "windows": list(WINDOWS),
         "light": {"tones": [*PALETTE, MUTED], "text": "#4b515b", "grid": "#e6e4df"},
         "dark": {"tones": [*DARK, DARK_MUTED], "text": "#b4bac4", "grid": "#2c313a"},
     }
@@ -105,7 +110,11 @@ def render(study: Study, panels: Sequence[Panel]) -> str:
         failed=sum(run.state == "failed" for run in data.runs),
         table=cell_table(ranking),
         first=first_cells(ranking, _FIRST),
+        all_strip=strip_of_all(ranking),
         cells_shown=CELLS,
+        cells_first=FIRST_CELLS,
+        windows=[f"{share:.0%}".replace("%", " %") for share in WINDOWS],
+        groups=groups(ranking),
         runs_shown=RUNS,
         rows=run_rows(study),
         common=common(study),
@@ -208,7 +217,8 @@ def _json(value: Any) -> bytes:
 def _legend(ranking: Ranking, panels: Sequence[Panel]) -> list[dict[str, Any]]:
     """What can be switched on and off: the coloured cells that are drawn, and all the others."""
     curves = [panel.figure for panel in panels if panel.section == "curves"]
-    drawn = {trace["meta"]["cell"] for figure in curves for trace in figure["data"]}
+    traces = [trace["meta"] for figure in curves for trace in figure["data"]]
+    drawn = {cell for meta in traces for cell in meta.get("cells", [meta["cell"]])}
     colours = tones(ranking)
     named: list[dict[str, Any]] = []
     muted: list[int] = []

@@ -22,25 +22,32 @@ from sweeper.storage.documents import dotted
 
 __all__ = [
     "CELLS",
+    "FIRST_CELLS",
     "RUNS",
     "cell_table",
     "common",
     "details",
     "first_cells",
+    "groups",
     "heat",
     "paired_rows",
     "rate_rows",
     "run_rows",
+    "strip_of_all",
     "surface_rows",
 ]
 
 CELLS = 1000
 """Rows of the table of cells, at most."""
 
+FIRST_CELLS = 20
+"""Rows that are shown of a longer table of cells, until it is asked for all."""
+
 RUNS = 2000
 """Rows of the table of runs, at most."""
 
 _TOLD = 400
+_VALUES = 24
 _TEXT = 1200
 _STRIP = 160.0
 
@@ -58,9 +65,8 @@ def cell_table(ranking: Ranking) -> dict[str, Any]:
             "name": short_name(cell),
             "settings": [_setting(cell, key) for key in ranking.keys],
             "pairs": _pairs(cell.name, cell.settings),
-            "mean": labels.fixed(cell.summary.mean, places),
-            "interval": _span(cell.summary.low, cell.summary.high, places),
-            "range": _span(cell.summary.minimum, cell.summary.maximum, places),
+            "position": position,
+            **_figures(cell, places),
             "standing": _standing(cell, ranking),
             "strip": scale.strip(cell),
         }
@@ -80,7 +86,7 @@ def first_cells(ranking: Ranking, count: int) -> dict[str, Any]:
         {
             "tone": colours[cell.name] if colours[cell.name] >= 0 else len(PALETTE),
             "name": short_name(cell),
-            "mean": labels.fixed(cell.summary.mean, places),
+            "mean": _figures(cell, places)["mean"],
             "strip": scale.strip(cell),
         }
         for cell in cells
@@ -90,10 +96,59 @@ def first_cells(ranking: Ranking, count: int) -> dict[str, Any]:
     return {"rows": rows, "best": best, "log": scale.log, "intervals": intervals}
 
 
+def groups(ranking: Ranking) -> list[dict[str, Any]]:
+    """By which settings cells may be told apart by colour: for each its values, in order, and of
+    each cell the position of its own (-1: it has none). Of texts no more than can be told apart."""
+    found: list[dict[str, Any]] = []
+    for key in ranking.keys:
+        own = [cell.settings.get(key, labels.NONE) for cell in ranking.cells]
+        numbers = {labels.brief(value): as_float(value) for value in own}
+        ordered = sorted(numbers, key=lambda text: (numbers[text] is None, numbers[text] or 0.0))
+        texts = sum(number is None for number in numbers.values())
+        if len(ordered) > 1 and texts <= _VALUES:
+            places = {text: place for place, text in enumerate(ordered)}
+            found.append(
+                {"key": key, "values": ordered, "of": [places[labels.brief(v)] for v in own]}
+            )
+    return found
+
+
+def strip_of_all(ranking: Ranking) -> dict[str, Any] | None:
+    """Where the means of all cells stand, in shares of a line: `(place, standing, name)` each, the
+    best last; None where they are too few to need one."""
+    cells = [cell for cell in ranking.measured if not cell.diverged]
+    if len(ranking.cells) <= FIRST_CELLS or len(cells) < 2:
+        return None
+    scale = _Scale(cells, ranking.scale)
+    marks = [
+        (
+            round(100 * scale.at(cell.summary.mean) / _STRIP, 2),
+            _standing(cell, ranking)[0],
+            f"{short_name(cell)}: {labels.number(cell.summary.mean)}",
+        )
+        for cell in reversed(cells)
+    ]
+    counts = {kind: sum(mark[1] == kind for mark in marks) for kind in ("tied", "apart", "none")}
+    return {"marks": marks, "ends": scale.ends, "log": scale.log, "counts": counts}
+
+
 def _decimals(ranking: Ranking) -> int | None:
     """As many as the first cell needs."""
     top = ranking.cells[0].summary if ranking.cells else None
     return None if top is None else labels.decimals(top.mean, top.low, top.high)
+
+
+def _figures(cell: Cell, usual: int | None) -> dict[str, str]:
+    """A cell's mean, interval and range, with the digits that its interval deserves; as many as
+    `usual` where it has none."""
+    found = cell.summary
+    own = labels.deserved(found.mean, found.low, found.high)
+    places = usual if own is None else own
+    return {
+        "mean": labels.fixed(found.mean, places),
+        "interval": _span(found.low, found.high, places),
+        "range": _span(found.minimum, found.maximum, places),
+    }
 
 
 def _setting(cell: Cell, key: str) -> tuple[str, str]:
@@ -203,6 +258,7 @@ def run_rows(study: Study) -> list[dict[str, Any]]:
             "settings": [_setting(cells[run.cell], key) for key in study.ranking.keys],
             "pairs": _pairs(run.name, {**cells[run.cell].settings, "seed": run.seed}),
             "rank": positions[run.cell] + 1,
+            "cell": positions[run.cell],
             "tone": colours[run.cell] if colours[run.cell] >= 0 else len(PALETTE),
             "state": "diverged" if run.diverged else run.state,
             "values": [

@@ -293,7 +293,7 @@ def _number(ranking: Ranking) -> tuple[str | None, str | None]:
     if summary.low is None:
         why = "one run" if summary.n == 1 else f"{summary.n} identical runs"
         return labels.together(summary.mean)[0], f"{why}, so no interval"
-    mean, low, high = labels.together(summary.mean, summary.low, summary.high)
+    mean, low, high = labels.within(summary.mean, summary.low, summary.high)
     log = ranking.scale == "log"
     kind = "geometric mean" if log else "mean"
     what = "one run" if summary.n == 1 else f"{kind} of {summary.n} seeds"

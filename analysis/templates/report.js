@@ -24,6 +24,8 @@ for (const table of all("table.sortable")) {
         return compare(left, right) * (down && !missing ? -1 : 1);
       });
       table.tBodies[0].append(...rows);
+      const first = Number(table.dataset.first);
+      if (table.classList.contains("long")) rows.forEach((row, at) => row.classList.toggle("rest", at >= first));
     });
   });
 }
@@ -43,22 +45,27 @@ const asked = (word, known) => {
   }
   return null;
 };
-for (const input of all("input[data-filter]")) {
-  const table = document.getElementById(input.dataset.filter);
-  const rows = [...table.tBodies[0].rows];
+let brushed = null;  // the cells that were dragged over, if any
+const apply = (table) => {
+  const input = document.querySelector(`input[data-filter="${table.id}"]`);
+  const wanted = (input?.value ?? "").toLowerCase().split(/\s+/).filter(Boolean);
   const common = pairs(table.dataset.common);
-  const said = input.closest(".filter").querySelector(".small");
-  input.addEventListener("input", () => {
-    const wanted = input.value.toLowerCase().split(/\s+/).filter(Boolean);
-    let shown = 0;
-    for (const row of rows) {
-      const text = row.textContent.toLowerCase();
-      const known = [pairs(row.dataset.pairs), common];
-      row.hidden = !wanted.every((word) => asked(word, known) ?? text.includes(word));
-      shown += !row.hidden;
-    }
-    said.textContent = wanted.length ? `${shown} of ${rows.length}` : "";
-  });
+  const rows = [...table.tBodies[0].rows];
+  let shown = 0;
+  for (const row of rows) {
+    const text = wanted.length ? row.textContent.toLowerCase() : "";
+    const known = wanted.length ? [pairs(row.dataset.pairs), common] : [];
+    row.hidden = !wanted.every((word) => asked(word, known) ?? text.includes(word))
+      || (brushed !== null && !brushed.has(Number(row.dataset.cell)));
+    shown += !row.hidden;
+  }
+  const narrowed = wanted.length > 0 || brushed !== null;
+  table.classList.toggle("all", narrowed);
+  const said = input?.closest(".filter").querySelector(".small");
+  if (said) said.textContent = narrowed ? `${shown} of ${rows.length}` : "";
+};
+for (const input of all("input[data-filter]")) {
+  input.addEventListener("input", () => apply(document.getElementById(input.dataset.filter)));
 }
 
 // On paper nothing unfolds.
@@ -128,13 +135,15 @@ dialog.addEventListener("click", (event) => {
 });
 
 const start = async () => {
+  const drawing = document.getElementById("library") !== null;
+  const library = drawing ? unpack("library") : null;  // at the same time
   const embedded = JSON.parse(await unpack("data"));
   const runs = new Map(Object.entries(embedded.runs));
   for (const button of all("button[data-run]")) {
     button.addEventListener("click", () => show(runs.get(button.dataset.run)));
   }
-  if (!document.getElementById("library")) return;
-  document.head.append(element("script", await unpack("library")));
+  if (!drawing) return;
+  document.head.append(element("script", await library));
   await figures(embedded, runs);
 };
 
@@ -144,7 +153,8 @@ const figures = async (embedded, runs) => {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const hidden = new Set();
   let clock = "step";
-  let smooth = false;
+  let smooth = 0;  // which of the windows, from 1 on
+  let group = null;  // the setting that tells colours, if not the cell
 
   // Of what a sheet of A4 or Letter leaves between its margins; the page does not know it.
   const PAPER = { autosize: false, width: 680 };
@@ -165,8 +175,52 @@ const figures = async (embedded, runs) => {
   const theme = () => (dark.matches && !printing ? embedded.dark : embedded.light);
   const tone = (trace, colours) => colours.tones[trace.meta.tone < 0 ? colours.tones.length - 1 : trace.meta.tone];
   const curve = (trace) => ["run", "mean", "band", "end"].includes(trace.meta.role);
+  // Colours of a setting's values: of few the palette's, of many from one end to the other.
+  const mixed = (from, to, share) => `#${[1, 3, 5].map((at) => {
+    const [a, b] = [from, to].map((one) => parseInt(one.slice(at, at + 2), 16));
+    return Math.round(a + (b - a) * share).toString(16).padStart(2, "0");
+  }).join("")}`;
+  const ofValue = (value, colours) => {
+    const { tones } = colours;
+    const count = group.values.length;
+    return count < tones.length ? tones[value] : mixed(tones[0], tones[1], value / (count - 1));
+  };
+  const ofCell = (cell, colours) => ofValue(group.of[cell], colours);
+  // Cells in grey are one trace: taken apart where some are off or colours tell a setting.
+  const parted = (trace) => {
+    const { cells, runs } = trace.meta;
+    if (!cells || (group === null && !cells.some((cell) => hidden.has(cell)))) return [trace];
+    const parts = new Map();
+    let at = 0;
+    cells.forEach((cell, index) => {
+      const [from, to] = [at, at + runs[index][1]];
+      at = to;
+      if (hidden.has(cell)) return;
+      const key = group === null ? -1 : group.of[cell];
+      if (!parts.has(key)) parts.set(key, { cell, spans: [] });
+      parts.get(key).spans.push([from, to]);
+    });
+    const cut = (values, spans) => {
+      const found = spans.flatMap(([from, to]) => [...values.slice(from, to), ...(to > values.length ? [null] : [])]);
+      return found.slice(0, -1);
+    };
+    return [...parts.values()].map(({ cell, spans }) => ({
+      ...trace,
+      opacity: group === null ? trace.opacity : 0.7,
+      x: cut(trace.x, spans),
+      y: cut(trace.y, spans),
+      text: cut(trace.text, spans),
+      meta: {
+        ...trace.meta,
+        cells: undefined,
+        cell: group === null ? -1 : cell,
+        x: Object.fromEntries(Object.entries(trace.meta.x ?? {}).map(([name, own]) => [name, cut(own, spans)])),
+        smooth: trace.meta.smooth?.map((own) => cut(own, spans)),
+      },
+    }));
+  };
   const painted = (trace, colours) => {
-    const colour = tone(trace, colours);
+    const colour = group !== null && trace.meta.cell >= 0 ? ofCell(trace.meta.cell, colours) : tone(trace, colours);
     const copy = { ...trace, visible: !hidden.has(trace.meta.cell) };
     if (trace.line) copy.line = { ...trace.line, color: colour };
     if (trace.marker) copy.marker = { ...trace.marker, color: colour };
@@ -175,7 +229,7 @@ const figures = async (embedded, runs) => {
     if (curve(trace)) {
       if (clock !== "step" && trace.meta.x?.[clock]) copy.x = trace.meta.x[clock];
       else if (clock !== "step" && (trace.meta.role === "band" || trace.meta.role === "end")) copy.visible = false;
-      if (smooth && trace.meta.smooth) copy.y = trace.meta.smooth;
+      if (smooth && trace.meta.smooth) copy.y = trace.meta.smooth[smooth - 1];
     }
     return copy;
   };
@@ -195,12 +249,17 @@ const figures = async (embedded, runs) => {
     };
   };
   const config = { responsive: true, displaylogo: false, typesetMath: false, modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]] };
+  const brushing = (index) => charts[index].closest("[data-brush]") !== null && !matchMedia("(pointer: coarse)").matches;
   const draw = (index) => {
     const colours = theme();
-    const traces = shown[index].data.map((trace) => painted(trace, colours));
+    const traces = shown[index].data.flatMap(parted).map((trace) => painted(trace, colours));
     const layout = laid(index, colours);
+    if (brushing(index)) Object.assign(layout, { dragmode: "select", selectdirection: "any" });
     if (printing) Object.assign(layout, PAPER, { height: Math.min(300, layout.height) });
-    return Plotly.react(charts[index], traces, layout, config);
+    const own = brushing(index) ? { ...config, modeBarButtons: [["toImage", "select2d", "zoom2d", "resetScale2d"]] } : config;
+    return Plotly.react(charts[index], traces, layout, own).then(() => {
+      if (!performance.getEntriesByName("first plot").length) performance.mark("first plot");
+    });
   };
   // The marks that the report came with are those of the whole range: closer, there are others.
   const marks = (low, high) => {
@@ -213,8 +272,8 @@ const figures = async (embedded, runs) => {
     const size = 10 ** Math.floor(Math.log10((high - low) / 4));
     const step = [1, 2, 5, 10].map((digit) => digit * size).find((one) => (high - low) / one <= 7);
     const values = Array.from({ length: 8 }, (_, at) => Number(((Math.ceil(low / step) + at) * step).toPrecision(12)));
-    const kept = values.filter((value) => value <= high);
-    return { tickvals: kept, ticktext: kept.map((value) => String(value)) };
+    const left = values.filter((value) => value <= high);
+    return { tickvals: left, ticktext: left.map((value) => String(value)) };
   };
   const zoomed = (index, event) => {
     const yaxis = charts[index].layout.yaxis;
@@ -222,10 +281,20 @@ const figures = async (embedded, runs) => {
     const { tickvals, ticktext } = shown[index].layout.meta.ticks;
     const [low, high] = yaxis.range.map((end) => 10 ** end);
     const enough = tickvals.filter((value) => value >= low && value <= high).length > 3;
-    const chosen = enough ? { tickvals, ticktext } : marks(low, high);
-    Plotly.relayout(charts[index], { "yaxis.tickvals": chosen.tickvals, "yaxis.ticktext": chosen.ticktext });
+    const own = enough ? { tickvals, ticktext } : marks(low, high);
+    Plotly.relayout(charts[index], { "yaxis.tickvals": own.tickvals, "yaxis.ticktext": own.ticktext });
   };
-  const drawAll = () => Promise.all(charts.map((_, index) => draw(index)));
+  // One after the other, with a breath between, so that the first is seen before the last is drawn.
+  let turn = 0;
+  const drawAll = async () => {
+    turn += 1;
+    const mine = turn;
+    for (const index of charts.keys()) {
+      await draw(index);
+      await new Promise((go) => { setTimeout(go); });
+      if (mine !== turn) return;
+    }
+  };
 
   charts.forEach((chart, index) => {
     const scale = chart.parentElement.querySelector(".scale");
@@ -244,17 +313,33 @@ const figures = async (embedded, runs) => {
     }));
     mark();
   });
-  for (const button of all(".legend button")) {
-    button.addEventListener("click", () => {
-      const off = button.getAttribute("aria-pressed") === "true";
-      button.setAttribute("aria-pressed", String(!off));
-      for (const cell of button.dataset.cells.split(" ")) {
-        if (off) hidden.add(Number(cell));
-        else hidden.delete(Number(cell));
-      }
-      drawAll();
+  const legend = document.querySelector(".legend");
+  const ofCells = all("button", legend ?? undefined);
+  legend?.addEventListener("click", (event) => {
+    const button = event.target.closest("button");
+    if (!button) return;
+    const off = button.getAttribute("aria-pressed") === "true";
+    button.setAttribute("aria-pressed", String(!off));
+    for (const cell of button.dataset.cells.split(" ")) {
+      if (off) hidden.add(Number(cell));
+      else hidden.delete(Number(cell));
+    }
+    drawAll();
+  });
+  document.getElementById("group")?.addEventListener("change", (event) => {
+    group = event.target.value === "" ? null : embedded.groups[Number(event.target.value)];
+    hidden.clear();
+    ofCells.forEach((button) => button.setAttribute("aria-pressed", "true"));
+    const made = (group?.values ?? []).map((value, at) => {
+      const cells = [...group.of.keys()].filter((cell) => group.of[cell] === at);
+      const button = element("button", "", { type: "button", "aria-pressed": "true", "data-cells": cells.join(" ") });
+      button.style.setProperty("--tone", ofValue(at, theme()));
+      button.append(element("span", "", { class: "swatch", "aria-hidden": "true" }), value);
+      return button;
     });
-  }
+    legend?.replaceChildren(...(group === null ? ofCells : made));
+    drawAll();
+  });
   const clocks = document.querySelector(".clock");
   const known = [...new Set(shown.flatMap((figure) => figure.layout.meta.clocks))];
   if (clocks && known.length) {
@@ -268,18 +353,43 @@ const figures = async (embedded, runs) => {
       });
     }
   }
-  document.getElementById("smooth")?.addEventListener("click", (event) => {
-    smooth = !smooth;
-    event.target.setAttribute("aria-pressed", String(smooth));
+  document.getElementById("smooth")?.addEventListener("input", (event) => {
+    const slider = event.target;
+    smooth = Number(slider.value);
+    const told = smooth ? `${slider.dataset.shown.split("|")[smooth - 1]} of the steps` : "nothing";
+    slider.setAttribute("aria-valuetext", told);
+    slider.nextElementSibling.textContent = told;
     drawAll();
   });
   dark.addEventListener("change", () => drawAll());
   for (const [name, state] of [["beforeprint", true], ["afterprint", false]]) {
     addEventListener(name, () => {
       printing = state;
-      drawAll();
+      turn += 1;
+      charts.forEach((_, index) => draw(index));  // now: the paper does not wait
     });
   }
+  // Cells that have a chosen value on each setting that was dragged over.
+  const brush = (chart) => {
+    const keep = (found) => {
+      brushed = found;
+      for (const id of chart.closest("[data-brush]").dataset.brush.split(" ")) apply(document.getElementById(id));
+      const usual = new Map(shown[charts.indexOf(chart)].data.map((trace) => [trace.meta.cell, trace.opacity]));
+      const seen = ({ meta }) => (brushed === null ? usual.get(meta.cell) : brushed.has(meta.cell) ? 1 : 0.04);
+      Plotly.restyle(chart, { opacity: chart.data.map(seen) });
+    };
+    chart.on("plotly_selected", (event) => {
+      if (!event) return;
+      const at = new Map();
+      for (const point of event.points) {
+        if (!at.has(point.x)) at.set(point.x, new Set());
+        at.get(point.x).add(point.data.meta.cell);
+      }
+      const sets = [...at.values()];
+      keep(sets.length ? new Set([...sets[0]].filter((cell) => sets.every((own) => own.has(cell)))) : null);
+    });
+    chart.on("plotly_deselect", () => keep(null));
+  };
   await drawAll();
   charts.forEach((chart, index) => {
     chart.on("plotly_relayout", (event) => zoomed(index, event));
@@ -287,7 +397,9 @@ const figures = async (embedded, runs) => {
       const run = runs.get(event.points[0]?.customdata);
       if (run) show(run);
     });
+    if (brushing(index)) brush(chart);
   });
+  performance.mark("all plots");
   document.documentElement.classList.add("drawn");
 };
 start();

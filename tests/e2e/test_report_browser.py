@@ -147,14 +147,16 @@ setTimeout(() => {
   toggle.click();
   said.push(toggle.getAttribute("aria-pressed"));
   curves.querySelector("[data-scale=log]").click();
-  document.getElementById("smooth").click();
+  const slider = document.getElementById("smooth");
+  slider.value = 2;
+  slider.dispatchEvent(new Event("input"));
   said.push(curves.querySelector("[data-scale=log]").getAttribute("aria-pressed"));
   setTimeout(() => {
     said.push(chart.data.filter((trace) => trace.visible).length);
     said.push(chart.layout.yaxis.type);
     const training = curves.querySelectorAll(".chart")[1].data;
     const role = (name) => training.find((trace) => trace.meta.role === name);
-    const changed = (name) => role(name).y === role(name).meta.smooth;
+    const changed = (name) => role(name).y === role(name).meta.smooth[1];
     said.push(["run", "band", "mean"].every(changed));
     document.title = said.join(" | ");
   }, 1500);

@@ -55,3 +55,59 @@ def test_a_narrow_page_never_scrolls_sideways(
         assert page.evaluate("document.documentElement.scrollWidth") == NARROW
         assert page.evaluate(SPILLED) == []
         assert page.errors == []
+
+
+SHOWN = """
+[...document.querySelectorAll("#cells-table tbody tr")].filter((row) => row.offsetParent).length
+"""
+COLOURS = """
+[...new Set(document.querySelector("#curves .chart").data
+  .filter((trace) => trace.visible !== false && trace.meta.role === "mean")
+  .map((trace) => trace.line.color))].length
+"""
+
+
+def test_many_cells_are_a_strip_and_what_is_asked_for(
+    tmp_path: Path, written: ModuleType, examples: ModuleType, browser: Any
+) -> None:
+    """Of 184 cells the first 20, all when asked; what is dragged over in the parallel coordinates
+    narrows the tables; curves can be coloured by a setting."""
+    sweeps = examples.make(tmp_path, "cells184", written)
+    report = analysis.analyze(str(tmp_path), sweeps, out=tmp_path / "report", pictures=False)
+    with browser.opened(Path(report.html_path)) as page:
+        assert page.evaluate("document.querySelectorAll('.allstrip line').length") == 184
+        assert page.evaluate(SHOWN) == 20
+        page.evaluate("document.getElementById('all-cells').click()")
+        assert page.evaluate(SHOWN) == 184
+        page.evaluate("document.getElementById('all-cells').click()")
+        # Eight cells with a colour of their own, and all others as one.
+        assert page.evaluate(COLOURS) == 9
+        page.evaluate("""
+            const choice = document.getElementById("group");
+            choice.value = [...choice.options].find((one) => one.text === "lora_rank").value;
+            choice.dispatchEvent(new Event("change"));
+            new Promise((done) => setTimeout(done, 1500));
+        """)
+        assert page.evaluate(COLOURS) == 8
+        names = "[...document.querySelectorAll('.legend button')].map((one) => one.textContent)"
+        assert page.evaluate(names) == ["1", "2", "4", "8", "16", "32", "64", "128"]
+        # The upper end of the first axis, over which a mouse is dragged.
+        place = page.evaluate("""
+            const chart = document.querySelector("[data-brush] .chart");
+            chart.scrollIntoView({ behavior: "instant", block: "center" });
+            const drag = chart.querySelector(".nsewdrag").getBoundingClientRect();
+            const axis = chart._fullLayout;
+            const height = (value) => drag.top + axis.yaxis.d2p(value);
+            [drag.left + axis.xaxis.d2p(0), height(1), height(0.97)];
+        """)
+        x, top, bottom = place
+        for kind, dx, y in (
+            ("mousePressed", -12, top - 8), ("mouseMoved", 0, bottom - 1),
+            ("mouseMoved", 12, bottom), ("mouseReleased", 12, bottom),
+        ):  # fmt: skip
+            event = {"type": kind, "x": x + dx, "y": y, "button": "left", "buttons": 1}
+            page.call("Input.dispatchMouseEvent", **event, clickCount=1)
+        page.wait("document.querySelector('#cells-table').classList.contains('all')")
+        said = "document.querySelector('[data-filter=cells-table]').closest('.filter').innerText"
+        assert page.evaluate(SHOWN) == 8 and "8 of 184" in page.evaluate(said)
+        assert page.errors == []

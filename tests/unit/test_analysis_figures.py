@@ -9,7 +9,7 @@ import pytest
 
 from sweeper.analysis.cells import rank
 from sweeper.analysis.curves import smooth
-from sweeper.analysis.figures import curves
+from sweeper.analysis.figures import WINDOWS, curves
 from sweeper.analysis.frames import load
 from sweeper.analysis.series import Series
 from sweeper.results.registry import Registry
@@ -55,7 +55,7 @@ def test_smoothed_is_one_window_for_runs_mean_and_band(tmp_path: Path, written: 
     figure = curves(rank(load(Registry(str(tmp_path)), "demo", None, None)), "test/nll")
     assert figure is not None
     drawn = {trace["meta"]["role"]: trace for trace in figure["data"]}
-    even = {role: trace["meta"]["smooth"] for role, trace in drawn.items()}
+    even = {role: trace["meta"]["smooth"][WINDOWS.index(0.05)] for role, trace in drawn.items()}
     count = len(drawn["mean"]["x"])
     high, low = even["band"][:count], even["band"][count:][::-1]
     runs = [even["run"][i * (count + 1) : i * (count + 1) + count] for i in range(3)]
@@ -67,6 +67,23 @@ def test_smoothed_is_one_window_for_runs_mean_and_band(tmp_path: Path, written: 
     raw = drawn["run"]["y"][:count]
     assert np.std(np.diff(runs[0])) < 0.3 * np.std(np.diff(raw))
     assert (runs[0][0], runs[0][-1]) == (raw[0], raw[-1])
+
+
+def test_many_cells_in_grey_are_one_line_each_of_one_trace(tmp_path: Path, written: ModuleType):
+    means = {(1e-4 * i, 8): i / 10 for i in range(1, 41)}
+    written.grid_of_means(tmp_path, means, seeds=2)
+    ranking = rank(load(Registry(str(tmp_path)), "demo", None, None))
+    figure = curves(ranking, "test/nll")
+    assert figure is not None
+    grey = [trace for trace in figure["data"] if trace["meta"]["tone"] < 0]
+    (trace,) = grey
+    assert trace["meta"]["cells"] == list(range(8, 40)) and len(figure["data"]) == 1 + 3 * 8
+    start = 0
+    for position, (_, count, _) in zip(trace["meta"]["cells"], trace["meta"]["runs"], strict=True):
+        end = [value for value in trace["y"][start : start + count] if value is not None][-1]
+        assert end == pytest.approx(ranking.cells[position].summary.mean, rel=1e-4)
+        start += count
+    assert start == len(trace["y"]) + 1 == len(trace["x"]) + 1
 
 
 def test_a_window_is_of_steps_and_gaps_stay_gaps():

@@ -1,0 +1,52 @@
+"""How soon a report of many runs shows its first plot in Chromium, and all of them.
+
+    python tests/bench/report_browser.py [--runs 1000] [--steps 1000] [--rounds 3]
+
+From the start of loading the file (nothing cached, a window of 1280 by 900) to the first figure
+that plotly has drawn, and to the last, on the clock; and what the page's thread has worked by then.
+Medians.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+MARKS = "performance.getEntriesByType('mark').map((mark) => [mark.name, mark.startTime])"
+
+
+def main() -> None:
+    """Measure, print a line."""
+    here = Path(__file__).parent
+    sys.path[:0] = [str(here), str(here.parent / "support")]
+    from chromium import Browser
+    from report import generate
+
+    from sweeper import analysis
+
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as made:
+        root = Path(made)
+        generate(root / "sweeps", given.runs, given.steps)
+        report = analysis.analyze(str(root / "sweeps"), "bench", out=root / "out", pictures=False)
+        page = Path(report.html_path)
+        taken: dict[str, list[float]] = {}
+        for _ in range(given.rounds):
+            with Browser() as browser, browser.opened(page) as opened:
+                for name, at in opened.evaluate(MARKS):
+                    taken.setdefault(name, []).append(at / 1000)
+                found = opened.call("Performance.getMetrics")["metrics"]
+                worked = {one["name"]: one["value"] for one in found}["TaskDuration"]
+                taken.setdefault("worked", []).append(worked)
+        size = page.stat().st_size / 1e6
+    found = ", ".join(f"{name} {statistics.median(own):.2f} s" for name, own in taken.items())
+    print(f"{given.runs} runs x {given.steps} steps, {size:.1f} MB, {given.rounds} rounds: {found}")
+
+
+if __name__ == "__main__":
+    main()
