@@ -8,6 +8,7 @@ import numpy as np
 from sweeper.analysis.history import History
 from sweeper.analysis.series import Floats
 from sweeper.errors import UsageError
+from sweeper.results.costs import ALSO, SOURCES
 
 __all__ = [
     "KINDS",
@@ -22,14 +23,6 @@ __all__ = [
 
 KINDS = ("prefill", "sample", "train")
 """What the Tinker service counts tokens as: read, written, trained on."""
-
-_SOURCES: Mapping[str, tuple[str, ...]] = {
-    "train": ("tokens/trained", "num_tokens", "train/num_tokens", "tokens"),
-    "sample": ("tokens/sampled", "env/all/total_ac_tokens", "total_ac_tokens"),
-    "prefill": ("tokens/prefill_uncached", "env/all/total_ob_tokens", "total_ob_tokens"),
-}
-_ALSO: Mapping[str, str] = {"tokens/prefill_uncached": "tokens/prefill_cached"}
-"""What is counted apart and is of the same kind: a prompt that was read before is cheaper."""
 
 _MOST = 1e15
 """Tokens or seconds of one step from which on a count is taken for a mistake."""
@@ -69,20 +62,20 @@ def steps_done(history: History, training: Sequence[str]) -> float | None:
 
 def token_keys() -> list[str]:
     """Keys under which tokens are counted."""
-    return [name for names in _SOURCES.values() for name in names]
+    return [name for names in SOURCES.values() for name in names]
 
 
 def token_columns(history: History) -> dict[str, Floats]:
     """Tokens of each row by kind, from the keys that tinker-cookbook and our recipes count them
     under; 0 in rows that count none. Only kinds that the run counts."""
     found: dict[str, Floats] = {}
-    for kind, names in _SOURCES.items():
+    for kind, names in SOURCES.items():
         key = next((name for name in names if name in history.keys), None)
         if key is None:
             continue
         counts = _counts(history, key)
-        if _ALSO.get(key) in history.keys:
-            counts = counts + _counts(history, _ALSO[key])
+        if ALSO.get(key) in history.keys:
+            counts = counts + _counts(history, ALSO[key])
         if key.startswith("tokens/") and not counts.any():
             continue  # all kinds are recorded, also those that a program has not
         found[kind] = counts

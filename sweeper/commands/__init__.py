@@ -25,6 +25,8 @@ VERBS = {
     "cancel": "stop runs, and start them no more",
     "retry": "start runs again",
     "analyze": "the report: what won",
+    "costs": "what runs used of their service, in tokens and dollars",
+    "prices": "what tokens cost, by model",
     "compare": "two sweeps cell by cell, or two cells",
     "engine": "the local Tinker-compatible service: start, status, stop",
     "sync": "bring what workers that died left here into its store",

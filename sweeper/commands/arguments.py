@@ -56,6 +56,11 @@ def grid(verb: ArgumentParser) -> None:
     )
     verb.add_argument("--backend", help="where jobs execute (default: the grid's, else tmux)")
     verb.add_argument("--max-parallel", type=int, help="most jobs at once")
+    verb.add_argument(
+        "--budget",
+        metavar="KEY=VALUE,...",
+        help="usd, tokens, hours or on_reach, over the grid's budget: usd=20,on_reach=pause",
+    )
     verb.add_argument("--no-validate", action="store_true", help="do not ask the recipe's config")
 
 

@@ -232,7 +232,7 @@ def prompt_tokens(model_input: Mapping[str, Any]) -> list[int]:
 
 def sampled(result: SampleResult) -> bytes:
     """A SampleResponse."""
-    message = pb.SampleResponse()
+    message = pb.SampleResponse(prompt_cache_hit_tokens=result.reused)
     for sequence in result.sequences:
         out = message.sequences.add()
         out.tokens = np.array(sequence.tokens, np.int32).tobytes()

@@ -12,7 +12,7 @@ from sweeper.grid.sampling import Random
 from sweeper.grid.seeds import Seeds
 from sweeper.grid.wandb import Wandb
 from sweeper.model.metric import Metric
-from sweeper.model.plan import Launch
+from sweeper.model.plan import Budget, Launch
 
 __all__ = ["Grid"]
 
@@ -51,6 +51,7 @@ class Grid(NamedTuple):
     wandb: Wandb | None = None
     alarms: Alarms | None = None
     on_alarm: OnAlarm | None = None
+    budget: Budget | None = None
 
     def every_block(self) -> Iterator[Block]:
         """Its blocks, those under conditions too."""

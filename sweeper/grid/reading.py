@@ -31,6 +31,7 @@ from sweeper.grid.blocks import (
     read_settings,
     read_zip,
 )
+from sweeper.grid.budget import BUDGET
 from sweeper.grid.conditions import WHEN, When, check_whens
 from sweeper.grid.extending import GridText, decoded, extended, read_text
 from sweeper.grid.launch import ENV_NAME, read_launch
@@ -165,6 +166,7 @@ SECTION = Section(
     WANDB,
     ALARMS,
     ON_ALARM,
+    BUDGET,
 )
 
 
@@ -273,6 +275,7 @@ def _grid(reading: Reading, name: str) -> Grid:
         wandb=found.get("wandb"),
         alarms=found.get("alarms"),
         on_alarm=found.get("on_alarm"),
+        budget=found.get("budget"),
         text="",
         path="",
         overrides=(),

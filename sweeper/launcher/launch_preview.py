@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 
 from sweeper.backends import capabilities_of, options_of
 from sweeper.errors import GridError, NotFound, StoreError
+from sweeper.fields.data import from_python
+from sweeper.fields.nodes import Problems
+from sweeper.grid.budget import read_caps
 from sweeper.launcher.metric_check import unrecorded_metric
 from sweeper.model.event import NOTHING
 from sweeper.model.plan import Plan, Run
@@ -78,7 +81,26 @@ def planned_by(arguments: argparse.Namespace) -> Plan:
             raise GridError([*error.problems, str(other)]) from error
         raise
     check_root(store)
-    return planned
+    return _with_budget(planned, arguments.budget) if arguments.budget else planned
+
+
+def _with_budget(planned: Plan, text: str) -> Plan:
+    """The plan with what `--budget` says in place of the grid's. Raises `GridError`."""
+    problems = Problems()
+    given = {key.strip(): value for key, _, value in (p.partition("=") for p in text.split(","))}
+    before = {} if planned.budget is None else planned.budget.document()
+    node = from_python(before | {k: _number(v) for k, v in given.items()}, "--budget", problems)
+    budget = read_caps(node, "budget", problems)
+    if problems:
+        raise problems.error()
+    return planned._replace(budget=budget)
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text.strip()
 
 
 def survey(planned: Plan, store: Store) -> LaunchPreview:

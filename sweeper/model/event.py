@@ -2,7 +2,9 @@
 
 from typing import Any, NamedTuple
 
+from sweeper.model import usage
 from sweeper.model.parts import Part
+from sweeper.model.usage import NO_USAGE, Usage
 
 __all__ = ["NOTHING", "Outcome", "read"]
 
@@ -13,7 +15,7 @@ class Outcome(NamedTuple):
     `code` is the recipe's exit code, or `signal` the name of what killed it; `reason` in a word,
     `detail` in a sentence. `time` is when the event was written, `started` and `ended` when the
     worker was (UTC); `wall_s` seconds. `nonce` tells claims apart, `submitted` is the attempt whose
-    job claimed it.
+    job claimed it. `usage`: what its recipe used of its service.
     """
 
     time: str | None = None
@@ -30,10 +32,13 @@ class Outcome(NamedTuple):
     unsynced: str | None = None
     nonce: str | None = None
     submitted: int | None = None
+    usage: Usage = NO_USAGE
 
     def document(self) -> dict[str, Any]:
         """What is known, by key."""
-        return {key: value for key, value in self._asdict().items() if value is not None}
+        known = {key: value for key, value in self._asdict().items() if value is not None}
+        del known["usage"]
+        return known | ({} if self.usage == NO_USAGE else {"usage": self.usage.document()})
 
 
 NOTHING = Outcome()
@@ -58,4 +63,5 @@ def read(document: object, place: str) -> Outcome:
         unsynced=body.text_or("unsynced", None),
         nonce=body.text_or("nonce", None),
         submitted=body.integer_or("submitted", None),
+        usage=usage.read(body.part_or_none("usage")),
     )

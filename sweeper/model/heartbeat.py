@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from sweeper.model import usage
 from sweeper.model.parts import Part
+from sweeper.model.usage import NO_USAGE, Usage
 
 __all__ = ["SILENT", "Heartbeat", "Paused", "read"]
 
@@ -18,11 +20,13 @@ class Paused(NamedTuple):
 
 class Heartbeat(NamedTuple):
     """`time` of the worker's clock; `up_s`: for how many seconds it was at work on the attempt;
-    `document` is all of it, with what is left of the machine's disk and memory."""
+    `usage`: what its recipe has used of its service in this attempt; `document` is all of it, with
+    what is left of the machine's disk and memory."""
 
     time: str | None = None
     up_s: float | None = None
     paused: Paused | None = None
+    usage: Usage = NO_USAGE
     document: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -38,5 +42,6 @@ def read(document: object, place: str) -> Heartbeat:
         time=body.time_or("time", None),
         up_s=body.number_or("up_s", None),
         paused=paused and Paused(paused.text("reason"), paused.text_or("since", "")),
+        usage=usage.read(body.part_or_none("usage")),
         document=body.document,
     )

@@ -147,6 +147,20 @@ class OnAlarm(NamedTuple):
         }
 
 
+class Budget(NamedTuple):
+    """How much the runs of a sweep may use together at most; None for what has no limit. `hours`
+    are those of all runs. `on_reach`: whether runs at work are stopped then, or go on."""
+
+    usd: float | None = None
+    tokens: float | None = None
+    hours: float | None = None
+    on_reach: Literal["stop", "pause"] = "stop"
+
+    def document(self) -> dict[str, Any]:
+        """As `sweep.json` has it."""
+        return {key: value for key, value in self._asdict().items() if value is not None}
+
+
 class Snapshot(NamedTuple):
     """A copy of the code: its `hash`, the path of its `archive` in the store, the checkout's top
     folder `root`, and `cwd`, below it; absolute where it is not. `commit` is the last before it."""
@@ -188,6 +202,7 @@ class Plan(NamedTuple):
     wandb: Wandb | None = None
     alarms: Alarms | None = None
     on_alarm: OnAlarm | None = None
+    budget: Budget | None = None
     created: str | None = None
     provenance: Mapping[str, Any] | None = None
     launches: tuple[Mapping[str, Any], ...] = ()
@@ -220,6 +235,7 @@ class Plan(NamedTuple):
             "wandb": None if self.wandb is None else self.wandb.document(),
             "alarms": self.alarms or {},
             "on_alarm": None if self.on_alarm is None else self.on_alarm.document(),
+            **({} if self.budget is None else {"budget": self.budget.document()}),
             "axes": self.axes,
             "runs": [run.document() for run in self.runs],
             **(known if self.created is not None or self.provenance is not None else {}),
@@ -251,11 +267,23 @@ def read(document: object, place: str) -> Plan:
         wandb=_wandb(top.part_or_none("wandb")),
         alarms=_alarms(top.part_or_none("alarms")),
         on_alarm=_on_alarm(top.part_or_none("on_alarm")),
+        budget=_budget(top.part_or_none("budget")),
         created=top.text_or("created", None),
         provenance=_provenance(top.part_or_none("provenance")),
         launches=tuple(one.document for one in launches),
         snapshot=read_snapshot(top.part_or_none("snapshot")),
         recorded=top.document,
+    )
+
+
+def _budget(part: Part | None) -> Budget | None:
+    if part is None:
+        return None
+    return Budget(
+        usd=part.number_or("usd", None),
+        tokens=part.number_or("tokens", None),
+        hours=part.number_or("hours", None),
+        on_reach=cast(Any, part.one_of("on_reach", ("stop", "pause"), "stop")),
     )
 
 

@@ -61,6 +61,7 @@ def plan(
         wandb=grid.wandb,
         alarms=grid.alarms,
         on_alarm=grid.on_alarm,
+        budget=grid.budget,
     )
 
 

@@ -174,18 +174,33 @@ def check(waits: int | None) -> None:
 
 
 def _inspection() -> Any:
-    """The module inspection.py, by its path."""
+    return _beside("inspection")
+
+
+def _beside(name: str) -> Any:
+    """A module that lies beside this file, by its path."""
     import importlib.util
 
     spec = importlib.util.spec_from_file_location(
-        "sweeper_inspection", os.path.join(_HERE, "inspection.py")
+        f"sweeper_{name}", os.path.join(_HERE, f"{name}.py")
     )
     if spec is None or spec.loader is None:
-        raise ImportError("inspection.py is missing beside bootstrap.py")
-    inspection = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = inspection
-    spec.loader.exec_module(inspection)
-    return inspection
+        raise ImportError(f"{name}.py is missing beside bootstrap.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def count_usage() -> None:
+    """Have what the recipe uses of the Tinker service counted, where its worker asks for that."""
+    folder = os.environ.get("SWEEPER_METER")
+    if folder:
+        names = ("sweep", "run", "attempt")
+        labels = {
+            f"sweeper_{name}": os.environ.get(f"SWEEPER_{name.upper()}", "") for name in names
+        }
+        _beside("meter").install(folder, labels)
 
 
 def load_early() -> set[str]:
@@ -231,6 +246,7 @@ def run(path: str) -> None:
                 recipe[key] = moved(recipe[key])
         move_imports(moved)
     set_path(recipe)
+    count_usage()
     sys.argv[1:] = to_argv(child["config"], recipe.get("forms") or {})
     answer_prompts()
     if recipe.get("function"):

@@ -24,11 +24,13 @@ from sweeper.metrics import (
 from sweeper.model.event import NOTHING, Outcome
 from sweeper.model.plan import Run
 from sweeper.model.states import Event, NoState, RunState, State, fold, is_finished
+from sweeper.model.usage import NO_USAGE, Usage
 from sweeper.results.objective import judged
 from sweeper.results.tables.cache_dir import Folder
 from sweeper.results.tables.index import Index
 from sweeper.results.tables.sources import Files, Stamp
 from sweeper.storage.files import Store
+from sweeper.storage.heartbeats import read_heartbeat
 from sweeper.storage.layout import Layout, metrics_dir
 from sweeper.storage.sweeps import (
     TELLING,
@@ -198,6 +200,16 @@ class RecordedRun(ABC):
     def outcome(self) -> Outcome:
         """How the deciding attempt ended; nothing while that is not known."""
         return NOTHING
+
+    def usage(self, attempt: int) -> Usage:
+        """What an attempt has used of its service, as far as that was counted."""
+        del attempt
+        return NO_USAGE
+
+    def day(self, attempt: int) -> str:
+        """The day (UTC) on which an attempt ended; `open` while that is not known."""
+        del attempt
+        return "open"
 
     @property
     def reason(self) -> str | None:
@@ -438,6 +450,17 @@ class SweepRun(RecordedRun):
         self._unreadable |= last is NOTHING and self._state.event in TELLING
         known = [wall for wall in walls if wall is not None]
         return _Ending(last.reason, started, last.ended, sum(known) if known else None)
+
+    def usage(self, attempt: int) -> Usage:
+        """As its outcome has it; of one without an outcome, as its worker said last."""
+        found = self.ended(attempt).usage
+        if found == NO_USAGE:
+            found = read_heartbeat(self.store, self.layout.heartbeat(self.id, attempt)).usage
+        return found
+
+    def day(self, attempt: int) -> str:
+        ended = self.ended(attempt)
+        return (ended.ended or ended.time or "open")[:10]
 
     def ended(self, attempt: int) -> Outcome:
         """The body of the event that tells most of an attempt; nothing without."""

@@ -39,6 +39,7 @@ from sweeper.scheduler.limiter import Limiter
 from sweeper.scheduler.outcomes import Outcomes
 from sweeper.scheduler.progress import Summary
 from sweeper.scheduler.run_table import RunTable
+from sweeper.scheduler.spending import Spending
 from sweeper.scheduler.status_publisher import Publisher, StatusDisplay
 from sweeper.scheduler.submitter import Submitter
 from sweeper.storage.files import Store
@@ -93,6 +94,9 @@ class Scheduler:
         self._outcomes = Outcomes(store, context.sweep, clock, context.wall)
         self._limiter = Limiter(plan.launch.max_parallel)
         self._policy = FailurePolicy(self._run_table, self._outcomes, smoke=smoke and starting)
+        self._spending: Spending | None = None
+        if plan.budget is not None and starting:
+            self._spending = Spending(context, plan.budget, self._run_table, self._heartbeats)
         self._alarm_monitor: AlarmMonitor | None = None
         if starting:
             seen = self._run_table, self._heartbeats, self._outcomes
@@ -157,7 +161,7 @@ class Scheduler:
         shown = [
             s.state for run, s in states if run not in self._run_table.retired or s.state in OPEN
         ]
-        held = self._policy.held
+        held = self._held
         back = 0 if held is None else self._wanting()
         told = () if self._alarm_monitor is None else self._alarm_monitor.look()
         return Summary(
@@ -172,8 +176,13 @@ class Scheduler:
             Counter(self._again()),
         )
 
+    @property
+    def _held(self) -> str | None:
+        """Why nothing new is started; None while that is not so."""
+        return self._policy.held or (self._spending and self._spending.reached)
+
     def _publish(self, unreachable: str | None, limit: int | None) -> None:
-        told = unreachable, limit, self._policy.held
+        told = unreachable, limit, self._held
         self._publisher.publish(self._observed, *told, limit_by=self._limiter.why)
 
     def _reach(self) -> list[str]:
@@ -195,6 +204,8 @@ class Scheduler:
             return True
 
         settled = answered(self._settle)
+        if self._spending is not None:
+            self._spending.look()
         told = not answered(self._look_for_engine)
         self._away = told or (self._engine is not None and self._engine.away)
         answered(self._stop)
@@ -212,7 +223,7 @@ class Scheduler:
     def _left(self) -> int:
         """Count the runs that are still to be started, or may have been."""
         unknown = self._run_table.unacknowledged().keys()
-        if self._policy.held is not None or not self._starting:
+        if self._held is not None or not self._starting:
             return len(unknown - self._nowhere)
         return self._wanting()
 
@@ -223,7 +234,7 @@ class Scheduler:
 
     def _again(self) -> Iterator[State]:
         """Yield the states of the runs that were started before and are to be started again."""
-        if self._policy.held is None and self._starting:
+        if self._held is None and self._starting:
             unknown = self._run_table.unacknowledged().keys() - self._run_table.retired
             for run, view in self._run_table.views.items():
                 if view.state.attempt and (view.wants or run in unknown):
@@ -231,7 +242,7 @@ class Scheduler:
 
     def _free(self) -> int:
         """How many more jobs may be submitted now."""
-        if self._policy.held is not None or not self._starting or self._away:
+        if self._held is not None or not self._starting or self._away:
             return 0
         most = 1 if self._policy.smoke else self._limiter.limit
         return max(0, most - self._busy())
@@ -339,6 +350,8 @@ class Scheduler:
         asked = {token(run, n) for run, n in opened if self._run_table.views[run].cancel}
         if self._engine is not None and self._starting and not self._away:
             asked |= {token(run, n) for run, n in opened if self._engine.orphaned(run, n)}
+        if self._spending is not None and self._spending.is_over:
+            asked |= {token(run, n) for run, n in opened}
         self._stopping &= asked
         fresh = sorted(asked - self._stopping)
         if fresh:
@@ -355,8 +368,8 @@ class Scheduler:
                 continue
             attempt = view.state.opened + 1
             end = self._outcomes.waits(run)
-            if self._policy.held is not None or not self._starting:
-                if self._policy.held is not None:
+            if self._held is not None or not self._starting:
+                if self._held is not None:
                     self._observed[run] = Observation(Kind.HELD)
             elif end is not None:
                 self._observed[run] = Observation(Kind.LATER, None, end.told())

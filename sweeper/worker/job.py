@@ -13,8 +13,9 @@ from sweeper.storage.documents import SCHEMA, encode
 from sweeper.storage.files import Store, refuse_links
 from sweeper.storage.layout import Layout
 from sweeper.worker import checkpoint_resume
+from sweeper.worker.usage import FOLDER
 
-__all__ = ["Prepared", "prepare", "read_environment", "with_the_backends"]
+__all__ = ["Prepared", "prepare", "read_environment", "usage_folder", "with_the_backends"]
 
 
 class Prepared(NamedTuple):
@@ -63,10 +64,16 @@ def prepare(store: Store, layout: Layout, job: Job, environment: dict[str, str])
         raise EnvironmentFailure(f"the secret {missing[0]} is not in the launcher's environment")
     cwd, copy = _code(store, job, environment)
     if recipe.kind == "command":
-        command = _command(job, log_path)
-    else:
-        command = _bootstrap(place, layout, job, log_path, copy)
-    return Prepared(command, environment, cwd, log_path, place)
+        return Prepared(_command(job, log_path), environment, cwd, log_path, place)
+    counted = usage_folder(place, layout, run, attempt)
+    os.makedirs(counted, exist_ok=True)
+    command = _bootstrap(place, layout, job, log_path, copy)
+    return Prepared(command, environment | {"SWEEPER_METER": counted}, cwd, log_path, place)
+
+
+def usage_folder(place: Store, layout: Layout, run: str, attempt: int) -> str:
+    """Where the processes of an attempt's recipe write what they use of their service."""
+    return os.path.join(place.local_path(layout.attempt(run, attempt)) or "", FOLDER)
 
 
 def _env(job: Job, log_path: str) -> dict[str, str]:

@@ -27,6 +27,7 @@ from sweeper.limits import crowding, when_there_is_room
 from sweeper.model import job as jobs
 from sweeper.model.job import Job
 from sweeper.model.states import Event
+from sweeper.model.usage import NO_USAGE
 from sweeper.provenance.redaction import Redactor, secret_values
 from sweeper.storage.documents import SCHEMA, encode, read_as, timestamp
 from sweeper.storage.files import open_store
@@ -37,11 +38,12 @@ from sweeper.worker.child import Child, spawn
 from sweeper.worker.claim import claim, newer_attempt, with_retries
 from sweeper.worker.engine import blame
 from sweeper.worker.guard import Guard
-from sweeper.worker.job import Prepared, prepare, read_environment
+from sweeper.worker.job import Prepared, prepare, read_environment, usage_folder
 from sweeper.worker.outcome import Ending, MemoryKills, crowded_out, failure, judge
 from sweeper.worker.output import Output, last_word, say, set_blocking
 from sweeper.worker.rate_limits import Pauses
 from sweeper.worker.requeue import reopen, restarts
+from sweeper.worker.usage import UsageFiles
 
 if TYPE_CHECKING:
     from sweeper.storage.files import Store
@@ -68,6 +70,7 @@ class Worker:
         self.attempt = attempt
         self._child: Child | None = None
         self._pauses: Pauses | None = None
+        self._usage: UsageFiles | None = None
         self._syncing: Syncing | None = None  # with a store that is elsewhere
         self._redactor = Redactor(())
         # A signal's handler may put into it in the middle of another put, which locks of
@@ -110,16 +113,20 @@ class Worker:
         if outcome["detail"]:
             outcome["detail"] = self._redactor.text(outcome["detail"])
         event: Event = outcome.pop("event")
-        body = {
-            "schema": SCHEMA,
-            "time": timestamp(),
-            "started": started,
-            "ended": timestamp(),
-            "wall_s": self._up_seconds(),
-            "paused_s": self._paused_seconds(),
-            "max_rss_bytes": None,
-            "host": os.uname().nodename,
-        } | outcome
+        body = (
+            {
+                "schema": SCHEMA,
+                "time": timestamp(),
+                "started": started,
+                "ended": timestamp(),
+                "wall_s": self._up_seconds(),
+                "paused_s": self._paused_seconds(),
+                "max_rss_bytes": None,
+                "host": os.uname().nodename,
+            }
+            | outcome
+            | self._used()
+        )
         self._record(event, body)
         if self._syncing is not None:
             self._syncing.forget(succeeded=event is Event.SUCCEEDED)
@@ -142,6 +149,9 @@ class Worker:
                 return judge(self._ending(None))
             say(f"sweeper: {job.name}, attempt {self.attempt}, in {prepared.log_path}")
             self._folder = prepared.log_path
+            self._usage = UsageFiles(
+                usage_folder(prepared.place, self.layout, self.run, self.attempt)
+            )
             self._redactor = Redactor(secret_values(prepared.environment, job.secrets))
             kills = MemoryKills()
             self._begin_syncing(job, prepared)
@@ -273,7 +283,7 @@ class Worker:
             "paused_s": self._paused_seconds(),
             "host": os.uname().nodename,
             "machine": machine.facts(self._folder),
-        }
+        } | self._used()
         path = self.layout.heartbeat(self.run, self.attempt)
         try:
             self.store.replace(path, encode(body), durable=False)
@@ -290,6 +300,11 @@ class Worker:
 
     def _paused_seconds(self) -> float:
         return round(self._pauses.seconds(), 3) if self._pauses else 0.0
+
+    def _used(self) -> dict[str, Any]:
+        """What the recipe has used of its service until now; nothing is said of nothing."""
+        usage = NO_USAGE if self._usage is None else self._usage.read()
+        return {} if usage == NO_USAGE else {"usage": usage.document()}
 
     def _look_for_requests(self) -> None:
         """Stop when a newer attempt was opened or a user asked for it. If the launcher took this

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 RANKS = [
     {"atomic", "errors", "paths", "command", "limits", "sanitize", "thresholds"},
     {"model"},
-    {"tracking"},
+    {"tracking", "prices"},
     {"cause", "labels", "metrics", "engine", "fields", "recipe", "storage"},
     {"provenance", "terminal", "backends", "results.follow", "results.tables"},
     {"grid"},
@@ -33,7 +33,7 @@ RANKS = [
 ]
 RANK = {module: rank for rank, modules in enumerate(RANKS) for module in modules}
 # Loaded by path in the recipe's interpreter, which may have no sweeper: import nothing of ours.
-ALONE = {"bootstrap.py", "inspection.py", "checking.py", "building.py"}
+ALONE = {"bootstrap.py", "inspection.py", "checking.py", "building.py", "meter.py"}
 
 
 def _imported(path: Path) -> set[str]:

@@ -1,0 +1,99 @@
+"""`sweeper costs`: what sweeps used of their service, and what that costs."""
+
+from argparse import ArgumentParser, Namespace
+
+from sweeper import prices
+from sweeper.commands import arguments as shared
+from sweeper.commands.selection import chosen, open_registry
+from sweeper.errors import NotFound
+from sweeper.results.costs import Spent, by_cell, by_day, spent, together
+from sweeper.results.problems import tell_problems
+from sweeper.results.runs import RecordedRun
+from sweeper.terminal import print_json, print_table
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(verb: ArgumentParser) -> None:
+    """What may stand behind `sweeper costs`."""
+    shared.root(verb)
+    shared.json(verb)
+    shared.select(verb)
+    shared.some_runs(verb)
+    verb.add_argument(
+        "--by",
+        choices=("run", "cell", "day", "model"),
+        default="cell",
+        help="what a line stands for (cell)",
+    )
+
+
+def run(arguments: Namespace) -> int:
+    """A line a cell, run, day or model; then the sum."""
+    table = prices.load()
+    registry = open_registry(arguments)
+    runs = chosen(registry, arguments)
+    if not runs:
+        raise NotFound("no run fits")
+    found = [(run, spent(run, table)) for run in runs]
+    rows = _rows(found, arguments.by, table)
+    whole = together((one for _, one in found), table)
+    if arguments.json:
+        named = [{arguments.by: name, **one.record()} for name, one in rows]
+        document = {"schema": 1, "by": arguments.by, "costs": named, "total": whole.record()}
+        told = {"prices": {"date": table.date, "source": table.source}}
+        print_json(document | told | {"problems": registry.problems})
+        return tell_problems(registry.problems, told=True)
+    columns = (arguments.by, "prefill", "cached", "sample", "train", "steps", "dollars")
+    print_table(columns, [_line(name, one) for name, one in (*rows, ("all", whole))])
+    for line in _told(found, whole, table):
+        print(line)
+    return tell_problems(registry.problems)
+
+
+def _rows(
+    found: list[tuple[RecordedRun, Spent]], by: str, table: prices.Prices
+) -> list[tuple[str, Spent]]:
+    several = len({run.sweep for run, _ in found}) > 1
+    if by == "run":
+        return [(f"{run.sweep}/{run.name}" if several else run.name, one) for run, one in found]
+    if by == "day":
+        return list(by_day(found, table).items())
+    if by == "model":
+        whole = together((one for _, one in found), table)
+        each = {m: whole.usage._replace(models={m: c}) for m, c in whole.usage.models.items()}
+        return [
+            (model, Spent(usage, prices.amount(usage, table), whole.counted))
+            for model, usage in each.items()
+        ]
+    cells = by_cell(found, table)
+    return [(f"{s}/{cell}" if several else cell, one) for (s, cell), one in cells.items()]
+
+
+def _line(name: str, one: Spent) -> tuple[object, ...]:
+    counts = one.usage.counts
+    tokens = (f"{getattr(counts, kind):,}" for kind in ("prefill", "cached", "sample", "train"))
+    return (name, *tokens, f"{counts.steps:,}", _dollars(one))
+
+
+def _dollars(one: Spent) -> str:
+    if not one.usage.counts.tokens:
+        return "-"
+    priced = f"{one.amount.usd:,.4g}"
+    if not one.amount.unpriced:
+        return priced
+    return "unknown" if not one.amount.usd else f"{priced} and more"
+
+
+def _told(found: list[tuple[RecordedRun, Spent]], whole: Spent, table: prices.Prices) -> list[str]:
+    """What the figures are, and what is not in them."""
+    lines = [f"\ndollars by {table.told} ({table.path}); `sweeper prices` shows them"]
+    if whole.amount.unpriced:
+        lines.append(f"no price is known of {', '.join(whole.amount.unpriced)}")
+    if whole.usage.unknown:
+        lines.append(f"not all is counted: {whole.usage.unknown}")
+    if mute := sum(one.counted == "nothing" for _, one in found):
+        lines.append(f"{mute} of {len(found)} runs have counted nothing")
+    if any(one.counted == "metrics" for _, one in found):
+        lines.append("some runs have no meter: their tokens are those that they recorded")
+    return lines

@@ -1,0 +1,43 @@
+"""The section `budget`: how much a sweep may use at most, and what happens when it has."""
+
+from sweeper.fields.kinds import Choice, Number, Shape
+from sweeper.fields.nodes import Node, Problems
+from sweeper.fields.sections import Field, Reading, Section
+from sweeper.model.plan import Budget
+
+__all__ = ["BUDGET", "read_caps"]
+
+_MOST_USD, _MOST_TOKENS, _MOST_HOURS = 1e9, 1e15, 1e6
+
+
+def _check(reading: Reading) -> None:
+    if not any(reading.given(key) is not None for key in ("usd", "tokens", "hours")):
+        reading.problems.add(reading.place, "budget needs usd, tokens or hours")
+
+
+_SECTION = Section(
+    Field("usd", Number(0, _MOST_USD), "Dollars, by the prices that `sweeper prices` shows."),
+    Field("tokens", Number(0, _MOST_TOKENS), "Tokens of all kinds."),
+    Field("hours", Number(0, _MOST_HOURS), "Hours of all runs together, pauses left out."),
+    Field(
+        "on_reach",
+        Choice("stop", "pause"),
+        "`stop`: runs at work are stopped, and go on from their checkpoints when there is more to"
+        " spend; `pause`: they go on. Nothing new starts either way.",
+        "stop",
+    ),
+    check=_check,
+)
+
+
+def read_caps(node: Node, where: str, problems: Problems) -> Budget | None:
+    """What the section, or `launch --budget`, says."""
+    found = _SECTION.read(node, where, problems).values
+    return Budget(**found) if found.keys() & {"usd", "tokens", "hours"} else None
+
+
+BUDGET = Field(
+    "budget",
+    Shape(_SECTION.schema(), read_caps),
+    "How much all runs of the sweep together may use at most.",
+)

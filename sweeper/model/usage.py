@@ -1,0 +1,81 @@
+"""What a run used of the Tinker service, by model: tokens by kind, requests and steps."""
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from sweeper.model.parts import Part
+
+__all__ = ["KINDS", "NO_USAGE", "Counts", "Usage", "read", "total"]
+
+KINDS = ("prefill", "cached", "sample", "train")
+"""The kinds of tokens that are priced each on its own."""
+
+
+class Counts(NamedTuple):
+    """Of one model. `prefill`: tokens of prompts, each read once a request, without those of them
+    that were `cached`; `sample`: drawn; `train`: through forward and backward. `steps` are the
+    optimizer's."""
+
+    prefill: int = 0
+    cached: int = 0
+    sample: int = 0
+    train: int = 0
+    requests: int = 0
+    steps: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all kinds."""
+        return self.prefill + self.cached + self.sample + self.train
+
+    def plus(self, other: "Counts") -> "Counts":
+        """The sum, kind by kind."""
+        return Counts(*map(sum, zip(self, other, strict=True)))
+
+
+class Usage(NamedTuple):
+    """`models`: counts by the name of the base model. `unknown` says what was not counted, and why
+    (an SDK that is not as expected); None where all was."""
+
+    models: Mapping[str, Counts] = MappingProxyType({})
+    unknown: str | None = None
+
+    @property
+    def counts(self) -> Counts:
+        """All models together."""
+        found = Counts()
+        for counts in self.models.values():
+            found = found.plus(counts)
+        return found
+
+    def document(self) -> dict[str, Any]:
+        """As it is stored."""
+        models = {name: counts._asdict() for name, counts in self.models.items()}
+        return {"models": models} | ({"unknown": self.unknown} if self.unknown else {})
+
+
+NO_USAGE = Usage()
+"""Of a run that has not used anything, or of which nothing is known."""
+
+
+def read(body: Part | None) -> Usage:
+    """What `Usage.document` made. Raises `StoreError`."""
+    if body is None:
+        return NO_USAGE
+    models = {
+        name: Counts(*(max(0, one.integer_or(key, 0)) for key in Counts._fields))
+        for name, one in body.parts_by_key("models").items()
+    }
+    return Usage(models, body.text_or("unknown", None))
+
+
+def total(several: Iterable[Usage]) -> Usage:
+    """All of them together."""
+    models: dict[str, Counts] = {}
+    unknown: str | None = None
+    for usage in several:
+        unknown = unknown or usage.unknown
+        for name, counts in usage.models.items():
+            models[name] = models.get(name, Counts()).plus(counts)
+    return Usage(models, unknown)

@@ -1,0 +1,321 @@
+"""Counts what a recipe uses of the Tinker service, for any program that uses the SDK.
+
+It runs in the recipe's own process. Loaded by path; standard library only, and the SDK is the
+recipe's own.
+
+The public methods of the SDK's clients are wrapped when the recipe imports `tinker`. A request
+counts when its answer is there, as the service counts it: what fails or is given up counts
+nothing. Each process writes its counts to a file of its own, `<pid>.json`, a few times a second
+while they change, and at its end:
+
+    {"schema": 1, "seconds": 12.5, "unknown": "what of the SDK is not as expected" or null,
+     "models": {"Qwen/Qwen3-8B": {"prefill": 0, "cached": 0, "sample": 0, "train": 0,
+                                  "requests": 0, "steps": 0}}}
+
+`prefill` are tokens of prompts (and of forward passes without a backward pass), read once a
+request, whatever the number of samples; those of them that the service had read before, as it
+says, are `cached` instead; `sample` were drawn; `train` went through forward and backward. `steps`
+are the optimizer's.
+
+A mistake in here must never end a recipe: what goes wrong is told in `unknown`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import sys
+import threading
+import time
+
+TYPE_CHECKING = False  # typing itself costs the start of every run some milliseconds
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+KINDS = ("prefill", "cached", "sample", "train", "requests", "steps")
+_WRITE_SECONDS = 0.2
+_CLIENTS = {
+    "TrainingClient": ("forward", "forward_backward", "forward_backward_custom", "optim_step"),
+    "SamplingClient": ("sample", "compute_logprobs"),
+    "ServiceClient": ("create_lora_training_client",),
+}
+"""What is wrapped, and must be there."""
+
+
+def install(folder: str, labels: dict[str, str]) -> None:
+    """Count from the import of `tinker` on, into files in `folder`, which is there. The service is
+    told `labels` as metadata of each session, beside the program's own."""
+    meter = Meter(folder)
+    sys.meta_path.insert(0, _Finder("tinker", lambda sdk: wrap(sdk, meter, labels)))
+
+
+class Meter:
+    """The counts, by model. Any thread may add."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self.unknown: str | None = None
+        self._begin()
+        os.register_at_fork(after_in_child=self._begin)
+        atexit.register(self._write_last)
+
+    def _begin(self) -> None:
+        """Nothing is counted yet, and no thread writes: as it is in a child that was forked."""
+        self._lock = threading.Lock()
+        self._counts: dict[str, dict[str, int]] = {}
+        self._nameless: list[tuple[Any, dict[str, int]]] = []  # of clients whose model is unknown
+        self._begun = time.monotonic()
+        self._changed = threading.Event()
+        self._writer: threading.Thread | None = None
+
+    def add(self, client: Any, **counts: int) -> None:
+        """Count for the model that `client` is of."""
+        model = getattr(client, "_sweeper_model", None)
+        with self._lock:
+            if model is None:
+                self._nameless.append((client, counts))
+            else:
+                self._add(model, counts)
+        self._wake()
+
+    def tell(self, what: str) -> None:
+        """Have it on record that something of the SDK is not as expected."""
+        self.unknown = self.unknown or what
+        self._wake()
+
+    def write(self) -> None:
+        """Write what was counted until now; a folder that cannot be written is no matter here."""
+        self._name()
+        with self._lock:
+            document = {
+                "schema": 1,
+                "seconds": round(time.monotonic() - self._begun, 3),
+                "unknown": self.unknown,
+                "models": self._counts,
+            }
+            text = json.dumps(document)
+        path = os.path.join(self._folder, f"{os.getpid()}.json")
+        try:
+            with open(f"{path}.new", "w", encoding="utf-8") as file:
+                file.write(text)
+            os.replace(f"{path}.new", path)
+        except OSError:
+            return
+
+    def _add(self, model: str, counts: dict[str, int]) -> None:
+        known = self._counts.setdefault(model, dict.fromkeys(KINDS, 0))
+        for kind, count in counts.items():
+            known[kind] += count
+
+    def _wake(self) -> None:
+        """Have the file written soon."""
+        self._changed.set()
+        with self._lock:
+            if self._writer is None:
+                self._writer = threading.Thread(target=self._keep_writing, daemon=True)
+                self._writer.start()
+
+    def _keep_writing(self) -> None:
+        while True:
+            self._changed.wait()
+            self._changed.clear()
+            self.write()
+            time.sleep(_WRITE_SECONDS)
+
+    def _write_last(self) -> None:
+        if self._writer is not None:
+            self.write()
+
+    def _name(self) -> None:
+        """Ask clients what their model is, where nothing has said it. Not in the SDK's own threads,
+        which would wait for themselves."""
+        with self._lock:
+            asked, self._nameless = self._nameless, []
+        for client, counts in asked:
+            model = _model_of(client)
+            with self._lock:
+                self._add(model or "unknown", counts)
+
+
+def _model_of(client: Any) -> str | None:
+    """The base model of a client; None where it does not say."""
+    model = getattr(client, "_sweeper_model", None)
+    if model is None:
+        try:
+            if hasattr(client, "get_base_model"):
+                model = client.get_base_model()
+            else:
+                model = client.get_info().model_data.model_name
+        except Exception:  # noqa: BLE001 - whatever the SDK has become
+            model = None
+        client._sweeper_model = model or "unknown"
+    return model
+
+
+def wrap(sdk: Any, meter: Meter, labels: dict[str, str]) -> None:
+    """Wrap the clients of the SDK's module. What is not there is told, and left as it is."""
+    missing = [
+        f"{name}.{method}"
+        for name, methods in _CLIENTS.items()
+        for method in methods
+        if not callable(getattr(getattr(sdk, name, None), method, None))
+    ]
+    if missing:
+        version = getattr(sdk, "__version__", "?")
+        meter.tell(f"tinker {version} has no {', '.join(missing)}: its use is not counted")
+        return
+    _wrap_training(sdk.TrainingClient, meter)
+    _wrap_sampling(sdk.SamplingClient, meter)
+    _wrap_service(sdk.ServiceClient, meter, labels)
+
+
+def _wrap_training(client: Any, meter: Meter) -> None:
+    inside = threading.local()
+
+    def passed(kind: str) -> Callable[[Any, Any, Any], None]:
+        def counted(self: Any, _answer: Any, data: Any) -> None:
+            meter.add(self, **{kind: _tokens_of(data), "requests": 1})
+
+        return counted
+
+    def custom(self: Any, _answer: Any, data: Any) -> None:
+        tokens = _tokens_of(data)  # a forward pass, then one with its backward pass
+        meter.add(self, prefill=tokens, train=tokens, requests=2)
+
+    def stepped(self: Any, _answer: Any, _first: Any) -> None:
+        meter.add(self, steps=1, requests=1)
+
+    _wrap_call(client, "forward", meter, passed("prefill"), inside)
+    _wrap_call(client, "forward_backward", meter, passed("train"), inside)
+    _wrap_call(client, "optim_step", meter, stepped, inside)
+    _wrap_call(client, "forward_backward_custom", meter, custom, inside)
+
+
+def _wrap_sampling(client: Any, meter: Meter) -> None:
+    inside = threading.local()
+
+    def sampled(self: Any, answer: Any, prompt: Any) -> None:
+        cached = int(getattr(answer, "prompt_cache_hit_tokens", 0) or 0)
+        meter.add(
+            self,
+            prefill=prompt.length - cached,
+            cached=cached,
+            sample=sum(len(sequence.tokens) for sequence in answer.sequences),
+            requests=1,
+        )
+
+    def scored(self: Any, _answer: Any, prompt: Any) -> None:
+        # The SDK draws one token, and tells nothing of what was read before.
+        meter.add(self, prefill=prompt.length, sample=1, requests=1)
+
+    _wrap_call(client, "sample", meter, sampled, inside)
+    _wrap_call(client, "compute_logprobs", meter, scored, inside)
+
+
+def _wrap_service(client: Any, meter: Meter, labels: dict[str, str]) -> None:
+    original, create = client.__init__, client.create_lora_training_client
+
+    @functools.wraps(original)
+    def begin(self: Any, user_metadata: Any = None, *given: Any, **named: Any) -> None:
+        original(self, {**labels, **(user_metadata or {})}, *given, **named)
+
+    @functools.wraps(create)
+    def created(self: Any, base_model: Any, *given: Any, **named: Any) -> Any:
+        found = create(self, base_model, *given, **named)
+        _safely(meter, lambda: _remember(found, base_model))
+        return found
+
+    client.__init__ = begin
+    client.create_lora_training_client = created
+
+
+def _remember(found: Any, model: str) -> None:
+    """Keep with a client, or with the one that a future will give, what its model is."""
+    if hasattr(found, "forward_backward"):
+        found._sweeper_model = model
+    elif hasattr(found, "future"):
+
+        def done(answered: Any) -> None:
+            if not answered.cancelled() and answered.exception() is None:
+                _remember(answered.result(), model)
+
+        found.future().add_done_callback(done)
+
+
+def _wrap_call(
+    client: Any,
+    name: str,
+    meter: Meter,
+    count: Callable[[Any, Any, Any], None],
+    inside: threading.local,
+) -> None:
+    """Wrap a method that gives a future: `count(self, answer, first)` is called when that has its
+    answer; `first` is the method's first argument, `data` or `prompt`. What a method of the SDK
+    asks of another one counts once, with the one that does the work."""
+    original = getattr(client, name)
+
+    @functools.wraps(original)
+    def called(self: Any, *given: Any, **named: Any) -> Any:
+        outer, inside.delegated = getattr(inside, "delegated", None), False
+        try:
+            future = original(self, *given, **named)
+            delegated = inside.delegated
+        finally:
+            inside.delegated = True if outer is not None else None
+        if not delegated:
+            first = given[0] if given else named.get("data", named.get("prompt"))
+            _safely(
+                meter,
+                lambda: _when_answered(future, meter, lambda answer: count(self, answer, first)),
+            )
+        return future
+
+    setattr(client, name, called)
+
+
+def _when_answered(future: Any, meter: Meter, count: Callable[[Any], None]) -> None:
+    def done(answered: Any) -> None:
+        if not answered.cancelled() and answered.exception() is None:
+            _safely(meter, lambda: count(answered.result()))
+
+    future.future().add_done_callback(done)
+
+
+def _safely(meter: Meter, act: Callable[[], None]) -> None:
+    try:
+        act()
+    except Exception as error:  # noqa: BLE001 - counting must never end a recipe
+        meter.tell(f"not all is counted: {type(error).__name__}: {error}")
+
+
+def _tokens_of(data: Any) -> int:
+    return sum(datum.model_input.length for datum in data)
+
+
+class _Finder:
+    """Finds one module as the others do, and calls `then` with it when it has been executed."""
+
+    def __init__(self, name: str, then: Callable[[Any], None]) -> None:
+        self._name, self._then = name, then
+
+    def find_spec(self, name: str, *_given: Any) -> Any:
+        """The module's own specification, with a loader that tells us."""
+        if name != self._name:
+            return None
+        import importlib.util
+
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return None
+        execute, then = spec.loader.exec_module, self._then
+
+        def executed(module: Any) -> None:
+            execute(module)
+            then(module)
+
+        spec.loader.exec_module = executed
+        return spec

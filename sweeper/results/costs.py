@@ -1,0 +1,113 @@
+"""What runs used of their service, and what that costs: by run, cell and day.
+
+What the meter in a recipe's process has counted comes first. Of a run that has none (another
+language, a service of its own), the tokens that it recorded itself are taken, under the keys of
+tinker-cookbook and of our recipes.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from sweeper.metrics import Row, as_float
+from sweeper.model.usage import NO_USAGE, Counts, Usage, total
+from sweeper.prices import Amount, Prices, amount
+from sweeper.results.runs import RecordedRun
+
+__all__ = ["ALSO", "SOURCES", "Spent", "by_cell", "by_day", "spent", "together"]
+
+SOURCES: Mapping[str, tuple[str, ...]] = {
+    "train": ("tokens/trained", "num_tokens", "train/num_tokens", "tokens"),
+    "sample": ("tokens/sampled", "env/all/total_ac_tokens", "total_ac_tokens"),
+    "prefill": ("tokens/prefill_uncached", "env/all/total_ob_tokens", "total_ob_tokens"),
+}
+"""Keys under which recipes record their tokens, by kind; of several the first counts."""
+
+ALSO: Mapping[str, str] = {"tokens/prefill_uncached": "tokens/prefill_cached"}
+"""What is counted apart and is of the same kind: a prompt that was read before is cheaper."""
+
+_MOST = 1e15
+"""Tokens of one step from which on a count is taken for a mistake."""
+
+
+class Spent(NamedTuple):
+    """What runs used and cost. `counted` says how that is known: `meter`, `metrics` (by the keys
+    that they recorded), or `nothing`."""
+
+    usage: Usage
+    amount: Amount
+    counted: str
+    runs: int = 1
+
+    def record(self) -> dict[str, object]:
+        """As plain values: tokens by kind, requests, steps, `usd`, and what is not in it."""
+        counts = self.usage.counts
+        unpriced = list(self.amount.unpriced)
+        usd = None if unpriced or not counts.tokens else self.amount.usd
+        told = {"usd": usd, "unpriced": unpriced, "counted": self.counted}
+        return {**counts._asdict(), **told, "unknown": self.usage.unknown}
+
+
+def spent(run: RecordedRun, prices: Prices) -> Spent:
+    """What all attempts of a run used: also what was done twice was paid twice."""
+    usage = total(run.usage(attempt) for attempt in range(1, run.attempts + 1))
+    if usage.models:
+        return Spent(usage, amount(usage, prices), "meter")
+    recorded = _recorded(run.readable_history.rows)
+    if not recorded.tokens:
+        return Spent(usage, Amount(0.0), "nothing")
+    model = run.config.get("model_name")
+    found = Usage({model if isinstance(model, str) else "unknown": recorded}, usage.unknown)
+    return Spent(found, amount(found, prices), "metrics")
+
+
+def together(several: Iterable[Spent], prices: Prices) -> Spent:
+    """The sum."""
+    found = list(several)
+    usage = total(one.usage for one in found)
+    ways = sorted({one.counted for one in found} - {"nothing"}) or ["nothing"]
+    return Spent(usage, amount(usage, prices), " and ".join(ways), sum(one.runs for one in found))
+
+
+def by_cell(
+    runs: Iterable[tuple[RecordedRun, Spent]], prices: Prices
+) -> dict[tuple[str, str], Spent]:
+    """By sweep and cell, in the order of the runs."""
+    found: dict[tuple[str, str], list[Spent]] = {}
+    for run, one in runs:
+        found.setdefault((run.sweep, run.cell), []).append(one)
+    return {cell: together(several, prices) for cell, several in found.items()}
+
+
+def by_day(runs: Iterable[tuple[RecordedRun, Spent]], prices: Prices) -> dict[str, Spent]:
+    """By the day (UTC) on which an attempt ended; `open` for those that have not."""
+    found: dict[str, list[Spent]] = {}
+    for run, one in runs:
+        if one.counted != "meter":
+            day = (run.times["ended"] or "open")[:10]
+            found.setdefault(day, []).append(one)
+            continue
+        for attempt in range(1, run.attempts + 1):
+            usage = run.usage(attempt)
+            if usage != NO_USAGE:
+                used = Spent(usage, amount(usage, prices), "meter")
+                found.setdefault(run.day(attempt), []).append(used)
+    return {day: together(found[day], prices) for day in sorted(found)}
+
+
+def _recorded(rows: Iterable[Row]) -> Counts:
+    """The sum of what rows say of tokens."""
+    rows = list(rows)
+    counts: dict[str, int] = {}
+    for kind, names in SOURCES.items():
+        key = next((name for name in names if any(name in row for row in rows)), None)
+        if key is None:
+            continue
+        counts[kind] = _sum(rows, key)
+        if key in ALSO:
+            counts["cached"] = _sum(rows, ALSO[key])
+    return Counts(**counts)
+
+
+def _sum(rows: Iterable[Row], key: str) -> int:
+    values = (as_float(row.get(key)) for row in rows)
+    return round(sum(value for value in values if value is not None and 0 <= value < _MOST))

@@ -1,0 +1,145 @@
+"""What runs use of a service is counted to the token; a budget stops a sweep that has used it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.engine import lifecycle
+
+pytestmark = pytest.mark.e2e
+
+Shell = Any
+
+WHOLE = """
+import os
+import chz, tinker
+from tinker import types
+
+@chz.chz
+class Config:
+    log_path: str
+    base_url: str | None = None
+    model_name: str = "tiny/qwen3"
+    seed: int = 0
+
+def main(config: Config) -> None:
+    service = tinker.ServiceClient(base_url=config.base_url, user_metadata={"mine": "kept"})
+    client = service.create_lora_training_client(base_model=config.model_name, rank=4)
+    tokens = list(range(20, 50))
+    datum = types.Datum(
+        model_input=types.ModelInput.from_ints(tokens[:-1]),
+        loss_fn_inputs={"target_tokens": tokens[1:], "weights": [1.0] * (len(tokens) - 1)},
+    )
+    client.forward([datum], "cross_entropy").result()
+    for _ in range(3):
+        passed = client.forward_backward([datum, datum], "cross_entropy")
+        client.optim_step(types.AdamParams(learning_rate=1e-3)).result()
+        passed.result()
+    saved = client.save_state("here").result().path
+    again = service.create_training_client_from_state(saved)
+    again.forward_backward(data=[datum], loss_fn="cross_entropy").result()
+    sampler = client.save_weights_and_get_sampling_client()
+    params = types.SamplingParams(max_tokens=9, temperature=1.0)
+    for _ in range(2):  # the second time the prompt has been read before
+        prompt = types.ModelInput.from_ints(tokens)
+        sampler.sample(prompt=prompt, num_samples=3, sampling_params=params).result()
+    sampler.compute_logprobs(types.ModelInput.from_ints(tokens)).result()
+    base = service.create_sampling_client(base_model=config.model_name)
+    base.sample(types.ModelInput.from_ints(tokens), 1, params).result()
+
+if __name__ == "__main__":
+    chz.nested_entrypoint(main)
+"""
+
+
+@pytest.fixture
+def shell(shells: Any, tmp_path: Path, engine: lifecycle.EngineInfo) -> Shell:
+    made = shells.Shell(tmp_path, "local")
+    made.environment |= {
+        "SWEEPER_HOME": engine.home,
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
+    }
+    return made
+
+
+def total(shell: Shell, sweep: str) -> dict[str, Any]:
+    return json.loads(shell.run("costs", sweep, "--json"))["total"]
+
+
+def test_the_meter_says_what_the_service_says(shell: Shell, engine: lifecycle.EngineInfo) -> None:
+    (shell.folder / "whole.py").write_text(WHOLE)
+    (shell.folder / "whole.yaml").write_text(
+        "recipe: whole.py\nservice: local\nseeds: 2\nlaunch: {backend: local}\n"
+    )
+    shell.run("launch", "whole.yaml", "--wait")
+    report = lifecycle.meter(engine)
+    assert report is not None
+    ours = [
+        line
+        for line in report["sessions"]
+        if (line["user_metadata"] or {}).get("sweeper_sweep") == "whole"
+    ]
+    assert {line["user_metadata"]["mine"] for line in ours} == {"kept"}
+    runs = {run["id"] for run in json.loads(shell.run("ls", "whole", "--json"))["runs"]}
+    assert {line["user_metadata"]["sweeper_run"] for line in ours} == runs
+    told = {key: sum(line[key] for line in ours) for key in ours[0] if key.endswith("tokens")}
+    found = total(shell, "whole")
+    assert found["counted"] == "meter" and found["unknown"] is None
+    assert found["train"] == told["trained_tokens"] == 2 * 7 * 29
+    assert found["sample"] == told["sampled_tokens"]
+    assert found["cached"] == told["cached_tokens"] > 0
+    read = told["forward_tokens"] + told["prompt_tokens"]
+    assert found["prefill"] + found["cached"] == read
+    assert found["steps"] == sum(line["steps"] for line in ours) == 6
+
+
+BUDGET = """
+name: {name}
+recipe: sft
+service: local
+base: {{model_name: tiny/qwen3, max_steps: 12, eval_every: 6, save_every: 3}}
+grid: {{learning_rate: [1e-3, 3e-3]}}
+seeds: 2
+metric: {{name: test/nll, goal: minimize}}
+launch: {{backend: local, max_parallel: 2}}
+"""
+
+
+def test_a_budget_stops_a_sweep_and_more_of_it_goes_on_to_the_same_values(shell: Shell) -> None:
+    def values(sweep: str) -> dict[str, float]:
+        listed = json.loads(shell.run("ls", sweep, "--json"))["runs"]
+        return {run["name"]: run["value"] for run in listed}
+
+    for name in ("free", "capped"):
+        (shell.folder / f"{name}.yaml").write_text(BUDGET.format(name=name))
+    shell.run("launch", "free.yaml", "--wait")
+    needed = total(shell, "free")
+    tokens = sum(needed[kind] for kind in ("prefill", "cached", "sample", "train"))
+    half = f"tokens={tokens // 2}"
+    said = shell.run("launch", "capped.yaml", "--budget", half, "--wait", code=4)
+    assert "the budget is spent (" in said and f"of {tokens // 2:,} tokens" in said
+    stopped = json.loads(shell.run("status", "capped", "--json", code=4))
+    assert "the budget is spent" in stopped["held"]
+    assert not {"running", "failed"} & {run["state"] for run in stopped["runs"]}
+    used = total(shell, "capped")
+    assert used["steps"] < needed["steps"]
+    # Launched again as it is, nothing starts.
+    shell.run("launch", "capped.yaml", "--budget", half, "--wait", code=4)
+    assert total(shell, "capped") == used
+    shell.run("launch", "capped.yaml", "--budget", "tokens=1e9", "--wait")
+    assert values("capped") == values("free")
+
+
+def test_a_budget_in_dollars_needs_prices(shell: Shell) -> None:
+    grid = shell.folder / "priced.yaml"
+    grid.write_text(BUDGET.format(name="priced") + "budget: {usd: 0.2, on_reach: pause}\n")
+    said = shell.run("launch", "priced.yaml", "max_steps=4", "--wait", code=4)
+    assert "no price is known of tiny/qwen3" in said
+    prices = shell.folder / "models.json"
+    row = {"tinker_id": "tiny/qwen3", "prefill": "$1", "sample": "$1", "train": "$1"}
+    prices.write_text(json.dumps([row]))
+    shell.run("prices", "--refresh", str(prices))
+    shell.run("launch", "priced.yaml", "max_steps=4", "--wait")
+    assert 0 < total(shell, "priced")["usd"] < 0.2

@@ -1,0 +1,198 @@
+"""What a recipe uses of the SDK is counted in its own process, and never to its harm."""
+
+import concurrent.futures
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sweeper.command import BOOTSTRAP
+from sweeper.worker.usage import UsageFiles
+
+
+@pytest.fixture
+def meter() -> ModuleType:
+    """`recipe/meter.py`, as the bootstrap loads it."""
+    path = Path(BOOTSTRAP).with_name("meter.py")
+    spec = importlib.util.spec_from_file_location("meter_under_test", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Answer:
+    """A future of the SDK's, answered by whoever made it."""
+
+    def __init__(self) -> None:
+        self._future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+    def future(self) -> "concurrent.futures.Future[Any]":
+        return self._future
+
+
+def sdk() -> Any:
+    """A module with the clients of the SDK that matter. `waiting` are the futures handed out."""
+    waiting: list[Answer] = []
+
+    def answer() -> Answer:
+        waiting.append(Answer())
+        return waiting[-1]
+
+    class TrainingClient:
+        def forward(self, data: Any, loss_fn: str) -> Answer:
+            return answer()
+
+        def forward_backward(self, data: Any, loss_fn: str) -> Answer:
+            return answer()
+
+        def forward_backward_custom(self, data: Any, loss_fn: str) -> Answer:
+            if loss_fn == "uploaded":  # the service computes it: one pass
+                return self.forward_backward(data, "custom")
+            return answer()
+
+        def optim_step(self, params: Any) -> Answer:
+            return answer()
+
+        def get_info(self) -> Any:
+            return SimpleNamespace(model_data=SimpleNamespace(model_name="asked/for"))
+
+    class SamplingClient:
+        def sample(self, prompt: Any, num_samples: int) -> Answer:
+            return answer()
+
+        def compute_logprobs(self, prompt: Any) -> Answer:
+            return answer()
+
+        def get_base_model(self) -> str:
+            return "base/model"
+
+    class ServiceClient:
+        def __init__(self, user_metadata: Any = None, project_id: Any = None) -> None:
+            self.user_metadata, self.project_id = user_metadata, project_id
+
+        def create_lora_training_client(self, base_model: str) -> TrainingClient:
+            return TrainingClient()
+
+    return SimpleNamespace(
+        TrainingClient=TrainingClient,
+        SamplingClient=SamplingClient,
+        ServiceClient=ServiceClient,
+        waiting=waiting,
+        __version__="9",
+    )
+
+
+def data(*lengths: int) -> list[Any]:
+    return [SimpleNamespace(model_input=SimpleNamespace(length=length)) for length in lengths]
+
+
+def drawn(*lengths: int, cached: int = 0) -> Any:
+    sequences = [SimpleNamespace(tokens=[0] * length) for length in lengths]
+    return SimpleNamespace(sequences=sequences, prompt_cache_hit_tokens=cached)
+
+
+def counted(tmp_path: Path, made: Any) -> dict[str, Any]:
+    made.write()
+    return UsageFiles(str(tmp_path)).read().document()
+
+
+def test_answers_are_counted_by_kind_and_model(meter: ModuleType, tmp_path: Path) -> None:
+    tinker, made = sdk(), meter.Meter(str(tmp_path))
+    meter.wrap(tinker, made, {"sweeper_run": "r"})
+    service = tinker.ServiceClient({"mine": "1"}, "project")
+    assert service.user_metadata == {"sweeper_run": "r", "mine": "1"}
+    assert service.project_id == "project"
+    training = service.create_lora_training_client("Qwen/Qwen3-8B")
+    training.forward_backward(data(3, 4), loss_fn="x")
+    training.forward_backward(loss_fn="x", data=data(5))
+    training.forward(data(10), "x")
+    training.forward_backward_custom(data(100), "mine")
+    training.forward_backward_custom(data(1000), "uploaded")
+    training.optim_step(None)
+    for one in tinker.waiting:
+        one.future().set_result(None)
+    sampling = tinker.SamplingClient()
+    sampling.sample(SimpleNamespace(length=7), 2).future().set_result(drawn(4, 5, cached=2))
+    sampling.compute_logprobs(prompt=SimpleNamespace(length=20)).future().set_result([None])
+    trained = {"prefill": 110, "cached": 0, "sample": 0, "train": 1112, "requests": 7, "steps": 1}
+    read = {"prefill": 25, "cached": 2, "sample": 10, "train": 0, "requests": 2, "steps": 0}
+    assert counted(tmp_path, made) == {"models": {"Qwen/Qwen3-8B": trained, "base/model": read}}
+
+
+def test_what_fails_or_is_given_up_counts_nothing(meter: ModuleType, tmp_path: Path) -> None:
+    tinker, made = sdk(), meter.Meter(str(tmp_path))
+    meter.wrap(tinker, made, {})
+    client = tinker.TrainingClient()
+    client.forward_backward(data(3), "x").future().set_exception(RuntimeError("no"))
+    client.forward_backward(data(3), "x").future().cancel()
+    client.forward_backward(data(3), "x")  # no answer yet
+    assert counted(tmp_path, made) == {"models": {}}
+    client.forward_backward(data(4), "x").future().set_result(None)
+    assert counted(tmp_path, made)["models"]["asked/for"]["train"] == 4
+
+
+def test_an_sdk_that_is_not_as_expected_is_told_and_left_alone(
+    meter: ModuleType, tmp_path: Path
+) -> None:
+    tinker, made = sdk(), meter.Meter(str(tmp_path))
+    del tinker.SamplingClient.compute_logprobs
+    before = tinker.TrainingClient.forward
+    meter.wrap(tinker, made, {})
+    assert tinker.TrainingClient.forward is before
+    assert counted(tmp_path, made) == {
+        "models": {},
+        "unknown": "tinker 9 has no SamplingClient.compute_logprobs: its use is not counted",
+    }
+    other = sdk()
+    meter.wrap(other, made := meter.Meter(str(tmp_path)), {})
+    future = other.TrainingClient().forward(["no datum"], "x").future()
+    future.set_result("the recipe has its answer")
+    assert future.result() == "the recipe has its answer"
+    assert "AttributeError" in counted(tmp_path, made)["unknown"]
+
+
+def test_it_waits_for_the_import(
+    meter: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "made_up_sdk.py").write_text("class TrainingClient: pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    seen: list[ModuleType] = []
+    finder = meter._Finder("made_up_sdk", seen.append)
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    importlib.import_module("made_up_sdk")
+    assert [module.TrainingClient.__name__ for module in seen] == ["TrainingClient"]
+    assert finder not in sys.meta_path
+    sys.modules.pop("made_up_sdk")
+
+
+def test_each_process_has_a_file_of_its_own(meter: ModuleType, tmp_path: Path) -> None:
+    tinker, made = sdk(), meter.Meter(str(tmp_path))
+    meter.wrap(tinker, made, {})
+    client = tinker.TrainingClient()
+    client.forward_backward(data(3), "x").future().set_result(None)
+    made.write()
+    child = os.fork()
+    if not child:
+        client.forward_backward(data(4), "x").future().set_result(None)
+        made.write()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert len(list(tmp_path.glob("*.json"))) == 2
+    assert UsageFiles(str(tmp_path)).read().counts.train == 7
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"models": 3}', '{"models": {"m": {"train": "x"}}}'])
+def test_a_file_that_is_no_count_changes_nothing(tmp_path: Path, text: str) -> None:
+    files = UsageFiles(str(tmp_path))
+    good = {"models": {"m": {"train": 5}}}
+    (tmp_path / "1.json").write_text(json.dumps(good))
+    assert files.read().counts.train == 5
+    (tmp_path / "1.json").write_text(text)
+    assert files.read().counts.train == 5
+    assert UsageFiles(str(tmp_path / "none")).read().models == {}

@@ -1,0 +1,110 @@
+"""What tokens cost: what is unknown is never nothing, and a table with a mistake is refused."""
+
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from sweeper import prices
+from sweeper.cli import main
+from sweeper.errors import UsageError
+from sweeper.model.usage import Counts, Usage
+
+
+@pytest.fixture(autouse=True)
+def own_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+def table(**row: object) -> bytes:
+    return json.dumps([{"tinker_id": "m", **row}]).encode()
+
+
+def test_an_amount_is_the_sum_of_its_kinds() -> None:
+    found = prices.read(table(prefill="$1", sample=2, train="3"), "p.json", "2026-11-01")
+    usage = Usage({"m": Counts(prefill=1_000_000, cached=1_000_000, sample=500_000, train=10)})
+    assert prices.amount(usage, found).usd == pytest.approx(1 + 0.2 + 1 + 0.00003)
+    assert found.told == "prices of 2026-11-01"
+
+
+def test_what_has_no_price_is_said_and_not_counted_as_nothing() -> None:
+    found = prices.read(table(prefill="$1"), "p.json")
+    usage = Usage({"m": Counts(train=5), "other": Counts(prefill=5)})
+    assert prices.amount(usage, found) == prices.Amount(0.0, ("m", "other"))
+    priced = Usage({"m": Counts(prefill=2_000_000), "other": Counts(steps=5)})
+    assert prices.amount(priced, found) == prices.Amount(2.0)
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"{", "p.json: no JSON"),
+        (b"3", "p.json: should be an object, and is 3"),
+        (b"[]", "p.json: models: should be a list with a row for each model"),
+        (b'[{"prefill": 1}]', "p.json: models[0].tinker_id: should be a text, and is missing"),
+        (table(prefil="$1"), "models[0].prefill: should be dollars per million tokens"),
+        (table(prefill="1,87"), 'models[0].prefill: should be dollars, such as "$1.87"'),
+        (table(prefill=-1), 'models[0].prefill: should be dollars, such as "$1.87"'),
+        (table(train=True), 'models[0].train: should be dollars, such as "$1.87"'),
+    ],
+)
+def test_a_table_with_a_mistake_is_refused_with_its_place(data: bytes, told: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        prices.read(data, "p.json")
+    assert told in str(caught.value)
+
+
+def test_a_table_of_ones_own_counts_until_it_is_forgotten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["prices"]) == 0
+    assert "Qwen/Qwen3-8B" in capsys.readouterr().out
+    file = tmp_path / "models.json"
+    file.write_bytes(table(prefill="$9.5"))
+    assert main(["prices", "--refresh", str(file), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(row["model"], row["prefill"]) for row in found["models"]] == [("m", 9.5)]
+    assert found["source"] == str(file) and found["date"][:2] == "20"
+    file.write_bytes(table(prefill="free"))
+    assert main(["prices", "--refresh", str(file)]) == 2  # and the one before is kept
+    assert "9.5" not in capsys.readouterr().err
+    assert prices.load().models["m"].prefill == 9.5
+    assert main(["prices", "--reset"]) == 0
+    assert "Qwen/Qwen3-8B" in capsys.readouterr().out
+    assert main(["prices", "--refresh", str(tmp_path / "none")]) == 2
+    assert main(["prices", "--refresh", "http://127.0.0.1:9/models.json"]) == 6
+
+
+def test_costs_of_a_sweep_by_run_cell_day_and_model(
+    tmp_path: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the outcome of each attempt, also of one that was begun again; else from what the run
+    recorded itself."""
+    file = tmp_path / "models.json"
+    file.write_bytes(table(prefill=1, sample=1, train=1))
+    assert main(["prices", "--refresh", str(file)]) == 0
+    sweep = written.Written(tmp_path / "root", "s", {"lr": [1, 2]})
+    used = {"models": {"m": {"train": 1_000_000, "steps": 4}}}
+    sweep.run({"lr": 1}, 0, state="preempted", usage=used)
+    sweep.run({"lr": 1}, 0, attempt=2, usage=used)
+    sweep.run({"lr": 2}, 0, [{"step": 0, "num_tokens": 300}, {"step": 1, "num_tokens": 400}])
+    sweep.save()
+    capsys.readouterr()
+
+    def asked(*arguments: str) -> dict[str, dict[str, object]]:
+        verb = ["costs", "s", "--root", str(tmp_path / "root"), "--json", *arguments]
+        assert main(verb) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["total"]["train"] == 2_000_700
+        return {row[found["by"]]: row for row in found["costs"]}
+
+    runs = asked("--by", "run")
+    assert runs["lr=1,seed=0"]["usd"] == 2.0 and runs["lr=1,seed=0"]["steps"] == 8
+    assert runs["lr=2,seed=0"]["counted"] == "metrics"
+    assert runs["lr=2,seed=0"]["usd"] is None and runs["lr=2,seed=0"]["unpriced"] == ["unknown"]
+    assert list(asked()) == ["lr=1", "lr=2"]
+    assert set(asked("--by", "model")) == {"m", "unknown"}
+    assert sum(int(str(row["train"])) for row in asked("--by", "day").values()) == 2_000_700
+    assert main(["costs", "s", "--root", str(tmp_path / "root")]) == 0
+    assert "no price is known of unknown" in capsys.readouterr().out
