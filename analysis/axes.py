@@ -226,14 +226,21 @@ def find_trends(axes: Sequence[Axis], sign: float) -> list[Trend]:
     return found
 
 
-def find_crossings(ranking: Ranking, axes: Sequence[Axis], sign: float) -> list[Crossing]:
+def find_crossings(
+    ranking: Ranking, axes: Sequence[Axis], sign: float, by: Sequence[str] | None = None
+) -> list[Crossing]:
     """Pairs of axes of which the best value of one depends on the other: at least two of its
     values change places, each being better beyond the noise somewhere. The differences within each
     row are referred to the studentized range of its values, and pay for the number of rows and of
     pairs of axes (Bonferroni), so that of sweeps in which nothing changes places at most 5 % are
-    said to have one."""
-    shown = [axis for axis in axes if axis.matched][:_PAIRED]
-    pairs = [(x, y) for x in shown for y in shown if x is not y]
+    said to have one. With `by` it is asked of these settings whether the best value of any axis
+    depends on them, be the grid as ragged as it may: within a row only what was measured alike is
+    compared."""
+    if by is None:
+        shown = [axis.key for axis in axes if axis.matched][:_PAIRED]
+        pairs = [(x, y) for x in shown for y in shown if x != y]
+    else:
+        pairs = [(axis.key, y) for axis in axes[:_PAIRED] for y in by if axis.key != y]
     found = [one for x, y in pairs if (one := _crossing(x, y, ranking, sign, len(pairs)))]
     told: dict[frozenset[str], Crossing] = {}
     for one in sorted(found, key=lambda one: one.p):
@@ -241,12 +248,12 @@ def find_crossings(ranking: Ranking, axes: Sequence[Axis], sign: float) -> list[
     return list(told.values())
 
 
-def _crossing(x: Axis, y: Axis, ranking: Ranking, sign: float, family: int) -> Crossing | None:
+def _crossing(x: str, y: str, ranking: Ranking, sign: float, family: int) -> Crossing | None:
     rows: dict[str, dict[str, dict[object, Cell]]] = {}
     for cell in usable(ranking):
-        at = rows.setdefault(level(cell.settings, y.key), {})
-        others = tuple(item for item in rest(cell, x.key) if item[0] != y.key)
-        at.setdefault(level(cell.settings, x.key), {})[others] = cell
+        at = rows.setdefault(level(cell.settings, y), {})
+        others = tuple(item for item in rest(cell, x) if item[0] != y)
+        at.setdefault(level(cell.settings, x), {})[others] = cell
     # The best of all, in means over all rows, against the one that is best in each row.
     better: dict[tuple[str, str], list[tuple[float, str]]] = {}
     for name, row in rows.items():
@@ -263,7 +270,7 @@ def _crossing(x: Axis, y: Axis, ranking: Ranking, sign: float, family: int) -> C
         other = better.get((second, first))
         if other is not None and first < second:
             (p, here), (q, there) = min(own), min(other)
-            found.append(Crossing(x.key, y.key, first, second, here, there, max(p, q)))
+            found.append(Crossing(x, y, first, second, here, there, max(p, q)))
     least = min(found, key=lambda one: one.p, default=None)
     return least if least is not None and least.p <= 1 - CONFIDENCE else None
 

@@ -5,13 +5,17 @@ from typing import NamedTuple
 
 from sweeper.analysis import labels
 from sweeper.analysis.axes import Axis, Crossing, Trend
+from sweeper.analysis.blocks import Blocks
 from sweeper.analysis.findings import Finding
 from sweeper.analysis.inference import CONFIDENCE
 from sweeper.analysis.surface import AxisEffect, Share, Surface
 
 __all__ = ["KINDS", "AxesTold", "tell_axes"]
 
-KINDS = ("effect", "trend", "optimum", "interaction", "no_effect", "at_end", "not_modelled")
+KINDS = (
+    *("blocks", "block_holes", "effect", "trend", "optimum"),
+    *("interaction", "no_effect", "at_end", "not_modelled"),
+)
 """Findings that have their place beside the figures of the axes."""
 
 
@@ -23,10 +27,13 @@ class AxesTold(NamedTuple):
     trends: Sequence[Trend]
     crossings: Sequence[Crossing]
     surface: Surface | None
+    blocks: Blocks | None = None
 
 
 def tell_axes(found: AxesTold) -> Iterator[Finding]:
     """The findings about axes."""
+    if found.blocks is not None:
+        yield from _in_blocks(found.blocks)
     if found.surface is not None:
         yield from _modelled(found.surface)
     yield from map(_trend, found.trends)
@@ -34,15 +41,46 @@ def tell_axes(found: AxesTold) -> Iterator[Finding]:
     yield from _flat(found.axes)
 
 
+def _in_blocks(found: Blocks) -> Iterator[Finding]:
+    """What there is to see in the blocks; that they differ, where a test told it."""
+    ends: dict[str, int] = {}
+    for edge in (edge for block in found.blocks for edge in block.edges):
+        ends[edge.axis] = ends.get(edge.axis, 0) + 1
+    count = labels.counted(len(found.blocks), "block")
+    text = f"{count} by {found.by}, each with a best cell of its own in the table of blocks"
+    if found.why is not None:
+        why = found.why
+        text = (
+            f"Judged by {found.by}, {count}: {why.x} {why.first} is better than {why.second} at "
+            f"{why.here}, and worse at {why.there}, both beyond the noise"
+        )
+    if ends:
+        at = [f"{axis} in {number}" for axis, number in ends.items()]
+        text += f". The best lies at an end of what was tried of {labels.listed(at)}"
+    evidence = {"by": found.by, "ends": ends, "told": found.why is not None}
+    yield Finding("blocks", "note", f"{text}.", (), evidence)
+    if found.holes:
+        where = [block.value for block in found.blocks if block.holes]
+        text = (
+            f"{labels.counted(found.holes, 'combination')} that other blocks have "
+            f"{'has' if found.holes == 1 else 'have'} no result in {labels.listed(where, 6)}: "
+            "nothing is known there."
+        )
+        holes = {block.value: [dict(row) for row in block.holes] for block in found.blocks}
+        yield Finding("block_holes", "note", text, (), {k: v for k, v in holes.items() if v})
+
+
 def _modelled(surface: Surface) -> Iterator[Finding]:
     """What the model of all axes tells."""
     told = [axis for axis in surface.axes if axis.told]
     flat = [axis.key for axis in surface.axes if not axis.told]
+    where = f"within each {surface.within}" if surface.within else "between cells"
     if told:
         parts = [f"{axis.key} ({_share(axis.importance)})" for axis in told]
         text = (
-            f"In a model of all axes over {surface.cells} cells {labels.listed(parts, 8)} of the "
-            "variance between cells, beyond the noise and the scatter of the other axes."
+            f"In a model of all axes over {surface.cells} cells these stand out from the noise and "
+            f"the scatter of the others, with their shares of the variance {where}: "
+            f"{labels.listed(parts, 8)}."
         )
         shares = {axis.key: axis.importance._asdict() | {"p": axis.p} for axis in surface.axes}
         yield Finding("effect", "note", text, (), shares)

@@ -16,7 +16,7 @@ from sweeper.analysis.distributions import range_quantile, range_tail
 from sweeper.analysis.inference import CONFIDENCE, Estimate, student
 from sweeper.analysis.settings import level
 
-__all__ = ["level_mean", "over_rows", "ranged", "rest", "usable", "weigh"]
+__all__ = ["Row", "level_mean", "over_rows", "ranged", "rest", "usable", "weigh"]
 
 Row = tuple[tuple[str, str], ...]
 

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from sweeper.analysis.behaviour import Behaviour, CellBehaviour
+from sweeper.analysis.blocks import rows
 from sweeper.analysis.cells import Cell
 from sweeper.analysis.findings import method
 from sweeper.analysis.frames import RunData
@@ -62,6 +63,9 @@ def document(study: Study) -> dict[str, Any]:
         ],
         "findings": [finding.document() for finding in study.findings],
         "axes": [_axis(axis) for axis in study.axes],
+        "blocks": None
+        if study.blocks is None
+        else {"by": study.blocks.by, "asked": study.blocks.asked, "rows": rows(study.blocks)},
         "model": None if study.surface is None else asdict(study.surface),
         "interactions": [asdict(pair) for pair in study.pairs],
         "next_grid": None if study.next is None else asdict(study.next),

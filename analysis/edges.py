@@ -45,17 +45,23 @@ def find_edges(
     best: Mapping[str, Any],
     tried: Sequence[Mapping[str, Any]],
     planned: Sequence[Mapping[str, Any]] = (),
+    *,
+    alone: bool = False,
 ) -> list[Edge]:
     """Settings of which the best cell has the first or the last of the numbers tried beside its
     other settings, two or more.
 
     `tried` are the settings of the cells that have a result, the best among them. A value that
     only cells in `planned` have was not tried, and there is no edge where one lies further out:
-    what is missing is its result."""
+    what is missing is its result. With `alone` all of `tried` counts where nothing was tried
+    beside the best."""
     edges: list[Edge] = []
     for axis, value in best.items():
         row = [cell for cell in tried if _beside(cell, best, axis)]
         values = ordered(axis, row)
+        if alone and len(values) < 2:
+            row = list(tried)
+            values = ordered(axis, row)
         if len(values) < 2 or value not in (values[0], values[-1]):
             continue
         everything = ordered(axis, [*row, *(c for c in planned if _beside(c, best, axis))])
@@ -85,11 +91,11 @@ def _same(cell: Mapping[str, Any], best: Mapping[str, Any], key: str) -> bool:
     return level(cell, key) == level(best, key)
 
 
-def judge_edges(ranking: Ranking, sign: float, best: Cell | None = None) -> list[Edge]:
-    """The edges at which the best cell of the ranking lies, or the one given, each with its test.
+def judge_edges(ranking: Ranking, sign: float, *, alone: bool = False) -> list[Edge]:
+    """The edges at which the best cell of the ranking lies, each with its test; `alone` as above.
     No edge where another cell is exactly as good and lies inside; `stopped` where only cells that
     diverged lie further out."""
-    best = ranking.best if best is None else best
+    best = ranking.best
     if best is None:
         return []
     good = [cell.settings for cell in usable(ranking)]
@@ -98,10 +104,12 @@ def judge_edges(ranking: Ranking, sign: float, best: Cell | None = None) -> list
     equal = [
         c.settings for c in usable(ranking) if c is not best and c.summary.mean == best.summary.mean
     ]
-    tried = {edge.axis: edge.values for edge in find_edges(best.settings, failed, planned)}
+    tried = {
+        edge.axis: edge.values for edge in find_edges(best.settings, failed, planned, alone=alone)
+    }
     found = [
         replace(edge, stopped=edge.axis not in tried, values=tried.get(edge.axis, edge.values))
-        for edge in find_edges(best.settings, good, planned)
+        for edge in find_edges(best.settings, good, planned, alone=alone)
         if not any(_beside(other, best.settings, edge.axis) for other in equal)
     ]
     family = len(_ordered_axes(best, good))

@@ -379,6 +379,7 @@ def _replicates(data: SweepData, ranking: Ranking) -> list[Finding]:
         found.append(Finding("unseeded", "note", text))
     identical = [cell for cell in ranking.cells if cell.summary.identical]
     metric = None if data.metric is None else data.metric.name
+    unknown = "" if ranking.noise.shared else " No interval is given there."
     copies = [c for c in identical if same_curves([run for run in c.runs if run.counts], metric)]
     if copies:
         all_of, why = ("seeds", "the seed may not reach the recipe")
@@ -386,14 +387,14 @@ def _replicates(data: SweepData, ranking: Ranking) -> list[Finding]:
             all_of, why = ("replicates", "they do not differ by themselves")
         text = (
             f"All {all_of} of {labels.counted(len(copies), 'cell')} recorded exactly the same: "
-            f"{why}. No interval is given there."
+            f"{why}.{unknown}"
         )
         found.append(Finding("identical", "warning", text, tuple(c.name for c in copies)))
     equal = tuple(cell.name for cell in identical if cell not in copies)
     if equal:
         text = (
             f"All runs of {labels.counted(len(equal), 'cell')} ended at exactly the same value, "
-            "which tells nothing of the noise there: no interval is given."
+            f"which tells nothing of the noise there.{unknown}"
         )
         found.append(Finding("same_value", "note", text, equal))
     return found

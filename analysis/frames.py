@@ -36,9 +36,9 @@ _LOGS = 400
 
 @dataclass(frozen=True)
 class Metric:
-    """What cells are compared by: the value of `name` in each run that `at` says, with `noise` and
-    `failed` as the grid has them (see `sweeper.model.metric`). `guessed`: which way is better is
-    told by its name alone."""
+    """What cells are compared by: the value of `name` in each run that `at` says, with `noise`,
+    `failed` and `by` as the grid has them (see `sweeper.model.metric`). `guessed`: which way is
+    better is told by its name alone."""
 
     name: str
     goal: str  # "minimize" or "maximize"
@@ -46,6 +46,7 @@ class Metric:
     guessed: bool = field(default=False, compare=False)
     noise: str = field(default="auto", compare=False)
     failed: str = field(default="bound", compare=False)
+    by: str | None = field(default=None, compare=False)
 
     @property
     def sign(self) -> float:
@@ -154,7 +155,7 @@ def find_metric(
         usual = own.get("goal", "minimize"), own.get("at", "last")
         rules = own.get("noise", "auto"), own.get("failed", "bound")
         found = Metric(own["name"], goal or usual[0], at or usual[1])
-        return replace(found, noise=rules[0], failed=rules[1])
+        return replace(found, noise=rules[0], failed=rules[1], by=own.get("by"))
     found = goal or goal_of(name)
     if found is None:
         raise UsageError(

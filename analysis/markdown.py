@@ -13,7 +13,7 @@ from sweeper.analysis.page import provenance
 from sweeper.analysis.pictures import cells_picture, picture
 from sweeper.analysis.stability import RULE
 from sweeper.analysis.study import Study
-from sweeper.analysis.tables import cell_table, paired_rows, rate_rows
+from sweeper.analysis.tables import block_rows, cell_table, paired_rows, rate_rows
 from sweeper.sanitize import sanitize
 
 __all__ = ["write"]
@@ -100,7 +100,8 @@ def _lines(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator[st
     yield from _paired(study)
     yield from _held_out(study)
     yield from _items(study)
-    if study.axes:
+    yield from _blocks(study)
+    if study.axes or study.surface is not None:
         yield "\n## Axes"
         yield from _images(shown, "axes")
         yield from _images(shown, "planes")
@@ -123,6 +124,20 @@ def _lines(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator[st
     yield from _unstable(study)
     yield from _rollouts(study, shown)
     yield from _reproduce(study)
+
+
+def _blocks(study: Study) -> Iterator[str]:
+    if study.blocks is None:
+        return
+    yield f"\n## By {escape(study.blocks.by)}\n"
+    for row in block_rows(study):
+        settings = escape(", ".join(row["settings"]))
+        tied = (
+            "" if row["tied"] is None else f", {row['tied']} of {row['compared']} not told from it"
+        )
+        ends = f"; at the end of {escape(row['ends'])}" if row["ends"] != labels.NONE else ""
+        holes = f"; missing: {escape('; '.join(row['holes']))}" if row["holes"] else ""
+        yield f"- {escape(row['name'])}: {settings}, {escape(row['mean'])}{tied}{ends}{holes}"
 
 
 def _checkpoint(study: Study) -> Iterator[str]:

@@ -22,8 +22,11 @@ __all__ = ["Column", "Fit", "column", "fit", "log_spread"]
 
 DEALS = 1999
 """How often values are dealt anew."""
+_WORK = 3_000_000
 _LEVELS = 8
-"""Values of an axis that is no number; with more of them each is known by too few cells."""
+"""Values that an axis that is no number may have whatever the cells are; with more of them each has
+to have `_EACH` cells on average."""
+_EACH = 5
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ def column(key: str, numbers: Sequence[float], texts: Sequence[str]) -> Column |
         at = 2 * (scaled - ends[0]) / (ends[1] - ends[0]) - 1
         return Column(key, (), log, low, high, at, curved=len(set(numbers)) > 2)
     names = tuple(dict.fromkeys(texts))
-    if len(names) > _LEVELS:
+    if len(names) > max(_LEVELS, len(texts) // _EACH):
         return f"it has {len(names)} values that are no numbers"
     at = np.array([names.index(text) for text in texts], dtype=float)
     return Column(key, names, False, 0.0, 0.0, at, curved=False)
@@ -152,6 +155,12 @@ class Fit:
         q, _ = np.linalg.qr(self.design)
         return np.minimum(np.sum(q**2, axis=1), 0.999)
 
+    def without(self, index: int) -> Floats:
+        """What one axis alone leaves of the means."""
+        rows = np.column_stack([np.ones(len(self.y)), self.design[:, self.place(index)]])
+        solved: Any = np.linalg.lstsq(rows, self.y, rcond=None)[0]
+        return self.y - rows @ solved
+
     def squares(self, index: int) -> tuple[float, int]:
         """By how much the sum of squared remainders grows without an axis, and its terms."""
         own = self.place(index)
@@ -168,6 +177,8 @@ class Fit:
         """The p of an axis: how often it explains as much when its values are dealt anew."""
         rng = np.random.default_rng([7, index, len(self.y)])
         own = self.place(index)
+        # Of an axis with many terms fewer: enough for a p of 5 % shared by ten axes.
+        deals = min(deals, max(199, _WORK // (len(self.y) * (own.stop - own.start))))
         rest = self._without(own)
         q, _ = np.linalg.qr(rest)
         left = self.y - q @ (q.T @ self.y)

@@ -77,6 +77,7 @@ def analyze(
     at: str | None = None,
     noise: str | None = None,
     failed: str | None = None,
+    by: str | None = None,
     prices: str | None = None,
     pictures: bool = True,
 ) -> Report:
@@ -88,6 +89,7 @@ def analyze(
     ("minimize" or "maximize"), `at` ("last", "best" or "mean_of_last=5"), `noise` ("auto",
     "pooled", "own" or "from=SWEEP") and `failed` ("bound", "worst" or "drop") default to the
     sweep's own; of another metric the last value counts, and its name tells the goal where it can.
+    `by` is a setting each of whose values is judged by itself.
     Sweeps that lend their noise are looked for in the registry. `prices` are dollars per
     million tokens, like `train=0.4,sample=0.8`. The files go to the folder `out`, by default to
     `report/` in the folder of the (first) sweep. Without `pictures` there is no Markdown. The same
@@ -105,6 +107,7 @@ def analyze(
     # Of recorded values some are near the ends of all floats.
     with np.errstate(all="ignore"), _uncollected():
         data = _ruled(read(sources, metric, goal, at), registry, noise, failed)
+        data = _by(data, by)
         found = study(data, priced)
         if found.next is not None:
             here = None if out is None else os.path.join(os.path.abspath(out), "next.yaml")
@@ -144,6 +147,13 @@ def _ruled(data: SweepData, registry: Registry, noise: str | None, failed: str |
         data.metric, noise=noise or data.metric.noise, failed=failed or data.metric.failed
     )
     return lend(replace(data, metric=metric), registry, lenders(metric.noise))
+
+
+def _by(data: SweepData, by: str | None) -> SweepData:
+    """With the setting that blocks are made by, where one was asked for."""
+    if by is None or data.metric is None:
+        return data
+    return replace(data, metric=replace(data.metric, by=by))
 
 
 def _text(study: Study) -> str:

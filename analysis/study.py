@@ -15,6 +15,7 @@ from sweeper.analysis.axes import (
 )
 from sweeper.analysis.axis_findings import AxesTold
 from sweeper.analysis.behaviour import Behaviour, examine
+from sweeper.analysis.blocks import Blocks, find_blocks
 from sweeper.analysis.cells import Cell, Ranking, rank
 from sweeper.analysis.findings import Finding, find
 from sweeper.analysis.frames import SweepData
@@ -35,7 +36,8 @@ __all__ = ["Study", "study"]
 @dataclass(frozen=True)
 class Study:
     """What the pages are made of. `surface` is the model of all axes where no grid tells what each
-    does. `paired` are differences from the best over shared seeds, on the scale of the comparison,
+    does, `blocks` the parts that are judged each by itself. `paired` are differences from the best
+    over shared seeds, on the scale of the comparison,
     by cell; `flattery` is what `inference.optimism` found; `needed` the seeds a cell that are
     thought to part the first two; `no_next` says why a grid to run next, which the findings ask
     for, cannot be written; `prices` are dollars per million tokens."""
@@ -48,6 +50,7 @@ class Study:
     trends: tuple[Trend, ...]
     pairs: tuple[Grid2, ...]
     surface: Surface | None
+    blocks: Blocks | None
     stability: Stability
     behaviour: Behaviour | None
     tradeoffs: tuple[Tradeoff, ...]
@@ -71,8 +74,9 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
     pairs = find_pairs(ranking, axes, sign)
     trends = find_trends(axes, sign)
     crossings = find_crossings(ranking, axes, sign)
-    surface = _modelled(ranking, axes, sign) if data.metric is not None else None
-    told = AxesTold(axes, trends, crossings, surface)
+    blocks = find_blocks(ranking, sign, data.metric.by) if data.metric is not None else None
+    surface = _modelled(ranking, axes, sign, blocks) if data.metric is not None else None
+    told = AxesTold(axes, trends, crossings, surface, blocks)
     stability = assess(data, ranking.keys)
     behaviour = examine(data, ranking)
     answered, held = by_items(data, ranking), held_out(data, ranking)
@@ -98,6 +102,7 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
         trends=tuple(trends),
         pairs=tuple(pairs),
         surface=surface,
+        blocks=blocks,
         stability=stability,
         behaviour=behaviour,
         tradeoffs=tuple(find_tradeoffs(data, ranking, prices or {})),
@@ -114,12 +119,14 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
     )
 
 
-def _modelled(ranking: Ranking, axes: Sequence[Axis], sign: float) -> Surface | None:
+def _modelled(
+    ranking: Ranking, axes: Sequence[Axis], sign: float, blocks: Blocks | None
+) -> Surface | None:
     """A model of all axes, where the means of one of them mix what the others do."""
     matched = {axis.key for axis in axes if axis.matched}
     if matched.issuperset(varying(ranking)):
         return None
-    return find_surface(ranking, sign)
+    return find_surface(ranking, sign, blocks.by if blocks is not None else "")
 
 
 def _paired(ranking: Ranking) -> dict[str, Estimate]:

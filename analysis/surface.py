@@ -10,7 +10,7 @@ together (Holm); pairs of axes, at 5 % for all pairs together. Pure.
 
 import importlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -99,7 +99,8 @@ class Surface:
     """The model of `cells` cells: axes, the most telling first, pairs of those that matter, how
     much of the variance it explains (adjusted for its terms), and the axes that it leaves out with
     the reason. `cut` cells were so far out that they count as nearer. `why` says why there is no
-    model, and then the rest is empty."""
+    model, and then the rest is empty. `within` is the setting that blocks are made by:
+    shares are of the variance that is left within them, and nothing is said of it."""
 
     cells: int
     axes: tuple[AxisEffect, ...]
@@ -108,14 +109,16 @@ class Surface:
     left: tuple[tuple[str, str], ...]
     cut: int = 0
     why: str = ""
+    within: str = ""
 
     def of(self, key: str) -> AxisEffect | None:
         """What it says of an axis."""
         return next((axis for axis in self.axes if axis.key == key), None)
 
 
-def find_surface(ranking: Ranking, sign: float) -> Surface | None:
-    """The model, for cells that have two values of an axis or more; None without any axis."""
+def find_surface(ranking: Ranking, sign: float, within: str = "") -> Surface | None:
+    """The model, for cells that have two values of an axis or more; None without any axis. `within`
+    is the setting that blocks are made by."""
     cells = usable(ranking)
     found = [(key, _column(key, cells)) for key in ranking.keys]
     columns = [own for _, own in found if isinstance(own, Column)]
@@ -133,7 +136,8 @@ def find_surface(ranking: Ranking, sign: float) -> Surface | None:
     model = fit(columns, y / unit) if columns else None
     if model is None:
         return Surface(len(cells), (), (), 0.0, tuple(left), cut, "too few cells for its axes")
-    return _surface(model, unit, ranking, sign, tuple(left), cut)
+    found = _surface(model, unit, ranking, sign, within)
+    return replace(found, left=tuple(left), cut=cut)
 
 
 def varying(ranking: Ranking) -> list[str]:
@@ -205,35 +209,45 @@ def _width(own: Column) -> int:
     return own.terms(own.at[:1]).shape[1]
 
 
-def _surface(
-    model: Fit,
-    unit: float,
-    ranking: Ranking,
-    sign: float,
-    left: tuple[tuple[str, str], ...],
-    cut: int,
-) -> Surface:
-    count = range(len(model.columns))
-    chances = holm([model.dealt(index) for index in count])
-    total = float(np.var(model.y)) * len(model.y)
-    axes = [_effect(model, i, chances[i], total, unit, ranking, sign) for i in count]
+def _surface(model: Fit, unit: float, ranking: Ranking, sign: float, within: str) -> Surface:
+    keys = [own.key for own in model.columns]
+    count = [index for index, key in enumerate(keys) if key != within]
+    chances = dict(zip(count, holm([model.dealt(index) for index in count]), strict=True))
+    apart = model.y - model.y.mean()
+    if within in keys:
+        apart = model.without(keys.index(within))
+    total = float(apart @ apart)
+    scene = _Scene(model, total, unit, ranking, sign)
+    axes = {i: _effect(scene, i, chances[i]) for i in count}
     order = sorted(count, key=lambda i: (-axes[i].importance.value, i))
     adjusted = 1 - model.variance * (len(model.y) - 1) / total
-    pairs = _pairs(model, order, axes, unit, ranking)
-    return Surface(
-        len(model.y), tuple(axes[i] for i in order), pairs, max(adjusted, 0.0), left, cut
-    )
+    pairs = _pairs(scene, order, axes)
+    found = tuple(axes[i] for i in order)
+    known = within if within in keys else ""
+    return Surface(len(model.y), found, pairs, max(adjusted, 0.0), (), within=known)
 
 
-def _effect(
-    model: Fit, index: int, p: float, total: float, unit: float, ranking: Ranking, sign: float
-) -> AxisEffect:
+class _Scene(NamedTuple):
+    """A model, the squares that shares are of, and how its numbers become values again."""
+
+    model: Fit
+    total: float
+    unit: float
+    ranking: Ranking
+    sign: float
+
+    def back(self, values: Floats) -> tuple[float, ...]:
+        return tuple(self.ranking.off_scale(value) for value in (values * self.unit).tolist())
+
+
+def _effect(scene: _Scene, index: int, p: float) -> AxisEffect:
+    model, total, sign = scene.model, scene.total, scene.sign
     own = model.columns[index]
     at = np.linspace(-1, 1, _POINTS) if own.numeric else np.arange(len(own.names), dtype=float)
     means, errors = model.part(index, at)
     reach = student_quantile((1 + CONFIDENCE) / 2, model.df) * errors
     xs: tuple[Any, ...] = tuple(own.value(at).tolist()) if own.numeric else own.names
-    lines = [tuple(_back(line * unit, ranking)) for line in (means, means - reach, means + reach)]
+    lines = [scene.back(line) for line in (means, means - reach, means + reach)]
     best, low, high = _best(model, index, at, sign)
     side = _side(model, index, means, sign) if own.numeric else ""
     return AxisEffect(
@@ -251,10 +265,6 @@ def _effect(
         best=xs[best],
         between=(xs[low], xs[high]),
     )
-
-
-def _back(values: Floats, ranking: Ranking) -> list[float]:
-    return [ranking.off_scale(value) for value in values.tolist()]
 
 
 def _importance(model: Fit, index: int, total: float) -> Share:
@@ -352,22 +362,22 @@ def _side(model: Fit, index: int, means: Floats, sign: float) -> str:
 
 
 def _pairs(
-    model: Fit, order: Sequence[int], axes: Sequence[AxisEffect], unit: float, ranking: Ranking
+    scene: _Scene, order: Sequence[int], axes: Mapping[int, AxisEffect]
 ) -> tuple[PairEffect, ...]:
     """The pairs that are told to depend on each other, and the one of the two axes that matter
     most."""
     flat = [i for i in order if axes[i].numeric]
     pairs = list(combinations(flat, 2))
-    chances = model.products(pairs)
+    chances = scene.model.products(pairs)
     first = [pair for pair in pairs if all(axes[i].told for i in pair)][:1]
     ranked = sorted(zip(chances, pairs, strict=True))
     shown = [(p, pair) for p, pair in ranked if p <= 1 - CONFIDENCE or pair in first]
-    return tuple(_pair(model, pair, p, unit, ranking) for p, pair in shown[:3])
+    return tuple(_pair(scene, pair, p) for p, pair in shown[:3])
 
 
-def _pair(model: Fit, pair: tuple[int, int], p: float, unit: float, ranking: Ranking) -> PairEffect:
+def _pair(scene: _Scene, pair: tuple[int, int], p: float) -> PairEffect:
     """The plane of two axes: what each adds, and their product where it is told."""
-    a, b = pair
+    (a, b), model = pair, scene.model
     at = np.linspace(-1, 1, _PLANE)
     plane = model.part(b, at)[0][:, np.newaxis] + model.part(a, at)[0] - model.weights[0]
     if p <= 1 - CONFIDENCE:
@@ -377,6 +387,6 @@ def _pair(model: Fit, pair: tuple[int, int], p: float, unit: float, ranking: Ran
         bare = own - q @ (q.T @ own)
         slope = float(bare @ model.left / max(float(bare @ bare), 1e-300))
         plane = plane + slope * np.outer(at - two.at.mean(), at - one.at.mean())
-    means = tuple(tuple(_back(row * unit, ranking)) for row in plane)
+    means = tuple(scene.back(row) for row in plane)
     xs, ys = (tuple(model.columns[i].value(at).tolist()) for i in pair)
     return PairEffect(model.columns[a].key, model.columns[b].key, p, xs, ys, means)

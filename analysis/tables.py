@@ -24,6 +24,7 @@ __all__ = [
     "CELLS",
     "FIRST_CELLS",
     "RUNS",
+    "block_rows",
     "cell_table",
     "common",
     "details",
@@ -354,6 +355,36 @@ def heat(pair: Grid2, sign: float) -> list[dict[str, Any]]:
         }
         for name, row, best in zip(pair.ys, pair.means, pair.best_x, strict=True)
     ]
+
+
+def block_rows(study: Study) -> list[dict[str, Any]]:
+    """Rows of the table of blocks."""
+    found = study.blocks
+    if found is None:
+        return []
+    keys = [key for key in study.ranking.keys if key != found.by]
+    rows: list[dict[str, Any]] = []
+    for block in found.blocks:
+        best = block.best
+        ends = [
+            f"{e.axis} ({e.side}{', further out it diverged' if e.stopped else ''}"
+            f"{'' if e.told else ', not told from inside'})"
+            for e in block.edges
+        ]
+        rows.append(
+            {
+                "name": block.value,
+                "settings": ["" if best is None else _setting(best, key)[0] for key in keys],
+                "mean": "no result" if best is None else labels.number(best.summary.mean),
+                "tied": len(block.tied) if block.compared else None,
+                "compared": block.compared,
+                "ends": labels.listed(ends) if ends else labels.NONE,
+                "diverged": block.diverged,
+                "cells": block.cells,
+                "holes": [", ".join(f"{k} {v}" for k, v in row) for row in block.holes],
+            }
+        )
+    return rows
 
 
 def surface_rows(found: Surface | None) -> list[dict[str, str]]:

@@ -32,6 +32,12 @@ def add_arguments(verb: ArgumentParser) -> None:
         help="what a failed run counts as: a bound, the worst value, or nothing (default: the "
         "grid's)",
     )
+    verb.add_argument(
+        "--by",
+        metavar="SETTING",
+        help="judge each value of a setting by itself, as each model (default: the grid's, or one "
+        "on which the best value of another is told to depend)",
+    )
     verb.add_argument("--no-pictures", action="store_true", help="no report.md with its PNGs")
 
 
@@ -48,6 +54,7 @@ def run(arguments: Namespace) -> int:
         at=arguments.at,
         noise=arguments.noise,
         failed=arguments.failed,
+        by=arguments.by,
         out=arguments.out,
         prices=arguments.prices,
         pictures=not arguments.no_pictures,

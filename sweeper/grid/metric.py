@@ -79,6 +79,13 @@ METRIC = Section(
         "in its place would prevent it), the worst value, or nothing.",
         "bound",
     ),
+    Field(
+        "by",
+        Text(),
+        "A setting each of whose values is judged by itself: the best for each model, say. Without "
+        "it such a setting is looked for.",
+        examples=("model_name",),
+    ),
     needs={"name": "a name", "goal": "a goal"},
 )
 

@@ -32,13 +32,14 @@ class Metric(NamedTuple):
     that counts. `noise`: whether cells share what is known of it, `auto` (where a test lets them),
     `pooled`, `own`, or `from=SWEEP,...` (those lend theirs). `failed`: what a run that failed
     counts as, `bound` (a cell is no better for it than if it had been the worst), `worst` (it is)
-    or `drop` (nothing)."""
+    or `drop` (nothing). `by`: the setting each of whose values is judged by itself."""
 
     name: str
     goal: Literal["minimize", "maximize"]
     at: str = "last"
     noise: str = "auto"
     failed: str = "bound"
+    by: str | None = None
 
 
 def mean_of_last(at: str) -> int | None:

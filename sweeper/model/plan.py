@@ -342,7 +342,7 @@ def _metric(part: Part | None) -> Metric | None:
     if not is_noise(noise):
         part.refuse("noise", "auto, pooled, own or from=SWEEP")
     failed = part.one_of("failed", FAILED, "bound")
-    return Metric(part.text("name"), cast(Any, goal), at, noise, failed)
+    return Metric(part.text("name"), cast(Any, goal), at, noise, failed, part.text_or("by", None))
 
 
 def read_recipe(part: Part) -> Recipe:

@@ -1,0 +1,160 @@
+"""Parts of a sweep that are judged each by itself: one model each, say. Pure.
+
+Blocks are asked for (`by`), or found: an axis of texts on whose value the best value of another
+depends, beyond the noise (`axes.find_crossings`). Within a block the best cell, what cannot be told
+from it, the ends of what was tried that it lies at, and the holes: combinations that other blocks
+have a result of, of values that this block has tried, and that have none here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sweeper.analysis.axes import Crossing, find_axes, find_crossings
+from sweeper.analysis.cells import Cell, Ranking
+from sweeper.analysis.contrasts import Row, rest, usable
+from sweeper.analysis.edges import Edge, judge_edges
+from sweeper.analysis.settings import level
+from sweeper.analysis.statistics import against_best
+from sweeper.errors import UsageError
+from sweeper.metrics import as_float
+
+__all__ = ["Block", "Blocks", "find_blocks", "rows"]
+
+
+@dataclass(frozen=True)
+class Block:
+    """The cells with one `value` of the setting that blocks are made by. `best` is None when no
+    cell there has a result that counts. `tied` cannot be told from it; `compared` could be."""
+
+    value: str
+    cells: int
+    diverged: int
+    best: Cell | None
+    tied: tuple[Cell, ...]
+    compared: int
+    edges: tuple[Edge, ...]
+    holes: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """All blocks of a sweep, by the setting `by`. `asked`: the grid or the command line says so;
+    else `why` is what tells that they differ. `ragged`: they do not all have the same cells."""
+
+    by: str
+    asked: bool
+    why: Crossing | None
+    ragged: bool
+    blocks: tuple[Block, ...]
+
+    @property
+    def holes(self) -> int:
+        """How many in all."""
+        return sum(len(block.holes) for block in self.blocks)
+
+
+def find_blocks(ranking: Ranking, sign: float, by: str | None) -> Blocks | None:
+    """The blocks asked for, or found; None where there are none. Raises `UsageError` for a setting
+    that does not tell cells apart."""
+    if by is not None:
+        if by not in ranking.keys:
+            known = ", ".join(ranking.keys) or "none"
+            raise UsageError(f"by {by!r}: cells do not differ in that; they do in: {known}")
+        return _blocks(ranking, sign, by, None)
+    why = _found(ranking, sign)
+    return None if why is None else _blocks(ranking, sign, why.y, why)
+
+
+def _found(ranking: Ranking, sign: float) -> Crossing | None:
+    """That the best value of an axis depends on one of texts: the surest of such."""
+    named = [key for key in ranking.keys if _texts(ranking, key)]
+    if not named:
+        return None
+    axes = find_axes(ranking, sign)
+    told = find_crossings(ranking, axes, sign, named)
+    return min(told, key=lambda one: one.p, default=None)
+
+
+def _texts(ranking: Ranking, key: str) -> bool:
+    values = [cell.settings.get(key) for cell in usable(ranking)]
+    return bool(values) and all(
+        isinstance(value, str) and as_float(value) is None for value in values
+    )
+
+
+def _blocks(ranking: Ranking, sign: float, by: str, why: Crossing | None) -> Blocks:
+    groups: dict[str, list[Cell]] = {}
+    for cell in ranking.cells:
+        groups.setdefault(level(cell.settings, by), []).append(cell)
+    done = {value: _rows([c for c in own if c.summary.n], by) for value, own in groups.items()}
+    blocks = tuple(
+        _block(ranking, sign, by, value, [own for other, own in done.items() if other != value])
+        for value in groups
+    )
+    ragged = len({frozenset(rows) for rows in done.values()}) > 1
+    return Blocks(by, why is None, why, ragged, blocks)
+
+
+def _rows(cells: Sequence[Cell], by: str) -> set[Row]:
+    return {rest(cell, by) for cell in cells}
+
+
+def _block(ranking: Ranking, sign: float, by: str, value: str, others: Sequence[set[Row]]) -> Block:
+    own = tuple(cell for cell in ranking.cells if level(cell.settings, by) == value)
+    part = replace(ranking, cells=own, best=None, best_run=None, comparisons={})
+    good = usable(part)
+    best = min(good, key=lambda cell: sign * (cell.summary.mean or 0.0), default=None)
+    tried = _rows(part.tried, by)
+    holes = _holes(tried, others)
+    diverged = sum(cell.diverged > 0 for cell in own)
+    if best is None:
+        return Block(value, len(tried), diverged, None, (), 0, (), holes)
+    groups = {cell.name: cell.values for cell in good}
+    found = against_best(groups, best.name, ranking.noise, sign, ranking.scale)
+    tied = tuple(c for c in good if c.name in found and not found[c.name].told_apart)
+    edges = tuple(judge_edges(replace(part, best=best, comparisons=found), sign, alone=True))
+    return Block(value, len(tried), diverged, best, tied, len(found), edges, holes)
+
+
+def _holes(tried: set[Row], others: Sequence[set[Row]]) -> tuple[Row, ...]:
+    values: dict[str, set[str]] = {}
+    for row in tried:
+        for key, text in row:
+            values.setdefault(key, set()).add(text)
+    missing = set[Row]().union(*others) - tried
+    fitting = [row for row in missing if all(text in values.get(key, ()) for key, text in row)]
+    return tuple(sorted(fitting, key=_order))
+
+
+def _order(row: Row) -> list[tuple[float, str]]:
+    return [(_number(text), text) for _, text in row]
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
+def rows(found: Blocks) -> list[Mapping[str, Any]]:
+    """A row a block, as `report.json` has them."""
+    return [
+        {
+            "value": block.value,
+            "cells": block.cells,
+            "diverged": block.diverged,
+            "best": block.best and block.best.name,
+            "mean": block.best and block.best.summary.mean,
+            "tied": [cell.name for cell in block.tied],
+            "compared": block.compared,
+            "edges": [
+                {"axis": e.axis, "value": e.value, "side": e.side, "told": e.told}
+                | {"stopped": e.stopped, "suggestion": e.suggestion}
+                for e in block.edges
+            ],
+            "holes": [dict(row) for row in block.holes],
+        }
+        for block in found.blocks
+    ]
