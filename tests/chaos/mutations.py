@@ -141,9 +141,9 @@ MUTATIONS = [
     ),
     Mutation(
         "a pid is taken for its process",
-        "sweeper/backends/local/backend.py",
-        "                process.send_signal(signal.SIGTERM)\n",
-        "                __import__('os').kill(process.pid, signal.SIGTERM)\n",
+        "sweeper/backends/workers.py",
+        "if t not in wanted or _lives(p)}\n",
+        "if t not in wanted or psutil.pid_exists(p.pid)}\n",
         WORKERS + "test_a_pid_that_is_used_again",
     ),
 ]

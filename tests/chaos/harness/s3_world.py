@@ -455,6 +455,9 @@ class Trial:
         if code == 0 and self.fault is not None and self.fault.kind == "stale":
             # A listing that lags shows none that has failed.
             code, _, said = self.run("retry", NAME, "--wait", "--plain")
+        if code == 0 and self.fault is not None:
+            # It was asked for before, by one that then ended for want of the store.
+            code, _, said = self.run("launch", "grid.yaml", "--wait", "--plain")
         if code != 3:  # of the run that was cancelled
             self.lies.append(f"retry ended with {code}, not 3: {said[-400:]}")
         self.until(lambda: not self.cluster.ask(op="at_work"), "the workers to end")
