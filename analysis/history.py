@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.analysis.series import EMPTY, Floats, Series
-from sweeper.results.objective import counted
+from sweeper.results.objective import counting_rows
 from sweeper.results.registry import RecordedRun, Registry
 from sweeper.results.tables.columns import Columns, present
 
@@ -75,11 +75,11 @@ class History:
         return values, ~np.isnan(values)
 
     def series(self, key: str) -> Series:
-        """The points of a key that count (`objective.counted`), NaN among them. Where no row has a
-        step their position is their step."""
+        """The points of a key that count (`objective.counting_rows`), NaN among them. Where no row
+        has a step their position is their step."""
         values = self._of(key)
         stepped = np.isfinite(self.steps)
-        rows = counted(present(values), stepped)
+        rows = counting_rows(present(values), stepped)
         if not rows.any():
             return EMPTY
         steps = self.steps

@@ -1,5 +1,6 @@
-"""The verbs of the command line, a file each: `add_arguments`, and `run`, which does it and gives
-the exit code. A file is loaded when its verb is typed, so that the others cost it nothing."""
+"""The verbs of the command line, a file each. A file has `add_arguments`, and `run`, which does the
+work and returns the exit code. It is loaded when its verb is typed, so that other verbs do not pay
+for it."""
 
 import importlib
 from argparse import ArgumentParser, Namespace
@@ -37,17 +38,17 @@ VERBS = {
 
 
 class Verb(Protocol):
-    """What the file of a verb has."""
+    """The functions that the file of a verb has."""
 
     def add_arguments(self, verb: ArgumentParser) -> None:
-        """Tell the parser what may stand behind the verb."""
+        """Declare the verb's arguments."""
         ...
 
     def run(self, arguments: Namespace) -> int:
-        """Do it; gives the exit code."""
+        """Do what the verb says. Returns the exit code."""
         ...
 
 
 def load(name: str) -> Verb:
-    """The file of a verb."""
+    """Load the file of a verb."""
     return cast(Verb, importlib.import_module(f"sweeper.commands.{name}"))

@@ -1,4 +1,4 @@
-"""The verb `alarms`: what is wrong with the runs of a sweep, by what evidence, what to do."""
+"""`sweeper alarms`: what is wrong with the runs of a sweep, by what evidence, and what to do."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(verb: ArgumentParser) -> None:
-    """What may stand behind `sweeper alarms`."""
+    """Declare the arguments of `sweeper alarms`."""
     shared.root(verb)
     shared.json(verb)
     shared.select(verb)
@@ -51,12 +51,13 @@ def run(arguments: Namespace) -> int:
 
 
 def _record(alarm: Alarm, attempts: int, outcome: str | None) -> dict[str, Any]:
-    """`current`: it is about the newest attempt. `outcome`: of what `on_alarm` set off."""
+    """An alarm for `--json`. `current`: it is about the newest attempt; `outcome`: of what
+    `on_alarm` set off."""
     return alarm.document() | {"current": alarm.attempt == attempts, "outcome": outcome}
 
 
 def _done(sweep: Sweep, alarm: Alarm) -> str | None:
-    """What became of what the alarm set off; None while nobody knows."""
+    """The outcome of what an alarm set off; None while it is not known."""
     try:
         outcome = read_action(sweep.store, sweep.layout, alarm).outcome
     except NotFound:
@@ -76,6 +77,6 @@ def _what(alarm: Alarm, outcome: str | None) -> str:
 
 
 def _advice(found: Sequence[Alarm]) -> list[str]:
-    """What to do, once for each rule."""
+    """What to do about the alarms, once for each rule."""
     advice = {alarm.rule: alarm.advice for alarm in found if alarm.advice}
     return [f"{rule}: {text}" for rule, text in advice.items()]

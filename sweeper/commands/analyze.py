@@ -1,4 +1,4 @@
-"""`sweeper analyze`: the report, what won."""
+"""`sweeper analyze`: writes the report of a sweep and prints the verdict."""
 
 from argparse import ArgumentParser, Namespace
 
@@ -12,7 +12,7 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(verb: ArgumentParser) -> None:
-    """What may stand behind `sweeper analyze`."""
+    """Declare the arguments of `sweeper analyze`."""
     shared.root(verb)
     shared.json(verb)
     shared.judge(verb)

@@ -1,4 +1,5 @@
-"""Arguments that several verbs have. Nothing but argparse: loaded with the command line."""
+"""Arguments that several verbs share. It imports nothing but argparse, since the command line loads
+it."""
 
 from argparse import ArgumentParser
 
@@ -6,17 +7,17 @@ __all__ = ["grid", "json", "judge", "root", "run", "runs", "select", "some_runs"
 
 
 def root(verb: ArgumentParser) -> None:
-    """Where sweeps lie."""
+    """Add `--root`: where sweeps lie."""
     verb.add_argument("--root", help="where sweeps lie (default: $SWEEPER_ROOT, else ./sweeps)")
 
 
 def json(verb: ArgumentParser) -> None:
-    """The answer for programs."""
+    """Add `--json`: an answer for programs."""
     verb.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def select(verb: ArgumentParser) -> None:
-    """Which runs, beside their names."""
+    """Add `--state` and `--where`, which choose runs besides their names."""
     verb.add_argument("--state", action="append", help="only runs in this state; repeatable")
     verb.add_argument(
         "--where",
@@ -25,7 +26,7 @@ def select(verb: ArgumentParser) -> None:
 
 
 def some_runs(verb: ArgumentParser) -> None:
-    """Runs of any sweeps, all of them without a name."""
+    """Add the names of runs of any sweeps; without any, all are meant."""
     verb.add_argument(
         "runs",
         nargs="*",
@@ -35,18 +36,18 @@ def some_runs(verb: ArgumentParser) -> None:
 
 
 def runs(verb: ArgumentParser) -> None:
-    """A sweep and some of its runs, all of them without a name."""
+    """Add a sweep and the names of some of its runs; without any, all are meant."""
     verb.add_argument("sweep", help="a sweep")
     verb.add_argument("runs", nargs="*", metavar="RUN", help="a name, its beginning, a glob, an id")
 
 
 def run(verb: ArgumentParser) -> None:
-    """One run."""
+    """Add the name of one run."""
     verb.add_argument("run", help="sweep/name, the beginning of one, or an id")
 
 
 def grid(verb: ArgumentParser) -> None:
-    """A grid, and what replaces something in it."""
+    """Add a grid, and what replaces something in it."""
     verb.add_argument("grid", help="the grid, a YAML file")
     verb.add_argument(
         "overrides",
@@ -65,7 +66,7 @@ def grid(verb: ArgumentParser) -> None:
 
 
 def wait(verb: ArgumentParser) -> None:
-    """Whether to wait for what is launched, and whose sweep may be executed."""
+    """Add whether to wait for what is launched, and whose sweep may be executed."""
     verb.add_argument(
         "--trust",
         action="store_true",
@@ -76,7 +77,7 @@ def wait(verb: ArgumentParser) -> None:
 
 
 def judge(verb: ArgumentParser) -> None:
-    """What runs are compared by."""
+    """Add the metric by which runs are compared."""
     verb.add_argument("--metric", help="compare by this metric (default: the grid's)")
     verb.add_argument(
         "--goal", choices=["minimize", "maximize"], help="default: the grid's, or as its name says"

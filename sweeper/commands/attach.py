@@ -12,7 +12,7 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(verb: ArgumentParser) -> None:
-    """What may stand behind `sweeper attach`."""
+    """Declare the arguments of `sweeper attach`."""
     shared.root(verb)
     verb.add_argument("sweep", nargs="?", help="a sweep (default: the newest)")
 

@@ -16,7 +16,7 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(verb: ArgumentParser) -> None:
-    """What may stand behind `sweeper cancel`."""
+    """Declare the arguments of `sweeper cancel`."""
     shared.root(verb)
     shared.json(verb)
     shared.select(verb)

@@ -11,7 +11,7 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(verb: ArgumentParser) -> None:
-    """What may stand behind `sweeper compare`."""
+    """Declare the arguments of `sweeper compare`."""
     shared.root(verb)
     shared.json(verb)
     shared.judge(verb)

@@ -1,5 +1,6 @@
-"""What a shell offers when Tab is pressed: verbs and flags by argcomplete from the parser itself,
-and from here grids, keys, sweeps and runs. Loaded only when a shell asks, and by `--completion`.
+"""What a shell offers when Tab is pressed. argcomplete takes verbs and flags from the parser
+itself; grids, keys, sweeps and runs come from here. Loaded only when a shell asks, and by
+`--completion`.
 
     eval "$(sweeper --completion bash)"
 """
@@ -20,17 +21,17 @@ __all__ = ["Offers", "complete", "shell_code"]
 
 
 def shell_code(shell: str) -> str:
-    """What a shell evaluates once: bash, zsh or fish."""
+    """The code that a shell evaluates once: bash, zsh or fish."""
     return shellcode(["sweeper"], shell=shell)
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
-    """Answer the shell that asks by the environment, and end the process."""
+    """Answer a shell that asks by its environment, and end the process."""
     autocomplete(parser, always_complete_options=False, default_completer=Offers())
 
 
 class Offers(BaseCompleter):
-    """What may stand for an argument that has no choices of its own."""
+    """Offers values for an argument that has no choices of its own."""
 
     def __call__(
         self,
@@ -40,7 +41,8 @@ class Offers(BaseCompleter):
         parser: argparse.ArgumentParser,
         parsed_args: argparse.Namespace,
     ) -> list[str]:
-        """Nothing where looking for it fails: the user is still typing."""
+        """The values on offer; none where looking for them fails, since the user is still
+        typing."""
         del parser
         find = _OFFERS.get(action.dest)
         try:
@@ -57,8 +59,8 @@ def _grids(prefix: str, given: Any) -> Iterable[str]:
 
 
 def _keys(prefix: str, given: Any) -> Iterable[str]:
-    """The keys that the grid gives, and those of its section `launch`. Not the recipe's other
-    fields: that would import it, which may take long."""
+    """The keys that the grid gives, and those of its section `launch`. The recipe's other fields
+    are left out: that would import the recipe, which may take long."""
     from sweeper.grid import load_grid
     from sweeper.grid.launch import SECTION, backend_fields
 
@@ -78,7 +80,7 @@ def _sweeps(prefix: str, given: Any) -> Iterable[str]:
 
 
 def _runs(prefix: str, given: Any) -> Iterable[str]:
-    """`sweep/`, and with that typed the names of its runs."""
+    """`sweep/`, and after that the names of its runs."""
     from sweeper.storage.sweeps import read_plan
 
     sweep, slash, _ = prefix.partition("/")
@@ -89,7 +91,7 @@ def _runs(prefix: str, given: Any) -> Iterable[str]:
 
 
 def _names(prefix: str, given: Any) -> Iterable[str]:
-    """The same; where a sweep was typed before them, the names alone."""
+    """The same, but the names alone if a sweep was typed before them."""
     from sweeper.storage.sweeps import read_plan
 
     sweep: str | None = getattr(given, "sweep", None)
@@ -145,4 +147,4 @@ _OFFERS: dict[str, Callable[[str, Any], Iterable[str]]] = {
     "sweep": _sweeps,
     "sweeps": _sweeps,
 }
-"""By the argument's name in the parser."""
+"""What is offered, by the argument's name in the parser."""

@@ -21,7 +21,7 @@ _MISSING: Any = object()
 
 
 def add_arguments(verb: ArgumentParser) -> None:
-    """What may stand behind `sweeper diff`."""
+    """Declare the arguments of `sweeper diff`."""
     shared.root(verb)
     shared.json(verb)
     shared.select(verb)
@@ -30,7 +30,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """A row a key, a column a run."""
+    """Print how runs differ: a row a key, a column a run."""
     registry = open_registry(arguments)
     runs = _as_typed(chosen(registry, arguments), arguments.runs)
     if len(runs) < 2:
@@ -61,13 +61,13 @@ def run(arguments: Namespace) -> int:
 
 
 def _as_typed(runs: list[RecordedRun], selectors: Sequence[str]) -> list[RecordedRun]:
-    """The runs in the order in which they were asked for."""
+    """Put the runs in the order in which they were asked for."""
     typed = [run for selector in selectors for run in named(runs, selector)]
     return list({id(run): run for run in typed}.values()) or runs
 
 
 def _rows(values: list[dict[str, Any]], everything: bool) -> list[list[Any]]:
-    """Key and the value of each; only those that differ, unless all are wanted."""
+    """The rows: a key and each run's value. Only rows that differ, unless all are wanted."""
     rows: list[list[Any]] = []
     for key in dict.fromkeys(key for each in values for key in each):
         found = [each.get(key, _MISSING) for each in values]

@@ -1,4 +1,4 @@
-"""`sweeper doctor`: is what a sweep needs there, and if not, how to get it."""
+"""`sweeper doctor`: checks that what a sweep needs is there, and says how to get it if not."""
 
 import os
 import shutil
@@ -27,7 +27,7 @@ __all__ = ["Check", "add_arguments", "examine", "run"]
 
 
 class Check(NamedTuple):
-    """One thing that was looked at. `needed` tells a fault from a hint."""
+    """The result of one check. `needed` tells a fault from a hint."""
 
     name: str
     good: bool
@@ -36,9 +36,9 @@ class Check(NamedTuple):
 
 
 def examine(root: str, backend: str | None = None, grid: str | None = None) -> list[Check]:
-    """Look at everything that a sweep on this machine needs, and the store at `root`; and at what
-    `backend` needs, with the options of the grid at `grid`, else of the configuration file.
-    Raises `UsageError` for a backend that nothing is known of."""
+    """Check everything that a sweep on this machine needs; the store at `root`; and what `backend`
+    needs, with the options of the grid at `grid`, else of the configuration file. Raises
+    `UsageError` for an unknown backend."""
     looks = [
         Look("python", True, _python),
         Look("tinker SDK", True, lambda: f"tinker {version('tinker')}, chz {version('chz')}"),
@@ -57,7 +57,7 @@ def examine(root: str, backend: str | None = None, grid: str | None = None) -> l
 
 
 def _of(name: str, grid: str | None, root: str) -> list[Look]:
-    """What there is to look at for a backend, by its own word."""
+    """The checks that a backend declares."""
     backend = backend_type(name)
     if grid is not None:
         read = load_grid(grid, [f"launch.backend={name}"])
@@ -80,7 +80,7 @@ def _of(name: str, grid: str | None, root: str) -> list[Look]:
 
 
 def _reached(launch: Launch, root: str, service: str, secrets: Sequence[str]) -> str:
-    """What a launch refuses before anything else: the same is asked here."""
+    """Check what a launch would refuse first."""
     from sweeper.launcher.manifest import secret_names
     from sweeper.launcher.preflight import admit
 
@@ -101,7 +101,7 @@ def _python() -> str:
 
 
 def _store(root: str) -> str:
-    """Exclusive create is what the promises rest on: try it."""
+    """Check that the store creates files exclusively, on which everything rests."""
     store = open_store(root)
     if store.is_remote:
         from sweeper.launcher.remote_recovery import check
@@ -125,7 +125,8 @@ def _store(root: str) -> str:
 
 
 def _home() -> str:
-    """Runs get their environment by it, and where the store is elsewhere they write into it."""
+    """Check the home: runs get their environment from it, and write into it where the store is
+    elsewhere."""
     from sweeper.engine import lifecycle
 
     lifecycle.check_home()
@@ -155,7 +156,7 @@ def _output(*command: str) -> str:
 
 
 def add_arguments(verb: ArgumentParser) -> None:
-    """What may stand behind `sweeper doctor`."""
+    """Declare the arguments of `sweeper doctor`."""
     shared.root(verb)
     shared.json(verb)
     verb.add_argument("--backend", help="look at what this backend needs, too")

@@ -6,7 +6,7 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(verb: ArgumentParser) -> None:
-    """For completion only: the engine has a command line of its own."""
+    """Declare the arguments for completion only: the engine has a command line of its own."""
     verb.add_argument("action", choices=("start", "serve", "status", "env", "stop"))
 
 

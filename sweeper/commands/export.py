@@ -1,4 +1,4 @@
-"""`sweeper export`: to CSV, Parquet, or Weights & Biases."""
+"""`sweeper export`: writes runs to CSV, Parquet, or Weights & Biases."""
 
 import importlib
 import os
@@ -18,12 +18,13 @@ from sweeper.terminal import say, warn
 __all__ = ["add_arguments", "run"]
 
 _FORMULA = "^[\\s\\pZ\\pC]*[=+\\-@\uff1d\uff0b\uff0d\uff20]|^[\t\r\n]"
-"""Texts that a spreadsheet computes: they may start other programs, or fetch an address."""
+"""Matches texts that a spreadsheet would compute: they may start other programs, or fetch an
+address."""
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 
 
 def add_arguments(verb: ArgumentParser) -> None:
-    """What may stand behind `sweeper export`."""
+    """Declare the arguments of `sweeper export`."""
     shared.root(verb)
     shared.select(verb)
     shared.some_runs(verb)
@@ -66,7 +67,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _write(table: Any, kind: str, path: str, *, raw: bool) -> None:
-    """The whole file or none of it. In a CSV nothing is an empty field and NaN is `nan`, and a text
+    """Write a file, or nothing. In a CSV a missing value is an empty field and NaN is `nan`; a text
     that a spreadsheet would compute is made one that it shows, unless `raw`."""
     arrow: Any = importlib.import_module("pyarrow")
     with replacing(path) as temporary:
@@ -78,7 +79,7 @@ def _write(table: Any, kind: str, path: str, *, raw: bool) -> None:
 
 
 def _plain(arrow: Any, table: Any) -> Any:
-    """A table whose columns CSV can have."""
+    """Convert a table to columns that CSV can have."""
     columns = [
         column.cast("string") if arrow.types.is_dictionary(column.type) else column
         for column in table.columns
@@ -87,8 +88,8 @@ def _plain(arrow: Any, table: Any) -> Any:
 
 
 def _as_texts(arrow: Any, table: Any) -> Any:
-    """The same with an apostrophe before each text that is a formula to a spreadsheet, by which
-    the spreadsheet knows a text. Numbers stay, also where they stand as text."""
+    """Put an apostrophe before each text that is a formula to a spreadsheet, by which it knows a
+    text. Numbers stay, also where they stand as text."""
     compute: Any = importlib.import_module("pyarrow.compute")
 
     def shown(column: Any) -> Any:
@@ -106,8 +107,8 @@ def _as_texts(arrow: Any, table: Any) -> Any:
 
 
 def to_wandb(runs: Sequence[RecordedRun], project: str, folder: str | None) -> int:
-    """A W&B run for each, with its id and name, the configuration and every row; gives the number
-    of rows. Offline (`wandb sync` sends it later) unless WANDB_MODE says otherwise."""
+    """Write a W&B run for each run, with its id and name, configuration and rows. Returns the
+    number of rows. Offline (`wandb sync` sends it later) unless WANDB_MODE says otherwise."""
     wandb: Any = importlib.import_module("wandb")
     mode = os.environ.get("WANDB_MODE", "offline")
     if folder is not None:
@@ -143,8 +144,8 @@ def to_wandb(runs: Sequence[RecordedRun], project: str, folder: str | None) -> i
 
 
 def _row(row: Mapping[str, Any]) -> tuple[dict[str, Any], int | None]:
-    """What W&B logs, and its step: W&B has whole numbers there, any other is a value like others.
-    Rows come with steps ascending, as W&B wants them."""
+    """What W&B logs of a row, and its step. W&B's steps are whole numbers, so any other is a value
+    like the rest. Rows come with steps ascending, as W&B wants them."""
     values = {key: value for key, value in row.items() if value is not None}
     step = as_float(row.get("step"))
     if step is None or step < 0 or step != int(step):

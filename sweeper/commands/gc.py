@@ -1,19 +1,18 @@
-"""`sweeper gc`: what may go, and with `--delete` it goes.
+"""`sweeper gc`: lists what can be removed, and with `--delete` removes it.
 
-- caches that nobody has used lately;
-- copies of code on this machine (`<home>/snapshots`) that no sweep of this root names;
-- temporary files of writers that are dead;
-- on a store that is elsewhere, parts of files that are there as a whole as well;
-- copies on this machine (`<home>/spool`) of what is in such a store; what is not in the store yet
-  is told, and stays;
-- what a backend has kept for its jobs, of runs that are over;
-- what launchers that are no more left on this machine: environments of runs (`<home>/environments`)
-  of sweeps of which nothing runs, logs (`<home>/launchers`);
-- asked for by `--attempts`: rollouts and transcripts of runs that succeeded, of iterations that a
-  later attempt has written again, so that no reader looks at them any more.
+    caches that nobody has used lately
+    copies of code on this machine (`<home>/snapshots`) that no sweep of this root names
+    temporary files of writers that are dead
+    on a remote store, parts of files that are there as a whole as well
+    copies on this machine (`<home>/spool`) of what is in such a store; what is not there yet stays
+    what a backend has kept for its jobs, of runs that are over
+    what dead launchers left on this machine: environments (`<home>/environments`) of sweeps of
+      which nothing runs, and logs (`<home>/launchers`)
+    with `--attempts`: rollouts and transcripts of succeeded runs, of iterations that a later
+      attempt has written again, so that no reader looks at them any more
 
-Nothing else: no plan, event, metric, checkpoint or log. What was used on this machine in the last
-`--days` stays, since whoever uses it may not be known here.
+Nothing else is removed: no plan, event, metric, checkpoint or log. What was used on this machine in
+the last `--days` stays, since its user may not be known here.
 """
 
 import contextlib
@@ -50,7 +49,7 @@ _TEMPORARY = re.compile(r"\.tmp-(\d+)-[0-9a-f]+")
 
 
 class Waste(NamedTuple):
-    """Something to remove: a file or folder, why, and its bytes; `store`, and the path there, if
+    """Something to remove: a file or folder, why, and its bytes; with `store` and the path there if
     it is a file of a store."""
 
     path: str
@@ -61,7 +60,7 @@ class Waste(NamedTuple):
 
 
 def add_arguments(verb: ArgumentParser) -> None:
-    """What may stand behind `sweeper gc`."""
+    """Declare the arguments of `sweeper gc`."""
     shared.root(verb)
     shared.json(verb)
     shared.select(verb)
@@ -78,7 +77,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """List what may go; remove it with `--delete`."""
+    """List what can be removed; remove it with `--delete`."""
     registry = open_registry(arguments)
     runs = registry.choose(arguments.runs, arguments.state, arguments.where, dropped=True)
     before = time.time() - arguments.days * 86400
@@ -123,14 +122,16 @@ def run(arguments: Namespace) -> int:
 
 
 def _caches(before: float) -> Iterator[Waste]:
-    """A root that is not there may be on a disk that is not mounted: only time tells."""
+    """Caches that were not used lately. Only time tells: a root that is not there may be on a disk
+    that is not mounted."""
     for folder in _folders(paths.cache(), depth=2):
         if _newest(folder) < before:
             yield Waste(folder, "cache not used lately", _size(folder))
 
 
 def _snapshots(registry: Registry, problems: Problems, before: float) -> Iterator[Waste]:
-    """None where a sweep cannot be read, or there is none at all: what is away may name them."""
+    """Copies of code that no sweep names. None if a sweep cannot be read or there is none: what is
+    away may name them."""
     named: set[str] = set()
     names = registry.sweep_names()
     for name in names:
@@ -151,7 +152,8 @@ def _snapshots(registry: Registry, problems: Problems, before: float) -> Iterato
 
 
 def _of_launchers(registry: Registry, before: float, away: list[dict[str, str]]) -> Iterator[Waste]:
-    """What is kept for sweeps that are not there stays, and is put into `away`."""
+    """What dead launchers left. What belongs to sweeps that are not there stays, and is added to
+    `away`."""
     from sweeper.scheduler.environment import unused_files
 
     def tell(path: str, folder: str) -> None:
@@ -177,7 +179,7 @@ def _logs_in_use(registry: Registry) -> set[str]:
 
 
 def _temporaries(root: str, before: float) -> Iterator[Waste]:
-    """Of writers on this machine that are dead, or so old that any writer is."""
+    """Temporary files of dead writers on this machine, or so old that any writer is dead."""
     top = open_store(root).local_path("")
     if top is None:
         return
@@ -218,13 +220,13 @@ def _superseded(run: RecordedRun) -> Iterator[Waste]:
 def _of_each(
     runs: Iterable[RecordedRun], find: Callable[[RecordedRun], Iterator[Waste]]
 ) -> Iterator[Waste]:
-    """Of a run of which something cannot be read nothing goes."""
+    """What a run's earlier attempts left; nothing for a run that cannot be read."""
     for run in runs:
         yield from run.readable(lambda run=run: list(find(run)), [])
 
 
 def _left_parts(run: RecordedRun) -> Iterator[Waste]:
-    """Parts beside the whole file, which nobody reads: who removes them died before."""
+    """Parts that lie beside the whole file, since whoever should have removed them died."""
     if not run.store.is_remote or run.state not in _OVER:
         return
     for folder in run.folders():
@@ -267,7 +269,8 @@ def _in(store: Store, path: str, why: str, size: int) -> Waste:
 
 
 def _is_beyond_a_link(waste: Waste) -> bool:
-    """What a link within a sweep's folder leads to is not the sweep's: it stays, and is told."""
+    """Whether a file lies beyond a link within a sweep's folder: then it is not the sweep's, and
+    stays."""
     if waste.store is None or waste.store.is_remote:
         return False
     sweep = waste.inside.partition("/")[0]
@@ -280,8 +283,8 @@ def _is_beyond_a_link(waste: Waste) -> bool:
 
 
 def _spooled(before: float) -> tuple[list[Waste], list[dict[str, Any]]]:
-    """Of sweeps on stores that are elsewhere: copies here that nobody has used lately, and where
-    there is something that is not in the store yet."""
+    """Copies of sweeps on remote stores that nobody has used lately; and the copies that are not in
+    the store yet."""
     from sweeper.worker.spool import abandoned, spools
 
     waste: list[Waste] = []
@@ -299,7 +302,7 @@ def _spooled(before: float) -> tuple[list[Waste], list[dict[str, Any]]]:
 
 
 def _folders(top: str, depth: int) -> list[str]:
-    """The folders so deep below `top`."""
+    """The folders at this depth below `top`."""
     found = [top]
     for _ in range(depth):
         inner: list[str] = []
@@ -327,7 +330,7 @@ def _newest(top: str) -> float:
 
 
 def _touched(folder: str) -> float:
-    """When a spooled sweep was last used: a worker that begins has made no file there yet."""
+    """When a spooled sweep was last used; a worker that begins has made no file there yet."""
     return max(_newest(folder), os.stat(os.path.join(folder, "unsynced")).st_mtime)
 
 

@@ -1,6 +1,8 @@
-"""`sweeper init`: a commented grid for a recipe, to start from. It plans as it stands, unless the
-recipe needs a value that nobody can guess; the fields with their types, defaults and docs are what
-the recipe's own interpreter says."""
+"""`sweeper init`: writes a commented grid for a recipe, to start from.
+
+It plans as it stands, unless the recipe needs a value that nobody can guess. The recipe's own
+interpreter says its fields with their types, defaults and docs.
+"""
 
 import argparse
 import os
@@ -21,7 +23,8 @@ from sweeper.recipe.reference import Recipe, RunProcess, inspect
 __all__ = ["SCHEMA", "Field", "add_arguments", "fields_of", "grid_text", "run"]
 
 SCHEMA = "grid.schema.json"
-"""Where `sweeper init --schema > grid.schema.json` has put it, the grid says so to editors."""
+"""If the schema lies here (`sweeper init --schema > grid.schema.json`), the grid names it for
+editors."""
 
 _WIDTH = 100
 _COLUMN = 34
@@ -48,8 +51,8 @@ class Field(NamedTuple):
 
 
 class Guess(NamedTuple):
-    """What a starter grid sets: an axis, and what the recipe needs; and `lacks`, sentences about
-    what it needs beside these."""
+    """What a starter grid sets: an axis, and what the recipe needs. `lacks` are sentences about
+    what else it needs."""
 
     axis: tuple[str, list[Any]] | None
     needed: dict[str, Any]
@@ -57,7 +60,7 @@ class Guess(NamedTuple):
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
-    """What may stand behind `sweeper init`."""
+    """Declare the arguments of `sweeper init`."""
     verb.add_argument(
         "recipe", nargs="?", help="a short name, module, module:Class or file.py (default: sft)"
     )
@@ -117,7 +120,7 @@ def fields_of(
     above: str = "",
     needed: bool = True,
 ) -> Iterator[Field]:
-    """The fields that a grid can give, those of nested configs by dotted keys; `ours` left out.
+    """Yield the fields that a grid can set, those of nested configs by dotted keys, without `ours`.
     What a nested config needs is required where that config is (`needed`)."""
     for name, about in takes.items():
         key = f"{above}{name}"
@@ -145,7 +148,7 @@ def grid_text(
     given: Mapping[str, str | None],
     out: str,
 ) -> str:
-    """The grid as YAML, with comments; `given` are values for its section `launch`."""
+    """Write the grid as YAML with comments; `given` are values for its section `launch`."""
     launch = {"max_parallel": 4} | {k: v for k, v in given.items() if v is not None}
     lines = [*_lines(name, recipe, fields, guess, out), *_launch(launch), ""]
     return "\n".join(lines)
@@ -218,8 +221,8 @@ def _ending(recipe: Recipe, fields: list[Field]) -> Iterator[str]:
 
 
 def _launch(given: Mapping[str, Any]) -> Iterator[str]:
-    """The section `launch`: the backend and what is given, the rest as comments; and the backend's
-    own section."""
+    """Write the section `launch`: the backend and what is given, the rest as comments; and the
+    backend's own section."""
     from sweeper.backends import backend_names, backend_type
     from sweeper.grid.launch import SECTION, field_of
 
@@ -238,7 +241,7 @@ def _launch(given: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _option(option: Option, value: Any, about: str, indent: str) -> Iterator[str]:
-    """A declared field with its value, or as a comment with its default, or an example."""
+    """Write a declared field with its value; else as a comment with its default or an example."""
     shown = value if value is not None else option.default
     shown = next(iter(option.examples), None) if shown is None else shown
     text = "..." if shown is None else _yaml(shown)
@@ -247,7 +250,8 @@ def _option(option: Option, value: Any, about: str, indent: str) -> Iterator[str
 
 
 def _comment(field: Field) -> Iterator[str]:
-    """`# lora_rank: 16      # int: rank of the adapter`, folded where it is long."""
+    """Write a field as a comment, folded where it is long: `# lora_rank: 16 # int: rank of the
+    adapter`."""
     value = field.default
     if value is None:
         value = "..."
@@ -259,7 +263,7 @@ def _comment(field: Field) -> Iterator[str]:
 
 
 def _folded(head: str, about: str) -> Iterator[str]:
-    """A line, and beside it what it is about, on as many lines as that takes."""
+    """Write a line with a comment beside it, on as many lines as that takes."""
     width = max(40, _WIDTH - max(len(head) + 2, _COLUMN) - 2)
     first, *rest = textwrap.wrap(about, width, break_long_words=False) or [""]
     yield f"{head:<{_COLUMN - 2}}  # {first}"
@@ -268,7 +272,7 @@ def _folded(head: str, about: str) -> Iterator[str]:
 
 
 def _guess(reference: str, fields: list[Field], python: str | None) -> Guess:
-    """What to set, as far as the recipe takes it: each value is tried."""
+    """Guess what to set; each value is tried on the recipe."""
     needed: dict[str, Any] = {}
     for field in fields:
         if field.required and field.key != _seed(fields):
@@ -286,7 +290,7 @@ def _guess(reference: str, fields: list[Field], python: str | None) -> Guess:
 
 
 def _in_order(fields: list[Field]) -> list[Field]:
-    """The fields by how likely they are to be swept."""
+    """Sort fields by how likely they are to be swept."""
 
     def rank(field: Field) -> tuple[int, int]:
         last = field.key.rpartition(".")[2]
@@ -301,7 +305,7 @@ def _in_order(fields: list[Field]) -> list[Field]:
 
 
 def _values(field: Field) -> list[Any]:
-    """Values worth comparing, the default among them; none for a field that has no such."""
+    """Values of a field worth comparing, its default among them; none for a field without any."""
     value = field.value
     if len(field.choices) > 1:
         return list(field.choices)
@@ -315,7 +319,7 @@ def _values(field: Field) -> list[Any]:
 
 
 def _choices(annotation: str) -> tuple[Any, ...]:
-    """The values of `Literal['a', 'b']`, which are data; none for another type."""
+    """The values of `Literal['a', 'b']`, read as data; none for another type."""
     from ast import literal_eval
 
     match = _CHOICES.search(annotation)
@@ -341,7 +345,8 @@ def _ours(recipe: Recipe) -> frozenset[str]:
 
 
 def _name(reference: str) -> str:
-    """`pkg.train:Config` -> train, `path/to/toy.py` -> toy; `sweep` when that names no sweep."""
+    """Name the sweep: `pkg.train:Config` -> train, `path/to/toy.py` -> toy; `sweep` if that cannot
+    name one."""
     head = reference.partition(":")[0]
     if head.endswith(".py") or "/" in head:
         name = os.path.splitext(os.path.basename(head))[0]
@@ -351,8 +356,8 @@ def _name(reference: str) -> str:
 
 
 def _schema_below(out: str) -> str | None:
-    """The path of the JSON Schema from the grid, where an editor finds it on every machine that
-    has this folder: when both lie below the current one. No address on the network."""
+    """The path from the grid to the JSON Schema, if both lie below the current folder: an editor
+    then finds it on every machine that has the folder. Never an address on the network."""
     grid = os.path.realpath(out)
     if (
         out == "-"
@@ -364,7 +369,7 @@ def _schema_below(out: str) -> str | None:
 
 
 def _yaml(value: Any) -> str:
-    """A value as YAML, strings without quotes where they need none."""
+    """Write a value as YAML, strings without quotes where they need none."""
     if isinstance(value, str) and _PLAIN.match(value) and scalar(value) == value:
         return value
     if isinstance(value, float) and 0 < abs(value) < 1e-2:

@@ -16,7 +16,7 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(verb: ArgumentParser) -> None:
-    """What may stand behind `sweeper launch`."""
+    """Declare the arguments of `sweeper launch`."""
     shared.grid(verb)
     shared.root(verb)
     shared.wait(verb)
@@ -70,8 +70,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _before(planned: "Plan", root: str) -> tuple[str, bool]:
-    """What an earlier launch has left to do (`: 2 to start, 16 succeeded`), nothing without one;
-    and whether that is nothing at all."""
+    """What an earlier launch has left to do (`: 2 to start, 16 succeeded`; "" without one), and
+    whether that is nothing at all."""
     from sweeper.launcher.launch_preview import counts, survey
     from sweeper.model.states import OPEN
 
@@ -98,7 +98,7 @@ def _left_alone(root: str, planned: "Plan") -> int:
 
 
 def _tell_failed(count: int, where: str) -> None:
-    """A failed run is not started again by launching once more, which is easily expected."""
+    """Say that a launch does not start failed runs again, as users easily expect."""
     if count:
         warn(
             f"{count} failed: `sweeper logs {where} --state failed` shows what they printed, "

@@ -1,8 +1,9 @@
-"""What `launch --wait` and `retry --wait` show meanwhile: on a terminal the live view, else lines.
+"""Shows a sweep during `launch --wait` and `retry --wait`: with the live view on a terminal, else
+as lines.
 
-The view is a process of its own (`sweeper watch`) and reads the store like any other: whatever it
-does, the loop that starts runs is not held up, and when it is closed or breaks the launcher goes
-on, with a bar in its place. Ctrl-C in it interrupts the launcher, as it does without it.
+The view is a process of its own (`sweeper watch`) that reads the store like any other, so it never
+holds up the launcher. When it is closed or breaks, the launcher goes on with a bar in its place.
+Ctrl-C in it interrupts the launcher, as it does without it.
 """
 
 import os
@@ -24,12 +25,12 @@ __all__ = ["showing"]
 _INTERRUPTED = 130
 _LEAVE_SECONDS = 5.0
 _RESTORE = "\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[?1003l\x1b[?1006l\x1b[?1015l\x1b[?2004l\x1b[0m"
-"""Back from the other screen, the cursor shown, no reports of mouse and pastes."""
+"""Leaves the alternate screen, shows the cursor, ends reports of the mouse and of pastes."""
 
 
 @contextmanager
 def showing(sweep: str, root: str, *, plain: bool) -> Generator[Callable[[Summary], None]]:
-    """A function that shows a summary of the sweep at `root`, from its first call on."""
+    """Yield a function that shows a summary of the sweep at `root`."""
     if plain or not is_screen():
         with showing_progress() as notify:
             yield notify
@@ -42,7 +43,7 @@ def showing(sweep: str, root: str, *, plain: bool) -> Generator[Callable[[Summar
 
 
 class _View:
-    """The view's process, and the bar that takes its place when it is closed."""
+    """The view's process, and the bar that replaces it when it is closed."""
 
     def __init__(self, sweep: str, root: str) -> None:
         guest = ("--guest", str(os.getpid()))
@@ -56,7 +57,7 @@ class _View:
         self._modes = termios.tcgetattr(sys.stdin)
 
     def notify(self, summary: Summary) -> None:
-        """Show how it stands: the view sees it by itself."""
+        """Show a summary in the bar; the view reads the store by itself."""
         self._last = summary
         if self._process is None:
             if summary.finished:
@@ -71,7 +72,7 @@ class _View:
             self._plain(summary)
 
     def _wait(self) -> None:
-        """Wait until the view is closed, and say what that means."""
+        """Wait until the view is closed, and act on why."""
         assert self._process is not None  # noqa: S101 - it has just been started
         code = self._process.wait()
         if self._closing:
@@ -87,7 +88,7 @@ class _View:
             print(sanitize(line(self._last)), file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """End the view, and say how things stand."""
+        """End the view, and print how the sweep stands."""
         self._closing = True
         self._bar.close()
         process, last = self._process, self._last
@@ -109,7 +110,7 @@ class _View:
             print(sanitize(f"held: {last.held}"), file=sys.stderr)
 
     def _restore(self) -> None:
-        """The terminal as it was, after a view that could not see to that itself."""
+        """Restore the terminal after a view that could not do so itself."""
         with suppress(termios.error, OSError):
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._modes)
         raw(sys.stderr).write(_RESTORE)

@@ -1,10 +1,9 @@
-"""`sweeper logs`: what runs print, of one or of many at once, from whatever backend.
+"""`sweeper logs`: shows what runs print, one or many at once, from whatever backend.
 
-The lines come from the store. Where a run has left none there, because its job waits or never came
-so far as to start it, the backend is asked for what it has kept itself.
-
-Following many runs costs one look at each log's stamp, twice a second on a disk; which runs there
-are and how they stand is asked less often, and never for more than a twentieth of the time.
+The lines come from the store. If a run has left none there, because its job waits or never started
+it, the backend is asked for what it has kept. Following many runs costs one look at each log's
+stamp, twice a second on a disk; which runs there are and their states are read less often, and
+never for more than a twentieth of the time.
 """
 
 import itertools
@@ -39,15 +38,15 @@ __all__ = ["add_arguments", "run", "text_of"]
 _POLL_SECONDS, _REMOTE_SECONDS = 0.4, 2.0
 _LOOK_SECONDS = 1.0
 _SHARE = 20
-"""A look at which runs there are takes at most one part in so many of the time."""
+"""Looking which runs there are takes at most one part in so many of the time."""
 
 _BATCH = 500
 _ROUNDS = 8
 _STANDS_SECONDS = 2.0
-"""How long a line without an end is waited for: a question, or a bar that has stopped."""
+"""How long a line without an end is waited for; it may be a question, or a bar that has stopped."""
 
 _IDLE_SECONDS = 3.0
-"""How long nothing must be at work: a launcher hands over to the next one for a moment."""
+"""How long nothing must be at work before it is over: one launcher may hand over to the next."""
 
 _OVER = ENDED | {Event.LOST}
 
@@ -55,7 +54,7 @@ _Key = tuple[str, str, str]
 
 
 def add_arguments(verb: ArgumentParser) -> None:
-    """What may stand behind `sweeper logs`."""
+    """Declare the arguments of `sweeper logs`."""
     shared.root(verb)
     shared.json(verb)
     shared.select(verb)
@@ -66,7 +65,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """What runs printed; with `--follow` what they print until all have ended."""
+    """Print what runs printed; with `--follow` also what they print until all have ended."""
     selectors: Sequence[str] = arguments.runs
     if not selectors and not arguments.state and not arguments.where:
         raise UsageError("which runs? Name a sweep or runs, or choose by --state or --where")
@@ -89,8 +88,8 @@ def run(arguments: Namespace) -> int:
 
 
 class _Shown:
-    """How lines are printed: with their run's name before them, in its colour, as soon as there is
-    more than one run; those that `pattern` is found in."""
+    """Prints lines: with their run's name before them, in its colour, if there is more than one
+    run; only those in which `pattern` is found."""
 
     def __init__(self, pattern: re.Pattern[str] | None, as_json: bool) -> None:
         self._pattern = pattern
@@ -101,7 +100,7 @@ class _Shown:
         self.count = 0
 
     def know(self, runs: Iterable[RecordedRun]) -> None:
-        """These are the runs whose lines are shown."""
+        """Set the runs whose lines are shown."""
         for run in runs:
             self._names.setdefault(_key(run), sanitize(run.name))
         if len({sweep for _, sweep, _ in self._names}) > 1:
@@ -112,7 +111,7 @@ class _Shown:
         self._width = max(map(len, self._names.values()), default=0)
 
     def wanted(self, lines: Iterable[Line]) -> Iterator[Line]:
-        """Those that are to be shown."""
+        """The lines that are to be shown."""
         pattern = self._pattern
         return (line for line in lines if pattern is None or pattern.search(text_of(line.data)))
 
@@ -138,14 +137,14 @@ class _Shown:
 
 
 def text_of(data: bytes) -> str:
-    """A line as it looks in the end on a terminal, where what follows a carriage return overwrites
-    what was before it."""
+    """A line as a terminal shows it in the end: what follows a carriage return overwrites what was
+    before it."""
     data = data.rstrip(b"\r")
     return sanitize(data[data.rfind(b"\r") + 1 :].decode("utf-8", "replace"))
 
 
 class _Reader:
-    """The runs that were chosen, and how far their logs have been read."""
+    """The chosen runs, and how far their logs have been read."""
 
     def __init__(self, arguments: Namespace, shown: _Shown) -> None:
         self._arguments = arguments
@@ -164,7 +163,7 @@ class _Reader:
         return self._registry.problems
 
     def print_all(self) -> None:
-        """Run by run."""
+        """Print the logs run by run."""
         self._look()
         files = self._files()
         for tail in self._tails.values():
@@ -179,7 +178,7 @@ class _Reader:
             self._warn_of_silence()
 
     def follow(self) -> None:
-        """Print what is added, until nothing more can be."""
+        """Print what is added to the logs, until nothing more can be."""
         self._look()
         if not self._tails:
             warn(f"{self._nobody()}{': waiting for one' * self._at_work()}")
@@ -225,7 +224,7 @@ class _Reader:
         return _REMOTE_SECONDS if remote else _POLL_SECONDS
 
     def _look(self) -> None:
-        """Which runs there are by now, and how they stand."""
+        """Read which runs there are by now, and their states."""
         wanted = self._arguments
         first = not self._candidates
         try:
@@ -271,12 +270,12 @@ class _Reader:
             raise NotFound(f"{names}: removed meanwhile")
 
     def _files(self) -> dict[tuple[str, str], Files]:
-        """A fresh look at the logs' folders: of a remote store it is one listing."""
+        """Look at the logs' folders anew: on a remote store that is one listing."""
         runs = {files_of(tail.run): tail.run for tail in self._tails.values()}
         return {place: Files(run.store, place[1]) for place, run in runs.items()}
 
     def _print_new(self) -> bool:
-        """What was added to all logs since the last time; whether that was all."""
+        """Print what was added to all logs since the last time. Returns whether that was all."""
         files = self._files()
         busy = list(self._tails.values())
         for _ in range(_ROUNDS):
@@ -297,13 +296,13 @@ class _Reader:
         return not busy
 
     def _print_some(self, tail: Tail, files: dict[tuple[str, str], Files]) -> bool:
-        """Whether there was anything to be read."""
+        """Print some of what was added. Returns whether there was anything."""
         before = tail.offset
         self._shown.show(self._shown.wanted(tail.read(files[files_of(tail.run)])))
         return tail.offset != before
 
     def _ends(self, tail: Tail) -> bool:
-        """Whether its attempt is over, and there is more to be said of it."""
+        """Whether a log's attempt is over while there is more to come of the run."""
         run, attempt = tail.run, tail.attempt
         if not tail.pending and (not tail.silent or (_key(run), attempt) in self._asked):
             return False
@@ -315,7 +314,7 @@ class _Reader:
         self._shown.show(self._shown.wanted([*tail.finish(), *self._kept(tail)]))
 
     def _start_back(self, tail: Tail, files: Files) -> None:
-        """Print the last lines of what is there already, and stand behind them."""
+        """Print the last lines that are there already, and continue after them."""
         count: int = self._arguments.lines
         if self._arguments.grep is None:
             tail.back(files, count)
@@ -326,8 +325,8 @@ class _Reader:
         self._shown.show(lines)
 
     def _whole(self, tail: Tail, files: Files) -> Iterator[Line]:
-        """Everything that the newest attempt with any output has printed, or as much of its end as
-        may be wanted."""
+        """What the newest attempt with any output has printed: all, or as much of the end as may be
+        wanted."""
         if self._arguments.lines is not None and self._arguments.grep is None:
             tail.back(files, self._arguments.lines)
         for found in _chunks(tail, files):
@@ -336,8 +335,8 @@ class _Reader:
         yield from self._kept(tail)
 
     def _kept(self, tail: Tail) -> Iterator[Line]:
-        """What the backend itself has kept of an attempt of which nothing is in the store. It is
-        asked once."""
+        """What the backend has kept of an attempt of which the store has nothing. It is asked
+        once."""
         run, asked = tail.run, (_key(tail.run), tail.attempt)
         if not tail.silent or not run.attempts or asked in self._asked:
             return
@@ -371,7 +370,7 @@ class _Reader:
             warn(f"{len(runs)} runs, and none has printed anything")
 
     def _nobody(self) -> str:
-        """That no run is chosen, since selectors that name none are mistakes."""
+        """Say that no run is chosen; a selector that fits none would have been a mistake."""
         states, where = self._arguments.state, self._arguments.where
         wanted = [f"is {' or '.join(states)}"] if states else []
         wanted += [f"fits --where {where!r}"] if where else []
@@ -379,14 +378,14 @@ class _Reader:
 
 
 class _Backends:
-    """The sweeps' backends, opened when they are needed; one that cannot be is told once."""
+    """The backends of sweeps, opened when needed; one that cannot be opened is told once."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._open: dict[tuple[str, str], Backend | None] = {}
 
     def logs(self, run: SweepRun, attempt: int) -> Iterator[str]:
-        """Lines that the backend has kept of an attempt."""
+        """The lines that the backend has kept of an attempt."""
         from sweeper.backends import open_backend, options_of
         from sweeper.storage.layout import token
         from sweeper.storage.sweeps import read_plan
@@ -411,7 +410,7 @@ class _Backends:
 
 
 def _chunks(tail: Tail, files: Files) -> Iterator[list[Line]]:
-    """Everything that there is now."""
+    """Yield all that there is of a log now, piece by piece."""
     before = -1
     while tail.offset != before:
         before = tail.offset

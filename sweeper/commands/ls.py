@@ -16,11 +16,11 @@ from sweeper.terminal import duration, print_json, print_table, say
 __all__ = ["add_arguments", "run"]
 
 _LOOKED_AT = 20
-"""Runs of which all is read to say what there is instead of a metric that nobody has."""
+"""How many runs are read whole to suggest metrics instead of one that nobody has."""
 
 
 def add_arguments(verb: ArgumentParser) -> None:
-    """What may stand behind `sweeper ls`."""
+    """Declare the arguments of `sweeper ls`."""
     shared.root(verb)
     shared.json(verb)
     shared.select(verb)
@@ -31,7 +31,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """A line a run."""
+    """Print a line for each run."""
     registry = open_registry(arguments)
     runs = chosen(registry, arguments)
     asked: list[str] = arguments.metric or []

@@ -1,5 +1,6 @@
-"""`sweeper plan`, and how it looks: text of our own, since what draws tables takes longer to load
-than a plan takes to make. As wide as the terminal, as wide as it needs to be elsewhere."""
+"""`sweeper plan`: prints what a launch would start. It formats its text itself: loading what draws
+tables would take longer than planning. Output is as wide as the terminal, elsewhere as wide as it
+needs to be."""
 
 import argparse
 import os
@@ -34,11 +35,11 @@ _LISTED = 12
 """An axis with more numbers is shown as their range."""
 _GAP = "  "
 _LEAST = 8
-"""No column is cut below so many characters."""
+"""The fewest characters that a column is cut to."""
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
-    """What may stand behind `sweeper plan`."""
+    """Declare the arguments of `sweeper plan`."""
     shared.grid(verb)
     shared.root(verb)
     shared.json(verb)
@@ -60,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def short(found: LaunchPreview) -> Iterator[str]:
-    """The axes, the counts, the first runs."""
+    """Yield the short form: the axes, the counts, the first runs."""
     plan, width = found.plan, terminal_width()
     yield from _clipped(_head(plan), width)
     axes = list(_axes(plan))
@@ -84,7 +85,7 @@ def short(found: LaunchPreview) -> Iterator[str]:
 
 
 def full(found: LaunchPreview, store: Store) -> Iterator[str]:
-    """Everything that a launch would submit, every value as it will be given."""
+    """Yield the full form: all that a launch would submit, every value as it will be given."""
     plan, recipe = found.plan, found.plan.recipe
     launch = plan.launch
     yield _head(plan)
@@ -120,7 +121,7 @@ def full(found: LaunchPreview, store: Store) -> Iterator[str]:
 
 
 def terminal_width() -> int | None:
-    """Columns of the terminal, None where the output is none."""
+    """The columns of the terminal; None if the output is none."""
     if not sys.stdout.isatty():
         return None
     try:
@@ -132,7 +133,7 @@ def terminal_width() -> int | None:
 def table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | None, gives: int = 0
 ) -> Iterator[str]:
-    """The lines of a table. Where it is wider than `width`, column `gives` is cut."""
+    """The lines of a table. If it is wider than `width`, column `gives` is cut."""
     rows = [[sanitize(cell) for cell in row] for row in rows]
     widths = [max(map(_columns, cells)) for cells in zip(columns, *rows, strict=True)]
     if width is not None:
@@ -145,8 +146,8 @@ def table(
 
 
 def cut(text: str, width: int) -> str:
-    """A text of at most `width` columns: of a longer one the beginning and the end, where a run's
-    name has its seed."""
+    """Cut a text to `width` columns. Its beginning and its end stay, where a run's name has its
+    seed."""
     if _columns(text) <= width:
         return text
     end = (width - 3) // 3
@@ -193,8 +194,8 @@ def _many(number: int, noun: str) -> str:
 
 
 def _axes(plan: Plan) -> Iterator[tuple[str, str, str]]:
-    """Each key that varies: how many values it has, and which. From the runs themselves, so that
-    it holds for axes that are zipped, sampled, conditional or cut by `exclude` alike."""
+    """Each key that varies: how many values it has, and which. Taken from the runs themselves, so
+    that it holds for axes that are zipped, sampled, conditional or cut by `exclude` alike."""
     seen: dict[str, dict[str, Any]] = {key: {} for key in plan.axes}
     present: Counter[str] = Counter()
     texts: dict[int, str] = {}

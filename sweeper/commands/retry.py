@@ -12,7 +12,7 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(verb: ArgumentParser) -> None:
-    """What may stand behind `sweeper retry`."""
+    """Declare the arguments of `sweeper retry`."""
     shared.root(verb)
     shared.select(verb)
     shared.runs(verb)

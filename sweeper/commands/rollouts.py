@@ -1,4 +1,4 @@
-"""`sweeper rollouts`: what a run sampled, a trajectory at a time."""
+"""`sweeper rollouts`: shows what a run sampled, a trajectory at a time."""
 
 from argparse import ArgumentParser, Namespace
 from typing import Any
@@ -23,7 +23,7 @@ _LINE = 60
 
 
 def add_arguments(verb: ArgumentParser) -> None:
-    """What may stand behind `sweeper rollouts`."""
+    """Declare the arguments of `sweeper rollouts`."""
     shared.root(verb)
     shared.json(verb)
     shared.run(verb)
@@ -43,7 +43,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """A page of summaries, or of conversations."""
+    """Print a page of summaries, or of conversations."""
     if arguments.limit < 0 or arguments.page < 1:
         raise UsageError("--limit is 0 or more, --page 1 or more")
     registry = open_registry(arguments)
@@ -122,7 +122,7 @@ def _line(one: Found, words: Words) -> list[Any]:
 
 
 def _last_said(one: Found, told: Told) -> str:
-    """What a table shows of it: the model's last answer, else what was logged last."""
+    """The text of a trajectory for a table: the model's last answer, else what was logged last."""
     logged = turns_logged(one.record)
     if told.whose == "group":
         return "(its group's: --full)"
@@ -141,7 +141,7 @@ def _document(one: Found, told: Told) -> dict[str, Any]:
 
 
 def _print_conversation(one: Found, told: Told) -> None:
-    """What was said, and what was measured: from wherever the words are, in one form."""
+    """Print a conversation and what was measured, in one form wherever the words are from."""
     numbers = one.numbers
     head = f"iteration {numbers.get('iteration')} {one.file.name}, group {numbers.get('group_idx')}"
     reward = f"reward {numbers.get('total_reward')}, {numbers.get('ac_len')} tokens"

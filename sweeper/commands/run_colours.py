@@ -9,7 +9,7 @@ from sweeper.storage.sweeps import read_plan
 __all__ = ["BASIC", "MANY", "Colours", "assign"]
 
 BASIC = ("31", "32", "33", "34", "35", "36", "91", "92", "93", "94", "95", "96")
-"""What every terminal with colours has."""
+"""The colours of every terminal that has any."""
 
 MANY = tuple(
     f"38;5;{number}"
@@ -18,12 +18,12 @@ MANY = tuple(
         *(29, 175, 63, 142, 73, 197, 97, 178, 65, 205, 39, 131, 107, 170, 61, 208, 36, 139),
     )
 )
-"""Of a terminal with 256: those that can be read on black and on white."""
+"""The colours of a terminal with 256 that can be read on black and on white."""
 
 
 def assign(runs: list[str], palette: tuple[str, ...]) -> dict[str, str]:
-    """A colour for each of the ids, by the id; when that one is taken, the next that is not. With
-    more ids than colours these are given once more."""
+    """Choose a colour for each id by the id; if it is taken, the next that is not. With more ids
+    than colours they are used again."""
     colours: dict[str, str] = {}
     taken: set[int] = set()
     for run in runs:

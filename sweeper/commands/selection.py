@@ -1,4 +1,4 @@
-"""The sweeps and runs that a verb's arguments choose."""
+"""Finds the sweeps and runs that a verb's arguments choose."""
 
 import os
 from argparse import Namespace
@@ -12,7 +12,7 @@ __all__ = ["chosen", "newest", "open_named", "open_registry"]
 
 
 def open_registry(arguments: Namespace, *, cache: bool = True) -> Registry:
-    """The registry of the root that was asked for."""
+    """Open the registry of the root that was asked for."""
     return Registry(arguments.root or default_root(), cache=cache)
 
 
@@ -30,7 +30,8 @@ def newest(registry: Registry) -> str:
 
 
 def open_named(root: str | None, given: list[str]) -> tuple[Registry, list[str]]:
-    """A registry that has all of them, and their names: a sweep may be given as its folder."""
+    """Open a registry that has all of the sweeps, and give their names: a sweep may be given as its
+    folder."""
     roots: list[str] = []
     names: list[str] = []
     for name in given:

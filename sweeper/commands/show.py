@@ -1,4 +1,4 @@
-"""`sweeper show`: everything about one run."""
+"""`sweeper show`: prints everything about one run."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
@@ -19,14 +19,14 @@ _FACT = 160
 
 
 def add_arguments(verb: ArgumentParser) -> None:
-    """What may stand behind `sweeper show`."""
+    """Declare the arguments of `sweeper show`."""
     shared.root(verb)
     shared.json(verb)
     shared.run(verb)
 
 
 def run(arguments: Namespace) -> int:
-    """What was planned, what happened, what is left of it."""
+    """Print what was planned for a run, what happened, and what is left of it."""
     registry = open_registry(arguments)
     run = registry.run(arguments.run)
     document = _document(run)
@@ -63,7 +63,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _step_of(checkpoint: Mapping[str, Any]) -> Any:
-    """Where in the training it was made: its batch, which may count anew in every epoch."""
+    """Where in the training a checkpoint was made: its batch, which may count anew in every
+    epoch."""
     batch, epoch = checkpoint.get("batch"), checkpoint.get("epoch")
     if not epoch:
         return batch
@@ -84,7 +85,8 @@ def _facts(provenance: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for key, value in dotted(provenance):
         if value is None or value in ([], {}):
             continue
-        text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
         yield key, text if len(text) <= _FACT else f"{text[: _FACT - 3]}..."
 
 

@@ -1,4 +1,4 @@
-"""`sweeper sql`: a question to everything that was recorded."""
+"""`sweeper sql`: answers a query about everything that was recorded."""
 
 import json
 from argparse import ArgumentParser, Namespace
@@ -14,7 +14,7 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(verb: ArgumentParser) -> None:
-    """What may stand behind `sweeper sql`."""
+    """Declare the arguments of `sweeper sql`."""
     shared.root(verb)
     shared.json(verb)
     shared.select(verb)
@@ -25,7 +25,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """The answer, a line a row."""
+    """Print the answer, a line a row."""
     registry = open_registry(arguments)
     runs = registry.choose(arguments.run or (), arguments.state, arguments.where)
     columns, rows = registry.sql_rows(arguments.query, runs)
@@ -40,11 +40,12 @@ def run(arguments: Namespace) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """A value of SQL as JSON has it: times and decimals as text."""
+    """Convert a value of SQL to JSON: times and decimals become text."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(inner) for inner in value]  # pyright: ignore[reportUnknownVariableType]
     return str(value)

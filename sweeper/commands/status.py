@@ -1,4 +1,4 @@
-"""`sweeper status`: where sweeps, or the runs of one, stand."""
+"""`sweeper status`: prints where sweeps, or the runs of one, stand."""
 
 from argparse import ArgumentParser, Namespace
 
@@ -15,11 +15,11 @@ from sweeper.terminal import print_json, print_table, shortened
 __all__ = ["add_arguments", "run"]
 
 _RECIPE = 40
-"""Characters of a recipe, which may be a long command, in a table of sweeps."""
+"""The most characters of a recipe, which may be a long command, in a table of sweeps."""
 
 
 def add_arguments(verb: ArgumentParser) -> None:
-    """What may stand behind `sweeper status`."""
+    """Declare the arguments of `sweeper status`."""
     shared.root(verb)
     shared.json(verb)
     shared.select(verb)
@@ -28,7 +28,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Where sweeps, or the runs of one, stand."""
+    """Print where sweeps, or the runs of one, stand."""
     if arguments.sweep is None:
         for option in ("follow", "state", "where"):
             if getattr(arguments, option):

@@ -1,7 +1,8 @@
-"""`sweeper status --follow`: until nothing is at work on the sweep any more.
+"""`sweeper status --follow`: shows a sweep until nothing is at work on it any more.
 
-On a terminal the table, drawn again; elsewhere a line for each thing that happens; with `--json` an
-object a line: the first has everything, a later one only the runs and alarms that are new in it.
+On a terminal the table is drawn again and again; elsewhere there is a line for each thing that
+happens. With `--json` there is an object a line: the first has everything, a later one only the
+runs and alarms that are new in it.
 """
 
 import io
@@ -33,25 +34,25 @@ __all__ = ["Change", "changes", "fitted", "follow", "words_of"]
 
 _SECONDS, _REMOTE_SECONDS = 1.0, 3.0
 _SHARE = 20
-"""A look takes at most one part in so many of the time."""
+"""Looking takes at most one part in so many of the time."""
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _BELOW = 8
-"""Lines of a terminal that are kept for what stands below the table."""
+"""How many lines of the terminal are kept for what stands below the table."""
 
 Said = dict[str, Any]
-"""What is said of a run: its state, attempts, reason, and what the launcher observes."""
+"""What is told of a run: its state, attempts, reason, and what the launcher observes."""
 
 
 class _Screen(io.StringIO):
-    """Holds what goes to the terminal, to be written all at once: nothing flickers."""
+    """Collects what goes to the terminal and writes it all at once, so that nothing flickers."""
 
     def isatty(self) -> bool:
         return True
 
 
 def follow(arguments: Namespace) -> int:
-    """Show how a sweep goes on, until it does not any more."""
+    """Follow a sweep until nothing is at work on it."""
     registry = open_registry(arguments, cache=False)
     drawn = is_screen() and not arguments.json
     told: _Told | None = None
@@ -97,8 +98,8 @@ def _draw(sweep: "Sweep", seen: Status, arguments: Namespace) -> None:
 
 
 def fitted(lines: Sequence[str], width: int, height: int) -> list[str]:
-    """What `print_status` has printed, in so many lines of a screen at most: of the table, which
-    ends at the first empty line, what has room above the rest; an alarm in one line."""
+    """Fit what `print_status` has printed into so many lines: of the table, which ends at the first
+    empty line, what has room above the rest; an alarm gets one line."""
     from rich.cells import chop_cells
 
     shown: list[str] = []
@@ -119,7 +120,7 @@ def fitted(lines: Sequence[str], width: int, height: int) -> list[str]:
 
 
 class Change:
-    """What is different from the look before: runs with what was said of them then (None: they are
+    """What has changed since the look before: runs with what was told of them then (None: they are
     new), and sentences about the sweep."""
 
     def __init__(self) -> None:
@@ -133,7 +134,7 @@ class Change:
 def changes(
     before: dict[str, Said], after: dict[str, Said], seen: dict[str, Any], now: dict[str, Any]
 ) -> Change:
-    """From what was said of runs and what the launcher had published, to the same now."""
+    """Compare what was told of runs, and what the launcher had published, with the present."""
     found = Change()
     for run, said in after.items():
         if before.get(run) != said:
@@ -188,7 +189,8 @@ class _Told:
         self._began, self._said, self._seen = True, said, seen
 
     def _wanted(self, runs: Sequence["RecordedRun"]) -> list["RecordedRun"]:
-        """The runs that are asked for. One that was in a state that is asked for stays."""
+        """The runs that are asked for. One that was in a state that is asked for stays among
+        them."""
         states = self._arguments.state
         chosen = pick(runs, (), None, self._arguments.where)
         if not states:
@@ -247,7 +249,8 @@ def _say(run: "RecordedRun", observed: dict[str, str]) -> Said:
 
 
 def words_of(before: Said | None, said: Said) -> str:
-    """`running (attempt 2)`, `failed (oom)`, `running: paused: rate limit`."""
+    """Describe a run's state: `running (attempt 2)`, `failed (oom)`, `running: paused: rate
+    limit`."""
     text = str(said["state"])
     about: list[str] = []
     if said["reason"]:

@@ -1,4 +1,4 @@
-"""Where the runs of a sweep stand, as a table, and what there is to say of the sweep."""
+"""Prints where the runs of a sweep stand, as a table, and what there is to say of the sweep."""
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
@@ -19,11 +19,11 @@ __all__ = ["alarm_line", "counted", "print_status"]
 
 _SHOWN = 50
 _REASON = 80
-"""Characters of the reason for which a run failed, in a table."""
+"""The most characters of the reason of a failure in the table."""
 
 
 def counted(states: Mapping[str, int]) -> str:
-    """`2 failed, 7 succeeded`."""
+    """Count runs by state: `2 failed, 7 succeeded`."""
     return ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
 
 
@@ -34,7 +34,7 @@ def print_status(
     most: int = _SHOWN,
     problems: Sequence[str] = (),
 ) -> None:
-    """Print where a sweep stands; of more than `most` runs those that matter most."""
+    """Print where a sweep stands; of more than `most` runs only those that matter most."""
     observed = seen.observed
     runs = pick(sweep.runs, (), arguments.state, arguments.where)
     alarms = alarms_of(sweep, runs)
@@ -66,7 +66,7 @@ def print_status(
 
 
 def _print_runs(sweep: "Sweep", runs: Sequence["RecordedRun"], observed: Mapping[str, str]) -> None:
-    """A line for each run."""
+    """Print a line for each run."""
     metric = (sweep.metric or {}).get("name")
     rows: list[tuple[Any, ...]] = []
     for run in runs:
@@ -83,7 +83,7 @@ def _print_runs(sweep: "Sweep", runs: Sequence["RecordedRun"], observed: Mapping
 
 
 def _print_sweep(sweep: "Sweep", seen: Status) -> None:
-    """How many runs are in which state, and what holds the sweep up."""
+    """Print how many runs are in which state, and what holds the sweep up."""
     say(f"{sweep.name}: {counted({state.value: n for state, n in seen.counts.items()})}")
     if seen.unreachable:
         say(f"the launcher waits: {seen.unreachable}")
@@ -97,7 +97,7 @@ def _print_sweep(sweep: "Sweep", seen: Status) -> None:
 
 
 def _print_alarms(sweep: "Sweep", alarms: Sequence["Alarm"]) -> None:
-    """A line for each rule, with the first alarm by it."""
+    """Print a line for each rule, with its first alarm."""
     by_rule: dict[str, list[Alarm]] = {}
     for alarm in alarms:
         by_rule.setdefault(alarm.rule, []).append(alarm)
@@ -115,8 +115,8 @@ def alarm_line(alarm: "Alarm", more: int = 0) -> str:
 
 
 def _interest(run: "RecordedRun") -> int:
-    """What to show of many: first what is at work, then what went wrong, what waits, what is
-    done."""
+    """The order in which runs matter: first what is at work, then what went wrong, what waits, what
+    is done."""
     from sweeper.model.states import OPEN, State
 
     if run.state in OPEN:
@@ -125,8 +125,8 @@ def _interest(run: "RecordedRun") -> int:
 
 
 def _seconds(sweep: "Sweep", run: "RecordedRun", record: dict[str, Any]) -> float | None:
-    """How long a run took, or had taken when its worker beat last: by the workers' own monotonic
-    clocks, since the time of day differs between hosts, and is set at times."""
+    """How long a run took, or had taken at its worker's last beat. By the workers' own monotonic
+    clocks: the time of day differs between hosts, and is set at times."""
     from sweeper.storage.heartbeats import read_heartbeat
 
     if record["state"] != "running":

@@ -1,4 +1,4 @@
-"""`sweeper sync`: bring what workers that died left on this machine into its store."""
+"""`sweeper sync`: brings what dead workers left on this machine into its store."""
 
 from argparse import ArgumentParser, Namespace
 from typing import Any
@@ -15,7 +15,7 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(verb: ArgumentParser) -> None:
-    """What may stand behind `sweeper sync`."""
+    """Declare the arguments of `sweeper sync`."""
     shared.root(verb)
     shared.json(verb)
     verb.add_argument("sweep", nargs="?", help="of this sweep only")

@@ -1,4 +1,4 @@
-"""Asking whether somebody else's sweep may be executed."""
+"""Asks the user whether somebody else's sweep may be executed."""
 
 import sys
 from argparse import Namespace
@@ -12,8 +12,8 @@ __all__ = ["agreeing"]
 
 
 def agreeing(arguments: Namespace) -> Agree:
-    """What shows what would be executed, and gives the answer: `--trust`, or the user's. Nobody is
-    asked without a terminal."""
+    """Make the function that shows what would be executed and returns the answer: yes with
+    `--trust`, else the user's. Without a terminal nobody is asked."""
 
     def agree(lines: Sequence[str]) -> bool:
         for line in lines:

@@ -1,4 +1,4 @@
-"""`sweeper watch`: the view of a sweep, or where there is no terminal for it, lines."""
+"""`sweeper watch`: opens the view of a sweep, or prints lines where there is no terminal for it."""
 
 from argparse import SUPPRESS, ArgumentParser, Namespace
 
@@ -14,7 +14,7 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(verb: ArgumentParser) -> None:
-    """What may stand behind `sweeper watch`."""
+    """Declare the arguments of `sweeper watch`."""
     shared.root(verb)
     verb.add_argument("sweep", nargs="?", help="a sweep (default: the newest)")
     verb.add_argument("--plain", action="store_true", help="lines, as without a terminal")
@@ -51,6 +51,6 @@ def _newest(root: str) -> str:
 
 
 def _lines(name: str, root: str, *, follow: bool = True) -> int:
-    """What `sweeper status` prints."""
+    """Print what `sweeper status` prints."""
     asked = Namespace(sweep=name, root=root, follow=follow, json=False, state=None, where=None)
     return status.run(asked)

@@ -1,4 +1,4 @@
-"""Cells -> runs: the name of each cell, and the id of each run."""
+"""Names cells and identifies runs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from sweeper.planner.points import Expanded, Point, Row
 __all__ = ["MAX_PLAN", "Named", "name"]
 
 MAX_PLAN = 256_000_000
-"""Characters that the configurations of a sweep's runs may have together."""
+"""The most characters of the configurations of a sweep's runs together."""
 
 _MAX_CELL = 80
 _NONE: Any = object()
@@ -47,7 +47,7 @@ class _TooLarge(Exception):
 
 
 class _Naming:
-    """The naming of the runs of one grid."""
+    """Names the runs of one grid."""
 
     def __init__(self, expanded: Expanded) -> None:
         self.grid = grid = expanded.grid
@@ -55,21 +55,21 @@ class _Naming:
         self.source = f'"recipe":{canonical(grid.recipe)}'
         if grid.command is not None:
             self.source = f'"command":{canonical(list(grid.command))}'
-        # The same values come back in many points, and are kept alive by the grid: so their ids
-        # stand for them.
+        # Many points share the same value objects, which the grid keeps alive: their `id()` stands
+        # for them.
         self._members: dict[str, dict[int, str]] = {}
         self._columns: dict[tuple[str | None, ...], list[tuple[str, dict[int, str]]]] = {}
         self._size = 0
 
     def runs(self) -> Iterator[Run]:
-        """Each run, with its cell's name and its id."""
+        """Yield each run, with its cell's name and its id."""
         grid, field = self.grid, self.seed_field
         own = [_NONE if field is None else point.config.get(field, _NONE) for point in self.points]
         # Without `seeds`, a cell's own integer is its seed, and shown where it is not always one.
         replicates = grid.seeds is not None or all(n is _NONE or type(n) is int for n in own)
         shown = grid.seeds is not None or (replicates and len(set(own)) > 1)
         keys = [key for key in _given_keys(grid) if key != field or not replicates]
-        # What the replicates are called: not `seed` where a key of that name means something else.
+        # Replicates are not called `seed` if a key of that name means something else.
         word = field if field and "seed" in keys and grid.seeds is not None else "seed"
         if field is None:
             word = "replicate"
@@ -99,12 +99,12 @@ class _Naming:
                 )
 
     def _seeded(self, config: Mapping[str, Any]) -> str | None:
-        """The field that has the seed in a configuration, if one has."""
+        """The field that has the seed in a configuration, if any."""
         field = self.seed_field
         return field if field is not None and type(config.get(field)) is int else None
 
     def _values(self, config: Mapping[str, Any], left_out: str | None) -> str:
-        """The values as they stand in an id, `left_out` left out."""
+        """The values as they stand in an id, without the key `left_out`."""
         shape = (left_out, *config)
         columns = self._columns.get(shape)
         if columns is None:
@@ -121,15 +121,15 @@ class _Naming:
 
 
 class _Names:
-    """Gives cells their names: cells that differ in nothing but the seed have one, and others
-    never the same, also where the file system folds case."""
+    """Gives cells their names: cells that differ only in the seed have one name, and others never
+    the same, even where the file system ignores case."""
 
     def __init__(self) -> None:
         self._names: dict[int, str] = {}
         self._taken: set[str] = set()
 
     def of(self, label: str, values: str) -> str:
-        """The name of the cell that has these values; `label` is what it would like."""
+        """The name of the cell with these values: `label`, with a suffix if that is taken."""
         key = hash(values)
         name = self._names.get(key)
         if name is None:
@@ -142,8 +142,8 @@ class _Names:
 
 
 def _axis_values(grid: Grid, points: Sequence[Point]) -> dict[str, list[Any]]:
-    """The declared axes with their values, each once, in the grid's order. Those under a condition
-    that never holds are left out."""
+    """The declared axes with their values, each once, in the grid's order, without those under a
+    condition that never holds."""
     found: dict[str, dict[str, Any]] = {}
     held = {id(block) for block in grid.blocks}
     if grid.whens:
@@ -173,14 +173,14 @@ def _axis_values(grid: Grid, points: Sequence[Point]) -> dict[str, list[Any]]:
 
 
 def _given_keys(grid: Grid) -> list[str]:
-    """The keys that may tell one cell from another: of axes, then of included cells."""
+    """The keys in which cells may differ: those of axes, then of included cells."""
     keys = [key for block in grid.every_block() for key in block.axes]
     return list(dict.fromkeys([*keys, *(key for entry in grid.include for key in entry)]))
 
 
 def _labels(grid: Grid, points: Sequence[Point], keys: Sequence[str], word: str) -> Iterator[str]:
-    """What each point's cell would be called: those of the keys that vary, with their values; ""
-    for none. `word` is not to be the name of any."""
+    """Yield the label of each point's cell: the keys that vary, with their values; "" for none. No
+    label uses `word` as a key."""
     included = len(points) - len(grid.include)
     chosen = [_values(point, keys) for point in points[included:]]
     parts: dict[str, dict[str, str]] = {}
@@ -232,7 +232,7 @@ def _row_labels(row: Row, parts: Mapping[str, Mapping[str, str]]) -> list[str]:
 
 
 def _offered(grid: Grid, points: Sequence[Point]) -> dict[str, list[Any]]:
-    """The values that cells may have chosen, by key, references resolved."""
+    """The values that cells may have chosen, by key, with references resolved."""
     found: dict[str, list[Any]] = {}
     made: set[str] = set()
     axes = [pair for block in grid.every_block() for pair in block.axes.items()]
@@ -250,7 +250,7 @@ def _offered(grid: Grid, points: Sequence[Point]) -> dict[str, list[Any]]:
 
 
 def _values(point: Point, keys: Sequence[str]) -> dict[str, Any]:
-    """What an included cell has for the keys: its own values, else the base's."""
+    """The values of an included cell for the keys: its own, else the base's."""
     values: dict[str, Any] = {}
     for key in keys:
         if key in point.rows[0].settings:

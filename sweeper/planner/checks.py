@@ -1,5 +1,6 @@
-"""A grid's runs, checked: by the recipe, whose interpreter reads every configuration, and by what
-only all of them together can tell. It comes after their naming: what is wrong is told by name."""
+"""Checks a grid's runs: each configuration by the recipe, in the interpreter that will run it; and
+what only shows in all of them together. Checking comes after naming, since mistakes are told by
+name."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -37,7 +38,7 @@ _PLACES = {
 
 
 class Checked(NamedTuple):
-    """What the check has found: the recipe, and warnings for people."""
+    """What the check found: the recipe, and warnings for people."""
 
     recipe: Recipe
     warnings: tuple[str, ...]
@@ -53,7 +54,7 @@ def check(
 
 def check_what_is_left(grid: Grid, points: Sequence[Point] | None, problems: Problems) -> None:
     """Have the recipe check what could be read of a grid that has mistakes, so that all are told at
-    once. What may only follow from the others is left untold."""
+    once. Mistakes that may only follow from the others are left out."""
     if grid.recipe is None or points is None:
         return
     seed_field = grid.seeds.field if grid.seeds else "seed"
@@ -88,7 +89,7 @@ def _tell(grid: Grid, error: RecipeError, problems: Problems) -> None:
 
 
 class _Check:
-    """One check. Each step notes what it finds."""
+    """One check of a grid. Each step notes the problems that it finds."""
 
     def __init__(self, expanded: Expanded, runs: Sequence[Run], problems: Problems) -> None:
         self.expanded, self.runs, self.problems = expanded, runs, problems
@@ -96,7 +97,7 @@ class _Check:
         self.warnings: list[str] = []
 
     def all(self, validate: bool) -> Checked:
-        """Every step, in order."""
+        """Do every step, in order."""
         self._keys()
         self._repeats()
         recipe = self._recipe(validate)
@@ -110,7 +111,7 @@ class _Check:
         return Checked(recipe, tuple(self.warnings))
 
     def _keys(self) -> None:
-        """Keys that are not the grid's to give."""
+        """Note keys that a grid must not give."""
         grid = self.grid
         field = grid.launch.log_path_field or "log_path"
         ours = {field, "behavior_if_log_dir_exists"} if grid.command is None else set(RUN_KEYS)
@@ -123,7 +124,7 @@ class _Check:
                     self.problems.add(setting.places[key], f"{key} is given by seeds already")
 
     def _repeats(self) -> None:
-        """Runs that would be the same: one would silently stand for both."""
+        """Note runs with one configuration: one would silently stand for both."""
         first: dict[str, Run] = {}
         for number, run in enumerate(self.runs):
             other = first.setdefault(run.id, run)
@@ -135,7 +136,7 @@ class _Check:
                 self.problems.add(place, told)
 
     def _recipe(self, validate: bool) -> Recipe | None:
-        """What the recipe says of every configuration; None where it is not found."""
+        """Ask the recipe about every configuration; None if it is not found."""
         grid = self.grid
         configs = [run.config for run in self.runs] if validate else []
         try:
@@ -151,7 +152,7 @@ class _Check:
         return recipe
 
     def _note(self, problem: Problem, recipe: Recipe) -> None:
-        """Put what the recipe finds wrong where the value was written."""
+        """Note a problem of the recipe's at the place where the value was written."""
         grid, key, message = self.grid, problem.key, problem.message
         place: Place | None = None
         if problem.number is None:
@@ -168,7 +169,8 @@ class _Check:
         self.problems.add(place or grid.places["recipe"], message)
 
     def _backend(self) -> bool:
-        """What the backend misses in its options. Gives whether jobs run on this machine."""
+        """Note what is wrong with the backend's options. Returns whether jobs run on this
+        machine."""
         grid = self.grid
         for key, options in grid.launch.options.items():
             for unused in unmatched(options, [run.config for run in self.runs]):
@@ -181,7 +183,7 @@ class _Check:
             return False
 
     def _window(self) -> None:
-        """The placeholders of `launch.window`."""
+        """Check the placeholders of `launch.window`."""
         window, runs = self.grid.launch.window, self.runs
         if window is None:
             return
@@ -202,7 +204,7 @@ class _Check:
             self.problems.add(place, f"launch.window: more than {_SOME_KEYS} placeholders")
 
     def _command(self) -> None:
-        """Whether a command uses every axis."""
+        """Warn of axes that a command does not use."""
         grid = self.grid
         if grid.command is None or self.problems:
             return
@@ -216,7 +218,7 @@ class _Check:
                     self.warnings.append(told)
 
     def _program(self) -> None:
-        """The programs of a command that are not on this machine, where its jobs run."""
+        """Note programs of a command that are not on this machine, if its jobs run here."""
         grid = self.grid
         if grid.command is None or self.problems:
             return

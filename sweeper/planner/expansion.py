@@ -1,4 +1,4 @@
-"""Grid -> cells, with the configurations of their runs. How cells come about is `product`'s."""
+"""Expands a grid to its cells, with the configurations of their runs. `product` makes the cells."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -16,8 +16,8 @@ _SOME_POINTS = 200
 
 
 def expand(grid: Grid, problems: Problems) -> Expanded:
-    """The cells of a grid, each with its runs, the seeds innermost. Raises `GridError` where there
-    are too many, or some cannot be made."""
+    """Expand a grid to its cells, each with its runs, the seeds innermost. Raises `GridError` if
+    there are too many, or some cannot be made."""
     warnings = [*grid.notes, *_lone_values(grid)]
     grid = _seeds_from_axis(grid, warnings)
     seeds, seed_field = grid.seeds, grid.seeds.field if grid.seeds else "seed"
@@ -38,9 +38,9 @@ def expand(grid: Grid, problems: Problems) -> Expanded:
 
 
 def expand_some(grid: Grid) -> list[Point] | None:
-    """A few of the points of a grid that has mistakes, those left out that wait for their seed;
-    None where there are too many. What is wrong with them is not noted: it may only follow from
-    the mistakes."""
+    """Some points of a grid that has mistakes, without those that wait for their seed; None if
+    there are too many. Problems with them are not noted, since they may only follow from the
+    mistakes."""
     product = Product(grid, Problems(), [], late=grid.seeds.field if grid.seeds else "seed")
     if count_points(grid) > MAX_RUNS or product.overflows():
         return None
@@ -48,7 +48,7 @@ def expand_some(grid: Grid) -> list[Point] | None:
 
 
 def _lone_values(grid: Grid) -> Iterator[str]:
-    """Warnings of axes with one value; replicates may be one."""
+    """Warn of axes with one value; replicates may have one."""
     for block in grid.every_block():
         for key, settings in block.axes.items():
             replicates = key == "seed" and _all_integers(settings)

@@ -1,9 +1,9 @@
-"""Grid -> Plan: the runs of a sweep, each with its configuration, name and id, all of it checked.
+"""Makes the plan of a grid: the runs of a sweep, each with its configuration, name and id, all
+checked.
 
     plan = sweeper.plan("grids/quickstart.yaml", overrides={"max_steps": 5})
 
-Nothing is started and nothing is written. A mistake, or many, raise one `GridError` with a line
-for each.
+Nothing is started and nothing is written. All mistakes are told in one `GridError`, a line each.
 """
 
 import os
@@ -28,7 +28,7 @@ def plan(
     *,
     validate: bool = True,
 ) -> Plan:
-    """The plan of a grid: a file's path, or the same as a mapping.
+    """Make the plan of a grid: a file's path, or the same as a mapping.
 
     A path may be the address of a file in a store. `overrides` are as on the command line
     (`["max_steps=5", "~lr"]`, a string for a single one) or a mapping, in which a list sets an
@@ -68,7 +68,7 @@ def plan(
 def _fetched(
     source: "str | os.PathLike[str] | Mapping[str, Any]",
 ) -> "str | os.PathLike[str] | Mapping[str, Any] | GridText":
-    """A grid in a store, by its address, such as the next one that a report proposes."""
+    """Read a grid in a store by its address, such as the next grid that a report proposes."""
     if not isinstance(source, str) or "://" not in source:
         return source
     from sweeper.storage.files import open_store
@@ -81,11 +81,11 @@ def _fetched(
 
 
 def repeats_by_default(plan: Plan, recorded: Plan) -> list[str]:
-    """Warnings of runs that an earlier launch has on record but for values which are the recipe's
-    defaults: `lora_rank: 8` where nothing was given, and 8 is what the recipe takes then.
+    """Warn of runs that differ from recorded ones only in giving the recipe's defaults: `lora_rank:
+    8` where nothing was given before, and the recipe's default is 8.
 
-    An id is made of what a grid gives, so they are other runs and train again. They are not taken
-    for the same: a default may have been another when the earlier ones ran.
+    An id is made of what a grid gives, so these are other runs and train again. They are not taken
+    for the same, since the default may have been another when the earlier ones ran.
     """
     if recorded.recipe.reference != plan.recipe.reference:
         return []
@@ -116,6 +116,6 @@ def repeats_by_default(plan: Plan, recorded: Plan) -> list[str]:
 def _stripped(
     config: Mapping[str, Any], defaults: Mapping[str, str]
 ) -> tuple[tuple[str, str], ...]:
-    """What a configuration gives, values that are the defaults left out."""
+    """The values that a configuration gives, without those that are the defaults."""
     texts = {key: canonical(value) for key, value in config.items()}
     return tuple(sorted((k, text) for k, text in texts.items() if defaults.get(k) != text))

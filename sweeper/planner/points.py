@@ -1,4 +1,4 @@
-"""What the steps of planning hand on: choices, the configurations that they make, and runs."""
+"""The types that the steps of planning hand on: choices, the configurations they make, and runs."""
 
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ __all__ = ["Expanded", "Point", "Row", "place_of"]
 
 class Row(NamedTuple):
     """One choice of a block, or what an entry of `when` or `include` gives: settings by key, and
-    the same as dotted keys. `refers`: some of it holds references."""
+    the same as dotted keys. `refers`: some of them hold references."""
 
     settings: dict[str, Setting]
     given: dict[str, Any]
@@ -19,8 +19,8 @@ class Row(NamedTuple):
 
 
 class Point(NamedTuple):
-    """One cell: its configuration with dotted keys, the rows that were chosen for it, and the keys
-    whose values wait for the seed. `configs` are those of its runs, where they are not its own."""
+    """One cell: its configuration with dotted keys, the rows chosen for it, and the keys whose
+    values wait for the seed. `configs` are those of its runs, where they differ from its own."""
 
     config: dict[str, Any]
     rows: tuple[Row, ...]
@@ -29,7 +29,7 @@ class Point(NamedTuple):
 
 
 class Expanded(NamedTuple):
-    """What a grid comes to: the points of `grid`, in which an axis over the seed has become its
+    """An expanded grid: the points of `grid`, in which an axis over the seed has become its
     `seeds`. `seed_field` is the field that takes the seed; `warnings` are for people."""
 
     grid: Grid
@@ -44,8 +44,8 @@ class Expanded(NamedTuple):
 
 
 def place_of(grid: Grid, point: Point, key: str) -> Place | None:
-    """Where the value of a key at a point was written; None when the point has none for it. What
-    a reference has made keys of stands where the reference does."""
+    """Where the value of a key at a point was written; None if the point has none. Keys that a
+    reference has made stand where the reference does."""
     while True:
         if key in grid.fixed:
             return grid.fixed[key].place

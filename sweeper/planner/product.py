@@ -1,7 +1,8 @@
-"""Grid -> points, lazily: the product of the blocks, then `when`, less `exclude`, plus `include`.
+"""Makes the points of a grid, lazily: the product of the blocks, with `when`, without `exclude`,
+and then `include`.
 
-A point is a cell's configuration: base, under what the rows say, under the command line. References
-are resolved last, but those that lead to the seed: they wait for it (`pending`).
+A point is a cell's configuration: the base, overridden by its rows, overridden by the command line.
+References are resolved last, except for those that lead to the seed: they wait for it (`pending`).
 """
 
 import itertools
@@ -25,17 +26,17 @@ __all__ = ["MAX_RUNS", "MAX_WORK", "Product", "count_points"]
 
 MAX_RUNS = 100_000
 MAX_WORK = 2_000_000
-"""What expanding a grid may take: 1 for each value of each run, 3 for each kind of rule in
-`exclude` that a cell is held against, 8 for each condition that a cell is asked and each reference,
-and something for the length of what references make."""
+"""The most work that expanding a grid may take: 1 for each value of each run, 3 for each kind of
+rule in `exclude` for each cell, 8 for each condition and each reference in a cell, and something
+for the length of what references make."""
 
 _ASKED, _HELD = 8, 3
 _ENOUGH = 5_000
-"""After so many cells a grid that has mistakes is looked through no further."""
+"""After so many cells the search for mistakes ends."""
 
 
 def count_points(grid: Grid) -> int:
-    """How many cells there are before `when` and `exclude`, without making one."""
+    """Count the cells before `when` and `exclude`, without making them."""
     count = 1 if grid.blocks or not grid.include else 0
     for block in grid.blocks:
         count *= block.size
@@ -43,14 +44,14 @@ def count_points(grid: Grid) -> int:
 
 
 class _TooMuch(Exception):
-    """There are more points than are allowed, or making them takes too long; its text says so."""
+    """There are too many points, or making them takes too long; its text says which."""
 
 
 class Product:
-    """The points of a grid. `late` is the field that takes the seed, `replicates` how many runs
-    each point will be. What is found wrong is noted, and `cut_short` says whether points are
-    missing for it; what is only odd goes into `warnings`, which are complete when the last point
-    has been taken."""
+    """Makes the points of a grid. `late` is the field that takes the seed, `replicates` how many
+    runs each point becomes. Mistakes are noted, and `cut_short` says whether points are missing
+    because of them. Oddities go into `warnings`, which are complete once the last point is
+    taken."""
 
     def __init__(
         self,
@@ -79,8 +80,8 @@ class Product:
         self._rule_keys = {tuple(sorted(rule)) for rule in self._rules}
 
     def overflows(self) -> bool:
-        """Whether there are too many points, or too much is to be done for them, which is noted.
-        None is kept, and where the product of all axes says that it cannot be, none is made."""
+        """Whether there are too many points, or they take too much work, which is noted. No point
+        is kept; and none is made where the product of all axes is small enough to be sure."""
         sizes = [len(rows) for rows in self._blocks]
         sizes += [len(rows) for when in self._whens for rows in when.blocks]
         each = self._cost(self._known) + _ASKED * len(self._whens)
@@ -95,7 +96,7 @@ class Product:
         return False
 
     def _cost(self, config: Collection[str]) -> int:
-        """What a point of so many keys takes, what references make left out."""
+        """The work of a point with so many keys, without what references make."""
         rules, references = len(self._rule_keys), len(self._referring)
         return len(config) * self._replicates + _HELD * rules + _ASKED * references
 
@@ -112,8 +113,8 @@ class Product:
         self.problems.add(self.grid.places["when" if self._whens else "grid"], str(error))
 
     def points(self) -> Iterator[Point]:
-        """In order: the last axis varies fastest, those of `when` within the others', included
-        cells come last."""
+        """Yield the points in order: the last axis varies fastest, axes of `when` within the
+        others, included cells last."""
         exclusion = Exclusion(self._rules)
         try:
             for config, rows in self._expanded():
@@ -145,7 +146,7 @@ class Product:
             yield self._resolved(config, (_row(entry),))
 
     def _expanded(self) -> Iterator[tuple[dict[str, Any], tuple[Row, ...]]]:
-        """The points of the axes, those under conditions among them."""
+        """Yield the points of the axes, those under conditions among them."""
         if not self._blocks and self.grid.include:
             return
         self._count = self._work = 0
@@ -167,7 +168,7 @@ class Product:
     def _under_conditions(
         self, number: int, config: dict[str, Any], rows: tuple[Row, ...], held: tuple[int, ...]
     ) -> Iterator[tuple[dict[str, Any], tuple[Row, ...]]]:
-        """What the entries of `when` from `number` on make of a point. Recursion is bounded by
+        """Apply the entries of `when` from `number` on to a point. The recursion is bounded by
         their number, at most 100."""
         for index in range(number, len(self._whens)):
             when = self._whens[index]
@@ -234,7 +235,7 @@ class Product:
                 )
 
     def _resolved(self, config: dict[str, Any], rows: tuple[Row, ...]) -> Point:
-        """The point with its references resolved."""
+        """Make a point with its references resolved."""
         if not self._referring:
             return Point(config, rows)
         raw, before = dict(config), self.resolver.work
@@ -252,7 +253,7 @@ class Product:
         return Point(config, chosen, pending)
 
     def with_runs(self, point: Point, seeds: Seeds | None) -> Point:
-        """A point with the configurations of its runs, what waited for the seed resolved."""
+        """Add to a point the configurations of its runs, with what waited for the seed resolved."""
         field = self.late
         if seeds is None or field is None:
             if not point.pending:
@@ -294,7 +295,7 @@ class Product:
             self.problems.add(place, f"{what}: {error}{near}")
 
     def _usable_rules(self) -> Iterator[dict[str, Setting]]:
-        """The rules of `exclude` that can match. One that names an unknown key is a mistake, unless
+        """Yield the rules of `exclude` that can match. One with an unknown key is a mistake, unless
         the command line took the key away."""
         for rule in self.grid.exclude:
             unknown = [key for key in rule if key not in self._known]
@@ -304,7 +305,7 @@ class Product:
                 yield rule
 
     def _usable_whens(self) -> Iterator["_When"]:
-        """The entries of `when` that can hold, with what expanding them takes."""
+        """Yield the entries of `when` that can hold, prepared for expanding."""
         before = _keys(self.grid, ())
         usable: list[When] = []
         for number, when in enumerate(self.grid.whens):
@@ -353,8 +354,8 @@ class Product:
 
 
 class _When(NamedTuple):
-    """An entry of `when` as it is expanded: `clears` are its keys and those above and below them,
-    `rivals` the entries before it, by number, that give some of the same."""
+    """An entry of `when`, prepared: `clears` are its keys and those above and below them, `rivals`
+    the numbers of entries before it that set some of the same keys."""
 
     when: When
     base: Row

@@ -1,1 +1,1 @@
-"""Reading back what runs recorded: what they are judged by, and which of them are meant."""
+"""Reads back what runs recorded: what they are judged by, and which runs a user means."""

@@ -1,8 +1,8 @@
-"""What a cell is judged by: the mean of its runs, on a scale that the data choose. Pure, and
-without numpy: the terminal view tells the same figures as the report.
+"""Judges cells: by the mean of their runs, on a scale that the data choose. Pure, and without
+numpy: the terminal view tells the same figures as the report.
 
-A run counts once it has succeeded with a finite value, and ended in one. What failed, or ended in
-NaN, takes no part. The scale is the values as they are, or their logarithms: then means become
+A run counts once it has succeeded with a finite value, and ended in one. Runs that failed, or ended
+in NaN, take no part. The scale is the values as they are, or their logarithms: then means become
 geometric means.
 """
 
@@ -30,28 +30,28 @@ __all__ = [
 Scale = Literal["linear", "log"]
 
 SPAN = 10.0
-"""How far apart the cells' means have to be, as a ratio, before a log scale is considered."""
+"""How far apart the cells' means must be, as a ratio, before a log scale is considered."""
 
 
 def counts(state: str, value: float | None, diverged: bool) -> bool:
-    """Whether a run takes part in its cell's mean, and in comparisons: one in that `state`, judged
-    by that `value`, whose last value was not finite (`diverged`)."""
+    """Whether a run takes part in its cell's mean, and in comparisons: by its `state`, the `value`
+    it is judged by, and whether its last value was not finite (`diverged`)."""
     return state == "succeeded" and value is not None and math.isfinite(value) and not diverged
 
 
 def merit(mean: float, goal: str, *, diverged: bool) -> tuple[bool, float]:
-    """What cells with a value are put in order by, the best first: their mean, and after all others
-    those of which a run has diverged, since that is left out of it."""
+    """The key by which cells with a value are ordered, best first: their mean; and after all others
+    the cells of which a run has diverged, since the mean leaves it out."""
     return diverged, sign_of(goal) * mean
 
 
 def choose_scale(groups: Iterable[Sequence[float]]) -> Scale:
-    """The scale on which cells are compared: logarithms when all values are positive, the means of
-    the cells span more than a factor of `SPAN`, and their noise grows with the mean, nearer to in
-    proportion than not at all: the least-squares slope of log(sd) on log(mean) over the cells
-    exceeds 1/2 (Bartlett, Biometrics 3(1), 1947, 39-52: at slope 1 the logarithm evens out the
-    variances, at slope 0 no transformation is called for). The rule does not ask which cell is
-    best or by how much."""
+    """Choose the scale on which cells are compared: logarithms when all values are positive, the
+    means of the cells span more than a factor of `SPAN`, and their noise grows with the mean,
+    nearer to in proportion than not at all: the least-squares slope of log(sd) on log(mean) over
+    the cells exceeds 1/2 (Bartlett, Biometrics 3(1), 1947, 39-52: at slope 1 the logarithm evens
+    out the variances, at slope 0 no transformation is called for). The rule does not ask which cell
+    is best or by how much."""
     found = [list(values) for values in groups if values]
     if not found or min(map(min, found)) <= 0:
         return "linear"
@@ -72,7 +72,7 @@ def choose_scale(groups: Iterable[Sequence[float]]) -> Scale:
 
 
 def _slope(points: Sequence[tuple[float, float]]) -> float:
-    """Least squares; 0 when the points do not determine it."""
+    """The least-squares slope; 0 when the points do not determine it."""
     if len(points) < 2:
         return 0.0
     x_mean = math.fsum(x for x, _ in points) / len(points)
@@ -92,7 +92,7 @@ def mean(values: Sequence[float], scale: Scale = "linear") -> float:
 
 
 def center(values: Sequence[float]) -> float:
-    """The arithmetic mean, be the values so large that their sum is not finite."""
+    """The arithmetic mean, even of values so large that their sum is not finite."""
     unit = unit_of(values)
     return math.fsum(value / unit for value in values) / len(values) * unit
 
@@ -103,18 +103,18 @@ def on_scale(values: Sequence[float], scale: Scale) -> list[float]:
 
 
 def off_scale(value: float, scale: Scale) -> float:
-    """Back from the scale of the comparison."""
+    """Convert a value back from the scale of the comparison."""
     return exp(value) if scale == "log" else value
 
 
 def unit_of(values: Iterable[float]) -> float:
-    """A power of two near the largest magnitude. Counted in it, no square and no sum of finite
-    values is too large for a float; and dividing by it changes no digit."""
+    """A power of two near the largest magnitude. In this unit no square and no sum of finite values
+    is too large for a float, and dividing by it changes no digit."""
     return 2.0 ** (math.frexp(max(map(abs, values)))[1] - 1)
 
 
 def exp(value: float) -> float:
-    """Back from the log scale."""
+    """Convert a value back from the log scale."""
     try:
         return math.exp(value)
     except OverflowError:
@@ -122,5 +122,5 @@ def exp(value: float) -> float:
 
 
 def comparable(values: Sequence[float]) -> bool:
-    """Whether a cell can take part in comparisons: two different values or more."""
+    """Whether a cell can take part in comparisons: it has two different values or more."""
     return len(values) > 1 and min(values) != max(values)

@@ -1,9 +1,10 @@
-"""What was said in a rollout: from the transcript (a logtree) where there is one, else from what
+"""Finds what was said in a rollout: in the transcript (a logtree) where there is one, else in what
 the turns logged. Pure: JSON in, lines out.
 
 A transcript has a section for each group that was logged. tinker-cookbook runs the trajectories of
-a group side by side, and what they log lies there in the order in which it came: whose it is has to
-be found out, and cannot always be. It is then said so (`Told.whose`), never guessed in silence.
+a group side by side, and their logs lie there in the order in which they came. Whose a log is must
+be found out, which is not always possible; then that is said (`Told.whose`), never guessed in
+silence.
 """
 
 import html
@@ -16,10 +17,10 @@ from sweeper.metrics import as_float
 __all__ = ["Spoken", "Told", "answers", "groups_of", "said_by", "turns_logged"]
 
 Spoken = tuple[str, str]
-"""Who, and what was said."""
+"""A speaker, and what was said."""
 
 Record = Mapping[str, Any]
-"""A trajectory's summary."""
+"""The summary of a trajectory."""
 
 _GROUP = "Group Rollout"
 _DETAILS = "Trajectory Details"
@@ -38,15 +39,15 @@ _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 
 
 class Told(NamedTuple):
-    """What was said, and whose it is: the trajectory's own; the one that is its own if those of
-    equal reward were logged in their order, which nothing tells ("order"); or all that was said in
-    the group, which cannot be told apart ("group")."""
+    """What was said, and how sure it is whose it is: the trajectory's own; its own if those of
+    equal reward were logged in their order ("order"); or all that was said in the group, which
+    cannot be told apart ("group")."""
 
     spoken: list[Spoken]
     whose: Literal["trajectory", "order", "group"]
 
     def shown(self) -> list[Spoken]:
-        """The same, and first whose it is where that is not known."""
+        """The lines to show; where it is not known whose they are, a line first says so."""
         return [*([("note", WHOSE[self.whose])] if self.whose in WHOSE else []), *self.spoken]
 
 
@@ -57,13 +58,12 @@ WHOSE = {
 
 
 def groups_of(tree: Any, groups: Sequence[Sequence[Record]]) -> dict[int, list[Told]]:
-    """What was said in each trajectory of the groups that a transcript has, by the number of the
-    group in `groups`; those hold the summaries, in their order.
-
-    A section that tells the lengths of its turns belongs to the next group with just these: groups
-    may have been left out of the summaries. Others are taken in their order.
-    """
-    root = tree.get("root") if isinstance(tree, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    """What was said in each trajectory of the groups of a transcript, by the number of the group in
+    `groups`, which holds the summaries in order. A section that gives the lengths of its turns
+    belongs to the next group with the same: groups may be missing from the summaries. Others are
+    taken in order."""
+    # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    root = tree.get("root") if isinstance(tree, dict) else None
     found: dict[int, list[Told]] = {}
     start = 0
     for section in (node for node in _sections(root) if _heading(node) == _GROUP):
@@ -77,7 +77,7 @@ def groups_of(tree: Any, groups: Sequence[Sequence[Record]]) -> dict[int, list[T
 
 
 def _lengths_told(group: Record) -> list[list[float]]:
-    """The lengths of the turns of each trajectory, where the section has them: of what was read and
+    """The lengths of the turns of each trajectory, if the section has them: of what was read and
     what was written, in turn."""
     told: dict[int, list[float]] = {}
     for section in _all_sections(group):
@@ -119,8 +119,8 @@ def _apart(group: Record, records: Sequence[Record]) -> list[Told]:
 
 
 def _numbered(group: Record, size: int) -> list[list[Spoken]] | None:
-    """By sections that have the trajectory's number in their heading ("Completion 2"), each with
-    the conversations that stand before them all."""
+    """Divide by sections that have the trajectory's number in their heading ("Completion 2"), each
+    with the conversations that stand before them all."""
     families: dict[str, dict[int, dict[str, Any]]] = {}
     for section in _all_sections(group):
         matched = _NUMBERED.match(_heading(section))
@@ -140,8 +140,8 @@ def _numbered(group: Record, size: int) -> list[list[Spoken]] | None:
 
 
 def _assigned(blocks: Sequence[Sequence[Record]], records: Sequence[Record]) -> list[Told]:
-    """One block for each trajectory: the one with a text that it logged, else one with its reward.
-    Where several have the same, and say different things, in their order."""
+    """Assign a block to each trajectory: one with a text that it logged, else one with its reward.
+    If several blocks fit and differ, they are taken in order."""
     spoken = [[said for part in block for said in said_by(part)] for block in blocks]
     left = dict.fromkeys(range(len(blocks)))
     sure: dict[int, int] = {}
@@ -169,18 +169,21 @@ def _assigned(blocks: Sequence[Sequence[Record]], records: Sequence[Record]) -> 
 
 
 def _reward(record: Record) -> float:
-    """What its turns were worth together."""
+    """The sum of its turns' rewards."""
     return sum(as_float(step.get("reward")) or 0.0 for step in _steps(record))
 
 
 def _children(node: Any) -> list[Any]:
-    children = node.get("children") if isinstance(node, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-    return children if isinstance(children, list) else []  # pyright: ignore[reportUnknownVariableType]
+    # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    children = node.get("children") if isinstance(node, dict) else None
+    # pyright: ignore[reportUnknownVariableType]
+    return children if isinstance(children, list) else []
 
 
 def _sections(node: Any, below: bool = False) -> Iterator[dict[str, Any]]:
     """The outermost sections of a tree; with `below` those inside the node itself."""
-    if isinstance(node, dict) and node.get("tag") == "section" and not below:  # pyright: ignore[reportUnknownMemberType]
+    # pyright: ignore[reportUnknownMemberType]
+    if isinstance(node, dict) and node.get("tag") == "section" and not below:
         yield node
         return
     for child in _children(node):
@@ -195,8 +198,9 @@ def _all_sections(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def _rows(node: Any) -> Iterator[tuple[str, str]]:
-    """The rows of two cells of all tables below, without their heads."""
-    if isinstance(node, dict) and node.get("tag") == "tr":  # pyright: ignore[reportUnknownMemberType]
+    """The rows of two cells of all tables below, without table heads."""
+    # pyright: ignore[reportUnknownMemberType]
+    if isinstance(node, dict) and node.get("tag") == "tr":
         cells = [_text(child).strip() for child in _children(node)]
         if len(cells) == 2 and cells != ["key", "value"]:
             yield cells[0], cells[1]
@@ -207,7 +211,8 @@ def _rows(node: Any) -> Iterator[tuple[str, str]]:
 
 def _heading(section: Mapping[str, Any]) -> str:
     for child in _children(section):
-        if isinstance(child, dict) and str(child.get("tag", "")) in _HEADINGS:  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+        # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+        if isinstance(child, dict) and str(child.get("tag", "")) in _HEADINGS:
             return _text(child).strip()
     return ""
 
@@ -219,18 +224,22 @@ def _text(node: Any) -> str:
 
 
 def said_by(node: Any) -> Iterator[Spoken]:
-    """The messages of all conversations in a tree, in order, its paragraphs, and the rows of its
-    tables. What a section repeats of the summaries is left out."""
+    """The messages of all conversations in a tree, in order, with its paragraphs and the rows of
+    its tables. What a section repeats of the summaries is left out."""
     if not isinstance(node, dict):
         return
     known: dict[str, Any] = node  # pyright: ignore[reportUnknownVariableType]
     data: Any = known.get("data")
     tag = known.get("tag")
-    if isinstance(data, dict) and data.get("type") == "conversation":  # pyright: ignore[reportUnknownMemberType]
-        messages: Any = data.get("messages")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-        for message in messages if isinstance(messages, list) else []:  # pyright: ignore[reportUnknownVariableType]
+    # pyright: ignore[reportUnknownMemberType]
+    if isinstance(data, dict) and data.get("type") == "conversation":
+        # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        messages: Any = data.get("messages")
+        # pyright: ignore[reportUnknownVariableType]
+        for message in messages if isinstance(messages, list) else []:
             if isinstance(message, dict):
-                yield str(message.get("role", "?")), _content(message)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+                # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+                yield str(message.get("role", "?")), _content(message)
     elif tag == "p":
         text = _text(known).strip()
         matched = _WHO.match(text)
@@ -246,15 +255,18 @@ def said_by(node: Any) -> Iterator[Spoken]:
 
 
 def _content(message: Mapping[str, Any]) -> str:
-    """A message's text; parts that are none (thinking, calls of tools) by their kind."""
+    """A message's text; parts of it that are none (thinking, calls of tools) are named by their
+    kind."""
     content: Any = message.get("content")
     if isinstance(content, str):
         text = content
     else:
-        parts: list[Any] = content if isinstance(content, list) else [content]  # pyright: ignore[reportUnknownVariableType]
+        # pyright: ignore[reportUnknownVariableType]
+        parts: list[Any] = content if isinstance(content, list) else [content]
         text = "".join(_part(part) for part in parts)
     calls: Any = message.get("tool_calls")
-    told: list[Any] = calls if isinstance(calls, list) else []  # pyright: ignore[reportUnknownVariableType]
+    # pyright: ignore[reportUnknownVariableType]
+    told: list[Any] = calls if isinstance(calls, list) else []
     return text + "".join(f"\n[tool_call] {call}" for call in told)
 
 
@@ -271,7 +283,7 @@ def _part(part: Any) -> str:
 
 
 def turns_logged(record: Record) -> list[Spoken]:
-    """What the turns of a summary logged, in order; who said it is called as in transcripts."""
+    """What the turns of a summary logged, in order, with speakers named as in transcripts."""
     spoken: list[Spoken] = []
     for step in _steps(record):
         logs: Any = step.get("logs")
@@ -283,11 +295,12 @@ def turns_logged(record: Record) -> list[Spoken]:
 
 
 def answers(spoken: Sequence[Spoken]) -> list[str]:
-    """What the model said, where that is told from the rest."""
+    """What the model said, if that can be told from the rest."""
     return [said for who, said in spoken if who in _ANSWERS]
 
 
 def _steps(record: Record) -> list[dict[str, Any]]:
     steps: Any = record.get("steps")
-    found: list[Any] = steps if isinstance(steps, list) else []  # pyright: ignore[reportUnknownVariableType]
+    # pyright: ignore[reportUnknownVariableType]
+    found: list[Any] = steps if isinstance(steps, list) else []
     return [step for step in found if isinstance(step, dict)]

@@ -1,5 +1,5 @@
-"""Runs that no sweep of ours has launched: any folder, at any depth, with a `metrics.jsonl` or what
-else tinker-cookbook's recipes leave in their log directory."""
+"""Finds runs that no sweep of ours has launched: any folder, at any depth, with a `metrics.jsonl`
+or what else tinker-cookbook's recipes leave in their log directory."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -25,9 +25,9 @@ _OF_THE_DISK = "lost+found"
 
 
 def find_folders(store: Store, told: Told | None = None) -> list[str]:
-    """Folders of runs below the root that belong to no sweep, sorted. One listing of the root; a
-    folder whose name begins with a dot is passed over. `told` hears of folders that cannot be
-    read."""
+    """Find the folders of runs below the root that belong to no sweep, sorted. One listing of the
+    root; a folder whose name begins with a dot is passed over. `told` is called with errors about
+    folders that cannot be read."""
     top = store.local_path("")
     names = _of_names(store.names("")) if top is None else _walk(top, told)
     return sorted(names)
@@ -60,7 +60,7 @@ def _walk(top: str, told: Told | None) -> Iterator[str]:
 
 
 def _of_names(paths: Iterable[str]) -> set[str]:
-    """The same from the paths of all files."""
+    """Find the folders among the paths of all files."""
     found: set[str] = set()
     sweeps: set[str] = set()
     for path in paths:
@@ -82,9 +82,9 @@ def _of_names(paths: Iterable[str]) -> set[str]:
 
 
 class FolderRun(RecordedRun):
-    """A run that is a folder and nothing else: its `sweep` is the folder above it ("." at the
-    root), its `id` a hash of its path, and of its state nothing is known but that a final
-    checkpoint, the last on record, means it succeeded."""
+    """A run that is only a folder. Its `sweep` is the folder above it ("." at the root), its `id` a
+    hash of its path. Its state is unknown, except that a final checkpoint, the last on record,
+    means it succeeded."""
 
     def __init__(
         self, store: Store, folder: str, files: Files, index: Index, told: Told | None = None
@@ -102,7 +102,7 @@ class FolderRun(RecordedRun):
 
     @property
     def config(self) -> dict[str, Any]:
-        """What `config.json` holds."""
+        """The contents of `config.json`."""
         if self._config is None:
             self._config = self.readable(self._recall_config, {}) or {}
         return self._config
@@ -132,7 +132,7 @@ class FolderRun(RecordedRun):
         return ends_final(self.checkpoint_records())
 
     def _recall(self, what: str, name: str, find: Callable[[], Any]) -> Any:
-        """As remembered while that file is as it was."""
+        """Remember something for as long as that file stays the same."""
         source = self.files.source(self._below(name))
         if source is None:
             return None
@@ -143,6 +143,6 @@ class FolderRun(RecordedRun):
 
 
 def folder_runs(store: Store, memory: Folder | None, told: Told | None = None) -> list[FolderRun]:
-    """Every such run of a root; they share the index."""
+    """Make every such run of a root; they share the index."""
     index, files = Index(memory, "folders"), Files(store, "")
     return [FolderRun(store, folder, files, index, told) for folder in find_folders(store, told)]

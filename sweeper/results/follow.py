@@ -1,10 +1,10 @@
-"""One file that grows, followed: only bytes that are new are read, and what happens to such files
-is handled here.
+"""Follows one file that grows: only new bytes are read, and all that happens to such files is
+handled here. The file may not be there yet, be cut, be replaced, or be written anew in place, as
+long as before or longer. Its last line may be half a line. On a remote store it may lie in parts,
+which become one file.
 
-It may not be there yet, be cut, be replaced by another, be written anew in place as long as before
-or longer; its last line may be half a line; on a store that is elsewhere it may lie in parts, which
-become one file. While the last bytes before what is new are as they were, so is what was read; what
-lies in the same parts needs no such look, since nobody writes to them.
+While the last bytes before the new ones are unchanged, what was read is taken as unchanged too.
+Parts need no such check, since nobody writes to them again.
 """
 
 import os
@@ -21,13 +21,12 @@ _EDGE = 512
 _TAIL = 65_536
 
 Find = Callable[[str], Source | None]
-"""From a path to the file there as it is now: `Files.source`, say."""
+"""Finds the file at a path as it is now: `Files.source`, say."""
 
 
 class Added(NamedTuple):
-    """What a file has more: `data` that begins at `start`; it may be none of what was read, which
-    is `size` bytes. `again`: the file is another than before, and `start` is 0. `more`: there is
-    more to read already."""
+    """What a file has gained: `data` that begins at `start`. `size` bytes were read. `again`: the
+    file is another than before, and `start` is 0. `more`: there is more to read already."""
 
     data: bytes
     start: int
@@ -37,14 +36,14 @@ class Added(NamedTuple):
 
 
 class Growing:
-    """Follows the file at `path`. With `lines` what it tells ends with a line."""
+    """Follows the file at `path`. With `lines` it gives whole lines only."""
 
     def __init__(self, store: Store, path: str, *, lines: bool = True) -> None:
         self._store, self._lines = store, lines
         self.open(path)
 
     def open(self, path: str, *, again: bool = False) -> None:
-        """Follow another file from its beginning; `again`: tell that it is another."""
+        """Follow another file from its beginning; `again`: report that it is another."""
         self.path = path
         self._full = self._store.local_path(path)
         self._begin()
@@ -52,19 +51,18 @@ class Growing:
 
     def _begin(self) -> None:
         self.offset = 0
-        """How much has been told of it."""
+        """How many bytes have been given."""
         self._edge = b""
         self._stamp: Stamp | None = None
         self._pieces: list[list[int]] = []
         self._again = True
 
     def seek(self, offset: int) -> None:
-        """Go on from there, be it in the midst of the file."""
+        """Continue from an offset, which may be within a line."""
         self.offset, self._edge, self._pieces, self._stamp = offset, b"", [], None
 
     def skip(self, find: Find) -> None:
-        """Go on after the last whole line that is there now, and tell nothing of what is before.
-        Raises `StoreError`."""
+        """Skip to the end of the last whole line that is there now. Raises `StoreError`."""
         source = find(self.path)
         if source is None:
             return
@@ -80,7 +78,7 @@ class Growing:
         self._again = False
 
     def read(self, find: Find, most: int | None = None) -> Added | None:
-        """What was added since the last time, at most so many bytes of it; None where nothing has
+        """Read what was added since the last time, at most `most` bytes; None if nothing has
         changed. Raises `StoreError`."""
         if self._is_as_it_was():
             return None
@@ -103,7 +101,7 @@ class Growing:
         return Added(told, start, again, more, len(data))
 
     def _is_as_it_was(self) -> bool:
-        """By one look at a file that lies here."""
+        """Whether a local file is unchanged, by one look at its stamp."""
         if self._full is None or self._stamp is None:
             return False
         try:
@@ -121,7 +119,7 @@ class Growing:
         return source.stamp.size < self.offset or (not parts and source.stamp.inode != known.inode)
 
     def _new(self, source: Source, most: int | None) -> tuple[Stamp, bytes]:
-        """The bytes from `offset` on; all, when those before it are not what they were."""
+        """The bytes from `offset` on; all bytes if those before it have changed."""
         edge = b"" if begins_with(source, self._pieces) else self._edge
         room = None if most is None else most + len(edge)
         stamp, data = source.read(self.offset - len(edge), room)

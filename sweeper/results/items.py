@@ -1,12 +1,10 @@
-"""What a run answered, item by item: one score a question, wherever a run has left them.
+"""Reads what a run answered, item by item: one score a question, wherever a run has left them.
 
-Three shapes are known: tinker-cookbook's EvalStore (`<anything>/<benchmark>/trajectories.jsonl`
-beside a `result.json`, which ends the evaluation), rollout summaries that keep the question's text,
-and `items.jsonl` in the run's folder, for any program: a line an answer,
-
-    {"item": "q17", "score": 1, "task": "gsm8k", "step": 200, "cluster": "page 4", "prompt": "..."}
-
-of which `item` and `score` are needed. Of several evaluations of a task the last one counts.
+Three shapes are known. tinker-cookbook's EvalStore: `<anything>/<benchmark>/trajectories.jsonl`
+beside a `result.json`, which ends the evaluation. Rollout summaries that keep the question's text.
+And for any program `items.jsonl` in the run's folder, a line an answer: {"item": "q17", "score": 1,
+"task": "gsm8k", "step": 200, "cluster": "page 4", "prompt": "..."}, of which `item` and `score` are
+needed. Of several evaluations of a task the last one counts.
 """
 
 import math
@@ -21,8 +19,8 @@ from sweeper.results.runs import RecordedRun
 __all__ = ["LIMIT", "Answered", "ItemFile", "item_files", "parse_items", "read_items"]
 
 LIMIT = 64_000_000
-"""Bytes of a file that is read; the first part of a larger one would be what was answered first,
-which is no fair sample."""
+"""The largest file that is read, in bytes: the first part of a larger one would be what was
+answered first, which is no fair sample."""
 
 _ITEMS = "items.jsonl"
 _EVALUATED = "trajectories.jsonl"
@@ -33,9 +31,9 @@ _NUMBERS = re.compile(r"(\d+)")
 
 
 class ItemFile(NamedTuple):
-    """A file with answers: `kind` is "items", "store" or "summaries", `task` what its place says
-    it is about ("" where nothing does). The later of two evaluations has the greater `order`, where
-    its name tells; what wrote it may have left a `note` that says when."""
+    """A file with answers. `kind` is "items", "store" or "summaries"; `task` is what its path says
+    it is about ("" if nothing). The later of two evaluations has the greater `order`, if its name
+    tells; a `note` beside it may say when it was."""
 
     kind: str
     task: str
@@ -60,7 +58,7 @@ class Answered(NamedTuple):
 
 
 def item_files(paths: Iterable[tuple[str, int]]) -> list[ItemFile]:
-    """Those of a run's files, with their sizes, that hold answers, the latest of a task last."""
+    """Find the files with answers among a run's files and sizes, the latest of a task last."""
     listed = dict(paths)
     found = [own for path, size in listed.items() if (own := _file(path, size, listed))]
     return sorted(found, key=lambda file: (file.kind, file.task, file.order))
@@ -82,7 +80,7 @@ def _file(path: str, size: int, listed: Mapping[str, int]) -> ItemFile | None:
 
 
 def _natural(path: str) -> tuple[Any, ...]:
-    """Numbers in a name by their size: step 90 is before step 100."""
+    """A key that sorts numbers in a name by their size: step 90 is before step 100."""
     parts = _NUMBERS.split(path)
     return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts)
 
@@ -90,7 +88,8 @@ def _natural(path: str) -> tuple[Any, ...]:
 def read_items(
     run: RecordedRun, files: Sequence[ItemFile], limit: int = LIMIT
 ) -> tuple[list[Answered], list[str]]:
-    """A run's answers by task, and the paths of files that are too large to be read."""
+    """Read a run's answers by task. Also returns the paths of files that are too large to be
+    read."""
     found: dict[str, Answered] = {}
     large: list[str] = []
     for file in _latest(run, files):
@@ -103,8 +102,8 @@ def read_items(
 
 
 def _latest(run: RecordedRun, files: Sequence[ItemFile]) -> list[ItemFile]:
-    """Of each task the last evaluation: by the time that it was begun where that is noted, else by
-    the numbers in its name."""
+    """The last evaluation of each task: by the time noted for its beginning, else by the numbers in
+    its name."""
     tasks: dict[tuple[str, str], list[ItemFile]] = {}
     for file in files:
         tasks.setdefault((file.kind, file.task), []).append(file)
@@ -127,7 +126,7 @@ def _read(run: RecordedRun, path: str) -> bytes:
 
 
 def parse_items(rows: Iterable[Mapping[str, Any]], file: ItemFile) -> list[Answered]:
-    """The answers of a file by task; what is no answer is passed over. Pure."""
+    """Parse the answers of a file by task; what is no answer is passed over. Pure."""
     read = {"items": _of_items, "store": _of_store, "summaries": _of_summaries}[file.kind]
     steps: dict[str, float] = {}
     kept: dict[str, list[_Answer]] = {}
@@ -182,7 +181,7 @@ def _of_items(rows: Iterable[Mapping[str, Any]], file: ItemFile) -> Iterator[_An
 
 
 def _of_store(rows: Iterable[Mapping[str, Any]], file: ItemFile) -> Iterator[_Answer]:
-    """Whose score of a question is 1 for a reward above 0, as tinker-cookbook counts."""
+    """Parse an EvalStore. A reward above 0 scores 1, as tinker-cookbook counts."""
     for row in rows:
         reward = _score(row.get("reward"))
         known = row.get("example_id") or row.get("idx")
@@ -198,8 +197,8 @@ def _of_store(rows: Iterable[Mapping[str, Any]], file: ItemFile) -> Iterator[_An
 
 
 def _of_summaries(rows: Iterable[Mapping[str, Any]], file: ItemFile) -> Iterator[_Answer]:
-    """Whether it was right where every answer says so, else the reward; the question's text tells
-    which item it is, and without one there is none."""
+    """Parse rollout summaries. The score is whether the answer was right, if every answer says so,
+    else the reward. The question's text identifies the item; without one there is none."""
     found: list[tuple[str, float, float | None]] = []
     for row in rows:
         reward = _score(row.get("total_reward"))

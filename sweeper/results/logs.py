@@ -1,7 +1,8 @@
-"""What runs print, of many at once: new lines, for one look at the stamp of each log.
+"""Follows what many runs print: new lines, for one look at each log's stamp. For programs that show
+many runs as they go.
 
-For a program that shows many runs as they go. A log lies in the store, or in parts there while it
-grows elsewhere; an offset means the same in both.
+A log lies in the store, or in parts there while it grows elsewhere; an offset means the same in
+both.
 """
 
 import time
@@ -16,14 +17,14 @@ from sweeper.results.tables.sources import Files
 __all__ = ["Line", "Tail", "files_of"]
 
 _ONCE = 1 << 20
-"""Bytes taken of one log before the others have their turn."""
+"""Bytes read of one log before others have their turn."""
 
 _LONGEST = 1 << 16
-"""Bytes that a line has at most: what goes on is another one."""
+"""The longest line in bytes; the rest of a longer one is another line."""
 
 
 class Line(NamedTuple):
-    """A line as it was printed, its end left out."""
+    """A line as it was printed, without its end."""
 
     run: RecordedRun
     attempt: int
@@ -31,17 +32,15 @@ class Line(NamedTuple):
 
 
 def files_of(run: RecordedRun) -> tuple[str, str]:
-    """The root and, from there, the folder below which a run's logs lie: a look at that serves all
-    runs of a sweep."""
+    """The root, and below it the folder of a run's logs: one look at it serves all runs of a
+    sweep."""
     return run.root, f"{run.sweep}/attempts" if isinstance(run, SweepRun) else ""
 
 
 class Tail:
-    """Follows what a run prints: the log of one attempt, then that of the next.
-
-    Begins with the newest attempt that has printed something. `read` takes what is there to be
-    read; `finish` gives what stands on the last line once nothing more is added to it.
-    """
+    """Follows what a run prints: the log of one attempt, then that of the next. Begins with the
+    newest attempt that has printed something. `read` gives new lines; `finish` gives an unfinished
+    last line once nothing more is added."""
 
     def __init__(self, run: RecordedRun, files: Files) -> None:
         self.run = run
@@ -62,7 +61,7 @@ class Tail:
 
     @property
     def silent(self) -> bool:
-        """Whether nothing of this attempt has been seen."""
+        """Whether this attempt has printed nothing yet."""
         return self.offset == 0
 
     @property
@@ -76,12 +75,12 @@ class Tail:
         return f"{self.run.folder}/logs.log".lstrip("/")  # tinker-cookbook's
 
     def next(self) -> None:
-        """Go on to the next attempt."""
+        """Continue with the next attempt."""
         self.attempt, self._rest = self.attempt + 1, b""
         self._file.open(self._path(self.attempt))
 
     def back(self, files: Files, count: int) -> None:
-        """Begin `count` lines before the end of what is there now."""
+        """Begin `count` lines before the present end."""
         source = files.source(self._path(self.attempt))
         if source is None:
             return None
@@ -106,8 +105,7 @@ class Tail:
         return None
 
     def read(self, files: Files) -> Iterator[Line]:
-        """The lines that were added since, a megabyte at most; the last one only when it is
-        whole."""
+        """The lines added since, a megabyte at most; the last one only once it is whole."""
         data = self._take(files)
         if not data:
             return
@@ -125,7 +123,7 @@ class Tail:
         return time.monotonic() - self._grew > seconds
 
     def finish(self) -> Iterator[Line]:
-        """What stands on the last line and was not ended."""
+        """The last line, if it was not ended."""
         if self._rest:
             yield Line(self.run, self.attempt, self._rest)
         self._rest = b""

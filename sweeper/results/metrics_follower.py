@@ -1,8 +1,5 @@
-"""What runs record while one looks: new lines and nothing else, for one look at each file's stamp.
-
-For a program that shows many runs as they go, where even the quickest reading of everything is too
-much.
-"""
+"""Follows what runs record: new lines only, for one look at each file's stamp. For programs that
+show many runs as they go, where even the quickest reading of everything is too much."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -18,7 +15,7 @@ __all__ = ["Follower", "News"]
 
 
 class News(NamedTuple):
-    """New rows of one run, as they were written: several of one step are not merged. `again`: its
+    """New rows of one run as they were written: several of one step are not merged. `again`: the
     file was replaced, or a new attempt has begun, and these are all its rows."""
 
     run: RecordedRun
@@ -33,7 +30,7 @@ class _Place:
         self.run = run
         self.where = run.root, run.files.prefix
         self.is_folder = run.files.prefix == ""
-        """Whether it is no run of a sweep: then there are no attempts."""
+        """Whether it belongs to no sweep, and so has no attempts."""
         self.attempt = max(len(run.folders()), 1)
         self.file = Growing(run.store, self._path())
 
@@ -43,7 +40,7 @@ class _Place:
         return f"{self.run.layout.recorded(self.run.id, self.attempt)}/metrics.jsonl"
 
     def follow(self, folders: set[str]) -> None:
-        """Go on to the newest attempt that has a folder."""
+        """Move to the newest attempt that has a folder."""
         while not self.is_folder and f"{self.run.id}.{self.attempt + 1}" in folders:
             self.attempt += 1
             self.file.open(self._path(), again=True)
@@ -61,8 +58,8 @@ class Follower:
                 place.file.open(place.file.path, again=True)
 
     def poll(self) -> list[News]:
-        """What was recorded since the last time (the first: since this was made). What cannot be
-        read is for the next time; raises `StoreError` when there is nothing else to tell."""
+        """Read what was recorded since the last time, or since this was made. What cannot be read
+        is tried the next time; raises `StoreError` if there is nothing else to give."""
         found: list[News] = []
         trouble: StoreError | OSError | None = None
         for place, files in self._each():
@@ -78,7 +75,7 @@ class Follower:
         return found
 
     def _each(self) -> Iterator[tuple[_Place, Files]]:
-        """Each with the files of its sweep, by one look for all of its runs."""
+        """Each run with the files of its sweep, which one look serves."""
         listings: dict[tuple[str, str], tuple[Files, set[str]]] = {}
         for place in self._places:
             if place.where not in listings:
@@ -90,7 +87,7 @@ class Follower:
 
 
 def _folders(files: Files) -> set[str]:
-    """Names of the folders right below."""
+    """The names of the folders right below."""
     if files.local is not None:
         try:
             return set(os.listdir(files.local))

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics import Point
-from sweeper.results.objective import counted, reduced
+from sweeper.results.objective import counting_rows, reduced
 from sweeper.results.problems import Problems
 from sweeper.results.runs import RecordedRun
 from sweeper.results.tables.cache import Cache
@@ -117,7 +117,7 @@ class Tabulator:
         under `key`. Raises `StoreError`."""
         columns = self.part(run, [key]).columns
         steps, values = columns.column("step"), columns.numbers(key)
-        rows = counted(present(values), present(steps))
+        rows = counting_rows(present(values), present(steps))
         return steps[rows], values[rows]
 
     def _last(self, run: RecordedRun, key: str) -> Point | None:

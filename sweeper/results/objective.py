@@ -7,7 +7,7 @@ first of equals, and where none is finite the last one. `mean_of_last=5` is the 
 values among the last five points, at the last one's step; where that one is not finite, itself.
 A run that recorded no number has no value.
 
-The rule comes in three shapes: `judged` for points, `counted` and `reduced` for columns of numbers,
+The rule comes in three shapes: `judged` for points, `counting_rows` and `reduced` for columns of numbers,
 `Judge` for points that come one by one while somebody looks. numpy is loaded where it is used.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SMOOTH",
     "Judge",
-    "counted",
+    "counting_rows",
     "judged",
     "last_values",
     "reduced",
@@ -85,7 +85,7 @@ def last_values(rows: Iterable[Row]) -> dict[str, dict[str, Any]]:
 _NONE: dict[str, Any] = {"step": None}
 
 
-def counted(there: "Flags", stepped: "Flags") -> "Flags":
+def counting_rows(there: "Flags", stepped: "Flags") -> "Flags":
     """Which rows of a merged history count, of those in which there is a number: the ones with a
     step, or all where none has one."""
     both = there & stepped

@@ -1,4 +1,4 @@
-"""What could not be read, told in lines: of all that lies in a root the rest is shown."""
+"""Collects what could not be read, in lines, while the rest is shown."""
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.terminal import warn
@@ -8,13 +8,13 @@ __all__ = ["Problems", "tell_problems"]
 _MOST_TOLD = 20
 
 _MOST_UNREAD = 5
-"""Files of a store that is elsewhere which cannot be read, after which it does not answer: each of
-those that follow would take the same time to say so."""
+"""After so many files in a row that cannot be read, a remote store counts as out of reach: each
+further one would take as long to fail."""
 
 
 class Problems(list[str]):
-    """Lines. `unread`: so many are of files or sweeps that could not be read, or are
-    damaged as a whole, so that what is shown is not all there is; others tell of lines that were
+    """Lines about what could not be read. `unread` counts those about files or sweeps that cannot
+    be read at all, so that what is shown is not complete; others are about lines that were
     skipped."""
 
     def __init__(self) -> None:
@@ -26,12 +26,12 @@ class Problems(list[str]):
         self.append(line)
 
     def tell_once(self, line: str) -> None:
-        """The same, where it may be found out several times."""
+        """Add a line unless it is there already."""
         if line not in self:
             self.append(line)
 
     def unreadable(self, error: StoreError | NotFound) -> None:
-        """Add what could not be read. Raises it again for a store elsewhere that does not seem to
+        """Add what could not be read. Raises it again for a remote store that does not seem to
         answer at all."""
         line = str(error)
         if line not in self:
@@ -42,8 +42,8 @@ class Problems(list[str]):
 
 
 def tell_problems(problems: Problems, *, told: bool = False) -> int:
-    """What could not be read, on standard error, unless that is `told` elsewhere. Gives the exit
-    code: what is shown of a store that cannot all be read is not all there is."""
+    """Print what could not be read on standard error, unless it is `told` elsewhere. Returns the
+    exit code, which is not 0 if what is shown is not complete."""
     if not told:
         for problem in problems[:_MOST_TOLD]:
             warn(problem)

@@ -1,4 +1,4 @@
-"""How far a run is: by the last rows of its newest attempt, wherever it is asked."""
+"""Tells how far a run is, by the last rows of its newest attempt."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -13,14 +13,14 @@ _TAIL = 8192
 
 
 class Reached(NamedTuple):
-    """The `step` that was recorded last, and the share that is `done` where the program says so
+    """The `step` that was recorded last, and the share that is `done` if the program says so
     (`progress/done_frac`); None where that is not known."""
 
     step: float | None = None
     done: float | None = None
 
     def after(self, row: Mapping[str, Any]) -> "Reached":
-        """The same with one more row."""
+        """The progress after one more row."""
         step, done = as_step(row.get("step")), as_float(row.get("progress/done_frac"))
         return Reached(
             self.step if step is None else step,
@@ -37,7 +37,7 @@ def reached(run: RecordedRun) -> Reached:
 
 
 def _last_rows(run: RecordedRun) -> list[Row]:
-    """Rows at the end of the newest metrics, as many as it takes to find one with a step."""
+    """The last rows of the newest metrics, as many as it takes to find one with a step."""
     for path in reversed(run.metrics_paths()):
         source = run.files.source(path)
         if source is None or not source.stamp.size:

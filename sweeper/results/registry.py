@@ -113,8 +113,8 @@ class Registry:
         return found
 
     def _of_each_root(self, find: Callable[[Store], Iterable[T]]) -> Iterator[tuple[Store, T]]:
-        """What is found in each root. Of several those that cannot be reached are told; one alone
-        is an error."""
+        """Yield what is found in each root. If one of several cannot be reached that is told; if
+        there is only one it is an error."""
         for store in self._stores:
             if not self._is_there(store):
                 continue
@@ -143,11 +143,11 @@ class Registry:
         return folder_runs(store, self._memories[store.root], self._told)
 
     def sweep_names(self) -> list[str]:
-        """Of all sweeps, also of those that cannot be read."""
+        """The names of all sweeps, also of those that cannot be read."""
         return [name for store in self._stores for name in find_sweeps(store)]
 
     def has_sweep(self, name: str) -> bool:
-        """Whether there is a sweep of just this name."""
+        """Whether there is a sweep of exactly this name."""
         if not name or _GLOB.intersection(name):
             return False
         return any(store.exists(f"{name}/sweep.json") for store in self._stores)
@@ -169,7 +169,7 @@ class Registry:
         ]
 
     def sweeps(self, sweep: str | None = None) -> "pandas.DataFrame":
-        """The same as a DataFrame, with a column for each state: its number of runs."""
+        """The sweeps as a DataFrame, with a column for each state: its number of runs."""
         import pandas
 
         records = self.sweep_records(sweep)
@@ -185,14 +185,14 @@ class Registry:
     def handles(
         self, sweep: str | None = None, state: str | Iterable[str] | None = None
     ) -> list[RecordedRun]:
-        """The runs themselves: of sweeps by name or glob, and in folders; without those that the
-        grid has no more. Errors as `records`."""
+        """The runs as objects: of sweeps by name or glob, and in folders; without those that the
+        grid no longer has. Errors as `records`."""
         return current(self.all_handles(sweep, state))
 
     def all_handles(
         self, sweep: str | None = None, state: str | Iterable[str] | None = None
     ) -> list[RecordedRun]:
-        """The same with those that the grid has no more."""
+        """The runs as objects, with those that the grid no longer has."""
         self.problems = Problems()
         return self._handles(sweep, state)
 
@@ -333,8 +333,8 @@ class Registry:
         return fitting[0]
 
     def _resolve(self, runs: Any) -> list[RecordedRun]:
-        """What callers may pass as `runs`: None for all, a DataFrame of `runs()`, a reference, a
-        handle, a record, or several of these."""
+        """Resolve what callers may pass as `runs`: None for all, a DataFrame of `runs()`, a
+        reference, a handle, a record, or several of these."""
         if runs is None:
             return self.handles(None)
         if isinstance(runs, str | RecordedRun):
@@ -389,7 +389,7 @@ class Registry:
         return numbers_frame(parts, first, metric_column, whole=["step"])
 
     def columns(self, runs: Any = None, keys: Sequence[str] | None = None) -> "list[Part]":
-        """The same without pandas: of each run the rows, as columns of numbers."""
+        """The metrics without pandas: of each run the rows, as columns of numbers."""
         return self._tables().metrics(self._resolve(runs), keys)
 
     def follow(self, runs: Any = None) -> "Follower":
@@ -423,7 +423,7 @@ class Registry:
         return self._ask(query, runs, frame=True)
 
     def sql_rows(self, query: str, runs: Any = None) -> "tuple[list[str], list[tuple[Any, ...]]]":
-        """The same as names of columns and rows of plain values."""
+        """The answer to one SELECT as names of columns and rows of plain values."""
         return self._ask(query, runs, frame=False)
 
     def table(self, name: str, runs: Any = None) -> Any:
@@ -467,7 +467,7 @@ def _flat(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def save(runs: Iterable[RecordedRun]) -> None:
-    """Remember: what was found out about these runs need not be found out again."""
+    """Keep what was found out about these runs, so that it need not be read again."""
     for index in {id(run.index): run.index for run in runs}.values():
         index.save()
 

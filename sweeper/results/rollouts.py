@@ -1,4 +1,4 @@
-"""The rollouts of a run: what was measured of each trajectory, and what was said in it."""
+"""Reads the rollouts of a run: what was measured of each trajectory, and what was said in it."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ Place = tuple[Index, Index]
 
 
 class Found(NamedTuple):
-    """A trajectory: the file and the record it is in, and its numbers."""
+    """A trajectory: its file, its record, and its numbers."""
 
     file: SummaryFile
     record: Row
@@ -26,7 +26,7 @@ class Found(NamedTuple):
 
     @property
     def place(self) -> Place:
-        """Group and trajectory."""
+        """The group and the trajectory."""
         return _index(self.record.get("group_idx")), _index(self.record.get("traj_idx"))
 
 
@@ -41,8 +41,8 @@ class Words:
         self._latest: tuple[str, dict[Place, Told]] = ("", {})
 
     def of(self, one: Found) -> Told:
-        """The conversation of a trajectory; what its turns logged where there is none, or none
-        that is its own."""
+        """The conversation of a trajectory; if there is none that is its own, what its turns
+        logged."""
         if self._latest[0] != one.file.path:
             self._latest = (one.file.path, self._told(one.file))
         told = self._latest[1].get(one.place)
@@ -53,7 +53,7 @@ class Words:
         return told
 
     def text(self, one: Found) -> str:
-        """All that was said or logged in one."""
+        """All that was said or logged in a trajectory."""
         return "\n".join(words for _, words in (*turns_logged(one.record), *self.of(one).spoken))
 
     def _told(self, file: SummaryFile) -> dict[Place, Told]:
@@ -76,12 +76,13 @@ class Words:
 
 
 def _index(value: object) -> Index:
-    """What a summary counts its groups or trajectories by; None for what cannot be that."""
+    """The number of a summary's group or trajectory; None for a value that cannot be one."""
     return value if isinstance(value, int | float | str) else None
 
 
 def read(run: RecordedRun, files: list[SummaryFile]) -> tuple[list[Found], int]:
-    """The trajectories of some of a run's files, and how many lines could not be read."""
+    """Read the trajectories of some of a run's files. Also returns how many lines could not be
+    read."""
     found: list[Found] = []
     skipped = 0
     for file in files:

@@ -1,8 +1,6 @@
-"""One sweep and its runs, read from a store as plain values; the layer that needs no pandas.
-
-`registry.py` finds sweeps and makes DataFrames of what is here, `folders.py` finds runs that are
-in no sweep. An `Index` remembers what need not be looked at again.
-"""
+"""One sweep and its runs, read from a store as plain values; this layer needs no pandas.
+`registry.py` finds sweeps and makes DataFrames of what is here, `folders.py` finds runs that are in
+no sweep. An `Index` remembers what need not be read again."""
 
 import functools
 from abc import ABC, abstractmethod
@@ -44,13 +42,13 @@ __all__ = ["RecordedRun", "Sweep", "SweepRun", "Told"]
 
 T = TypeVar("T")
 Told = Callable[[StoreError], None]
-"""Somebody to be told what cannot be read, where the rest is wanted all the same."""
+"""Called with what cannot be read, where the rest is wanted all the same."""
 
 _LARGE = 100_000
-"""Bytes of metrics from which on it pays to load what reads them quicker."""
+"""From so many bytes of metrics on it pays to load what reads them quicker."""
 _PLANNED = RunState(State.PLANNED, 0, 0, None)
 _TOLD_BEFORE = (Event.SUCCEEDED, Event.FAILED, Event.CANCELLED, Event.PREEMPTED, Event.CLAIMED)
-"""Events of an attempt before the last that tell of it, the most telling first."""
+"""Events that tell of an attempt before the last, the most telling first."""
 
 
 class Sweep:
@@ -112,13 +110,13 @@ class Sweep:
         )
 
     def unreadable(self, error: StoreError) -> None:
-        """Tell of what cannot be read; raises it where nobody wants to be told."""
+        """Tell what cannot be read; raise it if nobody wants to be told."""
         if self.told is None:
             raise error
         self.told(error)
 
     def write_report(self, name: str, data: bytes) -> str:
-        """Keep a file in the sweep's `report/` folder; gives its path or address."""
+        """Write a file into the sweep's `report/` folder. Returns its path or address."""
         path = f"{self.layout.report}/{name}"
         self.store.replace(path, data)
         return self.store.local_path(path) or f"{self.root.rstrip('/')}/{path}"
@@ -165,19 +163,19 @@ class RecordedRun(ABC):
 
     @abstractmethod
     def folders(self) -> list[str]:
-        """Where each attempt recorded its metrics, oldest first, from the store's root on."""
+        """Where each attempt recorded its metrics, oldest first, relative to the store's root."""
 
     def log_paths(self) -> list[str]:
         """The recipe's folder of each attempt, in which those are."""
         return self.folders()
 
     def metrics_paths(self) -> list[str]:
-        """Where the metrics of each attempt lie, oldest first."""
+        """The metrics files of the attempts, oldest first."""
         return [f"{folder}/metrics.jsonl".lstrip("/") for folder in self.folders()]
 
     @property
     def folder(self) -> str:
-        """The one of the attempt that counts."""
+        """The folder of the attempt that counts."""
         return self.folders()[-1]
 
     @property
@@ -186,8 +184,8 @@ class RecordedRun(ABC):
         return self.store.local_path(self.folder) or f"{self.root.rstrip('/')}/{self.folder}"
 
     def readable(self, find: Callable[[], T], otherwise: T) -> T:
-        """What `find` gives. Where that cannot be read, and somebody wants to be told so and have
-        the rest: `otherwise`."""
+        """Return what `find` gives; `otherwise` if that cannot be read and somebody wants to be
+        told and have the rest."""
         try:
             return find()
         except StoreError as error:
@@ -198,7 +196,7 @@ class RecordedRun(ABC):
 
     @functools.cached_property
     def outcome(self) -> Outcome:
-        """How the deciding attempt ended; nothing while that is not known."""
+        """How the deciding attempt ended; empty while that is not known."""
         return NOTHING
 
     def usage(self, attempt: int) -> Usage:
@@ -290,7 +288,7 @@ class RecordedRun(ABC):
 
     @property
     def readable_history(self) -> Merged:
-        """The same; nothing where it cannot be read, which is told."""
+        """The history; empty where it cannot be read, which is told."""
         return self.readable(lambda: self.history, NO_ROWS)
 
     def checkpoint_records(self) -> list[dict[str, Any]]:
@@ -303,7 +301,7 @@ class RecordedRun(ABC):
         return [parse(self.read(path)) for path in paths]
 
     def read(self, path: str) -> bytes:
-        """A file of the store, or its parts; nothing when there is none."""
+        """Read a file of the store, or its parts; empty if there is none."""
         try:
             return self.store.read(path)
         except NotFound:
@@ -357,7 +355,7 @@ class RecordedRun(ABC):
 
 
 class _Ending(NamedTuple):
-    """What a table shows of how a run went, and so what is remembered of it."""
+    """What is remembered of how a run went, for tables."""
 
     reason: str | None = None
     started: str | None = None
@@ -366,7 +364,7 @@ class _Ending(NamedTuple):
 
 
 class SweepRun(RecordedRun):
-    """A run of a sweep."""
+    """A run that a sweep has planned."""
 
     def __init__(self, sweep: Sweep, planned: Run, state: RunState) -> None:
         super().__init__(sweep.store, sweep.layout, sweep.files, sweep.index, sweep.told)
@@ -417,7 +415,8 @@ class SweepRun(RecordedRun):
 
     @functools.cached_property
     def _ending(self) -> _Ending:
-        """As remembered while the events that it is read from are the same files, as they were."""
+        """How the run ended, remembered for as long as the events that tell it are the same
+        files."""
         told = sorted(
             (attempt, event)
             for attempt, event in self._sweep.events.get(self.id, ())
@@ -463,7 +462,7 @@ class SweepRun(RecordedRun):
         return (ended.ended or ended.time or "open")[:10]
 
     def ended(self, attempt: int) -> Outcome:
-        """The body of the event that tells most of an attempt; nothing without."""
+        """The body of the event that tells most of an attempt; empty without one."""
         happened = self._sweep.events.get(self.id, ())
         for event in (event for event in _TOLD_BEFORE if (attempt, event) in happened):
             with suppress(NotFound):
@@ -494,14 +493,14 @@ class SweepRun(RecordedRun):
 
     @property
     def wandb(self) -> str | None:
-        """Where W&B shows the run, if it does and that is known."""
+        """The address at which W&B shows the run, if that is known."""
         from sweeper.tracking import link
 
         return link(self._sweep.plan, self.id)
 
     @property
     def events(self) -> list[tuple[int, Event]]:
-        """What happened, by attempt and precedence."""
+        """What happened to the run, by attempt and precedence."""
         order = list(Event)
         found = self._sweep.events.get(self.id, set())
         return sorted(found, key=lambda pair: (pair[0], order.index(pair[1])))

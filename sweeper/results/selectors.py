@@ -1,16 +1,17 @@
-"""Which runs a user means: a sweep, a name, a value, a state, a condition. Every verb asks here.
+"""Finds the runs that a user means: by sweep, name, value, state or condition. Every verb asks
+here.
 
-A selector is, the first that fits:
+A selector is the first of these that fits:
 
-- a sweep, or a glob of sweeps: all of its runs;
-- a run's id, or its name, with `sweep/` before it or without;
-- a glob of names (`lr=3e-2*`);
-- values, `key=value` with commas between them (`lr=3e-2,seed=0`): the runs that have all of them;
-- the beginning of a name, or of an id (six digits or more).
+    a sweep, or a glob of sweeps: all of its runs
+    a run's id, or its name, with `sweep/` before it or without
+    a glob of names (`lr=3e-2*`)
+    values, `key=value` with commas between them (`lr=3e-2,seed=0`): the runs that have them all
+    the beginning of a name, or of an id (six digits or more)
 
 A number is found in any spelling: `lr=3e-2` and `learning_rate=0.03` name the same runs.
 
-Runs that the grid has no more, and that are not at work any more, are left out of all that is
+Runs that the grid no longer has, and that are not at work any more, are left out of all that is
 listed and counted. They are found by a selector that fits no other run, such as their name, and by
 a condition that asks whether a run is `retired`.
 """
@@ -31,7 +32,7 @@ Run = TypeVar("Run", bound=RecordedRun)
 
 _ID_DIGITS = 6
 _VALUE = re.compile(r"(?<==)([-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)(?=[,*]|\Z)")
-"""A number that is the whole value of a key in a name, or all of it before a `*`."""
+"""Matches a number that is the whole value of a key in a name, or all of it before a `*`."""
 
 
 def pick(
@@ -42,10 +43,10 @@ def pick(
     *,
     dropped: bool = False,
 ) -> list[RecordedRun]:
-    """Those of `runs` that a user means, in their order: fitting one of the selectors `names` (all
-    without one), in one of `states`, and for which `where` holds. Raises `NotFound` for a selector
-    that no run fits, `UsageError` for a state or a condition that is none. `dropped`: also those
-    that the grid has no more."""
+    """Pick the runs that a user means, in their order: those that fit one of the selectors `names`
+    (all without one), are in one of `states`, and for which `where` holds. Raises `NotFound` for a
+    selector that no run fits, `UsageError` for a wrong state or condition. `dropped`: include runs
+    that the grid no longer has."""
     check_states(states)
     dropped = dropped or asks_for_dropped(where)
     chosen = list(runs) if dropped else current(runs)
@@ -74,8 +75,8 @@ def current(runs: Iterable[Run]) -> list[Run]:
 
 
 def asks_for_dropped(where: str | None) -> bool:
-    """Whether a condition is about runs that the grid has no more, too. Raises `UsageError` for
-    one that is none."""
+    """Whether a condition asks about runs that the grid no longer has, too. Raises `UsageError` for
+    a wrong one."""
     if not where:
         return False
     from sweeper.results.where import parse_where
@@ -94,8 +95,8 @@ def check_states(states: Sequence[str] | None) -> None:
 def named(
     runs: Sequence[RecordedRun], selector: str, *, dropped: bool = False
 ) -> list[RecordedRun]:
-    """The runs that one selector means; empty where there are none. `dropped`: also those that the
-    grid has no more, where it means others besides."""
+    """The runs that one selector fits. `dropped`: include runs that the grid no longer has, though
+    it fits others."""
     found = _named(runs, selector)
     return found if dropped else current(found) or found
 
@@ -123,13 +124,13 @@ def _full(run: RecordedRun) -> str:
 
 
 def in_one_spelling(name: str) -> str:
-    """A name or selector with its numbers in the one spelling that compares: `3e-2` as `0.03`."""
+    """Write a name or selector with its numbers in canonical form: `3e-2` as `0.03`."""
     return _VALUE.sub(lambda match: _canonical(match[1]), name)
 
 
 @functools.lru_cache(maxsize=4096)
 def _canonical(text: str) -> str:
-    """The one text of a value that is written as in YAML."""
+    """The canonical text of a value that is written as in YAML."""
     from sweeper.fields.nodes import scalar
     from sweeper.grid.naming import canonical  # few selectors have values
 
@@ -141,7 +142,7 @@ def _canonical(text: str) -> str:
 
 def _having(runs: Sequence[RecordedRun], selector: str) -> list[RecordedRun]:
     """The runs that have all of the selector's values, by their short names or the configuration's
-    keys. None where it is not a list of values."""
+    keys. None if it is not a list of values."""
     sweep, _, values = selector.rpartition("/")
     wanted = [part.partition("=") for part in values.split(",")]
     if not all(key and equal and value for key, equal, value in wanted):

@@ -1,4 +1,5 @@
-"""How a sweep stands: what is at work on it, what its launcher observes, whether it is over."""
+"""Reads how a sweep stands: what is at work on it, what its launcher observes, whether it is
+over."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,13 +23,14 @@ NOBODY = "no launcher is at work: nothing more is started"
 
 @dataclass(frozen=True)
 class Status:
-    """How a sweep stood when it was read.
+    """How a sweep stood when it was read. `counts`: its runs by state. `at_work`: a job or a
+    launcher is at work. `finished`: nothing runs, and by the runs' own histories nothing is left to
+    start.
 
-    `counts`: its runs by state. `at_work`: a job is, or a launcher. `finished`: nothing runs, and
-    by the runs' own histories nothing is left to start. `launcher`: one is at work, and only then
-    is there what it observes of runs (`observed`: id -> in words), what does not answer
-    (`unreachable`), and how many jobs it starts at once where that is less than was asked for
-    (`limit`, and why: `limit_why`). `held`: why the last launcher started nothing more.
+    `launcher`: one is at work. Only then is there what it observes of runs (`observed`: id -> in
+    words), what does not answer it (`unreachable`), and how many jobs it starts at once if that is
+    less than was asked for (`limit`, and why: `limit_why`). `held`: why the last launcher started
+    nothing more.
     """
 
     sweep: str
@@ -44,14 +46,14 @@ class Status:
 
     @property
     def exit_code(self) -> int:
-        """What `status` ends with, and `launch --wait`: 0 where all have succeeded, 3 where all is
-        over and some have not, 4 before."""
+        """The exit code of `status` and `launch --wait`: 0 if all have succeeded, 3 if all is over
+        and some have not, else 4."""
         if not self.finished:
             return 4
         return 0 if all(state is State.SUCCEEDED for state, n in self.counts.items() if n) else 3
 
     def published(self) -> dict[str, Any]:
-        """What a `--json` document has of it, beside the runs."""
+        """What a `--json` document has of it, besides the runs."""
         return {
             "launcher": self.launcher,
             "observed": dict(self.observed),
@@ -63,8 +65,8 @@ class Status:
 
 
 def read_status(sweep: "Sweep") -> Status:
-    """How a sweep stands, by its runs as they were read with it, and by what its launcher has
-    published until now. Raises `StoreError` where that cannot be read and nobody is to be told."""
+    """Read how a sweep stands, from its runs as they were read with it, and from what its launcher
+    has published. Raises `StoreError` where that cannot be read and nobody is to be told."""
     from sweeper.storage.lock import is_held
 
     runs = current(sweep.runs)
@@ -98,7 +100,7 @@ def _observations(sweep: "Sweep") -> Observations:
 
 
 def alarms_of(sweep: "Sweep", runs: Sequence["RecordedRun"]) -> list["Alarm"]:
-    """What is wrong with the newest attempts of these runs, the oldest first."""
+    """The alarms of the newest attempts of these runs, oldest first."""
     from sweeper.monitor import read
 
     attempts = {run.id: run.attempts for run in runs}

@@ -28,7 +28,7 @@ __all__ = ["Condition", "parse_where", "select"]
 _NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?")
 _DIGITS = 1000
 _DEPTH = 50
-"""How far conditions may stand in each other."""
+"""How deep conditions may be nested."""
 _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
 _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
@@ -42,21 +42,21 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 class Condition(ABC):
-    """What holds of some runs, and of others not."""
+    """A condition that holds for some runs and not for others."""
 
     @property
     @abstractmethod
     def keys(self) -> frozenset[str]:
-        """The keys that it asks for."""
+        """The keys that it asks about."""
 
     @abstractmethod
     def holds(self, values: Mapping[str, Any]) -> bool:
-        """Whether it is true of a run with these values by key."""
+        """Whether it holds for a run with these values by key."""
 
 
 @dataclass(frozen=True)
 class _Test(Condition):
-    """What one key is asked."""
+    """A test of one key."""
 
     key: str
 
@@ -67,7 +67,8 @@ class _Test(Condition):
 
 @dataclass(frozen=True)
 class _Compared(_Test):
-    """An order between things that have none (a text and a number, anything and null) is false."""
+    """A comparison. It is false between things without an order (a text and a number, anything and
+    null)."""
 
     operator: str
     value: Any
@@ -107,7 +108,7 @@ class _Not(Condition):
 
 @dataclass(frozen=True)
 class _Joined(Condition):
-    """All of its parts, or any of them."""
+    """A conjunction or disjunction of conditions."""
 
     parts: tuple[Condition, ...]
     enough: Callable[[Any], bool]
@@ -121,7 +122,7 @@ class _Joined(Condition):
 
 
 def parse_where(text: str) -> Condition:
-    """What a condition says. Raises `UsageError`."""
+    """Parse a condition. Raises `UsageError`."""
     return _Parser(text).whole()
 
 
@@ -156,7 +157,7 @@ class _Token(NamedTuple):
     text: str
 
     def says(self, *words: str) -> bool:
-        """Whether it is one of these words of ours, or signs."""
+        """Whether it is one of these keywords or signs."""
         return self.kind in ("word", "sign") and self.text.lower() in words
 
 
@@ -193,7 +194,7 @@ class _Parser:
         self._at = self._depth = 0
 
     def whole(self) -> Condition:
-        """All of the text."""
+        """Parse the whole text."""
         if not self._tokens:
             raise self._wrong("it is empty")
         found = self._condition()
@@ -212,7 +213,7 @@ class _Parser:
         return found
 
     def _took(self, word: str) -> bool:
-        """Whether this word or sign follows; it is behind us then."""
+        """Take this keyword or sign if it comes next. Returns whether it did."""
         if not self._next.says(word):
             return False
         self._at += 1

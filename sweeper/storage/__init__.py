@@ -1,1 +1,1 @@
-"""Files that are kept, and what lies where."""
+"""The store: keeps files, and knows where each lies."""

@@ -26,12 +26,12 @@ T = TypeVar("T")
 
 
 def encode(document: dict[str, Any]) -> bytes:
-    """A document as it is stored: one line of JSON."""
+    """Encode a document as it is stored: one line of JSON."""
     return json.dumps(document, separators=(",", ":")).encode() + b"\n"
 
 
 def read_json(store: Store, path: str) -> dict[str, Any]:
-    """A document of ours. Raises `NotFound`, or `StoreError` when it is damaged or newer."""
+    """Read a document of ours. Raises `NotFound`, or `StoreError` when it is damaged or newer."""
     data, place = store.read(path), place_of(store, path)
     try:
         document: Any = decode(data)
@@ -48,30 +48,32 @@ def read_json(store: Store, path: str) -> dict[str, Any]:
 
 
 def read_as(store: Store, path: str, read: Callable[[object, str], T]) -> T:
-    """A document of ours, by the reader of its kind (`sweeper.model`). Raises `NotFound`, or
+    """Read a document of ours with the reader of its kind (`sweeper.model`). Raises `NotFound`, or
     `StoreError` when it is damaged, of another shape, or newer."""
     return read(read_json(store, path), place_of(store, path))
 
 
 def place_of(store: Store, path: str) -> str:
-    """A file of a store, for people."""
+    """The full address of a file in a store, for messages."""
     return f"{store.root}/{path}"
 
 
 def dotted(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of a nested document by dotted keys; an empty mapping is a value."""
+    """Yield the values of a nested document by dotted keys; an empty mapping is a value."""
     for key, value in document.items():
         if isinstance(value, Mapping) and value:
-            yield from dotted(value, f"{prefix}{key}.")  # pyright: ignore[reportUnknownArgumentType]
+            # pyright: ignore[reportUnknownArgumentType]
+            yield from dotted(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 
 
 def strict(value: Any) -> Any:
-    """A copy of a document that any JSON reader takes: numbers that are not finite, which JSON
+    """Copy a document so that any JSON reader takes it: numbers that are not finite, which JSON
     does not have, become their names ("NaN", "Infinity", "-Infinity"), keys become text."""
     if isinstance(value, Mapping):
-        return {str(key): strict(inner) for key, inner in value.items()}  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        return {str(key): strict(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [strict(inner) for inner in value]  # pyright: ignore[reportUnknownVariableType]
     if isinstance(value, float) and not math.isfinite(value):
@@ -80,5 +82,5 @@ def strict(value: Any) -> Any:
 
 
 def timestamp() -> str:
-    """Now, in UTC, as every document of ours has it."""
+    """The present time in UTC, as in all documents."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

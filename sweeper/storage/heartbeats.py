@@ -1,5 +1,5 @@
-"""Heartbeats of workers, for whoever looks at a sweep again and again: since when they are silent,
-and what they said last. Only what has changed is read again."""
+"""Reads the heartbeats of workers again and again: how long they are quiet, and what they said
+last. Only heartbeats that have changed are read."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +16,7 @@ from sweeper.storage.layout import Layout
 __all__ = ["Beat", "Heartbeats", "read_heartbeat"]
 
 _DOUBT_SECONDS = 15.0
-"""A few beats of a worker's."""
+"""As long as a few beats of a worker's take."""
 
 Attempt = tuple[str, int]
 """A run's id and the number of its attempt."""
@@ -24,9 +24,9 @@ Attempt = tuple[str, int]
 
 class Beat(NamedTuple):
     """What is known of an attempt's heartbeat: its stamp (0: there is none yet); when it was seen
-    to change, or first asked for, by our monotonic clock; what it says; when the attempt began, by
-    our clock, if that is known; and how much older it may be than our first look, by the time that
-    the worker wrote."""
+    to change, or first asked for, by our monotonic clock; its contents; when the attempt began by
+    our clock, if known; and how much older it may be than our first look, by the worker's own
+    time."""
 
     stamp: int
     seen: float
@@ -36,8 +36,8 @@ class Beat(NamedTuple):
 
 
 class Heartbeats:
-    """The heartbeats of attempts that may be at work, by our clock: a worker's may differ by hours.
-    An attempt is first seen alive when it is first asked for."""
+    """The heartbeats of attempts that may be at work, timed by our clock, since a worker's may
+    differ by hours. An attempt counts as alive when it is first asked for."""
 
     def __init__(
         self,
@@ -48,16 +48,16 @@ class Heartbeats:
         wall: Callable[[], float] | None = None,
         most: int | None = None,
     ) -> None:
-        """`wall` gives the seconds since 1970: with it the worker's own time counts for a heartbeat
-        that has not changed before our eyes for so long that nobody seems to be there. `most`: as
-        many are read in one look, where each costs; of the others is known that they changed."""
+        """`wall` gives seconds since 1970: with it the worker's own time counts for a heartbeat
+        that we have not seen change for so long that nobody seems to be there. `most` limits how
+        many are read in one look, where each costs; of the others only the change is known."""
         self._store, self._layout, self._clock, self._wall = store, layout, clock, wall
         self._most = most
         self._top = store.local_path(layout.heartbeats)
         self.known: dict[Attempt, Beat] = {}
 
     def look(self, attempts: Iterable[Attempt]) -> None:
-        """Look at those of these attempts, and forget the others. Raises `StoreError`."""
+        """Look at these attempts, and forget all others. Raises `StoreError`."""
         now, wanted = self._clock(), list(attempts)
         stamps = self._stamps(wanted)
         reads = self._most if self._top is None else None
@@ -78,8 +78,8 @@ class Heartbeats:
         return self._clock() - self.known[run, attempt].seen
 
     def of(self, run: str, attempt: int) -> tuple[float, Mapping[str, Any]]:
-        """`quiet`, and what the heartbeat says (`paused`, `machine`, `host`): nothing while there
-        is none."""
+        """The seconds since the heartbeat changed, and its contents (`paused`, `machine`, `host`),
+        empty while there is none."""
         beat = self.known.get((run, attempt))
         return (0.0, {}) if beat is None else (self._clock() - beat.seen, beat.body.document)
 
@@ -88,7 +88,7 @@ class Heartbeats:
         return self.known[run, attempt].body.paused
 
     def _stamps(self, attempts: Iterable[Attempt]) -> dict[Attempt, int]:
-        """What changes with each; 0 where there is none."""
+        """The stamp of each attempt's heartbeat; 0 where there is none."""
         folder = self._layout.heartbeats
         if self._top is None:
             listed = {entry.path: entry.stamp for entry in self._store.list(folder)}
@@ -107,7 +107,7 @@ class Heartbeats:
         return known
 
     def _since(self, written: str | None) -> float:
-        """Seconds since a moment of the worker's clock."""
+        """The seconds since a time that the worker wrote."""
         if written is None or self._wall is None:
             return 0.0
         return max(0.0, self._wall() - datetime.fromisoformat(written).timestamp())
@@ -124,7 +124,7 @@ def _stamp(path: str) -> int:
 
 
 def read_heartbeat(store: Store, path: str) -> Heartbeat:
-    """The heartbeat in a file. One that cannot be read is a heartbeat all the same."""
+    """Read the heartbeat in a file. One that cannot be read still counts as a heartbeat."""
     try:
         return read_as(store, path, heartbeat.read)
     except (NotFound, StoreError):

@@ -1,7 +1,7 @@
-"""What lies where below a sweep's folder. Paths are relative to the store's root.
+"""Knows where things lie below a sweep's folder. Paths are relative to the store's root.
 
-The files under `runs/` belong to the recipe and have tinker-cookbook's names and shapes;
-everything else is ours.
+The files under `runs/` belong to the recipe and have tinker-cookbook's names and shapes; everything
+else is ours.
 """
 
 from sweeper.model.states import Event
@@ -44,11 +44,11 @@ class Layout:
         return f"{self.alarms}/{run}.{attempt}.{rule}.json"
 
     def action(self, run: str, attempt: int, rule: str) -> str:
-        """What was done about it: a record of `on_alarm`."""
+        """The record of what `on_alarm` did about an alarm."""
         return f"{self.alarms}/{run}.{attempt}.{rule}.action.json"
 
     def heartbeat(self, run: str, attempt: int) -> str:
-        """Overwritten by the worker; holds a counter."""
+        """The heartbeat of an attempt, overwritten by its worker."""
         return f"{self.heartbeats}/{run}.{attempt}"
 
     def log_path(self, run: str, attempt: int) -> str:
@@ -74,7 +74,7 @@ class Layout:
 
 
 def metrics_dir(said: str | None) -> str:
-    """The folder in a run's own that `launch.metrics_dir` names (`{log_path}/run`: "run"); ""
+    """The folder inside a run's own that `launch.metrics_dir` names (`{log_path}/run`: "run"); ""
     without."""
     return said.removeprefix(_LOG_PATH).strip("/") if said else ""
 

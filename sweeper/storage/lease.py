@@ -1,13 +1,14 @@
-"""One launcher a sweep, on a store that is elsewhere.
+"""Makes sure that a sweep on a remote store has one launcher.
 
     launcher/<epoch>            who: created exclusively, so that of two only one has the epoch
-    launcher/<epoch>.beat       replaced every few seconds by whoever has it
-    launcher/<epoch>.released   he has let go of it
+    launcher/<epoch>.beat       replaced every few seconds by the holder
+    launcher/<epoch>.released   written when the holder lets go
 
-Who has the highest epoch is the launcher, until he lets go, or his beat does not change for
-`LEASE_SECONDS` by the clock of whoever looks; then the next epoch is there to be created. He looks
-for it before he submits anything, and stops when it is there. One that slept between that look and
-the submission can do no harm: both meant the same attempt, and of two workers one claims it.
+The holder of the highest epoch is the launcher, until it lets go, or its beat does not change for
+`LEASE_SECONDS` by the clock of whoever looks; then the next epoch may be created. A launcher looks
+for the next epoch before it submits anything, and stops when it is there. If it slept between that
+look and the submission, no harm is done: both launchers meant the same attempt, and of two workers
+one claims it.
 """
 
 import contextlib
@@ -48,13 +49,13 @@ class _Held(NamedTuple):
 
 
 _seen: dict[tuple[str, str], tuple[_Held, float, bool]] = {}
-"""What this process saw last, since when it has not changed, and whether it has changed before its
-eyes: the launcher is alive."""
+"""What this process saw last of each sweep, since when that has not changed, and whether it saw it
+change: then the launcher is alive."""
 
 
 def is_leased(store: Store, sweep: str, *, clock: Callable[[], float] = time.monotonic) -> bool:
-    """Whether some launcher holds the sweep, as far as one look can tell: one that died without a
-    word on another machine is taken for alive for `LEASE_SECONDS` after the first look."""
+    """Whether a launcher holds the sweep, as far as one look can tell: one that died on another
+    machine counts as alive for `LEASE_SECONDS` after the first look."""
     held = _look(store, sweep)
     return held.epoch > 0 and not held.released and not _is_over(store, sweep, held, clock)
 
@@ -71,15 +72,15 @@ def _is_over(store: Store, sweep: str, held: _Held, clock: Callable[[], float]) 
 
 
 def is_alive(store: Store, sweep: str, since: float = -math.inf) -> bool:
-    """Whether the beat of who holds the sweep has changed before our eyes: those of `is_leased`,
-    `since` a moment by its clock."""
+    """Whether we have seen the holder's beat change, `since` a moment of our clock. To be called
+    after `is_leased`."""
     _, changed, before_us = _seen[store.root, sweep]
     return before_us and changed >= since
 
 
 def is_elsewhere(store: Store, sweep: str) -> bool:
     """Whether the last launcher that held the sweep is, or was, on another machine. Raises
-    `StoreError` where that cannot be told."""
+    `StoreError` if that cannot be told."""
     held = _look(store, sweep)
     try:
         return read_as(store, _path(sweep, held.epoch), read_who).host != _machine()
@@ -96,8 +97,8 @@ def holding_lease(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Generator[Callable[[], None]]:
-    """Hold the sweep, once nobody else does: waits until the other is seen to beat, and then for
-    `patience` seconds, or until his lease has run out. Gives a function that raises
+    """Hold the sweep once nobody else does. Waits until the other launcher is seen to beat, and
+    then for `patience` seconds, or until its lease has run out. Yields a function that raises
     `AnotherLauncher` when another has taken the sweep over. Raises `AnotherLauncher`."""
     deadline = clock() + patience
     while True:
@@ -117,7 +118,7 @@ def holding_lease(
 
 
 def _take(store: Store, sweep: str, epoch: int) -> bool:
-    """Whether the epoch is ours from now on; it is too when the reply to the create was lost, and
+    """Create the epoch. Returns whether it is ours, also if the reply to the create was lost and
     our own is found at the second try."""
     who = _who()
     try:
@@ -138,12 +139,12 @@ class _Lease:
         self._thread.start()
 
     def check(self) -> None:
-        """Raise `AnotherLauncher` when the sweep is another's by now."""
+        """Raise `AnotherLauncher` if another launcher has the sweep by now."""
         if self._store.exists(_path(self._sweep, self._epoch + 1)):
             raise AnotherLauncher(f"another launcher has taken over {self._sweep!r}: this one ends")
 
     def release(self) -> None:
-        """Let go of it; when that does not reach the store, the lease runs out."""
+        """Let go of the lease; if that does not reach the store, the lease runs out."""
         self._ended.set()
         self._thread.join()
         with contextlib.suppress(StoreError):
@@ -180,14 +181,15 @@ def _path(sweep: str, epoch: int) -> str:
 
 
 def _who() -> bytes:
-    """This process, so that others on this machine need not wait for its lease to run out."""
+    """Describe this process, so that others on this machine need not wait for its lease to run
+    out."""
     own = {"host": _machine(), "pid": os.getpid(), "began": _began(os.getpid())}
     own["nonce"] = os.urandom(8).hex()
     return json.dumps(own).encode() + b"\n"
 
 
 def _died_here(store: Store, sweep: str, held: _Held) -> bool:
-    """Whether the launcher was a process of this machine that is no more."""
+    """Whether the holder was a process of this machine that is gone."""
     try:
         who = read_as(store, _path(sweep, held.epoch), read_who)
         return who.host == _machine() and _began(who.pid) != who.began
@@ -196,7 +198,7 @@ def _died_here(store: Store, sweep: str, held: _Held) -> bool:
 
 
 def _machine() -> str:
-    """This machine, since it was started: process numbers begin anew then."""
+    """Identify this machine since it was booted, when process numbers begin anew."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot = file.read().strip()
@@ -207,7 +209,7 @@ def _machine() -> str:
 
 
 def _began(pid: int) -> str | None:
-    """When a process was started, in ticks; None when there is none (a zombie counts as none)."""
+    """When a process was started, in ticks; None if there is none (a zombie counts as none)."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()

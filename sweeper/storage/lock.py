@@ -1,5 +1,5 @@
-"""One launcher a sweep: a lock of the kernel's where the store is a folder, a lease (`lease.py`)
-where it is elsewhere."""
+"""Makes sure that a sweep has one launcher: by a lock of the kernel's where the store is a folder,
+by a lease (`lease.py`) where it is remote."""
 
 import contextlib
 import fcntl
@@ -14,15 +14,16 @@ from sweeper.storage.layout import Layout
 __all__ = ["PATIENCE_SECONDS", "holding_sweep", "is_alive", "is_held"]
 
 PATIENCE_SECONDS = 0.5
-"""Whoever looks whether the lock is held has it himself for an instant."""
+"""Whoever looks whether the lock is held takes it for an instant."""
 
 
 @contextlib.contextmanager
 def holding_sweep(
     store: Store, sweep: str, patience: float = PATIENCE_SECONDS
 ) -> Generator[Callable[[], None]]:
-    """Hold the sweep's lock. The kernel lets go of it when the process ends, however it ends. Gives
-    what raises `AnotherLauncher` once it is not ours any more, which only a lease knows.
+    """Hold the sweep's lock. The kernel releases it when the process ends, however it ends. Yields
+    a function that raises `AnotherLauncher` once the sweep is not ours any more, which can only
+    happen to a lease.
 
     Raises `AnotherLauncher` when it is taken, and still is after `patience` seconds.
     """
@@ -51,8 +52,8 @@ def holding_sweep(
 
 
 def is_held(store: Store, sweep: str) -> bool:
-    """Whether some launcher holds the sweep now. Leaves nothing behind. Raises `StoreError` where
-    that cannot be told."""
+    """Whether a launcher holds the sweep now. Leaves nothing behind. Raises `StoreError` if that
+    cannot be told."""
     if store.is_remote:
         from sweeper.storage.lease import is_leased
 
@@ -71,8 +72,8 @@ def is_held(store: Store, sweep: str) -> bool:
 
 
 def is_alive(store: Store, sweep: str, since: float) -> bool:
-    """Whether who holds the sweep, by `is_held`, is known to have lived at `since` or after, by the
-    monotonic clock. The kernel holds no lock for a process that is dead."""
+    """Whether the holder of the sweep, by `is_held`, is known to have lived at `since` or later, by
+    the monotonic clock. The kernel keeps no lock for a dead process."""
     if not store.is_remote:
         return True
     from sweeper.storage import lease
@@ -81,7 +82,7 @@ def is_alive(store: Store, sweep: str, since: float) -> bool:
 
 
 def _ours() -> None:
-    """The kernel takes no lock away."""
+    """The check of a kernel lock, which is never taken away."""
 
 
 def _try(descriptor: int, kind: int) -> bool:

@@ -1,5 +1,5 @@
-"""What may be asked of a run, whoever asks: that it be stopped, that it be started again. Each
-request is an event, created once: asking twice is as good as once."""
+"""Records what users ask of a run: that it be stopped, or started again. Each request is an event,
+created once: asking twice changes nothing."""
 
 import getpass
 import os
@@ -15,15 +15,15 @@ from sweeper.storage.layout import Layout
 __all__ = ["Happened", "Requested", "asked_again", "request_cancel", "request_retry"]
 
 _OPENED = "opened already, and no job is known of: a launcher looks for one, and else submits"
-"""Of runs whose next attempt is on record, and nothing more: there is nothing left to ask."""
+"""Said of runs whose next attempt is on record and no more: there is nothing left to ask."""
 
 Happened = set[tuple[int, Event]]
 """What has happened to a run: attempts and events."""
 
 
 class Requested(NamedTuple):
-    """What was asked of a run: `asked` is False where there was nothing to ask; `why` says why, for
-    people. `waits`: its next attempt is on record already."""
+    """The result of a request. `asked` is False if there was nothing to ask; `why` says why, for
+    people. `waits`: the run's next attempt is on record already."""
 
     run: str
     asked: bool
@@ -34,8 +34,8 @@ class Requested(NamedTuple):
 def request_cancel(
     store: Store, sweep: str, run: str, happened: Happened, retries: int, by: str | None = None
 ) -> Requested:
-    """Ask that a run be stopped and not started again, where there is anything to stop. `by` is
-    who asks (None: the user of this process)."""
+    """Ask that a run be stopped and not started again, if there is anything to stop. `by` is who
+    asks (None: the user of this process)."""
     state = fold(happened)
     at_work = state.at_work
     waits = state.state in (State.PLANNED, State.PREEMPTED, State.LOST)
@@ -55,7 +55,7 @@ def request_cancel(
 
 
 def asked_again(run: str, happened: Happened) -> Requested:
-    """What it would come to, to ask for another attempt of a run."""
+    """What asking for another attempt of a run would result in."""
     state = fold(happened)
     if state.state is State.SUCCEEDED:
         return Requested(run, False, "succeeded already")
@@ -81,7 +81,7 @@ def request_retry(store: Store, sweep: str, run: str, happened: Happened) -> Req
 def _request(
     store: Store, sweep: str, run: str, asked: tuple[int, Event], happened: Happened, by: str | None
 ) -> None:
-    """Put a request on record, an attempt and an event; that it is there already is as good."""
+    """Record a request, an attempt and an event, unless it is on record already."""
     if by is None:
         try:
             user = getpass.getuser()

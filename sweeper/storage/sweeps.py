@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 TELLING = ENDED | {Event.LOST, Event.CLAIMED}
-"""Events that tell more than that they happened."""
+"""Events whose body says more than that they happened."""
 
 Events = dict[str, set[tuple[int, Event]]]
 """Run id -> what happened to it, as pairs of attempt and event."""
@@ -47,8 +47,8 @@ def find_sweeps(store: Store) -> list[str]:
 
 
 def read_plan(store: Store, sweep: str) -> Plan:
-    """`sweep.json`: the plan as it was launched. Raises `NotFound` with a hint, `StoreError` when
-    it is damaged, or a link to a place that is away."""
+    """Read `sweep.json`: the plan as it was launched. Raises `NotFound` with a hint, `StoreError`
+    when it is damaged, or a link to a place that is away."""
     try:
         return read_as(store, Layout(sweep).plan, plans.read)
     except NotFound as error:
@@ -63,14 +63,14 @@ def read_plan(store: Store, sweep: str) -> Plan:
 
 
 def service_of(store: Store, sweep: str) -> Service:
-    """`service.json`: what the last launch handed to the runs. Raises `NotFound`, `StoreError`."""
+    """Read `service.json`: what the last launch gave to the runs. Raises `NotFound`,
+    `StoreError`."""
     return read_as(store, Layout(sweep).service, launchers.read_service)
 
 
 def read_events(store: Store, sweep: str) -> Events:
-    """Every event on record, for every run of which there is any. Raises `NotFound` where there is
-    no such sweep: of one that was removed, or whose disk is away, no run is known not to be at
-    work."""
+    """Read the events of every run that has any. Raises `NotFound` where there is no such sweep: if
+    it was removed, or its disk is away, none of its runs is known not to be at work."""
     events = _events_in(store.names(Layout(sweep).state))
     if not events and not store.exists(Layout(sweep).plan):
         raise NotFound(f"{store.root}/{sweep}: is not there")
@@ -91,8 +91,8 @@ def _events_in(paths: Iterable[str]) -> Events:
 
 
 def look_at_events(store: Store, sweep: str, listed: Iterable[str] | None = None) -> Events:
-    """The same for who only looks, and in half the time: most runs have the same events, which then
-    are the same set, not to be changed. `listed`: the paths of the files, if they are known."""
+    """Read all events in half the time, for callers that do not change them: most runs have the
+    same events, and share one set. `listed`: the paths of the files, if they are known."""
     top = store.local_path(Layout(sweep).state)
     if top is None or listed is not None:
         return read_events(store, sweep) if listed is None else _events_in(listed)
@@ -126,7 +126,7 @@ def _names_in(folder: str) -> list[str]:
 
 
 def read_observations(store: Store, sweep: str) -> Observations:
-    """What a launcher last published, of which some holds only while it is at work."""
+    """Read what a launcher last published, some of which holds only while it is at work."""
     try:
         return read_as(store, Layout(sweep).observations, launchers.read_observations)
     except NotFound:
@@ -134,12 +134,12 @@ def read_observations(store: Store, sweep: str) -> Observations:
 
 
 def read_states(store: Store, sweep: str) -> dict[str, RunState]:
-    """Run id -> state, for every run of which there is any event."""
+    """Read the state of every run that has any event."""
     return {run: fold(events) for run, events in read_events(store, sweep).items()}
 
 
 def read_outcome(store: Store, sweep: str, run: str, state: RunState) -> Outcome:
-    """The body of the event that decided `state`: for an ended attempt its outcome; nothing when
+    """Read the body of the event that decided `state`: of an ended attempt its outcome; empty if
     there is none. Raises `StoreError` for one that is damaged or cannot be read."""
     if state.event is None or state.event not in TELLING:
         return NOTHING
@@ -150,5 +150,5 @@ def read_outcome(store: Store, sweep: str, run: str, state: RunState) -> Outcome
 
 
 def read_event(store: Store, sweep: str, run: str, attempt: int, event: Event) -> Outcome:
-    """The body of an event. Raises `NotFound`, `StoreError`."""
+    """Read the body of an event. Raises `NotFound`, `StoreError`."""
     return read_as(store, Layout(sweep).event(run, attempt, event), bodies.read)

@@ -1,7 +1,7 @@
-"""That a worker lives, for whoever sees its folder: from before its claim to its end, however it
-ends, it holds a lock of the kernel's on its job's description. The lock is the file's, not its
-name's: by which path, mount, home, user or process namespace either side has come makes no
-difference. Where a disk has no locks, nothing is known by them.
+"""Lets others see that a worker lives. From before its claim to its end, however it ends, a worker
+holds a kernel lock on its job's description. The lock belongs to the file, not to its name, so it
+does not matter by which path, mount, home, user or process namespace either side comes. On a disk
+without locks nothing is known.
 
 Standard library only, and little of it: the worker loads this for every job.
 """
@@ -19,7 +19,7 @@ _PAUSE = 0.05
 
 def hold(path: str) -> None:
     """Hold the file at `path` until this process ends. Copies of a job hold it together. A program
-    that is executed from here, or a process whose descriptors are closed, holds nothing."""
+    executed from here, or a process that closes its descriptors, does not hold it."""
     try:
         # It may be a pipe. It stays open: closing it would let go.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -37,7 +37,7 @@ def hold(path: str) -> None:
 
 
 def is_held(path: str) -> bool:
-    """Whether some process that lives holds the file; False too where that cannot be known."""
+    """Whether a living process holds the file; False also if that cannot be known."""
     for mode in (os.O_RDWR, os.O_RDONLY):  # a network disk wants to write where it locks
         with suppress(OSError):
             descriptor = os.open(path, mode | os.O_NONBLOCK)  # it may be a pipe

@@ -1,4 +1,4 @@
-"""Can sweeps be kept in a root? Found out before anything is written there."""
+"""Finds out whether sweeps can be kept in a root, before anything is written there."""
 
 from sweeper.atomic import nearest_folder, try_to_write
 from sweeper.errors import StoreError
@@ -8,8 +8,8 @@ __all__ = ["check_root"]
 
 
 def check_root(store: Store) -> None:
-    """Raise `StoreError` where the root is a folder that cannot be written to, or that cannot be
-    made. Nothing is left behind, and nothing is made. A store elsewhere answers for itself."""
+    """Raise `StoreError` if the root is a folder that cannot be written to or made. Nothing is left
+    behind. A remote store says so itself when it is used."""
     root = store.local_path("")
     if root is None:
         return

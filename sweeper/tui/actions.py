@@ -1,5 +1,5 @@
-"""What keys do to a sweep: cancel, retry, go to a run's tmux pane. Each gives a sentence to show,
-and raises what the verb of its name raises."""
+"""What keys do to a sweep: cancel, retry, go to a run's tmux pane. Each function returns a sentence
+to show, and raises as the verb of its name does."""
 
 import os
 from collections import Counter
@@ -46,7 +46,7 @@ class Pane(NamedTuple):
 
 
 def pane_of(sweep: Sweep, run: str, attempt: int) -> Pane:
-    """The pane of a run's newest attempt, on this machine. Raises `NotFound`."""
+    """Find the pane of a run's newest attempt on this machine. Raises `NotFound`."""
     backend = sweep.plan.launch.backend
     if backend != "tmux":
         raise NotFound(f"the backend is {backend}: there are no panes; enter shows the run's log")
@@ -60,8 +60,8 @@ def pane_of(sweep: Sweep, run: str, attempt: int) -> Pane:
 
 
 def go_there(pane: Pane) -> list[str] | None:
-    """Bring the pane to the front of its session. None when the user is there now; else the command
-    that shows it, for who is in no tmux; empty for who is in another."""
+    """Bring the pane to the front of its session. Returns None when the user sees it now; else the
+    command that shows it, for a user outside of tmux; "" for one in another tmux."""
     server = TmuxServer()
     server.source([f"select-window -t {pane.window}", f"select-pane -t {pane.id}"])
     socket, _, rest = os.environ.get("TMUX", "").partition(",")

@@ -1,5 +1,5 @@
-"""The terminal's side of `sweeper watch`, a Textual app: it has the store looked at in a thread,
-shows on its screens what was found, and does what keys ask for."""
+"""The Textual app of `sweeper watch`: it looks at the store in a thread, shows on its screens what
+was found, and does what keys ask for."""
 
 import asyncio
 import os
@@ -40,26 +40,24 @@ _REMOTE_SECONDS = 5.0
 _ENDED_SECONDS = 5.0
 _LOADING_SECONDS = 0.02
 LINGER_SECONDS = 600.0
-"""How long a view that leaves by itself waits after the sweep's end and the last key."""
+"""How long a view that closes by itself waits after the sweep's end and the last key."""
 UNTOUCHED_SECONDS = 10.0
-"""The same where no key was ever pressed: a view that nobody looks at is a process for nothing."""
+"""How long it waits if no key was ever pressed: then probably nobody looks at it."""
 
 _DEBUG = bool(os.environ.get("SWEEPER_DEBUG"))
 
 
 def _said(error: Exception) -> str:
-    """An error in a sentence; the view goes on after a bug of ours, too."""
+    """Describe an error in a sentence: the view goes on, even after a bug of ours."""
     if isinstance(error, SweeperError | OSError):
         return str(error)
     return f"a bug of ours: {type(error).__name__}: {error} (SWEEPER_DEBUG=1 shows where)"
 
 
 class WatchApp(App[int]):
-    """Watches the sweep that `poller` looks at. Its return value is the exit code.
-
-    `guest`: the process that shows this view, which is left when that has gone. `leaves`: once the
-    sweep has ended and no key was pressed for a while.
-    """
+    """Watches the sweep that `poller` looks at, and returns the exit code. `guest` is the process
+    that shows this view: when it has gone, the view closes. `leaves`: it closes some time after the
+    sweep's end and the last key."""
 
     TITLE = "sweeper watch"
     CSS_PATH = "watch.tcss"
@@ -113,7 +111,7 @@ class WatchApp(App[int]):
     # Looking
 
     def _look(self) -> None:
-        """Look at the sweep in a thread: a store may take its time, and keys do not wait."""
+        """Look at the sweep in a thread, since a store may be slow and keys must not wait."""
         if self._looking:
             self._again = True
             return
@@ -134,7 +132,7 @@ class WatchApp(App[int]):
         self._hand_over(self._seen, view, data, problem)
 
     def _hand_over(self, do: Callable[..., None], *found: object) -> None:
-        """From a thread of ours to the view's, which may be closed by now."""
+        """Call something of the view's from a thread; the view may be closed by now."""
         with suppress(RuntimeError):
             self._own_loop.call_soon_threadsafe(self.call_later, do, *found)
 
@@ -153,7 +151,8 @@ class WatchApp(App[int]):
         return self._reader.read(best_run(view.runs, run.id))
 
     def _seen(self, view: SweepView | None, data: PageData | None, problem: str) -> None:
-        """What a look has found; whatever that does to us, there is a next one."""
+        """Show what a look has found, and see that there is a next look whatever goes wrong
+        here."""
         self._looking = False
         try:
             if problem:
@@ -180,7 +179,7 @@ class WatchApp(App[int]):
             screen.see(view)
 
     def _go_on(self) -> None:
-        """Leave, or look again in a while."""
+        """Close the view, or look again after a while."""
         if self._is_left():
             self.exit(0)
             return
@@ -194,7 +193,7 @@ class WatchApp(App[int]):
         self.set_timer(max(pause, 0.001), self._look)
 
     def _is_left(self) -> bool:
-        """Whether nobody is there to look any more."""
+        """Whether the view should close, because nobody looks at it any more."""
         if self._guest is not None and os.getppid() != self._guest:
             return True
         idle = time.monotonic() - self._pressed
@@ -204,9 +203,12 @@ class WatchApp(App[int]):
     # The user
 
     async def on_event(self, event: events.Event) -> None:
-        """Ctrl-C interrupts, whatever has the keys. Textual hands other keys to the widget that has
-        them at that moment, which may have lost them when it comes to see them: here what a key
-        does is done before the next one is looked at, so that quick typing is never mistaken."""
+        """Handle keys before Textual does: Ctrl-C interrupts, whichever widget has the focus.
+
+        Textual hands a key to the widget that has the focus, which may have changed by the time the
+        widget handles it. Here a key is done with before the next one is looked at, so that quick
+        typing never goes to the wrong widget.
+        """
         if isinstance(event, events.Key) and not event.is_forwarded:
             self._pressed, self._touched = time.monotonic(), True
             if event.key == "ctrl+c":
@@ -234,7 +236,7 @@ class WatchApp(App[int]):
         return {"←": "<", "→": ">"}.get(shown, binding.key)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """All that the keys do, and each order and grouping by its name."""
+        """Offer in the command palette all that keys do, and each order and grouping by name."""
         for node, binding, enabled, tooltip in screen.active_bindings.values():
             if enabled and isinstance(node, WatchScreen):
                 shown = self.get_key_display(binding)
@@ -248,7 +250,7 @@ class WatchApp(App[int]):
                 yield SystemCommand(f"group by {by}", "", partial(arrange, "group_by", by))
 
     def action_look(self) -> None:
-        """Draw all again, and look at once."""
+        """Redraw everything, and look at the sweep at once."""
         self.screen.refresh()
         self._look()
 
@@ -295,7 +297,7 @@ class WatchApp(App[int]):
         self._behind(lambda: do(self._poller.sweep, action.runs))
 
     def _behind(self, action: Callable[[], str]) -> None:
-        """Do something in a thread, and show what it says."""
+        """Run an action in a thread, and show the sentence that it returns."""
 
         def act() -> None:
             try:

@@ -1,4 +1,4 @@
-"""What a run recorded before one looked: its metric's points."""
+"""Reads the points of a metric that a run recorded before the view was opened."""
 
 import math
 from collections.abc import Iterable
@@ -10,11 +10,11 @@ from sweeper.results.tables.cache_dir import Folder
 __all__ = ["past_points"]
 
 _LARGE = 100_000
-"""Bytes of metrics from which on it pays to load what reads them quicker, and remembers them."""
+"""From so many bytes on it pays to load the quicker reader, which also keeps a cache."""
 
 
 def past_points(run: SweepRun, key: str, memory: Folder) -> Iterable[Point]:
-    """The values of `key` in all attempts, by step."""
+    """Read the values of `key` in all attempts, by step."""
     sources = [run.files.source(path) for path in run.metrics_paths()]
     size = sum(source.stamp.size for source in sources if source is not None)
     if not size:

@@ -1,4 +1,4 @@
-"""Numbers as characters: bars, curves in a line, plots. Pure."""
+"""Draws numbers with characters: bars, curves in a line, plots. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ __all__ = ["bar", "plot", "sparkline"]
 
 
 def bar(fraction: float | None, width: int, glyphs: Glyphs) -> str:
-    """How much of something is done."""
+    """Draw a bar that shows how much of something is done."""
     if fraction is None:
         return " " * width
     filled = min(width, int(fraction * width + 1e-9))
@@ -19,8 +19,8 @@ def bar(fraction: float | None, width: int, glyphs: Glyphs) -> str:
 
 
 def sparkline(numbers: Sequence[float], width: int, glyphs: Glyphs) -> str:
-    """A curve in one line: the mean of each stretch between the least and the greatest of all,
-    gaps where nothing is finite."""
+    """Draw a curve in one line: the mean of each stretch, between the least and the greatest of
+    all, with gaps where nothing is finite."""
     if width <= 0 or not numbers:
         return " " * max(width, 0)
     cells = _stretches(numbers, min(width, len(numbers)))
@@ -38,7 +38,8 @@ def sparkline(numbers: Sequence[float], width: int, glyphs: Glyphs) -> str:
 
 
 def _share(one: float, low: float, high: float) -> float:
-    """How far from `low` to `high` it is, which may be as far apart as finite numbers can be."""
+    """How far a value is from `low` to `high`, which may be as far apart as finite numbers can
+    be."""
     if math.isfinite(high - low):
         return (one - low) / (high - low)
     return (one / 2 - low / 2) / (high / 2 - low / 2)
@@ -61,7 +62,7 @@ _Points = Sequence[tuple[float, float]]
 
 
 class _Frame(NamedTuple):
-    """What part of the plane a plot shows."""
+    """The part of the plane that a plot shows."""
 
     left: float
     right: float
@@ -69,7 +70,7 @@ class _Frame(NamedTuple):
     high: float
 
     def place(self, point: tuple[float, float], columns: int, rows: int) -> tuple[int, int]:
-        """The column and the row in which a point lies, from 0, the rows from the top."""
+        """The column and row of a point, both from 0, rows from the top."""
         x, y = point
         across = _share(x, self.left, self.right) if self.right > self.left else 0.0
         down = _share(y, self.high, self.low) if self.high > self.low else 0.5
@@ -77,7 +78,7 @@ class _Frame(NamedTuple):
 
 
 _LARGEST = 308.25
-"""The exponent of the largest power of ten that a float holds, nearly."""
+"""The largest power of ten that is sure to fit a float."""
 
 
 def plot(
@@ -89,10 +90,10 @@ def plot(
     *,
     log: bool = False,
 ) -> list[str]:
-    """A curve of (x, y) in `height` lines of `width` columns, with the range of y at the left and
-    of x below; `other` is one to compare it with, drawn behind it in characters of its own. With
-    `log` the scale of y is logarithmic. What has no place on the scale (infinities, NaN, for
-    logarithms zero and less) is left out; a single line says so when nothing is left."""
+    """Draw a curve of (x, y) in `height` lines of `width` columns, with the range of y at the left
+    and of x below. `other` is a curve to compare with, drawn behind it in characters of its own.
+    With `log` the scale of y is logarithmic. Points without a place on the scale (infinities, NaN,
+    for logarithms zero and less) are left out; if none is left, a single line says so."""
     own, behind = _drawable(points, log), _drawable(other, log)
     if not own or height < 3 or width < 16:
         positive = "positive" if log else "finite"
@@ -115,14 +116,14 @@ def plot(
 
 
 def _drawable(points: _Points, log: bool) -> list[tuple[float, float]]:
-    """The points that have a place on the scale, as they are there."""
+    """The points that have a place on the scale, moved to it."""
     finite = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
     return [(x, math.log10(y)) for x, y in finite if y > 0] if log else finite
 
 
 def _labels(frame: _Frame, rows: int, log: bool) -> dict[int, str]:
-    """What stands at the left of which row: the range; on a logarithmic scale powers of ten too, or
-    where the range has none within, the value in the middle."""
+    """The labels at the left, by row: the ends of the range; on a logarithmic scale also powers of
+    ten, or if none lies within the range, the value in the middle."""
     if not log:
         return {rows - 1: value(frame.low), 0: value(frame.high)}
     found: dict[int, str] = {}
@@ -136,14 +137,14 @@ def _labels(frame: _Frame, rows: int, log: bool) -> dict[int, str]:
 
 
 def _power(exponent: float) -> str:
-    """Ten to this power, which may be as large as a float can be."""
+    """Ten to a power, limited to what a float holds."""
     return value(10.0 ** min(exponent, _LARGEST))
 
 
 def _drawn(
     points: _Points, frame: _Frame, columns: int, rows: int, glyphs: Glyphs
 ) -> list[list[str]]:
-    """The characters of a curve, row by row."""
+    """Draw the characters of a curve, row by row."""
     across, down = (2, 4) if glyphs.dots else (1, 1)
     grid = [bytearray(columns) for _ in range(rows)]
     spots = [frame.place(point, columns * across, rows * down) for point in points]
@@ -154,7 +155,7 @@ def _drawn(
 
 
 def _one_a_column(points: _Points, frame: _Frame, columns: int, rows: int) -> list[tuple[int, int]]:
-    """Where a curve is, one place a column: it stays thin where it is steep."""
+    """The cells of a curve, one in each column, so that it stays thin where it is steep."""
     spots = [frame.place(point, columns, rows) for point in points]
     found: dict[int, int] = {}
     for before, spot in zip(spots[:1] + spots, spots, strict=False):
@@ -163,7 +164,7 @@ def _one_a_column(points: _Points, frame: _Frame, columns: int, rows: int) -> li
 
 
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
-"""Bits of a braille character, by line and column."""
+"""The bits of a braille character, by line and column."""
 
 
 def _character(bits: int, glyphs: Glyphs) -> str:
@@ -173,7 +174,7 @@ def _character(bits: int, glyphs: Glyphs) -> str:
 
 
 def _between(start: tuple[int, int], end: tuple[int, int]) -> list[tuple[int, int]]:
-    """The points of a straight line from one to the other."""
+    """Yield the cells of a straight line between two others."""
     steps = max(abs(end[0] - start[0]), abs(end[1] - start[1]), 1)
     return [
         (

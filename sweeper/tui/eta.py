@@ -1,4 +1,4 @@
-"""How far a sweep and its runs are, and when they will be over, from what has been seen of them."""
+"""Estimates how far a sweep and its runs are, and when they will be over."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ _UTC = re.compile(r"\b(?:(\d{4}-\d\d-\d\d)T)?(\d\d:\d\d:\d\d(?:\.\d+)?)(?:Z\b|\+
 
 
 class Timing:
-    """The progress of the runs in a `sweep.json`. `totals`: how many steps each is to take, None
+    """The progress of the runs of a `sweep.json`. `totals` has the steps that each will take, None
     where nothing says so. `clock` gives monotonic seconds."""
 
     def __init__(self, plan: Plan, clock: Callable[[], float]) -> None:
@@ -26,7 +26,7 @@ class Timing:
         self._seen: dict[str, tuple[int, float, float]] = {}
 
     def fraction(self, run: str, state: RunState, series: Series | None) -> float | None:
-        """How much of a run is done."""
+        """The share of a run that is done."""
         if state.state is State.SUCCEEDED:
             return 1.0
         if series is None or series.step is None:
@@ -39,7 +39,7 @@ class Timing:
     def left(
         self, run: str, state: RunState, fraction: float | None, began: float | None
     ) -> float | None:
-        """Seconds to the end of a run; `began` is when its attempt did, by our clock."""
+        """The seconds to the end of a run, whose attempt began at `began` by our clock."""
         if fraction is None:
             return None
         now = self._clock()
@@ -51,8 +51,8 @@ class Timing:
 
 
 def sweep_left(view: SweepView, took: Sequence[float]) -> float | None:
-    """Seconds until a sweep is over, of whose runs those that succeeded took so many each. None
-    when nobody would start what is left."""
+    """The seconds to the end of a sweep, whose succeeded runs took so many each. None when no
+    launcher would start what is left."""
     if not view.launcher or view.held:
         return None
     at_work = [run.eta for run in view.runs if run.state in ("running", "submitted")]
@@ -68,8 +68,8 @@ def sweep_left(view: SweepView, took: Sequence[float]) -> float | None:
 
 
 def by_our_clock(text: str) -> str:
-    """`rate limit since 12:01:03Z`, as a clock in this place would have it: `... since 14:01`; with
-    the day where it is known and is not today. What is no time stays."""
+    """Translate the times in a text to local ones: `rate limit since 12:01:03Z` -> `... since
+    14:01`, with the day where it is known and is not today. What is no time stays."""
     return _UTC.sub(_here, text)
 
 
@@ -84,5 +84,5 @@ def _here(found: re.Match[str]) -> str:
 
 
 def _defaults(plan: Plan) -> dict[str, Any]:
-    """The recipe's defaults, as recorded."""
+    """The defaults of the recipe, as the plan recorded them."""
     return {key: about.get("default") for key, about in plan.recipe.takes.items()}

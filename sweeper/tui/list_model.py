@@ -1,4 +1,4 @@
-"""Which lines the list of runs has: filtered, sorted, grouped, folded. Pure."""
+"""Decides which lines the list of runs has: filtered, sorted, grouped, folded. Pure."""
 
 import math
 import re
@@ -25,9 +25,9 @@ _INTEREST = (
 
 
 class Group(NamedTuple):
-    """Runs under one heading. `key` tells it from the others, `mean` is that of the values that
-    count, of which there are `measured`, on the `scale` on which the sweep's cells are compared;
-    `rank` its place among the groups."""
+    """Runs under one heading. `key` identifies the group. `mean` is the mean of its `measured`
+    values that count, on the `scale` on which the sweep's cells are compared; `rank` is its place
+    among the groups."""
 
     key: str
     title: str
@@ -40,12 +40,12 @@ class Group(NamedTuple):
 
     @property
     def counts(self) -> Counter[str]:
-        """How many runs are in each state, as shown."""
+        """How many of its runs are in each state, as shown."""
         return Counter(run.shown_state for run in self.runs)
 
     @property
     def fraction(self) -> float:
-        """How much of them is done."""
+        """The share of them that is done."""
         return sum(run.fraction or 0.0 for run in self.runs) / len(self.runs)
 
 
@@ -54,7 +54,7 @@ Item = Group | RunView
 
 
 def groupings(view: SweepView) -> list[str]:
-    """What runs can be grouped by, the usual first: by cell where cells have several runs."""
+    """What runs can be grouped by, most usual first: by cell, if cells have several runs."""
     cells = {run.cell for run in view.runs}
     by_cell = len(cells) < len(view.runs)
     axes = [axis for axis in view.axes if len({_setting(run, axis) for run in view.runs}) > 1]
@@ -70,7 +70,8 @@ def arranged(
     folded: Collection[str] = (),
     wanted: str = "",
 ) -> tuple[list[Item], str]:
-    """The lines, and why the filter `wanted` was not applied as it stands (empty: it was)."""
+    """Arrange the runs. Returns the lines, and why the filter `wanted` could not be applied as it
+    stands ("" if it was)."""
     runs, problem = matching(view.runs, wanted)
     key = _keys(view.goal)[sort]
     if by == "none":
@@ -142,16 +143,16 @@ def _heading(run: RunView, by: str) -> str:
 
 
 def _setting(run: RunView, axis: str) -> str:
-    """The value that a run has on an axis, as text; dotted keys reach into nested settings."""
+    """The value of a run on an axis, as text; dotted keys reach into nested settings."""
     known = run.config if axis in run.config else dict(dotted(run.config))
     found = known.get(axis)
     return "-" if found is None else str(found)
 
 
 def matching(runs: Sequence[RunView], wanted: str) -> tuple[list[RunView], str]:
-    """The runs that a filter means, and what is wrong with it. Words, all of which stand in the
-    run's name, state, remark or alarms; or a condition, `learning_rate < 1e-3 and state = failed`.
-    """
+    """The runs that a filter selects, and what is wrong with it. A filter is words, all of which
+    stand in the run's name, state, remark or alarms; or a condition, `learning_rate < 1e-3 and
+    state = failed`."""
     if not wanted.strip():
         return list(runs), ""
     try:
@@ -166,7 +167,7 @@ def matching(runs: Sequence[RunView], wanted: str) -> tuple[list[RunView], str]:
 
 
 _LIKE_A_CONDITION = re.compile(r"[<>]|!=|==| = |\bis (not )?missing\b|\bin \(")
-"""What is likely a condition, be it that it is not one yet."""
+"""Matches what is probably a condition, though it may not be complete yet."""
 
 
 def _record(run: RunView) -> dict[str, Any]:
@@ -183,7 +184,7 @@ def _told(run: RunView) -> str:
 
 
 def _keys(goal: str) -> dict[str, Callable[[RunView], Any]]:
-    """What lines are sorted by: what is unknown comes last."""
+    """The keys by which lines are sorted; unknown values come last."""
     sign = sign_of(goal)
 
     def number(found: float | None, direction: float = 1.0) -> tuple[bool, float]:

@@ -1,5 +1,5 @@
-"""What is shown of a sweep and its runs, as plain values, and what follows from them: ranks, times
-to the end. Pure: no clock, no store, no terminal."""
+"""A sweep and its runs as the view shows them: plain values, and what follows from them (ranks,
+times to the end). Pure: no clock, no store, no terminal."""
 
 import heapq
 import math
@@ -36,14 +36,14 @@ class Alarm(NamedTuple):
 class RunView(NamedTuple):
     """A run as the screen shows it.
 
-    `state` is a state's word; `wants`: it is still to be started, or started again; `waits` why the
-    service holds the run back, `observed` what else its launcher sees of it. `silent`: no heartbeat
-    for longer than `launch.lease`; `stalled`: no step for too long, as its launcher sees it.
-    `reason` is why it ended, `said` the last line of one that failed. `step` is the last one
-    recorded, `total` how many there are to be, `fraction` how much is done, `eta` the seconds to
-    its end, `beat` those since its heartbeat changed; each None when unknown. `curve` is the
-    sweep's metric over time, thinned out; `value` what the run is judged by, `diverged` that
-    it ended in a number that is not finite, `rank` its place among the runs that count.
+    `state` is its state's name; `wants`: it is still to be started, or started again. `waits` says
+    why the service holds it back, `observed` what else its launcher sees of it. `silent`: no
+    heartbeat for longer than `launch.lease`; `stalled`: no step for too long, as its launcher sees
+    it. `reason` says why it ended, `said` is the last line of a failed run. `step` is the last one
+    recorded, `total` how many there will be, `fraction` the share that is done, `eta` the seconds
+    to its end, `beat` the seconds since its heartbeat changed; each is None when unknown. `curve`
+    is the sweep's metric over time, thinned out; `value` what the run is judged by, `diverged`
+    whether its last value was not finite, `rank` its place among the runs that count.
     """
 
     id: str
@@ -73,8 +73,8 @@ class RunView(NamedTuple):
 
     @property
     def shown_state(self) -> str:
-        """The state, or what is wrong with a run in it. Of a worker that is silent nobody knows
-        whether it still waits; one that waits takes no steps."""
+        """The state, or what is wrong with a run in it. Whether a silent worker waits cannot be
+        known; one that waits takes no steps."""
         if self.silent and self.state == "running":
             return "silent"
         if self.waits:
@@ -83,12 +83,12 @@ class RunView(NamedTuple):
 
     @property
     def counts(self) -> bool:
-        """Whether it takes part in means and places."""
+        """Whether the run takes part in means and ranks."""
         return counts_so_far(self.state, self.wants, self.value, self.diverged)
 
     @property
     def remark(self) -> str:
-        """What else there is to say, in a few words."""
+        """What else there is to say of the run, in a few words."""
         if self.silent:
             return "no heartbeat"
         return self.waits or "; ".join(filter(None, (self.observed, self._ended)))
@@ -99,10 +99,10 @@ class RunView(NamedTuple):
 
 
 class SweepView(NamedTuple):
-    """A sweep as the screen shows it. `launcher`: whether one is at work; `held` why it starts
-    nothing, `unreachable` what does not answer it, `limit` how many jobs it allows at once where
-    that is fewer than `parallel`. `problem`: why this is not the newest there is. `loading`: how
-    many runs' metrics are still to be read."""
+    """A sweep as the screen shows it. `launcher`: one is at work. `held` says why it starts
+    nothing, `unreachable` what does not answer it, `limit` how many jobs it allows at once if that
+    is less than `parallel`. `problem` says why this is not the newest there is; `loading` counts
+    the runs whose metrics are still to be read."""
 
     name: str
     runs: tuple[RunView, ...]
@@ -125,7 +125,8 @@ class SweepView(NamedTuple):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing runs and no launcher is at work that would start something."""
+        """Whether the sweep is over: nothing runs, and no launcher is at work that would start
+        anything."""
         return not self.launcher and not any(
             run.state in ("running", "submitted") for run in self.runs
         )
@@ -138,8 +139,8 @@ _TOTALS = (
 
 
 def total_steps(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> int | None:
-    """How many steps a run is to take, where its configuration or its recipe's defaults say so
-    under one of the usual names."""
+    """How many steps a run will take, if its configuration or its recipe's defaults say so under
+    one of the usual names."""
     for known in (config, defaults):
         for key in _TOTALS:
             found = known.get(key)
@@ -154,9 +155,9 @@ def remaining(
     since: float | None,
     now: float,
 ) -> float | None:
-    """Seconds until a run is done, of which `fraction` is. `seen` is a moment and what was done
-    then, both seen by us; else `since` is the moment at which the run began with nothing done.
-    None while nothing tells its speed."""
+    """The seconds until a run is done, of which `fraction` is. `seen` is an earlier moment that we
+    saw and the share done then; without one, `since` is when the run began with nothing done. None
+    while nothing tells its speed."""
     if fraction is None or not 0.0 < fraction < 1.0:
         return None if fraction is None or fraction <= 0.0 else 0.0
     if seen is not None and fraction > seen[1] and now - seen[0] >= 5.0:
@@ -169,9 +170,9 @@ def remaining(
 def sweep_remaining(
     at_work: Sequence[float | None], waiting: int, typical: float | None, slots: int
 ) -> float | None:
-    """Seconds until a sweep is done: `at_work` has the seconds that each run at work still takes,
-    `waiting` runs of `typical` seconds follow, each in the first of `slots` that is free. None when
-    that much is not known."""
+    """The seconds until a sweep is done. `at_work` has the seconds that each run at work still
+    takes; `waiting` runs of `typical` seconds follow, each in the first of `slots` that is free.
+    None when that much is not known."""
     known = [one for one in at_work if one is not None]
     if at_work and not known and typical is None:
         return None
@@ -190,13 +191,13 @@ def sweep_remaining(
 
 
 def counts_so_far(state: str, wants: bool, value: float | None, diverged: bool) -> bool:
-    """Whether a run takes part in means and places: one that is over as in the report, one that is
-    not by what it has reached so far (`wants`: it is still to be started, or started again)."""
+    """Whether a run takes part in means and ranks: if it is over, as in the report; else by what it
+    has reached so far (`wants`: it is still to be started, or started again)."""
     return counts("succeeded" if wants or state in OPEN else state, value, diverged)
 
 
 def ranks(values: Mapping[str, float | None], goal: str) -> dict[str, int]:
-    """Run -> its place, from 1, among those with a finite value; equal values share a place."""
+    """The rank of each run with a finite value, from 1; equal values share a rank."""
     sign = sign_of(goal)
     finite = [
         (sign * one, run) for run, one in values.items() if one is not None and math.isfinite(one)
@@ -210,13 +211,13 @@ def ranks(values: Mapping[str, float | None], goal: str) -> dict[str, int]:
 
 
 def best_run(runs: Iterable[RunView], other_than: str = "") -> RunView | None:
-    """The run of the first place that is not `other_than`; None without values."""
+    """The run of rank 1 other than `other_than`; None without values."""
     ranked = [run for run in runs if run.rank is not None and run.id != other_than]
     return min(ranked, key=lambda run: run.rank or 0, default=None)
 
 
 def coarse(seconds: float | None) -> float | None:
-    """No finer than is shown: a view that looks the same is the same."""
+    """Round to what is shown, so that a view that looks the same compares as the same."""
     if seconds is None:
         return None
     grain = 5.0 if seconds < 60 else 60.0 if seconds < 3600 else 300.0
@@ -224,7 +225,7 @@ def coarse(seconds: float | None) -> float | None:
 
 
 def nearly(seconds: float | None) -> float | None:
-    """The same for times that are guesses: to the nearest."""
+    """Round an estimated time to what is shown."""
     if seconds is None:
         return None
     return coarse(seconds + (2.5 if seconds < 60 else 30.0 if seconds < 3600 else 150.0))

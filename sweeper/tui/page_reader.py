@@ -1,4 +1,4 @@
-"""Reading what a run's page shows: all of it once, then only what was added."""
+"""Reads what a run's page shows: everything once, then only what was added."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -24,7 +24,7 @@ _LOG_LINES = 300
 _ROLLOUTS = 8
 _BEST = 2
 _SUMMARY_BYTES = 4_000_000
-"""Above this a file of rollout summaries is not read for the screen."""
+"""A larger file of rollout summaries is not read for the screen."""
 
 
 class _Metrics:
@@ -39,7 +39,7 @@ class _Metrics:
         del run.history  # it may be large, and is not needed again
 
     def curves(self, first: str | None) -> Mapping[str, Points]:
-        """The metric `first` before all others: the same object until there is more."""
+        """The curves, `first` before all others; the same object until there is more."""
         if self._changed:
             keys = sorted(self._series, key=lambda key: key != first)
             self._curves = {key: tuple(self._series[key].points) for key in keys}
@@ -60,8 +60,8 @@ class _Metrics:
 
 
 class PageReader:
-    """Reads one run's page; `run` is a handle as of now, another attempt or state needs another
-    reader. `handle` gives one of any run of the sweep. Runs that are over are read once."""
+    """Reads one run's page. `run` is its handle as of now: another attempt or state needs another
+    reader. `handle` gives the handle of any run of the sweep. Runs that are over are read once."""
 
     def __init__(
         self,
@@ -82,8 +82,8 @@ class PageReader:
         self._data: PageData | None = None
 
     def read(self, best: RunView | None = None) -> PageData:
-        """The page as it is now, `best` being the run to compare with; what cannot be read is said
-        in its `problem`, and the rest is there."""
+        """Read the page as it is now. `best` is the run to compare with. What cannot be read is
+        told in the page's `problem`."""
         problem = ""
         best_curves: dict[str, Points] = {}
         parts = [self._read_metrics, self._poll, self._read_log, self._read_rollouts]
@@ -126,13 +126,13 @@ class PageReader:
         return [*own, *self._others.values()]
 
     def _begin(self, run: SweepRun) -> _Metrics:
-        """Read all that a run has recorded; what it adds from now on is followed."""
+        """Read everything that a run has recorded, and follow what it adds from now on."""
         self._follow([*(known.run for known in self._known()), run])
         return _Metrics(run)
 
     def _follow(self, runs: Sequence[SweepRun]) -> None:
-        """Follow those of these that are at work, all at once: where the store is elsewhere each
-        look of a follower costs a listing."""
+        """Follow the runs among these that are at work, all with one follower: on a remote store
+        each of its looks costs a listing."""
         at_work = {run.id: run for run in runs if run.state in OPEN}
         if at_work.keys() != self._followed:
             follower = Follower([*at_work.values()])
@@ -141,8 +141,8 @@ class PageReader:
             self._follower, self._followed = follower, at_work.keys()
 
     def _read_best(self, best: RunView, into: dict[str, Points]) -> None:
-        """The curves of another run. The few that were the best of late are kept: two that are
-        close change places often."""
+        """Read the curves of another run. The last few best runs' are kept: two close ones change
+        places often."""
         place = (best.id, best.attempt, best.state)
         found = self._others.pop(place, None)
         kept = [*self._others.items()][1 - _BEST :]
@@ -173,13 +173,13 @@ class PageReader:
             self._log = (stamp, tuple(run.log_tail(_LOG_LINES)))
 
     def _read_rollouts(self) -> None:
-        """Those of the last iteration, where there may be more."""
+        """Read the rollouts of the last iteration, if there may be more."""
         if self._added:
             self._read_last_rollouts()
             self._added = False
 
     def _read_last_rollouts(self) -> None:
-        """Some of the last iteration's."""
+        """Read some rollouts of the last iteration."""
         run = self._run
         run.files = Files(run.store, run.layout.runs)
         files = summary_files(run.files, run.folders())

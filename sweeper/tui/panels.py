@@ -1,5 +1,6 @@
-"""What the page of one run says: its head, its curves, how its configuration differs from the best
-run's, the end of its log, what it sampled last. Pure: what was read goes in, lines come out."""
+"""Makes the panels of a run's page: its head, its curves, how its configuration differs from the
+best run's, the end of its log, what it sampled last. Pure: what was read goes in, lines come
+out."""
 
 import json
 import math
@@ -26,22 +27,22 @@ __all__ = [
 ]
 
 _LONGEST = 4000
-"""Characters of a line, and of an alarm, of which nobody reads more on a screen."""
+"""The most characters shown of a line, or of an alarm."""
 
 Points = Sequence[tuple[float, float]]
 """(step, value), thinned out."""
 
 
 class Rollout(NamedTuple):
-    """Something that the model wrote: a line about it, and who said what."""
+    """A sample of the model's: a line about it, and who said what."""
 
     head: str
     spoken: tuple[tuple[str, str], ...]
 
 
 class PageData(NamedTuple):
-    """What was read for a run's page. `curves`: the sweep's metric first; `links`: where else it
-    can be looked at. `best` is the best of the other runs, with its curves."""
+    """What was read for a run's page. `curves`: the sweep's metric first; `links`: where else the
+    run can be looked at. `best` is the best of the other runs, with its curves."""
 
     run: str
     path: str = ""
@@ -91,7 +92,7 @@ def curve_lines(
     *,
     log: bool = False,
 ) -> list[Line]:
-    """A plot of one metric in so many columns and lines, and a line for each of those around it.
+    """Plot one metric in so many columns and lines, with a line for each of the metrics around it.
     `about` says which run the curves of the best are from, and then what else there is to know."""
     width, height = size
     keys = list(data.curves)
@@ -119,7 +120,7 @@ def curve_lines(
 
 
 def _compared(step: float, other: Points) -> str:
-    """What the other had at this step, or the last before it, and what it has come to."""
+    """What the other run had at this step, or the last before it, and what it has reached."""
     place = bisect_right(other, step, key=lambda point: point[0])
     then, number = other[max(0, place - 1)]
     last_step, last = other[-1]
@@ -128,7 +129,7 @@ def _compared(step: float, other: Points) -> str:
 
 
 def _coloured(line: str, glyphs: Glyphs) -> Line:
-    """A line of a plot: the other's marks are told by their form, and by a colour too."""
+    """Colour a line of a plot: the other run's marks differ by their form, and by colour too."""
     found: Line = []
     for place, part in enumerate(line.split(glyphs.other)):
         found += [(glyphs.other, "warn")] if place else []
@@ -149,7 +150,7 @@ def _in_a_line(
 
 
 def about_best(view: SweepView, run: RunView, best: str) -> list[str]:
-    """Which run that is, and in which settings it differs from this one."""
+    """Name the best run, and the settings in which this one differs from it."""
     known = {other.id: other for other in view.runs}
     if best not in known:
         return [_place_of(run)]
@@ -161,7 +162,7 @@ def about_best(view: SweepView, run: RunView, best: str) -> list[str]:
 
 
 def _place_of(run: RunView) -> str:
-    """What the best of the other runs is called on this run's page."""
+    """What the best of the other runs is called on this page."""
     return "the next best" if run.rank == 1 else "the best"
 
 
@@ -195,14 +196,14 @@ def _texts(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def log_lines(run: RunView, data: PageData) -> list[Line]:
-    """The end of what it printed."""
+    """The end of the run's log."""
     if not data.log:
         return [[(f"nothing printed ({run.shown_state})", "dim")]]
     return [[(line.expandtabs(4)[:_LONGEST], "")] for line in data.log]
 
 
 def rollout_lines(data: PageData) -> list[Line]:
-    """Some of what it sampled last."""
+    """Some of what the run sampled last."""
     if not data.rollouts:
         return [[("this run has left no rollouts", "dim")]]
     lines: list[Line] = []

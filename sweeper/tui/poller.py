@@ -1,5 +1,5 @@
-"""Looking at a sweep again and again: from its store to a `SweepView`, for the price of what has
-changed. Reads the store and nothing else, so it works from any machine that reaches it."""
+"""Looks at a sweep again and again, and makes a `SweepView` of it at the price of what has changed.
+It reads the store and nothing else, so it works from any machine that reaches the store."""
 
 import math
 import os
@@ -42,8 +42,7 @@ from sweeper.tui.state_reader import States
 __all__ = ["Poller"]
 
 _LOADING_SECONDS = 0.2
-"""How long one look may take to read metrics that were there before: the rest is read by the
-next."""
+"""How long one look may spend on metrics that were there before; the next look reads on."""
 _REMOTE_OUTCOMES = 20
 _REMOTE_BEATS = 16
 _PLANNED = RunState(State.PLANNED, 0, 0, None)
@@ -102,7 +101,7 @@ class Poller:
         self._plan_stamp = stamp  # now that all of it was read
 
     def _stamp(self, path: str) -> object:
-        """What changes with a file of a local store; None on a remote one."""
+        """A stamp that changes with a file of a local store; None on a remote one."""
         full = self._store.local_path(path)
         if full is None:
             return None
@@ -113,15 +112,15 @@ class Poller:
         return status.st_mtime_ns, status.st_ino, status.st_size
 
     def run(self, identity: str) -> SweepRun:
-        """A run as it is now, to read what it recorded."""
+        """A handle of a run as it is now, to read what it recorded."""
         planned = next(run for run in self._runs if run.id == identity)
         made = SweepRun(self.sweep, planned, self._states.known.get(identity, _PLANNED))
         made.files = Files(self._store, self._layout.runs)
         return made
 
     def look(self) -> SweepView:
-        """The sweep as it is now: the same object as last time when nothing has changed. A store
-        that does not answer is a `problem` beside what was known."""
+        """Look at the sweep. Returns the same object as last time when nothing has changed. If the
+        store does not answer, its `problem` says so, beside what was known."""
         try:
             view = self._look()
         except (StoreError, OSError) as error:
@@ -157,7 +156,7 @@ class Poller:
         )
 
     def _poll(self) -> str:
-        """Take what was recorded since the last look; why that could not be read."""
+        """Take what was recorded since the last look. Returns why that could not be read, if so."""
         try:
             found = self._follower.poll()
         except (StoreError, OSError) as error:
@@ -174,8 +173,8 @@ class Poller:
         return ""
 
     def _replanned(self, launcher: object) -> bool:
-        """Whether the plan of a remote store was read again: there its stamp is not cheap, but each
-        launch has a launcher of its own."""
+        """Whether the plan of a remote store was read again. Its stamp is not cheap there, but each
+        launch has a new launcher."""
         if self._plan_stamp == launcher:
             return False
         if self._view is None:
@@ -186,8 +185,8 @@ class Poller:
         return True
 
     def _follow(self, opened: Mapping[str, int]) -> str:
-        """See that the metrics of the right runs are followed: all, or where each look at one
-        costs, those at work; of the others all is read once more. Gives why that is for later."""
+        """Follow the metrics of the right runs: of all, or where each look at one costs, of those
+        at work; the others are read once more. Returns why that has to wait, if so."""
         if not self._remote or set(opened) == self._followed:
             return ""
         follower = Follower([self.run(run) for run in opened])
@@ -198,7 +197,7 @@ class Poller:
         return problem
 
     def _observations(self, problems: list[str]) -> Observations:
-        """What the launcher has published; read again when its file has changed."""
+        """What the launcher has published, read again when its file has changed."""
         stamp = self._stamp(self._layout.observations)
         if stamp is None and not self._remote:
             return NO_OBSERVATIONS
@@ -211,7 +210,8 @@ class Poller:
         return self._observed[1]
 
     def _read_alarms(self, problems: list[str]) -> dict[str, tuple[Alarm, ...]]:
-        """Those of each run's newest attempt: what was wrong with one before it is over."""
+        """Read the alarms of each run's newest attempt: what was wrong with an earlier one is
+        over."""
         found: dict[str, list[Alarm]] = {}
 
         def tell(error: StoreError) -> None:
@@ -228,7 +228,7 @@ class Poller:
 
     def _load(self, opened: Mapping[str, int]) -> str:
         """Read the metrics of runs of which nothing is known yet, those at work first, for as long
-        as a look may take. What cannot be read is for the next look; why not is returned."""
+        as a look may take. What cannot be read is left to the next look, and why is returned."""
         self._pending |= self._unreadable
         self._unreadable = {}
         problem = ""
@@ -259,9 +259,9 @@ class Poller:
         self._series[run] = series
 
     def _read_bodies(self, opened: Mapping[str, int]) -> str:
-        """What the events say beside their names: when attempts began, how they ended. All of it
-        where that is quick; on a remote store those of what is shown first. What cannot be read is
-        for the next look; why not is returned."""
+        """Read what events say besides their names: when attempts began, how they ended. All where
+        that is quick; on a remote store what is shown first. What cannot be read is left to the
+        next look, and why is returned."""
         problem = ""
         budget = _REMOTE_OUTCOMES if self._remote else math.inf
         again: list[str] = []
@@ -289,7 +289,7 @@ class Poller:
         return problem
 
     def _said(self, run: str) -> str:
-        """Why a run failed, by what it printed last."""
+        """Why a run failed, by the end of its log."""
         try:
             tail = self.run(run).log_tail(limit=_SAID_BYTES)
         except NotFound:
@@ -340,7 +340,7 @@ class Poller:
         return view._replace(eta=sweep_left(view, took))
 
     def _counts(self, run: str, series: Series) -> bool:
-        """Whether a run has a place among the others."""
+        """Whether a run has a rank."""
         state = self._states.known.get(run, _PLANNED).state
         if run in self._retired and state not in OPEN:
             return False

@@ -1,4 +1,4 @@
-"""The list of runs as lines of styled text, for any width. Pure."""
+"""Renders the list of runs as lines of styled text, for any width. Pure."""
 
 import math
 import re
@@ -29,12 +29,12 @@ __all__ = [
 _ORDER = tuple(STATES)
 _BAD = ("silent", "stalled", "failed", "lost", "preempted", "waiting")
 _URGENT = (*_BAD, *(state for state in _ORDER if state not in _BAD))
-"""Where there is room for few: what is wrong first."""
+"""The order of states where there is room for few: what is wrong comes first."""
 _STATES = ("state", "try", "step", "left")
-"""The first columns, as far as they are these, are where a group tells of its runs' states."""
+"""The leading columns in whose place a group shows its runs' states."""
 
 _REASON = re.compile(" since |: ")
-"""Between why runs wait, which many have in common, and what else is said of it."""
+"""Separates the reason for which runs wait, which many have in common, from the rest."""
 
 
 def _nothing(_: Group) -> Span:
@@ -53,7 +53,7 @@ class Column:
 
 
 class Table(NamedTuple):
-    """The columns after the name, how many cells the name has, and what is drawn with."""
+    """The columns after the name, the room for the name, and the characters to draw with."""
 
     columns: tuple[Column, ...]
     room: int
@@ -71,8 +71,8 @@ def counted(counts: Counter[str], order: Sequence[str] = _ORDER) -> Line:
 
 
 def head_lines(view: SweepView, glyphs: Glyphs) -> list[Line]:
-    """Two lines about the whole sweep: how many runs stand where and when it will be over; then
-    what holds it up."""
+    """Two lines about the whole sweep: its runs' states and its time to the end, then what holds it
+    up."""
     first: Line = [(f"{sanitize(view.name)} ", "bold"), (f"{len(view.runs)} runs: ", "")]
     first += counted(view.counts) or [("none", "")]
     if view.eta is not None:
@@ -87,7 +87,7 @@ def head_lines(view: SweepView, glyphs: Glyphs) -> list[Line]:
 
 
 def _troubles(view: SweepView) -> list[Span]:
-    """What holds a sweep up, what is longest last: a small screen cuts it."""
+    """What holds a sweep up, longest text last: a small screen cuts it."""
     parts: list[Span] = []
     if view.problem:
         parts.append((f"not the newest: {sanitize(view.problem)}", "bad"))
@@ -113,8 +113,8 @@ def _troubles(view: SweepView) -> list[Span]:
 
 
 def table(view: SweepView, width: int, need: int, glyphs: Glyphs) -> Table:
-    """The columns for a screen of this width, where names take `need` columns. What a name does not
-    need is left to the remark; where there is not enough for it, what can be spared goes."""
+    """Choose the columns for a screen of this width, where names need `need` columns. Room that
+    names do not need goes to the remark; if there is too little, columns that can be spared go."""
     found = [
         Column("state", 10, _state),
         Column("try", 3, lambda run: (str(run.attempt or ""), "dim"), right=True),
@@ -164,7 +164,7 @@ def _longest_step(view: SweepView) -> int:
 
 
 def _last(name: str, width: int) -> str:
-    """A metric's name in a column: its last part, if it must be."""
+    """Shorten a metric's name to its last part, if it must be."""
     shown = sanitize(name)
     return shown if len(shown) <= width else shown.rpartition("/")[2]
 
@@ -184,8 +184,8 @@ def heading(view: SweepView, shown: Table, sort: str) -> Line:
 
 
 def item_line(item: Item, shown: Table, *, inside: str, cursor: bool) -> Line:
-    """A line of the list. `inside` is the heading that the run stands under, which its name need
-    not repeat; the line with the cursor is told by a mark too, not by its colour alone."""
+    """Render a line of the list. `inside` is the heading above the run, which its name need not
+    repeat. The line with the cursor has a mark too, not only a colour."""
     columns, glyphs = shown.columns, shown.glyphs
     alarmed = any(run.alarms for run in item.runs) if isinstance(item, Group) else item.alarms
     mark = ">" if cursor else "!" if alarmed else " "
@@ -211,7 +211,7 @@ def item_line(item: Item, shown: Table, *, inside: str, cursor: bool) -> Line:
 
 
 def _in_words(run: RunView, columns: Sequence[Column]) -> Sequence[Column]:
-    """The columns, or for a run without numbers what there is to say where they would be."""
+    """The columns, or for a run without numbers the words that stand in their place."""
     known = {column.title for column in columns}
     if run.step is not None or run.value is not None or not {"state", "beat"} <= known:
         return columns
@@ -222,7 +222,7 @@ def _in_words(run: RunView, columns: Sequence[Column]) -> Sequence[Column]:
 
 
 def _group_states(group: Group, columns: Sequence[Column], glyphs: Glyphs) -> Line:
-    """How many of the group stand where, over the first columns."""
+    """The states of the group's runs, over the leading columns."""
     room = sum(column.width + 1 for column in columns) - 1
     line = trimmed(counted(group.counts, _URGENT), room, glyphs)
     return [(" ", ""), *line, (" " * (room - len(joined(line))), "")]

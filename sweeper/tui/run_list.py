@@ -51,35 +51,34 @@ class RunList(ScrollView, can_focus=True, inherit_bindings=False):
     ]
 
     class Moved(Message):
-        """The cursor is elsewhere."""
+        """Posted when the cursor has moved."""
 
     def __init__(self, model: ScreenModel, glyphs: Glyphs) -> None:
         super().__init__()
         self.model, self._glyphs = model, glyphs
         self._lines: list[Line] = []
         self.drawn = 0
-        """How many lines were drawn so far."""
+        """How many lines were drawn so far (for tests and measurements)."""
 
     @property
     def _width(self) -> int:
-        """Columns that no scroll bar takes."""
+        """The columns beside the scroll bar."""
         return self.scrollable_content_region.width
 
     @property
     def _rows(self) -> int:
-        """Lines of the list that there is room for."""
+        """How many lines of the list fit."""
         return max(1, self.size.height - 1)
 
     def see(self, view: SweepView) -> None:
-        """The sweep as it is now. What is looked at stays in sight."""
+        """Take the sweep as it is now. What the user looks at stays in sight."""
         top = self.scroll_offset.y
         follow = top <= self.model.place < top + self._rows
         self.model.see(view)
         self.draw(follow=follow)
 
     def draw(self, *, follow: bool = True) -> None:
-        """Draw the lines that differ from those on the screen. `follow`: see that the cursor is
-        there."""
+        """Draw the lines that differ from those on the screen. `follow`: scroll to the cursor."""
         self.virtual_size = Size(0, len(self.model.items) + 1)
         top, place = self.scroll_offset.y, self.model.place
         if follow:

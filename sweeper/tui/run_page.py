@@ -30,7 +30,7 @@ __all__ = ["RunPage"]
 
 _PANELS = ("curves", "configuration", "log", "rollouts")
 _WIDE = (130, 34)
-"""Columns and lines from which on all panels have room beside each other."""
+"""From so many columns and lines on, all panels have room beside each other."""
 _ONE_OF = Binding.Group("panel", compact=True)
 _CURVE = Binding.Group("curve", compact=True)
 _RUN = Binding.Group("run", compact=True)
@@ -60,7 +60,7 @@ class _Curves(Widget, can_focus=True):
 
 
 class _Words(VerticalScroll, can_focus=True, inherit_bindings=False):
-    """A text that scrolls. `at_end`: as of a log its end is shown, until the user moves it."""
+    """A text that scrolls. `at_end`: its end is shown until the user scrolls, as of a log."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "scroll_up", system=True),
@@ -82,7 +82,7 @@ class _Words(VerticalScroll, can_focus=True, inherit_bindings=False):
         self.begin()
 
     def begin(self) -> None:
-        """Go to where one begins to read."""
+        """Scroll to where one begins to read."""
         if self._at_end:
             self.anchor()
         else:
@@ -197,7 +197,7 @@ it is the next best.
         panel.show(lines)
 
     def action_panel(self, number: int) -> None:
-        """Look at this panel."""
+        """Show this panel."""
         self._panel = number
         wide = self.has_class("wide")
         self.query_one(TabbedContent).active = f"panel-{number}"
@@ -214,11 +214,11 @@ it is the next best.
             self.action_panel(int((event.pane.id or "panel-0").rpartition("-")[2]))
 
     def action_next_panel(self, step: int) -> None:
-        """Look at the next panel, or the one before."""
+        """Show the next panel, or the one before."""
         self.action_panel((self._panel + step) % len(_PANELS))
 
     def action_curve(self, step: int) -> None:
-        """Look at the next curve, or the one before."""
+        """Show the next curve, or the one before."""
         self._curve = max(0, self._curve + step)
         self.draw_curves()
 
@@ -228,5 +228,5 @@ it is the next best.
         self.draw_curves()
 
     async def action_neighbour(self, step: int) -> None:
-        """Look at the next run of the list, or the one before."""
+        """Show the next run of the list, or the one before."""
         await self.run_action(f"app.neighbour({step})")

@@ -1,4 +1,4 @@
-"""From what is known of a run to what is shown of it. Pure: no clock and no store."""
+"""Makes what is shown of a run from what is known of it. Pure: no clock and no store."""
 
 from typing import NamedTuple
 
@@ -17,10 +17,10 @@ __all__ = ["Known", "is_kind", "run_view", "why_waits"]
 
 
 class Known(NamedTuple):
-    """What is known of a run, as far as it changes. `again`: somebody has asked that it be started
-    again. `body` is what its last event says, `said` the last line of a run that has failed,
-    `version` that of its series, `beat` the seconds since its heartbeat, as coarse as is shown,
-    `late` whether that is too long."""
+    """What is known of a run and changes. `again`: somebody has asked that it be started again.
+    `body` is its last event, `said` the last line of a failed run, `version` that of its series,
+    `beat` the seconds since its heartbeat, as coarse as is shown, `late` whether that is too
+    long."""
 
     state: RunState
     observed: Observation | None
@@ -38,7 +38,8 @@ class Known(NamedTuple):
 def run_view(
     planned: Run, known: Known, series: Series | None, timing: Timing, began: float | None
 ) -> RunView:
-    """The run as the screen shows it; its attempt began at `began` by the clock of `timing`."""
+    """Make the run as the screen shows it; its attempt began at `began` by the clock of
+    `timing`."""
     identity = planned.id
     state, body = known.state, known.body
     is_open = state.state in OPEN
@@ -85,8 +86,8 @@ def why_waits(
     again: bool,
     wants: bool,
 ) -> str:
-    """Why the service holds a run back: that it says so, or that the quota, or an engine that
-    went away, has ended its last attempt and there will be another."""
+    """Why the service holds a run back: the worker says so; or the quota, or an engine that went
+    away, has ended its last attempt and there will be another."""
     if state.state in OPEN:
         # The launcher publishes less often than a worker beats, but sees those of all stores.
         if beat is not None and beat.body.paused is not None:
@@ -100,7 +101,7 @@ def why_waits(
 
 
 def is_kind(observed: Observation | None, kind: Kind) -> bool:
-    """Whether the launcher sees this of a run."""
+    """Whether the launcher's observation of a run is of this kind."""
     return observed is not None and observed.kind is kind
 
 

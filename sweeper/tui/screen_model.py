@@ -1,5 +1,5 @@
-"""What the user sees of a sweep's list of runs: its order, groups, filter, folds and cursor. Pure:
-no terminal and no store."""
+"""The list of a sweep's runs as the user has arranged it: order, groups, filter, folds, cursor.
+Pure: no terminal and no store."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _AGAIN = ("failed", "lost", "preempted", "cancelled")
 
 
 class Action(NamedTuple):
-    """Something to do to runs: `cancel` or `retry` them. `question` is asked before."""
+    """An action on runs: `cancel` or `retry`. The user is asked its `question` before."""
 
     kind: str
     runs: tuple[str, ...]
@@ -26,8 +26,8 @@ class Action(NamedTuple):
 
 
 def proposed(kind: str, runs: Sequence[RunView], of: str) -> Action | str:
-    """The action on those of `runs` (together called `of`) for which it makes sense; a sentence
-    where that is none."""
+    """Propose the action for those of `runs` (together called `of`) for which it makes sense; a
+    sentence if there are none."""
     cancel = kind == "cancel"
     verb = "cancel" if cancel else "start again"
     chosen = [run.id for run in runs if (run.state not in _OVER if cancel else run.state in _AGAIN)]
@@ -39,9 +39,9 @@ def proposed(kind: str, runs: Sequence[RunView], of: str) -> Action | str:
 
 
 class ScreenModel:
-    """The list of a sweep's runs as the user has arranged it. `items` are its lines, `place` is the
-    one with the cursor; `problem` says why the filter does not hold as it stands. `grouping` is
-    what runs are grouped by, `none` if they are not."""
+    """The list of a sweep's runs. `items` are its lines, `place` is the one with the cursor;
+    `problem` says why the filter is not applied as it stands. `grouping` is what runs are grouped
+    by, `none` if they are not."""
 
     def __init__(self, view: SweepView) -> None:
         self.view = view
@@ -56,7 +56,7 @@ class ScreenModel:
         self._arrange()
 
     def see(self, view: SweepView) -> None:
-        """The sweep as it is now."""
+        """Take the sweep as it is now."""
         self.view = view
         self._arrange()
 
@@ -77,7 +77,7 @@ class ScreenModel:
     # The cursor
 
     def go(self, place: int) -> None:
-        """Put the cursor on a line, or the nearest that there is."""
+        """Put the cursor on a line, or the nearest there is."""
         self.place = max(0, min(place, len(self.items) - 1))
         if self.items:
             self._cursor = _key(self.items[self.place])
@@ -89,19 +89,19 @@ class ScreenModel:
 
     @property
     def chosen(self) -> tuple[Sequence[RunView], str]:
-        """The run with the cursor, or all of its group; and what they are called."""
+        """The run with the cursor, or all of its group, and what they are called."""
         item = self.item
         if isinstance(item, Group):
             return item.runs, sanitize(item.title)
         return ((), "") if item is None else ((item,), sanitize(item.name))
 
     def group_of(self, place: int) -> Group | None:
-        """The group whose heading stands above a line, or is it."""
+        """The group of a line: the heading above it, or the line itself."""
         above = (item for item in reversed(self.items[: place + 1]) if isinstance(item, Group))
         return next(above, None)
 
     def neighbour(self, run: str, step: int) -> RunView | None:
-        """Go to the run that many places after one."""
+        """Go to the run so many places after another."""
         runs = [item for item in self.items if isinstance(item, RunView)]
         ids = [one.id for one in runs]
         if run not in ids:
@@ -113,24 +113,24 @@ class ScreenModel:
     # Its order
 
     def filter(self, wanted: str) -> None:
-        """Show the runs that fit only."""
+        """Show only the runs that fit."""
         self.wanted = wanted
         self._arrange()
 
     def sort_by(self, sort: str | None = None) -> str:
-        """Sort by this, or by what comes next; gives a sentence."""
+        """Sort by this, or by the next column. Returns a sentence."""
         self.sort, self.backwards = sort or _next(SORTS, self.sort), False
         self._arrange()
         return f"sorted by {self.sort}"
 
     def reverse(self) -> str:
-        """Sort the other way round; gives a sentence."""
+        """Reverse the order. Returns a sentence."""
         self.backwards = not self.backwards
         self._arrange()
         return f"sorted by {self.sort}{', backwards' * self.backwards}"
 
     def group_by(self, by: str | None = None) -> str:
-        """Group by this, or by what comes next; gives a sentence."""
+        """Group by this, or by the next axis. Returns a sentence."""
         self._by = by or _next(groupings(self.view), self.grouping)
         self._arrange()
         return f"grouped by {self._by}" if self._by != "none" else "not grouped"
@@ -146,7 +146,7 @@ class ScreenModel:
         self._arrange()
 
     def fold_all(self) -> None:
-        """Fold all groups, or open them where all are folded."""
+        """Fold all groups, or open all if they are folded."""
         groups = {item.key for item in self.items if isinstance(item, Group)}
         self._folded = set() if groups <= self._folded else self._folded | groups
         if self._folded and (group := self.group_of(self.place)) is not None:
@@ -156,8 +156,8 @@ class ScreenModel:
     # What it says
 
     def heading_above(self, place: int) -> str:
-        """What the name of the run in a line need not repeat: the cell that it stands under. Where
-        it stands under another heading, a blank: it is indented."""
+        """The cell under which a run stands, which its name need not repeat; a blank under any
+        other heading, for an indent."""
         if self.grouping == "none":
             return ""
         group = self.group_of(place)
@@ -165,7 +165,7 @@ class ScreenModel:
 
     @property
     def longest_name(self) -> int:
-        """Cells that the longest name takes, with what stands before it."""
+        """The width of the longest name, with what stands before it."""
         inside, longest = "", 0
         for item in self.items:
             if isinstance(item, Group):
@@ -176,7 +176,7 @@ class ScreenModel:
         return longest + (3 if self.grouping == "none" else 5)
 
     def about(self) -> Span:
-        """What there is to say of the line with the cursor that it has no room for."""
+        """What there is to say of the line with the cursor, beyond what it has room for."""
         item = self.item
         if item is None:
             return "", ""

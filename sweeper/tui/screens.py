@@ -1,4 +1,4 @@
-"""What the screens of the view have in common: a line above the keys, and questions."""
+"""What the screens of the view have in common: a line of notices above the keys, and questions."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -31,7 +31,7 @@ class Lines(Static):
 
 
 class _Keys(KeyPanel, can_focus=True, inherit_bindings=False):
-    """Textual's table of keys, which scrolls by some that it does not list."""
+    """Textual's table of keys, scrolled by further keys that it does not list."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "screen.help", "back", key_display="esc"),
@@ -43,7 +43,7 @@ class _Keys(KeyPanel, can_focus=True, inherit_bindings=False):
 
 
 class _Help(HelpPanel):
-    """Textual's panel of keys, and below them what the screen has to say."""
+    """Textual's panel of keys, and below it what the screen adds."""
 
     def compose(self) -> ComposeResult:
         yield Markdown(id="widget-help")
@@ -52,7 +52,7 @@ class _Help(HelpPanel):
 
 class WatchScreen(Screen[None]):
     """A screen of the view. `notice` is the line above the keys: what was said last, until the next
-    key, else what there is to say."""
+    key; else what there is to say."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("c", "app.steer('cancel')", "cancel", tooltip="cancel the run, or all of a group"),
@@ -67,21 +67,21 @@ class WatchScreen(Screen[None]):
         self._said: Line = []
 
     def compose_notice(self) -> ComposeResult:
-        """The last lines of the screen."""
+        """Compose the last lines of the screen."""
         yield Lines("notice")
         yield Footer(compact=True, show_command_palette=False)
 
     @property
     def chosen(self) -> tuple[Sequence[RunView], str]:
-        """The runs that a key means, and what they are called together."""
+        """The runs that a key acts on, and what they are called together."""
         return (), ""
 
     def see(self, view: SweepView) -> None:
-        """The sweep as it is now."""
+        """Take the sweep as it is now."""
         self.view = view
 
     def about(self) -> Line:
-        """What the line above the keys says while there is nothing else to say."""
+        """The notice shown while nothing else is."""
         return []
 
     def tell(self, text: str, style: str = "warn") -> None:
@@ -90,7 +90,7 @@ class WatchScreen(Screen[None]):
         self.draw_notice()
 
     def draw_notice(self) -> None:
-        """Draw the line above the keys."""
+        """Draw the notice."""
         line = trimmed(self._said or self.about(), self.size.width, self.glyphs)
         self.query_one("#notice", Lines).show([line])
 
@@ -104,7 +104,7 @@ class WatchScreen(Screen[None]):
             self.set_focus(self.query_one(_Keys))
 
     def focus_usual(self) -> None:
-        """Give the keys to what has them usually."""
+        """Give the focus to the widget that usually has it."""
 
 
 class Question(ModalScreen[bool]):
@@ -119,7 +119,7 @@ class Question(ModalScreen[bool]):
         yield Static(as_text(lines))
 
     def answer(self, key: str) -> AwaitComplete:
-        """End it, as this key says."""
+        """Answer the question, as this key says."""
         return self.dismiss(key in ("y", "Y", "upper_y"))
 
     def on_click(self) -> None:

@@ -1,7 +1,8 @@
-"""What has been seen of a run's metrics: how far it is, and one metric's curve, thinned out. Pure.
+"""What has been seen of a run's metrics: how far the run is, and one metric's curve, thinned out.
+Pure.
 
 All points of a thousand long runs would be gigabytes. A curve keeps at most `_MOST` of them: when
-there are more, every second one goes, and from then on only each second, fourth, ... is kept.
+there are more, every second one is dropped, and from then on only each second, fourth, ... is kept.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,9 +19,9 @@ _START = Reached()
 
 
 class Series:
-    """One metric of one run, and how far that is. `name` may be None: then only that is kept.
-    `version` grows with what is known; `stale`: rows were written over others, and only all
-    there is, loaded into another one, tells what the run is judged by."""
+    """One metric of one run, and how far the run is. With a `name` of None only the latter is kept.
+    `version` grows with what is known. `stale`: rows were written over others, and only the whole
+    history, loaded into a new series, tells what the run is judged by."""
 
     def __init__(self, name: str | None, goal: str = "minimize", at: str = "last") -> None:
         self._name = name
@@ -35,14 +36,14 @@ class Series:
         self.reached = _START
 
     def load(self, points: Iterable[Point], reached: Reached = _START) -> None:
-        """All there is of the metric, and how far the run is."""
+        """Load the whole history of the metric, and how far the run is."""
         self.version += 1
         for point in points:
             self._add(point)
         self.reached = reached
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Rows that were written since."""
+        """Add rows that were written since."""
         self.version += 1
         for row in rows:
             self.reached = self.reached.after(row)
@@ -77,17 +78,17 @@ class Series:
 
     @property
     def step(self) -> float | None:
-        """The last one recorded."""
+        """The last step recorded."""
         return self.reached.step
 
     @property
     def done(self) -> float | None:
-        """The share that is done, where the program says so."""
+        """The share of the run that is done, if the program says so."""
         return self.reached.done
 
     @property
     def points(self) -> list[tuple[float, float]]:
-        """Steps and values, thinned out; the last one is always there."""
+        """Steps and values, thinned out; always with the last one."""
         if self._last is None or self._kept[-1:] == [self._last]:
             return list(self._kept)
         return [*self._kept, self._last]

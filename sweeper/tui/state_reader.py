@@ -1,5 +1,5 @@
-"""Runs' states, by the cheapest look that tells: from the stamps of their folders. What has not
-changed is not read again."""
+"""Reads the states of runs by the cheapest look: a folder whose stamp has not changed is not read
+again."""
 
 import os
 from collections.abc import Iterable
@@ -13,13 +13,13 @@ from sweeper.storage.sweeps import read_events
 __all__ = ["States"]
 
 _SETTLED = 2
-"""Looks after which a folder's time is believed: two changes within a tick of the kernel's clock
+"""After so many looks a folder's time is believed: two changes within a tick of the kernel's clock
 leave the same one."""
 
 
 class States:
-    """The states of a sweep's runs, whose launcher makes good for so many failures. `again` has
-    those that somebody has asked to be started again, which they were not yet."""
+    """The states of a sweep's runs, each of which may fail `retries` times. `again` has the runs
+    that a user has asked to be started again, and that were not yet."""
 
     def __init__(self, store: Store, layout: Layout, retries: int = 0) -> None:
         self._store, self._layout, self._retries = store, layout, retries
@@ -32,11 +32,11 @@ class States:
         self._settled: set[str] = set()
 
     def wants(self, run: str) -> bool:
-        """Whether a run is still to be started (again), or may be about to be."""
+        """Whether a run is to be started or started again, or may be about to be."""
         return run not in self._settled
 
     def look(self, runs: Iterable[str]) -> list[str]:
-        """Which of `runs` have had events since the last look."""
+        """Look at the runs. Returns those that have had events since the last look."""
         if self._top is None:
             found = read_events(self._store, self._layout.sweep)
             return [run for run in runs if self._see(run, found.get(run, ()))]

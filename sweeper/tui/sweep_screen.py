@@ -22,7 +22,7 @@ __all__ = ["SweepScreen"]
 
 
 class _Filter(Input):
-    """Where a filter is typed."""
+    """The input in which a filter is typed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "screen.keep_filter", "keep the filter"),
@@ -31,7 +31,8 @@ class _Filter(Input):
 
 
 class SweepScreen(WatchScreen, inherit_bindings=False):
-    """All runs of a sweep. Its keys arrange the list; those that move the cursor are the list's."""
+    """Shows all runs of a sweep. Its keys arrange the list; the list itself has those that move the
+    cursor."""
 
     HELP = """
 - arrows, page up and down, home, end, j, k, the wheel: move
@@ -101,7 +102,7 @@ Filter: words that a run's name, state and alarms hold, all of them; or a condit
 
     @on(events.Resize)
     def draw(self) -> None:
-        """Draw all but the list, which knows when to draw itself."""
+        """Draw everything but the list, which draws itself."""
         width, glyphs = self.size.width, self.glyphs
         lines = [trimmed(line, width, glyphs) for line in head_lines(self.view, glyphs)]
         self.query_one("#head", Lines).show(lines)
@@ -122,7 +123,8 @@ Filter: words that a run's name, state and alarms hold, all of them; or a condit
         return action == "keep_filter" or not isinstance(self.focused, Input)
 
     def action_arrange(self, how: str, *to: Any) -> None:
-        """Do one of the list's methods (`sort_by`, `fold`, ...), and say what it says."""
+        """Call one of the list's methods (`sort_by`, `fold`, ...), and show the sentence it
+        returns."""
         said: str | None = getattr(self.model, how)(*to)
         self.list.draw()
         self.tell(said or "", "dim")
@@ -138,7 +140,7 @@ Filter: words that a run's name, state and alarms hold, all of them; or a condit
     # The filter
 
     def action_filter(self) -> None:
-        """Let the user type a filter."""
+        """Show the input for a filter."""
         self._wanted = self.model.wanted
         typed = self.query_one(_Filter)
         typed.value = self._wanted

@@ -38,14 +38,14 @@ Line = list[Span]
 
 
 def as_strip(line: Line, width: int) -> Strip:
-    """A line as Textual draws it. Segments, not markup: what a run is called is data; and
-    harmless, should whoever made the line have forgotten it."""
+    """Make a line as Textual draws it. It is made of segments and not of markup, since a run's name
+    is data; texts are made harmless once more."""
     strip = Strip([Segment(sanitize(text), style_of(words)) for text, words in line])
     return strip.adjust_cell_length(width, style_of(""))
 
 
 def as_text(lines: Iterable[Line]) -> Text:
-    """Lines as one text for Textual to wrap, by the same rules."""
+    """Join lines into one text for Textual to wrap, with the same styles."""
     text = Text()
     for number, line in enumerate(lines):
         text.append("\n" * bool(number))
@@ -60,7 +60,7 @@ def joined(line: Line) -> str:
 
 
 def trimmed(line: Line, width: int, glyphs: "Glyphs") -> Line:
-    """A line that is no wider than the screen."""
+    """Cut a line to the width of the screen."""
     kept: Line = []
     for text, style in line:
         length = len(text) if text.isascii() else cell_len(text)
@@ -72,8 +72,8 @@ def trimmed(line: Line, width: int, glyphs: "Glyphs") -> Line:
 
 
 class Glyphs(NamedTuple):
-    """The characters that things are drawn with. `levels` from low to high; `other` is a second
-    curve's; `dots`: whether a plot may use braille, which has eight points a character."""
+    """The characters to draw with. `levels` are from low to high; `other` is for a second curve;
+    `dots`: a plot may use braille, which has eight points a character."""
 
     levels: str
     full: str
@@ -91,7 +91,7 @@ ASCII = Glyphs("_.-=+*#@", "#", ".", "-", "+", "-", "~", "x", False)
 
 
 def fit(text: str, width: int, *, right: bool = False, cut: str = "…") -> str:
-    """The text in exactly `width` columns; one that is longer ends with `cut`."""
+    """Pad or cut a text to exactly `width` columns; one that is cut ends with `cut`."""
     if width <= 0:
         return ""
     length = len(text) if text.isascii() else cell_len(text)
@@ -102,7 +102,7 @@ def fit(text: str, width: int, *, right: bool = False, cut: str = "…") -> str:
 
 
 def fit_middle(text: str, width: int, *, cut: str = "…") -> str:
-    """The same, but what is cut is cut in the middle: names often differ at their end."""
+    """The same, but cut in the middle: names often differ at their end."""
     length = cell_len(text)
     if length <= width or width < 8:
         return fit(text, width, cut=cut)
@@ -114,7 +114,7 @@ def fit_middle(text: str, width: int, *, cut: str = "…") -> str:
 
 
 def value(number: float | None) -> str:
-    """A number with four digits that matter."""
+    """A number with four significant digits."""
     if number is None:
         return "-"
     if math.isfinite(number) and number == int(number) and abs(number) < 1e5:
@@ -123,7 +123,7 @@ def value(number: float | None) -> str:
 
 
 def short(seconds: float | None) -> str:
-    """A time to wait, no finer than is known: `45s`, `12m`, `2h05m`, `3d`."""
+    """A time to wait, as coarse as it is known: `45s`, `12m`, `2h05m`, `3d`."""
     if seconds is None:
         return "-"
     if seconds < 60:
@@ -137,7 +137,7 @@ def short(seconds: float | None) -> str:
 
 
 def age(seconds: float | None) -> str:
-    """How long ago, in steps: a screen on which nothing happens does not change every second."""
+    """How long ago something was, in steps, so that an idle screen does not change every second."""
     if seconds is None:
         return "-"
     if seconds < 15:

@@ -10,9 +10,9 @@ __all__ = ["draws_unicode", "show"]
 
 
 def show(root: str, sweep: str, *, guest: int | None = None, leaves: bool = False) -> int | None:
-    """Show the sweep until the view is closed, and give the exit code, None for a key that closed
-    it. `guest` is the process that shows it for its own time (`launch --wait`); with `leaves` it
-    goes by itself some time after the sweep has ended, and gives 0."""
+    """Show the sweep until the view is closed. Returns the exit code, None when a key closed it.
+    `guest` is the process that shows the view while it runs (`launch --wait`); with `leaves` the
+    view closes by itself some time after the sweep has ended, and returns 0."""
     from sweeper.tui.poller import Poller
 
     poller = Poller(open_store(root), sweep)
@@ -27,7 +27,7 @@ def show(root: str, sweep: str, *, guest: int | None = None, leaves: bool = Fals
 
 
 def draws_unicode(environment: Mapping[str, str]) -> bool:
-    """Whether the terminal is said to show more than ASCII."""
+    """Whether the terminal claims to show more than ASCII."""
     for name in ("LC_ALL", "LC_CTYPE", "LANG"):
         if found := environment.get(name):
             return "utf-8" in found.lower() or "utf8" in found.lower()

@@ -1,6 +1,5 @@
-"""Columns in the cache: a header (JSON), then the columns one after the other, each with a
-checksum. What cannot be read, or does not fit its checksums, is as if it were not there.
-"""
+"""Keeps columns in the cache: a header (JSON), then one column after the other, each with a
+checksum. A file that cannot be read, or does not fit its checksums, counts as missing."""
 
 import json
 import os
@@ -57,7 +56,7 @@ class Cache:
             os.close(descriptor)
 
     def save(self, name: str, kept: Kept) -> None:
-        """Keep it, instead of what was kept of `name` before."""
+        """Keep something instead of what was kept of `name` before."""
         self._folder.save(name, _encode(name, kept))
 
 

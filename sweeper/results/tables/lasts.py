@@ -1,9 +1,9 @@
-"""The last number of a key in `metrics.jsonl`, without parsing what cannot be it.
+"""Finds the last number of a key in `metrics.jsonl` without parsing what cannot be it.
 
-The last value is that of the highest step and not of the last line, so each line is looked at: but
-only at its first characters, where recipes write the step. Where those ascend from line to line,
-the last lines tell. Anything else is for who parses all of it. (A line that names its step twice
-has no meaning in JSON; here the first one counts.) Pure: bytes in.
+The last value is that of the highest step, not of the last line, so each line must be looked at:
+but only at its first characters, where recipes write the step. If those ascend from line to line,
+the last lines tell; otherwise all must be parsed. (A line that names its step twice has no meaning
+in JSON; here the first one counts.) Pure: bytes in.
 """
 
 import re
@@ -19,9 +19,9 @@ __all__ = ["Last", "last_number"]
 
 _BEGINS = re.compile(rb'\{"step": ?(?=[0-9])')
 _STEP = re.compile(rb"[0-9]{1,15}(?=[,}])")
-"""So many digits a float holds, whichever they are."""
+"""A float holds any number of so many digits exactly."""
 _BACK = 64
-"""Lines from the end in which the key is looked for: evaluations are not in each."""
+"""How many lines from the end are searched for the key: evaluations are not in each line."""
 
 
 class Last(NamedTuple):
@@ -33,7 +33,7 @@ class Last(NamedTuple):
 
 
 def last_number(data: bytes | memoryview, key: str) -> Last | None:
-    """What is last in the lines of a file; None when a look at their beginnings does not tell."""
+    """The last point in the lines of a file; None if the lines' beginnings do not tell."""
     begins = _BEGINS.match(data)
     ends = line_ends(data) if begins is not None else None
     if begins is None or ends is None:
@@ -57,8 +57,8 @@ def last_number(data: bytes | memoryview, key: str) -> Last | None:
 def _steps(
     letters: NDArray[np.uint8], starts: NDArray[np.intp], begins: bytes, most: int
 ) -> NDArray[np.float64] | None:
-    """The steps of lines that all begin alike; None when they do not, or a step is no whole number
-    of at most so many digits."""
+    """The steps of lines that all begin alike; None if they do not, or a step is no whole number of
+    so many digits."""
     size = len(begins)
     first = letters[starts[:, None] + np.arange(size + most + 1)]
     if (first[:, :size] != np.frombuffer(begins, np.uint8)).any():

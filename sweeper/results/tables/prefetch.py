@@ -47,8 +47,8 @@ def worth_it(cache: Cache, files: Files, paths: Sequence[str]) -> bool:
 
 
 def rollouts_worth_it(cache: Cache, files: Files, runs: Sequence[Sequence[str]]) -> bool:
-    """The same of the rollouts of runs, told by their folders. One in so many is looked at: a look
-    at all of them takes as long as to read some."""
+    """Whether help pays for the rollouts of runs, told by their folders. Only one in so many is
+    looked at, since looking at all takes as long as reading some."""
     if files.local is None or (os.cpu_count() or 1) < 2:
         return False
     unread = [folders for folders in runs if folders and not cache.has(cached_as(folders))]
@@ -70,8 +70,8 @@ def helped(
     keys: Sequence[str] | None = None,
     rollouts: Sequence[Sequence[str]] = (),
 ) -> Generator[None]:
-    """While the second process reads `paths`, and the rollouts of runs told by their folders, last
-    first."""
+    """Run a second process during the block, which reads `paths` and the rollouts of runs (told by
+    their folders), last first."""
     request = {
         "root": files.store.root,
         "cache": folder.top,
@@ -100,7 +100,7 @@ def helped(
 
 
 def fill(request: dict[str, Any]) -> None:
-    """Have these files in the cache."""
+    """Read these files into the cache."""
     store = LocalStore(request["root"])
     cache = Cache(Folder(store.root, request["cache"]))
     reader, summaries = Reader(cache), SummaryReader()
