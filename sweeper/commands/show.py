@@ -85,8 +85,7 @@ def _facts(provenance: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for key, value in dotted(provenance):
         if value is None or value in ([], {}):
             continue
-        # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-        text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
         yield key, text if len(text) <= _FACT else f"{text[: _FACT - 3]}..."
 
 

@@ -44,8 +44,7 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):
-        # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-        return {str(key): _plain(inner) for key, inner in value.items()}
+        return {str(key): _plain(inner) for key, inner in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     if isinstance(value, list | tuple):
         return [_plain(inner) for inner in value]  # pyright: ignore[reportUnknownVariableType]
     return str(value)

@@ -62,8 +62,7 @@ def groups_of(tree: Any, groups: Sequence[Sequence[Record]]) -> dict[int, list[T
     `groups`, which holds the summaries in order. A section that gives the lengths of its turns
     belongs to the next group with the same: groups may be missing from the summaries. Others are
     taken in order."""
-    # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-    root = tree.get("root") if isinstance(tree, dict) else None
+    root = tree.get("root") if isinstance(tree, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
     found: dict[int, list[Told]] = {}
     start = 0
     for section in (node for node in _sections(root) if _heading(node) == _GROUP):
@@ -174,16 +173,13 @@ def _reward(record: Record) -> float:
 
 
 def _children(node: Any) -> list[Any]:
-    # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-    children = node.get("children") if isinstance(node, dict) else None
-    # pyright: ignore[reportUnknownVariableType]
-    return children if isinstance(children, list) else []
+    children = node.get("children") if isinstance(node, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    return children if isinstance(children, list) else []  # pyright: ignore[reportUnknownVariableType]
 
 
 def _sections(node: Any, below: bool = False) -> Iterator[dict[str, Any]]:
     """The outermost sections of a tree; with `below` those inside the node itself."""
-    # pyright: ignore[reportUnknownMemberType]
-    if isinstance(node, dict) and node.get("tag") == "section" and not below:
+    if isinstance(node, dict) and node.get("tag") == "section" and not below:  # pyright: ignore[reportUnknownMemberType]
         yield node
         return
     for child in _children(node):
@@ -199,8 +195,7 @@ def _all_sections(node: Any) -> Iterator[dict[str, Any]]:
 
 def _rows(node: Any) -> Iterator[tuple[str, str]]:
     """The rows of two cells of all tables below, without table heads."""
-    # pyright: ignore[reportUnknownMemberType]
-    if isinstance(node, dict) and node.get("tag") == "tr":
+    if isinstance(node, dict) and node.get("tag") == "tr":  # pyright: ignore[reportUnknownMemberType]
         cells = [_text(child).strip() for child in _children(node)]
         if len(cells) == 2 and cells != ["key", "value"]:
             yield cells[0], cells[1]
@@ -211,8 +206,7 @@ def _rows(node: Any) -> Iterator[tuple[str, str]]:
 
 def _heading(section: Mapping[str, Any]) -> str:
     for child in _children(section):
-        # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
-        if isinstance(child, dict) and str(child.get("tag", "")) in _HEADINGS:
+        if isinstance(child, dict) and str(child.get("tag", "")) in _HEADINGS:  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
             return _text(child).strip()
     return ""
 
@@ -231,15 +225,11 @@ def said_by(node: Any) -> Iterator[Spoken]:
     known: dict[str, Any] = node  # pyright: ignore[reportUnknownVariableType]
     data: Any = known.get("data")
     tag = known.get("tag")
-    # pyright: ignore[reportUnknownMemberType]
-    if isinstance(data, dict) and data.get("type") == "conversation":
-        # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-        messages: Any = data.get("messages")
-        # pyright: ignore[reportUnknownVariableType]
-        for message in messages if isinstance(messages, list) else []:
+    if isinstance(data, dict) and data.get("type") == "conversation":  # pyright: ignore[reportUnknownMemberType]
+        messages: Any = data.get("messages")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        for message in messages if isinstance(messages, list) else []:  # pyright: ignore[reportUnknownVariableType]
             if isinstance(message, dict):
-                # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
-                yield str(message.get("role", "?")), _content(message)
+                yield str(message.get("role", "?")), _content(message)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
     elif tag == "p":
         text = _text(known).strip()
         matched = _WHO.match(text)
@@ -261,12 +251,10 @@ def _content(message: Mapping[str, Any]) -> str:
     if isinstance(content, str):
         text = content
     else:
-        # pyright: ignore[reportUnknownVariableType]
-        parts: list[Any] = content if isinstance(content, list) else [content]
+        parts: list[Any] = content if isinstance(content, list) else [content]  # pyright: ignore[reportUnknownVariableType]
         text = "".join(_part(part) for part in parts)
     calls: Any = message.get("tool_calls")
-    # pyright: ignore[reportUnknownVariableType]
-    told: list[Any] = calls if isinstance(calls, list) else []
+    told: list[Any] = calls if isinstance(calls, list) else []  # pyright: ignore[reportUnknownVariableType]
     return text + "".join(f"\n[tool_call] {call}" for call in told)
 
 
@@ -301,6 +289,5 @@ def answers(spoken: Sequence[Spoken]) -> list[str]:
 
 def _steps(record: Record) -> list[dict[str, Any]]:
     steps: Any = record.get("steps")
-    # pyright: ignore[reportUnknownVariableType]
-    found: list[Any] = steps if isinstance(steps, list) else []
+    found: list[Any] = steps if isinstance(steps, list) else []  # pyright: ignore[reportUnknownVariableType]
     return [step for step in found if isinstance(step, dict)]

@@ -62,8 +62,7 @@ def dotted(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
     """Yield the values of a nested document by dotted keys; an empty mapping is a value."""
     for key, value in document.items():
         if isinstance(value, Mapping) and value:
-            # pyright: ignore[reportUnknownArgumentType]
-            yield from dotted(value, f"{prefix}{key}.")
+            yield from dotted(value, f"{prefix}{key}.")  # pyright: ignore[reportUnknownArgumentType]
         else:
             yield f"{prefix}{key}", value
 
@@ -72,8 +71,7 @@ def strict(value: Any) -> Any:
     """Copy a document so that any JSON reader takes it: numbers that are not finite, which JSON
     does not have, become their names ("NaN", "Infinity", "-Infinity"), keys become text."""
     if isinstance(value, Mapping):
-        # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-        return {str(key): strict(inner) for key, inner in value.items()}
+        return {str(key): strict(inner) for key, inner in value.items()}  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     if isinstance(value, list | tuple):
         return [strict(inner) for inner in value]  # pyright: ignore[reportUnknownVariableType]
     if isinstance(value, float) and not math.isfinite(value):
