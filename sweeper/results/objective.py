@@ -1,14 +1,14 @@
-"""What a run is judged by: one value of its metric, chosen here and nowhere else.
+"""Chooses the one value that a run is judged by. It is chosen here and nowhere else.
 
-A metric is a list of points, a value each, most of them with a step. Points without a step count
-only where none has one; then their order stands for it. `last` is the point of the highest step,
+A metric is a list of points, each with a value and most with a step. Points without a step count
+only if none has one; then their order stands for it. `last` is the point of the highest step,
 whatever its value: NaN there means that the run has diverged. `best` is the best finite point, the
-first of equals, and where none is finite the last one. `mean_of_last=5` is the mean of the finite
-values among the last five points, at the last one's step; where that one is not finite, itself.
-A run that recorded no number has no value.
+first of equals; if none is finite, the last one. `mean_of_last=5` is the mean of the finite values
+among the last five points, at the last one's step; if that one is not finite, it is the last one's
+value. A run that recorded no number has no value.
 
-The rule comes in three shapes: `judged` for points, `counting_rows` and `reduced` for columns of numbers,
-`Judge` for points that come one by one while somebody looks. numpy is loaded where it is used.
+The rule comes in three forms: `judged` for points; `counting_rows` and `reduced` for columns of
+numbers; `Judge` for points that come one by one. numpy is loaded where it is used.
 """
 
 import math
@@ -42,12 +42,12 @@ SMOOTH = 0.1
 
 
 def sign_of(goal: str) -> float:
-    """Multiplied by it, smaller is better."""
+    """The sign by which a value is multiplied so that smaller is better."""
     return -1.0 if goal == "maximize" else 1.0
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Of the finite ones; the last one where that is not."""
+    """The mean of the finite values; the last value if that is not finite."""
     if not math.isfinite(values[-1]):
         return values[-1]
     finite = [value for value in values if math.isfinite(value)]
@@ -71,8 +71,8 @@ def judged(points: Sequence[Point], goal: str, at: str) -> Point | None:
 
 
 def last_values(rows: Iterable[Row]) -> dict[str, dict[str, Any]]:
-    """The last value of each key in a merged history, whatever it is, and its step: of rows without
-    a step only what no other row has."""
+    """The last value of each key in a merged history, whatever it is, and its step. Rows without a
+    step give only keys that no other row has."""
     found: dict[str, dict[str, Any]] = {}
     for row in rows:
         step = row.get("step")
@@ -86,15 +86,15 @@ _NONE: dict[str, Any] = {"step": None}
 
 
 def counting_rows(there: "Flags", stepped: "Flags") -> "Flags":
-    """Which rows of a merged history count, of those in which there is a number: the ones with a
-    step, or all where none has one."""
+    """Mark the rows of a merged history that count, among those with a number (`there`): rows with
+    a step, or all if none of them has one."""
     both = there & stepped
     return both if both.any() else there
 
 
 def reduced(values: "Floats", goal: str, at: str) -> tuple[int, float]:
-    """What a run is judged by, of the values that count, one at least and steps ascending: the
-    place of the step for which it stands, and the value."""
+    """Reduce the values that count (one at least, steps ascending) to the one that a run is judged
+    by. Returns the index of the step for which it stands, and the value."""
     end, of = len(values) - 1, mean_of_last(at)
     if of is not None:
         return end, _mean(values[-of:].tolist())
@@ -135,7 +135,7 @@ class Judge:
 
     @property
     def value(self) -> float | None:
-        """What the run is judged by so far."""
+        """The value that the run is judged by so far."""
         if self.last is None:
             return None
         if self._before_last is not None:
@@ -149,8 +149,8 @@ class Judge:
         return self.last is not None and not math.isfinite(self.last.value)
 
     def add(self, point: Point) -> bool:
-        """See the next point. False: what it takes the place of is not known any more, and only
-        the whole history can tell."""
+        """Add the next point. Returns False if it replaces one that is not known any more: then
+        only the whole history can tell the value."""
         last = self.last
         if last is None:
             self.last = point
@@ -171,7 +171,7 @@ class Judge:
         return True
 
     def takes_back(self, step: float | None) -> bool:
-        """Whether a row of this step with no number takes back one that was seen."""
+        """Whether a row of this step without a number takes back one that was seen."""
         if self.last is None or self.last.step is None or step is None:
             return False
         return step == self.last.step or (step < self.last.step and self._at != "last")
