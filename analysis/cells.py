@@ -139,13 +139,26 @@ class Ranking:
 
     @property
     def tied(self) -> tuple[Cell, ...]:
-        """Cells that cannot be told apart from the best."""
-        return tuple(c for c in self.others if (f := self._of(c)) is not None and not f.told_apart)
+        """Cells that cannot be told apart from the best, those that equal it among them."""
+        return tuple(
+            cell
+            for cell in self.others
+            if ((found := self._of(cell)) is not None and not found.told_apart)
+            or cell in self.equal
+        )
+
+    @property
+    def equal(self) -> tuple[Cell, ...]:
+        """Cells whose mean is exactly the best's."""
+        mean = None if self.best is None else self.best.summary.mean
+        return tuple(cell for cell in self.others if cell.summary.mean == mean)
 
     @property
     def not_compared(self) -> tuple[Cell, ...]:
-        """Measured cells of whose noise nothing is known, or all when that is so of the best."""
-        return tuple(c for c in self.others if self._of(c) is None)
+        """Measured cells of whose noise nothing is known, or all when that is so of the best; but
+        for those that equal it."""
+        equal = {cell.name for cell in self.equal}
+        return tuple(c for c in self.others if self._of(c) is None and c.name not in equal)
 
     def on_scale(self, cell: Cell) -> list[float]:
         """A cell's values on the scale of the comparison."""

@@ -38,9 +38,6 @@ def document(study: Study) -> dict[str, Any]:
             "lead": _lead(study),
             "checkpoint": None if verdict.checkpoint is None else asdict(verdict.checkpoint),
             "checks": [check._asdict() for check in verdict.checks],
-            "left_out_seed": None
-            if study.flattery is None
-            else {"reached": study.flattery[0], "chosen_by": study.flattery[1]},
             "seeds_to_part": study.needed,
             "next": list(verdict.steps),
         },

@@ -13,7 +13,7 @@ from sweeper.analysis.alike import same_curves
 from sweeper.analysis.cells import Cell, Ranking
 from sweeper.analysis.edges import judge_edges
 from sweeper.analysis.frames import SweepData
-from sweeper.analysis.noise import Noise
+from sweeper.analysis.noise import LEVEL, Noise, split_noise
 from sweeper.analysis.statistics import Comparison
 from sweeper.results.cells import SPAN, Scale
 
@@ -134,6 +134,8 @@ def _standing(data: SweepData, ranking: Ranking) -> list[Finding]:
     if not ranking.others:
         return [_alone(ranking, best)]
     found: list[Finding] = []
+    if ranking.equal and not ranking.comparisons:
+        found.append(Finding("tied", "warning", _equal(ranking, best), _tied(ranking, best)))
     if ranking.comparisons:
         found.append(_compared(ranking, best, data.metric.sign))
     if ranking.not_compared:
@@ -153,9 +155,24 @@ def _alone(ranking: Ranking, best: Cell) -> Finding:
     return Finding("alone", "note", text, (best.name,))
 
 
+def _tied(ranking: Ranking, best: Cell) -> tuple[str, ...]:
+    return tuple(cell.name for cell in (best, *ranking.tied))
+
+
+def _equal(ranking: Ranking, best: Cell) -> str:
+    value = best.summary.mean
+    text = (
+        f"{labels.listed(_names([best, *ranking.equal]), 4)} are tied: the mean of each is exactly "
+        f"{labels.brief(value)}"
+    )
+    if value in ranking.bounds:
+        return f"{text}, and the metric can be no better: it tells nothing more of them."
+    return f"{text}."
+
+
 def _compared(ranking: Ranking, best: Cell, sign: float) -> Finding:
     tied, apart = ranking.tied, ranking.apart
-    names = tuple(cell.name for cell in (best, *tied))
+    names = _tied(ranking, best)
     evidence: dict[str, Any] = {
         "method": method(ranking.scale, ranking.noise),
         "scale": ranking.scale,
@@ -163,8 +180,13 @@ def _compared(ranking: Ranking, best: Cell, sign: float) -> Finding:
         "p": {cell: comparison.p for cell, comparison in ranking.comparisons.items()},
     }
     if tied:
-        listed = labels.listed([short_name(cell) for cell in tied], 3)
-        text = f"Noise between seeds alone can explain its lead over {listed}."
+        equal = {cell.name for cell in ranking.equal}
+        behind = [cell for cell in tied if cell.name not in equal]
+        text = _equal(ranking, best) if equal else ""
+        if behind:
+            listed = labels.listed(_names(behind), 3)
+            text += f" Noise between seeds alone can explain its lead over {listed}."
+        text = text.strip()
         if apart:
             text += f" {labels.counted(len(apart), 'cell is', 'cells are')} worse beyond the noise."
         return Finding("tied", "warning", text, names, evidence)
@@ -397,7 +419,21 @@ def _replicates(data: SweepData, ranking: Ranking) -> list[Finding]:
             f"which tells nothing of the noise there.{unknown}"
         )
         found.append(Finding("same_value", "note", text, equal))
-    return found
+    return [*found, *_split(ranking)]
+
+
+def _split(ranking: Ranking) -> list[Finding]:
+    """A warning where the noise looks like one for which intervals are too narrow."""
+    split = split_noise([ranking.on_scale(cell) for cell in ranking.measured])
+    if split is None or ranking.noise.p is None or ranking.noise.p > LEVEL:
+        return []
+    text = (
+        f"Seeds of {split.close} cells end close together, those of {split.wide} others at least "
+        f"{split.factor:.0f} times as far apart, as if some seeds had gone another way. Intervals "
+        "from a few seeds then hold the truth less often than they say: in simulations three times "
+        "in four, and less."
+    )
+    return [Finding("split_noise", "warning", text, (), split._asdict())]
 
 
 def _records(data: SweepData) -> list[Finding]:

@@ -2,22 +2,23 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from sweeper.analysis.distributions import range_tail, student_quantile, student_tail
+from sweeper.analysis.distributions import student_quantile, student_tail
 
 __all__ = [
     "Estimate",
+    "Gap",
     "contrast",
     "holm",
-    "optimism",
     "paired",
     "paired_with",
     "pass_at_k",
     "seeds_to_part",
     "student",
+    "true_gap",
     "wilson",
 ]
 
@@ -125,52 +126,49 @@ def pass_at_k(answers: int, right: int, k: int) -> float:
     return 1.0 - math.comb(answers - right, k) / math.comb(answers, k)
 
 
-def optimism(cells: Mapping[str, Mapping[int, float]], sign: float) -> tuple[float, float] | None:
-    """How far the best mean flatters: for each seed that all cells share, the best is chosen by the
-    other seeds and measured by the one left out. Gives the mean of what was left out, and of the
-    means that chose it; None with fewer than three shared seeds or one cell (`sign` 1: the least
-    is best)."""
-    if len(cells) < 2:
-        return None
-    groups = list(cells.values())
-    shared = sorted(set(groups[0]).intersection(*groups))
-    if len(shared) < 3:
-        return None
-    table = np.array([[values[seed] for seed in shared] for values in cells.values()])
-    fresh: list[float] = []
-    chosen: list[float] = []
-    for out in range(len(shared)):
-        means = np.delete(table, out, axis=1).mean(axis=1)
-        at = int(np.argmin(sign * means))
-        fresh.append(float(table[at, out]))
-        chosen.append(float(means[at]))
-    found = float(np.mean(fresh)), float(np.mean(chosen))
-    return found if all(map(math.isfinite, found)) else None
-
-
 _SEEDS = (3, 4, 5, 6, 8, 10, 12, 15, 20, 30, 50, 100)
+_POWER = 0.8
 
 
-def seeds_to_part(difference: float, sds: tuple[float, float], family: int) -> int | None:
-    """About how many seeds a cell it takes to tell two cells apart in four sweeps of five, among
-    `family` cells and with these standard deviations, if `difference` is the true one: the least
-    of some round numbers for which it exceeds the Games-Howell threshold by 0.84 standard errors.
-    None when 100 are not enough."""
-    unit = max(abs(difference), *sds)
-    if difference == 0 or not math.isfinite(unit):
+class Gap(NamedTuple):
+    """What is thought of the true distance between two cells' means: normal, with this middle and
+    this spread."""
+
+    middle: float
+    spread: float
+
+
+def true_gap(difference: float, error: float, between: float) -> Gap:
+    """Of a difference that was found with a standard error, between two of many cells whose true
+    means spread with the standard deviation `between`: drawn toward 0, as far as such a difference
+    is likely to be noise (a normal prior; choosing the two by what they showed changes nothing in
+    what is thought of them then)."""
+    kept = 2 * between**2 / (2 * between**2 + error**2) if error > 0 else 1.0
+    return Gap(kept * difference, math.sqrt(kept) * error)
+
+
+def seeds_to_part(gap: Gap, sd: float) -> int | None:
+    """How many fresh seeds a cell it takes to tell two cells apart with a probability of 80 %, by
+    what is thought of their distance and of the noise between seeds: the least of some round
+    numbers. None when 100 are not enough."""
+    unit = max(abs(gap.middle), gap.spread, sd)
+    if not 0 < unit < math.inf:
         return None
-    difference, sds = difference / unit, (sds[0] / unit, sds[1] / unit)
-    pooled = sds[0] ** 2 + sds[1] ** 2
-    if pooled < 1e-12:
+    if sd / unit < 1e-6:
         return _SEEDS[0]
-    low, high = 0, len(_SEEDS)
-    while low < high:
-        middle = (low + high) // 2
-        seeds = _SEEDS[middle]
-        df = (seeds - 1) * pooled**2 / (sds[0] ** 4 + sds[1] ** 4)
-        excess = abs(difference) / math.sqrt(pooled / seeds) - 0.8416
-        if excess > 0 and range_tail(excess * 2**0.5, family, df) <= 1 - CONFIDENCE:
-            high = middle
-        else:
-            low = middle + 1
-    return _SEEDS[low] if low < len(_SEEDS) else None
+    # Twenty-one equally likely true distances.
+    places = (np.arange(21) + 0.5) / 21
+    quantiles = np.array([student_quantile(float(place), 1e6) for place in places])
+    true: Any = (gap.middle + gap.spread * quantiles) / sd
+    for seeds in _SEEDS:
+        threshold = student_quantile((1 + CONFIDENCE) / 2, 2.0 * seeds - 2)
+        shifts: Any = np.abs(true) * math.sqrt(seeds / 2)
+        under: list[float] = (student_tail(np.maximum(threshold - shifts, 0), 1e6) / 2).tolist()
+        over: list[float] = (1 - student_tail(np.maximum(shifts - threshold, 0), 1e6) / 2).tolist()
+        told = [
+            a if shift > threshold else b
+            for shift, a, b in zip(shifts.tolist(), over, under, strict=True)
+        ]
+        if math.fsum(told) >= _POWER * len(told):
+            return seeds
+    return None

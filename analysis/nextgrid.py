@@ -20,7 +20,7 @@ from sweeper.storage.documents import dotted
 
 __all__ = ["NextGrid", "propose"]
 
-_FEWEST, _MOST, _CELLS = 3, 20, 8
+_FEWEST, _CELLS = 3, 8
 _AXES = ("grid", "zip", "random", "when", "exclude", "include")
 
 
@@ -198,7 +198,7 @@ def _confirm(
         return grid
     cells = top[:_CELLS]
     most = max(cell.summary.n for cell in cells)
-    count = min(max(needed or 2 * most, _FEWEST, most + 1), _MOST)
+    count = max(needed or 2 * most, _FEWEST, most + 1)
     seeds = {"seeds": grid.get("seeds")}
     _set_seeds(seeds, _fresh(data, count))
     include = [_inline(_chosen(data, cell)) for cell in cells]
@@ -207,10 +207,12 @@ def _confirm(
     after = {key: grid[key] for key in grid if key not in (*_AXES, "name", "seeds", *before)}
     name = f"{data.name}-confirm"
     made = {"name": name, **before, "include": include, **seeds, **after}
-    told = of if of and len(cells) == len(top) else f"the first {len(cells)} cells"
+    told = of if of and len(cells) == len(top) else f"the first {len(cells)} of {len(top)} cells"
+    which = labels.counted(len(cells), "cell")
+    which = which if len(cells) == len(top) else f"The first {len(cells)} of {len(top)} cells"
     why = (
-        f"{labels.counted(len(cells), 'cell')} at the top on {count} fresh seeds each, so that "
-        "what they show is not what chose them."
+        f"{which} at the top on {count} fresh seeds each, so that what they show is not what chose "
+        "them."
     )
     title = f"{told} of {data.name}, on fresh seeds."
     overrides = _kept(data, [*(key for cell in cells for key in cell.settings), *data.axes])

@@ -24,7 +24,19 @@ from sweeper.analysis.distributions import digamma, student_quantile, trigamma, 
 from sweeper.analysis.inference import CONFIDENCE, Estimate, student
 from sweeper.results.cells import unit_of
 
-__all__ = ["FEW", "LEVEL", "MANY", "Asked", "Noise", "Spread", "bartlett", "fit_noise", "squeeze"]
+__all__ = [
+    "FEW",
+    "LEVEL",
+    "MANY",
+    "Asked",
+    "Noise",
+    "Split",
+    "Spread",
+    "bartlett",
+    "fit_noise",
+    "split_noise",
+    "squeeze",
+]
 
 FEW = 4
 """With fewer repeated cells none shares, unless it is asked for."""
@@ -87,7 +99,8 @@ class Noise:
         Satterthwaite's, at most all that there are. No interval where the noise of a cell (at a
         weight other than 0) is not known."""
         used = [(n, v, w) for (n, v), w in zip(groups, weights, strict=True) if w]
-        value = math.fsum(w * math.fsum(x / len(v) for x in v) for _, v, w in used)
+        most = unit_of(x for _, v, _ in used for x in v) if used else 1.0
+        value = math.fsum(w * math.fsum(x / most / len(v) for x in v) for _, v, w in used) * most
         spreads = [self.of(name) for name, _, _ in used]
         found = [spread for spread in spreads if spread is not None]
         if not used or len(found) < len(used):
@@ -209,6 +222,32 @@ def _least(groups: Sequence[Sequence[float]], unit: float, variances: Floats) ->
     steps = np.diff(values)
     step = float(steps.min()) if len(steps) else 0.0
     return max(step**2 / 12, 1e-5 * float(np.median(variances[variances > 0])))
+
+
+class Split(NamedTuple):
+    """How many cells have runs `close` together and `wide` apart, and the factor between them."""
+
+    close: int
+    wide: int
+    factor: float
+
+
+def split_noise(groups: Sequence[Sequence[float]]) -> Split | None:
+    """Whether the ranges of repeated cells fall into two clumps, as they do where some runs go
+    another way altogether: the largest gap between them is a factor of 4 or more, with a fifth of
+    the cells or more, and two at least, on either side. Normal noise has such gaps too, so ask
+    `Noise.p` first. Ranges of 0 are left out."""
+    widths = sorted(max(g) - min(g) for g in groups if len(g) > 1 and max(g) > min(g))
+    enough = max(2, len(widths) // 5)
+    if len(widths) < 2 * enough:
+        return None
+    places = range(enough, len(widths) - enough + 1)
+    at = max(places, key=lambda place: widths[place] / widths[place - 1])
+    factor = widths[at] / widths[at - 1]
+    return Split(at, len(widths) - at, factor) if factor >= _CLUMPS else None
+
+
+_CLUMPS = 4.0
 
 
 def squeeze(variances: Floats, dfs: Floats) -> tuple[Floats, Floats, Floats]:

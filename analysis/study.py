@@ -20,7 +20,7 @@ from sweeper.analysis.cells import Cell, Ranking, rank
 from sweeper.analysis.findings import Finding, find
 from sweeper.analysis.frames import SweepData
 from sweeper.analysis.heldout import HeldOut, held_out, held_out_findings, told_with
-from sweeper.analysis.inference import Estimate, optimism, paired_with, seeds_to_part
+from sweeper.analysis.inference import Estimate, paired_with, seeds_to_part, true_gap
 from sweeper.analysis.items import Compared
 from sweeper.analysis.itemwise import by_items, item_findings
 from sweeper.analysis.nextgrid import NextGrid, propose
@@ -29,6 +29,7 @@ from sweeper.analysis.stability import Stability, assess
 from sweeper.analysis.surface import Surface, find_surface, varying
 from sweeper.analysis.tradeoffs import Tradeoff, find_tradeoffs
 from sweeper.analysis.verdict import Lead, Verdict, decide
+from sweeper.results.cells import center, unit_of
 
 __all__ = ["Study", "study"]
 
@@ -56,7 +57,6 @@ class Study:
     tradeoffs: tuple[Tradeoff, ...]
     paired: Mapping[str, Estimate]
     lead: Lead | None
-    flattery: tuple[float, float] | None
     needed: int | None
     next: NextGrid | None
     no_next: str | None
@@ -89,10 +89,10 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
     shared = _paired(ranking)
     lead = _lead(ranking, shared)
     needed = _needed(ranking, lead)
-    flattery = _flattery(ranking, sign)
+    lead = None if lead is None else lead._replace(needed=needed)
     proposed = propose(data, ranking, findings, needed)
     following = proposed if isinstance(proposed, NextGrid) else None
-    verdict = decide(data, ranking, findings, lead, flattery, following, prices or {})
+    verdict = decide(data, ranking, findings, lead, following, prices or {})
     return Study(
         data=data,
         ranking=ranking,
@@ -108,7 +108,6 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
         tradeoffs=tuple(find_tradeoffs(data, ranking, prices or {})),
         paired=shared,
         lead=lead,
-        flattery=flattery,
         needed=needed,
         next=following,
         no_next=proposed if isinstance(proposed, str) else None,
@@ -144,12 +143,6 @@ def _on_scale(ranking: Ranking, cell: Cell) -> dict[int, float]:
     return {seed: math.log(value) for seed, value in seeds.items()}
 
 
-def _flattery(ranking: Ranking, sign: float) -> tuple[float, float] | None:
-    if ranking.best is None:
-        return None
-    return optimism({c.name: c.by_seed for c in (ranking.best, *ranking.others)}, sign)
-
-
 def _lead(ranking: Ranking, shared: Mapping[str, Estimate]) -> Lead | None:
     """How far the best is ahead of the next in the ranking."""
     if ranking.best is None or not ranking.others:
@@ -159,8 +152,20 @@ def _lead(ranking: Ranking, shared: Mapping[str, Estimate]) -> Lead | None:
 
 
 def _needed(ranking: Ranking, lead: Lead | None) -> int | None:
+    """Seeds a cell that part the best and the second, if any number does."""
     best = ranking.best
     if lead is None or best is None or lead.comparison is None or lead.comparison.told_apart:
         return None
-    sds = (best.summary.sd or 0.0, lead.second.summary.sd or 0.0)
-    return seeds_to_part(lead.comparison.difference, sds, max(len(ranking.comparisons) + 1, 2))
+    spread = ranking.noise.of(best.name)
+    if spread is None:
+        return None
+    cells = [best, *ranking.others]
+    means = [center(ranking.on_scale(cell)) for cell in cells]
+    unit = unit_of([*means, spread.sd]) or 1.0
+    error = math.fsum((spread.sd / unit) ** 2 / cell.summary.n for cell in cells) / len(cells)
+    scaled = [mean / unit for mean in means]
+    middle = center(scaled)
+    seen = math.fsum((mean - middle) ** 2 for mean in scaled) / (len(cells) - 1)
+    between = math.sqrt(max(0.0, seen - error)) * unit
+    gap = true_gap(abs(lead.comparison.difference), lead.comparison.error, between)
+    return seeds_to_part(gap, spread.sd)

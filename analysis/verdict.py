@@ -28,11 +28,13 @@ _LATER = ("retired", "unreadable", "undeclared", "waiting", *KINDS)
 
 class Lead(NamedTuple):
     """The next cell of the ranking and how it compares with the best: over all their seeds, and
-    over the seeds that they share (on the scale of the comparison). None where nothing tells."""
+    over the seeds that they share (on the scale of the comparison). None where nothing tells.
+    `needed` are the seeds a cell that are thought to part the two, None where 100 are too few."""
 
     second: Cell
     comparison: Comparison | None
     paired: Estimate | None
+    needed: int | None = None
 
 
 class Check(NamedTuple):
@@ -113,7 +115,6 @@ def decide(
     ranking: Ranking,
     findings: Sequence[Finding],
     lead: Lead | None = None,
-    flattery: tuple[float, float] | None = None,
     following: NextGrid | None = None,
     prices: Mapping[str, float] | None = None,
 ) -> Verdict:
@@ -125,6 +126,7 @@ def decide(
         checkpoint = choose_checkpoint(ranking.best_run, data.metric.at)
     number, spread = _number(ranking)
     at_edge = any(finding.kind == "edge" for finding in findings)
+    to_part = _to_part(ranking, following, None if lead is None else lead.needed, prices or {})
     return Verdict(
         kind=kind,
         label=_LABELS[kind] + (", at the edge of the grid" if at_edge else ""),
@@ -134,8 +136,8 @@ def decide(
         number=number,
         spread=spread,
         believe=tuple(f for f in findings if f.kind not in _LATER and _concerns(f, ranking)),
-        caution=_caution(ranking, flattery),
-        steps=_steps(data, findings, ranking, checkpoint, following),
+        caution=_caution(ranking),
+        steps=_steps(data, findings, ranking, checkpoint, following, to_part),
         checkpoint=checkpoint,
         checks=_checks(data, ranking, findings),
         effect=_effect(ranking, lead, data.metric.sign if data.metric is not None else 1.0),
@@ -150,20 +152,18 @@ def _concerns(finding: Finding, ranking: Ranking) -> bool:
     return not elsewhere or not top or bool(top & set(finding.cells))
 
 
-def _caution(ranking: Ranking, flattery: tuple[float, float] | None) -> str | None:
-    if ranking.best is None or len(ranking.measured) < 2:
+def _caution(ranking: Ranking) -> str | None:
+    best, cells = ranking.best, len(ranking.measured)
+    if best is None or cells < 2:
         return None
-    cells = len(ranking.measured)
-    if flattery is None:
-        return (
-            f"The best of {cells} cells was chosen by the same runs that measure it, so its value "
-            "here may flatter it: fresh seeds would tell."
-        )
-    fresh, chosen = labels.together(*flattery)
+    chosen = f"The best of {cells} cells was chosen by the same runs that measure it"
+    if best.summary.low is None:
+        return f"{chosen}, so its value here may flatter it: fresh seeds would tell."
+    if ranking.chosen_of < 2:
+        return f"{chosen}; it is so far ahead that this flatters it by nothing to speak of."
     return (
-        f"The best of {cells} cells was chosen by the same runs that measure it, which may flatter "
-        f"it. Chosen by all seeds but one, the best had a mean of {chosen}, and on the seed left "
-        f"out it reached {fresh}, on average."
+        f"{chosen}, which may flatter it. Its interval allows for that: it reaches as far to the "
+        f"worse side as the best of {ranking.chosen_of} equal cells would stray."
     )
 
 
@@ -178,7 +178,8 @@ def _checks(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> t
         return (complete,)
     compared, tied = len(ranking.comparisons), len(ranking.tied)
     if not compared:
-        noise = Check("Beyond the noise?", "not known", None)
+        told = f"equal to {tied}" if tied else "not known"
+        noise = Check("Beyond the noise?", told, False if tied else None)
     elif tied:
         noise = Check("Beyond the noise?", f"tied with {tied} of {compared}", False)
     else:
@@ -228,6 +229,8 @@ def _effect(ranking: Ranking, lead: Lead | None, sign: float) -> str | None:
         if ranking.best is None or ranking.best.summary.mean is None:
             return None
         gap = sign * ((lead.second.summary.mean or 0.0) - ranking.best.summary.mean)
+        if gap == 0:
+            return f"the next, {name}, has the same mean"
         return f"the next, {name}, is worse by {labels.number(gap, 3)}, with no interval"
     by, bounds = worse_by(lead.comparison, sign)
     bounds = bounds.removeprefix("worse by ").removesuffix(" times the best")
@@ -307,7 +310,8 @@ def _steps(
     findings: Sequence[Finding],
     ranking: Ranking,
     checkpoint: Checkpoint | None,
-    following: NextGrid | None = None,
+    following: NextGrid | None,
+    to_part: str,
 ) -> tuple[str, ...]:
     """What to do next, computed from the findings."""
     by_kind = {finding.kind: finding for finding in findings}
@@ -325,16 +329,10 @@ def _steps(
         runs = labels.counted(following.runs, "new run")
         steps.append(f"next.yaml beside this report is that grid: {runs}.")
     if "tied" in by_kind:
-        most = max(cell.summary.n for cell in ranking.measured)
-        cells = labels.counted(len(ranking.tied) + 1, "cell")
-        more = f"run more seeds than {most}"
-        if following is not None and following.kind == "confirm":
-            count = labels.counted(following.runs, "run")
-            more = f"launch next.yaml ({count} of {following.cells} cells on fresh seeds)"
-        cheap = "cheaper" if len(ranking.tied) == 1 else "cheapest"
-        steps.append(f"To part the {cells} at the top, {more}; or take the {cheap}.")
+        steps.append(to_part)
     elif "not_compared" in by_kind:
-        steps.append(_more_seeds(following))
+        fewest = min(cell.summary.n for cell in ranking.measured)
+        steps.append(_more_seeds(following, fewest))
     if "metric_missing" in by_kind or "no_metric" in by_kind:
         steps.append("Name one of the recorded keys as the metric, in the grid or with --metric.")
     if "all_equal" in by_kind:
@@ -348,6 +346,55 @@ def _steps(
     return tuple(steps)
 
 
+def _to_part(
+    ranking: Ranking,
+    following: NextGrid | None,
+    needed: int | None,
+    prices: Mapping[str, float],
+) -> str:
+    """What parts the cells at the top, how surely, at what cost; or that nothing does."""
+    if not ranking.tied:
+        return ""
+    tied = len(ranking.tied) + 1
+    choice = "the cheaper" if tied == 2 else "the cheapest"
+    if len(ranking.equal) == len(ranking.tied):
+        return f"Take {choice} of the {tied} cells with one and the same mean, or a finer metric."
+    if following is None or following.kind != "confirm":
+        most = max(cell.summary.n for cell in ranking.measured)
+        more = f"run {needed} seeds of each" if needed else f"run more seeds than {most}"
+        text = f"To part the {tied} cells at the top, {more}; or take {choice}."
+    else:
+        count = labels.counted(following.runs, "run")
+        paid = _price(ranking, following.runs, prices)
+        some = f"the first {following.cells} of " if following.cells < tied else ""
+        text = (
+            f"To part {some}the {tied} cells at the top, launch next.yaml ({count} of "
+            f"{following.cells} cells on fresh seeds{paid}); or take {choice}."
+        )
+    if needed is None:
+        return (
+            f"{text} Whatever is run, the first two will hardly be parted: even 100 seeds of each "
+            "would do it less often than in four sweeps of five."
+        )
+    return f"{text} {needed} seeds of each part the first two in about four sweeps of five."
+
+
+def _price(ranking: Ranking, runs: int, prices: Mapping[str, float]) -> str:
+    """What so many runs of the cells at the top take."""
+    done = [r for c in (ranking.best, *ranking.tied) if c is not None for r in c.runs if r.counts]
+    parts: list[str] = []
+    tokens = [run.cost.total for run in done if run.cost.total is not None]
+    walls = [run.wall_s for run in done if run.wall_s is not None]
+    paid = [found for run in done if (found := dollars(run.cost, prices)) is not None]
+    if tokens:
+        parts.append(f"{labels.amount(runs * sum(tokens) / len(tokens))} tokens")
+    if walls:
+        parts.append(f"{labels.duration(runs * sum(walls) / len(walls))} of runs")
+    if paid:
+        parts.append(f"${labels.number(runs * sum(paid) / len(paid), 3)}")
+    return f", about {labels.listed(parts)}" if parts else ""
+
+
 def _again(ranking: Ranking) -> Iterator[str]:
     """Cells that may be better than the best, but lost runs."""
     if ranking.passed_over:
@@ -358,7 +405,7 @@ def _again(ranking: Ranking) -> Iterator[str]:
         yield f"Run the failed seeds of {names} again: the others there beat the best."
 
 
-def _more_seeds(following: NextGrid | None) -> str:
+def _more_seeds(following: NextGrid | None, fewest: int) -> str:
     if following is not None and following.kind == "confirm":
         cells = labels.counted(following.cells, "cell")
         runs = labels.counted(following.runs, "run")
@@ -366,6 +413,8 @@ def _more_seeds(following: NextGrid | None) -> str:
     if following is not None and following.kind == "seeds":
         runs = labels.counted(following.runs, "new run")
         return f"Launch next.yaml: every cell with three seeds ({runs})."
+    if fewest > 2:
+        return "Runs that are all equal tell no noise: a finer metric would, or a seed that counts."
     return "Run every cell with three seeds or more (seeds: 3 in the grid)."
 
 

@@ -246,3 +246,26 @@ def test_single_runs_are_compared_by_the_noise_of_an_earlier_sweep(
         "All cells share one noise, that of 3 cells of before (6 degrees of freedom), as their "
         "variances do not differ (Bartlett's test, p = 1.000)."
     )
+
+
+def test_exact_ties_are_called_ties(judge: Any):
+    """A metric at its best in every run of three cells: nothing parts them, and no number of seeds
+    would."""
+    cells = [({"lr": lr}, [1.0, 1.0, 1.0]) for lr in (1, 2, 3)]
+    ranking, found, verdict = judge(*cells, ({"lr": 4}, [0.7, 0.8, 0.75]), goal="maximize")
+    assert verdict.kind == "tied" and [cell.name for cell in ranking.tied] == ["lr=2", "lr=3"]
+    assert "lr=1, lr=2 and lr=3 are tied: the mean of each is exactly 1" in found["tied"].text
+    assert any("3 cells with one and the same mean" in step for step in verdict.steps)
+    assert "three seeds or more" not in "".join(verdict.steps)
+
+
+def test_noise_that_looks_as_if_some_seeds_went_another_way_is_warned_of(judge: Any):
+    """Two of twelve seeds in each of six cells end somewhere else; evenly noisy ones do not."""
+    ends = [[0.5, 0.501], [0.503, 0.5], [0.502, 0.5005], [0.5, 0.9], [0.501, 0.88], [0.91, 0.502]]
+    _, found, _ = judge(*(({"lr": lr}, own) for lr, own in enumerate(ends)))
+    assert found["split_noise"].text.startswith("Seeds of 3 cells end close together")
+
+
+def test_and_not_where_it_does_not(judge: Any):
+    even = [({"lr": lr}, [0.5 + lr / 100, 0.52 - lr / 300]) for lr in range(6)]
+    assert "split_noise" not in judge(*even)[1]
