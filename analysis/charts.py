@@ -16,12 +16,22 @@ from sweeper.analysis.findings import cell_text
 from sweeper.analysis.layouts import layout, marks, on_scale, plain, rounded
 from sweeper.analysis.regression import log_spread
 from sweeper.analysis.settings import level
+from sweeper.analysis.tasks import LEVELS, Tasks
 from sweeper.analysis.tradeoffs import Tradeoff
 
-__all__ = ["axis_figure", "over_iterations", "parallel", "passes", "rewards", "tradeoff_figure"]
+__all__ = [
+    "axis_figure",
+    "over_iterations",
+    "parallel",
+    "passes",
+    "profiles",
+    "rewards",
+    "tradeoff_figure",
+]
 
 _LINES = 300
 _SHOWN = 6
+_PROFILES = 8
 
 
 def _colour(tone: int) -> str:
@@ -326,4 +336,28 @@ def passes(found: Behaviour, ranking: Ranking) -> dict[str, Any] | None:
         }
     )
     laid["yaxis"].update({"tickformat": ".0%", "rangemode": "tozero"})
+    return {"data": traces, "layout": laid}
+
+
+def profiles(found: Tasks, ranking: Ranking) -> dict[str, Any]:
+    """Performance profiles of the first cells: the share of their scores above each level."""
+    colours = tones(ranking)
+    positions = {cell.name: i for i, cell in enumerate(ranking.cells)}
+    names = {cell.name: plain(cell_text(cell)) for cell in ranking.cells}
+    traces = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": names[own.cell],
+            "x": list(LEVELS),
+            "y": rounded(list(own.profile)),
+            "line": {"width": 2, "color": _colour(colours[own.cell]), "shape": "hv"},
+            "hovertemplate": "above %{x}: %{y:.0%} of scores",
+            "meta": {"cell": positions[own.cell], "tone": colours[own.cell], "role": "line"},
+        }
+        for own in reversed(found.cells[:_PROFILES])
+    ]
+    laid = layout("score", height=320, y_title="share of scores above it")
+    laid["xaxis"]["range"] = [0, 1]
+    laid["yaxis"].update({"rangemode": "tozero", "tickformat": ".0%"})
     return {"data": traces, "layout": laid}

@@ -74,6 +74,7 @@ def document(study: Study) -> dict[str, Any]:
         },
         "items": [asdict(one) for one in study.items],
         "held_out": _held_out(study.held_out),
+        "tasks": None if study.tasks is None else asdict(study.tasks),
         "rollouts": None if study.behaviour is None else _behaviour(study.behaviour),
         "cells": [_cell_row(cell, study) for cell in ranking.cells],
         "runs": [_run_row(run) for run in data.runs],

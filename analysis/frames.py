@@ -13,7 +13,7 @@ from sweeper.analysis.keys import candidates, choose, goal_of, train_candidates
 from sweeper.analysis.rollouts import BUDGET, Rollout, files_of, read_rollouts
 from sweeper.analysis.series import Floats, Series, best, judged, last
 from sweeper.analysis.sources import Placed, Source, find_sources
-from sweeper.analysis.splits import counterparts
+from sweeper.analysis.splits import counterparts, family
 from sweeper.errors import UsageError
 from sweeper.model.event import Outcome
 from sweeper.model.metric import is_at, value_text
@@ -297,8 +297,9 @@ def _read(
     run = placed.run
     keys = history.keys
     name = metric.name if metric is not None else None
-    held = counterparts(name, keys)[:2] if name is not None else []
-    wanted = [name, *train_candidates(name), *candidates(keys, name), *held]
+    held = counterparts(name, keys)[:2] if name is not None else ()
+    tasks = family(keys, name)
+    wanted = [name, *train_candidates(name), *candidates(keys, name), *held, *tasks]
     curves = {key: history.series(key) for key in wanted if key is not None and key in keys}
     judged_by = _judged(curves, metric)
     tokens = token_columns(history)

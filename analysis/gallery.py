@@ -8,6 +8,7 @@ from sweeper.analysis.charts import (
     over_iterations,
     parallel,
     passes,
+    profiles,
     rewards,
     tradeoff_figure,
 )
@@ -38,7 +39,7 @@ def gallery(study: Study) -> list[Panel]:
     """All figures of the report."""
     if not study.data.runs:
         return []
-    return [*_curves(study), *_axes(study), *_tradeoffs(study), *_rollouts(study)]
+    return [*_curves(study), *_axes(study), *_tradeoffs(study), *_tasks(study), *_rollouts(study)]
 
 
 def _curves(study: Study) -> Iterator[Panel]:
@@ -114,6 +115,12 @@ def _tradeoffs(study: Study) -> Iterator[Panel]:
         figure = tradeoff_figure(found, study.ranking, metric.name)
         told = f"{metric.name} against {found.name}, a point a cell"
         yield Panel("trade", f"against {found.name}", figure, told)
+
+
+def _tasks(study: Study) -> Iterator[Panel]:
+    if study.tasks is not None:
+        figure = profiles(study.tasks, study.ranking)
+        yield Panel("tasks", "performance profiles", figure, "Share of scores above each level")
 
 
 def _rollouts(study: Study) -> Iterator[Panel]:

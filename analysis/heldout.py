@@ -2,7 +2,7 @@
 what it reached on the rest; and the gap between the two, where a test tells it. Pure."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from sweeper.analysis.keys import goal_of
 from sweeper.analysis.series import last
 from sweeper.analysis.splits import counterparts, is_held_out, is_training, same_quantity
 from sweeper.analysis.statistics import Summary
-from sweeper.analysis.verdict import Verdict
+from sweeper.analysis.verdict import Check, Verdict
 from sweeper.results.cells import counts
 
 __all__ = ["HeldOut", "Side", "held_out", "held_out_findings", "told_with"]
@@ -49,8 +49,9 @@ class HeldOut:
 
     @property
     def says_gap(self) -> bool:
-        """Whether the gap is beyond what noise explains."""
-        return self.gap is not None and self.gap.p is not None and self.gap.p <= SURE
+        """Whether it is worse on what was held out, beyond what noise explains."""
+        gap = self.gap
+        return gap is not None and gap.value > 0 and gap.p is not None and gap.p <= SURE
 
     def side(self, cell: Cell) -> Side | None:
         """That of a cell."""
@@ -83,7 +84,7 @@ def held_out(data: SweepData, ranking: Ranking) -> HeldOut | None:
 def _pair(data: SweepData, metric: Metric, ranking: Ranking) -> tuple[Metric, str, bool] | None:
     """The held-out metric, the training one, and whether the sweep is judged by the latter."""
     recorded = {key for run in data.runs if run.counts for key in run.curves}
-    for key in counterparts(metric.name, recorded):
+    for key in counterparts(metric.name, frozenset(recorded)):
         goal = metric.goal if same_quantity(key, metric.name) else goal_of(key)
         whole = all(key in run.curves for run in _counting(ranking))
         if goal is not None and whole:
@@ -142,21 +143,14 @@ def held_out_findings(found: HeldOut | None, ranking: Ranking) -> list[Finding]:
         said.append(_judged_in_training(found, best))
     if found.says_gap and found.gap is not None:
         gap = found.gap
-        mean, low, high = labels.within(abs(gap.value), *_ends(gap))
-        worse = "worse" if gap.value > 0 else "better"
+        mean, low, high = labels.within(gap.value, gap.low, gap.high)
         text = (
-            f"On average over the cells {found.metric.name} is {worse} than {found.training} by "
+            f"On average over the cells {found.metric.name} is worse than {found.training} by "
             f"{mean} ({low} to {high})."
         )
-        level = "warning" if gap.value > 0 else "note"
         evidence = {"training": found.training, "held_out": found.metric.name, **gap._asdict()}
-        said.append(Finding("gap", level, text, (best.name,), evidence))
+        said.append(Finding("gap", "warning", text, (best.name,), evidence))
     return said
-
-
-def _ends(gap: Estimate) -> tuple[float, float]:
-    low, high = gap.low or 0.0, gap.high or 0.0
-    return (low, high) if gap.value > 0 else (-high, -low)
 
 
 def _judged_in_training(found: HeldOut, best: Cell) -> Finding:
@@ -249,9 +243,22 @@ def _headed(verdict: Verdict, found: HeldOut, side: Side, best: Cell) -> Verdict
         measure=f"{verdict.measure}; the number is of {found.metric.name}, held out, at the end",
         number=mean,
         spread=f"held out, {spread}; in training {trained}",
+        checks=tuple(_checks(verdict, kind)),
         steps=(*verdict.steps, f"Judge by what is held out: --metric {found.metric.name}."),
         **change,
     )
+
+
+def _checks(verdict: Verdict, kind: str) -> Iterator[Check]:
+    """The same questions, of which the first is about training; and how it stands held out."""
+    held = {"ahead": "ahead there too", "tied": "tied", "worse": "worse than another"}
+    answer = Check("Held out?", held.get(kind, "not known"), kind == "ahead")
+    for position, check in enumerate(verdict.checks):
+        if position == 0 and check.name == "Beyond the noise?":
+            yield check._replace(answer=f"in training {check.answer}")
+            yield answer
+        else:
+            yield check
 
 
 def _number(summary: Summary) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from sweeper.analysis.items import Compared, Item, ItemCell, Parted
 from sweeper.analysis.statistics import Summary
 from sweeper.analysis.study import Study
 
-__all__ = ["held_rows", "item_tables"]
+__all__ = ["held_rows", "item_tables", "task_rows"]
 
 _ROWS = 40
 _CELLS = 6
@@ -39,6 +39,28 @@ def held_rows(study: Study) -> list[dict[str, Any]]:
             "held_out": _shown(side.held_out),
         }
         for side in study.held_out.sides[:_HELD]
+    ]
+
+
+def task_rows(study: Study) -> list[dict[str, Any]]:
+    """Rows of the table of cells over several tasks."""
+    if study.tasks is None:
+        return []
+    names = {cell.name: short_name(cell) for cell in study.ranking.cells}
+    colours = tones(study.ranking)
+    return [
+        {
+            "name": names[own.cell],
+            "tone": colours[own.cell] if colours[own.cell] >= 0 else len(PALETTE),
+            "runs": own.runs,
+            "iqm": labels.within(own.iqm, own.low, own.high)[0],
+            "interval": " to ".join(labels.within(own.iqm, own.low, own.high)[1:])
+            if own.low is not None
+            else labels.NONE,
+            "rest": [f"{value:.3f}" for value in (own.mean, own.median, own.gap)],
+            "improves": labels.percent(own.improves) if position else labels.NONE,
+        }
+        for position, own in enumerate(study.tasks.cells[:_ROWS])
     ]
 
 
@@ -114,7 +136,7 @@ def _listed(title: str, items: Sequence[Item], *, open_: bool = False) -> dict[s
         "items": [
             {
                 "prompt": item.prompt[:_PROMPT] + ("…" if len(item.prompt) > _PROMPT else ""),
-                "scores": [labels.number(score, 3) for score in item.scores[:_CELLS]],
+                "scores": [f"{score:.3g}" for score in item.scores[:_CELLS]],
             }
             for item in items
         ],

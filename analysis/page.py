@@ -27,7 +27,7 @@ from sweeper.analysis.figures import MUTED, PALETTE, WINDOWS, tones
 from sweeper.analysis.findings import method, noise_text, short_name
 from sweeper.analysis.frames import SweepData
 from sweeper.analysis.gallery import PARALLEL, Panel, telling, undrawn
-from sweeper.analysis.itemtables import held_rows, item_tables
+from sweeper.analysis.itemtables import held_rows, item_tables, task_rows
 from sweeper.analysis.stability import RULE
 from sweeper.analysis.study import Study
 from sweeper.analysis.tables import (
@@ -83,7 +83,7 @@ def render(study: Study, panels: Sequence[Panel]) -> str:
         "dark": {"tones": [*DARK, DARK_MUTED], "text": "#b4bac4", "grid": "#2c313a"},
     }
     hashes = [_hash(script), *([library_hash] if library_hash else [])]
-    sections = ("curves", "axes", "planes", "parallel", "trade", "rollouts")
+    sections = ("tasks", "curves", "axes", "planes", "parallel", "trade", "rollouts")
     places: dict[str, list[tuple[int, Panel]]] = {section: [] for section in sections}
     for index, panel in enumerate(panels):
         places[panel.section].append((index, panel))
@@ -122,6 +122,7 @@ def render(study: Study, panels: Sequence[Panel]) -> str:
         paired=paired_rows(study),
         item_tables=item_tables(study),
         held_rows=held_rows(study),
+        task_rows=task_rows(study),
         heats=[(pair, heat(pair, _sign(data))) for pair in study.pairs],
         axis_kinds=KINDS,
         telling=telling(study),
@@ -163,12 +164,20 @@ def _template() -> Any:
         lstrip_blocks=True,
     )
     environment.filters["capitalize_first"] = _capitalised
+    environment.filters["breakable"] = _breakable
     return environment.get_template("report.html.j2")
 
 
 def _capitalised(text: str) -> str:
     """With a large first letter; the rest as it is, since it may be a name."""
     return text[:1].upper() + text[1:]
+
+
+def _breakable(text: str) -> Any:
+    """That may be broken after its commas."""
+    from markupsafe import Markup, escape
+
+    return Markup(",<wbr>").join(map(escape, text.split(",")))
 
 
 def _asset(name: str) -> str:

@@ -1,9 +1,12 @@
 """Which recorded keys are of what a run was trained on, and which of what was held out. By name."""
 
+import functools
 import re
-from collections.abc import Collection
 
-__all__ = ["counterparts", "is_held_out", "is_training", "same_quantity"]
+__all__ = ["counterparts", "family", "is_held_out", "is_training", "same_quantity"]
+
+FEWEST, MOST = 3, 60
+"""Tasks that make a family, at least, and that are looked at, at most."""
 
 _HELD = frozenset(
     (
@@ -47,15 +50,33 @@ def _quantity(key: str) -> str:
     return _ALIKE.get(leaf, leaf)
 
 
-def counterparts(metric: str, keys: Collection[str]) -> list[str]:
+@functools.lru_cache(maxsize=64)
+def counterparts(metric: str, keys: frozenset[str]) -> tuple[str, ...]:
     """The held-out keys that tell how a run did by a metric of training, the nearest first: the
     same under `test/`, the same quantity, and then an accuracy or a reward. Empty for a metric that
     is held out itself."""
     if is_held_out(metric):
-        return []
+        return ()
     bare = metric.removeprefix("train/").removeprefix("train_")
     exact = [f"{prefix}/{name}" for prefix in _PREFIXES for name in (metric, bare)]
     held = sorted((key for key in keys if is_held_out(key)), key=lambda key: (len(key), key))
     alike = [key for key in held if same_quantity(key, metric)]
     right = [key for key in held if _quantity(key) in ("accuracy", "reward", "score")]
-    return [key for key in dict.fromkeys((*exact, *alike, *right)) if key in keys]
+    return tuple(key for key in dict.fromkeys((*exact, *alike, *right)) if key in keys)
+
+
+@functools.lru_cache(maxsize=64)
+def family(keys: frozenset[str], metric: str | None) -> tuple[str, ...]:
+    """Keys that differ in one part alone, the task: `eval/gsm8k/score`, `eval/ifeval/score`. That
+    of the metric if it has one, else the largest; empty where there is none."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for key in sorted(keys):
+        above, _, leaf = key.rpartition("/")
+        top, _, task = above.rpartition("/")
+        if top and task:
+            found.setdefault((top, leaf), []).append(key)
+    wide = [own for own in found.values() if len(own) >= FEWEST]
+    named = [own for own in wide if metric in own]
+    scored = [own for own in wide if own[0].rpartition("/")[2] in ("score", "accuracy", "correct")]
+    chosen = named or sorted(scored, key=lambda own: (-len(own), own))
+    return tuple(chosen[0][:MOST]) if chosen else ()

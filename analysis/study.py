@@ -27,6 +27,7 @@ from sweeper.analysis.nextgrid import NextGrid, propose
 from sweeper.analysis.observations import Failure, group_failures, observe
 from sweeper.analysis.stability import Stability, assess
 from sweeper.analysis.surface import Surface, find_surface, varying
+from sweeper.analysis.tasks import Tasks, by_tasks
 from sweeper.analysis.tradeoffs import Tradeoff, find_tradeoffs
 from sweeper.analysis.verdict import Lead, Verdict, decide
 from sweeper.results.cells import center, unit_of
@@ -64,6 +65,7 @@ class Study:
     prices: Mapping[str, float]
     items: tuple[Compared, ...] = ()
     held_out: HeldOut | None = None
+    tasks: Tasks | None = None
 
 
 def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
@@ -81,8 +83,8 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
     behaviour = examine(data, ranking)
     answered, held = by_items(data, ranking), held_out(data, ranking)
     findings = [
-        *find(data, ranking),
         *held_out_findings(held, ranking),
+        *find(data, ranking),
         *item_findings(answered, ranking),
         *observe(data, ranking, told, stability, behaviour),
     ]
@@ -115,6 +117,7 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
         prices=dict(prices or {}),
         items=tuple(answered),
         held_out=held,
+        tasks=by_tasks(data, ranking),
     )
 
 

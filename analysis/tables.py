@@ -14,6 +14,7 @@ from sweeper.analysis.figures import PALETTE, tones
 from sweeper.analysis.findings import short_name
 from sweeper.analysis.frames import RunData
 from sweeper.analysis.stability import Rate
+from sweeper.analysis.statistics import Comparison
 from sweeper.analysis.study import Study
 from sweeper.analysis.surface import Surface
 from sweeper.metrics import as_float
@@ -55,7 +56,8 @@ _STRIP = 160.0
 
 def cell_table(ranking: Ranking) -> dict[str, Any]:
     """Rows of the results table, with texts and what to sort by."""
-    scale = _Scale(ranking.measured, ranking.scale)
+    long = len(ranking.cells) > FIRST_CELLS
+    scale = _Scale(ranking.measured[: FIRST_CELLS if long else None], ranking.scale)
     colours = tones(ranking)
     places = _decimals(ranking)
     rows = [
@@ -69,7 +71,7 @@ def cell_table(ranking: Ranking) -> dict[str, Any]:
             "position": position,
             **_figures(cell, places),
             "standing": _standing(cell, ranking),
-            "strip": scale.strip(cell),
+            "strip": scale.strip(cell) if scale.holds(cell) else None,
         }
         for position, cell in enumerate(ranking.cells[:CELLS])
     ]
@@ -129,8 +131,14 @@ def strip_of_all(ranking: Ranking) -> dict[str, Any] | None:
         )
         for cell in reversed(cells)
     ]
-    counts = {kind: sum(mark[1] == kind for mark in marks) for kind in ("tied", "apart", "none")}
-    return {"marks": marks, "ends": scale.ends, "log": scale.log, "counts": counts}
+    tied, apart = (sum(mark[1] == kind for mark in marks) for kind in ("tied", "apart"))
+    told = f"the best, {tied} not told apart from it, {apart} worse"
+    return {
+        "marks": marks,
+        "ends": scale.ends,
+        "log": scale.log,
+        "told": told if tied or apart else "nothing tells them apart",
+    }
 
 
 def _decimals(ranking: Ranking) -> int | None:
@@ -185,10 +193,18 @@ def _standing(cell: Cell, ranking: Ranking) -> tuple[str, str, str]:
         return "none", "not compared", ""
     p = labels.p_value(comparison.p)
     ratio = comparison.ratio
-    change = labels.difference(comparison.difference) if ratio is None else labels.ratio(ratio)
+    change = _change(comparison) if ratio is None else labels.ratio(ratio)
     if comparison.told_apart:
         return "apart", "worse", f"{change}, {p}"
     return "tied", "not told apart", f"{change}, {p}"
+
+
+def _change(found: Comparison) -> str:
+    """A difference with the digits that its error leaves it."""
+    reach = 2 * found.error
+    ends = found.difference - reach, found.difference + reach
+    shown = labels.within(found.difference, *ends)[0]
+    return shown if shown.startswith(labels.MINUS) else f"+{shown}"
 
 
 class _Scale:
@@ -215,6 +231,12 @@ class _Scale:
         """Position in pixels, cut to the plot."""
         place = (self._map(value or 0.0) - self._low) / (self._high - self._low) * _STRIP
         return round(min(max(place, 0.0), _STRIP), 1)
+
+    def holds(self, cell: Cell) -> bool:
+        """Whether its mean lies within the plot: what is beyond is not drawn at its edge."""
+        return cell.summary.mean is not None and (
+            self._low <= self._map(cell.summary.mean) <= self._high
+        )
 
     def strip(self, cell: Cell) -> dict[str, Any] | None:
         """Positions of a cell's values, mean and interval; None when it has no value."""

@@ -103,3 +103,19 @@ def test_no_interval_of_a_share_leaves_0_to_1(tmp_path: Path, written: ModuleTyp
     for cell in studied(tmp_path, "shares").ranking.cells:
         low, high = cell.summary.low, cell.summary.high
         assert low is not None and high is not None and 0 < low < high < 1
+
+
+def test_cells_over_several_tasks_have_rliables_figures(
+    tmp_path: Path, written: ModuleType, examples: ModuleType
+):
+    examples.make(tmp_path, "tasks", written)
+    found = studied(tmp_path, "tasks")
+    assert found.tasks is not None
+    assert found.tasks.tasks == ("gpqa", "gsm8k", "ifeval", "math500", "mbpp")
+    first, *others = found.tasks.cells
+    assert first.improves == 0.5 and all(own.iqm <= first.iqm for own in others)
+    assert first.low is None, "two runs are too few to draw from"
+    assert found.items[0].task == "gsm8k", "the metric's own first"
+    report = analysis.analyze(str(tmp_path), "tasks", pictures=False)
+    assert "performance profiles" in report.figures
+    assert "Over 5 tasks" in Path(report.html_path).read_text()

@@ -1,0 +1,31 @@
+"""Figures over several tasks, against scipy and the definitions that rliable publishes."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from sweeper.analysis.tasks import improvement, interquartile_mean, profile
+
+RNG = np.random.default_rng(6)
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (3, 5), (10, 26), (7, 4)])
+def test_the_interquartile_mean_is_the_trimmed_mean_of_all_scores(shape: tuple[int, int]):
+    scores = RNG.random(shape)
+    expected = stats.trim_mean(scores, proportiontocut=0.25, axis=None)
+    assert interquartile_mean(scores) == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_chance_of_an_improvement_is_mann_and_whitneys_u_over_the_tasks():
+    own, other = np.round(RNG.random((5, 6)), 1), np.round(RNG.random((3, 6)), 1)
+    found = [
+        stats.mannwhitneyu(own[:, task], other[:, task], alternative="greater").statistic / 15
+        for task in range(6)
+    ]
+    assert improvement(own, other) == pytest.approx(np.mean(found), abs=1e-12)
+    assert improvement(own, own) == pytest.approx(0.5, abs=1e-12)
+
+
+def test_a_profile_is_the_share_of_scores_above_each_level():
+    scores = np.array([[0.2, 0.5], [0.5, 1.0]])
+    assert profile(scores, (0.0, 0.2, 0.5, 0.9, 1.0)) == [1.0, 0.75, 0.25, 0.25, 0.0]
