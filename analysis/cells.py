@@ -9,7 +9,7 @@ from typing import Any
 from sweeper.analysis.bounded import on_logits
 from sweeper.analysis.frames import RunData, SweepData
 from sweeper.analysis.keys import bounds_of
-from sweeper.analysis.noise import Noise, fit_noise
+from sweeper.analysis.noise import UNKNOWN, Noise, fit_noise
 from sweeper.analysis.settings import settings
 from sweeper.analysis.statistics import (
     Comparison,
@@ -22,7 +22,7 @@ from sweeper.analysis.statistics import (
 from sweeper.results.cells import Scale, choose_scale, mean, merit, off_scale, on_scale
 from sweeper.results.objective import sign_of
 
-__all__ = ["Cell", "Ranking", "rank"]
+__all__ = ["Cell", "Ranking", "rank", "uneven_best"]
 
 
 @dataclass(frozen=True)
@@ -245,12 +245,35 @@ def _cells(
     if worst is not None and data.metric is not None and data.metric.failed == "worst":
         bare = [replace(cell, assumed=(worst,) * cell.failed) for cell in bare]
     scale = choose_scale(cell.values for cell in bare)
-    noise = _noise(data, bare, scale)
+    uneven = uneven_best(data, bare) is not None
+    noise = UNKNOWN if uneven else _noise(data, bare, scale)
     cells = [
         replace(cell, summary=_within(summarise(cell.values, scale, noise.of(cell.name)), bounds))
         for cell in bare
     ]
+    if uneven:
+        cells = [replace(c, summary=c.summary._replace(low=None, high=None)) for c in cells]
     return cells, scale, noise, keys
+
+
+def uneven_best(data: SweepData, cells: Sequence[Cell]) -> tuple[int, int] | None:
+    """How often runs of the cell with the fewest and of the one with the most evaluations were
+    evaluated, where each is judged by the best of them and one had a quarter more or so: the best
+    of more values is better by chance alone, and says nothing of the cell."""
+    if data.metric is None or data.metric.at != "best":
+        return None
+    counts: list[float] = []
+    for cell in cells:
+        runs = [run.curves.get(data.metric.name) for run in cell.runs if run.counts]
+        found = [len(curve.finite.values) for curve in runs if curve is not None]
+        if found:
+            counts.append(sum(found) / len(found))
+    if not counts or max(counts) <= _EVEN * min(counts):
+        return None
+    return round(min(counts)), round(max(counts))
+
+
+_EVEN = 1.25
 
 
 def _worst(data: SweepData, sign: float) -> float | None:

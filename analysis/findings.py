@@ -10,7 +10,7 @@ from typing import Any
 
 from sweeper.analysis import labels
 from sweeper.analysis.alike import same_curves
-from sweeper.analysis.cells import Cell, Ranking
+from sweeper.analysis.cells import Cell, Ranking, uneven_best
 from sweeper.analysis.edges import judge_edges
 from sweeper.analysis.frames import SweepData
 from sweeper.analysis.noise import LEVEL, Noise, split_noise
@@ -139,7 +139,7 @@ def _standing(data: SweepData, ranking: Ranking) -> list[Finding]:
     if ranking.comparisons:
         found.append(_compared(ranking, best, data.metric.sign))
     if ranking.not_compared:
-        found.append(_not_compared(ranking, best))
+        found.append(_not_compared(data, ranking, best))
     return found
 
 
@@ -218,9 +218,17 @@ def worse_by(found: Comparison, sign: float) -> tuple[str, str]:
     return f"worse by {gap}", f"worse by {' to '.join(ends)}"
 
 
-def _not_compared(ranking: Ranking, best: Cell) -> Finding:
+def _not_compared(data: SweepData, ranking: Ranking, best: Cell) -> Finding:
     cells = tuple(cell.name for cell in ranking.not_compared)
     evidence = {"n": {cell.name: cell.summary.n for cell in (best, *ranking.not_compared)}}
+    uneven = uneven_best(data, ranking.measured)
+    if uneven is not None:
+        text = (
+            f"Runs of some cells were evaluated {uneven[0]} times, of others {uneven[1]}, and each "
+            "is judged by its best value: the best of more values is better by chance alone. So "
+            "nothing is compared; judge by the last value, or by the mean of the last few."
+        )
+        return Finding("uneven_best", "warning", text, cells, {"evaluations": list(uneven)})
     if ranking.comparisons:
         text = (
             f"{labels.counted(len(cells), 'cell')} with one run, or identical ones, could not be "

@@ -28,6 +28,7 @@ __all__ = [
     "FEW",
     "LEVEL",
     "MANY",
+    "UNKNOWN",
     "Asked",
     "Noise",
     "Split",
@@ -135,6 +136,10 @@ class Noise:
             "from_cells": self.lent_cells,
             "refused": list(self.refused),
         }
+
+
+UNKNOWN = Noise("none", {}, 0, 0.0)
+"""Where nothing may be said of the noise."""
 
 
 def fit_noise(

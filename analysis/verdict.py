@@ -267,7 +267,7 @@ def _kind(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> str
     kinds = {finding.kind for finding in findings}
     if "tied" in kinds:
         return "tied"
-    if "not_compared" in kinds:
+    if kinds & {"not_compared", "uneven_best"}:
         return "unproven"
     if "separated" in kinds:
         complete = all(run.state == "succeeded" for run in data.runs)
@@ -294,7 +294,8 @@ def _number(ranking: Ranking) -> tuple[str | None, str | None]:
         return None, None
     summary = ranking.best.summary
     if summary.low is None:
-        why = "one run" if summary.n == 1 else f"{summary.n} identical runs"
+        runs = "identical runs" if summary.identical else "runs of unequal luck"
+        why = "one run" if summary.n == 1 else f"{summary.n} {runs}"
         return labels.together(summary.mean)[0], f"{why}, so no interval"
     mean, low, high = labels.within(summary.mean, summary.low, summary.high)
     log = ranking.scale == "log"
@@ -330,6 +331,8 @@ def _steps(
         steps.append(f"next.yaml beside this report is that grid: {runs}.")
     if "tied" in by_kind:
         steps.append(to_part)
+    elif "uneven_best" in by_kind:
+        steps.append("Analyze with --at last or --at mean_of_last=5, or evaluate all alike.")
     elif "not_compared" in by_kind:
         fewest = min(cell.summary.n for cell in ranking.measured)
         steps.append(_more_seeds(following, fewest))

@@ -229,7 +229,7 @@ def test_another_metric_needs_its_goal(tmp_path: Path, written: ModuleType):
     own = analyze(str(tmp_path), "demo", metric="test/nll", at="best")
     assert own.document["metric"] == {
         **{"name": "test/nll", "goal": "minimize", "at": "best", "guessed": False},
-        **{"noise": "auto", "failed": "bound"},
+        **{"noise": "auto", "failed": "bound", "by": None},
     }
     assert "analyze demo --root" in page(own) and "--at best" in page(own)
     with pytest.raises(NotFound):

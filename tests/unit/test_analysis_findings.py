@@ -6,6 +6,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sweeper.analysis.cells import Ranking, rank
@@ -269,3 +270,26 @@ def test_noise_that_looks_as_if_some_seeds_went_another_way_is_warned_of(judge: 
 def test_and_not_where_it_does_not(judge: Any):
     even = [({"lr": lr}, [0.5 + lr / 100, 0.52 - lr / 300]) for lr in range(6)]
     assert "split_noise" not in judge(*even)[1]
+
+
+@pytest.mark.parametrize(("often", "compared"), [((40, 4), False), ((40, 40), True)])
+def test_the_best_of_more_values_is_no_better(
+    tmp_path: Path, written: ModuleType, often: tuple[int, int], compared: bool
+):
+    """Two equal cells judged by their best evaluation; one was evaluated ten times as often."""
+    rng = np.random.default_rng(3)
+    metric = {"name": "test/nll", "goal": "minimize", "at": "best"}
+    sweep = written.Written(tmp_path, "demo", {"every": [1, 10]}, metric)
+    for every, count in zip((1, 10), often, strict=True):
+        for seed in range(5):
+            rows = [{"step": n, "test/nll": v} for n, v in enumerate(rng.normal(1, 0.1, count))]
+            sweep.run({"every": every}, seed, rows)
+    sweep.save()
+    data = load(Registry(str(tmp_path)), "demo", None, None)
+    ranking = rank(data)
+    found = {finding.kind: finding for finding in find(data, ranking)}
+    assert bool(ranking.comparisons) == compared == ("uneven_best" not in found)
+    if not compared:
+        assert ranking.best is not None and ranking.best.summary.low is None
+        assert "evaluated 4 times, of others 40" in found["uneven_best"].text
+        assert decide(data, ranking, list(found.values())).kind == "unproven"
