@@ -261,8 +261,11 @@ def _crossing(x: str, y: str, ranking: Ranking, sign: float, family: int) -> Cro
             gap = _within(ranking, row[first], row[second])
             if gap is None or gap.error is None or gap.df is None:
                 continue
-            statistic = abs(gap.value) / gap.error * 2**0.5
-            p = min(1.0, len(rows) * family * range_tail(statistic, len(row), gap.df))
+            paid = len(rows) * family
+            p = min(1.0, paid * (gap.p or 0.0))  # of two values alone: of more it is larger
+            if p <= 1 - CONFIDENCE:
+                statistic = abs(gap.value) / gap.error * 2**0.5
+                p = min(1.0, paid * range_tail(statistic, len(row), gap.df))
             order = (first, second) if sign * gap.value < 0 else (second, first)
             better.setdefault(order, []).append((p, name))
     found: list[Crossing] = []

@@ -28,6 +28,7 @@ from sweeper.analysis.findings import method, noise_text, short_name
 from sweeper.analysis.frames import SweepData
 from sweeper.analysis.gallery import PARALLEL, Panel, telling, undrawn
 from sweeper.analysis.itemtables import held_rows, item_tables, task_rows
+from sweeper.analysis.regression import DEALS
 from sweeper.analysis.stability import RULE
 from sweeper.analysis.study import Study
 from sweeper.analysis.tables import (
@@ -129,6 +130,7 @@ def render(study: Study, panels: Sequence[Panel]) -> str:
         undrawn=undrawn(study, panels),
         lines=PARALLEL,
         blocks=block_rows(study),
+        deals=DEALS,
         model=surface_rows(study.surface),
         rates=rate_rows(study.stability.rates),
         rule=RULE,

@@ -18,9 +18,9 @@ import numpy as np
 
 from sweeper.analysis.series import Floats
 
-__all__ = ["Column", "Fit", "column", "fit", "log_spread"]
+__all__ = ["DEALS", "Column", "Fit", "column", "fit", "log_spread"]
 
-DEALS = 1999
+DEALS = 999
 """How often values are dealt anew."""
 _WORK = 3_000_000
 _LEVELS = 8
@@ -178,6 +178,7 @@ class Fit:
         rng = np.random.default_rng([7, index, len(self.y)])
         own = self.place(index)
         # Of an axis with many terms fewer: enough for a p of 5 % shared by ten axes.
+        deals = max(deals, 40 * len(self.columns))  # so that the least p, times all axes, tells
         deals = min(deals, max(199, _WORK // (len(self.y) * (own.stop - own.start))))
         rest = self._without(own)
         q, _ = np.linalg.qr(rest)
@@ -188,25 +189,42 @@ class Fit:
         others = _explained(terms[order], q, left)
         return (1 + int(np.sum(others >= found * (1 - 1e-9)))) / (deals + 1)
 
-    def products(self, pairs: Sequence[tuple[int, int]], deals: int = DEALS) -> list[float]:
+    def products(
+        self, pairs: Sequence[tuple[int, int]], level: float, deals: int = DEALS
+    ) -> dict[tuple[int, int], float]:
         """For pairs of axes the p of their product, for all pairs at once (Westfall and Young's
-        largest statistic): whether what one does depends on the other."""
-        if not pairs or self.df < 3:
-            return [1.0] * len(pairs)
-        q, _ = np.linalg.qr(self.design)
-        rows = np.array([self._slope(a) * self._slope(b) for a, b in pairs])
+        largest statistic): whether what one does depends on the other. A product that is told at
+        `level` joins the model before the others are asked: else these would be taken for it."""
+        design, found = self.design, dict[tuple[int, int], float]()
+        while len(found) < len(pairs):
+            asked = [pair for pair in pairs if pair not in found]
+            if len(self.y) - design.shape[1] < 3:
+                return found | dict.fromkeys(asked, 1.0)
+            chances = self._largest(design, asked, deals)
+            least = min(range(len(asked)), key=chances.__getitem__)
+            if chances[least] > level:
+                return found | dict(zip(asked, chances, strict=True))
+            a, b = asked[least]
+            found[a, b] = chances[least]
+            design = np.column_stack([design, self.slope(a) * self.slope(b)])
+        return found
+
+    def _largest(self, design: Floats, pairs: Sequence[tuple[int, int]], deals: int) -> list[float]:
+        q, _ = np.linalg.qr(design)
+        left = self.y - q @ (q.T @ self.y)
+        rows = np.array([self.slope(a) * self.slope(b) for a, b in pairs])
         rows = rows - (rows @ q) @ q.T
         size = np.sqrt(np.sum(rows**2, axis=1))
         rows = np.divide(rows, size[:, np.newaxis], where=size[:, np.newaxis] > 1e-9, out=rows * 0)
-        found = _strength(rows, self.left[:, np.newaxis], self.df)[:, 0]
+        df = len(self.y) - design.shape[1]
+        found = _strength(rows, left[:, np.newaxis], df)[:, 0]
         rng = np.random.default_rng([8, len(pairs), len(self.y)])
-        order = np.argsort(rng.random((deals, len(self.y))), axis=1)
-        dealt = self.left[order].T
+        dealt = left[np.argsort(rng.random((deals, len(self.y))), axis=1)].T
         dealt -= q @ (q.T @ dealt)
-        most = _strength(rows, dealt, self.df).max(axis=0)
+        most = _strength(rows, dealt, df).max(axis=0)
         return [(1 + int(np.sum(most >= one * (1 - 1e-9)))) / (deals + 1) for one in found]
 
-    def _slope(self, index: int) -> Floats:
+    def slope(self, index: int) -> Floats:
         """An axis as one column, for products."""
         own = self.columns[index]
         return own.at - own.at.mean()

@@ -38,6 +38,8 @@ def settings(
 def level(config: Mapping[str, Any], key: str) -> str:
     """The value of a dotted key as a text that is the same for values that a grid takes for the
     same; "not set" where the configuration has none."""
+    if key in config and not isinstance(config[key], Mapping):
+        return labels.setting(_plain(config[key]))
     found = dict(dotted(config))
     return labels.setting(_plain(found[key])) if key in found else "not set"
 

@@ -5,7 +5,7 @@ values mix what all axes do. Here a model of all axes at once (`regression`) say
 its importance as a share of the variance between cells (functional ANOVA of an additive model, and
 by permutation), its curve with a 95 % band that holds the scatter of the other axes, and where the
 best value lies. An axis is said to matter only where a test of its own says so, at 5 % for all axes
-together (Holm); pairs of axes, at 5 % for all pairs together. Pure.
+together (Holm); pairs of axes, at 2.5 % for all pairs together. Pure.
 """
 
 import importlib
@@ -33,6 +33,8 @@ _FEWEST = 12
 _POINTS = 41
 _PLANE = 25
 _DRAWS = 4000
+_PAIRED = 0.025
+"""The level for all pairs together: with that of the axes less than 10 % of false sentences."""
 _LARGE = 500.0
 """A statistic from which on the noncentral F distribution is near a lognormal one."""
 _FAR = 3.0
@@ -91,7 +93,7 @@ class PairEffect:
     @property
     def told(self) -> bool:
         """Whether they are told to depend on each other."""
-        return self.p <= 1 - CONFIDENCE
+        return self.p <= _PAIRED
 
 
 @dataclass(frozen=True)
@@ -368,10 +370,10 @@ def _pairs(
     most."""
     flat = [i for i in order if axes[i].numeric]
     pairs = list(combinations(flat, 2))
-    chances = scene.model.products(pairs)
+    chances = scene.model.products(pairs, _PAIRED)
     first = [pair for pair in pairs if all(axes[i].told for i in pair)][:1]
-    ranked = sorted(zip(chances, pairs, strict=True))
-    shown = [(p, pair) for p, pair in ranked if p <= 1 - CONFIDENCE or pair in first]
+    ranked = sorted((chances[pair], pair) for pair in pairs)
+    shown = [(p, pair) for p, pair in ranked if p <= _PAIRED or pair in first]
     return tuple(_pair(scene, pair, p) for p, pair in shown[:3])
 
 
@@ -380,7 +382,7 @@ def _pair(scene: _Scene, pair: tuple[int, int], p: float) -> PairEffect:
     (a, b), model = pair, scene.model
     at = np.linspace(-1, 1, _PLANE)
     plane = model.part(b, at)[0][:, np.newaxis] + model.part(a, at)[0] - model.weights[0]
-    if p <= 1 - CONFIDENCE:
+    if p <= _PAIRED:
         one, two = model.columns[a], model.columns[b]
         own = (one.at - one.at.mean()) * (two.at - two.at.mean())
         q, _ = np.linalg.qr(model.design)

@@ -1,0 +1,174 @@
+"""What axes do where no grid tells it: a random search with a known truth, and its page."""
+
+import random
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import statsmodels.api as sm
+from scipy import stats
+
+from sweeper import analysis
+from sweeper.analysis.frames import load
+from sweeper.analysis.gallery import gallery
+from sweeper.analysis.regression import Column, column, fit, log_spread
+from sweeper.analysis.study import Study, study
+from sweeper.analysis.surface import _noncentral  # pyright: ignore[reportPrivateUsage]
+from sweeper.results.registry import Registry
+
+pytestmark = pytest.mark.e2e
+NULL = ("beta", "clip", "decay", "dropout", "seed_of_data")
+
+
+def searched(root: Path, written: ModuleType, points: int = 60) -> None:
+    """A valley over a logarithmic rate, a slope, and a category; five axes do nothing."""
+    noise = random.Random(11)
+    cells: list[tuple[dict[str, Any], list[float]]] = []
+    for _ in range(points):
+        rate, warmup = noise.uniform(-5, -2), noise.uniform(0, 1)
+        kind = noise.choice("abc")
+        own: dict[str, Any] = {"lr": 10**rate, "warmup": warmup, "kind": kind}
+        own |= {key: noise.uniform(1, 2) for key in NULL}
+        level = 5 + (rate + 3.5) ** 2 + 1.5 * warmup + (kind == "a")
+        cells.append((own, [level + noise.gauss(0, 0.3)]))
+    written.measured(root, cells, axes=tuple(cells[0][0]))
+
+
+def studied(root: Path) -> Study:
+    return study(load(Registry(str(root)), "demo", None, None))
+
+
+def told(found: Study, kind: str) -> list[Any]:
+    return [finding for finding in found.findings if finding.kind == kind]
+
+
+def test_a_random_search_tells_the_axes_that_matter_and_no_others(
+    tmp_path: Path, written: ModuleType
+):
+    searched(tmp_path, written)
+    found = studied(tmp_path)
+    assert found.surface is not None and found.surface.cells == 60
+    assert {axis.key for axis in found.surface.axes if axis.told} == {"lr", "warmup", "kind"}
+    assert found.surface.axes[0].key == "lr"
+    rate = found.surface.of("lr")
+    assert rate is not None and rate.log and rate.side == ""
+    assert float(rate.between[0]) <= 10**-3.5 <= float(rate.between[1])
+    for axis in found.surface.axes:
+        assert (axis.importance.low > 0) == axis.told
+    (trend,) = told(found, "trend")
+    assert trend.evidence["axis"] == "warmup" and trend.evidence["side"] == "smallest"
+    assert told(found, "optimum")[0].evidence["axis"] == "lr"
+    assert set(told(found, "no_effect")[0].evidence["axes"]) == set(NULL)
+    assert not told(found, "interaction") and not told(found, "edge")
+
+
+def test_every_axis_of_a_random_search_is_drawn_or_named(tmp_path: Path, written: ModuleType):
+    searched(tmp_path, written, points=26)
+    found = studied(tmp_path)
+    assert found.pairs == ()  # 26 values by 26 are no table
+    panels = {panel.name for panel in gallery(found) if panel.section == "axes"}
+    assert panels == {"lr", "warmup", "kind", *NULL}
+    report = analysis.analyze(str(tmp_path), "demo")
+    page = Path(report.html_path).read_text()
+    left = re.search(r"The 7 most telling of 8 settings; left out: ([a-z_]+)\.", page)
+    assert left is not None and left[1] in panels
+    assert "How much each axis matters" in page and '<table class="heat">' not in page
+    assert set(report.document["model"]["axes"][0]) >= {"importance", "permuted", "between"}
+
+
+def test_axes_that_are_not_modelled_are_named_with_the_reason(tmp_path: Path, written: ModuleType):
+    noise = random.Random(2)
+    cells = [({"lr": noise.random(), "prompt": f"text {i}"}, [noise.random()]) for i in range(30)]
+    written.measured(tmp_path, cells, axes=("lr", "prompt"))
+    (finding,) = told(studied(tmp_path), "not_modelled")
+    assert "prompt (it has 30 values that are no numbers)" in finding.text
+
+
+def test_few_cells_make_no_model(tmp_path: Path, written: ModuleType):
+    searched(tmp_path, written, points=8)
+    (finding,) = told(studied(tmp_path), "not_modelled")
+    assert "8 cells are too few" in finding.text
+
+
+def made(rng: np.random.Generator, count: int) -> list[Column]:
+    numbers = [rng.uniform(0, 1, count).tolist(), (10 ** rng.uniform(-5, -2, count)).tolist()]
+    texts = rng.choice(["a", "b", "c"], count).tolist()
+    found = [column("x", numbers[0], []), column("lr", numbers[1], []), column("t", [], texts)]
+    return [own for own in found if isinstance(own, Column)]
+
+
+def test_the_model_is_least_squares_as_statsmodels_has_it():
+    rng = np.random.default_rng(3)
+    columns = made(rng, 40)
+    y = rng.normal(0, 1, 40) + columns[0].at
+    found = fit(columns, y)
+    assert found is not None
+    theirs = sm.OLS(y, found.design).fit()
+    assert found.weights == pytest.approx(theirs.params, abs=1e-9)
+    assert found.spread == pytest.approx(theirs.cov_params(), abs=1e-9)
+    squares, terms = found.squares(1)
+    restriction = np.eye(found.design.shape[1])[3:5]
+    test = theirs.f_test(restriction)
+    assert squares / terms / found.variance == pytest.approx(float(test.fvalue), rel=1e-9)
+    influence = theirs.get_influence()
+    assert found.leverage == pytest.approx(influence.hat_matrix_diag, abs=1e-9)
+    means, errors = found.part(0, np.array([0.5]))
+    row = np.zeros(found.design.shape[1])
+    row[0], row[1:3] = 1, columns[0].terms(np.array([0.5]))[0]
+    theirs_at = theirs.get_prediction(row)
+    assert means[0] == pytest.approx(theirs_at.predicted_mean[0], abs=1e-9)
+    assert errors[0] == pytest.approx(theirs_at.se_mean[0], abs=1e-9)
+
+
+def test_a_p_by_dealing_is_that_of_the_f_test_for_normal_noise():
+    rng = np.random.default_rng(5)
+    columns = made(rng, 60)
+    y = rng.normal(0, 1, 60) + 0.3 * columns[1].at
+    found = fit(columns, y)
+    assert found is not None
+    squares, terms = found.squares(1)
+    exact = float(stats.f.sf(squares / terms / found.variance, terms, found.df))
+    assert found.dealt(1, 4999) == pytest.approx(exact, abs=0.02)
+
+
+@pytest.mark.parametrize("statistic", [1.5, 8.0, 60.0])
+def test_the_interval_of_a_share_is_that_of_the_noncentral_f(statistic: float):
+    for share in (0.025, 0.975):
+        shift = _noncentral(share, 2, 40, statistic)
+        if shift > 0:
+            assert float(stats.ncf.cdf(statistic, 2, 40, shift)) == pytest.approx(share, abs=1e-6)
+        else:
+            assert float(stats.f.cdf(statistic, 2, 40)) <= share
+
+
+def test_two_axes_that_depend_on_each_other_are_told(tmp_path: Path, written: ModuleType):
+    noise = random.Random(7)
+    cells: list[tuple[dict[str, Any], list[float]]] = []
+    for _ in range(50):
+        own = {key: noise.uniform(-1, 1) for key in "xyz"}
+        cells.append((own, [own["x"] * own["y"] + noise.gauss(0, 0.2)]))
+    written.measured(tmp_path, cells, axes=("x", "y", "z"))
+    found = studied(tmp_path)
+    (finding,) = told(found, "interaction")
+    assert {finding.evidence["x"], finding.evidence["y"]} == {"x", "y"}
+    assert found.surface is not None and found.surface.pairs[0].told
+    corners = np.array(found.surface.pairs[0].means)[[0, 0, -1, -1], [0, -1, 0, -1]]
+    assert corners == pytest.approx([1, -1, -1, 1], abs=0.35)
+
+
+@pytest.mark.parametrize(
+    ("values", "log"),
+    [
+        ([1e-4, 1e-3, 1e-2], True),
+        ([1, 2, 3, 4], False),
+        ([8, 16, 32, 64], True),
+        ([0, 0.1, 0.2], False),
+        ([10 ** (-5 + i / 20) for i in range(60)], True),
+        ([i / 60 + 0.01 for i in range(60)], False),
+    ],
+)
+def test_numbers_lie_on_the_scale_on_which_they_are_even(values: list[float], log: bool):
+    assert log_spread(values) == log
