@@ -120,6 +120,7 @@ def find(data: SweepData, ranking: Ranking) -> list[Finding]:
         *standing,
         *([] if "all_diverged" in told else _diverged(data, ranking)),
         *_failed(data, ranking),
+        *_repeated(data),
         *_edges(data, ranking),
         *_incomplete(data),
         *_replicates(data, ranking),
@@ -375,6 +376,19 @@ def _failed(data: SweepData, ranking: Ranking) -> list[Finding]:
         "better": [cell.name for cell in ranking.held_back],
     }
     return [Finding("failed", level, text, tuple(cell.name for cell in cells), evidence)]
+
+
+def _repeated(data: SweepData) -> list[Finding]:
+    again = data.confirmed
+    if again is None:
+        return []
+    text = (
+        f"{labels.listed(again.fresh)} repeated {len(again.names)} of the {again.cells} cells of "
+        f"{again.first} on fresh seeds: they are judged by those alone, as what chose them "
+        "flatters them; the other cells are no part of this."
+    )
+    cells = tuple(again.names.values())
+    return [Finding("confirmed", "note", text, cells, {"first": again.first, "by": again.fresh})]
 
 
 def _names(cells: Sequence[Cell]) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sweeper.analysis.confirming import Confirmed, confirmation
 from sweeper.analysis.costs import Cost, clock, steps_done, token_columns, token_keys
 from sweeper.analysis.history import Histories, History
 from sweeper.analysis.keys import candidates, choose, goal_of, train_candidates
@@ -94,11 +95,13 @@ class RunData:
     sweep: str = ""
     link: str | None = None
     alarms: tuple[Alarm, ...] = ()
+    superseded: bool = False
 
     @property
     def counts(self) -> bool:
-        """Whether its value takes part in comparisons: it succeeded, with a finite value."""
-        return counts(self.state, self.value, self.diverged)
+        """Whether its value takes part in comparisons: it succeeded, with a finite value, and was
+        not one of those that chose a cell which was repeated on fresh seeds (`superseded`)."""
+        return counts(self.state, self.value, self.diverged) and not self.superseded
 
 
 @dataclass(frozen=True)
@@ -107,8 +110,8 @@ class SweepData:
     version of the grid had; they are no part of `runs`. `keys` maps each key with numbers to the
     number of runs that recorded it; `roles` says which of them is the training curve, the reward
     and so on (see `sweeper.analysis.keys`); `lent` are the values of the cells of sweeps that lend
-    their noise, by sweep; `root` is where the first sweep is kept ("" for a folder), `paths` are
-    the folders of all."""
+    their noise, by sweep; `confirmed` says which of the sweeps repeat cells of another; `root` is
+    where the first sweep is kept ("" for a folder), `paths` are the folders of all."""
 
     name: str
     plan: Plan | None
@@ -126,6 +129,7 @@ class SweepData:
     lent: Mapping[str, Mapping[str, Sequence[float]]] = field(
         default_factory=dict[str, Mapping[str, Sequence[float]]]
     )
+    confirmed: Confirmed | None = None
 
     @property
     def seed_field(self) -> str:
@@ -190,6 +194,7 @@ def read(
     """Read sources as one sweep; errors as `load`."""
     names = [source.name for source in found]
     chosen = _one_metric(found, metric, goal, at)
+    again = confirmation(found)
     several = len(found) > 1
     budget = BUDGET // max(sum(len(source.runs) for source in found), 1) if rollouts else 0
     budget = min(budget, BUDGET // 32)
@@ -204,8 +209,11 @@ def read(
         for placed in source.runs:
             data = _read(placed, histories.of(placed.run.id), chosen, budget, logged=logged)
             data = replace(data, alarms=tuple(raised.get(placed.run.id, ())))
-            runs.append(_of_sweep(data, source.name) if several else data)
-    axes: dict[str, list[Any]] = {"sweep": list(names)} if several else {}
+            if again is None:
+                runs.append(_of_sweep(data, source.name) if several else data)
+            elif (cell := again.cell(placed)) is not None:
+                runs.append(_of_study(data, source.name, cell, again))
+    axes: dict[str, list[Any]] = {"sweep": list(names)} if several and again is None else {}
     for source in found:
         axes = {**axes, **{key: values for key, values in source.axes.items() if key not in axes}}
     roles = choose(keys, chosen.name if chosen is not None else None)
@@ -224,6 +232,7 @@ def read(
         names=tuple(names),
         root=found[0].root,
         paths=tuple(source.path for source in found),
+        confirmed=again,
     )
 
 
@@ -276,6 +285,18 @@ def differently(found: Sequence[Metric | None]) -> str | None:
     if len(known) < len(found):
         flags = ["--metric", *(flag for flag in flags if flag != "--metric")]
     return f"not judged alike ({'; '.join(texts)}): say {' and '.join(flags)}"
+
+
+def _of_study(run: RunData, sweep: str, cell: str, again: Confirmed) -> RunData:
+    """A run of a sweep or of its confirmation: of one cell, whichever it was run in."""
+    return replace(
+        run,
+        id=f"{sweep}/{run.id}",
+        name=f"{sweep}/{run.name}",
+        cell=cell,
+        sweep=sweep,
+        superseded=sweep not in again.fresh,
+    )
 
 
 def _of_sweep(run: RunData, sweep: str) -> RunData:

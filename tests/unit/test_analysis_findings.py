@@ -293,3 +293,26 @@ def test_the_best_of_more_values_is_no_better(
         assert ranking.best is not None and ranking.best.summary.low is None
         assert "evaluated 4 times, of others 40" in found["uneven_best"].text
         assert decide(data, ranking, list(found.values())).kind == "unproven"
+
+
+def test_a_sweep_and_its_confirmation_are_one_study(tmp_path: Path, written: ModuleType):
+    """The first two of three cells, repeated: the winner does not tie with itself, and is judged by
+    the fresh seeds alone, which here say the other of the two."""
+    metric = {"name": "test/nll", "goal": "minimize", "at": "last"}
+    first = {1: [0.50, 0.51, 0.49], 2: [0.52, 0.51, 0.53], 3: [0.90, 0.91, 0.89]}
+    fresh = {1: [0.60, 0.61, 0.59], 2: [0.52, 0.51, 0.53]}
+    for name, cells, start in (("one", first, 0), ("one-confirm", fresh, 3)):
+        sweep = written.Written(tmp_path, name, {"lr": list(cells)}, metric)
+        for lr, ends in cells.items():
+            for seed, end in enumerate(ends, start):
+                sweep.run({"lr": lr}, seed, [{"step": 1, "test/nll": end}])
+        sweep.save()
+    registry = Registry(str(tmp_path))
+    data = load(registry, ["one", "one-confirm"], None, None)
+    ranking = rank(data)
+    assert ranking.keys == ("lr",) and [cell.name for cell in ranking.cells] == ["lr=2", "lr=1"]
+    assert [len(cell.runs) for cell in ranking.cells] == [6, 6]
+    assert [cell.values for cell in ranking.cells] == [fresh[2], fresh[1]]
+    assert [cell.name for cell in ranking.apart] == ["lr=1"]
+    found = {finding.kind: finding for finding in find(data, ranking)}
+    assert found["confirmed"].text.startswith("one-confirm repeated 2 of the 3 cells of one on")
