@@ -9,9 +9,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from sweeper import prices
 from sweeper.commands import arguments as shared
 from sweeper.grid.naming import canonical
 from sweeper.grid.overrides import flow
+from sweeper.launcher.estimate import sentence
 from sweeper.launcher.launch_preview import (
     LaunchPreview,
     command,
@@ -70,6 +72,8 @@ def short(found: LaunchPreview) -> Iterator[str]:
         yield from table(("key", "values", ""), axes, width, gives=2)
     yield ""
     yield from _clipped(f"{_size(plan)}: {counts(found)}", width)
+    if found.estimate is not None:
+        yield from _clipped(sentence(found.estimate, prices.load()), width)
     if found.retired:
         yield from _clipped(
             f"{found.retired} runs on record are not in this grid: launch leaves them there", width

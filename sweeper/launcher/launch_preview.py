@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from sweeper import prices
 from sweeper.backends import capabilities_of, options_of
 from sweeper.errors import GridError, NotFound, StoreError
 from sweeper.fields.data import from_python
 from sweeper.fields.nodes import Problems
 from sweeper.grid.budget import read_caps
+from sweeper.launcher.estimate import Estimate, estimate
 from sweeper.launcher.metric_check import unrecorded_metric
 from sweeper.model.event import NOTHING
 from sweeper.model.plan import Plan, Run
@@ -55,12 +57,14 @@ class RunPreview(NamedTuple):
 
 class LaunchPreview(NamedTuple):
     """A plan, and what a launch of it would do with each of its runs in the store at `root`.
-    `retired` counts the runs on record that the grid no longer has."""
+    `retired` counts the runs on record that the grid no longer has; `estimate` is what those that
+    start will use, where earlier runs tell."""
 
     plan: Plan
     root: str
     previews: tuple[RunPreview, ...]
     retired: int
+    estimate: Estimate | None = None
 
 
 def planned_by(arguments: argparse.Namespace) -> Plan:
@@ -133,7 +137,9 @@ def survey(planned: Plan, store: Store) -> LaunchPreview:
         elif state.unacknowledged:  # submitted again unless the backend has it
             attempt = state.opened
         previews.append(RunPreview(run._replace(name=names.get(run.id, run.name)), state, attempt))
-    return LaunchPreview(planned, store.root, tuple(previews), retired)
+    starting = [preview.run for preview in previews if preview.attempt]
+    expected = estimate(planned, starting, store, prices.load())
+    return LaunchPreview(planned, store.root, tuple(previews), retired, expected)
 
 
 def document(found: LaunchPreview, store: Store) -> dict[str, Any]:
@@ -160,6 +166,7 @@ def document(found: LaunchPreview, store: Store) -> dict[str, Any]:
         "root": found.root,
         "environment": environment(found.plan),
         "retired": found.retired,
+        "estimate": None if found.estimate is None else found.estimate.document(),
         "warnings": list(found.plan.warnings),
     }
 

@@ -12,7 +12,7 @@ from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
 from sweeper.storage.sweeps import find_sweeps, read_events, read_plan
 
-__all__ = ["unrecorded_metric"]
+__all__ = ["newest_sweeps", "unrecorded_metric"]
 
 _SWEEPS = 5
 _BYTES = 65_536
@@ -26,7 +26,7 @@ def unrecorded_metric(planned: Plan, store: Store) -> str | None:
     if planned.metric is None or store.is_remote:
         return None
     wanted = planned.metric.name
-    for sweep in _newest(store):
+    for sweep in newest_sweeps(store):
         try:
             found = _recorded(store, sweep, planned.recipe.reference)
         except (NotFound, StoreError):
@@ -46,7 +46,7 @@ def unrecorded_metric(planned: Plan, store: Store) -> str | None:
     return None
 
 
-def _newest(store: Store) -> Iterator[str]:
+def newest_sweeps(store: Store) -> Iterator[str]:
     """The sweeps that were launched last, the newest first."""
 
     def launched(sweep: str) -> float:

@@ -1,0 +1,81 @@
+"""What a launch will use is said by what earlier runs used, or not at all."""
+
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from sweeper.cli import main
+
+GRID = """
+name: next
+command: [echo, "{{lr}}", "{{size}}"]
+base: {{max_steps: {steps}, size: {size}}}
+grid: {{lr: [0.1, 0.2]}}
+seeds: 3
+launch: {{backend: local, max_parallel: 2}}
+"""
+
+
+@pytest.fixture
+def plan(
+    tmp_path: Path,
+    written: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Any:
+    """`plan(steps, size)`: what `sweeper plan` says of an estimate, as JSON and in words, where two
+    runs of 10 steps and size 1 have been made, of 1,000 and 3,000 tokens in an hour each."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    row = {"tinker_id": "m", "prefill": 1, "sample": 1, "train": 1000}
+    (tmp_path / "models.json").write_text(json.dumps([row]))
+    assert main(["prices", "--refresh", str(tmp_path / "models.json")]) == 0
+    recipe = {"reference": "echo", "kind": "command", "command": ["echo"]}
+    sweep = written.Written(tmp_path / "root", "before", {"lr": [0.5]}, recipe=recipe)
+    sweep.document["service"] = "none"
+    for seed, tokens in enumerate((1000, 3000)):
+        used = {"models": {"m": {"train": tokens, "steps": 10}}}
+        sweep.run(
+            {"lr": 0.5},
+            seed,
+            config={"lr": 0.5, "max_steps": 10, "size": 1},
+            wall_s=3600.0,
+            usage=used,
+        )
+    sweep.save()
+
+    def asked(steps: int, size: int) -> tuple[dict[str, Any] | None, str]:
+        (tmp_path / "grid.yaml").write_text(GRID.format(steps=steps, size=size))
+        verb = ["plan", str(tmp_path / "grid.yaml"), "--root", str(tmp_path / "root")]
+        capsys.readouterr()
+        assert main([*verb, "--json"]) == 0
+        document = json.loads(capsys.readouterr().out)
+        sweep.document["recipe"] = document["recipe"]  # the program is the same
+        sweep.save()
+        assert main([*verb, "--json"]) == 0
+        document = json.loads(capsys.readouterr().out)
+        assert main(verb) == 0
+        return document["estimate"], capsys.readouterr().out
+
+    return asked
+
+
+def test_runs_that_are_alike_tell(plan: Any) -> None:
+    found, said = plan(10, 1)
+    assert (found["tokens"], found["usd"], found["runs"]) == (12_000, 12.0, 6)
+    assert (found["least"], found["most"], found["hours"]) == (6.0, 18.0, 3.0)
+    assert "about 12 dollars (6 to 18) by prices of 20" in said
+    assert "12,000 tokens, 3h00m at 2 at once, as 2 earlier runs went" in said
+
+
+def test_more_steps_cost_in_proportion(plan: Any) -> None:
+    found, _ = plan(20, 1)
+    assert (found["tokens"], found["hours"]) == (24_000, 6.0)
+
+
+def test_of_runs_of_another_size_nothing_is_said(plan: Any) -> None:
+    found, said = plan(10, 2)
+    assert found is None
+    assert "about" not in said
