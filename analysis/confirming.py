@@ -51,8 +51,11 @@ def confirmation(sources: Sequence[Source]) -> Confirmed | None:
         seeds = {(at, one.seed) for at, one in own}
         others = [(at, one.seed) for runs in placed if runs is not own for at, one in runs]
         repeated = {at for at, _ in others}
-        if repeated and repeated < known.keys() and not seeds.intersection(others):
+        rest = [source.name for source in sources if source is not first]
+        # Where all cells were repeated, the name tells which of the two was first.
+        whole = repeated == known.keys() and all(n == f"{first.name}-confirm" for n in rest)
+        some = bool(repeated) and repeated < known.keys()
+        if (some or whole) and not seeds.intersection(others):
             names = {at: cell for at, cell in known.items() if at in repeated}
-            fresh = tuple(source.name for source in sources if source is not first)
-            return Confirmed(first.name, len(set(known.values())), fresh, names, field)
+            return Confirmed(first.name, len(set(known.values())), tuple(rest), names, field)
     return None

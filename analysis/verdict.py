@@ -232,6 +232,8 @@ def _effect(ranking: Ranking, lead: Lead | None, sign: float) -> str | None:
         if gap == 0:
             return f"the next, {name}, has the same mean"
         return f"the next, {name}, is worse by {labels.number(gap, 3)}, with no interval"
+    if lead.comparison.difference == 0:
+        return f"the next, {name}, has the same mean"
     by, bounds = worse_by(lead.comparison, sign)
     bounds = bounds.removeprefix("worse by ").removesuffix(" times the best")
     return f"the next, {name}, is {by} (95 % interval {bounds})"
@@ -329,12 +331,14 @@ def _steps(
     if following is not None and following.kind == "extend":
         runs = labels.counted(following.runs, "new run")
         steps.append(f"next.yaml beside this report is that grid: {runs}.")
+    fewest = min((cell.summary.n for cell in ranking.measured), default=0)
     if "tied" in by_kind:
         steps.append(to_part)
+        if fewest < 2 and "not_compared" in by_kind:
+            steps.append(_more_seeds(following, fewest))
     elif "uneven_best" in by_kind:
         steps.append("Analyze with --at last or --at mean_of_last=5, or evaluate all alike.")
     elif "not_compared" in by_kind:
-        fewest = min(cell.summary.n for cell in ranking.measured)
         steps.append(_more_seeds(following, fewest))
     if "metric_missing" in by_kind or "no_metric" in by_kind:
         steps.append("Name one of the recorded keys as the metric, in the grid or with --metric.")

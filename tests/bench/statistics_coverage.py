@@ -331,6 +331,25 @@ def _wilson(share: float, trials: int) -> float:
     return held / trials
 
 
+def both_looks(trials: int) -> None:
+    """Equal cells, and where the sweep leaves several, those (the first eight) again."""
+    print("| cells | n = 2 | n = 3 | n = 5 |")
+    print("|---|---|---|---|")
+    rng = np.random.default_rng(10)
+    for cells in (2, 3, 6, 12, 20):
+        row: list[str] = []
+        for seeds in (2, 3, 5):
+            first = judge(draw(rng, "normal", (trials, cells, seeds)))
+            size = first.kept.sum(axis=1)
+            wrong = int((size == 1).sum())
+            for left in np.unique(size[size > 1]):
+                again = int((size == left).sum())
+                shape = (again, min(int(left), 8), max(3, 2 * seeds))
+                wrong += int((judge(draw(rng, "normal", shape)).kept.sum(axis=1) == 1).sum())
+            row.append(f"{100 * float(np.mean(size == 1)):.1f} / {100 * wrong / trials:.1f}")
+        print(f"| {cells} | {' | '.join(row)} |")
+
+
 def main() -> None:
     """Simulate, print tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
@@ -349,6 +368,8 @@ def main() -> None:
         power(trials)
         print("\nThe interval of the chosen cell holds the truth, normal noise, %\n")
         chosen(trials)
+        print("\nEqual cells, false lone winner: the sweep / it or its confirmation, %\n")
+        both_looks(trials)
     print("\nDifferences: 95 % intervals that hold the truth, %\n")
     differences(trials)
 

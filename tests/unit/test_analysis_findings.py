@@ -316,3 +316,17 @@ def test_a_sweep_and_its_confirmation_are_one_study(tmp_path: Path, written: Mod
     assert [cell.name for cell in ranking.apart] == ["lr=1"]
     found = {finding.kind: finding for finding in find(data, ranking)}
     assert found["confirmed"].text.startswith("one-confirm repeated 2 of the 3 cells of one on")
+
+
+def test_a_confirmation_of_all_cells_is_told_by_its_name(tmp_path: Path, written: ModuleType):
+    metric = {"name": "test/nll", "goal": "minimize", "at": "last"}
+    for name, start in (("one", 0), ("one-confirm", 3), ("two", 6)):
+        sweep = written.Written(tmp_path, name, {"lr": [1, 2]}, metric)
+        for lr in (1, 2):
+            for seed in range(start, start + 2):
+                sweep.run({"lr": lr}, seed, [{"step": 1, "test/nll": lr + seed / 100}])
+        sweep.save()
+    registry = Registry(str(tmp_path))
+    again = load(registry, ["one", "one-confirm"], None, None).confirmed
+    assert again is not None and (again.first, again.fresh) == ("one", ("one-confirm",))
+    assert load(registry, ["one", "two"], None, None).confirmed is None
