@@ -5,13 +5,13 @@ are a sample, two models are compared on the differences of the same questions, 
 belong together (`cluster`) count together. Where a cell has several runs they are a sample too, and
 the two add up: the variance of a mean over I items and R runs is
 
-    V_items + max(V_runs - V_rest, 0)
+    V_items - V_rest + V_runs
 
 with V_items the variance of the items' means over I, V_runs that of the runs' means over R, V_rest
 the mean square of the rest over R I, which is in both (the two-way analysis of variance with
 random effects). Each part has degrees of freedom of its own, so the interval reaches
 
-    sqrt(t(I - 1)^2 V_items + t(d)^2 max(V_runs - V_rest, 0))
+    sqrt(t(I - 1)^2 max(V_items - V_rest, 0) + t(d)^2 V_runs)
 
 to either side (Graybill and Wang, *JASA* 75, 1980, 869-873). What runs add is taken from all cells
 that have several, so that d is the sum of their R - 1; a cell whose own is larger by an F test at
@@ -150,10 +150,11 @@ class Compared:
 
 
 class Luck(NamedTuple):
-    """How far runs of one cell differ in their mean beyond what their answers to the same items
-    explain: a variance, and its degrees of freedom."""
+    """The variance between the means of runs of one cell, what of it their answers to the same
+    items explain (`rest`, which is in the variance between items too), and degrees of freedom."""
 
     variance: float
+    rest: float
     df: float
 
 
@@ -163,7 +164,8 @@ def level(scores: Floats, luck: Luck | None = None, clusters: Sequence[int] | No
     by_item, item_df = _clustered(scores.mean(axis=0), clusters)
     if luck is None:
         return Parts(value, by_item, item_df, 0.0, 1.0)
-    return Parts(value, by_item, item_df, luck.variance / len(scores), luck.df)
+    items_part = max(by_item - luck.rest / len(scores), 0.0)
+    return Parts(value, items_part, item_df, luck.variance / len(scores), luck.df)
 
 
 def difference(
@@ -192,6 +194,8 @@ def difference(
         return Parts(value, items_part, item_df, 0.0, 1.0)
     parts = [(luck.variance / len(t), luck.df) for luck, t in zip(lucks, (own, other), strict=True)]
     runs = sum(part for part, _ in parts)
+    rest = sum(luck.rest / len(t) for luck, t in zip(lucks, (own, other), strict=True))
+    items_part = max(items_part - rest, 0.0)
     if lucks[0] == lucks[1]:
         return Parts(value, items_part, item_df, runs, lucks[0].df)
     below = sum(part**2 / df for part, df in parts)
@@ -235,7 +239,7 @@ def _luck(found: Sequence[_Squares]) -> Luck:
     items = found[0].items
     between = sum(one.between for one in found) / df
     rest = sum(one.rest for one in found) / (df * (items - 1))
-    return Luck(max(between - rest, 0.0) / items, float(df))
+    return Luck(between / items, rest / items, float(df))
 
 
 def _stands_out(own: _Squares, others: Sequence[_Squares], cells: int) -> bool:

@@ -372,6 +372,9 @@ def main() -> None:
         both_looks(trials)
     print("\nDifferences: 95 % intervals that hold the truth, %\n")
     differences(trials)
+    import statistics_items  # beside this file
+
+    statistics_items.measure(trials // 5)
 
 
 if __name__ == "__main__":

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 
 from sweeper.analysis.inference import contrast, holm, paired, wilson
+from sweeper.analysis.items import level
 from sweeper.analysis.noise import fit_noise
 from sweeper.analysis.statistics import against_best, summarise
 
 pytestmark = pytest.mark.e2e
 
+linear = pytest.importorskip("statsmodels.regression.linear_model")
 multitest = pytest.importorskip("statsmodels.stats.multitest")
 proportion = pytest.importorskip("statsmodels.stats.proportion")
 weightstats = pytest.importorskip("statsmodels.stats.weightstats")
@@ -76,3 +78,12 @@ def test_wilsons_interval(count: int, trials: int):
 def test_holms_procedure():
     for values in ([0.01, 0.04, 0.03, 0.2, 0.01], [0.9, 0.8], [0.05]):
         assert holm(values) == close(list(multitest.multipletests(values, method="holm")[1]))
+
+
+def test_errors_clustered_by_item_are_statsmodels():
+    rng = np.random.default_rng(8)
+    clusters = [i // 4 for i in range(40)]
+    scores = rng.normal(0, 1, 40) + rng.normal(0, 1, 10)[clusters]
+    found = level(scores[np.newaxis], None, clusters)
+    fitted = linear.OLS(scores, np.ones(40)).fit(cov_type="cluster", cov_kwds={"groups": clusters})
+    assert found.items == pytest.approx(float(fitted.bse[0]) ** 2, abs=1e-9)

@@ -8,7 +8,7 @@ from scipy import special, stats
 
 from sweeper.analysis import bounded
 from sweeper.analysis.distributions import upper_tail_f
-from sweeper.analysis.items import Luck, Parts, compare, difference, level, lucks
+from sweeper.analysis.items import Parts, compare, difference, level, lucks
 
 RNG = np.random.default_rng(3)
 
@@ -50,9 +50,11 @@ def test_runs_add_what_a_two_way_analysis_of_variance_with_random_effects_says()
         (table[r, i] - rows[r] - columns[i] + grand) ** 2 for r in range(runs) for i in range(items)
     ) / ((runs - 1) * (items - 1))
     (luck,) = lucks({"a": table}).values()
-    assert luck == pytest.approx(((between - rest) / items, runs - 1), abs=1e-9)
+    assert luck == pytest.approx((between / items, rest / items, runs - 1), abs=1e-9)
     found = level(table, luck)
-    assert found.items == pytest.approx(np.var(columns, ddof=1) / items, abs=1e-12)
+    assert found.items == pytest.approx(
+        np.var(columns, ddof=1) / items - rest / (items * runs), abs=1e-12
+    )
     square = stats.t.ppf(0.975, items - 1) ** 2 * found.items
     square += stats.t.ppf(0.975, runs - 1) ** 2 * luck.variance / runs
     assert found.reach() == pytest.approx(math.sqrt(square), abs=1e-9)
@@ -130,7 +132,3 @@ def test_of_many_cells_p_pays_for_their_number():
     for one in found.parted:
         own = np.array([[run[f"q{i}"] for i in range(30)] for run in cells[one.cell]])
         assert one.p == pytest.approx(min(1.0, 3 * stats.ttest_rel(own[0], best[0]).pvalue))
-
-
-def test_luck_is_never_negative():
-    assert lucks({"a": np.array([[1.0, 0.0], [0.0, 1.0]])})["a"] == Luck(0.0, 1.0)
