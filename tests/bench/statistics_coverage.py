@@ -5,7 +5,8 @@
 Prints tables: false lone winners among equal cells, whether the best is among what cannot be told
 from it, and how often intervals hold the truth, of any cell and of the one that was chosen, by the
 noise between seeds, its amount and the number of cells; then how often a cell that is better is
-named alone (power); then differences of two cells. The figures come from seeded generators: the
+named alone (power); then differences of two cells, and what
+is said of axes (`statistics_axes`). The figures come from seeded generators: the
 same trials give the same tables.
 
 Most of it runs on a copy of the report's rules that takes all sweeps of a table at once. The first
@@ -372,9 +373,11 @@ def main() -> None:
         both_looks(trials)
     print("\nDifferences: 95 % intervals that hold the truth, %\n")
     differences(trials)
-    import statistics_items  # beside this file
+    import statistics_axes  # beside this file
+    import statistics_items
 
     statistics_items.measure(trials // 5)
+    statistics_axes.tables(max(trials // 5, 1))
 
 
 if __name__ == "__main__":
