@@ -5,7 +5,7 @@ A finding is `{kind, cells, evidence, text}`: what `report.json` lists and the p
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sweeper.analysis import labels
@@ -14,6 +14,7 @@ from sweeper.analysis.cells import Cell, Ranking, uneven_best
 from sweeper.analysis.edges import judge_edges
 from sweeper.analysis.frames import SweepData
 from sweeper.analysis.noise import LEVEL, Noise, split_noise
+from sweeper.analysis.settings import level
 from sweeper.analysis.statistics import Comparison
 from sweeper.results.cells import SPAN, Scale
 
@@ -112,8 +113,9 @@ def cell_text(cell: Cell) -> str:
     return ", ".join(parts) or short_name(cell)
 
 
-def find(data: SweepData, ranking: Ranking) -> list[Finding]:
-    """Everything worth saying, the most important first."""
+def find(data: SweepData, ranking: Ranking, by: str = "") -> list[Finding]:
+    """Everything worth saying, the most important first; `by` is the setting that blocks are made
+    by."""
     standing = _standing(data, ranking)
     told = {finding.kind for finding in standing}
     return [
@@ -121,7 +123,7 @@ def find(data: SweepData, ranking: Ranking) -> list[Finding]:
         *([] if "all_diverged" in told else _diverged(data, ranking)),
         *_failed(data, ranking),
         *_repeated(data),
-        *_edges(data, ranking),
+        *_edges(data, ranking, by),
         *_incomplete(data),
         *_replicates(data, ranking),
         *_records(data),
@@ -312,12 +314,16 @@ def _diverged(data: SweepData, ranking: Ranking) -> list[Finding]:
     return [Finding("diverged", "warning", text, cells, evidence)]
 
 
-def _edges(data: SweepData, ranking: Ranking) -> list[Finding]:
+def _edges(data: SweepData, ranking: Ranking, by: str) -> list[Finding]:
     """Ends of what was tried at which the best cell lies: as a claim ("edge") where it is still
     getting better there, else as what it is ("at_end")."""
     best = ranking.best
     if best is None or not ranking.others or data.metric is None:
         return []
+    if by:  # other blocks have an optimum of their own
+        own = level(best.settings, by)
+        cells = tuple(cell for cell in ranking.cells if level(cell.settings, by) == own)
+        ranking = replace(ranking, cells=cells)
     found: list[Finding] = []
     for edge in judge_edges(ranking, data.metric.sign):
         if edge.stopped or edge.inner is None:

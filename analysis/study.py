@@ -72,11 +72,11 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
     """All that the report says, computed. Pure."""
     ranking = rank(data)
     sign = data.metric.sign if data.metric is not None else 1.0
+    blocks = find_blocks(ranking, sign, data.metric.by) if data.metric is not None else None
     axes = find_axes(ranking, sign) if data.metric is not None else []
     pairs = find_pairs(ranking, axes, sign)
     trends = find_trends(axes, sign)
     crossings = find_crossings(ranking, axes, sign)
-    blocks = find_blocks(ranking, sign, data.metric.by) if data.metric is not None else None
     surface = _modelled(ranking, axes, sign, blocks) if data.metric is not None else None
     told = AxesTold(axes, trends, crossings, surface, blocks)
     stability = assess(data, ranking.keys)
@@ -84,7 +84,7 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
     answered, held = by_items(data, ranking), held_out(data, ranking)
     findings = [
         *held_out_findings(held, ranking),
-        *find(data, ranking),
+        *find(data, ranking, blocks.by if blocks is not None else ""),
         *item_findings(answered, ranking),
         *observe(data, ranking, told, stability, behaviour),
     ]

@@ -91,6 +91,14 @@ def _edge(block: Any, axis: str) -> bool:
     return any(edge.axis == axis for edge in block.edges)
 
 
+def test_the_best_cells_edge_is_that_of_its_own_model(judged: Study):
+    (finding,) = [f for f in judged.findings if f.kind in ("edge", "at_end")]
+    assert finding.kind == "at_end"  # rank 4 against 2: beyond the noise in all models together
+    assert judged.blocks is not None and judged.ranking.best is not None
+    (block,) = [b for b in judged.blocks.blocks if b.best is judged.ranking.best]
+    assert [edge.told for edge in block.edges] == [False] and not judged.verdict.at_edge
+
+
 def test_holes_are_what_other_models_have(judged: Study):
     assert judged.blocks is not None
     holes = {block.value: len(block.holes) for block in judged.blocks.blocks if block.holes}
