@@ -83,9 +83,9 @@ def parse(data: bytes) -> Parsed:
     return Parsed(rows, malformed, int(row is None and bool(last.strip())))
 
 
-def _parse_object(line: bytes, loads: Callable[[bytes], Any]) -> Row | None:
+def _parse_object(line: bytes, loads: Callable[[bytes], object]) -> Row | None:
     try:
-        value: Any = decode(line) if is_deep(line) else loads(line)
+        value: object = decode(line) if is_deep(line) else loads(line)
     except (ValueError, RecursionError):
         if not line.strip():
             return None
@@ -144,7 +144,7 @@ def merge_checkpoints(attempts: Iterable[Parsed]) -> list[Row]:
     """Checkpoint records of the attempts of a run, oldest first, each with its `attempt` (from
     1). A record with the name of an earlier one replaces it: a resumed attempt starts with copies
     of the records before it, and those keep the attempt that wrote them."""
-    records: dict[Any, Row] = {}
+    records: dict[object, Row] = {}
     for attempt, parsed in enumerate(attempts, start=1):
         for row in parsed.rows:
             name = row.get("name")
@@ -156,7 +156,7 @@ def merge_checkpoints(attempts: Iterable[Parsed]) -> list[Row]:
     return list(records.values())
 
 
-def ends_final(records: Sequence[Mapping[str, Any]]) -> bool:
+def ends_final(records: Sequence[Mapping[str, object]]) -> bool:
     """Whether the last of these checkpoint records is a final one: marked so, or without a mark
     named so, as tinker-cookbook does."""
     return any(

@@ -2,8 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 from sweeper.errors import GridError, SweeperError
 from sweeper.sanitize import raw, sanitize, sanitize_json
@@ -21,7 +20,7 @@ __all__ = [
 ]
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table: as wide as the terminal, as wide as it needs to be elsewhere. Numbers stand
     to the right, None is a dash. What texts and titles tell a terminal to do is left out."""
     columns = [sanitize(column) for column in columns]
@@ -38,7 +37,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def _print_fitted(
-    columns: Sequence[str], rows: Sequence[Sequence[Any]], numeric: Sequence[bool]
+    columns: Sequence[str], rows: Sequence[Sequence[object]], numeric: Sequence[bool]
 ) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -55,7 +54,7 @@ def _print_fitted(
 
 
 def _print_wide(
-    columns: Sequence[str], rows: Sequence[Sequence[Any]], numeric: Sequence[bool]
+    columns: Sequence[str], rows: Sequence[Sequence[object]], numeric: Sequence[bool]
 ) -> None:
     texts = [list(columns), *([number(value) for value in row] for row in rows)]
     widths = [max(map(_cells, column)) for column in zip(*texts, strict=True)]
@@ -81,7 +80,7 @@ def _cells(text: str) -> int:
     )
 
 
-def number(value: Any) -> str:
+def number(value: object) -> str:
     """A value in a table: four significant digits for a float, a dash for None."""
     if value is None:
         return "-"
@@ -116,7 +115,7 @@ def duration(seconds: float | None) -> str:
     return f"{whole // 3600}h{whole % 3600 // 60:02}m"
 
 
-def print_json(document: dict[str, Any]) -> int:
+def print_json(document: Mapping[str, object]) -> int:
     """Print one JSON object; numbers that JSON cannot have become text. Gives exit code 0."""
     import json
 

@@ -82,13 +82,13 @@ def with_key(key: str) -> BackendType | None:
     return None
 
 
-def options_of(launch: Launch) -> Mapping[str, Any]:
+def options_of(launch: Launch) -> Mapping[str, object]:
     """A plan's options of its backend."""
     return launch.options.get(launch.backend.replace("-", "_"), _NO_OPTIONS)
 
 
 def open_backend(
-    name: str, sweep: str, folder: str, options: Mapping[str, Any] = _NO_OPTIONS
+    name: str, sweep: str, folder: str, options: Mapping[str, object] = _NO_OPTIONS
 ) -> Backend:
     """The backend called `name`, for the sweep `sweep` whose folder (or URL) is `folder`.
 
@@ -97,7 +97,7 @@ def open_backend(
     return backend_type(name).open(sweep, folder, options)
 
 
-def capabilities_of(name: str, options: Mapping[str, Any] = _NO_OPTIONS) -> Capabilities:
+def capabilities_of(name: str, options: Mapping[str, object] = _NO_OPTIONS) -> Capabilities:
     """What jobs of the backend called `name` can do, as far as a launch has to know. Raises
     `UsageError` for an unknown name, and for options that lack something."""
     return backend_type(name).capabilities(options)

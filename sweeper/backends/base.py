@@ -96,7 +96,7 @@ class Backend(ABC):
     def logs(self, token: str) -> Iterator[str]:
         """Lines that the backend itself kept of a job; none where it keeps nothing."""
 
-    def preflight(self, asked: Sequence[Mapping[str, Any]]) -> None:
+    def preflight(self, asked: Sequence[Mapping[str, object]]) -> None:
         """See that it would take jobs with these resources, before anything is on record. Raises
         `EnvironmentFailure` where it never will."""
         del asked

@@ -2,7 +2,6 @@
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from typing import Any
 
 from sweeper.commands import arguments as shared
 from sweeper.commands.selection import open_registry
@@ -50,10 +49,10 @@ def run(arguments: Namespace) -> int:
     return tell_problems(registry.problems)
 
 
-def _record(alarm: Alarm, attempts: int, outcome: str | None) -> dict[str, Any]:
+def _record(alarm: Alarm, attempts: int, outcome: str | None) -> dict[str, object]:
     """An alarm for `--json`. `current`: it is about the newest attempt; `outcome`: of what
     `on_alarm` set off."""
-    return alarm.document() | {"current": alarm.attempt == attempts, "outcome": outcome}
+    return {**alarm.document(), "current": alarm.attempt == attempts, "outcome": outcome}
 
 
 def _done(sweep: Sweep, alarm: Alarm) -> str | None:

@@ -6,8 +6,8 @@ itself; grids, keys, sweeps and runs come from here. Loaded only when a shell as
 """
 
 import argparse
+from argparse import Namespace
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from argcomplete import autocomplete
 from argcomplete.completers import BaseCompleter, DirectoriesCompleter, FilesCompleter
@@ -39,7 +39,7 @@ class Offers(BaseCompleter):
         prefix: str,
         action: argparse.Action,
         parser: argparse.ArgumentParser,
-        parsed_args: argparse.Namespace,
+        parsed_args: Namespace,
     ) -> list[str]:
         """The values on offer; none where looking for them fails, since the user is still
         typing."""
@@ -53,12 +53,12 @@ class Offers(BaseCompleter):
             return []
 
 
-def _grids(prefix: str, given: Any) -> Iterable[str]:
+def _grids(prefix: str, given: Namespace) -> Iterable[str]:
     del given
     return FilesCompleter(("yaml", "yml"))(prefix)
 
 
-def _keys(prefix: str, given: Any) -> Iterable[str]:
+def _keys(prefix: str, given: Namespace) -> Iterable[str]:
     """The keys that the grid gives, and those of its section `launch`. The recipe's other fields
     are left out: that would import the recipe, which may take long."""
     from sweeper.grid import load_grid
@@ -72,14 +72,14 @@ def _keys(prefix: str, given: Any) -> Iterable[str]:
     return (f"{drop}{key}{sign}" for key in dict.fromkeys(keys))
 
 
-def _sweeps(prefix: str, given: Any) -> Iterable[str]:
+def _sweeps(prefix: str, given: Namespace) -> Iterable[str]:
     from sweeper.storage.sweeps import find_sweeps
 
     del prefix
     return find_sweeps(open_store(given.root or default_root()))
 
 
-def _runs(prefix: str, given: Any) -> Iterable[str]:
+def _runs(prefix: str, given: Namespace) -> Iterable[str]:
     """`sweep/`, and after that the names of its runs."""
     from sweeper.storage.sweeps import read_plan
 
@@ -90,7 +90,7 @@ def _runs(prefix: str, given: Any) -> Iterable[str]:
     return (f"{sweep}/{run.name}" for run in read_plan(store, sweep).runs if not run.retired)
 
 
-def _names(prefix: str, given: Any) -> Iterable[str]:
+def _names(prefix: str, given: Namespace) -> Iterable[str]:
     """The same, but the names alone if a sweep was typed before them."""
     from sweeper.storage.sweeps import read_plan
 
@@ -101,7 +101,7 @@ def _names(prefix: str, given: Any) -> Iterable[str]:
     return (run.name for run in read_plan(store, sweep).runs if not run.retired)
 
 
-def _recipes(prefix: str, given: Any) -> Iterable[str]:
+def _recipes(prefix: str, given: Namespace) -> Iterable[str]:
     from importlib import metadata
 
     del given
@@ -109,31 +109,31 @@ def _recipes(prefix: str, given: Any) -> Iterable[str]:
     return [*names, *FilesCompleter(("py",))(prefix)]
 
 
-def _states(prefix: str, given: Any) -> Iterable[str]:
+def _states(prefix: str, given: Namespace) -> Iterable[str]:
     from sweeper.model.states import NoState, State
 
     del prefix, given
     return (state.value for state in (*State, *NoState))
 
 
-def _backends(prefix: str, given: Any) -> Iterable[str]:
+def _backends(prefix: str, given: Namespace) -> Iterable[str]:
     from sweeper.backends import backend_names
 
     del prefix, given
     return backend_names()
 
 
-def _files(prefix: str, given: Any) -> Iterable[str]:
+def _files(prefix: str, given: Namespace) -> Iterable[str]:
     del given
     return FilesCompleter()(prefix)
 
 
-def _folders(prefix: str, given: Any) -> Iterable[str]:
+def _folders(prefix: str, given: Namespace) -> Iterable[str]:
     del given
     return DirectoriesCompleter()(prefix)
 
 
-_OFFERS: dict[str, Callable[[str, Any], Iterable[str]]] = {
+_OFFERS: dict[str, Callable[[str, Namespace], Iterable[str]]] = {
     "backend": _backends,
     "grid": _grids,
     "out": _files,

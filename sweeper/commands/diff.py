@@ -2,8 +2,7 @@
 
 import json
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from sweeper.commands import arguments as shared
 from sweeper.commands.selection import chosen, open_registry
@@ -17,7 +16,7 @@ from sweeper.terminal import print_json, print_table
 __all__ = ["add_arguments", "run"]
 
 _MOST = 12
-_MISSING: Any = object()
+_MISSING = object()
 
 
 def add_arguments(verb: ArgumentParser) -> None:
@@ -66,9 +65,9 @@ def _as_typed(runs: list[RecordedRun], selectors: Sequence[str]) -> list[Recorde
     return list({id(run): run for run in typed}.values()) or runs
 
 
-def _rows(values: list[dict[str, Any]], everything: bool) -> list[list[Any]]:
+def _rows(values: Sequence[Mapping[str, object]], everything: bool) -> list[list[object]]:
     """The rows: a key and each run's value. Only rows that differ, unless all are wanted."""
-    rows: list[list[Any]] = []
+    rows: list[list[object]] = []
     for key in dict.fromkeys(key for each in values for key in each):
         found = [each.get(key, _MISSING) for each in values]
         texts = {"" if v is _MISSING else json.dumps(v, sort_keys=True, default=str) for v in found}
@@ -77,5 +76,5 @@ def _rows(values: list[dict[str, Any]], everything: bool) -> list[list[Any]]:
     return rows
 
 
-def _shown(value: Any) -> Any:
+def _shown(value: object) -> object:
     return value if value is None or isinstance(value, str | int | float) else json.dumps(value)

@@ -23,7 +23,7 @@ import shutil
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper import paths
 from sweeper.backends import every_backend
@@ -282,20 +282,19 @@ def _is_beyond_a_link(waste: Waste) -> bool:
     return False
 
 
-def _spooled(before: float) -> tuple[list[Waste], list[dict[str, Any]]]:
+def _spooled(before: float) -> tuple[list[Waste], list[dict[str, object]]]:
     """Copies of sweeps on remote stores that nobody has used lately; and the copies that are not in
     the store yet."""
     from sweeper.worker.spool import abandoned, spools
 
     waste: list[Waste] = []
-    unsynced: list[dict[str, Any]] = []
+    unsynced: list[dict[str, object]] = []
     for root, spool, sweeps in spools(paths.home()):
         for sweep in sweeps:
             folder = os.path.join(spool.root, sweep)
             living, dead = abandoned(spool, sweep)
             if dead:
-                about = {"path": folder, "root": root, "sweep": sweep, "attempts": dead}
-                unsynced.append(about)
+                unsynced.append({"path": folder, "root": root, "sweep": sweep, "attempts": dead})
             elif not living and _touched(folder) < min(before, time.time() - _HOUR):
                 waste.append(Waste(folder, "copies of what is in the store", _size(folder)))
     return waste, unsynced

@@ -220,7 +220,7 @@ def _ending(recipe: Recipe, fields: list[Field]) -> Iterator[str]:
     yield ""
 
 
-def _launch(given: Mapping[str, Any]) -> Iterator[str]:
+def _launch(given: Mapping[str, object]) -> Iterator[str]:
     """Write the section `launch`: the backend and what is given, the rest as comments; and the
     backend's own section."""
     from sweeper.backends import backend_names, backend_type
@@ -240,7 +240,7 @@ def _launch(given: Mapping[str, Any]) -> Iterator[str]:
             yield from _option(option, None, option.doc, "    ")
 
 
-def _option(option: Option, value: Any, about: str, indent: str) -> Iterator[str]:
+def _option(option: Option, value: object, about: str, indent: str) -> Iterator[str]:
     """Write a declared field with its value; else as a comment with its default or an example."""
     shown = value if value is not None else option.default
     shown = next(iter(option.examples), None) if shown is None else shown
@@ -273,7 +273,7 @@ def _folded(head: str, about: str) -> Iterator[str]:
 
 def _guess(reference: str, fields: list[Field], python: str | None) -> Guess:
     """Guess what to set; each value is tried on the recipe."""
-    needed: dict[str, Any] = {}
+    needed: dict[str, object] = {}
     for field in fields:
         if field.required and field.key != _seed(fields):
             value = field.choices[0] if field.choices else _PLACEHOLDERS.get(field.type)
@@ -318,7 +318,7 @@ def _values(field: Field) -> list[Any]:
     return []
 
 
-def _choices(annotation: str) -> tuple[Any, ...]:
+def _choices(annotation: str) -> tuple[object, ...]:
     """The values of `Literal['a', 'b']`, read as data; none for another type."""
     from ast import literal_eval
 
@@ -368,7 +368,7 @@ def _schema_below(out: str) -> str | None:
     return os.path.relpath(SCHEMA, os.path.dirname(grid))
 
 
-def _yaml(value: Any) -> str:
+def _yaml(value: object) -> str:
     """Write a value as YAML, strings without quotes where they need none."""
     if isinstance(value, str) and _PLAIN.match(value) and scalar(value) == value:
         return value

@@ -200,7 +200,7 @@ def _many(number: int, noun: str) -> str:
 def _axes(plan: Plan) -> Iterator[tuple[str, str, str]]:
     """Each key that varies: how many values it has, and which. Taken from the runs themselves, so
     that it holds for axes that are zipped, sampled, conditional or cut by `exclude` alike."""
-    seen: dict[str, dict[str, Any]] = {key: {} for key in plan.axes}
+    seen: dict[str, dict[str, object]] = {key: {} for key in plan.axes}
     present: Counter[str] = Counter()
     texts: dict[int, str] = {}
     for run in plan.runs:

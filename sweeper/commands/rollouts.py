@@ -1,7 +1,6 @@
 """`sweeper rollouts`: shows what a run sampled, a trajectory at a time."""
 
 from argparse import ArgumentParser, Namespace
-from typing import Any
 
 from sweeper.commands import arguments as shared
 from sweeper.commands.selection import open_registry
@@ -115,7 +114,7 @@ def _wanted(one: Found, words: Words, arguments: Namespace) -> bool:
     return not arguments.search or arguments.search.lower() in words.text(one).lower()
 
 
-def _line(one: Found, words: Words) -> list[Any]:
+def _line(one: Found, words: Words) -> list[object]:
     values = {**one.numbers, "name": one.file.name}
     text = " ".join(sanitize_lines(_last_said(one, words.of(one))).split())
     return [*(values.get(c) for c in _COLUMNS), text[:_LINE] + "..." * (len(text) > _LINE)]
@@ -129,15 +128,15 @@ def _last_said(one: Found, told: Told) -> str:
     said = answers(logged) or answers(told.spoken)
     if said:
         return said[-1] if told.whose == "trajectory" else f"? {said[-1]}"
-    steps: list[Any] = one.record.get("steps") or []
+    steps: list[dict[str, object]] = one.record.get("steps") or []
     last = turns_logged({"steps": steps[-1:]}) if logged else told.spoken[-1:]
     return ", ".join(f"{who}: {text}" for who, text in last)
 
 
-def _document(one: Found, told: Told) -> dict[str, Any]:
+def _document(one: Found, told: Told) -> dict[str, object]:
     labels = {"name": one.file.name, "tags": one.record.get("tags"), "path": one.file.path}
     said = [{"who": who, "text": text} for who, text in told.spoken]
-    return one.numbers | labels | {"whose": told.whose, "conversation": said}
+    return {**one.numbers, **labels, "whose": told.whose, "conversation": said}
 
 
 def _print_conversation(one: Found, told: Told) -> None:

@@ -1,7 +1,7 @@
 """`sweeper show`: prints everything about one run."""
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sweeper.commands import arguments as shared
@@ -62,7 +62,7 @@ def run(arguments: Namespace) -> int:
     return tell_problems(registry.problems)
 
 
-def _step_of(checkpoint: Mapping[str, Any]) -> Any:
+def _step_of(checkpoint: Mapping[str, object]) -> object:
     """Where in the training a checkpoint was made: its batch, which may count anew in every
     epoch."""
     batch, epoch = checkpoint.get("batch"), checkpoint.get("epoch")
@@ -73,14 +73,14 @@ def _step_of(checkpoint: Mapping[str, Any]) -> Any:
     return f"epoch {epoch}, {batch}"
 
 
-def _section(title: str, columns: tuple[str, ...], rows: Any) -> None:
+def _section(title: str, columns: tuple[str, ...], rows: Iterable[Sequence[object]]) -> None:
     shown = list(rows)
     if shown:
         print(f"\n{title}")
         print_table(columns, shown)
 
 
-def _facts(provenance: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _facts(provenance: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """What is known of where a run came from, a line each; `--json` has it whole."""
     for key, value in dotted(provenance):
         if value is None or value in ([], {}):
@@ -103,10 +103,10 @@ def _document(run: RecordedRun) -> dict[str, Any]:
     }
 
 
-def _attempts(run: RecordedRun) -> list[dict[str, Any]]:
+def _attempts(run: RecordedRun) -> list[dict[str, object]]:
     if not isinstance(run, SweepRun):
         return []
-    attempts: list[dict[str, Any]] = []
+    attempts: list[dict[str, object]] = []
     for attempt in range(1, run.attempts + 1):
         ended = run.ended(attempt)
         events = [event.value for number_, event in run.events if number_ == attempt]
@@ -116,6 +116,6 @@ def _attempts(run: RecordedRun) -> list[dict[str, Any]]:
     return attempts
 
 
-def _files(run: RecordedRun) -> list[dict[str, Any]]:
+def _files(run: RecordedRun) -> list[dict[str, object]]:
     found = [entry for folder in run.log_paths() for entry in run.store.list(folder)]
     return [{"path": e.path, "size": e.size} for e in sorted(found, key=lambda entry: entry.path)]

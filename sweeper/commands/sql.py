@@ -3,7 +3,7 @@
 import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
-from typing import Any
+from typing import cast
 
 from sweeper.commands import arguments as shared
 from sweeper.commands.selection import open_registry
@@ -39,16 +39,17 @@ def run(arguments: Namespace) -> int:
     return tell_problems(registry.problems)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Convert a value of SQL to JSON: times and decimals become text."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        found = cast("Mapping[object, object]", value)
+        return {str(key): _plain(inner) for key, inner in found.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]  # pyright: ignore[reportUnknownVariableType]
+        return [_plain(inner) for inner in cast("list[object]", value)]
     return str(value)
 
 
-def _cell(value: Any) -> Any:
+def _cell(value: object) -> object:
     return json.dumps(value) if isinstance(value, dict | list) else value

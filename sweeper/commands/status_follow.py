@@ -132,7 +132,7 @@ class Change:
 
 
 def changes(
-    before: dict[str, Said], after: dict[str, Said], seen: dict[str, Any], now: dict[str, Any]
+    before: dict[str, Said], after: dict[str, Said], seen: dict[str, object], now: dict[str, object]
 ) -> Change:
     """Compare what was told of runs, and what the launcher had published, with the present."""
     found = Change()

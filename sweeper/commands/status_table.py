@@ -68,7 +68,7 @@ def print_status(
 def _print_runs(sweep: "Sweep", runs: Sequence["RecordedRun"], observed: Mapping[str, str]) -> None:
     """Print a line for each run."""
     metric = (sweep.metric or {}).get("name")
-    rows: list[tuple[Any, ...]] = []
+    rows: list[tuple[object, ...]] = []
     for run in runs:
         record = run.record()
         state = run.state.value + (f" ({observed[run.id]})" if run.id in observed else "")

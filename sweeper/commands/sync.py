@@ -1,7 +1,6 @@
 """`sweeper sync`: brings what dead workers left on this machine into its store."""
 
 from argparse import ArgumentParser, Namespace
-from typing import Any
 
 from sweeper.commands import arguments as shared
 from sweeper.errors import EnvironmentFailure
@@ -25,7 +24,7 @@ def run(arguments: Namespace) -> int:
     """Sync what dead workers left on this machine, of every sweep or of one."""
     from sweeper.worker import spool
 
-    done: list[dict[str, Any]] = []
+    done: list[dict[str, object]] = []
     left: list[str] = []
     for root, found, sweeps in spool.spools(home()):
         chosen = [name for name in sweeps if arguments.sweep in (None, name)]

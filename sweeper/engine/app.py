@@ -46,7 +46,7 @@ _DYNAMIC_CONFIG: Body = {"sample_cancel_enabled": True}
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def _spelled(value: Any) -> Any:
+def _spelled(value: object) -> object:
     """NaN and infinities as the strings that the SDK's models read as numbers: JSON has none, and
     its parser refuses the bare words."""
     if isinstance(value, float) and not math.isfinite(value):
@@ -124,7 +124,7 @@ def _guarded(handler: Handler) -> Handler:
 async def _body(request: Request) -> Body:
     raw = await request.body()
     try:
-        body: Any = json.loads(raw) if raw else {}
+        body: object = json.loads(raw) if raw else {}
     except RecursionError:
         raise RequestError("the body is nested too deeply") from None
     if not isinstance(body, dict):

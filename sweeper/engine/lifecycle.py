@@ -217,7 +217,7 @@ def meter(info: EngineInfo, token: str | None = None) -> dict[str, Any] | None:
     return answer if answer is not None and "sessions" in answer else None
 
 
-def _counted(line: Mapping[str, Any]) -> str:
+def _counted(line: Mapping[str, object]) -> str:
     shown = {
         "trained": line["trained_tokens"],
         "sampled": line["sampled_tokens"],

@@ -24,7 +24,7 @@ def time_of(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
-def _page(items: Sequence[Any], query: Params) -> tuple[list[Any], Body]:
+def _page(items: Sequence[object], query: Params) -> tuple[list[Any], Body]:
     try:
         offset, limit = int(query.get("offset", 0)), int(query.get("limit", 20))
     except ValueError:

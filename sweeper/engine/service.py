@@ -104,7 +104,7 @@ class Service:
         run, sequence = self._run(body["model_id"]), body.get("seq_id")
         return self._queue_for(run, sequence, lambda: job(run))
 
-    def _queue_for(self, run: Run, sequence: Any, job: Callable[[], Reply]) -> Body:
+    def _queue_for(self, run: Run, sequence: object, job: Callable[[], Reply]) -> Body:
         if sequence is not None and not isinstance(sequence, int):
             raise RequestError(f"seq_id is {sequence!r}; it must be a whole number")
         label = uuid.uuid4().hex if sequence is None else sequence

@@ -18,7 +18,7 @@ from sweeper.fields.nodes import (
 __all__ = ["from_python"]
 
 
-def from_python(value: Any, path: str, problems: Problems) -> Node:
+def from_python(value: object, path: str, problems: Problems) -> Node:
     """Python data as nodes; a place is the path of keys (`base.lr`). Tuples count as lists,
     numbers of other libraries as what `.item()` gives."""
     try:
@@ -50,7 +50,7 @@ class _FromPython:
         return Node(_python_scalar(value, place, self.problems), place)
 
     def _entries(
-        self, mapping: Mapping[object, Any], path: str, depth: int
+        self, mapping: Mapping[object, object], path: str, depth: int
     ) -> dict[str, tuple[Place, Node]]:
         entries: dict[str, tuple[Place, Node]] = {}
         for key, item in mapping.items():
@@ -70,7 +70,7 @@ class _FromPython:
             raise Stop
 
 
-def _python_scalar(value: Any, place: Place, problems: Problems) -> Any:
+def _python_scalar(value: object, place: Place, problems: Problems) -> object:
     item = getattr(value, "item", None)
     if callable(item) and getattr(value, "shape", None) == ():
         value = item()

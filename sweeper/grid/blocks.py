@@ -206,7 +206,7 @@ def fields(node: Node, section: str, problems: Problems) -> Iterator[tuple[str, 
 
 
 def _setting(key: str, node: Node, problems: Problems) -> Setting:
-    given: dict[str, Any] = {}
+    given: dict[str, object] = {}
     places: dict[str, Place] = {}
     taken = Taken()
     for leaf, item in leaves(key, node):

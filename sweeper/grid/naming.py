@@ -66,7 +66,7 @@ _SHORT = {
 }
 
 
-def canonical(value: Any) -> str:
+def canonical(value: object) -> str:
     """The one text of a value: equal numbers alike, a boolean never like a number."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
@@ -125,7 +125,7 @@ def _number(value: float) -> str:
     return scientific if saved > (0 if abs(value) < 1 else 2) else positional
 
 
-def _label(value: Any, written: str | None = None) -> str:
+def _label(value: object, written: str | None = None) -> str:
     """A value as it stands in a name, a number as it was `written` in the grid; differs for values
     whose canonical text differs, up to case and to collisions of a hash."""
     if value is None or isinstance(value, bool):
@@ -150,7 +150,7 @@ def _is_plain(text: str) -> bool:
     return isinstance(scalar(text), str)
 
 
-def _hashed(value: Any, digits: int) -> str:
+def _hashed(value: object, digits: int) -> str:
     text = canonical(value)
     if isinstance(value, float | int) and not isinstance(value, bool):
         shown = _label(value) if len(text) <= _MAX_LABEL else text
@@ -164,7 +164,7 @@ def _hashed(value: Any, digits: int) -> str:
 
 
 def value_labels(
-    values: Iterable[Any], written: Mapping[str, str] = MappingProxyType({})
+    values: Iterable[object], written: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, str]:
     """Canonical text -> label, for all values of one axis; `written` has the spelling of numbers,
     by canonical text. Labels differ even when case is folded: of two that would not, the one with

@@ -30,7 +30,7 @@ class Override(NamedTuple):
     place: Place
 
 
-def override_texts(overrides: Mapping[str, Any] | Sequence[str]) -> tuple[str, ...]:
+def override_texts(overrides: Mapping[str, object] | Sequence[str]) -> tuple[str, ...]:
     """Overrides from Python in the form of the command line: `{"lr": [1, 2]}` -> `lr=[1, 2]`.
     A string is one override.
 

@@ -119,7 +119,7 @@ def _read_drawn(key: str, place: Place, node: Node, problems: Problems) -> Drawn
 
 
 def _between(type_: str, above: float | None = None) -> dict[str, Any]:
-    item: dict[str, Any] = {"type": type_}
+    item: dict[str, object] = {"type": type_}
     if above is not None:
         item["exclusiveMinimum"] = above
     return {"type": "array", "items": item, "minItems": 2, "maxItems": 2}
@@ -197,7 +197,7 @@ def _column(random: Random, key: str, drawn: Drawn) -> tuple[list[Setting], list
     draw_one = _drawing(drawn)
     settings: list[Setting] = []
     texts: list[str] = []
-    known: dict[Any, tuple[Setting, str]] = {}
+    known: dict[object, tuple[Setting, str]] = {}
     places = {key: drawn.place}
     for number in range(random.samples):
         text = json.dumps([random.seed, key, number], separators=(",", ":"))

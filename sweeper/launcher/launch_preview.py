@@ -4,7 +4,7 @@ import argparse
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper import prices
 from sweeper.backends import capabilities_of, options_of
@@ -142,10 +142,10 @@ def survey(planned: Plan, store: Store) -> LaunchPreview:
     return LaunchPreview(planned, store.root, tuple(previews), retired, expected)
 
 
-def document(found: LaunchPreview, store: Store) -> dict[str, Any]:
+def document(found: LaunchPreview, store: Store) -> dict[str, object]:
     """The preview as a JSON object: the plan as `sweep.json` will have it; each run with its state,
     and as `job` what a launch would hand to the backend, null where it would hand nothing."""
-    runs: list[dict[str, Any]] = []
+    runs: list[dict[str, object]] = []
     for preview in found.previews:
         ended = preview.state.event in ENDED
         outcome = NOTHING
@@ -191,7 +191,7 @@ def log_path(name: str, run: str, attempt: int, store: Store) -> str:
     return found
 
 
-def job(found: LaunchPreview, preview: RunPreview, store: Store) -> dict[str, Any]:
+def job(found: LaunchPreview, preview: RunPreview, store: Store) -> dict[str, object]:
     """What would be submitted for a run: the backend's job, and the folder and (for a recipe that
     is a command) the argv that the worker gives to the recipe."""
     name, run = found.plan.name, preview.run
@@ -216,7 +216,7 @@ def command(planned: Plan, run: Run, attempt: int, folder: str) -> list[str] | N
     template = planned.recipe.command
     if template is None:
         return None
-    values: Mapping[str, Any] = run.config | {
+    values: Mapping[str, object] = run.config | {
         "log_path": folder,
         "run": run.id,
         "attempt": attempt,

@@ -5,7 +5,6 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 from sweeper import tracking
 from sweeper.backends import Capabilities, capabilities_of, options_of
@@ -79,7 +78,7 @@ def record(
     store.replace(Layout(plan.name).plan, encode(sealed(now.document())))
 
 
-def _told_of(made: snapshot.Made) -> dict[str, Any]:
+def _told_of(made: snapshot.Made) -> dict[str, object]:
     """What provenance records of the copy of the code, or of why there is none."""
     return {
         "code": made.kept and made.kept.hash,
@@ -196,7 +195,7 @@ def changes(old: Plan, new: Plan) -> list[str]:
     return lines
 
 
-def _options(plan: Plan) -> dict[str, Any]:
+def _options(plan: Plan) -> dict[str, object]:
     """The options of a launch, without empty sections of backends."""
     return {key: value for key, value in plan.launch.document().items() if value != {}}
 
@@ -205,5 +204,5 @@ def _metric(metric: Metric | None) -> str:
     return "none" if metric is None else f"{metric.goal} {metric.name} ({metric.at})"
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

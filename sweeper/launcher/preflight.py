@@ -3,7 +3,6 @@ reach the engine, their secrets and their code."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from sweeper.backends import Capabilities, capabilities_of, options_of
 from sweeper.backends.base import Backend
@@ -103,7 +102,7 @@ def has_code(
         tell(f"not in the copy of the code that jobs get: {', '.join(made.linked[:3])}{more}")
 
 
-def try_out(backend: Backend, launch: Launch, configs: Iterable[Mapping[str, Any]]) -> None:
+def try_out(backend: Backend, launch: Launch, configs: Iterable[Mapping[str, object]]) -> None:
     """Ask the backend whether it would take such jobs. Raises `EnvironmentFailure` if it never
     will."""
     asked = {repr(found): found for found in (asked_by(launch, c) for c in configs)}

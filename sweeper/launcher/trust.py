@@ -15,7 +15,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import cast
 
 from sweeper.atomic import atomic_create
 from sweeper.errors import EnvironmentFailure, UsageError
@@ -38,13 +38,13 @@ def refuse(lines: Sequence[str]) -> bool:
     return False
 
 
-def sealed(document: Mapping[str, Any]) -> dict[str, Any]:
+def sealed(document: Mapping[str, object]) -> dict[str, object]:
     """The document of a plan, with the seal of this home. Raises `EnvironmentFailure`."""
     plain = {key: value for key, value in document.items() if key != _SEAL}
     return plain | {_SEAL: _seal(_key(make=True), plain)}
 
 
-def is_ours(document: Mapping[str, Any]) -> bool:
+def is_ours(document: Mapping[str, object]) -> bool:
     """Whether this home has written a document, or its user has agreed to just this one."""
     key, seal = _key(make=False), str(document.get(_SEAL)).encode("utf-8", "replace")
     if key and hmac.compare_digest(seal, _seal(key, document).encode()):
@@ -52,7 +52,7 @@ def is_ours(document: Mapping[str, Any]) -> bool:
     return _digest(document) in _agreed()
 
 
-def require(document: Mapping[str, Any], where: str, agree: Agree) -> None:
+def require(document: Mapping[str, object], where: str, agree: Agree) -> None:
     """Raise `UsageError` unless what the recorded sweep at `where` says may be executed: because it
     is ours, or because `agree` says so, which is remembered."""
     if is_ours(document):
@@ -65,14 +65,14 @@ def require(document: Mapping[str, Any], where: str, agree: Agree) -> None:
     _remember(document)
 
 
-def _executed(document: Mapping[str, Any]) -> Iterator[str]:
+def _executed(document: Mapping[str, object]) -> Iterator[str]:
     """Say, a line each, what a launch of a recorded sweep executes."""
     recipe, launch = _table(document, "recipe"), _table(document, "launch")
     came = _table(document, "provenance")
     typed = came.get("command")
     facts = {
         "made on": came.get("host"),
-        "by": _argv(typed) if isinstance(typed, list) else typed,
+        "by": _argv(typed),
         "executes": _argv(recipe.get("command")) or recipe.get("reference"),
         "file": recipe.get("file"),
         "with": recipe.get("python"),
@@ -80,40 +80,44 @@ def _executed(document: Mapping[str, Any]) -> Iterator[str]:
         "on": launch.get("backend"),
         "on an alarm": _argv(_table(document, "on_alarm").get("run")),
         "variables": ", ".join(_shown(_table(launch, "env"))),
-        "secrets": ", ".join(map(str, document.get("secrets") or ())),
+        "secrets": ", ".join(map(str, _items(document.get("secrets")))),
     }
     for name, value in facts.items():
         if value:
             yield f"  {name}: {value}"
 
 
-def _table(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def _table(document: Mapping[str, object], key: str) -> Mapping[str, object]:
     found = document.get(key)
-    return found if isinstance(found, Mapping) else {}  # pyright: ignore[reportUnknownVariableType]
+    return cast("Mapping[str, object]", found) if isinstance(found, Mapping) else {}
 
 
-def _argv(command: Any) -> str:
-    return shlex.join(map(str, command)) if isinstance(command, list) else str(command or "")  # pyright: ignore[reportUnknownArgumentType]
+def _items(value: object) -> list[object]:
+    return cast("list[object]", value) if isinstance(value, list) else []
 
 
-def _shown(variables: Mapping[str, Any]) -> Iterator[str]:
+def _argv(command: object) -> str:
+    return shlex.join(map(str, _items(command))) or str(command or "")
+
+
+def _shown(variables: Mapping[str, object]) -> Iterator[str]:
     """Show variables with their values, since those may be executed as well (LD_PRELOAD)."""
     for name, value in variables.items():
         yield name if is_secret_name(str(name)) else f"{name}={value}"
 
 
-def _text(document: Mapping[str, Any]) -> bytes:
+def _text(document: Mapping[str, object]) -> bytes:
     """A canonical encoding of a document, the same whether it was read or is about to be
     written."""
     plain = {key: value for key, value in document.items() if key != _SEAL}
     return json.dumps(json.loads(json.dumps(plain)), sort_keys=True, separators=(",", ":")).encode()
 
 
-def _seal(key: bytes, document: Mapping[str, Any]) -> str:
+def _seal(key: bytes, document: Mapping[str, object]) -> str:
     return hmac.new(key, _text(document), hashlib.sha256).hexdigest()
 
 
-def _digest(document: Mapping[str, Any]) -> str:
+def _digest(document: Mapping[str, object]) -> str:
     return hashlib.sha256(_text(document)).hexdigest()
 
 
@@ -153,7 +157,7 @@ def _agreed() -> set[str]:
         return set()
 
 
-def _remember(document: Mapping[str, Any]) -> None:
+def _remember(document: Mapping[str, object]) -> None:
     """Remember that the user has agreed to a document. The line is appended in one write, so that
     two processes do not mix theirs."""
     with suppress(OSError):  # then it is asked again

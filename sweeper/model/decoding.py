@@ -20,7 +20,7 @@ def decode(data: bytes) -> Any:
     """The value of a JSON text. Half a character ("\\ud800"), which no file, terminal or table
     takes, becomes U+FFFD. Raises `ValueError` for what is no JSON or nested too deep."""
     try:
-        value: Any = json.loads(data)
+        value: object = json.loads(data)
     except RecursionError:
         raise ValueError(f"nested more than {MOST_LEVELS} levels deep") from None
     if is_deep(data) and _has_levels(value, MOST_LEVELS):
@@ -43,7 +43,7 @@ def is_deep(data: bytes) -> bool:
     return True
 
 
-def _has_levels(value: Any, most: int) -> bool:
+def _has_levels(value: object, most: int) -> bool:
     level = [value]
     for _ in range(most + 1):
         level = [inner for one in level for inner in _inside(one)]
@@ -52,13 +52,13 @@ def _has_levels(value: Any, most: int) -> bool:
     return True
 
 
-def _inside(value: Any) -> "list[Any]":
+def _inside(value: object) -> "list[Any]":
     if isinstance(value, dict):
         return list(cast(dict[str, Any], value).values())
     return cast(list[Any], value) if isinstance(value, list) else []
 
 
-def mended(value: Any) -> Any:
+def mended(value: object) -> object:
     """A JSON value with U+FFFD for each half of a character in its texts and keys."""
     if isinstance(value, str):
         return _HALF.sub("\ufffd", value)

@@ -25,7 +25,7 @@ def summarise(data: bytes) -> dict[str, float]:
     """Summarise the whole lines of `data`: role -> share or mean. If the data end within a line,
     the last group is left out, since some of it may be missing."""
     whole = data[: data.rfind(b"\n") + 1]
-    groups: dict[Any, list[float]] = {}
+    groups: dict[object, list[float]] = {}
     cut = known = 0
     lengths: list[float] = []
     for row in parse(whole).rows:
@@ -56,15 +56,15 @@ def summarise(data: bytes) -> dict[str, float]:
     return found
 
 
-def _turns(row: dict[str, Any]) -> list[dict[str, Any]]:
-    turns: Any = row.get("steps")
+def _turns(row: dict[str, object]) -> list[dict[str, object]]:
+    turns: object = row.get("steps")
     if not isinstance(turns, list):
         return []
     return [turn for turn in cast(list[Any], turns) if isinstance(turn, dict)]
 
 
-def _was_cut(turn: dict[str, Any]) -> bool:
-    metrics: Any = turn.get("metrics")
+def _was_cut(turn: dict[str, object]) -> bool:
+    metrics: object = turn.get("metrics")
     if not isinstance(metrics, dict):
         return False
     found = cast(dict[str, Any], metrics)

@@ -269,7 +269,7 @@ class Watcher:
         )
 
 
-def _nearly_done(row: Mapping[str, Any]) -> bool:
+def _nearly_done(row: Mapping[str, object]) -> bool:
     """Whether the attempt is at its last steps. A value above 1 is no share but percent, or a
     count."""
     shares = [as_float(row.get(key)) or 0.0 for key in ("progress", "progress/done_frac")]

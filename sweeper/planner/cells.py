@@ -1,7 +1,7 @@
 """Names cells and identifies runs."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.fields.nodes import Problems
 from sweeper.grid import Grid
@@ -15,7 +15,7 @@ MAX_PLAN = 256_000_000
 """The most characters of the configurations of a sweep's runs together."""
 
 _MAX_CELL = 80
-_NONE: Any = object()
+_NONE: object = object()
 
 
 class Named(NamedTuple):
@@ -23,7 +23,7 @@ class Named(NamedTuple):
     out."""
 
     runs: tuple[Run, ...]
-    axes: dict[str, list[Any]]
+    axes: dict[str, list[object]]
 
 
 def name(expanded: Expanded, problems: Problems) -> Named:
@@ -98,12 +98,12 @@ class _Naming:
                     config=config,
                 )
 
-    def _seeded(self, config: Mapping[str, Any]) -> str | None:
+    def _seeded(self, config: Mapping[str, object]) -> str | None:
         """The field that has the seed in a configuration, if any."""
         field = self.seed_field
         return field if field is not None and type(config.get(field)) is int else None
 
-    def _values(self, config: Mapping[str, Any], left_out: str | None) -> str:
+    def _values(self, config: Mapping[str, object], left_out: str | None) -> str:
         """The values as they stand in an id, without the key `left_out`."""
         shape = (left_out, *config)
         columns = self._columns.get(shape)
@@ -141,10 +141,10 @@ class _Names:
         return name
 
 
-def _axis_values(grid: Grid, points: Sequence[Point]) -> dict[str, list[Any]]:
+def _axis_values(grid: Grid, points: Sequence[Point]) -> dict[str, list[object]]:
     """The declared axes with their values, each once, in the grid's order, without those under a
     condition that never holds."""
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, object]] = {}
     held = {id(block) for block in grid.blocks}
     if grid.whens:
         settings = {id(s) for p in points for row in p.rows for s in row.settings.values()}
@@ -231,9 +231,9 @@ def _row_labels(row: Row, parts: Mapping[str, Mapping[str, str]]) -> list[str]:
     ]
 
 
-def _offered(grid: Grid, points: Sequence[Point]) -> dict[str, list[Any]]:
+def _offered(grid: Grid, points: Sequence[Point]) -> dict[str, list[object]]:
     """The values that cells may have chosen, by key, with references resolved."""
-    found: dict[str, list[Any]] = {}
+    found: dict[str, list[object]] = {}
     made: set[str] = set()
     axes = [pair for block in grid.every_block() for pair in block.axes.items()]
     for key, settings in [*axes, *((k, (s,)) for when in grid.whens for k, s in when.base.items())]:
@@ -249,9 +249,9 @@ def _offered(grid: Grid, points: Sequence[Point]) -> dict[str, list[Any]]:
     return found
 
 
-def _values(point: Point, keys: Sequence[str]) -> dict[str, Any]:
+def _values(point: Point, keys: Sequence[str]) -> dict[str, object]:
     """The values of an included cell for the keys: its own, else the base's."""
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for key in keys:
         if key in point.rows[0].settings:
             values[key] = point.rows[0].settings[key].value

@@ -4,7 +4,7 @@ name."""
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.backends import capabilities_of, options_of
 from sweeper.errors import UsageError
@@ -71,7 +71,7 @@ def check_what_is_left(grid: Grid, points: Sequence[Point] | None, problems: Pro
 
 
 def _inspect(
-    grid: Grid, seed_field: str | None, configs: Sequence[Mapping[str, Any]], *, validate: bool
+    grid: Grid, seed_field: str | None, configs: Sequence[Mapping[str, object]], *, validate: bool
 ) -> tuple[Recipe, list[Problem]]:
     launch = grid.launch
     return inspect(

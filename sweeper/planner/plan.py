@@ -8,7 +8,6 @@ Nothing is started and nothing is written. All mistakes are told in one `GridErr
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from sweeper.errors import GridError, NotFound, StoreError
 from sweeper.fields.nodes import Problems
@@ -23,8 +22,8 @@ __all__ = ["plan", "repeats_by_default"]
 
 
 def plan(
-    source: "str | os.PathLike[str] | Mapping[str, Any]",
-    overrides: "Mapping[str, Any] | Sequence[str] | None" = None,
+    source: "str | os.PathLike[str] | Mapping[str, object]",
+    overrides: "Mapping[str, object] | Sequence[str] | None" = None,
     *,
     validate: bool = True,
 ) -> Plan:
@@ -66,8 +65,8 @@ def plan(
 
 
 def _fetched(
-    source: "str | os.PathLike[str] | Mapping[str, Any]",
-) -> "str | os.PathLike[str] | Mapping[str, Any] | GridText":
+    source: "str | os.PathLike[str] | Mapping[str, object]",
+) -> "str | os.PathLike[str] | Mapping[str, object] | GridText":
     """Read a grid in a store by its address, such as the next grid that a report proposes."""
     if not isinstance(source, str) or "://" not in source:
         return source
@@ -114,7 +113,7 @@ def repeats_by_default(plan: Plan, recorded: Plan) -> list[str]:
 
 
 def _stripped(
-    config: Mapping[str, Any], defaults: Mapping[str, str]
+    config: Mapping[str, object], defaults: Mapping[str, str]
 ) -> tuple[tuple[str, str], ...]:
     """The values that a configuration gives, without those that are the defaults."""
     texts = {key: canonical(value) for key, value in config.items()}

@@ -1,6 +1,6 @@
 """The types that the steps of planning hand on: choices, the configurations they make, and runs."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.fields.nodes import Place
 from sweeper.grid import Grid
@@ -14,7 +14,7 @@ class Row(NamedTuple):
     the same as dotted keys. `refers`: some of them hold references."""
 
     settings: dict[str, Setting]
-    given: dict[str, Any]
+    given: dict[str, object]
     refers: bool
 
 
@@ -22,10 +22,10 @@ class Point(NamedTuple):
     """One cell: its configuration with dotted keys, the rows chosen for it, and the keys whose
     values wait for the seed. `configs` are those of its runs, where they differ from its own."""
 
-    config: dict[str, Any]
+    config: dict[str, object]
     rows: tuple[Row, ...]
     pending: tuple[str, ...] = ()
-    configs: tuple[dict[str, Any], ...] = ()
+    configs: tuple[dict[str, object], ...] = ()
 
 
 class Expanded(NamedTuple):

@@ -8,7 +8,7 @@ References are resolved last, except for those that lead to the seed: they wait 
 import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.fields.kinds import MAX_HINTS, hint, nearest
 from sweeper.fields.nodes import Place, Problems
@@ -145,7 +145,7 @@ class Product:
                 assign(config, key, {key: value})
             yield self._resolved(config, (_row(entry),))
 
-    def _expanded(self) -> Iterator[tuple[dict[str, Any], tuple[Row, ...]]]:
+    def _expanded(self) -> Iterator[tuple[dict[str, object], tuple[Row, ...]]]:
         """Yield the points of the axes, those under conditions among them."""
         if not self._blocks and self.grid.include:
             return
@@ -166,8 +166,8 @@ class Product:
                 yield config, rows
 
     def _under_conditions(
-        self, number: int, config: dict[str, Any], rows: tuple[Row, ...], held: tuple[int, ...]
-    ) -> Iterator[tuple[dict[str, Any], tuple[Row, ...]]]:
+        self, number: int, config: dict[str, object], rows: tuple[Row, ...], held: tuple[int, ...]
+    ) -> Iterator[tuple[dict[str, object], tuple[Row, ...]]]:
         """Apply the entries of `when` from `number` on to a point. The recursion is bounded by
         their number, at most 100."""
         for index in range(number, len(self._whens)):
@@ -205,7 +205,7 @@ class Product:
         if self._count > self._limit:
             raise _TooMuch(f"more than {self._limit} cells; a sweep has at most {MAX_RUNS} runs")
 
-    def _holds(self, when: When, config: Mapping[str, Any]) -> bool:
+    def _holds(self, when: When, config: Mapping[str, object]) -> bool:
         for key, condition in when.conditions.items():
             if key not in config:
                 return False
@@ -234,7 +234,7 @@ class Product:
                     f"{place if one.place.line else ''}",
                 )
 
-    def _resolved(self, config: dict[str, Any], rows: tuple[Row, ...]) -> Point:
+    def _resolved(self, config: dict[str, object], rows: tuple[Row, ...]) -> Point:
         """Make a point with its references resolved."""
         if not self._referring:
             return Point(config, rows)
@@ -263,7 +263,7 @@ class Product:
             given = [point.config | {field: seed} for seed in seeds.values]
         return point._replace(configs=tuple(self._settled(point, config) for config in given))
 
-    def _settled(self, point: Point, config: dict[str, Any]) -> dict[str, Any]:
+    def _settled(self, point: Point, config: dict[str, object]) -> dict[str, object]:
         if not point.pending:
             return config
         config = dict(config)
@@ -273,7 +273,7 @@ class Product:
             self._tell_broken(place, key, error, config)
         return config
 
-    def _resolved_row(self, row: Row, config: dict[str, Any]) -> Row:
+    def _resolved_row(self, row: Row, config: dict[str, object]) -> Row:
         settings = dict(row.settings)
         for key, setting in settings.items():
             if setting.refers:
@@ -286,7 +286,7 @@ class Product:
         return row._replace(settings=settings)
 
     def _tell_broken(
-        self, place: Place, what: str, error: BrokenReference, config: Mapping[str, Any]
+        self, place: Place, what: str, error: BrokenReference, config: Mapping[str, object]
     ) -> None:
         told = (place, what, str(error))
         if told not in self._told:
@@ -388,7 +388,7 @@ def _rows(block: Block) -> tuple[Row, ...]:
 
 
 def _row(settings: dict[str, Setting]) -> Row:
-    given: dict[str, Any] = {}
+    given: dict[str, object] = {}
     for setting in settings.values():
         given.update(setting.given)
     return Row(settings, given, any(setting.refers for setting in settings.values()))

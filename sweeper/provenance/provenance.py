@@ -78,7 +78,7 @@ def collect(
 
 
 def earlier(
-    provenance: Mapping[str, Any], before: Sequence[Mapping[str, Any]]
+    provenance: Mapping[str, object], before: Sequence[Mapping[str, object]]
 ) -> list[Mapping[str, Any]]:
     """The launches before the next, the last first; of each what was typed and which code ran.
     `provenance` is that of the last, `before` what this gave of those before it."""

@@ -119,7 +119,7 @@ class FolderRun(RecordedRun):
     def _read_config(self) -> dict[str, Any] | None:
         path = self._below("config.json")
         try:
-            found: Any = decode(self.store.read(path))
+            found: object = decode(self.store.read(path))
         except NotFound:
             return None
         except ValueError as error:
@@ -131,7 +131,7 @@ class FolderRun(RecordedRun):
     def _is_finished(self) -> bool:
         return ends_final(self.checkpoint_records())
 
-    def _recall(self, what: str, name: str, find: Callable[[], Any]) -> Any:
+    def _recall(self, what: str, name: str, find: Callable[[], object]) -> Any:
         """Remember something for as long as that file stays the same."""
         source = self.files.source(self._below(name))
         if source is None:

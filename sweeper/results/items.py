@@ -79,7 +79,7 @@ def _file(path: str, size: int, listed: Mapping[str, int]) -> ItemFile | None:
     return ItemFile("summaries", task, (int(summaries[1]), *_natural(path)), path, size)
 
 
-def _natural(path: str) -> tuple[Any, ...]:
+def _natural(path: str) -> tuple[object, ...]:
     """A key that sorts numbers in a name by their size: step 90 is before step 100."""
     parts = _NUMBERS.split(path)
     return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts)
@@ -125,7 +125,7 @@ def _read(run: RecordedRun, path: str) -> bytes:
         return b""
 
 
-def parse_items(rows: Iterable[Mapping[str, Any]], file: ItemFile) -> list[Answered]:
+def parse_items(rows: Iterable[Mapping[str, object]], file: ItemFile) -> list[Answered]:
     """Parse the answers of a file by task; what is no answer is passed over. Pure."""
     read = {"items": _of_items, "store": _of_store, "summaries": _of_summaries}[file.kind]
     steps: dict[str, float] = {}
@@ -164,7 +164,7 @@ def _gathered(task: str, answers: Sequence[_Answer], file: ItemFile) -> Answered
     )
 
 
-def _of_items(rows: Iterable[Mapping[str, Any]], file: ItemFile) -> Iterator[_Answer]:
+def _of_items(rows: Iterable[Mapping[str, object]], file: ItemFile) -> Iterator[_Answer]:
     del file
     for row in rows:
         item, score = row.get("item"), _score(row.get("score"))
@@ -180,7 +180,7 @@ def _of_items(rows: Iterable[Mapping[str, Any]], file: ItemFile) -> Iterator[_An
             )
 
 
-def _of_store(rows: Iterable[Mapping[str, Any]], file: ItemFile) -> Iterator[_Answer]:
+def _of_store(rows: Iterable[Mapping[str, object]], file: ItemFile) -> Iterator[_Answer]:
     """Parse an EvalStore. A reward above 0 scores 1, as tinker-cookbook counts."""
     for row in rows:
         reward = _score(row.get("reward"))
@@ -196,7 +196,7 @@ def _of_store(rows: Iterable[Mapping[str, Any]], file: ItemFile) -> Iterator[_An
         )
 
 
-def _of_summaries(rows: Iterable[Mapping[str, Any]], file: ItemFile) -> Iterator[_Answer]:
+def _of_summaries(rows: Iterable[Mapping[str, object]], file: ItemFile) -> Iterator[_Answer]:
     """Parse rollout summaries. The score is whether the answer was right, if every answer says so,
     else the reward. The question's text identifies the item; without one there is none."""
     found: list[tuple[str, float, float | None]] = []
@@ -212,18 +212,18 @@ def _of_summaries(rows: Iterable[Mapping[str, Any]], file: ItemFile) -> Iterator
         yield _Answer(file.task, prompt, score, prompt=prompt[:_SHOWN])
 
 
-def _asked(step: Mapping[str, Any]) -> str:
+def _asked(step: Mapping[str, object]) -> str:
     texts = [log.get(name) for log in _mappings([step.get("logs")]) for name in _PROMPTS]
     return next((text for text in texts if isinstance(text, str) and text), "")
 
 
-def _right(row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> float | None:
+def _right(row: Mapping[str, object], steps: Sequence[Mapping[str, object]]) -> float | None:
     told = [row.get("trajectory_metrics"), *(step.get("metrics") for step in steps[::-1])]
     found = (_score(metrics.get("correct")) for metrics in _mappings(told))
     return next((right for right in found if right is not None), None)
 
 
-def _score(value: Any) -> float | None:
+def _score(value: object) -> float | None:
     number = float(value) if isinstance(value, bool) else as_float(value)
     return number if number is not None and math.isfinite(number) else None
 
@@ -232,6 +232,6 @@ def _text(value: Any) -> str:
     return value[:_SHOWN] if isinstance(value, str) else ""
 
 
-def _mappings(value: Any) -> list[Mapping[str, Any]]:
+def _mappings(value: object) -> list[Mapping[str, object]]:
     found = cast(list[Any], value) if isinstance(value, list) else []
     return [one for one in found if isinstance(one, dict)]

@@ -73,7 +73,7 @@ def judged(points: Sequence[Point], goal: str, at: str) -> Point | None:
 def last_values(rows: Iterable[Row]) -> dict[str, dict[str, Any]]:
     """The last value of each key in a merged history, whatever it is, and its step. Rows without a
     step give only keys that no other row has."""
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, object]] = {}
     for row in rows:
         step = row.get("step")
         for key, value in row.items():

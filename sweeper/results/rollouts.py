@@ -66,7 +66,7 @@ class Words:
             for one, words in zip(groups[number], group, strict=True)
         }
 
-    def _tree(self, path: str) -> Any:
+    def _tree(self, path: str) -> object:
         try:
             return decode(self._run.store.read(path))
         except NotFound:

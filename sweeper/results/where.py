@@ -16,20 +16,23 @@ missing, and equal to null. Text is data: nothing is evaluated.
 import operator
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from sweeper.errors import UsageError
 from sweeper.storage.documents import dotted
 
 __all__ = ["Condition", "parse_where", "select"]
 
+Scalar: TypeAlias = bool | int | float | str | None
+"""What a value in a condition can be."""
+
 _NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?")
 _DIGITS = 1000
 _DEPTH = 50
 """How deep conditions may be nested."""
-_WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
+_WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
 _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
     "==": operator.eq,
@@ -50,7 +53,7 @@ class Condition(ABC):
         """The keys that it asks about."""
 
     @abstractmethod
-    def holds(self, values: Mapping[str, Any]) -> bool:
+    def holds(self, values: Mapping[str, object]) -> bool:
         """Whether it holds for a run with these values by key."""
 
 
@@ -71,9 +74,9 @@ class _Compared(_Test):
     null)."""
 
     operator: str
-    value: Any
+    value: Scalar
 
-    def holds(self, values: Mapping[str, Any]) -> bool:
+    def holds(self, values: Mapping[str, object]) -> bool:
         try:
             return bool(_OPERATORS[self.operator](values.get(self.key), self.value))
         except TypeError:
@@ -82,15 +85,15 @@ class _Compared(_Test):
 
 @dataclass(frozen=True)
 class _OneOf(_Test):
-    values: tuple[Any, ...]
+    values: tuple[Scalar, ...]
 
-    def holds(self, values: Mapping[str, Any]) -> bool:
+    def holds(self, values: Mapping[str, object]) -> bool:
         return values.get(self.key) in self.values
 
 
 @dataclass(frozen=True)
 class _Missing(_Test):
-    def holds(self, values: Mapping[str, Any]) -> bool:
+    def holds(self, values: Mapping[str, object]) -> bool:
         return values.get(self.key) is None
 
 
@@ -102,7 +105,7 @@ class _Not(Condition):
     def keys(self) -> frozenset[str]:
         return self.part.keys
 
-    def holds(self, values: Mapping[str, Any]) -> bool:
+    def holds(self, values: Mapping[str, object]) -> bool:
         return not self.part.holds(values)
 
 
@@ -111,13 +114,13 @@ class _Joined(Condition):
     """A conjunction or disjunction of conditions."""
 
     parts: tuple[Condition, ...]
-    enough: Callable[[Any], bool]
+    enough: Callable[[Iterable[bool]], bool]
 
     @property
     def keys(self) -> frozenset[str]:
         return frozenset(key for part in self.parts for key in part.keys)
 
-    def holds(self, values: Mapping[str, Any]) -> bool:
+    def holds(self, values: Mapping[str, object]) -> bool:
         return self.enough(part.holds(values) for part in self.parts)
 
 
@@ -230,7 +233,7 @@ class _Parser:
         return found
 
     def _joined(
-        self, word: str, enough: Callable[[Any], bool], part: Callable[[], Condition]
+        self, word: str, enough: Callable[[Iterable[bool]], bool], part: Callable[[], Condition]
     ) -> Condition:
         parts = [part()]
         while self._took(word):
@@ -266,7 +269,7 @@ class _Parser:
             return _Not(found) if negated else found
         raise self._wrong("expected `key operator value`")
 
-    def _values(self) -> tuple[Any, ...]:
+    def _values(self) -> tuple[Scalar, ...]:
         if not self._took("("):
             raise self._wrong("expected values in brackets after `in`")
         found = [self._value()]
@@ -276,7 +279,7 @@ class _Parser:
             raise self._wrong("a bracket is not closed")
         return tuple(found)
 
-    def _value(self) -> Any:
+    def _value(self) -> Scalar:
         token = self._take()
         if token.kind == "text":
             return token.text

@@ -153,7 +153,7 @@ def _kept(where: str) -> Iterator[_Kept]:
     except OSError:
         return
     for entry in found:
-        document: Any = None
+        document: object = None
         try:
             written = entry.stat().st_mtime
             with suppress(ValueError, PermissionError), open(entry.path, encoding="utf-8") as file:

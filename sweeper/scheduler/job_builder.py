@@ -2,7 +2,6 @@
 jobs may not run on this machine."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from sweeper.backends import Capabilities, options_of
 from sweeper.command import worker_command
@@ -13,7 +12,7 @@ from sweeper.storage.files import Store
 __all__ = ["asked_by", "job_for", "worker_argv"]
 
 
-def asked_by(launch: Launch, config: Mapping[str, Any]) -> Mapping[str, Any]:
+def asked_by(launch: Launch, config: Mapping[str, object]) -> Mapping[str, object]:
     """The backend's options for the job of a run with this configuration."""
     options = options_of(launch)
     if not options.get("overrides"):

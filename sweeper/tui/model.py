@@ -138,7 +138,7 @@ _TOTALS = (
 )
 
 
-def total_steps(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> int | None:
+def total_steps(config: Mapping[str, object], defaults: Mapping[str, object]) -> int | None:
     """How many steps a run will take, if its configuration or its recipe's defaults say so under
     one of the usual names."""
     for known in (config, defaults):

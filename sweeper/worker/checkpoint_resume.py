@@ -84,7 +84,7 @@ def read_records(path: str) -> list[dict[str, Any]]:
             lines = file.read().splitlines()
     except OSError:
         return []
-    records: list[dict[str, Any]] = []
+    records: list[dict[str, object]] = []
     for line in lines:
         try:
             record = json.loads(line)

@@ -12,7 +12,7 @@ _REASONS = frozenset({"error", "incomplete", "timeout"})
 _ASK_SECONDS = 5.0
 
 
-def blame(job: Job, outcome: dict[str, Any]) -> dict[str, Any]:
+def blame(job: Job, outcome: dict[str, object]) -> dict[str, Any]:
     """Correct a failed attempt's outcome: if its engine has gone away since it began, or was
     started anew, the reason becomes `service`."""
     began = job.engine

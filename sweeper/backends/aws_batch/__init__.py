@@ -142,7 +142,7 @@ SECTION = Section(
 )
 
 
-def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(defaults: Mapping[str, object], given: Mapping[str, object]) -> dict[str, Any]:
     found = dict(defaults)
     if "job_definition" in given:  # instead of an image that is the default, and its roles
         found = {k: v for k, v in found.items() if k not in ("image", *_OF_AN_IMAGE)}
@@ -151,13 +151,13 @@ def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
     return {**found, **given}
 
 
-def _open(sweep: str, folder: str, options: Mapping[str, Any]) -> Backend:
+def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
     from sweeper.backends.aws_batch.backend import open_backend
 
     return open_backend(sweep, folder, options)
 
 
-def _capabilities(given: Mapping[str, Any]) -> Capabilities:
+def _capabilities(given: Mapping[str, object]) -> Capabilities:
     """Jobs run on other machines, and have nothing of this one."""
     options = read_options(given)
     return Capabilities(
@@ -169,7 +169,7 @@ def _capabilities(given: Mapping[str, Any]) -> Capabilities:
     )
 
 
-def _checks(options: Mapping[str, Any]) -> Iterable[Check]:
+def _checks(options: Mapping[str, object]) -> Iterable[Check]:
     from sweeper.backends.aws_batch.doctor import checks
 
     return checks(options)

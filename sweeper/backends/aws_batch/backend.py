@@ -49,7 +49,7 @@ class _Changing(_Closed, Unreachable):
 
 
 def open_backend(
-    sweep: str, folder: str, options: Mapping[str, Any] | None = None
+    sweep: str, folder: str, options: Mapping[str, object] | None = None
 ) -> "AwsBatchBackend":
     """The backend for one sweep. Raises `EnvironmentFailure` when there is no such queue or AWS
     does not answer, `UsageError` for options that lack something."""
@@ -105,7 +105,7 @@ class AwsBatchBackend(Backend):
             )
         return found[0]
 
-    def preflight(self, asked: Sequence[Mapping[str, Any]]) -> None:
+    def preflight(self, asked: Sequence[Mapping[str, object]]) -> None:
         """See that the queue takes jobs, and that there is a job definition, with the secrets that
         runs need: one that AWS will not have is known before anything is on record. While jobs of
         the sweep go on a queue may be closed: they are adopted. Raises `EnvironmentFailure`, and as
@@ -206,7 +206,7 @@ class AwsBatchBackend(Backend):
             container = part(job, "container")
             about = part(part(container, "logConfiguration"), "options")
             group = str(about.get("awslogs-group") or _LOG_GROUP)
-            attempts: list[dict[str, Any]] = job.get("attempts") or []
+            attempts: list[dict[str, object]] = job.get("attempts") or []
             ended = [part(one, "container") for one in attempts]
             streams: list[str | None] = [one.get("logStreamName") for one in [*ended, container]]
             for stream in dict.fromkeys(filter(None, streams)):
@@ -250,7 +250,7 @@ class AwsBatchBackend(Backend):
         name: str,
         command: list[str],
         tags: Mapping[str, str],
-        more: Mapping[str, Any] | None = None,
+        more: Mapping[str, object] | None = None,
     ) -> dict[str, Any]:
         options = self._options
         try:

@@ -56,7 +56,7 @@ def find_definition(aws: Aws, options: Options) -> dict[str, Any] | None:
     """The newest active revision of the definition, None where there is none."""
     named = options.job_definition
     if named is None:
-        asked: dict[str, Any] = {"jobDefinitionName": _name(options), "status": "ACTIVE"}
+        asked: dict[str, object] = {"jobDefinitionName": _name(options), "status": "ACTIVE"}
     elif ":" in named:  # an ARN, or a name and a revision
         asked = {"jobDefinitions": [named]}
     else:
@@ -82,7 +82,7 @@ def _name(options: Options) -> str:
 
 def _container(options: Options) -> dict[str, Any]:
     """A definition's container: what all jobs by it have in common, and no secret's value."""
-    container: dict[str, Any] = {
+    container: dict[str, object] = {
         "image": options.image,
         "resourceRequirements": _resources(
             options.vcpus or _VCPUS, options.memory or _MEMORY, options.gpus
@@ -110,7 +110,7 @@ def _resources(vcpus: float | None, memory: int | None, gpus: int | None) -> lis
 def overrides(options: Options, command: list[str], region: str) -> dict[str, Any]:
     """What a job has of its own: its command and region; what else there is to a definition that
     was named."""
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "command": command,
         "environment": [{"name": "AWS_DEFAULT_REGION", "value": region}],
     }

@@ -105,7 +105,7 @@ def _environments(aws: Aws, options: Options) -> str:
     return ", ".join(told)
 
 
-def _unusable(environment: Mapping[str, Any], options: Options) -> str | None:
+def _unusable(environment: Mapping[str, object], options: Options) -> str | None:
     """Why no job of these options comes to run there."""
     if environment.get("state") != "ENABLED" or environment.get("status") != "VALID":
         return "it is not enabled and valid"

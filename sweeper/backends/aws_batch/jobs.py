@@ -34,7 +34,7 @@ _PENDING = JobStatus(JobState.PENDING)
 _RUNNING = JobStatus(JobState.RUNNING)
 
 
-def status_of(job: dict[str, Any]) -> JobStatus:
+def status_of(job: dict[str, object]) -> JobStatus:
     """The status of a job as Batch describes it."""
     word = job["status"]
     if word in _WAITING:
@@ -232,7 +232,7 @@ class Jobs:
             self._due.pop(job, None)
             self._note(job, answers.get(job), parents.get(_array_of(job)))
 
-    def _look_at_array(self, array: str, members: list[str], parent: dict[str, Any]) -> None:
+    def _look_at_array(self, array: str, members: list[str], parent: dict[str, object]) -> None:
         summary = part(part(parent, "arrayProperties"), "statusSummary")
         counts: dict[str, int] = {word: count for word, count in summary.items() if count}
         waiting = sum(counts.get(word, 0) for word in _WAITING)
@@ -258,7 +258,9 @@ class Jobs:
                     self._due.setdefault(job)
         self._counts[array] = counts
 
-    def _note(self, job: str, answer: dict[str, Any] | None, parent: dict[str, Any] | None) -> None:
+    def _note(
+        self, job: str, answer: dict[str, object] | None, parent: dict[str, object] | None
+    ) -> None:
         if answer is not None:
             self._seen[job] = status_of(answer)
             self._restarts[job] = _restarts(answer)
@@ -276,7 +278,7 @@ class Jobs:
         self._restarts |= dict.fromkeys(asked, 0) | found
 
     def _describe(self, jobs: Sequence[str]) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
+        found: list[dict[str, object]] = []
         for start in range(0, len(jobs), A_CALL):
             some = list(jobs[start : start + A_CALL])
             found += self._aws.call("batch", "describe_jobs", jobs=some)["jobs"]

@@ -351,7 +351,7 @@ class _Reader:
             self._keys.update(dict.fromkeys(new))
             self._decode = self._make()
 
-    def _chosen(self, row: dict[str, Any]) -> dict[str, Any]:
+    def _chosen(self, row: dict[str, object]) -> dict[str, Any]:
         if self.wanted is None:
             return row
         return {key: value for key, value in row.items() if key in self.wanted}
@@ -396,7 +396,7 @@ def _large(block: Floats) -> list[int]:
 
 
 def _put(
-    rows: Iterable[tuple[int, Mapping[str, Any]]], values: dict[str, Floats], count: int
+    rows: Iterable[tuple[int, Mapping[str, object]]], values: dict[str, Floats], count: int
 ) -> dict[str, Odd]:
     """Enter rows into columns, each in its place of `count`; gives what is no number."""
     odd: dict[str, Odd] = {}
@@ -412,7 +412,7 @@ def _put(
     return odd
 
 
-def columns_of(rows: Sequence[Mapping[str, Any]]) -> Columns:
+def columns_of(rows: Sequence[Mapping[str, object]]) -> Columns:
     """Rows as columns."""
     values: dict[str, Floats] = {}
     odd = _put(enumerate(rows), values, len(rows))
@@ -458,7 +458,7 @@ def _refuse(_: bytes) -> Any:
     raise ValueError("no key is known yet")
 
 
-def _exact(value: Any) -> float | None:
+def _exact(value: object) -> float | None:
     """A number that a float holds exactly; None for anything else."""
     if isinstance(value, float):
         return value
