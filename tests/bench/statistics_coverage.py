@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from sweeper.analysis.distributions import maximum_quantile, student_quantile
 from sweeper.analysis.inference import contrast, paired, wilson
-from sweeper.analysis.noise import FEW, LEVEL, MANY, bartlett, fit_noise, squeeze
+from sweeper.analysis.noise import FEW, LEVEL, MANY, bartlett, fit_noise, split_noise, squeeze
 from sweeper.analysis.statistics import against_best, contenders, summarise_chosen
 
 Floats = NDArray[np.float64]
@@ -351,6 +351,47 @@ def both_looks(trials: int) -> None:
         print(f"| {cells} | {' | '.join(row)} |")
 
 
+def crashing(trials: int) -> None:
+    """How often a cell is named best that is worse by half a sd and whose bad seeds, those another
+    half a sd from the truth of the rest, crash; five seeds each; and if they did not crash."""
+    print("| cells | `drop` | `bound` | none crashes |")
+    print("|---|---|---|---|")
+    rng = np.random.default_rng(11)
+    for cells in (2, 6, 12):
+        values = rng.normal(0, 1, (trials, cells, 5))
+        values[:, 0] -= 0.5
+        failed = np.zeros(values.shape, dtype=bool)
+        failed[:, 0] = values[:, 0] < -0.5
+        left = np.where(failed, np.nan, values)
+        worst = np.nanmin(left.reshape(trials, -1), axis=1)[:, np.newaxis, np.newaxis]
+        told = (
+            np.nan_to_num(np.nansum(left, axis=2) / (~failed).sum(axis=2), nan=-np.inf),
+            np.where(failed, worst, values).mean(axis=2),
+            values.mean(axis=2),
+        )
+        row = [_share(means.argmax(axis=1) == 0) for means in told]
+        print(f"| {cells} | {' | '.join(row)} |")
+
+
+def warned(sweeps: int) -> None:
+    """How often the report warns of noise that looks split."""
+    print("| noise | 6 cells, n = 2 | 6, n = 3 | 12, n = 2 | 12, n = 3 | 20, n = 2 | 20, n = 3 |")
+    print("|---|---|---|---|---|---|---|")
+    for noise, name in NOISES.items():
+        row: list[str] = []
+        for cells in (6, 12, 20):
+            for seeds in (2, 3):
+                rng = np.random.default_rng([cells, seeds])
+                told: list[bool] = []
+                for own in draw(rng, noise, (sweeps, cells, seeds)):
+                    groups = {str(cell): each.tolist() for cell, each in enumerate(own)}
+                    p = fit_noise(groups).p
+                    split = split_noise(list(groups.values()))
+                    told.append(split is not None and p is not None and p <= LEVEL)
+                row.append(f"{100 * float(np.mean(told)):.0f}")
+        print(f"| {name} | {' | '.join(row)} |")
+
+
 def main() -> None:
     """Simulate, print tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
@@ -371,6 +412,10 @@ def main() -> None:
         chosen(trials)
         print("\nEqual cells, false lone winner: the sweep / it or its confirmation, %\n")
         both_looks(trials)
+        print("\nA worse cell whose bad seeds crash is named best, %\n")
+        crashing(trials)
+        print("\nWarned of noise that looks split, %\n")
+        warned(trials // 5)
     print("\nDifferences: 95 % intervals that hold the truth, %\n")
     differences(trials)
     import statistics_axes  # beside this file
