@@ -352,8 +352,8 @@ def both_looks(trials: int) -> None:
 
 
 def crashing(trials: int) -> None:
-    """How often a cell is named best that is worse by half a sd and whose bad seeds, those another
-    half a sd from the truth of the rest, crash; five seeds each; and if they did not crash."""
+    """How often a cell is named best that is worse by half a sd and whose worse seeds, half of
+    them, crash; five seeds each; and how often if none crashed."""
     print("| cells | `drop` | `bound` | none crashes |")
     print("|---|---|---|---|")
     rng = np.random.default_rng(11)
@@ -412,7 +412,7 @@ def main() -> None:
         chosen(trials)
         print("\nEqual cells, false lone winner: the sweep / it or its confirmation, %\n")
         both_looks(trials)
-        print("\nA worse cell whose bad seeds crash is named best, %\n")
+        print("\nA worse cell whose worse seeds crash is named best, %\n")
         crashing(trials)
         print("\nWarned of noise that looks split, %\n")
         warned(trials // 5)
