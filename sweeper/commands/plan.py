@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sweeper import prices
 from sweeper.commands import arguments as shared
 from sweeper.grid.naming import canonical
 from sweeper.grid.overrides import flow
@@ -73,6 +72,8 @@ def short(found: LaunchPreview) -> Iterator[str]:
     yield ""
     yield from _clipped(f"{_size(plan)}: {counts(found)}", width)
     if found.estimate is not None:
+        from sweeper import prices
+
         yield from _clipped(sentence(found.estimate, prices.load()), width)
     if found.retired:
         yield from _clipped(

@@ -7,17 +7,19 @@ steps alone is taken, in proportion. Where there is none either, nothing is said
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.launcher.metric_check import newest_sweeps
 from sweeper.model.plan import Plan, Run
 from sweeper.model.states import State, fold
 from sweeper.model.usage import NO_USAGE, Counts, Usage, total
-from sweeper.prices import Amount, Prices, amount
 from sweeper.storage.files import Store
 from sweeper.storage.sweeps import read_events, read_outcome, read_plan
 from sweeper.terminal import duration
+
+if TYPE_CHECKING:
+    from sweeper.prices import Amount, Prices
 
 __all__ = ["Estimate", "estimate", "sentence"]
 
@@ -44,7 +46,7 @@ class Estimate(NamedTuple):
     wanted: int
     examples: int
     tokens: int
-    amount: Amount
+    amount: "Amount"
     least: float | None
     most: float | None
     hours: float
@@ -57,7 +59,7 @@ class Estimate(NamedTuple):
         return {**known, "usd": usd, "unpriced": list(self.amount.unpriced)}
 
 
-def sentence(found: Estimate, prices: Prices) -> str:
+def sentence(found: Estimate, prices: "Prices") -> str:
     """`about 12.4 dollars (9.8 to 15.6), 3,100,000 tokens, 2h05m at 8 at once`, and by what that
     is known."""
     parts = [
@@ -82,7 +84,7 @@ class _Guess(NamedTuple):
     hours: float
 
 
-def estimate(plan: Plan, wanted: Sequence[Run], store: Store, prices: Prices) -> Estimate | None:
+def estimate(plan: Plan, wanted: Sequence[Run], store: Store) -> Estimate | None:
     """What the runs `wanted` of the plan will use; None where no earlier run tells. On a store that
     is elsewhere nothing is looked for: it would take too long."""
     if store.is_remote or not wanted:
@@ -90,6 +92,9 @@ def estimate(plan: Plan, wanted: Sequence[Run], store: Store, prices: Prices) ->
     examples = list(_examples(plan, store))
     if not examples:
         return None
+    from sweeper.prices import amount, load
+
+    prices = load()
     known: dict[str, _Guess | None] = {}
     guesses: list[_Guess] = []
     for run in wanted:
@@ -157,7 +162,7 @@ def _settings(plan: Plan, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _guess(
-    settings: Mapping[str, Any], examples: Sequence[Example], prices: Prices
+    settings: Mapping[str, Any], examples: Sequence[Example], prices: "Prices"
 ) -> _Guess | None:
     alike = [example for example in examples if example.settings == settings]
     scaled = [(example, 1.0) for example in alike] or [
@@ -167,6 +172,8 @@ def _guess(
     ]
     if not scaled:
         return None
+    from sweeper.prices import amount
+
     usages = [_times(example.usage, ratio) for example, ratio in scaled]
     return _Guess(
         usage=_times(total(usages), 1 / len(usages)),

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from sweeper import prices
 from sweeper.backends import capabilities_of, options_of
 from sweeper.errors import GridError, NotFound, StoreError
 from sweeper.fields.data import from_python
@@ -138,7 +137,7 @@ def survey(planned: Plan, store: Store) -> LaunchPreview:
             attempt = state.opened
         previews.append(RunPreview(run._replace(name=names.get(run.id, run.name)), state, attempt))
     starting = [preview.run for preview in previews if preview.attempt]
-    expected = estimate(planned, starting, store, prices.load())
+    expected = estimate(planned, starting, store)
     return LaunchPreview(planned, store.root, tuple(previews), retired, expected)
 
 
