@@ -6,6 +6,7 @@ from it, the ends of what was tried that it lies at, and the holes: combinations
 have a result of, of values that this block has tried, and that have none here.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -104,7 +105,8 @@ def _block(ranking: Ranking, sign: float, by: str, value: str, others: Sequence[
     own = tuple(cell for cell in ranking.cells if level(cell.settings, by) == value)
     part = replace(ranking, cells=own, best=None, best_run=None, comparisons={})
     good = usable(part)
-    best = min(good, key=lambda cell: sign * (cell.summary.mean or 0.0), default=None)
+    counted = [cell for cell in good if cell.counted]
+    best = min(counted, key=lambda cell: sign * (cell.summary.mean or 0.0), default=None)
     tried = _rows(part.tried, by)
     holes = _holes(tried, others)
     diverged = sum(cell.diverged > 0 for cell in own)
@@ -127,15 +129,18 @@ def _holes(tried: set[Row], others: Sequence[set[Row]]) -> tuple[Row, ...]:
     return tuple(sorted(fitting, key=_order))
 
 
-def _order(row: Row) -> list[tuple[float, str]]:
-    return [(_number(text), text) for _, text in row]
+def _order(row: Row) -> list[tuple[str, float, str]]:
+    """By the names of the settings too: rows need not have the same."""
+    return [(key, _number(text), text) for key, text in row]
 
 
 def _number(text: str) -> float:
+    """0 for what is no finite number: NaN has no place in an order."""
     try:
-        return float(text)
+        found = float(text)
     except ValueError:
         return 0.0
+    return found if math.isfinite(found) else 0.0
 
 
 def rows(found: Blocks) -> list[Mapping[str, Any]]:

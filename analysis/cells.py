@@ -55,6 +55,11 @@ class Cell:
         return [*found, *self.assumed]
 
     @property
+    def counted(self) -> bool:
+        """Whether one of its runs counts: else all of its values, if any, are assumed."""
+        return any(run.counts for run in self.runs)
+
+    @property
     def by_seed(self) -> dict[int, float]:
         """The same by seed, those of runs that have one."""
         return {
@@ -80,7 +85,7 @@ class Ranking:
     """All cells, best first, then those that cannot be ranked in the order of the plan.
 
     `best` is None when no cell can be named: nothing was measured, every measured cell has a
-    diverged run, or all runs of all cells gave the same value. `comparisons` are with the best, by
+    diverged run or none that counts, or all runs of all cells gave the same value. `comparisons` are with the best, by
     cell. A cell that is in neither `apart` nor `tied` was not compared: it has no interval, or the
     best has none. `passed_over` are cells that are not the best only because a run of theirs
     diverged: what is left of them has a better mean; `held_back` the same of cells with a run that
@@ -149,9 +154,9 @@ class Ranking:
 
     @property
     def equal(self) -> tuple[Cell, ...]:
-        """Cells whose mean is exactly the best's."""
+        """Cells whose mean is exactly the best's, and was found, not assumed."""
         mean = None if self.best is None else self.best.summary.mean
-        return tuple(cell for cell in self.others if cell.summary.mean == mean)
+        return tuple(cell for cell in self.others if cell.counted and cell.summary.mean == mean)
 
     @property
     def not_compared(self) -> tuple[Cell, ...]:
@@ -177,8 +182,9 @@ def rank(data: SweepData) -> Ranking:
 
     Only runs that succeeded with a finite value count. A cell with a diverged run is ranked by
     what is left of it but is never the best: its mean leaves out just the runs that went wrong.
-    Nor is one with a failed run, where the rule for those is a bound, unless it leads with the
-    worst value of all in that one's place.
+    Nor is one of which no run counts, whatever failed ones are taken to have; nor one with a failed
+    run, where the rule for those is a bound, unless it leads with the worst value of all in that
+    one's place.
     """
     bounds = _bounds(data)
     cells, scale, noise, keys = _cells(data, bounds)
@@ -195,12 +201,14 @@ def rank(data: SweepData) -> Ranking:
         found = cell.summary.mean or 0.0
         if bound and cell.failed:
             found = mean([*cell.values, *[worst or 0.0] * cell.failed], scale)
-        return merit(found, goal, diverged=cell.diverged > 0)
+        return merit(found, goal, diverged=cell.diverged > 0 or not cell.counted)
 
     measured = [cell for cell in cells if cell.summary.n]
     ranked = sorted(measured, key=order)
     ordered = (*ranked, *(cell for cell in cells if not cell.summary.n))
-    best = ranked[0] if ranked and not ranked[0].diverged and not _all_same(measured) else None
+    best = next((c for c in ranked[:1] if c.counted and not c.diverged), None)
+    if _all_same([cell for cell in measured if cell.counted]):
+        best = None
     if best is None:
         return Ranking(ordered, None, None, {}, (), scale, keys, noise, bounds)
     best_run = min(

@@ -143,7 +143,10 @@ def true_gap(difference: float, error: float, between: float) -> Gap:
     means spread with the standard deviation `between`: drawn toward 0, as far as such a difference
     is likely to be noise (a normal prior; choosing the two by what they showed changes nothing in
     what is thought of them then)."""
-    kept = 2 * between**2 / (2 * between**2 + error**2) if error > 0 else 1.0
+    kept, unit = 1.0, max(between, error)
+    if 0 < error and unit < math.inf:
+        signal, noise = 2 * (between / unit) ** 2, (error / unit) ** 2
+        kept = signal / (signal + noise)
     return Gap(kept * difference, math.sqrt(kept) * error)
 
 

@@ -210,6 +210,25 @@ def test_each_rule_for_failed_runs_is_kept_and_said(tmp_path: Path, written: Mod
     assert best == "lr=1" and values == [0.40, 0.92, 0.92] and "the worst value of all" in text
 
 
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_a_cell_of_which_every_run_failed_is_never_the_best(
+    tmp_path: Path, written: ModuleType, seeds: int
+):
+    """Nor tied with it: the worst value of all, as which its runs count, is here that of the one
+    cell that has any."""
+    metric = {"name": "test/nll", "goal": "minimize", "at": "last", "failed": "worst"}
+    sweep = written.Written(tmp_path, "demo", {"lr": [1, 2]}, metric)
+    for seed in range(seeds):
+        sweep.run({"lr": 1}, seed, [], "failed")
+        sweep.run({"lr": 2}, seed, [{"step": 1, "test/nll": 0.5}])
+    data = load(Registry(str(sweep.save() and tmp_path)), "demo", None, None)
+    ranking = rank(data)
+    assert [cell.name for cell in ranking.cells] == ["lr=2", "lr=1"]
+    assert ranking.best is ranking.cells[0] and not ranking.equal
+    found = find(data, ranking)
+    assert decide(data, ranking, found).kind == "unproven"
+
+
 def test_a_cell_that_would_lead_with_the_worst_value_for_its_failed_run_is_the_best(
     tmp_path: Path, written: ModuleType
 ):

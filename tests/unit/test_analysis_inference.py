@@ -119,6 +119,12 @@ def test_a_gap_that_noise_explains_is_thought_small():
     assert true_gap(1.0, 1.0, 0.5**0.5) == pytest.approx((0.5, 0.5**0.5))
 
 
+@pytest.mark.parametrize("unit", [1e-170, 1e160, 8e307])
+def test_a_gap_of_tiny_or_enormous_values_is_that_of_common_ones(unit: float):
+    expected = true_gap(1.0, 1.0, 0.5)
+    assert true_gap(unit, unit, 0.5 * unit) == pytest.approx(tuple(unit * v for v in expected))
+
+
 def test_so_many_seeds_part_the_first_two_four_times_in_five():
     """Over sweeps in which the first two could not be told apart, as they happen: cells differ by
     one standard deviation of the noise, and are chosen by what three seeds showed of them."""
