@@ -85,11 +85,11 @@ class Ranking:
     """All cells, best first, then those that cannot be ranked in the order of the plan.
 
     `best` is None when no cell can be named: nothing was measured, every measured cell has a
-    diverged run or none that counts, or all runs of all cells gave the same value. `comparisons` are with the best, by
-    cell. A cell that is in neither `apart` nor `tied` was not compared: it has no interval, or the
-    best has none. `passed_over` are cells that are not the best only because a run of theirs
-    diverged: what is left of them has a better mean; `held_back` the same of cells with a run that
-    failed, which in its place might have had the `worst` value of all.
+    diverged run or none that counts, or all runs of all cells gave the same value. `comparisons`
+    are with the best, by cell. A cell that is in neither `apart` nor `tied` was not compared: it
+    has no interval, or the best has none. `passed_over` are cells that are not the best only
+    because a run of theirs diverged: what is left of them has a better mean; `held_back` the same
+    of cells with a run that failed, which in its place might have had the `worst` value of all.
     On the `scale` "log" means are geometric and comparisons are ratios. `keys` are the settings of
     all cells, in order. No interval leaves the `bounds` of what the metric can be. `noise` is that
     between runs of a cell; `chosen_of` the number of cells that may be the best, by which the

@@ -107,14 +107,19 @@ def _end(run: RunData, key: str) -> float | None:
 
 def _judged_by(data: SweepData, metric: Metric) -> SweepData:
     """The same runs by their last value of another metric. A run that does not count for the
-    sweep's own does not count here either."""
+    sweep's own does not count here either, and failed ones count as they do there. The noise that
+    other sweeps lend is that of the sweep's own metric, and tells nothing of this one."""
+    own = data.metric
+    if own is not None:
+        metric = replace(metric, failed=own.failed)
 
     def judged(run: RunData) -> RunData:
         value = _end(run, metric.name) if run.counts else None
         fine = counts(run.state, value, diverged=False)
         return replace(run, value=value if fine else None, diverged=False)
 
-    return replace(data, metric=metric, runs=tuple(judged(run) for run in data.runs))
+    runs = tuple(judged(run) for run in data.runs)
+    return replace(data, metric=metric, runs=runs, lent={})
 
 
 def _gap(ranking: Ranking, held: Metric, training: str) -> Estimate | None:

@@ -144,7 +144,7 @@ def true_gap(difference: float, error: float, between: float) -> Gap:
     is likely to be noise (a normal prior; choosing the two by what they showed changes nothing in
     what is thought of them then)."""
     kept, unit = 1.0, max(between, error)
-    if 0 < error and unit < math.inf:
+    if error > 0 and unit < math.inf:
         signal, noise = 2 * (between / unit) ** 2, (error / unit) ** 2
         kept = signal / (signal + noise)
     return Gap(kept * difference, math.sqrt(kept) * error)

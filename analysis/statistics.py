@@ -97,11 +97,14 @@ class Comparison(NamedTuple):
         return exp(self.difference) if self.scale == "log" else None
 
     def interval(self) -> tuple[float, float]:
-        """Bounds of the difference, or of the ratio on the log scale. Each holds with `CONFIDENCE`
-        for all cells at once, and the near one is beyond no difference just where the cell is told
-        apart."""
+        """Bounds of the difference, or of the ratio on the log scale: Dunnett's or Bonferroni's,
+        which hold with `CONFIDENCE` for all cells at once. Where the test tells the cell apart
+        though they hold no difference (the best alone needs less, see above), the near one ends
+        there."""
         reach = self.reach * self.error
         low, high = self.difference - reach, self.difference + reach
+        if self.told_apart:
+            low, high = (max(low, 0.0), high) if self.difference > 0 else (low, min(high, 0.0))
         return (exp(low), exp(high)) if self.scale == "log" else (low, high)
 
 
@@ -179,10 +182,7 @@ def against_best(
     pairs = {name: _pair(one, sign) for name, one in found.items()}
     alone = max(pairs.values())
     if alone <= 1 - CONFIDENCE:
-        return {
-            name: one._replace(p=min(one.p, alone), reach=_student(one.df))
-            for name, one in found.items()
-        }
+        return {name: one._replace(p=min(one.p, alone)) for name, one in found.items()}
     return found
 
 

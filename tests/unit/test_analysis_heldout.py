@@ -1,8 +1,16 @@
-"""Which keys are of training and which were held out, by name."""
+"""Which keys are of training and which were held out, by name; and what is judged by the latter."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from sweeper.analysis.cells import rank
+from sweeper.analysis.frames import load
+from sweeper.analysis.heldout import held_out
 from sweeper.analysis.splits import counterparts, family, is_held_out, is_training, same_quantity
+from sweeper.results.registry import Registry
 
 KEYS = [
     *("env/all/reward/total", "env/all/correct", "train/nll", "test/nll", "test/accuracy"),
@@ -44,3 +52,24 @@ def test_a_family_of_tasks_is_that_of_the_metric_or_the_largest_of_scores():
     keys = frozenset(scores | sizes | {"train/loss", "env/all/correct"})
     assert set(family(keys, "eval/mbpp/score")) == set(family(keys, None)) == scores
     assert family(frozenset({"eval/a/score", "eval/b/score"}), None) == ()
+
+
+def test_noise_lent_to_the_metric_of_training_tells_nothing_of_what_was_held_out(
+    tmp_path: Path, written: ModuleType
+):
+    """One run a cell. What earlier sweeps lend is of training, and far less than held out; how
+    failed runs count holds for both."""
+    metric = {"name": "train/nll", "goal": "minimize", "at": "last", "failed": "worst"}
+    sweep = written.Written(tmp_path, "demo", {"lr": [1, 2, 3]}, metric)
+    for lr in (1, 2, 3):
+        sweep.run({"lr": lr}, 0, [{"step": 1, "train/nll": lr / 100, "test/nll": 0.5 + lr / 10}])
+    sweep.run({"lr": 1}, 1, [], "failed")
+    data = load(Registry(str(sweep.save() and tmp_path)), "demo", None, None)
+    data = replace(data, lent={"early": {"a": [0.5, 0.501], "b": [0.6, 0.601]}})
+    ranking = rank(data)
+    assert ranking.comparisons
+    found = held_out(data, ranking)
+    assert found is not None and found.judged and found.metric.name == "test/nll"
+    assert not found.ranking.noise.lent
+    cell = next(cell for cell in found.ranking.cells if cell.name == "lr=1")
+    assert cell.values == pytest.approx([0.6, 0.8])

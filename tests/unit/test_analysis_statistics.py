@@ -110,6 +110,28 @@ def test_the_best_is_alone_where_it_is_ahead_of_the_second_as_if_there_were_but_
     assert maximum_tail(0.95 / (0.25 * 2 / 3) ** 0.5, 29, 60.0, 0.5) > 0.1
 
 
+@pytest.mark.parametrize(("asked", "second_mean"), [("own", 1.4), ("pooled", 0.95)])
+def test_the_differences_from_a_lone_winner_are_bounded_for_all_cells_at_once(
+    asked: Asked, second_mean: float
+):
+    """It wins by tests of two cells, which reach less far than Dunnett's and Bonferroni's: those
+    are kept, and end at no difference where they would deny what the test says."""
+    groups = {str(i): [9.0 + i, 9.5 + i, 8.5 + i] for i in range(28)}
+    groups |= {"best": [0.0, 0.5, -0.5], "second": [second_mean + d for d in (0, 0.5, -0.5)]}
+    found = compared(groups, "best", asked)
+    assert all(one.told_apart for one in found.values())
+    second, far = found["second"], found["27"]
+    if asked == "pooled":
+        reach = maximum_quantile(0.95, 29, 60.0, 0.5)
+        far_reach = reach
+    else:
+        reach, far_reach = (float(-stats.t.ppf(0.05 / 29, one.df)) for one in (second, far))
+    assert second.interval() == pytest.approx((0.0, second_mean + reach * second.error), abs=1e-6)
+    assert far.interval() == pytest.approx(
+        (36 - far_reach * far.error, 36 + far_reach * far.error), abs=1e-6
+    )
+
+
 def test_cells_without_noise_of_their_own_are_not_compared_unless_it_is_shared():
     groups = {"a": [1.0, 1.1], "one": [5.0], "same": [7.0, 7.0], "b": [3.0, 3.1]}
     assert not comparable(groups["one"]) and not comparable(groups["same"])
