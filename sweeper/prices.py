@@ -14,7 +14,17 @@ from sweeper.errors import StoreError, UsageError
 from sweeper.model.parts import Part
 from sweeper.model.usage import KINDS, Usage
 
-__all__ = ["Amount", "Price", "Prices", "amount", "load", "read", "users_file", "with_rows"]
+__all__ = [
+    "Amount",
+    "Price",
+    "Prices",
+    "amount",
+    "load",
+    "money",
+    "read",
+    "users_file",
+    "with_rows",
+]
 
 CACHED_SHARE = 0.2
 """What a token of a prompt that was read before costs, where the table does not say: a share of
@@ -66,6 +76,11 @@ def amount(usage: Usage, prices: Prices) -> Amount:
             continue
         usd += sum(count * getattr(price, kind) for kind, count in used.items()) / _MILLION
     return Amount(usd, tuple(sorted(unpriced)))
+
+
+def money(usd: float) -> str:
+    """Dollars for people: `12.40`, `1,234.50`, `0.0123`."""
+    return f"{usd:,.2f}" if usd >= 1 else f"{usd:.3g}"
 
 
 def users_file() -> str:

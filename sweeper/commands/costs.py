@@ -79,7 +79,7 @@ def _line(name: str, one: Spent) -> tuple[object, ...]:
 def _dollars(one: Spent) -> str:
     if not one.usage.counts.tokens:
         return "-"
-    priced = f"{one.amount.usd:,.4g}"
+    priced = prices.money(one.amount.usd)
     if not one.amount.unpriced:
         return priced
     return "unknown" if not one.amount.usd else f"{priced} and more"

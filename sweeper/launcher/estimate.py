@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Estimate", "estimate", "sentence"]
 
 _MOST = 200
-"""Examples of a recipe that are read."""
+"""Outcomes that are read, at most."""
 _STEPS = ("max_steps", "n_steps", "num_steps", "max_train_steps", "n_batches")
 """What recipes call the number of their steps."""
 
@@ -60,8 +60,10 @@ class Estimate(NamedTuple):
 
 
 def sentence(found: Estimate, prices: "Prices") -> str:
-    """`about 12.4 dollars (9.8 to 15.6), 3,100,000 tokens, 2h05m at 8 at once`, and by what that
+    """`about 12.40 dollars (9.80 to 15.60), 3,100,000 tokens, 2h05m at 8 at once`, and by what that
     is known."""
+    from sweeper.prices import money
+
     parts = [
         f"{found.tokens:,} tokens",
         f"{duration(found.hours * 3600)} at {found.abreast} at once",
@@ -69,19 +71,21 @@ def sentence(found: Estimate, prices: "Prices") -> str:
     if not found.amount.unpriced:
         spread = ""
         if found.least is not None and found.most is not None:
-            spread = f" ({found.least:,.3g} to {found.most:,.3g})"
-        parts.insert(0, f"{found.amount.usd:,.3g} dollars{spread} by {prices.told}")
+            spread = f" ({money(found.least)} to {money(found.most)})"
+        parts.insert(0, f"{money(found.amount.usd)} dollars{spread} by {prices.told}")
     some = "" if found.runs == found.wanted else f" for {found.runs} of the {found.wanted}"
     known = "1 earlier run" if found.examples == 1 else f"{found.examples} earlier runs"
     return f"about {', '.join(parts)}{some}, as {known} went"
 
 
 class _Guess(NamedTuple):
-    """Of one run: its mean usage, the dollars of each of its examples, and its hours."""
+    """Of one run: its mean usage, the dollars of each of its examples, its hours, and which
+    examples they are."""
 
     usage: Usage
     dollars: tuple[float, ...]
     hours: float
+    examples: frozenset[int]
 
 
 def estimate(plan: Plan, wanted: Sequence[Run], store: Store) -> Estimate | None:
@@ -107,19 +111,30 @@ def estimate(plan: Plan, wanted: Sequence[Run], store: Store) -> Estimate | None
     if not guesses:
         return None
     usage = total(guess.usage for guess in guesses)
-    spread = any(len(guess.dollars) > 1 for guess in guesses)
-    abreast = min(plan.launch.max_parallel, len(wanted))
+    cost = amount(usage, prices)
+    spread = not cost.unpriced and any(len(guess.dollars) > 1 for guess in guesses)
+    abreast = min(plan.launch.max_parallel, len(guesses))
     return Estimate(
         runs=len(guesses),
         wanted=len(wanted),
-        examples=len(examples),
+        examples=len(frozenset[int]().union(*(guess.examples for guess in guesses))),
         tokens=usage.counts.tokens,
-        amount=amount(usage, prices),
+        amount=cost,
         least=sum(min(guess.dollars) for guess in guesses) if spread else None,
         most=sum(max(guess.dollars) for guess in guesses) if spread else None,
-        hours=sum(guess.hours for guess in guesses) / abreast,
+        hours=_schedule([guess.hours for guess in guesses], abreast),
         abreast=abreast,
     )
+
+
+def _schedule(hours: Sequence[float], abreast: int) -> float:
+    """How long runs of so many hours take, each started when another has ended."""
+    import heapq
+
+    slots = [0.0] * abreast
+    for each in hours:
+        heapq.heapreplace(slots, slots[0] + each)
+    return max(slots)
 
 
 def _examples(plan: Plan, store: Store) -> Iterator[Example]:
@@ -132,9 +147,12 @@ def _examples(plan: Plan, store: Store) -> Iterator[Example]:
         except (NotFound, StoreError):
             continue  # other verbs tell of it
         for run in old.runs:
+            if found >= _MOST:
+                return
             state = fold(events.get(run.id, set()))
             if state.state is not State.SUCCEEDED or state.attempt != 1:
                 continue
+            found += 1
             try:
                 outcome = read_outcome(store, sweep, run.id, state)
             except (NotFound, StoreError):
@@ -143,9 +161,6 @@ def _examples(plan: Plan, store: Store) -> Iterator[Example]:
                 continue
             hours = max(0.0, outcome.wall_s - (outcome.paused_s or 0.0)) / 3600
             yield Example(_settings(old, run.config), outcome.usage, hours)
-            found += 1
-            if found == _MOST:
-                return
 
 
 def _same(old: Plan, plan: Plan) -> bool:
@@ -170,6 +185,7 @@ def _guess(
         for example in examples
         if (ratio := _ratio(settings, example.settings)) is not None
     ]
+    which = {id(example) for example, _ in scaled}
     if not scaled:
         return None
     from sweeper.prices import amount
@@ -179,6 +195,7 @@ def _guess(
         usage=_times(total(usages), 1 / len(usages)),
         dollars=tuple(amount(usage, prices).usd for usage in usages),
         hours=sum(example.hours * ratio for example, ratio in scaled) / len(scaled),
+        examples=frozenset(n for n, example in enumerate(examples) if id(example) in which),
     )
 
 

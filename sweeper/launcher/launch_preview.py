@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from sweeper.backends import capabilities_of, options_of
-from sweeper.errors import GridError, NotFound, StoreError
+from sweeper.errors import GridError, NotFound, StoreError, UsageError
 from sweeper.fields.data import from_python
 from sweeper.fields.nodes import Problems
 from sweeper.grid.budget import read_caps
@@ -137,7 +137,9 @@ def survey(planned: Plan, store: Store) -> LaunchPreview:
             attempt = state.opened
         previews.append(RunPreview(run._replace(name=names.get(run.id, run.name)), state, attempt))
     starting = [preview.run for preview in previews if preview.attempt]
-    expected = estimate(planned, starting, store)
+    expected = None
+    with suppress(UsageError):  # a price table that cannot be read: `sweeper prices` tells of it
+        expected = estimate(planned, starting, store)
     return LaunchPreview(planned, store.root, tuple(previews), retired, expected)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sweeper import prices
 from sweeper.backends import Capabilities, may_restart, open_backend, options_of
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, StoreError, SweeperError
 from sweeper.launcher import preflight, remote_recovery
@@ -133,6 +134,8 @@ def launch_plan(request: LaunchRequest, user: User) -> Launched:
         remote_recovery.check(store, planned.name)
     with suppress(NotFound):  # which is the case at the first launch
         require(read_plan(store, planned.name).recorded, f"{store.root}/{planned.name}", user.agree)
+    if planned.budget is not None and planned.budget.usd is not None:
+        prices.load()  # which the launcher needs
     launched = planned.launch
     names = secret_names(planned.secrets, planned.service)
     capabilities = preflight.admit(launched, store, planned.service, names, live=live)

@@ -188,11 +188,18 @@ def changes(old: Plan, new: Plan) -> list[str]:
         if before.get(key) != after.get(key)
     ]
     lines = [f"launch options have changed ({', '.join(changed)})"] if changed else []
+    if old.budget != new.budget:
+        lines.append(f"the budget is now {_budget(new)}, and was {_budget(old)}")
     if old.wandb != new.wandb:
         lines.append("what the grid says of W&B has changed")
     if old.snapshot and new.snapshot and old.snapshot.hash != new.snapshot.hash:
         lines.append("the code has changed: attempts from now on run it as it is now")
     return lines
+
+
+def _budget(plan: Plan) -> str:
+    limits = {} if plan.budget is None else plan.budget.document()
+    return ", ".join(f"{key} {_shown(value)}" for key, value in limits.items()) or "without limit"
 
 
 def _options(plan: Plan) -> dict[str, object]:

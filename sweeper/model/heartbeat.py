@@ -20,12 +20,14 @@ class Paused(NamedTuple):
 
 class Heartbeat(NamedTuple):
     """`time` of the worker's clock; `up_s`: for how many seconds it was at work on the attempt;
-    `usage`: what its recipe has used of its service in this attempt; `document` is all of it, with
-    what is left of the machine's disk and memory."""
+    `paused_s`: for how many of them the service held it back; `usage`: what its recipe has used of
+    its service in this attempt; `document` is all of it, with what is left of the machine's disk
+    and memory."""
 
     time: str | None = None
     up_s: float | None = None
     paused: Paused | None = None
+    paused_s: float = 0.0
     usage: Usage = NO_USAGE
     document: Mapping[str, Any] = MappingProxyType({})
 
@@ -42,6 +44,7 @@ def read(document: object, place: str) -> Heartbeat:
         time=body.time_or("time", None),
         up_s=body.number_or("up_s", None),
         paused=paused and Paused(paused.text("reason"), paused.text_or("since", "")),
+        paused_s=max(0.0, body.number_or("paused_s", 0.0)),
         usage=usage.read(body.part_or_none("usage")),
         document=body.document,
     )

@@ -5,7 +5,7 @@ recipe's own.
 
 The public methods of the SDK's clients are wrapped when the recipe imports `tinker`. A request
 counts when its answer is there, as the service counts it: what fails or is given up counts
-nothing. Each process writes its counts to a file of its own, `<pid>.json`, a few times a second
+nothing. Each process writes its counts to a file of its own, `<pid>.json`, about once a second
 while they change, and at its end:
 
     {"schema": 1, "seconds": 12.5, "unknown": "what of the SDK is not as expected" or null,
@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 KINDS = ("prefill", "cached", "sample", "train", "requests", "steps")
-_WRITE_SECONDS = 0.2
+UNKNOWN = "unknown"
+"""The model of a client that does not say what it is of."""
+_WRITE_SECONDS = 1.0
 _CLIENTS = {
     "TrainingClient": ("forward", "forward_backward", "forward_backward_custom", "optim_step"),
     "SamplingClient": ("sample", "compute_logprobs"),
@@ -65,6 +67,7 @@ class Meter:
     def _begin(self) -> None:
         """Nothing is counted yet, and no thread writes: as it is in a child that was forked."""
         self._lock = threading.Lock()
+        self._writing = threading.Lock()
         self._counts: dict[str, dict[str, int]] = {}
         self._nameless: list[tuple[Any, dict[str, int]]] = []  # of clients whose model is unknown
         self._begun = time.monotonic()
@@ -88,22 +91,24 @@ class Meter:
 
     def write(self) -> None:
         """Write what was counted until now; a folder that cannot be written is no matter here."""
-        self._name()
-        with self._lock:
-            document = {
-                "schema": 1,
-                "seconds": round(time.monotonic() - self._begun, 3),
-                "unknown": self.unknown,
-                "models": self._counts,
-            }
-            text = json.dumps(document)
-        path = os.path.join(self._folder, f"{os.getpid()}.json")
-        try:
-            with open(f"{path}.new", "w", encoding="utf-8") as file:
-                file.write(text)
-            os.replace(f"{path}.new", path)
-        except OSError:
-            return
+        with self._writing:
+            self._name()
+            with self._lock:
+                document = {
+                    "schema": 1,
+                    "seconds": round(time.monotonic() - self._begun, 3),
+                    "unknown": self.unknown,
+                    "models": self._counts,
+                }
+                text = json.dumps(document)
+            path = os.path.join(self._folder, f"{os.getpid()}.json")
+            partial = os.path.join(self._folder, f".tmp-{os.getpid()}")
+            try:
+                with open(partial, "w", encoding="utf-8") as file:
+                    file.write(text)
+                os.replace(partial, path)
+            except OSError:
+                return
 
     def _add(self, model: str, counts: dict[str, int]) -> None:
         known = self._counts.setdefault(model, dict.fromkeys(KINDS, 0))
@@ -122,12 +127,12 @@ class Meter:
         while True:
             self._changed.wait()
             self._changed.clear()
-            self.write()
+            _safely(self, self.write)
             time.sleep(_WRITE_SECONDS)
 
     def _write_last(self) -> None:
         if self._writer is not None:
-            self.write()
+            _safely(self, self.write)
 
     def _name(self) -> None:
         """Ask clients what their model is, where nothing has said it. Not in the SDK's own threads,
@@ -137,22 +142,21 @@ class Meter:
         for client, counts in asked:
             model = _model_of(client)
             with self._lock:
-                self._add(model or "unknown", counts)
+                self._add(model or UNKNOWN, counts)
 
 
 def _model_of(client: Any) -> str | None:
     """The base model of a client; None where it does not say."""
-    model = getattr(client, "_sweeper_model", None)
-    if model is None:
-        try:
+    try:
+        if getattr(client, "_sweeper_model", None) is None:
             if hasattr(client, "get_base_model"):
                 model = client.get_base_model()
             else:
                 model = client.get_info().model_data.model_name
-        except Exception:  # noqa: BLE001 - whatever the SDK has become
-            model = None
-        client._sweeper_model = model or "unknown"
-    return model
+            client._sweeper_model = str(model)
+        return str(client._sweeper_model)
+    except Exception:  # noqa: BLE001 - whatever the SDK has become
+        return None
 
 
 def wrap(sdk: Any, meter: Meter, labels: dict[str, str]) -> None:
@@ -175,17 +179,17 @@ def wrap(sdk: Any, meter: Meter, labels: dict[str, str]) -> None:
 def _wrap_training(client: Any, meter: Meter) -> None:
     inside = threading.local()
 
-    def passed(kind: str) -> Callable[[Any, Any, Any], None]:
-        def counted(self: Any, _answer: Any, data: Any) -> None:
-            meter.add(self, **{kind: _tokens_of(data), "requests": 1})
+    def passed(kind: str) -> Callable[[Any, Any, int], None]:
+        def counted(self: Any, _answer: Any, tokens: int) -> None:
+            meter.add(self, **{kind: tokens, "requests": 1})
 
         return counted
 
-    def custom(self: Any, _answer: Any, data: Any) -> None:
-        tokens = _tokens_of(data)  # a forward pass, then one with its backward pass
+    def custom(self: Any, _answer: Any, tokens: int) -> None:
+        # A forward pass, then one with its backward pass.
         meter.add(self, prefill=tokens, train=tokens, requests=2)
 
-    def stepped(self: Any, _answer: Any, _first: Any) -> None:
+    def stepped(self: Any, _answer: Any, _tokens: int) -> None:
         meter.add(self, steps=1, requests=1)
 
     _wrap_call(client, "forward", meter, passed("prefill"), inside)
@@ -197,19 +201,19 @@ def _wrap_training(client: Any, meter: Meter) -> None:
 def _wrap_sampling(client: Any, meter: Meter) -> None:
     inside = threading.local()
 
-    def sampled(self: Any, answer: Any, prompt: Any) -> None:
+    def sampled(self: Any, answer: Any, tokens: int) -> None:
         cached = int(getattr(answer, "prompt_cache_hit_tokens", 0) or 0)
         meter.add(
             self,
-            prefill=prompt.length - cached,
+            prefill=tokens - cached,
             cached=cached,
             sample=sum(len(sequence.tokens) for sequence in answer.sequences),
             requests=1,
         )
 
-    def scored(self: Any, _answer: Any, prompt: Any) -> None:
+    def scored(self: Any, _answer: Any, tokens: int) -> None:
         # The SDK draws one token, and tells nothing of what was read before.
-        meter.add(self, prefill=prompt.length, sample=1, requests=1)
+        meter.add(self, prefill=tokens, sample=1, requests=1)
 
     _wrap_call(client, "sample", meter, sampled, inside)
     _wrap_call(client, "compute_logprobs", meter, scored, inside)
@@ -236,7 +240,7 @@ def _remember(found: Any, model: str) -> None:
     """Keep with a client, or with the one that a future will give, what its model is."""
     if hasattr(found, "forward_backward"):
         found._sweeper_model = model
-    elif hasattr(found, "future"):
+    if hasattr(found, "future"):
 
         def done(answered: Any) -> None:
             if not answered.cancelled() and answered.exception() is None:
@@ -249,27 +253,28 @@ def _wrap_call(
     client: Any,
     name: str,
     meter: Meter,
-    count: Callable[[Any, Any, Any], None],
+    count: Callable[[Any, Any, int], None],
     inside: threading.local,
 ) -> None:
-    """Wrap a method that gives a future: `count(self, answer, first)` is called when that has its
-    answer; `first` is the method's first argument, `data` or `prompt`. What a method of the SDK
-    asks of another one counts once, with the one that does the work."""
+    """Wrap a method that gives a future: `count(self, answer, tokens)` is called when that has its
+    answer; `tokens` are those of the method's `data` or `prompt`, as they were when it was called.
+    What a method of the SDK asks of another one counts once, with the one that does the work."""
     original = getattr(client, name)
 
     @functools.wraps(original)
     def called(self: Any, *given: Any, **named: Any) -> Any:
+        first = given[0] if given else named.get("data", named.get("prompt"))
+        tokens = _tokens_of(first, meter)
         outer, inside.delegated = getattr(inside, "delegated", None), False
         try:
             future = original(self, *given, **named)
             delegated = inside.delegated
         finally:
             inside.delegated = True if outer is not None else None
-        if not delegated:
-            first = given[0] if given else named.get("data", named.get("prompt"))
+        if not delegated and tokens is not None:
             _safely(
                 meter,
-                lambda: _when_answered(future, meter, lambda answer: count(self, answer, first)),
+                lambda: _when_answered(future, meter, lambda answer: count(self, answer, tokens)),
             )
         return future
 
@@ -291,8 +296,17 @@ def _safely(meter: Meter, act: Callable[[], None]) -> None:
         meter.tell(f"not all is counted: {type(error).__name__}: {error}")
 
 
-def _tokens_of(data: Any) -> int:
-    return sum(datum.model_input.length for datum in data)
+def _tokens_of(first: Any, meter: Meter) -> int | None:
+    """Tokens of a prompt, or of a list of data; 0 of what is neither, as an optimizer's parameters.
+    None where that cannot be said, which is told."""
+    try:
+        data: Any = first
+        if isinstance(first, list | tuple):
+            return sum(datum.model_input.length for datum in data)
+        return int(getattr(data, "length", 0))
+    except Exception as error:  # noqa: BLE001 - counting must never end a recipe
+        meter.tell(f"not all is counted: {type(error).__name__}: {error}")
+        return None
 
 
 class _Finder:
@@ -300,22 +314,29 @@ class _Finder:
 
     def __init__(self, name: str, then: Callable[[Any], None]) -> None:
         self._name, self._then = name, then
+        self._asking = False
 
     def find_spec(self, name: str, *_given: Any) -> Any:
-        """The module's own specification, with a loader that tells us."""
-        if name != self._name:
+        """The module's own specification, with a loader that tells us. Who only asks whether the
+        module is there gets one too, and does not execute it."""
+        if name != self._name or self._asking:
             return None
         import importlib.util
 
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        self._asking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._asking = False
         if spec is None or spec.loader is None:
             return None
-        execute, then = spec.loader.exec_module, self._then
+        execute = spec.loader.exec_module
 
         def executed(module: Any) -> None:
             execute(module)
-            then(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+                self._then(module)
 
         spec.loader.exec_module = executed
         return spec

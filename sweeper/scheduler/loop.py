@@ -178,8 +178,10 @@ class Scheduler:
 
     @property
     def _held(self) -> str | None:
-        """Why nothing new is started; None while that is not so."""
-        return self._policy.held or (self._spending and self._spending.reached)
+        """Why nothing new is started; None while that is not so, or nothing is left to start."""
+        if self._policy.held is not None or self._spending is None or not self._wanting():
+            return self._policy.held
+        return self._spending.reached
 
     def _publish(self, unreachable: str | None, limit: int | None) -> None:
         told = unreachable, limit, self._held
@@ -341,7 +343,12 @@ class Scheduler:
         else:
             reason, detail = "killed", "the worker ended without recording an outcome"
         event = Event.PREEMPTED if status.preempted else Event.FAILED
-        self._run_table.end(run, attempt, event, status.reason or reason, detail, status.code)
+        reason = status.reason or reason
+        if token(run, attempt) in self._stopping and reason != "oom":
+            # We stopped it, before its worker could say so: it is to go on.
+            event, reason = Event.PREEMPTED, "terminated"
+            detail = "it was stopped before its worker could say so"
+        self._run_table.end(run, attempt, event, reason, detail, status.code)
 
     def _stop(self) -> None:
         """Tell the backend, once, which jobs a user wants stopped; their workers look for the

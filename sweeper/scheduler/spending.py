@@ -6,14 +6,13 @@ Nothing is kept but what was read: a launcher that is started again finds the sa
 """
 
 import os
-from contextlib import suppress
 from typing import NamedTuple
 
 from sweeper import prices
 from sweeper.errors import NotFound, StoreError
 from sweeper.model.heartbeat import Heartbeat
 from sweeper.model.plan import Budget
-from sweeper.model.states import ENDED, Event
+from sweeper.model.states import Event
 from sweeper.model.usage import NO_USAGE, Usage, total
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.run_table import RunTable
@@ -24,6 +23,8 @@ from sweeper.worker.usage import FOLDER, UsageFiles
 __all__ = ["Spending"]
 
 _SECONDS_AN_HOUR = 3600.0
+_ENDS = (Event.SUCCEEDED, Event.FAILED, Event.CANCELLED, Event.PREEMPTED)
+"""Events with the outcome of an attempt, the most telling first."""
 
 Attempt = tuple[str, int]
 
@@ -36,16 +37,18 @@ class Used(NamedTuple):
 
 
 class Spending:
-    """What all attempts of a sweep have used, beside what they may use at most."""
+    """What all attempts of a sweep have used, beside what they may use at most. What was once seen
+    of an attempt counts, also when it cannot be read for a moment. Raises `UsageError` for a budget
+    in dollars when the prices cannot be read."""
 
     def __init__(
         self, context: Context, budget: Budget, run_table: RunTable, heartbeats: Heartbeats
     ) -> None:
         self._context, self.budget = context, budget
         self._run_table, self._heartbeats = run_table, heartbeats
-        self._prices = prices.load()
-        self._ended: dict[Attempt, Used] = {}
-        self._silent: dict[Attempt, Used] = {}
+        self._prices = None if budget.usd is None else prices.load()
+        self._seen: dict[Attempt, Used] = {}
+        self._final: set[Attempt] = set()
         self._files: dict[Attempt, UsageFiles] = {}
         self.reached: str | None = None
 
@@ -56,54 +59,58 @@ class Spending:
 
     def look(self) -> None:
         """Sum up, and see whether there is anything left to spend."""
-        found = [
-            self._used(run, attempt)
-            for run, view in self._run_table.views.items()
-            for attempt in range(1, view.state.opened + 1)
-        ]
+        for run, view in self._run_table.views.items():
+            for attempt in range(1, view.state.opened + 1):
+                if (run, attempt) not in self._final:
+                    self._look_at(run, attempt)
+        found = self._seen.values()
         self.reached = self._judged(
             total(used.usage for used in found), sum(used.seconds for used in found)
         )
 
-    def _judged(self, usage: Usage, seconds: float) -> str | None:
-        """Which limit is reached, for people; None while none is."""
-        limits, hours, tokens = self.budget, seconds / _SECONDS_AN_HOUR, usage.counts.tokens
-        if limits.tokens is not None and tokens >= limits.tokens:
-            return _told(f"{tokens:,} of {limits.tokens:,.0f} tokens")
-        if limits.hours is not None and hours >= limits.hours:
-            return _told(f"{hours:.2f} of {limits.hours:g} hours of runs")
-        if limits.usd is None:
-            return None
-        amount = prices.amount(usage, self._prices)
-        if amount.unpriced:
-            models = ", ".join(amount.unpriced)
-            return (
-                f"the budget is in dollars, and no price is known of {models}: nothing else is "
-                "started; `sweeper prices --refresh` takes a table that has it"
-            )
-        if amount.usd >= limits.usd:
-            spent = f"{amount.usd:,.4g} of {limits.usd:g} dollars, by {self._prices.told}"
-            return _told(spent)
-        return None
-
-    def _used(self, run: str, attempt: int) -> Used:
+    def _look_at(self, run: str, attempt: int) -> None:
+        """Take note of what is known of an attempt now, unless more was known of it before."""
         key = run, attempt
-        if key in self._ended:
-            return self._ended[key]
         happened = self._run_table.events(run)
-        event = next((event for event in ENDED if (attempt, event) in happened), None)
-        if event is not None:
-            return self._outcome(key, event)
-        if (beat := self._heartbeats.known.get(key)) is not None:
-            self._silent.pop(key, None)
-            return self._now(key, _of(beat.body))
-        if key not in self._silent and attempt < self._run_table.views[run].state.opened:
-            path = self._context.layout.heartbeat(run, attempt)
-            self._silent[key] = _of(read_heartbeat(self._context.store, path))
-        return self._silent.get(key, Used())
+        event = next((event for event in _ENDS if (attempt, event) in happened), None)
+        found = self._ended(key, event) if event is not None else self._at_work(key)
+        before = self._seen.get(key, Used())
+        usage = max(before.usage, found.usage, key=lambda usage: usage.counts.tokens)
+        self._seen[key] = Used(usage, max(before.seconds, found.seconds))
 
-    def _now(self, key: Attempt, said: Used) -> Used:
-        """What an attempt at work has used: its heartbeat is some seconds old."""
+    def _at_work(self, key: Attempt) -> Used:
+        """Of an attempt without an outcome: its heartbeat, and what was counted since."""
+        beat = self._heartbeats.known.get(key)
+        if beat is not None:
+            return self._counted(key, _of(beat.body))
+        if key in self._seen:  # of a lost one there is nothing new
+            return Used()
+        return self._counted(key, self._said(key))
+
+    def _ended(self, key: Attempt, event: Event) -> Used:
+        """Of an attempt that has ended: its outcome, whoever has told it."""
+        try:
+            outcome = read_event(self._context.store, self._context.sweep, *key, event)
+        except (NotFound, StoreError):
+            return Used()  # it is read again in the next round
+        self._final.add(key)
+        seconds = max(0.0, (outcome.wall_s or 0.0) - (outcome.paused_s or 0.0))
+        used = Used(outcome.usage, seconds)
+        if outcome.usage == NO_USAGE and self._recipe_counts():
+            used = self._counted(key, self._said(key)._replace(seconds=seconds))
+        self._files.pop(key, None)
+        return used
+
+    def _recipe_counts(self) -> bool:
+        return self._context.plan.recipe.kind != "command"
+
+    def _said(self, key: Attempt) -> Used:
+        """What the worker said last."""
+        return _of(read_heartbeat(self._context.store, self._context.layout.heartbeat(*key)))
+
+    def _counted(self, key: Attempt, said: Used) -> Used:
+        """What the recipe has counted, where its files can be read here: a heartbeat is some
+        seconds old."""
         files = self._files.get(key)
         if files is None:
             folder = self._context.store.local_path(self._context.layout.attempt(*key))
@@ -113,29 +120,31 @@ class Spending:
         counted = files.read()
         return said if counted == NO_USAGE else said._replace(usage=counted)
 
-    def _outcome(self, key: Attempt, event: Event) -> Used:
-        """As the outcome has it, else as the worker said last: another may have told for it."""
-        store, (run, attempt) = self._context.store, key
-        with suppress(NotFound, StoreError):
-            outcome = read_event(store, self._context.sweep, run, attempt, event)
-            seconds = max(0.0, (outcome.wall_s or 0.0) - (outcome.paused_s or 0.0))
-            used = Used(outcome.usage, seconds)
-            if outcome.usage == NO_USAGE:
-                said = _of(read_heartbeat(store, self._context.layout.heartbeat(run, attempt)))
-                used = Used(said.usage, seconds or said.seconds)
-            self._ended[key] = used
-            self._files.pop(key, None)
-        return self._ended.get(key, Used())
+    def _judged(self, usage: Usage, seconds: float) -> str | None:
+        """Which limit is reached, for people; None while none is."""
+        limits, hours, tokens = self.budget, seconds / _SECONDS_AN_HOUR, usage.counts.tokens
+        if limits.tokens is not None and tokens >= limits.tokens:
+            return self._told(f"the budget is spent ({tokens:,} of {limits.tokens:,.0f} tokens)")
+        if limits.hours is not None and hours >= limits.hours:
+            spent = f"{hours:,.2f} of {limits.hours:,.2f} hours of runs"
+            return self._told(f"the budget is spent ({spent})")
+        if limits.usd is None or self._prices is None:
+            return None
+        amount = prices.amount(usage, self._prices)
+        if amount.unpriced:
+            models = ", ".join(amount.unpriced)
+            return self._told(f"the budget is in dollars, and no price is known of {models}")
+        if amount.usd >= limits.usd:
+            spent = f"{prices.money(amount.usd)} of {prices.money(limits.usd)} dollars"
+            return self._told(f"the budget is spent ({spent}, by {self._prices.told})")
+        return None
+
+    def _told(self, why: str) -> str:
+        then = "nothing else is started"
+        if self.budget.on_reach == "stop":
+            then += ", and what runs is stopped"
+        return f"{why}: {then}; `sweeper launch` with a larger budget goes on"
 
 
 def _of(body: Heartbeat) -> Used:
-    paused = body.document.get("paused_s")
-    waited = float(paused) if isinstance(paused, int | float) else 0.0
-    return Used(body.usage, max(0.0, (body.up_s or 0.0) - waited))
-
-
-def _told(spent: str) -> str:
-    return (
-        f"the budget is spent ({spent}): nothing else is started; `sweeper launch` with a larger "
-        "budget goes on"
-    )
+    return Used(body.usage, max(0.0, (body.up_s or 0.0) - body.paused_s))

@@ -108,7 +108,7 @@ def _troubles(view: SweepView) -> list[Span]:
     if view.unreachable:
         parts.append((f"the launcher waits: {sanitize(view.unreachable)}", "warn"))
     if view.held:
-        parts.append((f"held until a retry or launch: {sanitize(view.held)}", "bad"))
+        parts.append((f"held: {sanitize(view.held)}", "bad"))
     return parts
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from sweeper.command import BOOTSTRAP
@@ -66,9 +67,12 @@ def prepare(store: Store, layout: Layout, job: Job, environment: dict[str, str])
     if recipe.kind == "command":
         return Prepared(_command(job, log_path), environment, cwd, log_path, place)
     counted = usage_folder(place, layout, run, attempt)
-    os.makedirs(counted, exist_ok=True)
+    refuse_links(os.path.join(place.root, layout.sweep), counted)
+    with suppress(OSError):  # then nothing is counted: no run is to fail by that
+        os.makedirs(counted, exist_ok=True)
+        environment |= {"SWEEPER_METER": counted}
     command = _bootstrap(place, layout, job, log_path, copy)
-    return Prepared(command, environment | {"SWEEPER_METER": counted}, cwd, log_path, place)
+    return Prepared(command, environment, cwd, log_path, place)
 
 
 def usage_folder(place: Store, layout: Layout, run: str, attempt: int) -> str:

@@ -32,12 +32,12 @@ class UsageFiles:
         return total(usage for _, usage in self._known.values())
 
     def _look(self, entry: "os.DirEntry[str]") -> None:
-        status = entry.stat(follow_symlinks=False)
-        stamp = (status.st_mtime_ns, status.st_size)
-        known = self._known.get(entry.name)
-        if known is not None and known[0] == stamp:
-            return
         try:
+            status = entry.stat(follow_symlinks=False)
+            stamp = (status.st_mtime_ns, status.st_size)
+            known = self._known.get(entry.name)
+            if known is not None and known[0] == stamp:
+                return
             with open(entry.path, "rb") as file:
                 usage = read(Part(json.load(file), entry.path))
         except (OSError, ValueError, RecursionError, StoreError):

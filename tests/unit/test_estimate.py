@@ -66,7 +66,7 @@ def test_runs_that_are_alike_tell(plan: Any) -> None:
     found, said = plan(10, 1)
     assert (found["tokens"], found["usd"], found["runs"]) == (12_000, 12.0, 6)
     assert (found["least"], found["most"], found["hours"]) == (6.0, 18.0, 3.0)
-    assert "about 12 dollars (6 to 18) by prices of 20" in said
+    assert "about 12.00 dollars (6.00 to 18.00) by prices of 20" in said
     assert "12,000 tokens, 3h00m at 2 at once, as 2 earlier runs went" in said
 
 

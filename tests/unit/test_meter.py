@@ -196,3 +196,29 @@ def test_a_file_that_is_no_count_changes_nothing(tmp_path: Path, text: str) -> N
     (tmp_path / "1.json").write_text(text)
     assert files.read().counts.train == 5
     assert UsageFiles(str(tmp_path / "none")).read().models == {}
+
+
+def test_who_only_asks_whether_the_sdk_is_there_does_not_switch_it_off(
+    meter: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "made_up_probe.py").write_text("")
+    seen: list[ModuleType] = []
+    finder = meter._Finder("made_up_probe", seen.append)
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    assert importlib.util.find_spec("made_up_probe") is None  # the path comes later
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert importlib.util.find_spec("made_up_probe") is not None
+    importlib.import_module("made_up_probe")
+    assert len(seen) == 1
+    sys.modules.pop("made_up_probe")
+
+
+def test_what_is_counted_is_what_was_asked_for(meter: ModuleType, tmp_path: Path) -> None:
+    """A recipe may empty its batch once it is submitted."""
+    tinker, made = sdk(), meter.Meter(str(tmp_path))
+    meter.wrap(tinker, made, {})
+    batch = data(5, 6)
+    future = tinker.TrainingClient().forward_backward(batch, "x").future()
+    batch.clear()
+    future.set_result(None)
+    assert counted(tmp_path, made)["models"]["asked/for"]["train"] == 11
