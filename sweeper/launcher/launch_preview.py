@@ -175,6 +175,8 @@ def document(found: LaunchPreview, store: Store) -> dict[str, object]:
 def environment(planned: Plan) -> list[str]:
     """The names of the variables that sweeper or the grid sets for a run."""
     given = {*GIVEN, *_SERVICE[planned.service], *planned.launch.env, *planned.secrets}
+    if planned.recipe.kind != "command":
+        given.add("SWEEPER_METER")
     if planned.wandb is not None:
         given |= {*NAMES, *(n for n, key in SECTION.items() if getattr(planned.wandb, key))}
     return sorted(given)

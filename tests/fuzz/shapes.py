@@ -121,9 +121,9 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
         return _torn(data, rng)
     try:
         document = json.loads(data)
-    except ValueError:
+        return _encoded(_change(document, rng), rng)
+    except (ValueError, RecursionError):  # it was changed before
         return _torn(data, rng)
-    return _encoded(_change(document, rng), rng)
 
 
 def mutated_lines(data: bytes, rng: random.Random) -> bytes:
