@@ -13,12 +13,13 @@ from typing import Any
 
 from sweeper.analysis.axes import Crossing, find_axes, find_crossings
 from sweeper.analysis.cells import Cell, Ranking
-from sweeper.analysis.contrasts import Row, rest, usable
+from sweeper.analysis.contrasts import Row, parts, rest, usable
 from sweeper.analysis.edges import Edge, judge_edges
 from sweeper.analysis.settings import level
 from sweeper.analysis.statistics import against_best
 from sweeper.errors import UsageError
 from sweeper.metrics import as_float
+from sweeper.storage.documents import dotted
 
 __all__ = ["Block", "Blocks", "find_blocks", "rows"]
 
@@ -56,15 +57,23 @@ class Blocks:
 
 
 def find_blocks(ranking: Ranking, sign: float, by: str | None) -> Blocks | None:
-    """The blocks asked for, or found; None where there are none. Raises `UsageError` for a setting
-    that does not tell cells apart."""
+    """The blocks asked for, or found; None where there are none. By a setting that all cells have
+    alike, as a confirmation of cells of one model may, there are none either. Raises `UsageError`
+    for one that no cell has."""
     if by is not None:
-        if by not in ranking.keys:
-            known = ", ".join(ranking.keys) or "none"
-            raise UsageError(f"by {by!r}: cells do not differ in that; they do in: {known}")
-        return _blocks(ranking, sign, by, None)
+        if by in ranking.keys:
+            return _blocks(ranking, sign, by, None)
+        if not ranking.cells or any(_has(cell, by) for cell in ranking.cells):
+            return None
+        known = ", ".join(ranking.keys) or "none"
+        raise UsageError(f"by {by!r}: cells do not differ in that; they do in: {known}")
     why = _found(ranking, sign)
     return None if why is None else _blocks(ranking, sign, why.y, why)
+
+
+def _has(cell: Cell, key: str) -> bool:
+    config = cell.runs[0].config
+    return key in config or key in dict(dotted(config))
 
 
 def _found(ranking: Ranking, sign: float) -> Crossing | None:
@@ -115,7 +124,8 @@ def _block(ranking: Ranking, sign: float, by: str, value: str, others: Sequence[
     groups = {cell.name: cell.values for cell in good}
     found = against_best(groups, best.name, ranking.noise, sign, ranking.scale)
     tied = tuple(c for c in good if c.name in found and not found[c.name].told_apart)
-    edges = tuple(judge_edges(replace(part, best=best, comparisons=found), sign, alone=True))
+    judged = replace(part, best=best, comparisons=found)
+    edges = tuple(judge_edges(judged, sign, alone=True, blocks=parts(ranking, by)))
     return Block(value, len(tried), diverged, best, tied, len(found), edges, holes)
 
 

@@ -219,7 +219,10 @@ def rank(data: SweepData) -> Ranking:
     ahead = [cell for cell in ranked if level(cell) < level(best)]
     passed_over = tuple(cell for cell in ahead if cell.diverged)
     held_back = tuple(cell for cell in ahead if cell.failed and not cell.diverged)
-    of = contenders(comparisons)
+    of = contenders(
+        comparisons,
+        [c.name for c in ranked if c is not best and c.counted and not c.diverged],
+    )
     spread = noise.of(best.name)
     if spread is not None:
         found = _within(summarise_chosen(best.values, scale, spread, of, sign), bounds)

@@ -109,7 +109,7 @@ def compare(
     best = order[0] if order else None
     compared = against_best(values, best, noise, sign, scale) if best is not None else {}
     if best is not None and (spread := noise.of(best)) is not None:
-        of = contenders(compared)
+        of = contenders(compared, order[1:])
         summaries[best] = summarise_chosen(values[best], scale, spread, of, sign)
     return Compared(
         metric=metric,

@@ -17,7 +17,7 @@ from sweeper.analysis.distributions import range_quantile, range_tail
 from sweeper.analysis.inference import CONFIDENCE, Estimate, student
 from sweeper.analysis.settings import level
 
-__all__ = ["Row", "level_mean", "over_rows", "ranged", "rest", "usable", "weigh"]
+__all__ = ["Row", "level_mean", "over_rows", "parts", "ranged", "rest", "usable", "weigh"]
 
 Row = tuple[tuple[str, str], ...]
 
@@ -30,6 +30,11 @@ def usable(ranking: Ranking) -> list[Cell]:
 def rest(cell: Cell, key: str) -> Row:
     """The other settings of a cell: cells with the same ones differ in `key` alone."""
     return tuple((other, level(cell.settings, other)) for other in cell.settings if other != key)
+
+
+def parts(ranking: Ranking, key: str) -> int:
+    """How many values of a setting have a cell that may be the best of those with that value."""
+    return len({level(c.settings, key) for c in usable(ranking) if c.counted})
 
 
 def level_mean(ranking: Ranking, cell: Cell) -> float:

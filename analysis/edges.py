@@ -3,7 +3,8 @@
 An edge is a fact: with the other settings as they are, nothing was tried further out. That more
 lies beyond it is a claim, and has a test: the end is better than the value before it, over all
 combinations of the other settings that have both, or in a single one of them, which pays for their
-number; and for the number of axes (Bonferroni). Of equal cells it is said in at most 5 % of sweeps.
+number; and for the number of axes, and of blocks that have each a best (Bonferroni). Of equal cells
+it is said in at most 5 % of sweeps.
 """
 
 import itertools
@@ -91,8 +92,11 @@ def _same(cell: Mapping[str, Any], best: Mapping[str, Any], key: str) -> bool:
     return level(cell, key) == level(best, key)
 
 
-def judge_edges(ranking: Ranking, sign: float, *, alone: bool = False) -> list[Edge]:
+def judge_edges(
+    ranking: Ranking, sign: float, *, alone: bool = False, blocks: int = 1
+) -> list[Edge]:
     """The edges at which the best cell of the ranking lies, each with its test; `alone` as above.
+    The ranking may be one of several `blocks`, for all of which the tests hold at once.
     No edge where another cell is exactly as good and lies inside; `stopped` where only cells that
     diverged lie further out."""
     best = ranking.best
@@ -112,7 +116,7 @@ def judge_edges(ranking: Ranking, sign: float, *, alone: bool = False) -> list[E
         for edge in find_edges(best.settings, good, planned, alone=alone)
         if not any(_beside(other, best.settings, edge.axis) for other in equal)
     ]
-    family = len(_ordered_axes(best, good))
+    family = max(len(_ordered_axes(best, good)), 1) * max(blocks, 1)
     return [_judged(edge, best, ranking, sign, family) for edge in found]
 
 
@@ -140,7 +144,7 @@ def _judged(edge: Edge, best: Cell, ranking: Ranking, sign: float, family: int) 
         alone = weigh(ranking, [(own[0][0], 1.0), (own[0][1], -1.0)])
         if alone.p is not None and sign * alone.value < 0:
             chances = [2 * p for p in (*chances, len(pairs) * alone.p)]
-    told = bool(chances) and min(chances) * max(family, 1) <= 1 - CONFIDENCE
+    told = bool(chances) and min(chances) * family <= 1 - CONFIDENCE
     return replace(edge, gain=gain, told=told)
 
 

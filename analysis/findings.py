@@ -11,6 +11,7 @@ from typing import Any
 from sweeper.analysis import labels
 from sweeper.analysis.alike import same_curves
 from sweeper.analysis.cells import Cell, Ranking, uneven_best
+from sweeper.analysis.contrasts import parts
 from sweeper.analysis.edges import judge_edges
 from sweeper.analysis.frames import SweepData
 from sweeper.analysis.noise import LEVEL, Noise, split_noise
@@ -320,12 +321,14 @@ def _edges(data: SweepData, ranking: Ranking, by: str) -> list[Finding]:
     best = ranking.best
     if best is None or not ranking.others or data.metric is None:
         return []
+    blocks = 1
     if by:  # other blocks have an optimum of their own
+        blocks = parts(ranking, by)
         own = level(best.settings, by)
         cells = tuple(cell for cell in ranking.cells if level(cell.settings, by) == own)
         ranking = replace(ranking, cells=cells)
     found: list[Finding] = []
-    for edge in judge_edges(ranking, data.metric.sign):
+    for edge in judge_edges(ranking, data.metric.sign, blocks=blocks):
         if edge.stopped or edge.inner is None:
             continue
         end = f"{edge.axis} {labels.brief(edge.value)} is the {edge.side} value tried"

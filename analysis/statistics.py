@@ -18,7 +18,7 @@ means become geometric means and differences become ratios.
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from sweeper.analysis.distributions import (
@@ -186,10 +186,11 @@ def against_best(
     return found
 
 
-def contenders(found: Mapping[str, Comparison]) -> int:
-    """How many cells may have been chosen as the best, itself among them: those that cannot be told
-    apart from it at a level that leaves out only what had no chance."""
-    return 1 + sum(one.p > _NO_CHANCE for one in found.values())
+def contenders(found: Mapping[str, Comparison], others: Iterable[str]) -> int:
+    """How many cells may have been chosen as the best, itself and `others` among them: those that
+    cannot be told apart from it at a level that leaves out only what had no chance, and those that
+    were not compared, of which nothing tells that they had none."""
+    return 1 + sum(name not in found or found[name].p > _NO_CHANCE for name in others)
 
 
 class _Mean(NamedTuple):

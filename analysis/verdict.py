@@ -183,7 +183,9 @@ def _checks(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> t
     elif tied:
         noise = Check("Beyond the noise?", f"tied with {tied} of {compared}", False)
     else:
-        noise = Check("Beyond the noise?", f"ahead of {compared} of {compared}", True)
+        left = len(ranking.not_compared)
+        told = f"ahead of {compared} of {compared + left}"
+        noise = Check("Beyond the noise?", told, None if left else True)
     if any(run.diverged for run in data.runs):
         cells = sum(cell.diverged > 0 for cell in ranking.cells)
         stable = Check("Stable?", f"{labels.counted(cells, 'cell')} diverged", False)

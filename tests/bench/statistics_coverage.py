@@ -270,7 +270,7 @@ def checked(sweeps: int) -> tuple[int, int]:
             kept = {best, *(name for name, one in told.items() if not one.told_apart)}
             spread = noise.of(best)
             assert spread is not None
-            real = summarise_chosen(groups[best], "linear", spread, contenders(told), -1.0)
+            real = summarise_chosen(groups[best], "linear", spread, contenders(told, told), -1.0)
             same = kept == {str(cell) for cell in np.flatnonzero(found.kept[i])}
             agreed += same and np.allclose((real.low, real.high), (low[i], high[i]), atol=0.01)
             asked += 1

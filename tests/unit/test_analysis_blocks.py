@@ -3,9 +3,13 @@
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+
 from sweeper.analysis.blocks import find_blocks
 from sweeper.analysis.cells import rank
+from sweeper.analysis.findings import find
 from sweeper.analysis.frames import load
+from sweeper.errors import UsageError
 from sweeper.results.registry import Registry
 
 
@@ -20,3 +24,35 @@ def test_holes_with_other_settings_each_have_one_order(tmp_path: Path, written: 
     assert found is not None
     (block,) = [one for one in found.blocks if one.value == "b"]
     assert block.holes == tuple(((key, "nan"),) for key in keys)
+
+
+def test_an_edge_in_one_of_many_blocks_pays_for_their_number(tmp_path: Path, written: ModuleType):
+    """Of six models the first ends 2.4 standard errors better than the value before (p = 0.02, of
+    one model alone told at 5 %), the second 6."""
+    ends = {"a": 0.304, "b": 1.51} | dict.fromkeys("cdef", 2.6)
+    cells = [
+        ({"model": model, "lr": lr}, [level + noise for noise in (-0.1, 0, 0.1)])
+        for model, end in ends.items()
+        for lr, level in ((1, 3.0), (2, {"a": 0.5, "b": 2.0}.get(model, 2.5)), (4, end))
+    ]
+    written.measured(tmp_path, cells, axes=("model", "lr"))
+    data = load(Registry(str(tmp_path)), "demo", None, None)
+    ranking = rank(data)
+    blocks = find_blocks(ranking, 1.0, "model")
+    assert blocks is not None
+    told = {one.value: [edge.told for edge in one.edges] for one in blocks.blocks}
+    assert told == {"a": [False], "b": [True]} | {model: [] for model in "cdef"}
+    kinds = {finding.kind for finding in find(data, ranking, "model")}
+    assert "at_end" in kinds and "edge" not in kinds
+
+
+def test_a_setting_that_all_cells_have_alike_makes_no_blocks(tmp_path: Path, written: ModuleType):
+    """As the grid that confirms cells of one model has it."""
+    sweep = written.Written(tmp_path, "demo", {"lr": [1, 2]})
+    for lr in (1, 2):
+        rows = [{"step": 1, "test/nll": lr / 2}]
+        sweep.run({"lr": lr}, 0, rows, config={"model": {"name": "a"}})
+    ranking = rank(load(Registry(str(sweep.save() and tmp_path)), "demo", None, None))
+    assert find_blocks(ranking, 1.0, "model.name") is None
+    with pytest.raises(UsageError, match="'modle': cells do not differ in that; they do in: lr"):
+        find_blocks(ranking, 1.0, "modle")

@@ -42,6 +42,12 @@ def test_a_frame_is_compared_as_scipy_would():
     assert "<script" not in found._repr_html_()
 
 
+def test_the_best_of_cells_that_were_not_compared_is_the_best_of_all_of_them():
+    alone = analysis.compare(frame(a=LOW)).cells.iloc[0]
+    among = analysis.compare(frame(a=LOW, b=[0.3], c=[0.4])).cells.iloc[0]
+    assert among["low"] == alone["low"] and among["high"] > alone["high"]
+
+
 def test_what_does_not_count_is_left_out():
     given = frame(a=[*LOW, 9.0], b=HIGH)
     given.loc[3, "state"] = "failed"

@@ -25,10 +25,12 @@ Judged = tuple[Ranking, dict[str, Finding], Verdict]
 def judge(tmp_path: Path, written: ModuleType) -> Any:
     """From cells (settings, ends of the seeds) to what is said of them."""
 
-    def judged(*cells: tuple[dict[str, Any], list[float]], goal: str = "minimize") -> Judged:
+    def judged(
+        *cells: tuple[dict[str, Any], list[float]], goal: str = "minimize", name: str = "demo"
+    ) -> Judged:
         metric = {"name": "test/nll", "goal": goal, "at": "last"}
-        written.measured(tmp_path, cells, metric=metric)
-        data = load(Registry(str(tmp_path)), "demo", None, None)
+        written.measured(tmp_path, cells, metric=metric, name=name)
+        data = load(Registry(str(tmp_path)), name, None, None)
         ranking = rank(data)
         findings = find(data, ranking)
         return ranking, {f.kind: f for f in findings}, decide(data, ranking, findings)
@@ -266,6 +268,19 @@ def test_single_runs_are_compared_by_the_noise_of_an_earlier_sweep(
         "All cells share one noise, that of 3 cells of before (6 degrees of freedom), as their "
         "variances do not differ (Bartlett's test, p = 1.000)."
     )
+
+
+def test_a_leader_that_was_compared_with_nothing_is_not_said_to_be_far_ahead(judge: Any):
+    single = [({"lr": lr}, [0.5 + lr / 100]) for lr in (2, 3, 4, 5, 6)]
+    ranking, _, verdict = judge(({"lr": 1}, [0.50, 0.51, 0.52]), *single)
+    assert not ranking.comparisons and ranking.chosen_of == 6
+    assert "the best of 6 equal cells" in verdict.caution
+    ranking, _, verdict = judge(
+        ({"lr": 1}, [0.50, 0.51, 0.52]), ({"lr": 2}, [0.9, 0.91, 0.92]), *single[1:], name="two"
+    )
+    assert len(ranking.apart) == 1 and ranking.chosen_of == 5
+    (check,) = [one for one in verdict.checks if one.name == "Beyond the noise?"]
+    assert (check.answer, check.good) == ("ahead of 1 of 5", None)
 
 
 def test_exact_ties_are_called_ties(judge: Any):
