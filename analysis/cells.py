@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from sweeper.analysis.bounded import on_logits
@@ -38,23 +39,23 @@ class Cell:
     summary: Summary
     assumed: tuple[float, ...] = ()
 
-    @property
+    @cached_property
     def failed(self) -> int:
         """Runs that failed for good, but for those that diverged."""
         return sum(run.state == "failed" and not run.diverged for run in self.runs)
 
-    @property
+    @cached_property
     def diverged(self) -> int:
         """Runs whose last value of the metric is NaN or infinite."""
         return sum(run.diverged for run in self.runs)
 
-    @property
+    @cached_property
     def values(self) -> list[float]:
         """What the runs that count reached, and what failed ones are taken to have."""
         found = [run.value for run in self.runs if run.counts and run.value is not None]
         return [*found, *self.assumed]
 
-    @property
+    @cached_property
     def counted(self) -> bool:
         """Whether one of its runs counts: else all of its values, if any, are assumed."""
         return any(run.counts for run in self.runs)
@@ -120,45 +121,46 @@ class Ranking:
         ends = (end for cell in self.measured for end in (cell.summary.low, cell.summary.high))
         return any(end in self.bounds for end in ends)
 
-    @property
+    @cached_property
     def measured(self) -> tuple[Cell, ...]:
         """Cells with a value."""
         return tuple(cell for cell in self.cells if cell.summary.n)
 
-    @property
+    @cached_property
     def tried(self) -> tuple[Cell, ...]:
         """Cells with a result, be it that they diverged."""
         return tuple(cell for cell in self.cells if cell.summary.n or cell.diverged)
 
-    @property
+    @cached_property
     def others(self) -> tuple[Cell, ...]:
         """Measured cells but the best, diverged ones left out."""
         if self.best is None:
             return ()
         return tuple(c for c in self.measured if c is not self.best and not c.diverged)
 
-    @property
+    @cached_property
     def apart(self) -> tuple[Cell, ...]:
         """Cells whose difference from the best is beyond the noise."""
         return tuple(c for c in self.others if (f := self._of(c)) is not None and f.told_apart)
 
-    @property
+    @cached_property
     def tied(self) -> tuple[Cell, ...]:
         """Cells that cannot be told apart from the best, those that equal it among them."""
+        equal = {cell.name for cell in self.equal}
         return tuple(
             cell
             for cell in self.others
             if ((found := self._of(cell)) is not None and not found.told_apart)
-            or cell in self.equal
+            or cell.name in equal
         )
 
-    @property
+    @cached_property
     def equal(self) -> tuple[Cell, ...]:
         """Cells whose mean is exactly the best's, and was found, not assumed."""
         mean = None if self.best is None else self.best.summary.mean
         return tuple(cell for cell in self.others if cell.counted and cell.summary.mean == mean)
 
-    @property
+    @cached_property
     def not_compared(self) -> tuple[Cell, ...]:
         """Measured cells of whose noise nothing is known, or all when that is so of the best; but
         for those that equal it."""

@@ -101,6 +101,8 @@ def analysing(data: SweepData, prices: Mapping[str, float]) -> str:
             ("--failed", metric.failed, "bound" if rules is None else rules.failed),
         ):
             words += [flag, asked] if asked != usual else []
+        if metric.by is not None and metric.by != (None if rules is None else rules.by):
+            words += ["--by", metric.by]
     if prices:
         words += ["--prices", ",".join(f"{k}={v:g}" for k, v in sorted(prices.items()))]
     return shlex.join(words)

@@ -38,8 +38,8 @@ def _place(placed: Placed, seed_field: str) -> str:
 
 
 def confirmation(sources: Sequence[Source]) -> Confirmed | None:
-    """Whether all but one of these sweeps repeat cells of that one, with the same recipe, and on
-    seeds that it did not have."""
+    """Whether all but one of these sweeps repeat cells of that one, with the same recipe, on seeds
+    that it did not have, and after it: a pilot of a few cells chose nothing."""
     recipes = {source.plan and source.plan.recipe.reference for source in sources}
     if len(sources) < 2 or len(recipes) > 1 or None in recipes:
         return None
@@ -51,11 +51,23 @@ def confirmation(sources: Sequence[Source]) -> Confirmed | None:
         seeds = {(at, one.seed) for at, one in own}
         others = [(at, one.seed) for runs in placed if runs is not own for at, one in runs]
         repeated = {at for at, _ in others}
-        rest = [source.name for source in sources if source is not first]
+        rest = [source for source in sources if source is not first]
         # Where all cells were repeated, the name tells which of the two was first.
-        whole = repeated == known.keys() and all(n == f"{first.name}-confirm" for n in rest)
+        whole = repeated == known.keys() and all(_named(source, first) for source in rest)
         some = bool(repeated) and repeated < known.keys()
+        some = some and all(_named(source, first) or _later(source, first) for source in rest)
         if (some or whole) and not seeds.intersection(others):
             names = {at: cell for at, cell in known.items() if at in repeated}
-            return Confirmed(first.name, len(set(known.values())), tuple(rest), names, field)
+            fresh = tuple(source.name for source in rest)
+            return Confirmed(first.name, len(set(known.values())), fresh, names, field)
     return None
+
+
+def _named(source: Source, first: Source) -> bool:
+    """Whether it has the name that the grid to run next has."""
+    return source.name == f"{first.name}-confirm"
+
+
+def _later(source: Source, first: Source) -> bool:
+    times = [one.plan and one.plan.created for one in (first, source)]
+    return bool(times[0] and times[1]) and str(times[0]) < str(times[1])

@@ -9,6 +9,7 @@ import numpy as np
 from sweeper.analysis.distributions import student_quantile, student_tail
 
 __all__ = [
+    "CONFIDENCE",
     "Estimate",
     "Gap",
     "contrast",
@@ -23,6 +24,7 @@ __all__ = [
 ]
 
 CONFIDENCE = 0.95
+"""Of every interval, and with 1 less it the level of every test."""
 
 _NORMAL = 1.959963984540054
 """So many standard deviations to either side hold `CONFIDENCE` of a normal distribution."""

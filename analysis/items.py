@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from sweeper.analysis import bounded
 from sweeper.analysis.distributions import student_quantile, student_tail, upper_tail_f
+from sweeper.analysis.inference import CONFIDENCE
 
 __all__ = [
     "Compared",
@@ -47,7 +48,6 @@ __all__ = [
 Floats = NDArray[np.float64]
 Over = Literal["items", "items and runs"]
 
-CONFIDENCE = 0.95
 _SHOWN = 12
 
 

@@ -27,6 +27,8 @@ _LEVELS = 8
 """Values that an axis that is no number may have whatever the cells are; with more of them each has
 to have `_EACH` cells on average."""
 _EACH = 5
+_MOST = 40
+"""Such values at most: each is a column, and a thousand deals of hundreds of them take minutes."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +100,10 @@ def column(key: str, numbers: Sequence[float], texts: Sequence[str]) -> Column |
         at = 2 * (scaled - ends[0]) / (ends[1] - ends[0]) - 1
         return Column(key, (), log, low, high, at, curved=len(set(numbers)) > 2)
     names = tuple(dict.fromkeys(texts))
-    if len(names) > max(_LEVELS, len(texts) // _EACH):
+    if len(names) > min(_MOST, max(_LEVELS, len(texts) // _EACH)):
         return f"it has {len(names)} values that are no numbers"
-    at = np.array([names.index(text) for text in texts], dtype=float)
+    places = {name: place for place, name in enumerate(names)}
+    at = np.array([places[text] for text in texts], dtype=float)
     return Column(key, names, False, 0.0, 0.0, at, curved=False)
 
 

@@ -27,11 +27,11 @@ from sweeper.analysis.distributions import (
     student_quantile,
     student_tail,
 )
+from sweeper.analysis.inference import CONFIDENCE
 from sweeper.analysis.noise import Noise, Spread
 from sweeper.results.cells import Scale, center, exp, off_scale, on_scale, unit_of
 
 __all__ = [
-    "CONFIDENCE",
     "Comparison",
     "Summary",
     "against_best",
@@ -39,8 +39,6 @@ __all__ = [
     "summarise",
     "summarise_chosen",
 ]
-
-CONFIDENCE = 0.95
 
 _WELCH = 2 / 3
 """Of all degrees of freedom of two cells the most that Welch's comparison of them is granted: with

@@ -39,8 +39,7 @@ __all__ = ["Study", "study"]
 class Study:
     """What the pages are made of. `surface` is the model of all axes where no grid tells what each
     does, `blocks` the parts that are judged each by itself. `paired` are differences from the best
-    over shared seeds, on the scale of the comparison,
-    by cell; `flattery` is what `inference.optimism` found; `needed` the seeds a cell that are
+    over shared seeds, on the scale of the comparison, by cell; `needed` the seeds a cell that are
     thought to part the first two; `no_next` says why a grid to run next, which the findings ask
     for, cannot be written; `prices` are dollars per million tokens."""
 

@@ -214,14 +214,17 @@ def confirmation(root: Path, written: ModuleType) -> list[str]:
     rng = random.Random(7)
     rates = [1e-5, 3e-5, 1e-4, 2e-4, 3e-4, 1e-3, 3e-3, 1e-2]
     means = dict(zip(rates, (0.9, 0.8, 0.7, 0.6, 0.57, 0.65, 0.75, 0.95), strict=True))
-    for name, kept, seeds in (("first", rates, range(3)), ("confirm", rates[3:5], range(3, 11))):
+    for name, kept, seeds in (
+        ("first", rates, range(3)),
+        ("first-confirm", rates[3:5], range(3, 11)),
+    ):
         sweep = started(root, written, name, {"learning_rate": kept}, len(seeds))
         for rate in kept:
             for seed in seeds:
                 rows = written.curve(means[rate] + rng.gauss(0, 0.03), steps=40, every=10)
                 sweep.run({"learning_rate": rate}, seed, rows)
         sweep.save()
-    return ["first", "confirm"]
+    return ["first", "first-confirm"]
 
 
 def tasks(root: Path, written: ModuleType) -> list[str]:

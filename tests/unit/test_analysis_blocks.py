@@ -1,5 +1,6 @@
 """Parts of a sweep that are judged each by itself."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -7,8 +8,10 @@ import pytest
 
 from sweeper.analysis.blocks import find_blocks
 from sweeper.analysis.cells import rank
+from sweeper.analysis.commands import analysing
 from sweeper.analysis.findings import find
 from sweeper.analysis.frames import load
+from sweeper.analysis.regression import column
 from sweeper.errors import UsageError
 from sweeper.results.registry import Registry
 
@@ -56,3 +59,24 @@ def test_a_setting_that_all_cells_have_alike_makes_no_blocks(tmp_path: Path, wri
     assert find_blocks(ranking, 1.0, "model.name") is None
     with pytest.raises(UsageError, match="'modle': cells do not differ in that; they do in: lr"):
         find_blocks(ranking, 1.0, "modle")
+
+
+@pytest.mark.parametrize("own", [None, "model"])
+def test_the_command_that_makes_a_report_again_says_its_blocks(
+    tmp_path: Path, written: ModuleType, own: str | None
+):
+    metric = {"name": "test/nll", "goal": "minimize", "at": "last"}
+    metric |= {} if own is None else {"by": own}
+    written.measured(tmp_path, [({"lr": 1, "model": "a"}, [0.5])], metric=metric)
+    data = load(Registry(str(tmp_path)), "demo", None, None)
+    assert data.metric is not None and "--by" not in analysing(data, {})
+    data = replace(data, metric=replace(data.metric, by="lr"))
+    assert "--by lr" in analysing(data, {})
+
+
+def test_an_axis_of_many_texts_is_left_out_by_name():
+    """Each text is a column of the model, which is fitted a thousand times."""
+    found = column("prompt", [], [f"p{i % 41}" for i in range(1000)])
+    assert found == "it has 41 values that are no numbers"
+    kept = column("prompt", [], [f"p{i % 40}" for i in range(1000)])
+    assert not isinstance(kept, str) and len(kept.names) == 40

@@ -364,3 +364,42 @@ def test_a_confirmation_of_all_cells_is_told_by_its_name(tmp_path: Path, written
     again = load(registry, ["one", "one-confirm"], None, None).confirmed
     assert again is not None and (again.first, again.fresh) == ("one", ("one-confirm",))
     assert load(registry, ["one", "two"], None, None).confirmed is None
+
+
+def test_a_pilot_before_a_sweep_confirms_none_of_it(tmp_path: Path, written: ModuleType):
+    """Fewer cells and other seeds, as in a confirmation, but earlier: the sweep was chosen from
+    nothing, and is judged by all of its runs."""
+    metric = {"name": "test/nll", "goal": "minimize", "at": "last"}
+    hours = {"pilot": "08", "main": "09", "again": "10"}
+    for name, rates, start in (("pilot", (1,), 0), ("main", (1, 2), 3), ("again", (1,), 6)):
+        created = f"2026-11-21T{hours[name]}:00:00Z"
+        sweep = written.Written(tmp_path, name, {"lr": list(rates)}, metric, created=created)
+        for lr in rates:
+            for seed in range(start, start + 3):
+                sweep.run({"lr": lr}, seed, [{"step": 1, "test/nll": lr + seed / 100}])
+        sweep.save()
+    registry = Registry(str(tmp_path))
+    assert load(registry, ["pilot", "main"], None, None).confirmed is None
+    again = load(registry, ["again", "main"], None, None).confirmed
+    assert again is not None and (again.first, again.fresh) == ("main", ("again",))
+
+
+def test_cells_are_looked_through_a_few_times_and_not_once_for_each(
+    tmp_path: Path, written: ModuleType
+):
+    """Of a thousand cells that would be a million looks."""
+    cells = [({"lr": lr}, [lr, lr + 0.5 + lr / 100]) for lr in range(1, 31)]
+    written.measured(tmp_path, cells)
+    ranking = rank(load(Registry(str(tmp_path)), "demo", None, None))
+    looks = 0
+
+    class Looked(tuple[Any, ...]):
+        def __iter__(self) -> Any:
+            nonlocal looks
+            looks += 1
+            return super().__iter__()
+
+    counted = [replace(cell, runs=Looked(cell.runs)) for cell in ranking.cells]
+    ranking = replace(ranking, cells=tuple(counted), best=counted[0])
+    assert len(ranking.tied) + len(ranking.apart) == 29 and not ranking.not_compared
+    assert looks <= 4 * 30
