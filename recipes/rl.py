@@ -341,3 +341,4 @@ class GroupTrainer(Trainer):
 
 if __name__ == "__main__":
     main(service.parse_arguments(Config))
+    service.leave()

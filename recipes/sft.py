@@ -175,3 +175,4 @@ class SupervisedTrainer(Trainer):
 
 if __name__ == "__main__":
     main(service.parse_arguments(Config))
+    service.leave()
