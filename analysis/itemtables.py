@@ -29,12 +29,10 @@ def held_rows(study: Study) -> list[dict[str, Any]]:
     """Rows of the table of training and held-out values."""
     if study.held_out is None:
         return []
-    names = {cell.name: short_name(cell) for cell in study.ranking.cells}
-    colours = tones(study.ranking)
+    named = _named(study)
     return [
         {
-            "name": names[side.cell],
-            "tone": colours[side.cell] if colours[side.cell] >= 0 else len(PALETTE),
+            **named[side.cell],
             "training": _shown(side.training),
             "held_out": _shown(side.held_out),
         }
@@ -46,12 +44,10 @@ def task_rows(study: Study) -> list[dict[str, Any]]:
     """Rows of the table of cells over several tasks."""
     if study.tasks is None:
         return []
-    names = {cell.name: short_name(cell) for cell in study.ranking.cells}
-    colours = tones(study.ranking)
+    named = _named(study)
     return [
         {
-            "name": names[own.cell],
-            "tone": colours[own.cell] if colours[own.cell] >= 0 else len(PALETTE),
+            **named[own.cell],
             "runs": own.runs,
             "iqm": labels.within(own.iqm, own.low, own.high)[0],
             "interval": " to ".join(labels.within(own.iqm, own.low, own.high)[1:])
@@ -62,6 +58,18 @@ def task_rows(study: Study) -> list[dict[str, Any]]:
         }
         for position, own in enumerate(study.tasks.cells[:_ROWS])
     ]
+
+
+def _named(study: Study) -> dict[str, dict[str, Any]]:
+    """Cell -> the `name` and `tone` of its row; cells without a colour of their own share one."""
+    colours = tones(study.ranking)
+    return {
+        cell.name: {
+            "name": short_name(cell),
+            "tone": colours[cell.name] if colours[cell.name] >= 0 else len(PALETTE),
+        }
+        for cell in study.ranking.cells
+    }
 
 
 def _shown(found: Summary) -> tuple[str, str]:

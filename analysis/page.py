@@ -75,25 +75,13 @@ def render(study: Study, panels: Sequence[Panel]) -> str:
     data, ranking = study.data, study.ranking
     script = _asset("report.js")
     library, library_hash = _plotly() if panels else ("", None)
-    embedded = {
-        "figures": [{"name": panel.name, **panel.figure} for panel in panels],
-        "runs": details(study),
-        "groups": groups(ranking),
-        "windows": list(WINDOWS),
-        "light": {"tones": [*PALETTE, MUTED], "text": "#4b515b", "grid": "#e6e4df"},
-        "dark": {"tones": [*DARK, DARK_MUTED], "text": "#b4bac4", "grid": "#2c313a"},
-    }
     hashes = [_hash(script), *([library_hash] if library_hash else [])]
-    sections = ("tasks", "curves", "axes", "planes", "parallel", "trade", "rollouts")
-    places: dict[str, list[tuple[int, Panel]]] = {section: [] for section in sections}
-    for index, panel in enumerate(panels):
-        places[panel.section].append((index, panel))
     return _template().render(
         policy=_policy(hashes),
         css=Markup(_asset("report.css")),  # noqa: S704 - a file of ours
         script=Markup(script),  # noqa: S704 - a file of ours
         library=library,
-        embedded=_packed(_json(embedded)),
+        embedded=_packed(_json(_embedded(study, panels))),
         light=[*PALETTE, MUTED],
         dark=[*DARK, DARK_MUTED],
         study=study,
@@ -102,7 +90,7 @@ def render(study: Study, panels: Sequence[Panel]) -> str:
         best=ranking.best,
         findings=study.findings,
         verdict=study.verdict,
-        panels=places,
+        panels=_by_section(panels),
         figures=len(panels),
         legend=_legend(ranking, panels),
         states=[(s, n) for s in _STATES if (n := sum(run.state == s for run in data.runs))],
@@ -147,6 +135,27 @@ def render(study: Study, panels: Sequence[Panel]) -> str:
         logs=reading_logs(data),
         list_failed=listing(data, "failed") if data.root else None,
     )
+
+
+def _embedded(study: Study, panels: Sequence[Panel]) -> dict[str, Any]:
+    """What the page's script works with."""
+    return {
+        "figures": [{"name": panel.name, **panel.figure} for panel in panels],
+        "runs": details(study),
+        "groups": groups(study.ranking),
+        "windows": list(WINDOWS),
+        "light": {"tones": [*PALETTE, MUTED], "text": "#4b515b", "grid": "#e6e4df"},
+        "dark": {"tones": [*DARK, DARK_MUTED], "text": "#b4bac4", "grid": "#2c313a"},
+    }
+
+
+def _by_section(panels: Sequence[Panel]) -> dict[str, list[tuple[int, Panel]]]:
+    """The panels of each section, with their numbers."""
+    sections = ("tasks", "curves", "axes", "planes", "parallel", "trade", "rollouts")
+    places: dict[str, list[tuple[int, Panel]]] = {section: [] for section in sections}
+    for index, panel in enumerate(panels):
+        places[panel.section].append((index, panel))
+    return places
 
 
 def _sign(data: SweepData) -> float:

@@ -6,6 +6,7 @@ from sweeper import prices
 from sweeper.commands import arguments as shared
 from sweeper.commands.selection import chosen, open_registry
 from sweeper.errors import NotFound
+from sweeper.model.usage import KINDS
 from sweeper.results.costs import Spent, by_cell, by_day, spent, together
 from sweeper.results.problems import tell_problems
 from sweeper.results.runs import RecordedRun
@@ -36,15 +37,15 @@ def run(arguments: Namespace) -> int:
     if not runs:
         raise NotFound("no run fits")
     found = [(run, spent(run, table)) for run in runs]
-    rows = _rows(found, arguments.by, table)
     whole = together((one for _, one in found), table)
+    rows = _rows(found, whole, arguments.by, table)
     if arguments.json:
         named = [{arguments.by: name, **one.record()} for name, one in rows]
         document = {"schema": 1, "by": arguments.by, "costs": named, "total": whole.record()}
         told = {"prices": {"date": table.date, "source": table.source}}
         print_json(document | told | {"problems": registry.problems})
         return tell_problems(registry.problems, told=True)
-    columns = (arguments.by, "prefill", "cached", "sample", "train", "steps", "dollars")
+    columns = (arguments.by, *KINDS, "steps", "dollars")
     print_table(columns, [_line(name, one) for name, one in (*rows, ("all", whole))])
     for line in _told(found, whole, table):
         print(line)
@@ -52,15 +53,14 @@ def run(arguments: Namespace) -> int:
 
 
 def _rows(
-    found: list[tuple[RecordedRun, Spent]], by: str, table: prices.Prices
+    found: list[tuple[RecordedRun, Spent]], whole: Spent, by: str, table: prices.Prices
 ) -> list[tuple[str, Spent]]:
     several = len({run.sweep for run, _ in found}) > 1
     if by == "run":
         return [(f"{run.sweep}/{run.name}" if several else run.name, one) for run, one in found]
     if by == "day":
-        return list(by_day(found, table).items())
+        return list(by_day((one for _, one in found), table).items())
     if by == "model":
-        whole = together((one for _, one in found), table)
         each = {m: whole.usage._replace(models={m: c}) for m, c in whole.usage.models.items()}
         return [
             (model, Spent(usage, prices.amount(usage, table), whole.counted))
@@ -72,7 +72,7 @@ def _rows(
 
 def _line(name: str, one: Spent) -> tuple[object, ...]:
     counts = one.usage.counts
-    tokens = (f"{getattr(counts, kind):,}" for kind in ("prefill", "cached", "sample", "train"))
+    tokens = (f"{getattr(counts, kind):,}" for kind in KINDS)
     return (name, *tokens, f"{counts.steps:,}", _dollars(one))
 
 

@@ -72,14 +72,13 @@ def run(arguments: Namespace) -> int:
 def _before(planned: "Plan", root: str) -> tuple[str, bool]:
     """What an earlier launch has left to do (`: 2 to start, 16 succeeded`; "" without one), and
     whether that is nothing at all."""
-    from sweeper import prices
     from sweeper.launcher.estimate import sentence
     from sweeper.launcher.launch_preview import counts, survey
     from sweeper.model.states import OPEN
 
     found = survey(planned, open_store(root))
     if found.estimate is not None:
-        say(sentence(found.estimate, prices.load()))
+        say(sentence(found.estimate))
     if not any(preview.state.opened for preview in found.previews):
         return "", False
     return f": {counts(found)}", not any(f.attempt or f.state.state in OPEN for f in found.previews)

@@ -72,9 +72,7 @@ def short(found: LaunchPreview) -> Iterator[str]:
     yield ""
     yield from _clipped(f"{_size(plan)}: {counts(found)}", width)
     if found.estimate is not None:
-        from sweeper import prices
-
-        yield from _clipped(sentence(found.estimate, prices.load()), width)
+        yield from _clipped(sentence(found.estimate), width)
     if found.retired:
         yield from _clipped(
             f"{found.retired} runs on record are not in this grid: launch leaves them there", width

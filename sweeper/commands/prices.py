@@ -70,14 +70,14 @@ def _forget() -> None:
 def _refresh(source: str) -> None:
     """Keep the table that is there as the user's own, once it has been read without a mistake."""
     data, today = _fetched(source), datetime.now(UTC).date().isoformat()
-    prices.read(data, source, today)
+    table = prices.read(data, source, today)
     path = prices.users_file()
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         atomic_write(path, _dated(data, source, today))
     except OSError as error:
         raise EnvironmentFailure(f"{path}: {error.strerror or error}") from error
-    warn(f"{path}: {len(prices.load().models)} models")
+    warn(f"{path}: {len(table.models)} models")
 
 
 def _dated(data: bytes, source: str, today: str) -> bytes:

@@ -40,7 +40,8 @@ class Example(NamedTuple):
 class Estimate(NamedTuple):
     """For `runs` of the `wanted` that are to start, of the others nothing is known. `least` and
     `most`: of the dollars, if each run were like the cheapest or dearest of its examples; None
-    where there is one example each. `hours` by the clock, at `abreast` runs at once."""
+    where there is one example each. `hours` by the clock, at `abreast` runs at once. `prices` says
+    which those are, for people."""
 
     runs: int
     wanted: int
@@ -51,15 +52,18 @@ class Estimate(NamedTuple):
     most: float | None
     hours: float
     abreast: int
+    prices: str
 
     def document(self) -> dict[str, Any]:
         """As `plan --json` has it; `usd` is None where a model has no price."""
         usd = None if self.amount.unpriced else self.amount.usd
-        known = {key: value for key, value in self._asdict().items() if key != "amount"}
+        known = {
+            key: value for key, value in self._asdict().items() if key not in ("amount", "prices")
+        }
         return {**known, "usd": usd, "unpriced": list(self.amount.unpriced)}
 
 
-def sentence(found: Estimate, prices: "Prices") -> str:
+def sentence(found: Estimate) -> str:
     """`about 12.40 dollars (9.80 to 15.60), 3,100,000 tokens, 2h05m at 8 at once`, and by what that
     is known."""
     from sweeper.prices import money
@@ -72,7 +76,7 @@ def sentence(found: Estimate, prices: "Prices") -> str:
         spread = ""
         if found.least is not None and found.most is not None:
             spread = f" ({money(found.least)} to {money(found.most)})"
-        parts.insert(0, f"{money(found.amount.usd)} dollars{spread} by {prices.told}")
+        parts.insert(0, f"{money(found.amount.usd)} dollars{spread} by {found.prices}")
     some = "" if found.runs == found.wanted else f" for {found.runs} of the {found.wanted}"
     known = "1 earlier run" if found.examples == 1 else f"{found.examples} earlier runs"
     return f"about {', '.join(parts)}{some}, as {known} went"
@@ -124,6 +128,7 @@ def estimate(plan: Plan, wanted: Sequence[Run], store: Store) -> Estimate | None
         most=sum(max(guess.dollars) for guess in guesses) if spread else None,
         hours=_schedule([guess.hours for guess in guesses], abreast),
         abreast=abreast,
+        prices=prices.told,
     )
 
 

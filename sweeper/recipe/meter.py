@@ -8,7 +8,7 @@ counts when its answer is there, as the service counts it: what fails or is give
 nothing. Each process writes its counts to a file of its own, `<pid>.json`, about once a second
 while they change, and at its end:
 
-    {"schema": 1, "seconds": 12.5, "unknown": "what of the SDK is not as expected" or null,
+    {"schema": 1, "unknown": "what of the SDK is not as expected" or null,
      "models": {"Qwen/Qwen3-8B": {"prefill": 0, "cached": 0, "sample": 0, "train": 0,
                                   "requests": 0, "steps": 0}}}
 
@@ -70,7 +70,6 @@ class Meter:
         self._writing = threading.Lock()
         self._counts: dict[str, dict[str, int]] = {}
         self._nameless: list[tuple[Any, dict[str, int]]] = []  # of clients whose model is unknown
-        self._begun = time.monotonic()
         self._changed = threading.Event()
         self._writer: threading.Thread | None = None
 
@@ -96,7 +95,6 @@ class Meter:
             with self._lock:
                 document = {
                     "schema": 1,
-                    "seconds": round(time.monotonic() - self._begun, 3),
                     "unknown": self.unknown,
                     "models": self._counts,
                 }

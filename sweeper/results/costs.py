@@ -11,7 +11,7 @@ from typing import NamedTuple
 from sweeper.metrics import Row, as_float
 from sweeper.model.usage import NO_USAGE, Counts, Usage, total
 from sweeper.prices import Amount, Prices, amount
-from sweeper.results.runs import RecordedRun
+from sweeper.results.runs import OPEN_DAY, RecordedRun, Used
 
 __all__ = ["ALSO", "SOURCES", "Spent", "by_cell", "by_day", "spent", "together"]
 
@@ -31,12 +31,12 @@ _MOST = 1e15
 
 class Spent(NamedTuple):
     """What runs used and cost. `counted` says how that is known: `meter`, `metrics` (by the keys
-    that they recorded), or `nothing`."""
+    that they recorded), or `nothing`. `days`: on which day how much was used."""
 
     usage: Usage
     amount: Amount
     counted: str
-    runs: int = 1
+    days: tuple[Used, ...] = ()
 
     def record(self) -> dict[str, object]:
         """As plain values: tokens by kind, requests, steps, `usd`, and what is not in it."""
@@ -49,15 +49,17 @@ class Spent(NamedTuple):
 
 def spent(run: RecordedRun, prices: Prices) -> Spent:
     """What all attempts of a run used: also what was done twice was paid twice."""
-    usage = total(run.usage(attempt) for attempt in range(1, run.attempts + 1))
+    days = tuple(run.used(attempt) for attempt in range(1, run.attempts + 1))
+    usage = total(used.usage for used in days)
     if usage.models:
-        return Spent(usage, amount(usage, prices), "meter")
+        return Spent(usage, amount(usage, prices), "meter", days)
+    day = (run.times["ended"] or OPEN_DAY)[:10]
     recorded = _recorded(run.readable_history.rows)
     if not recorded.tokens:
-        return Spent(usage, Amount(0.0), "nothing")
+        return Spent(usage, Amount(0.0), "nothing", (Used(usage, day),))
     model = run.config.get("model_name")
     found = Usage({model if isinstance(model, str) else "unknown": recorded}, usage.unknown)
-    return Spent(found, amount(found, prices), "metrics")
+    return Spent(found, amount(found, prices), "metrics", (Used(found, day),))
 
 
 def together(several: Iterable[Spent], prices: Prices) -> Spent:
@@ -65,7 +67,8 @@ def together(several: Iterable[Spent], prices: Prices) -> Spent:
     found = list(several)
     usage = total(one.usage for one in found)
     ways = sorted({one.counted for one in found} - {"nothing"}) or ["nothing"]
-    return Spent(usage, amount(usage, prices), " and ".join(ways), sum(one.runs for one in found))
+    days = tuple(used for one in found for used in one.days)
+    return Spent(usage, amount(usage, prices), " and ".join(ways), days)
 
 
 def by_cell(
@@ -78,19 +81,14 @@ def by_cell(
     return {cell: together(several, prices) for cell, several in found.items()}
 
 
-def by_day(runs: Iterable[tuple[RecordedRun, Spent]], prices: Prices) -> dict[str, Spent]:
+def by_day(runs: Iterable[Spent], prices: Prices) -> dict[str, Spent]:
     """By the day (UTC) on which an attempt ended; `open` for those that have not."""
     found: dict[str, list[Spent]] = {}
-    for run, one in runs:
-        if one.counted != "meter":
-            day = (run.times["ended"] or "open")[:10]
-            found.setdefault(day, []).append(one)
-            continue
-        for attempt in range(1, run.attempts + 1):
-            usage = run.usage(attempt)
-            if usage != NO_USAGE:
-                used = Spent(usage, amount(usage, prices), "meter")
-                found.setdefault(run.day(attempt), []).append(used)
+    for one in runs:
+        for used in one.days:
+            if used.usage != NO_USAGE or one.counted != "meter":
+                part = Spent(used.usage, amount(used.usage, prices), one.counted)
+                found.setdefault(used.day, []).append(part)
     return {day: together(found[day], prices) for day in sorted(found)}
 
 

@@ -38,7 +38,7 @@ from sweeper.storage.sweeps import (
     read_plan,
 )
 
-__all__ = ["RecordedRun", "Sweep", "SweepRun", "Told"]
+__all__ = ["OPEN_DAY", "RecordedRun", "Sweep", "SweepRun", "Told", "Used"]
 
 T = TypeVar("T")
 Told = Callable[[StoreError], None]
@@ -122,6 +122,17 @@ class Sweep:
         return self.store.local_path(path) or f"{self.root.rstrip('/')}/{path}"
 
 
+OPEN_DAY = "open"
+"""The day of what has not ended."""
+
+
+class Used(NamedTuple):
+    """What an attempt used of its service, and the day (UTC) on which it ended."""
+
+    usage: Usage = NO_USAGE
+    day: str = OPEN_DAY
+
+
 class RecordedRun(ABC):
     """A run as it was planned and as it went: `id name cell seed config state attempts`, and the
     `store` and `layout` it is found by. `retired`: the grid has it no more.
@@ -199,15 +210,10 @@ class RecordedRun(ABC):
         """How the deciding attempt ended; empty while that is not known."""
         return NOTHING
 
-    def usage(self, attempt: int) -> Usage:
+    def used(self, attempt: int) -> Used:
         """What an attempt has used of its service, as far as that was counted."""
         del attempt
-        return NO_USAGE
-
-    def day(self, attempt: int) -> str:
-        """The day (UTC) on which an attempt ended; `open` while that is not known."""
-        del attempt
-        return "open"
+        return Used()
 
     @property
     def reason(self) -> str | None:
@@ -450,16 +456,13 @@ class SweepRun(RecordedRun):
         known = [wall for wall in walls if wall is not None]
         return _Ending(last.reason, started, last.ended, sum(known) if known else None)
 
-    def usage(self, attempt: int) -> Usage:
+    def used(self, attempt: int) -> Used:
         """As its outcome has it; of one without an outcome, as its worker said last."""
-        found = self.ended(attempt).usage
-        if found == NO_USAGE:
-            found = read_heartbeat(self.store, self.layout.heartbeat(self.id, attempt)).usage
-        return found
-
-    def day(self, attempt: int) -> str:
         ended = self.ended(attempt)
-        return (ended.ended or ended.time or "open")[:10]
+        usage = ended.usage
+        if usage == NO_USAGE:
+            usage = read_heartbeat(self.store, self.layout.heartbeat(self.id, attempt)).usage
+        return Used(usage, (ended.ended or ended.time or OPEN_DAY)[:10])
 
     def ended(self, attempt: int) -> Outcome:
         """The body of the event that tells most of an attempt; empty without one."""

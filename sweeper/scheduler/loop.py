@@ -179,9 +179,10 @@ class Scheduler:
     @property
     def _held(self) -> str | None:
         """Why nothing new is started; None while that is not so, or nothing is left to start."""
-        if self._policy.held is not None or self._spending is None or not self._wanting():
+        spent = None if self._spending is None else self._spending.reached
+        if self._policy.held is not None or spent is None:
             return self._policy.held
-        return self._spending.reached
+        return spent if self._wanting() else None
 
     def _publish(self, unreachable: str | None, limit: int | None) -> None:
         told = unreachable, limit, self._held
@@ -368,15 +369,15 @@ class Scheduler:
     def _start(self) -> None:
         """Open attempts for runs that want one, as far as there is room."""
         room = self._free()
-        retries_first = self._policy.waiting_for_retries
+        retries_first, held = self._policy.waiting_for_retries, self._held
         chosen: list[str] = []
         for run, view in self._run_table.views.items():
             if not view.wants:
                 continue
             attempt = view.state.opened + 1
             end = self._outcomes.waits(run)
-            if self._held is not None or not self._starting:
-                if self._held is not None:
+            if held is not None or not self._starting:
+                if held is not None:
                     self._observed[run] = Observation(Kind.HELD)
             elif end is not None:
                 self._observed[run] = Observation(Kind.LATER, None, end.told())

@@ -134,13 +134,18 @@ def warm_up(root: Path) -> None:
     seconds(root / "cache", OURS, str(root), out, "pictures")
 
 
-def main() -> None:
-    """Measure, print a table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+def asked(doc: str) -> argparse.Namespace:
+    """How large the sweep is to be, and how often it is measured."""
+    parser = argparse.ArgumentParser(description=doc.split("\n", 1)[0])
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure, print a table."""
+    given = asked(__doc__)
     with tempfile.TemporaryDirectory() as made:
         root = Path(made)
         warm_up(root / "small")

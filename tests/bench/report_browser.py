@@ -7,7 +7,6 @@ that plotly has drawn, and to the last, on the clock; and what the page's thread
 Medians.
 """
 
-import argparse
 import statistics
 import sys
 import tempfile
@@ -21,15 +20,11 @@ def main() -> None:
     here = Path(__file__).parent
     sys.path[:0] = [str(here), str(here.parent / "support")]
     from chromium import Browser
-    from report import generate
+    from report import asked, generate
 
     from sweeper import analysis
 
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--runs", type=int, default=1000)
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args()
+    given = asked(__doc__)
     with tempfile.TemporaryDirectory() as made:
         root = Path(made)
         generate(root / "sweeps", given.runs, given.steps)
