@@ -1,11 +1,10 @@
 """The user's configuration file: a table for each backend, of what its jobs ask for by default."""
 
-import os
 from typing import Any
 
 from sweeper.backends import backend_names
 from sweeper.backends.base import BackendType
-from sweeper.errors import EnvironmentFailure
+from sweeper.fields import config_file
 from sweeper.fields.data import from_python
 from sweeper.fields.kinds import nearest
 from sweeper.fields.nodes import Place, Problems
@@ -16,20 +15,10 @@ __all__ = ["configured", "defaults_of"]
 def defaults_of(kind: BackendType, problems: Problems) -> dict[str, Any]:
     """What the table of a backend says, as a plan would have it; empty without one. What is wrong
     with it, or with the file, is noted, with a place that names the file."""
-    folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    path = os.path.join(folder, "sweeper", "config.toml")
-    try:
-        with open(path, "rb") as file:
-            import tomllib
-
-            document = tomllib.load(file)
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as error:
-        problems.add(Place(path), f"cannot be read: {error}")
-        return {}
+    path, document = config_file.file(), config_file.read_tables(problems)
     others = document.keys() - {kind.key}
     tables = [name.replace("-", "_") for name in backend_names()] if others else []
+    tables += config_file.TABLES
     for key in sorted(others - set(tables)):  # it may be of a backend that is elsewhere
         if meant := nearest(key, tables):
             problems.add(Place(path), f"unknown table [{key[:60]}]{meant}")
@@ -44,6 +33,5 @@ def configured(kind: BackendType) -> dict[str, Any]:
     cannot be used."""
     problems = Problems()
     found = defaults_of(kind, problems)
-    if problems:
-        raise EnvironmentFailure("; ".join(problems.error().problems))
+    config_file.refuse(problems)
     return found

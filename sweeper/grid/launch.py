@@ -8,7 +8,7 @@ from sweeper.backends import backend_type, every_backend, with_key
 from sweeper.backends.base import BackendType
 from sweeper.backends.configuration import defaults_of
 from sweeper.errors import UsageError
-from sweeper.fields.kinds import Choice, Duration, Integer, Matching, Names, Text
+from sweeper.fields.kinds import Choice, Duration, Integer, Matching, Names, Number, Text
 from sweeper.fields.nodes import Node, Place, Problems
 from sweeper.fields.sections import Field, Nested, Reading, Section
 from sweeper.grid.by_run import overrides_of
@@ -21,6 +21,7 @@ MIN_LEASE_SECONDS = 15.0
 """Three beats of a worker: with less, a worker that lives would be declared lost."""
 
 _MIN_SYNC_SECONDS = 1.0
+_MOST_PRIORITY = 1000.0
 _DEFAULT = Launch()
 ENV_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 
@@ -110,6 +111,13 @@ SECTION = Section(
         "How often what runs write is brought into a store that is elsewhere; at least 1s.",
         f"{_DEFAULT.sync_s:g}s",
         key="sync_s",
+    ),
+    Field(
+        "priority",
+        Number(0, _MOST_PRIORITY, above=True),
+        "The sweep's share of an account's slots, beside those of other sweeps: 2 is twice that of"
+        " one with 1.",
+        _DEFAULT.priority,
     ),
 )
 

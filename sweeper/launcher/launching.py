@@ -26,7 +26,7 @@ from sweeper.launcher.trust import Agree, refuse, require
 from sweeper.model.parts import Part
 from sweeper.model.plan import Plan, runs_anywhere
 from sweeper.model.states import State
-from sweeper.scheduler import environment
+from sweeper.scheduler import account, environment
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import Scheduler
 from sweeper.scheduler.progress import Summary, exit_code, printer
@@ -136,6 +136,7 @@ def launch_plan(request: LaunchRequest, user: User) -> Launched:
         require(read_plan(store, planned.name).recorded, f"{store.root}/{planned.name}", user.agree)
     if planned.budget is not None and planned.budget.usd is not None:
         prices.load()  # which the launcher needs
+    account.check_place(planned)
     launched = planned.launch
     names = secret_names(planned.secrets, planned.service)
     capabilities = preflight.admit(launched, store, planned.service, names, live=live)
@@ -169,6 +170,7 @@ def ready(store: Store, sweep: str, agree: Agree = refuse) -> Ready:
     """Check that the rest of a sweep can be launched from its recorded plan, with the environment
     of this process, before anything is recorded or started. Raises as `launch` does."""
     plan = read_plan(store, sweep)
+    account.check_place(plan)
     runs_anywhere(Part(plan.recorded, file_of(store, Layout(sweep).plan)).part("recipe"))
     require(plan.recorded, f"{store.root}/{sweep}", agree)
     launched = plan.launch

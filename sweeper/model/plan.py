@@ -53,6 +53,7 @@ class Launch(NamedTuple):
     metrics_dir: str | None = None
     window: str | None = None
     sync_s: float = 20.0
+    priority: float = 1.0
     options: Mapping[str, Mapping[str, Any]] = _NOTHING
 
     def document(self) -> dict[str, Any]:
@@ -305,6 +306,7 @@ def _launch(part: Part) -> Launch:
         metrics_dir=part.text_or("metrics_dir", None),
         window=part.text_or("window", None),
         sync_s=part.number_or("sync_s", default.sync_s),
+        priority=part.number_or("priority", default.priority),
         options={
             key: part.table(key)
             for key, value in part.document.items()
@@ -322,6 +324,8 @@ def _launch(part: Part) -> Launch:
     ):
         if value is not None and value < least:
             part.refuse(key, f"{least} or more")
+    if found.priority <= 0:
+        part.refuse("priority", "more than 0")
     return found
 
 

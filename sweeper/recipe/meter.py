@@ -9,13 +9,15 @@ nothing. Each process writes its counts to a file of its own, `<pid>.json`, abou
 while they change, and at its end:
 
     {"schema": 1, "unknown": "what of the SDK is not as expected" or null,
+     "paused": "rate_limit" or "capacity" or null,
      "models": {"Qwen/Qwen3-8B": {"prefill": 0, "cached": 0, "sample": 0, "train": 0,
                                   "requests": 0, "steps": 0}}}
 
 `prefill` are tokens of prompts (and of forward passes without a backward pass), read once a
 request, whatever the number of samples; those of them that the service had read before, as it
 says, are `cached` instead; `sample` were drawn; `train` went through forward and backward. `steps`
-are the optimizer's.
+are the optimizer's. `paused` says why the service holds a client back now, which the SDK knows at
+once and prints after a quarter of an hour.
 
 A mistake in here must never end a recipe: what goes wrong is told in `unknown`.
 """
@@ -45,6 +47,9 @@ _CLIENTS = {
     "ServiceClient": ("create_lora_training_client",),
 }
 """What is wrapped, and must be there."""
+_PAUSES = {"paused_rate_limit": "rate_limit", "paused_capacity": "capacity"}
+_VOUCHED_SECONDS = 90.0
+"""For how long a pause counts that the SDK does not repeat: who waited may have given up."""
 
 
 def install(folder: str, labels: dict[str, str]) -> None:
@@ -70,6 +75,7 @@ class Meter:
         self._writing = threading.Lock()
         self._counts: dict[str, dict[str, int]] = {}
         self._nameless: list[tuple[Any, dict[str, int]]] = []  # of clients whose model is unknown
+        self._pauses: dict[int, tuple[str, float]] = {}  # by who is told of them: why, and when
         self._changed = threading.Event()
         self._writer: threading.Thread | None = None
 
@@ -83,6 +89,21 @@ class Meter:
                 self._add(model, counts)
         self._wake()
 
+    def pause(self, who: object, why: str | None) -> None:
+        """Note that the service holds a client back, or no more."""
+        with self._lock:
+            before = self._pauses.pop(id(who), None)
+            if why is not None:
+                self._pauses[id(who)] = (why, time.monotonic())
+        if why is not None or before is not None:
+            self._wake()
+
+    def _paused(self) -> str | None:
+        """Why a client is held back now."""
+        since = time.monotonic() - _VOUCHED_SECONDS
+        with self._lock:
+            return next((why for why, told in self._pauses.values() if told > since), None)
+
     def tell(self, what: str) -> None:
         """Have it on record that something of the SDK is not as expected."""
         self.unknown = self.unknown or what
@@ -92,10 +113,12 @@ class Meter:
         """Write what was counted until now; a folder that cannot be written is no matter here."""
         with self._writing:
             self._name()
+            paused = self._paused()
             with self._lock:
                 document = {
                     "schema": 1,
                     "unknown": self.unknown,
+                    "paused": paused,
                     "models": self._counts,
                 }
                 text = json.dumps(document)
@@ -159,6 +182,9 @@ def _model_of(client: Any) -> str | None:
 
 def wrap(sdk: Any, meter: Meter, labels: dict[str, str]) -> None:
     """Wrap the clients of the SDK's module. What is not there is told, and left as it is."""
+    _wrap_observer(getattr(sdk, "SamplingClient", None), meter)
+    logger = sys.modules.get(f"{getattr(sdk, '__name__', '')}.lib.queue_state_logger")
+    _wrap_observer(getattr(logger, "QueueStateLogger", None), meter)
     missing = [
         f"{name}.{method}"
         for name, methods in _CLIENTS.items()
@@ -172,6 +198,22 @@ def wrap(sdk: Any, meter: Meter, labels: dict[str, str]) -> None:
     _wrap_training(sdk.TrainingClient, meter)
     _wrap_sampling(sdk.SamplingClient, meter)
     _wrap_service(sdk.ServiceClient, meter, labels)
+
+
+def _wrap_observer(observer: Any, meter: Meter) -> None:
+    """Wrap what the SDK tells of a pause: of a sampling client, or of its logger for the others.
+    Without it a pause is known by what the SDK prints."""
+    original = getattr(observer, "on_queue_state_change", None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def told(self: Any, state: Any, *given: Any, **named: Any) -> Any:
+        why = _PAUSES.get(str(getattr(state, "value", state)))
+        _safely(meter, lambda: meter.pause(self, why))
+        return original(self, state, *given, **named)
+
+    observer.on_queue_state_change = told
 
 
 def _wrap_training(client: Any, meter: Meter) -> None:

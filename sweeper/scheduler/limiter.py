@@ -1,43 +1,83 @@
-"""Limits how many jobs are at work at once. It has no clock of its own, and reads nothing.
+"""Learns how many jobs at once are borne, by the service or by the machine. It reads nothing.
 
-While the service holds runs back (a worker says that its recipe is paused, or a run failed by its
-quota), or the machine has no process to give to another, the launcher lowers its own limit, at most
-once in a while, to half of what is at work, and starts nothing above it; what runs is left alone.
-When none has been held back for a while, the limit grows by one, and so on until it is
-`max_parallel` again (additive increase, multiplicative decrease, as in Chiu and Jain 1989,
-"Analysis of the increase and decrease algorithms for congestion avoidance in computer networks").
+While some jobs are held back (a worker says that its recipe is paused, a run failed by its quota, a
+machine has no process to give to another), the limit is lowered to what is at work and is not held
+back, but to half of what is at work at least; and once in a window. What runs is left alone, and so
+more may be held back for a while, which says nothing new. When nothing has been held back for a
+window, and more is wanted, the limit grows: by 1, then by 2, 4 and so on, until something is held
+back again. So it stays within one or two of a limit that does not change, and follows one that does
+within a few windows. (Chiu and Jain 1989, "Analysis of the increase and
+decrease algorithms for congestion avoidance in computer networks", have the rule that the growth
+begins with, and why several who follow it come to share alike.)
+
+What was learned may be shared: each launcher keeps the time by its own clock, from when it saw a
+change, whoever made it.
 """
 
-__all__ = ["Limiter"]
+import math
+from collections.abc import Callable
+from typing import NamedTuple
 
-_WINDOW_SECONDS = 30.0
+from sweeper.model.quota import Learned
+
+__all__ = ["Limiter", "Load"]
+
+_WINDOW_SECONDS = 15.0
+"""Three beats of a worker: by then it is known what a change of the limit did."""
+
+
+class Load(NamedTuple):
+    """What was seen: `busy` jobs at work, `paused` of them held back, `wanted` more that could be
+    started; `refused`: why one was turned away altogether, a key of `labels.LOWERED`."""
+
+    busy: int
+    paused: int = 0
+    wanted: int = 0
+    refused: str | None = None
 
 
 class Limiter:
-    """The limit on jobs at work, between 1 and `most`; `why` is what it was lowered for last, a key
-    of `labels.LOWERED`. Times are in monotonic seconds."""
+    """One launcher's view of how a limit came to be. `clock` gives monotonic seconds."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self.limit = most
-        self.why = "service"
-        self._cut_at: float | None = None
-        self._moved_at = 0.0
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._seen: Learned | None = None
+        self._cut_at = -math.inf
+        self._quiet_since = clock()
 
-    def see(self, now: float, busy: int, held_back: str | None) -> None:
-        """Adapt the limit. `busy` jobs are at work; `held_back` is what paused or ended some of
-        them since the last look, the service or the machine, and None if nothing did."""
-        if held_back is not None:
-            self.why = held_back
-            if self._cut_at is None or now - self._cut_at >= _WINDOW_SECONDS:
-                self.limit = max(1, min(self.limit, busy) // 2)
-                self._cut_at = now
-            self._moved_at = now
-        elif self.limit < self._most and now - self._moved_at >= _WINDOW_SECONDS:
-            self.limit += 1
-            self._moved_at = now
+    def see(self, learned: Learned, load: Load) -> Learned:
+        """What follows from a look. It counts once it is given to the next."""
+        now = self._clock()
+        self._note(learned, now)
+        if load.paused or load.refused is not None:
+            self._quiet_since = now
+            return _cut(learned, load) if now - self._cut_at >= _WINDOW_SECONDS else learned
+        limit = learned.limit
+        if limit is None or not load.wanted or load.busy < limit:
+            return learned  # nothing is kept from starting by it
+        if now - self._quiet_since < _WINDOW_SECONDS:
+            return learned
+        step = min(learned.step, limit)
+        return learned._replace(limit=limit + step, step=2 * step)
 
-    @property
-    def lowered(self) -> bool:
-        """Whether the limit is below what was asked for."""
-        return self.limit < self._most
+    def _note(self, learned: Learned, now: float) -> None:
+        """Note when the limit was changed, by whomever."""
+        before, self._seen = self._seen, learned
+        if before is None or before == learned:
+            return
+        self._quiet_since = now
+        if before.cuts != learned.cuts:
+            self._cut_at = now
+
+
+def _cut(learned: Learned, load: Load) -> Learned:
+    """What is known after something was held back. While more is at work than the limit allows, as
+    after a cut, that many are expected to be held back."""
+    limit = max(1, load.busy) if learned.limit is None else learned.limit
+    half = max(1, min(limit, load.busy) // 2)
+    expected = max(0, load.busy - limit)
+    if load.refused is not None:
+        return Learned(min(limit, half), 1, learned.cuts + 1, load.refused)
+    if load.paused <= expected:
+        return learned
+    return Learned(max(half, min(limit, load.busy) - (load.paused - expected)), 1, learned.cuts + 1)

@@ -9,10 +9,12 @@ then start again, and what this launch has seen of runs that all fail alike. So 
 killed anywhere and started again: an attempt whose intent is on record is looked for by its token
 before it is submitted a second time.
 
-At most `max_parallel` jobs are at work at once: an attempt counts from its intent on, until an
-event ends it or the backend says that it has no such job.
+At most `max_parallel` jobs are at work at once, and no more than the sweep has slots of its account
+(`governor.py`): an attempt counts from its intent on, until an event ends it or the backend says
+that it has no such job.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -35,8 +37,8 @@ from sweeper.scheduler.alarm_monitor import AlarmMonitor
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.failure_policy import FailurePolicy
 from sweeper.scheduler.kernel_kills import KernelKills
-from sweeper.scheduler.limiter import Limiter
 from sweeper.scheduler.outcomes import Outcomes
+from sweeper.scheduler.parallelism import Parallelism
 from sweeper.scheduler.progress import Summary
 from sweeper.scheduler.run_table import RunTable
 from sweeper.scheduler.spending import Spending
@@ -92,7 +94,7 @@ class Scheduler:
         self._heartbeats = Heartbeats(store, context.layout, clock)
         self._kernel = KernelKills()
         self._outcomes = Outcomes(store, context.sweep, clock, context.wall)
-        self._limiter = Limiter(plan.launch.max_parallel)
+        self._parallelism = Parallelism(context, service, needed=starting)
         self._policy = FailurePolicy(self._run_table, self._outcomes, smoke=smoke and starting)
         self._spending: Spending | None = None
         if plan.budget is not None and starting:
@@ -133,7 +135,7 @@ class Scheduler:
                 summary = self._told._replace(unreachable=said)
                 with suppress(StoreError):  # what was observed before holds no more
                     self._observed = {}
-                    self._publish(said, self._told.limit)
+                    self._publish(said)
             except AnotherLauncher:
                 raise  # what readers see is the other's to say
             except EnvironmentFailure as error:
@@ -146,6 +148,7 @@ class Scheduler:
                     self._notify(summary)
                 self._told = summary
             if summary.finished:
+                self._parallelism.leave()
                 return summary
             wait = REMOTE_POLL_SECONDS if self._context.store.is_remote else POLL_SECONDS
             self._context.sleep(wait)
@@ -155,8 +158,8 @@ class Scheduler:
         self._run_table.read()
         self._observed = {}
         unreachable = "; ".join(dict.fromkeys(self._reach())) or None
-        limit = self._limiter.limit if self._limiter.lowered else None
-        self._publish(unreachable, limit)
+        self._publish(unreachable)
+        lowered = self._parallelism.lowered
         states = [(run, view.state) for run, view in self._run_table.views.items()]
         shown = [
             s.state for run, s in states if run not in self._run_table.retired or s.state in OPEN
@@ -169,10 +172,10 @@ class Scheduler:
             self._left(),
             unreachable,
             held,
-            limit,
+            None if lowered is None else lowered.limit,
             back,
             told,
-            self._limiter.why,
+            "service" if lowered is None else lowered.why,
             Counter(self._again()),
         )
 
@@ -184,9 +187,10 @@ class Scheduler:
             return self._policy.held
         return spent if self._wanting() else None
 
-    def _publish(self, unreachable: str | None, limit: int | None) -> None:
-        told = unreachable, limit, self._held
-        self._publisher.publish(self._observed, *told, limit_by=self._limiter.why)
+    def _publish(self, unreachable: str | None) -> None:
+        lowered = self._parallelism.lowered
+        limit, why = (None, None) if lowered is None else lowered
+        self._publisher.publish(self._observed, unreachable, limit, self._held, limit_by=why)
 
     def _reach(self) -> list[str]:
         """Do all that needs the backend. Returns why it did not answer, a line for each question.
@@ -214,14 +218,34 @@ class Scheduler:
         answered(self._stop)
         if settled:
             refused = self._policy.look()
-            paused = any(seen.kind is Kind.PAUSED for seen in self._observed.values())
-            why = "service" if paused else "machine" if self._crowded else refused
+            refused = "machine" if self._crowded else refused
             self._crowded = False
-            self._limiter.see(self._context.clock(), self._busy(), why)
+            answered(lambda: self._take_slots(refused))
             # What may be at work counts as such: only the room beside it is given to others.
             answered(self._acknowledge)
             answered(self._start)
         return silent
+
+    def _take_slots(self, refused: str | None) -> None:
+        """See how many jobs may be at work now. Raises `Unreachable`."""
+        paused = sum(seen.kind is Kind.PAUSED for seen in self._observed.values())
+        busy, most = self._busy(), 1 if self._policy.smoke else self._parallelism.here
+        room = max(0, most - busy)
+        startable = sum(1 for _ in itertools.islice(self._startable(), room)) if room else 0
+        self._parallelism.look(busy, startable, paused=paused, refused=refused)
+
+    def _startable(self) -> Iterator[str]:
+        """Yield the runs that would be started now if there were room."""
+        if self._held is not None or not self._starting or self._away:
+            return
+        yield from self._nowhere - self._run_table.retired
+        retries_first = self._policy.waiting_for_retries
+        for run, view in self._run_table.views.items():
+            doubted = retries_first and not view.state.opened
+            if not view.wants or doubted or self._policy.first not in (None, run):
+                continue
+            if self._outcomes.waits(run) is None:
+                yield run
 
     def _left(self) -> int:
         """Count the runs that are still to be started, or may have been."""
@@ -247,7 +271,7 @@ class Scheduler:
         """How many more jobs may be submitted now."""
         if self._held is not None or not self._starting or self._away:
             return 0
-        most = 1 if self._policy.smoke else self._limiter.limit
+        most = min(1, self._parallelism.jobs) if self._policy.smoke else self._parallelism.jobs
         return max(0, most - self._busy())
 
     def _busy(self) -> int:

@@ -25,6 +25,7 @@ from sweeper.model.launcher import read_who
 from sweeper.storage.documents import read_as
 from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
+from sweeper.storage.process import is_gone, machine, this_process
 
 __all__ = [
     "BEAT_SECONDS",
@@ -83,7 +84,7 @@ def is_elsewhere(store: Store, sweep: str) -> bool:
     `StoreError` if that cannot be told."""
     held = _look(store, sweep)
     try:
-        return read_as(store, _path(sweep, held.epoch), read_who).host != _machine()
+        return read_as(store, _path(sweep, held.epoch), read_who).host != machine()
     except NotFound as error:
         raise StoreError(str(error)) from error
 
@@ -183,36 +184,13 @@ def _path(sweep: str, epoch: int) -> str:
 def _who() -> bytes:
     """Describe this process, so that others on this machine need not wait for its lease to run
     out."""
-    own = {"host": _machine(), "pid": os.getpid(), "began": _began(os.getpid())}
-    own["nonce"] = os.urandom(8).hex()
+    own = {**this_process()._asdict(), "nonce": os.urandom(8).hex()}
     return json.dumps(own).encode() + b"\n"
 
 
 def _died_here(store: Store, sweep: str, held: _Held) -> bool:
     """Whether the holder was a process of this machine that is gone."""
     try:
-        who = read_as(store, _path(sweep, held.epoch), read_who)
-        return who.host == _machine() and _began(who.pid) != who.began
+        return is_gone(read_as(store, _path(sweep, held.epoch), read_who))
     except (NotFound, StoreError):
         return False
-
-
-def _machine() -> str:
-    """Identify this machine since it was booted, when process numbers begin anew."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            boot = file.read().strip()
-        space = os.readlink("/proc/self/ns/pid")  # a container has numbers of its own
-    except OSError:
-        return f"{os.uname().nodename}#{os.urandom(8).hex()}"  # cannot be told: nobody's
-    return f"{os.uname().nodename}/{boot}/{space}"
-
-
-def _began(pid: int) -> str | None:
-    """When a process was started, in ticks; None if there is none (a zombie counts as none)."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] == "Z" else fields[19]

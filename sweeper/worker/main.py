@@ -53,6 +53,8 @@ __all__ = ["Worker", "main"]
 
 BEAT_SECONDS = 5.0
 SIGNAL_SECONDS = 1.0
+_PAUSED_SECONDS = 1.0
+"""Between two looks at a pause, whose end others wait for: a launcher may start another run."""
 _TRIES = 4
 """How often preparing is tried again while the store answers."""
 
@@ -223,7 +225,10 @@ class Worker:
         """Attend the recipe until it has ended. Returns its output, exit code and memory."""
         child = self._child
         assert child is not None  # noqa: S101 - it was just started
-        self._pauses = Pauses(os.path.join(prepared.log_path, self.layout.inner, "metrics.jsonl"))
+        self._pauses = Pauses(
+            os.path.join(prepared.log_path, self.layout.inner, "metrics.jsonl"),
+            begun=lambda: self._wake.put(None),
+        )
         log = self.layout.log(self.run, self.attempt)
         output = Output(prepared.place, log, self._redactor, self._pauses)
         copying = threading.Thread(target=output.copy, args=(child.output,), daemon=True)
@@ -246,12 +251,16 @@ class Worker:
         superseded, or when its time is over."""
         begun = time.monotonic()
         self._beat()
-        next_beat = begun + BEAT_SECONDS
+        next_beat, was_paused = begun + BEAT_SECONDS, False
         while True:
             if ended.is_set():
                 return
             now = time.monotonic()
-            if now >= next_beat:
+            if was_paused:
+                self._used()  # which hears whether it still is
+            paused = pauses.current() is not None
+            if now >= next_beat or paused is not was_paused:
+                was_paused = paused
                 self._beat()
                 now = time.monotonic()
                 next_beat = now + BEAT_SECONDS
@@ -265,13 +274,15 @@ class Worker:
             if now >= kill_at:
                 self._signal(signal.SIGKILL)
                 kill_at = now + 1.0  # again, for what was started meanwhile
+            look_at = now + _PAUSED_SECONDS if was_paused else math.inf
             with suppress(Empty):
-                self._wake.get(timeout=max(0.0, min(next_beat, timeout_at, kill_at) - now))
+                self._wake.get(timeout=max(0.0, min(next_beat, timeout_at, kill_at, look_at) - now))
 
     def _beat(self) -> bool:
         """Write a heartbeat, and look for requests. Returns whether the store took it; a store that
         does not answer stops nothing."""
         self._beats += 1
+        used = self._used()
         pause = self._pauses.current() if self._pauses else None
         body = {
             "schema": SCHEMA,
@@ -283,7 +294,7 @@ class Worker:
             "paused_s": self._paused_seconds(),
             "host": os.uname().nodename,
             "machine": machine.facts(self._folder),
-        } | self._used()
+        } | used
         path = self.layout.heartbeat(self.run, self.attempt)
         try:
             self.store.replace(path, encode(body), durable=False)
@@ -304,6 +315,8 @@ class Worker:
     def _used(self) -> dict[str, Any]:
         """What the recipe has used of its service until now; nothing is said of nothing."""
         usage = NO_USAGE if self._usage is None else self._usage.read()
+        if self._usage is not None and self._pauses is not None:
+            self._pauses.hear(self._usage.paused)
         return {} if usage == NO_USAGE else {"usage": usage.document()}
 
     def _look_for_requests(self) -> None:

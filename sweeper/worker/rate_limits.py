@@ -2,8 +2,9 @@
 does not use up the run's time. Standard library only.
 
 Recognised are the tinker SDK's own warnings ("... is paused. Reason: ...", repeated every minute;
-for training after a quarter of an hour) and an HTTP client's report of a 429. Most of the SDK's
-retries are silent, and so are not seen.
+for training after a quarter of an hour) and an HTTP client's report of a 429. What the SDK knows
+before it prints it, the meter in the recipe's process tells (`hear`). Most of the SDK's retries are
+silent, and so are not seen.
 """
 
 import os
@@ -32,10 +33,19 @@ class Pause(NamedTuple):
 
 class Pauses:
     """Keeps track of the pauses of one recipe. `metrics` is a file whose growth shows that the
-    recipe goes on. One thread feeds it and another asks. `clock` gives monotonic seconds."""
+    recipe goes on. One thread feeds it and another asks. `begun` is called, by whoever feeds, when
+    a pause begins. `clock` gives monotonic seconds."""
 
-    def __init__(self, metrics: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        metrics: str,
+        *,
+        begun: Callable[[], object] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._metrics = metrics
+        self._tell = begun
+        self._heard = False
         self._clock = clock
         self._lock = threading.Lock()
         self._rest = b""
@@ -57,15 +67,29 @@ class Pauses:
             if reason is not None:
                 self._saw(reason)
 
+    def hear(self, reason: str | None) -> None:
+        """Take note of why the SDK is held back, as the recipe's process says; None if it is not.
+        That ends a pause which was known from here, and no other."""
+        if reason is not None:
+            self._heard = True
+            self._saw(reason)
+        elif self._heard:
+            self._heard = False
+            with self._lock:
+                self._settle()
+                self._close(self._clock())
+
     def _saw(self, reason: str) -> None:
         with self._lock:
             self._settle()
-            now = self._clock()
+            now, is_new = self._clock(), self._pause is None
             if self._pause is None or self._pause.reason != reason:
                 self._close(now)
                 self._pause, self._begun = Pause(reason, timestamp()), now
             self._until = now + VOUCHED_SECONDS
             self._size = _size(self._metrics)
+        if is_new:
+            self._tell()
 
     def current(self) -> Pause | None:
         """The present pause, if there is one."""

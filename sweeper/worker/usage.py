@@ -2,6 +2,8 @@
 
 import json
 import os
+import time
+from collections.abc import Callable
 
 from sweeper.errors import StoreError
 from sweeper.model.parts import Part
@@ -11,13 +13,17 @@ __all__ = ["FOLDER", "UsageFiles"]
 
 FOLDER = "usage"
 """In the attempt's folder: a file for each of the recipe's processes that uses the SDK."""
+_VOUCHED_SECONDS = 90.0
+"""How long a file that says that its process is paused is believed without being written again."""
 
 
 class UsageFiles:
-    """The files in `folder`. One is read again only when it has changed."""
+    """The files in `folder`. One is read again only when it has changed. `clock` gives monotonic
+    seconds."""
 
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
+    def __init__(self, folder: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder, self._clock = folder, clock
+        self._paused: dict[str, tuple[str, float]] = {}
         self._known: dict[str, tuple[tuple[int, int], Usage]] = {}
 
     def read(self) -> Usage:
@@ -31,6 +37,12 @@ class UsageFiles:
             pass
         return total(usage for _, usage in self._known.values())
 
+    @property
+    def paused(self) -> str | None:
+        """Why the service held one of the processes back at the last look."""
+        since = self._clock() - _VOUCHED_SECONDS
+        return next((why for why, seen in self._paused.values() if seen > since), None)
+
     def _look(self, entry: "os.DirEntry[str]") -> None:
         try:
             status = entry.stat(follow_symlinks=False)
@@ -39,7 +51,11 @@ class UsageFiles:
             if known is not None and known[0] == stamp:
                 return
             with open(entry.path, "rb") as file:
-                usage = read(Part(json.load(file), entry.path))
+                part = Part(json.load(file), entry.path)
+            usage, paused = read(part), part.text_or("paused", None)
         except (OSError, ValueError, RecursionError, StoreError):
             return
         self._known[entry.name] = (stamp, usage)
+        self._paused.pop(entry.name, None)
+        if paused is not None:
+            self._paused[entry.name] = (paused, self._clock())

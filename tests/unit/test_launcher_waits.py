@@ -1,6 +1,5 @@
 """When the launcher waits: backoff, the quota, the breaker, the first run of a smoke test."""
 
-import itertools
 import random
 import shutil
 from pathlib import Path
@@ -12,7 +11,6 @@ from sweeper.errors import NoRoom, NotFound, StoreError
 from sweeper.model.states import OPEN, Event, State, fold
 from sweeper.scheduler import progress
 from sweeper.scheduler.circuit_breaker import CircuitBreaker, Failure, normalised
-from sweeper.scheduler.limiter import Limiter
 from sweeper.scheduler.retry_delay import SERVICE_TRIES, backoff
 from sweeper.storage.documents import encode
 from sweeper.storage.layout import token
@@ -104,26 +102,6 @@ def test_a_cancelled_run_is_not_excused_by_the_quota(make_scene: Any) -> None:
     scene.finish(run, 1, Event.FAILED, reason="quota")
     assert scene.step().finished
     assert (1, Event.RETRY) not in scene.events(run)
-
-
-def test_the_limit_halves_and_grows_back() -> None:
-    pace = Limiter(8)
-    pace.see(0, 8, "service")
-    assert pace.limit == 4
-    pace.see(1, 8, "service")
-    assert pace.limit == 4  # not again at once
-    pace.see(40, 4, "service")
-    pace.see(80, 2, "service")
-    pace.see(120, 1, "service")
-    assert pace.limit == 1
-    grown = []
-    for second in range(120, 500):
-        pace.see(second, 1, None)
-        grown.append(pace.limit)
-    assert sorted(grown) == grown
-    assert grown[-1] == 8
-    assert not pace.lowered
-    assert max(b - a for a, b in itertools.pairwise(grown)) == 1
 
 
 def test_paused_runs_lower_the_limit_and_are_shown(make_scene: Any) -> None:

@@ -222,3 +222,49 @@ def test_what_is_counted_is_what_was_asked_for(meter: ModuleType, tmp_path: Path
     batch.clear()
     future.set_result(None)
     assert counted(tmp_path, made)["models"]["asked/for"]["train"] == 11
+
+
+def test_a_pause_is_known_before_the_sdk_prints_it(
+    meter: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what it tells its own clients and loggers, which hear of it as before."""
+    tinker, made, files = sdk(), meter.Meter(str(tmp_path)), UsageFiles(str(tmp_path))
+    heard: list[tuple[str, object]] = []
+
+    class Observer:
+        def on_queue_state_change(self, state: Any, reason: str | None) -> None:
+            heard.append((state.value, reason))
+
+    tinker.SamplingClient.on_queue_state_change = Observer.on_queue_state_change
+    tinker.__name__ = "made_up"
+    logger = SimpleNamespace(QueueStateLogger=Observer)
+    monkeypatch.setitem(sys.modules, "made_up.lib.queue_state_logger", logger)
+    meter.wrap(tinker, made, {})
+
+    def tell(who: Any, state: str) -> str | None:
+        who.on_queue_state_change(SimpleNamespace(value=state), "because")
+        made.write()
+        files.read()
+        return files.paused
+
+    training, sampling = Observer(), tinker.SamplingClient()
+    assert tell(training, "active") is None
+    assert tell(training, "paused_rate_limit") == "rate_limit"
+    assert tell(sampling, "paused_capacity") is not None
+    assert tell(training, "active") == "capacity"
+    assert tell(sampling, "active") is None
+    assert heard[1] == ("paused_rate_limit", "because")
+    tell(training, "paused_rate_limit")
+    monkeypatch.setattr(meter.time, "monotonic", lambda: 1e9)
+    assert tell(sampling, "active") is None  # nobody has repeated the other one
+
+
+def test_a_pause_of_a_process_that_is_gone_is_over(tmp_path: Path) -> None:
+    now = [0.0]
+    files = UsageFiles(str(tmp_path), lambda: now[0])
+    (tmp_path / "1.json").write_text('{"models": {}, "paused": "capacity"}')
+    files.read()
+    assert files.paused == "capacity"
+    now[0] = 100.0
+    files.read()
+    assert files.paused is None

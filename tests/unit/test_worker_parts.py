@@ -335,6 +335,31 @@ def test_a_pause_ends_when_nobody_speaks_of_it(pauses: tuple[Pauses, FakeClock, 
     assert (_reason(found), found.seconds()) == (None, 30 + VOUCHED_SECONDS)
 
 
+def test_a_pause_that_is_heard_of_ends_when_it_is_over(
+    pauses: tuple[Pauses, FakeClock, Path],
+) -> None:
+    found, clock, _ = pauses
+    found.hear(None)
+    found.hear("rate_limit")
+    for _ in range(100):
+        clock.sleep(5)
+        found.hear("rate_limit")
+    assert (_reason(found), found.seconds()) == ("rate_limit", 500)
+    found.hear(None)
+    assert (_reason(found), found.seconds()) == (None, 500)
+    found.feed(CAPACITY)
+    found.hear(None)  # it was not known from there
+    assert _reason(found) == "capacity"
+
+
+def test_a_pause_is_told_when_it_begins(tmp_path: Path) -> None:
+    told: list[int] = []
+    found = Pauses(str(tmp_path / "metrics.jsonl"), begun=lambda: told.append(1))
+    found.feed(b"step 1\n" + TRAINING + TRAINING)
+    found.feed(CAPACITY)
+    assert told == [1]
+
+
 # The log
 
 

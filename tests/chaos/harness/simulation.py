@@ -127,7 +127,7 @@ class Job:
         """Whether it is to go on."""
         world, layout = self.world, self.world.layout
         self.beat_at = world.clock.now + BEAT
-        body = {"schema": 1, "counter": world.clock.now, "pid": 1, "paused": None, "paused_s": 0.0}
+        body = {"schema": 1, "counter": world.clock.now, "pid": 1, "paused": self.paused()}
         world.store.replace(
             layout.heartbeat(self.run, self.attempt), encode(body | {"time": world.workers_time()})
         )
@@ -139,6 +139,10 @@ class Job:
         if world.store.exists(lost) and not world.store.exists(returned):
             self._record(Event.RETURNED)
         return True
+
+    def paused(self) -> dict[str, str] | None:
+        """Why the service holds it back."""
+        return None
 
     def _strike(self) -> None:
         """The interference that this attempt suffers, once."""
@@ -191,16 +195,19 @@ class World:
         *,
         runs: int = 3,
         endings: Mapping[int, list[str]] | None = None,
+        clock: FakeClock | None = None,
+        service: str = "none",
         **launch: Any,
     ) -> None:
         self.random = random.Random(seed)
         self.store = LocalStore(str(root))
         self.layout = Layout(SWEEP)
         self.backend = FakeBackend()
-        self.clock = FakeClock()
+        self.clock = clock or FakeClock()
         self._chance = random.Random(f"clocks of {seed}")
         self.walls = {"launcher": 0.0, "workers": 0.0}
         self.silent: set[tuple[str, int]] = set()
+        self.never = (Kind.STALLED, Kind.PAUSED)
         self.lies: list[str] = []
         self.rows: list[Row] = []
         self.jobs: list[Job] = []
@@ -213,12 +220,16 @@ class World:
         self.ids = [f"{index:012x}" for index in range(runs)]
         self._endings = {self.ids[n]: list(chosen) for n, chosen in (endings or {}).items()}
         self._seen = 0
-        self.store.replace(self.layout.plan, encode(_plan(self.ids, launch)))
+        self.store.replace(self.layout.plan, encode(_plan(self.ids, launch, service)))
         self.store.replace(self.layout.service, encode({"schema": 1, "env_file": None}))
 
     def sleep(self, seconds: float) -> None:
         """Time passes, and the jobs act."""
         self.clock.sleep(seconds)
+        self.act()
+
+    def act(self) -> None:
+        """The jobs do what is due."""
         for host in self.walls:
             if self._chance.random() < 0.05:
                 step = self._chance.choice(STEPS_OF_CLOCKS)
@@ -230,13 +241,17 @@ class World:
             chosen = self._endings.get(run, [])
             number = int(attempt)
             ending = chosen[number - 1] if number <= len(chosen) else "succeed"
-            self.jobs.append(Job(self, run, number, ending))
+            self.jobs.append(self.job(run, number, ending))
         self._seen = len(self.backend.submitted)
         self._hear()
         self.jobs = [job for job in self.jobs if not job.gone]
         self.random.shuffle(self.jobs)
         for job in self.jobs:
             job.act()
+
+    def job(self, run: str, attempt: int, ending: str) -> Job:
+        """A worker that begins."""
+        return Job(self, run, attempt, ending)
 
     def lose_jobs(self) -> None:
         """The jobs go with their machine."""
@@ -253,8 +268,7 @@ class World:
             told = read_observations(read_json(self.store, path), path).observed
             quiet = {run for run, _ in self.silent}
             for run, (kind, *_) in told.items():
-                false = (Kind.STALLED, Kind.PAUSED, *(() if run in quiet else (Kind.STALE,)))
-                if kind in false:
+                if kind in self.never or (kind is Kind.STALE and run not in quiet):
                     self.lies.append(f"{run}: was told to be {kind}")
 
     def wall(self) -> float:
@@ -302,11 +316,11 @@ class World:
         """Start launchers, with the faults that `faults` deals out, until one has ended and every
         run has come to its end."""
         for _ in range(most):
-            if self.launch(faults()) and self._settled():
+            if self.launch(faults()) and self.settled():
                 return
         raise AssertionError(f"not done: {read_events(self.store, SWEEP)}")
 
-    def _settled(self) -> bool:
+    def settled(self) -> bool:
         """Also waits for workers that nobody waits for any more, which the ledger still hears."""
         for _ in range(1000):
             if not self.jobs:
@@ -334,7 +348,7 @@ class World:
 backends._BUILT_IN["fake"] = "sweeper.testing:FAKE"
 
 
-def _plan(ids: list[str], launch: Mapping[str, Any]) -> dict[str, Any]:
+def _plan(ids: list[str], launch: Mapping[str, Any], service: str) -> dict[str, Any]:
     defaults = {
         "backend": "fake",
         "max_parallel": 2,
@@ -351,7 +365,7 @@ def _plan(ids: list[str], launch: Mapping[str, Any]) -> dict[str, Any]:
         {"id": run, "name": f"x={n}", "cell": f"x={n}", "seed": None, "config": {"x": n}}
         for n, run in enumerate(ids)
     ]
-    head = {"schema": 1, "name": SWEEP, "recipe": recipe, "secrets": [], "service": "none"}
+    head = {"schema": 1, "name": SWEEP, "recipe": recipe, "secrets": [], "service": service}
     return head | {"launch": defaults | launch, "runs": runs}
 
 

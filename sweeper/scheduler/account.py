@@ -1,0 +1,118 @@
+"""Whose quota the runs of a sweep use: an account, known by a hash of its key and address. And how
+its launchers find what they know together."""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from sweeper.backends import capabilities_of, options_of
+from sweeper.errors import EnvironmentFailure, StoreError
+from sweeper.fields import config_file
+from sweeper.fields.kinds import Integer, Text
+from sweeper.fields.sections import Field, Section
+from sweeper.model.launcher import Service
+from sweeper.model.plan import Plan
+from sweeper.paths import home
+from sweeper.scheduler.book import Book, OwnBook, StoredBook
+from sweeper.scheduler.context import Context
+from sweeper.scheduler.governor import Governor
+from sweeper.storage.files import open_store
+from sweeper.storage.writable import check_root
+from sweeper.worker.job import read_environment
+
+__all__ = ["PLACE", "Quota", "account_of", "check_place", "governor_of", "quota_settings"]
+
+PLACE = "SWEEPER_QUOTA"
+"""The variable with the folder, or the address of a store, in which launchers share quotas."""
+_KEY, _ADDRESS = "TINKER_API_KEY", "TINKER_BASE_URL"
+
+_SECTION = Section(
+    Field("place", Text(), "A folder, or a store that all launchers reach (s3://bucket/quota)."),
+    Field("slots", Integer(1), "What the service takes at once, where that is known."),
+    Field("account", Text(), "A name for the account, where launchers do not see the same key."),
+)
+
+
+class Quota(NamedTuple):
+    """What the user's configuration says of quotas: where they are shared, and how large it is."""
+
+    place: str
+    slots: int | None = None
+    account: str | None = None
+
+
+def quota_settings() -> Quota:
+    """Read them. Raises `EnvironmentFailure` for what is wrong with the configuration file."""
+    node, problems = config_file.table("quota")
+    found = _SECTION.read(node, "quota", problems).values
+    config_file.refuse(problems)
+    place = os.environ.get(PLACE) or found.get("place") or os.path.join(home(), "quota")
+    return Quota(place, found.get("slots"), found.get("account"))
+
+
+def check_place(plan: Plan) -> None:
+    """See that a launch of this plan can share its quota. Raises `EnvironmentFailure`."""
+    if plan.service == "none":
+        return
+    settings = quota_settings()
+    try:
+        check_root(open_store(settings.place))
+    except StoreError as error:
+        raise EnvironmentFailure(
+            f"quotas are shared in {settings.place} (${PLACE}): {error}"
+        ) from error
+
+
+def account_of(plan: Plan, service: Service, settings: Quota) -> str | None:
+    """The account of a plan's runs: 16 hexadecimal digits. None for runs that use no service that
+    we know of."""
+    if plan.service == "none":
+        return None
+    if settings.account is not None:
+        return _hash("named", settings.account)
+    given = {**_kept(service), **plan.launch.env}
+    capabilities = capabilities_of(plan.launch.backend, options_of(plan.launch))
+    if plan.service == "local" and _ADDRESS not in plan.launch.env and capabilities.here:
+        # The engine's address changes when it is started again.
+        return _hash("engine", service.home or home())
+    address = service.engine or given.get(_ADDRESS, "")
+    return _hash(given.get(_KEY) or _handed_over(plan), address.rstrip("/"))
+
+
+def _kept(service: Service) -> Mapping[str, str]:
+    try:
+        return read_environment(service.env_file)
+    except EnvironmentFailure:
+        return {}  # the runs cannot read it either
+
+
+def _handed_over(plan: Plan) -> str:
+    """Where jobs find the key, for a backend that hands it to them."""
+    for options in plan.launch.options.values():
+        secrets = options.get("secrets")
+        if isinstance(secrets, Mapping) and _KEY in secrets:
+            return str(secrets[_KEY])  # pyright: ignore[reportUnknownArgumentType]
+    return ""
+
+
+def _hash(key: str, address: str) -> str:
+    return hashlib.sha256(f"{key}\n{address}".encode()).hexdigest()[:16]
+
+
+def governor_of(context: Context, service: Service) -> Governor:
+    """The governor of a sweep's launcher. Raises `EnvironmentFailure`."""
+    plan = context.plan
+    settings = Quota("") if plan.service == "none" else quota_settings()
+    account = account_of(plan, service, settings)
+    book: Book = OwnBook()
+    if account is not None:
+        book = StoredBook(open_store(settings.place), account)
+    return Governor(
+        book,
+        context.store.root,
+        context.sweep,
+        clock=context.clock,
+        weight=plan.launch.priority,
+        most=settings.slots,
+    )

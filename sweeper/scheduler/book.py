@@ -1,0 +1,155 @@
+"""The book of an account: what its launchers know together, one page after the other.
+
+    <account>/pages/<number>.json    created exclusively: of two who write a page one comes first,
+                                     and the other reads it and thinks again
+    <account>/beats/<member>         replaced every few seconds by each launcher
+
+Only the newest page counts. So a page that was made from the one before it is true, whoever was
+killed meanwhile, on a folder as well as on S3. Older pages are removed, but for some: somebody may
+be reading them.
+"""
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+from sweeper.errors import AlreadyExists, NotFound, StoreError
+from sweeper.model import quota
+from sweeper.model.quota import BLANK, Page
+from sweeper.storage.documents import encode, place_of, read_json
+from sweeper.storage.files import Store
+
+__all__ = ["Book", "OwnBook", "StoredBook"]
+
+_TRIES = 20
+_KEPT = 20
+
+
+class Book(Protocol):
+    """Where an account's pages are."""
+
+    is_remote: bool
+
+    def look(self) -> Page:
+        """The newest page. Raises `StoreError`."""
+        ...
+
+    def write(self, change: Callable[[Page], Page]) -> Page:
+        """Write the page that follows from the newest, where that is another; `change` may be asked
+        several times. Returns what counts now. Raises `StoreError`."""
+        ...
+
+    def beat(self, member: str) -> None:
+        """Say that the launcher of a member lives. Raises `StoreError`."""
+        ...
+
+    def stamps(self) -> dict[str, int]:
+        """What changes, for each member, with its beats; as of the last look."""
+        ...
+
+
+class OwnBook:
+    """The book of a launcher that shares with nobody."""
+
+    is_remote = False
+
+    def __init__(self) -> None:
+        self._page = BLANK
+
+    def look(self) -> Page:
+        return self._page
+
+    def write(self, change: Callable[[Page], Page]) -> Page:
+        self._page = change(self._page)
+        return self._page
+
+    def beat(self, member: str) -> None:
+        del member
+
+    def stamps(self) -> dict[str, int]:
+        return {}
+
+
+class StoredBook:
+    """The book of an account that is kept in a store."""
+
+    def __init__(self, store: Store, account: str) -> None:
+        self._store = store
+        self._pages, self._beats = f"{account}/pages", f"{account}/beats"
+        self._account = account
+        self.is_remote = store.is_remote
+        self._page = BLANK
+        self._stamps: dict[str, int] = {}
+        self._beaten = 0
+
+    def look(self) -> Page:
+        newest, self._stamps = 0, {}
+        for entry in self._store.list(self._account):
+            folder, _, name = entry.path.rpartition("/")
+            if folder == self._beats:
+                self._stamps[name] = entry.stamp
+            elif folder == self._pages:
+                newest = max(newest, _number(name))
+        if newest and newest != self._page.number:
+            with suppress(NotFound):  # it is so old by now that it was removed
+                self._page = self._read(newest)
+        return self._page
+
+    def write(self, change: Callable[[Page], Page]) -> Page:
+        for _ in range(_TRIES):
+            known = self.look()
+            page = change(known)
+            if (page.learned, page.members) == (known.learned, known.members):
+                return known
+            page = page._replace(number=known.number + 1, mark=os.urandom(8).hex())
+            if self._add(page):
+                return page
+        raise StoreError(f"{place_of(self._store, self._pages)}: too many launchers write at once")
+
+    def _add(self, page: Page) -> bool:
+        """Write the next page. Returns whether it is known to count; else the newest is looked at
+        again, which does no harm."""
+        try:
+            self._store.create(self._path(page.number), encode(page.document()))
+        except AlreadyExists:
+            if self._mark_of(page.number) != page.mark:  # else it is ours: the reply was lost
+                return False
+        # We may have slept so long that the page which had this number was removed meanwhile.
+        numbers = sorted(
+            _number(path.rpartition("/")[2]) for path in self._store.names(self._pages)
+        )
+        if numbers and numbers[-1] > page.number:
+            return False
+        self._page = page
+        old = [number for number in numbers if number <= page.number - _KEPT]
+        with suppress(StoreError):  # the next page is soon to come
+            self._store.remove([self._path(number) for number in old])
+        return True
+
+    def _mark_of(self, number: int) -> str | None:
+        with suppress(NotFound):
+            return self._read(number).mark
+        return None
+
+    def beat(self, member: str) -> None:
+        self._beaten += 1
+        text = f"{os.getpid()} {self._beaten}\n".encode()
+        self._store.replace(f"{self._beats}/{member}", text, durable=False)
+
+    def stamps(self) -> dict[str, int]:
+        return self._stamps
+
+    def _read(self, number: int) -> Page:
+        path = self._path(number)
+        document = read_json(self._store, path)
+        return quota.read(document, place_of(self._store, path), number)
+
+    def _path(self, number: int) -> str:
+        return f"{self._pages}/{number}.json"
+
+
+def _number(name: str) -> int:
+    """The number of a page, by its file's name; 0 for what is none."""
+    stem, _, ending = name.partition(".")
+    return int(stem) if ending == "json" and stem.isdecimal() else 0

@@ -1,0 +1,203 @@
+"""Sweeps that share an account, in one process: real launchers, each with a fake backend, one fake
+clock, and a modelled service that gives so many jobs a seat and holds the others back.
+
+Launchers are killed at calls of their store, their backend and the account's book, and started
+again some seconds later. A seed decides everything.
+"""
+
+import random
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from harness.ledger import Verdict
+from harness.simulation import Job, World
+from sweeper.errors import StoreError
+from sweeper.model.observation import Kind
+from sweeper.scheduler import account
+from sweeper.scheduler.loop import Scheduler
+from sweeper.storage.files import LocalStore
+from sweeper.testing import FakeClock, Fault, Faults, FaultyStore, Killed
+
+TICK = 0.5
+
+
+class Seats:
+    """The service: `cap` jobs at once have a seat, the others wait in their order."""
+
+    def __init__(self, cap: int) -> None:
+        self.cap = cap
+        self.taken: set[object] = set()
+        self.queue: OrderedDict[object, None] = OrderedDict()
+
+    def ask(self, who: object) -> bool:
+        """Whether it has a seat, or gets one."""
+        if who not in self.taken:
+            self.queue.setdefault(who)
+            while self.queue and len(self.taken) < self.cap:
+                self.taken.add(self.queue.popitem(last=False)[0])
+        return who in self.taken
+
+    def leave(self, who: object) -> None:
+        self.taken.discard(who)
+        self.queue.pop(who, None)
+
+
+class Seated(Job):
+    """A worker whose recipe needs a seat for its whole life."""
+
+    world: "Sweeping"
+    waits = False
+
+    def act(self) -> None:
+        waits = self.phase == "training" and not self.world.seats.ask(self)
+        if waits != self.waits or (waits and self.world.clock.now >= self.beat_at):
+            self.waits = waits  # workers say so at once
+            self._beat()
+        if not waits:
+            super().act()
+        if self.gone:
+            self.world.seats.leave(self)
+
+    def paused(self) -> dict[str, str] | None:
+        held = self.phase == "training" and not self.world.seats.ask(self)
+        return {"reason": "rate_limit", "since": self.began} if held else None
+
+
+class Sweeping(World):
+    """One of the sweeps, and its launcher, if one is at work."""
+
+    def __init__(self, root: Path, seed: int, seats: Seats, length: float, **options: Any) -> None:
+        super().__init__(root, seed, service="tinker", **options)
+        self.seats, self.length = seats, length
+        self.never = (Kind.STALLED,)
+        self.scheduler: Scheduler | None = None
+        self.start_at = 0.0
+        self.done = False
+
+    def job(self, run: str, attempt: int, ending: str) -> Job:
+        found = Seated(self, run, attempt, ending)
+        found.seconds *= self.length
+        return found
+
+    @property
+    def at_work(self) -> int:
+        """Jobs that were submitted and go on."""
+        return len({job.token for job in self.jobs if not job.gone})
+
+
+class Account:
+    """The sweeps, each with a weight and a number of runs. `slots` is what the user has said that
+    the service takes; `deal` gives the faults of a launcher that is started; `length` is what the
+    time of the runs is multiplied by."""
+
+    def __init__(
+        self,
+        root: Path,
+        seed: int,
+        sweeps: Sequence[tuple[float, int]],
+        *,
+        cap: int,
+        slots: int | None = None,
+        deal: Callable[[], Faults] = Faults,
+        most: int = 100,
+        length: float = 1.0,
+    ) -> None:
+        self.random = random.Random(seed)
+        self.clock = FakeClock()
+        self.seats = Seats(cap)
+        self.place = LocalStore(str(root / "quota"))
+        self._slots, self._deal = slots, deal
+        self.sweeps = [
+            Sweeping(
+                root / str(number),
+                seed + number,
+                self.seats,
+                length,
+                runs=runs,
+                clock=self.clock,
+                max_parallel=most,
+                priority=weight,
+            )
+            for number, (weight, runs) in enumerate(sweeps)
+        ]
+        self.kills = 0
+        self.had = [0.0] * len(sweeps)
+        """Seconds of jobs at work, by sweep, while all of them have more to start."""
+        self.ticks = 0
+        self.most_over = 0
+        self.over = slots or cap
+
+    def run(self, until: Callable[[], bool] | None = None, *, most: float = 20_000.0) -> None:
+        """Let time pass until all is done, or `until` says so."""
+        deadline = self.clock.now + most
+        while not all(one.done for one in self.sweeps):
+            assert self.clock.now < deadline, "stuck"
+            self.tick()
+            if until is not None and until():
+                return
+
+    def tick(self) -> None:
+        """Half a second: what each launcher and each job does in it."""
+        self.clock.sleep(TICK)
+        for one in self.random.sample(self.sweeps, len(self.sweeps)):
+            if not one.done:
+                self._step(one)
+        for one in self.sweeps:
+            one.act()
+        work = [one.at_work for one in self.sweeps]
+        self.most_over = max(self.most_over, sum(work) - self.over)
+        if all(len(set(one.backend.submitted)) < len(one.ids) for one in self.sweeps):
+            self.ticks += 1
+            for number, jobs in enumerate(work):
+                self.had[number] += jobs * TICK
+
+    def _step(self, one: Sweeping) -> None:
+        if one.scheduler is None and self.clock.now < one.start_at:
+            return
+        try:
+            if one.scheduler is None:
+                one.scheduler = self._launcher(one)
+            if one.scheduler.step().finished and not one.jobs:
+                one.scheduler._parallelism.leave()
+                one.done = True
+        except (Killed, StoreError) as error:
+            self.kills += isinstance(error, Killed)
+            one.scheduler, one.start_at = None, self.clock.now + self.random.uniform(0, 10)
+
+    def _launcher(self, one: Sweeping) -> Scheduler:
+        faults = self._deal()
+        settings = account.Quota(self.place.root, self._slots)
+        book = FaultyStore(self.place, faults)
+        with (
+            mock.patch.object(account, "quota_settings", lambda: settings),
+            mock.patch.object(account, "open_store", lambda _: book),
+        ):
+            return one.launcher(faults)
+
+    def verdicts(self) -> list[Verdict]:
+        """What became of each sweep."""
+        return [one.result(once=True).verdict for one in self.sweeps]
+
+
+DEADLY = (Fault.KILL, Fault.KILL_AFTER, Fault.POWER)
+
+
+def dealing(chance: random.Random, kills: int) -> Callable[[], Faults]:
+    """Gives each launcher a call at which it is killed, until there have been so many; and some
+    calls before that which fail, or whose reply is lost."""
+    left = [kills]
+
+    def deal() -> Faults:
+        if not left[0]:
+            return Faults()
+        left[0] -= 1
+        last = chance.randint(1, 200)
+        chosen = {
+            n: chance.choice(list(Fault)[:3]) for n in range(1, last) if chance.random() < 0.01
+        }
+        return Faults(chosen | {last: chance.choice(DEADLY)})
+
+    return deal
