@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sweeper.commands import arguments as shared
+from sweeper.commands.stage_graph import graph, many, size
 from sweeper.grid.naming import canonical
 from sweeper.grid.overrides import flow
 from sweeper.launcher.estimate import sentence
@@ -65,12 +66,19 @@ def short(found: LaunchPreview) -> Iterator[str]:
     """Yield the short form: the axes, the counts, the first runs."""
     plan, width = found.plan, terminal_width()
     yield from _clipped(_head(plan), width)
-    axes = list(_axes(plan))
-    if axes:
+    if plan.stages:
         yield ""
-        yield from table(("key", "values", ""), axes, width, gives=2)
+        yield from table(("stage", "runs", "of"), list(graph(plan)), width, gives=2)
+    for part in plan.parts:
+        axes = list(_axes(part))
+        if axes:
+            yield ""
+            yield from table((_key_of(part, plan), "values", ""), axes, width, gives=2)
     yield ""
-    yield from _clipped(f"{_size(plan)}: {counts(found)}", width)
+    yield from _clipped(f"{size(plan)}: {counts(found)}", width)
+    if plan.unknown:
+        left = many(sum(plan.unknown.values()), "run")
+        yield from _clipped(f"{left} more once those that they go on from have ended", width)
     if found.estimate is not None:
         yield from _clipped(sentence(found.estimate), width)
     if found.retired:
@@ -92,7 +100,7 @@ def full(found: LaunchPreview, store: Store) -> Iterator[str]:
     plan, recipe = found.plan, found.plan.recipe
     launch = plan.launch
     yield _head(plan)
-    yield f"{_size(plan)}: {counts(found)}"
+    yield f"{size(plan)}: {counts(found)}"
     yield ""
     what = {
         "recipe": recipe.reference,
@@ -178,6 +186,7 @@ def _act(attempt: int) -> str:
 
 def _head(plan: Plan) -> str:
     recipe = " ".join(plan.recipe.reference.split())
+    recipe = many(len(plan.stages), "stage") if plan.stages else recipe
     recipe = recipe if len(recipe) <= 60 else f"{recipe[:57]}..."
     most = f"at most {plan.launch.max_parallel} at once"
     return (
@@ -185,15 +194,10 @@ def _head(plan: Plan) -> str:
     )
 
 
-def _size(plan: Plan) -> str:
-    cells = Counter(run.cell for run in plan.runs)
-    each = set(cells.values())
-    times = f" x {each.pop()} seeds" if len(each) == 1 and len(plan.runs) > len(cells) else ""
-    return f"{_many(len(cells), 'cell')}{times}, {_many(len(plan.runs), 'run')}"
-
-
-def _many(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def _key_of(part: Plan, plan: Plan) -> str:
+    """What heads the keys of a table: the stage's name, where there are stages."""
+    stage = next((run.stage for run in part.runs), None)
+    return f"{stage}: key" if plan.stages and stage else "key"
 
 
 def _axes(plan: Plan) -> Iterator[tuple[str, str, str]]:

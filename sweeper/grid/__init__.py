@@ -8,6 +8,7 @@ sampling    random: axes whose values are drawn
 conditions  when: axes that exist only under a condition
 excluding   what exclude takes out
 seeds       the replicates of every cell
+stages      a grid of grids; taking: what they take from each other
 launch      how the runs are executed; by_run: what some of them ask their backend for
 wandb, alarms
 model       a grid, as read
@@ -19,7 +20,7 @@ schema      the same as a JSON Schema
 """
 
 from sweeper.grid.extending import GridText
-from sweeper.grid.model import Grid
+from sweeper.grid.model import Grid, StageGrid
 from sweeper.grid.reading import grid_from_mapping, load_grid, parse_grid, read_grid
 from sweeper.grid.seeds import Seeds
 
@@ -27,6 +28,7 @@ __all__ = [
     "Grid",
     "GridText",
     "Seeds",
+    "StageGrid",
     "grid_from_mapping",
     "load_grid",
     "parse_grid",

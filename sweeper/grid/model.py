@@ -10,11 +10,13 @@ from sweeper.grid.conditions import When
 from sweeper.grid.extending import Source
 from sweeper.grid.sampling import Random
 from sweeper.grid.seeds import Seeds
+from sweeper.grid.stages import Reference
+from sweeper.grid.taking import Taking
 from sweeper.grid.wandb import Wandb
 from sweeper.model.metric import Metric
 from sweeper.model.plan import Budget, Launch
 
-__all__ = ["Grid"]
+__all__ = ["Grid", "StageGrid"]
 
 
 class Grid(NamedTuple):
@@ -24,6 +26,8 @@ class Grid(NamedTuple):
     what the command line sets, over everything; `dropped` the keys it took away. `places` says
     where the sections (`recipe`, `launch.python`, ...) stand; `text` is as written, `extends` the
     files it extends; `notes` are warnings.
+
+    A grid with `stages` makes no runs itself: each of them is a grid.
     """
 
     name: str
@@ -52,6 +56,8 @@ class Grid(NamedTuple):
     alarms: Alarms | None = None
     on_alarm: OnAlarm | None = None
     budget: Budget | None = None
+    stages: "tuple[StageGrid, ...]" = ()
+    order: Literal["depth", "breadth"] = "depth"
 
     def every_block(self) -> Iterator[Block]:
         """Its blocks, those under conditions too."""
@@ -68,3 +74,14 @@ class Grid(NamedTuple):
         for block in self.every_block():
             for settings in block.axes.values():
                 yield from settings
+
+
+class StageGrid(NamedTuple):
+    """A stage as read: a grid of its own, what it takes from others, and the references to others
+    in its values."""
+
+    name: str
+    place: Place
+    grid: Grid
+    takings: tuple[Taking, ...]
+    references: tuple[Reference, ...]

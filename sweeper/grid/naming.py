@@ -24,6 +24,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from sweeper.fields.nodes import scalar
+from sweeper.model.names import MAX_NAME, shorten
 
 __all__ = [
     "MAX_NAME",
@@ -35,7 +36,6 @@ __all__ = [
     "value_labels",
 ]
 
-MAX_NAME = 100
 _MAX_LABEL = 40
 
 _SAFE = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9._+-]*\Z")
@@ -213,13 +213,6 @@ def _clashing(short: Mapping[str, str], taken: str) -> list[str]:
         if key != taken:
             folded.setdefault(label.casefold(), []).append(key)
     return [key for keys in folded.values() if len(keys) > 1 for key in keys if key in short]
-
-
-def shorten(name: str, limit: int = MAX_NAME) -> str:
-    """`name`, or when it is longer than `limit` its beginning and a hash of all of it."""
-    if len(name) <= limit:
-        return name
-    return f"{name[: limit - 11].rstrip('=,._-')}~{_hash(name, 10)}"
 
 
 def suffixed(name: str, text: str, limit: int = MAX_NAME) -> str:

@@ -37,10 +37,20 @@ from sweeper.grid.extending import GridText, decoded, extended, read_text
 from sweeper.grid.launch import ENV_NAME, read_launch
 from sweeper.grid.launch import SECTION as LAUNCH
 from sweeper.grid.metric import METRIC, made
-from sweeper.grid.model import Grid
-from sweeper.grid.overrides import flow, override_texts, read_overrides
+from sweeper.grid.model import Grid, StageGrid
+from sweeper.grid.overrides import Override, flow, override_texts, read_overrides
 from sweeper.grid.sampling import MAX_DRAWN, RANDOM, draw
 from sweeper.grid.seeds import SEEDS
+from sweeper.grid.stages import (
+    IN_STAGE,
+    StageNode,
+    beside_stages,
+    check_graph,
+    divide,
+    ordered,
+    read_stages,
+    stages_schema,
+)
 from sweeper.grid.wandb import WANDB, check_env
 from sweeper.model.plan import Launch
 
@@ -104,7 +114,7 @@ def _read_launch(node: Node, where: str, problems: Problems) -> Launch:
 
 
 _SECRETS = {"type": "array", "items": {"type": "string", "pattern": f"^{ENV_NAME}$"}}
-SECTION = Section(
+_PROGRAM = Section(
     Field(
         "name",
         Text(
@@ -167,6 +177,28 @@ SECTION = Section(
     ALARMS,
     ON_ALARM,
     BUDGET,
+)
+
+
+def _as_it_stands(node: Node, where: str, problems: Problems) -> Node:
+    """Stages are read once the command line is."""
+    del where, problems
+    return node
+
+
+_IN_STAGE = {key: _PROGRAM.fields[key].schema() for key in IN_STAGE}
+SECTION = _PROGRAM.extended(
+    Field(
+        "stages",
+        Shape(stages_schema(_IN_STAGE), _as_it_stands),
+        "Instead of a recipe: grids that go on from each other's runs.",
+    ),
+    Field(
+        "order",
+        Choice("depth", "breadth"),
+        "Which stages' runs start first: those of the last, or those of the first.",
+        "depth",
+    ),
 )
 
 
@@ -237,14 +269,49 @@ def _from_root(root: Node, text: str, path: str, overrides: Overrides, problems:
     texts = override_texts(overrides)
     root, changes = apply_to_launch(root, read_overrides(texts, problems), problems)
     reading = SECTION.read(root, "", problems)
-    _check_program(reading)
     stem = os.path.splitext(os.path.basename(path))[0]
     grid = _grid(reading, _name(reading, stem))
+    if reading.given("stages") is None:
+        _check_program(reading)
+        grid = _applied(grid, changes, problems)
+    else:
+        grid = _with_stages(grid, reading, changes)
+    return grid._replace(text=text, path=path, extends=sources, overrides=texts)
+
+
+def _applied(grid: Grid, changes: Sequence[Override], problems: Problems) -> Grid:
+    """The grid as the command line leaves it, with what is drawn."""
     for change in changes:
         grid = apply(grid, change, problems)
     grid = _drawn(grid, problems)
     _check(grid, problems)
-    return grid._replace(text=text, path=path, extends=sources, overrides=texts)
+    return grid
+
+
+def _with_stages(grid: Grid, reading: Reading, changes: Sequence[Override]) -> Grid:
+    """The grid with its stages, in an order in which each comes after those that it takes from."""
+    problems = reading.problems
+    beside_stages(reading.entries, problems)
+    check_rules(grid.alarms, grid.on_alarm, grid.places["on_alarm"], problems)
+    nodes = read_stages(reading.values["stages"], problems)
+    mine, references = divide(changes, nodes, problems)
+    stages = {node.name: _stage(node, grid, reading, mine[node.name]) for node in nodes}
+    metrics = {name: stage.grid.metric is not None for name, stage in stages.items()}
+    check_graph(nodes, metrics, problems)
+    found = (stages[node.name] for node in ordered(nodes))
+    made = (one._replace(references=(*one.references, *references[one.name])) for one in found)
+    return grid._replace(stages=tuple(made), order=reading.value("order"))
+
+
+def _stage(
+    node: StageNode, grid: Grid, above: Reading, changes: Sequence[Override]
+) -> StageGrid:
+    """One stage. How its runs are executed is said for all of them together."""
+    shared = {k: above.entries[k] for k in ("service", "launch", "secrets") if k in above.entries}
+    reading = SECTION.read(Node({**shared, **node.entries}, node.place), "", above.problems)
+    _check_program(reading, f"stages.{node.name}")
+    found = _applied(_grid(reading, grid.name), changes, above.problems)
+    return StageGrid(node.name, node.place, found, node.takings, node.references)
 
 
 def _grid(reading: Reading, name: str) -> Grid:
@@ -302,12 +369,12 @@ def _name(reading: Reading, stem: str) -> str:
     return reading.values.get("name", stem)
 
 
-def _check_program(reading: Reading) -> None:
+def _check_program(reading: Reading, what: str = "a grid") -> None:
     if reading.given("command") is None and reading.given("recipe") is None:
-        reading.problems.add(reading.place, "a grid needs a recipe, or a command")
+        reading.problems.add(reading.place, f"{what} needs a recipe, or a command")
     elif reading.given("command") is not None and reading.given("recipe") is not None:
         place = reading.entries["command"][0]
-        reading.problems.add(place, "a grid has a recipe or a command, not both")
+        reading.problems.add(place, f"{what} has a recipe or a command, not both")
 
 
 def _check(grid: Grid, problems: Problems) -> None:

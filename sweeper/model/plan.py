@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from sweeper.model.metric import FAILED, Metric, is_at, is_noise
 from sweeper.model.parts import SCHEMA, Part
+from sweeper.model.taking import Source, read_sources
 
 __all__ = [
     "Alarms",
@@ -17,6 +18,7 @@ __all__ = [
     "Recipe",
     "Run",
     "Snapshot",
+    "Stage",
     "Wandb",
     "read",
     "read_recipe",
@@ -95,7 +97,11 @@ class Recipe(NamedTuple):
 class Run(NamedTuple):
     """A cell with a seed. `config` holds the explicitly given values by dotted keys, the seed
     field included, what the worker fills in (`log_path`) left out. `retired`: the grid has it no
-    more."""
+    more.
+
+    Where the grid has stages, `stage` is the run's, and `parents` are the ids of those that it goes
+    on from; its configuration may then hold references to what is known only when they have
+    ended."""
 
     id: str
     name: str
@@ -103,13 +109,46 @@ class Run(NamedTuple):
     seed: int | None
     config: dict[str, Any]
     retired: bool = False
+    stage: str | None = None
+    parents: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """As `sweep.json` has it."""
         found = self._asdict()
-        if not self.retired:
-            del found["retired"]
+        found["parents"] = list(self.parents)
+        for key in ("retired", "stage", "parents"):
+            if not found[key]:
+                del found[key]
         return found
+
+
+class Stage(NamedTuple):
+    """A part of a sweep with a recipe of its own. `sources` say where its runs come from; without
+    any they are on the plan. Else `runs` are what each of the parents becomes: runs without them.
+    """
+
+    name: str
+    recipe: Recipe
+    metric: Metric | None
+    axes: dict[str, list[Any]]
+    sources: tuple[Source, ...] = ()
+    runs: tuple[Run, ...] = ()
+
+    @property
+    def before(self) -> tuple[str, ...]:
+        """The stages that it takes from."""
+        return tuple(dict.fromkeys(take.stage for one in self.sources for take in one.takes))
+
+    def document(self) -> dict[str, Any]:
+        """As `sweep.json` has it."""
+        return {
+            "name": self.name,
+            "recipe": self.recipe.document(),
+            "metric": None if self.metric is None else _written(self.metric),
+            "axes": self.axes,
+            "from": [source.document() for source in self.sources],
+            "runs": [run.document() for run in self.runs],
+        }
 
 
 class Wandb(NamedTuple):
@@ -182,6 +221,10 @@ class Plan(NamedTuple):
     grid's order, the seed left out; `grid_text` is the grid as written, `extends` the path and text
     of each file that it extends, the nearest first.
 
+    A grid with `stages` has a recipe, a metric and axes in each of them (see `of`); `recipe` is then
+    that of the first, `metric` that of the last with one, and `axes` are none. `unknown` counts, by
+    stage, the runs that are not known before others have ended.
+
     `warnings` are for people, a line each, and on no record. Only a launched sweep has the rest:
     `created`, where its code came from (`provenance`, `launches`: those before the last, `snapshot`
     the copy that runs), and `recorded`, all that is in the file.
@@ -209,6 +252,31 @@ class Plan(NamedTuple):
     launches: tuple[Mapping[str, Any], ...] = ()
     snapshot: Snapshot | None = None
     recorded: Mapping[str, Any] = _NOTHING
+    stages: tuple[Stage, ...] = ()
+    order: Literal["depth", "breadth"] = "depth"
+    unknown: Mapping[str, int] = _NOTHING
+
+    def stage(self, name: str | None) -> Stage | None:
+        """The stage of that name; None if there is none."""
+        return next((stage for stage in self.stages if stage.name == name), None)
+
+    def of(self, stage: str | None) -> "Plan":
+        """The plan as runs of a stage see it: with the recipe, the metric and the axes of that
+        stage. Itself where there is no such stage."""
+        found = self.stage(stage)
+        if found is None:
+            return self
+        return self._replace(recipe=found.recipe, metric=found.metric, axes=found.axes)
+
+    def only(self, stage: str) -> "Plan":
+        """One stage as a plan of its own, with its runs alone."""
+        mine = tuple(run for run in self.runs if run.stage == stage)
+        return self.of(stage)._replace(runs=mine, stages=(), unknown=_NOTHING)
+
+    @property
+    def parts(self) -> "tuple[Plan, ...]":
+        """Its stages as plans of their own, or itself where it has none."""
+        return tuple(self.only(stage.name) for stage in self.stages) or (self,)
 
     @property
     def unseeded(self) -> bool:
@@ -238,9 +306,15 @@ class Plan(NamedTuple):
             "on_alarm": None if self.on_alarm is None else self.on_alarm.document(),
             **({} if self.budget is None else {"budget": self.budget.document()}),
             "axes": self.axes,
+            **self._staged(),
             "runs": [run.document() for run in self.runs],
             **(known if self.created is not None or self.provenance is not None else {}),
         }
+
+    def _staged(self) -> dict[str, Any]:
+        if not self.stages:
+            return {}
+        return {"stages": [stage.document() for stage in self.stages], "order": self.order}
 
 
 def read(document: object, place: str) -> Plan:
@@ -274,6 +348,19 @@ def read(document: object, place: str) -> Plan:
         launches=tuple(one.document for one in launches),
         snapshot=read_snapshot(top.part_or_none("snapshot")),
         recorded=top.document,
+        stages=tuple(map(_stage, top.parts("stages"))) if "stages" in top.document else (),
+        order=cast(Any, top.one_of("order", ("depth", "breadth"), "depth")),
+    )
+
+
+def _stage(part: Part) -> Stage:
+    return Stage(
+        name=part.text("name"),
+        recipe=read_recipe(part.part("recipe")),
+        metric=_metric(part.part_or_none("metric")),
+        axes=part.table("axes"),
+        sources=read_sources(part.parts("from")),
+        runs=_runs(part),
     )
 
 
@@ -403,7 +490,7 @@ def _runs(top: Part) -> tuple[Run, ...]:
         seen.add(identity)
     return tuple(
         Run(r["id"], r["name"], r.get("cell", r["name"]), r.get("seed"), r["config"],
-            r.get("retired", False))
+            r.get("retired", False), r.get("stage"), tuple(r.get("parents", ())))
         for r in runs
     )  # fmt: skip
 
@@ -421,6 +508,9 @@ def _is_run(run: Any) -> bool:
         and (seed is None or (type(seed) is int and -_SEEDS <= seed < _SEEDS))
         and type(config) is dict
         and type(found.get("retired", False)) is bool
+        and type(found.get("stage", "")) is str
+        and type(found.get("parents", [])) is list
+        and all(type(parent) is str for parent in found.get("parents", ()))
     )
 
 
@@ -433,6 +523,8 @@ def _refuse_run(run: Part) -> None:
     run.integer_or("seed", None)
     run.part("config")
     run.flag_or("retired", False)
+    run.text_or("stage", None)
+    run.texts_or("parents", None)
     run.refuse("retired", "true or false")
 
 

@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 
 from sweeper.errors import GridError, NotFound, StoreError
 from sweeper.fields.nodes import Problems
-from sweeper.grid import GridText, read_grid
+from sweeper.grid import Grid, GridText, read_grid
 from sweeper.grid.naming import canonical
 from sweeper.model.plan import Plan
 from sweeper.planner.cells import name
 from sweeper.planner.checks import check, check_what_is_left
 from sweeper.planner.expansion import expand, expand_some
+from sweeper.planner.stages import NO_RECIPE, check_stages_left, with_stages
 
 __all__ = ["plan", "repeats_by_default"]
 
@@ -37,25 +38,39 @@ def plan(
     problems = Problems()
     grid = read_grid(_fetched(source), overrides or (), problems)
     if problems:
-        if validate:
+        if validate and grid.stages:
+            check_stages_left(grid, problems)
+        elif validate:
             check_what_is_left(grid, expand_some(grid), problems)
         raise problems.error()
+    planned = _without_runs(grid)
+    if grid.stages:
+        return with_stages(grid, planned, problems, validate=validate)
     expanded = expand(grid, problems)
     named = name(expanded, problems)
     checked = check(expanded, named.runs, problems, validate=validate)
+    return planned._replace(
+        recipe=checked.recipe,
+        axes=named.axes,
+        runs=named.runs,
+        warnings=tuple(dict.fromkeys((*expanded.warnings, *checked.warnings))),
+    )
+
+
+def _without_runs(grid: Grid) -> Plan:
+    """What a plan has of its grid as it stands there."""
     return Plan(
         name=grid.name,
-        recipe=checked.recipe,
+        recipe=NO_RECIPE,
         service=grid.service,
         metric=grid.metric,
         secrets=grid.secrets,
         launch=grid.launch,
-        axes=named.axes,
-        runs=named.runs,
+        axes={},
+        runs=(),
         grid_text=grid.text,
         grid_path=grid.path,
         overrides=grid.overrides,
-        warnings=tuple(dict.fromkeys((*expanded.warnings, *checked.warnings))),
         extends=tuple((source.path, source.text) for source in grid.extends),
         wandb=grid.wandb,
         alarms=grid.alarms,
@@ -86,6 +101,9 @@ def repeats_by_default(plan: Plan, recorded: Plan) -> list[str]:
     An id is made of what a grid gives, so these are other runs and train again. They are not taken
     for the same, since the default may have been another when the earlier ones ran.
     """
+    if plan.stages or recorded.stages:
+        names = [stage.name for stage in plan.stages if recorded.stage(stage.name)]
+        return [w for n in names for w in repeats_by_default(plan.only(n), recorded.only(n))]
     if recorded.recipe.reference != plan.recipe.reference:
         return []
     defaults = {

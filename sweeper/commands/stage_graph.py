@@ -1,0 +1,60 @@
+"""Draws the stages of a sweep: each below the one that it takes from, with how many runs it has."""
+
+from collections.abc import Iterator
+
+from sweeper.model.growth import depths
+from sweeper.model.plan import Plan, Stage
+from sweeper.model.taking import Source
+
+__all__ = ["graph", "many", "of_stage", "size"]
+
+_MORE = "once known"
+
+
+def graph(plan: Plan) -> Iterator[tuple[str, str, str]]:
+    """Yield a row for each stage: its name, indented as deep as it stands; how many runs; and where
+    these come from."""
+    deep = depths(plan.stages)
+    for stage in _below(plan, None):
+        mine = plan.only(stage.name)
+        known = [run for run in mine.runs if not run.retired]
+        unknown = plan.unknown.get(stage.name, 0)
+        told = size(mine._replace(runs=tuple(known))) if known or not unknown else ""
+        more = f"{many(unknown, 'run')} {_MORE}" if unknown else ""
+        indent = "  " * deep[stage.name]
+        yield f"{indent}{stage.name}", ", and ".join(filter(None, (told, more))), of_stage(stage)
+
+
+def _below(plan: Plan, above: str | None) -> Iterator[Stage]:
+    """Yield the stages that take first from one, each followed by those that take from it."""
+    for stage in plan.stages:
+        if (stage.before[0] if stage.before else None) == above:
+            yield stage
+            yield from _below(plan, stage.name)
+
+
+def of_stage(stage: Stage) -> str:
+    """What a stage is and takes: `dpo, from the best of sft and the base model`."""
+    recipe = " ".join(stage.recipe.reference.split())
+    recipe = recipe if len(recipe) <= 40 else f"{recipe[:37]}..."
+    told = " and ".join(map(_words, stage.sources))
+    return f"{recipe}, from {told}" if told else recipe
+
+
+def _words(source: Source) -> str:
+    return "the base model" if source.base else " with ".join(take.words for take in source.takes)
+
+
+def size(plan: Plan) -> str:
+    """`4 cells x 3 seeds, 12 runs`."""
+    counts: dict[str, int] = {}
+    for run in plan.runs:
+        counts[run.cell] = counts.get(run.cell, 0) + 1
+    each = set(counts.values())
+    times = f" x {each.pop()} seeds" if len(each) == 1 and len(plan.runs) > len(counts) else ""
+    return f"{many(len(counts), 'cell')}{times}, {many(len(plan.runs), 'run')}"
+
+
+def many(number: int, noun: str) -> str:
+    """A number of something."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,241 @@
+"""`stages`: a grid that is a graph of grids. Here it is taken apart into one grid a stage, and what
+the stages take from each other is checked as far as it can be without their recipes.
+
+A reference to a stage (`${sft.checkpoint.state}`) is left in the values as text, by being escaped
+before the values are read: it is filled in once the run is known that it speaks of.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sweeper.fields.kinds import hint, nearest
+from sweeper.fields.nodes import Node, Place, Problems, kind
+from sweeper.grid.overrides import Override
+from sweeper.grid.taking import FROM, Taking, read_from
+from sweeper.model.taking import LATE, PARENT
+
+__all__ = [
+    "IN_STAGE",
+    "Reference",
+    "StageNode",
+    "beside_stages",
+    "check_graph",
+    "divide",
+    "ordered",
+    "read_stages",
+    "stages_schema",
+]
+
+IN_STAGE = (
+    *("recipe", "command", "base", "grid", "zip", "random", "when"),
+    *("exclude", "include", "seeds", "metric"),
+)
+"""The sections that a stage has, beside `from`."""
+
+MAX_STAGES = 50
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}\Z")
+_RESERVED = frozenset({PARENT, "stage", "take", "base", "launch", "random", "seeds", "stages"})
+_REFERENCE = re.compile(r"(\$?)\$\{([A-Za-z][A-Za-z0-9_]*)\.([^{}]*)\}")
+
+
+class Reference(NamedTuple):
+    """`${stage.key}`, and where it stands."""
+
+    stage: str
+    key: str
+    place: Place
+
+
+class StageNode(NamedTuple):
+    """A stage as it stands in the file: its sections, references escaped, and what it takes."""
+
+    name: str
+    place: Place
+    entries: dict[str, tuple[Place, Node]]
+    takings: tuple[Taking, ...]
+    references: tuple[Reference, ...]
+
+
+def stages_schema(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """What stages may be, as a JSON Schema; `sections` has that of each section of a stage."""
+    of = {"description": "Which runs of earlier stages it goes on from.", **FROM}
+    stage = {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {**sections, PARENT: of},
+        "anyOf": [{"required": ["recipe"]}, {"required": ["command"]}],
+    }
+    names = {"pattern": "^[A-Za-z][A-Za-z0-9_]{0,39}$", "not": {"enum": sorted(_RESERVED)}}
+    return {
+        "type": "object",
+        "minProperties": 1,
+        "maxProperties": MAX_STAGES,
+        "propertyNames": names,
+        "additionalProperties": stage,
+    }
+
+
+def beside_stages(entries: Mapping[str, tuple[Place, Node]], problems: Problems) -> None:
+    """Note sections that belong into a stage, and stand beside all of them."""
+    for key in IN_STAGE:
+        if key in entries and entries[key][1].value is not None:
+            told = f"{key}: the grid has stages, so it goes into one of them"
+            problems.add(entries[key][0], told)
+
+
+def read_stages(node: Node, problems: Problems) -> list[StageNode]:
+    """The stages, in the order in which they stand."""
+    if not node.entries or len(node.entries) > MAX_STAGES:
+        told = f"stages is {kind(node)}; it takes a mapping of names to stages"
+        if node.entries is not None:
+            told = f"more than {MAX_STAGES} stages" if node.entries else "stages has none"
+        problems.add(node.place, told)
+        return []
+    names = list(node.entries)
+    found: list[StageNode] = []
+    for name, (place, item) in node.entries.items():
+        if not _NAME.match(name) or name in _RESERVED:
+            told = "a letter, then letters, digits and '_', at most 40"
+            told = "the word means something else" if name in _RESERVED else told
+            problems.add(place, f"stages: {name[:60]!r} cannot name a stage ({told})")
+        elif not item.entries:
+            empty = item.value is None or item.entries is not None
+            told = "is empty" if empty else f"is {kind(item)}"
+            problems.add(item.place, f"stages.{name} {told}; it takes a mapping, as a grid is")
+        else:
+            found.append(_read_stage(name, place, item.entries, names, problems))
+    return found
+
+
+def _read_stage(
+    name: str,
+    place: Place,
+    given: Mapping[str, tuple[Place, Node]],
+    names: Sequence[str],
+    problems: Problems,
+) -> StageNode:
+    references: list[Reference] = []
+    entries: dict[str, tuple[Place, Node]] = {}
+    takings: tuple[Taking, ...] = ()
+    for key, (where, node) in given.items():
+        if key == PARENT:
+            if node.value is not None:
+                takings = read_from(node, f"stages.{name}.from", problems)
+        elif key in IN_STAGE:
+            entries[key] = where, _escaped(node, names, references, problems)
+        else:
+            near = hint(key, [*IN_STAGE, PARENT], problems)
+            problems.add(where, f"unknown key {key[:100]!r} in stages.{name}{near}")
+    return StageNode(name, place, entries, takings, tuple(references))
+
+
+def _escaped(
+    node: Node, names: Sequence[str], found: list[Reference], problems: Problems
+) -> Node:
+    """A node in which references to stages are escaped; they are added to `found`."""
+    if node.items is not None:
+        return node._replace(value=[_escaped(i, names, found, problems) for i in node.items])
+    if node.entries is not None:
+        entries = {k: (p, _escaped(i, names, found, problems)) for k, (p, i) in node.entries.items()}
+        return node._replace(value=entries)
+    if not isinstance(node.value, str) or "${" not in node.value:
+        return node
+
+    def escape(match: re.Match[str]) -> str:
+        escaped, stage, key = match.groups()
+        if stage not in names and stage != PARENT:
+            if key in LATE and not escaped:
+                near = nearest(stage, names)
+                problems.add(node.place, f"{match[0][:60]}: there is no stage {stage!r}{near}")
+            return match[0]
+        if escaped:
+            told = f"{match[0][:60]}: what looks like a reference to a stage cannot be escaped"
+            problems.add(node.place, told)
+        found.append(Reference(stage, key, node.place))
+        return f"$${{{stage}.{key}}}"
+
+    return node._replace(value=_REFERENCE.sub(escape, node.value))
+
+
+def divide(
+    changes: Iterable[Override], stages: Sequence[StageNode], problems: Problems
+) -> tuple[dict[str, list[Override]], dict[str, tuple[Reference, ...]]]:
+    """What the command line changes, by stage (`sft.max_steps=5`), and the references in it."""
+    names = [stage.name for stage in stages]
+    found: dict[str, list[Override]] = {name: [] for name in names}
+    references: dict[str, list[Reference]] = {name: [] for name in names}
+    for change in changes:
+        stage, _, key = change.key.partition(".")
+        if stage not in found or not key:
+            example = f"{names[0] if names else 'stage'}.{change.key[:60]}"
+            near = nearest(stage, names) if key else ""
+            told = f"the grid has stages: write which one, such as {example}=...{near}"
+            problems.add(change.place, told)
+            continue
+        node = _escaped(change.node, names, references[stage], problems)
+        found[stage].append(change._replace(key=key, node=node))
+    return found, {name: tuple(mine) for name, mine in references.items()}
+
+
+def check_graph(
+    stages: Sequence[StageNode], metrics: Mapping[str, bool], problems: Problems
+) -> None:
+    """Note what is wrong with what stages take from each other. `metrics` says which of them have
+    one."""
+    names = [stage.name for stage in stages]
+    for stage in stages:
+        for taking in stage.takings:
+            for take, place in zip(taking.source.takes, taking.places, strict=True):
+                where = f"stages.{stage.name}.from"
+                if take.stage == stage.name:
+                    problems.add(place, f"{where}: a stage cannot take from itself")
+                elif take.stage not in names:
+                    near = nearest(take.stage, names)
+                    told = f"{where}: there is no stage {take.stage[:60]!r}{near}"
+                    problems.add(place, told)
+                elif take.chooses and not metrics[take.stage]:
+                    how = "top" if take.how == "top" else take.how
+                    told = f"{where}: take {how} needs a metric, and stages.{take.stage} has none"
+                    problems.add(place, told)
+    circle = _circle({stage.name: _before(stage) for stage in stages})
+    if circle:
+        first = next(stage for stage in stages if stage.name == circle[0])
+        place = first.takings[0].place
+        problems.add(place, f"stages take from each other in a circle: {' -> '.join(circle)}")
+
+
+def _before(stage: StageNode) -> list[str]:
+    return [take.stage for taking in stage.takings for take in taking.source.takes]
+
+
+def _circle(before: Mapping[str, Sequence[str]]) -> list[str]:
+    """Stages that take from each other, the first of the file first; none if no stage does."""
+    for start in before:
+        came: dict[str, str] = {}
+        left = [start]
+        while left:
+            name = left.pop()
+            for other in before.get(name, ()):
+                if other == start and name != start:
+                    path = [name]
+                    while path[-1] != start:
+                        path.append(came[path[-1]])
+                    return [start, *path]
+                if other not in came and other != start:
+                    came[other] = name
+                    left.append(other)
+    return []
+
+
+def ordered(stages: Sequence[StageNode]) -> Iterator[StageNode]:
+    """The stages, each after those that it takes from, else as they stand. There is no circle."""
+    done: set[str] = set()
+    left = list(stages)
+    while left:
+        ready = next((s for s in left if all(name in done for name in _before(s))), None)
+        if ready is None:
+            return
+        left.remove(ready)
+        done.add(ready.name)
+        yield ready

@@ -1,0 +1,135 @@
+"""`from` of a stage: which runs of the stages before it its own go on from."""
+
+from typing import Any, NamedTuple
+
+from sweeper.fields.nodes import Node, Place, Problems, kind
+from sweeper.model.taking import Source, Take
+
+__all__ = ["FROM", "Taking", "read_from"]
+
+_MOST = 1000
+_SOURCES = 20
+_HOW = "best, best-cell, each, {top: 3} or a run's name"
+_TAKE: dict[str, Any] = {
+    "anyOf": [
+        {"type": "string", "minLength": 1},
+        {
+            "type": "object",
+            "additionalProperties": False,
+            "required": ["top"],
+            "properties": {"top": {"type": "integer", "minimum": 1, "maximum": _MOST}},
+        },
+    ]
+}
+_SOURCE: dict[str, Any] = {
+    "anyOf": [
+        {
+            "type": "object",
+            "additionalProperties": False,
+            "required": ["stage", "take"],
+            "properties": {"stage": {"type": "string"}, "take": _TAKE},
+        },
+        {
+            "type": "object",
+            "additionalProperties": False,
+            "required": ["base"],
+            "properties": {"base": {"const": True}},
+        },
+        {
+            "type": "object",
+            "minProperties": 1,
+            "properties": {"stage": False, "take": False, "base": False},
+            "additionalProperties": _TAKE,
+        },
+    ]
+}
+FROM: dict[str, Any] = {
+    "anyOf": [*_SOURCE["anyOf"], {"type": "array", "minItems": 1, "items": _SOURCE}]
+}
+"""The same as a JSON Schema."""
+
+
+class Taking(NamedTuple):
+    """A source, and where each of its takes stands."""
+
+    source: Source
+    place: Place
+    places: tuple[Place, ...] = ()
+
+
+def read_from(node: Node, where: str, problems: Problems) -> tuple[Taking, ...]:
+    """Where the parents of a stage's runs come from."""
+    items = [node] if node.items is None else node.items
+    if not items or len(items) > _SOURCES:
+        problems.add(node.place, f"{where} names no stage" if not items else f"{where}: too many")
+        return ()
+    found: dict[Source, Taking] = {}
+    for item in items:
+        taking = _read_source(item, where, problems)
+        if taking is None:
+            continue
+        if taking.source in found:
+            problems.add(item.place, f"{where}: the same is taken twice")
+        found.setdefault(taking.source, taking)
+    return tuple(found.values())
+
+
+def _read_source(node: Node, where: str, problems: Problems) -> Taking | None:
+    entries = node.entries
+    if not entries:
+        told = f"{where} is {kind(node)}; it takes {{stage: ..., take: ...}}, or a list of these"
+        problems.add(node.place, told)
+        return None
+    if "base" in entries:
+        if len(entries) > 1 or entries["base"][1].value is not True:
+            problems.add(entries["base"][0], f"{where}: the base model is {{base: true}}")
+            return None
+        return Taking(Source(base=True), node.place)
+    if "stage" in entries or "take" in entries:
+        return _read_one(node, entries, where, problems)
+    takes = [
+        (place, _read_take(name, item, where, problems)) for name, (place, item) in entries.items()
+    ]
+    good = [(place, take) for place, take in takes if take is not None]
+    if len(good) < len(takes):
+        return None
+    return Taking(Source(tuple(t for _, t in good)), node.place, tuple(p for p, _ in good))
+
+
+def _read_one(
+    node: Node, entries: dict[str, tuple[Place, Node]], where: str, problems: Problems
+) -> Taking | None:
+    """`{stage: sft, take: best}`."""
+    good = True
+    for key, (place, _) in entries.items():
+        if key not in ("stage", "take"):
+            problems.add(place, f"{where}: unknown key {key[:60]!r}; it takes stage and take")
+            good = False
+    for key, what in (("stage", "the name of a stage"), ("take", _HOW)):
+        if key not in entries or entries[key][1].value is None:
+            problems.add(node.place, f"{where} needs a {key}: {what}")
+            good = False
+    if not good:
+        return None
+    name = entries["stage"][1]
+    if not isinstance(name.value, str):
+        problems.add(name.place, f"{where}.stage is {kind(name)}; it takes the name of a stage")
+        return None
+    take = _read_take(name.value, entries["take"][1], where, problems)
+    return None if take is None else Taking(Source((take,)), node.place, (name.place,))
+
+
+def _read_take(stage: str, node: Node, where: str, problems: Problems) -> Take | None:
+    if isinstance(node.value, str) and node.value:
+        if node.value in ("best", "best-cell", "each"):
+            return Take(stage, node.value)
+        return Take(stage, "run", run=node.value)
+    top = (node.entries or {}).get("top")
+    if top is None or len(node.entries or {}) != 1:
+        problems.add(node.place, f"{where}: take is {kind(node)}; it takes {_HOW}")
+        return None
+    count = top[1].value
+    if type(count) is not int or not 1 <= count <= _MOST:
+        problems.add(top[1].place, f"{where}: top takes how many, 1 to {_MOST}")
+        return None
+    return Take(stage, "top", count)

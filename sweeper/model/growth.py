@@ -1,0 +1,268 @@
+"""How the runs of a sweep with stages come to be: each run of a later stage is made of what its
+stage says and of its parents.
+
+Which runs are parents is partly known from the plan (`each`, a run by its name), partly chosen once
+a stage has ended (the best). What was chosen is on record, and everything else follows from it: so
+whoever reads the plan, and a launcher that was killed and started again, sees the same runs.
+"""
+
+import hashlib
+import itertools
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from sweeper.model.metric import Metric
+from sweeper.model.names import shorten
+from sweeper.model.plan import Plan, Run, Stage
+from sweeper.model.taking import LATE, PARENT, Dropped, Source, Take, filled, run_of_parents
+
+__all__ = ["Choice", "Growth", "depths", "grow", "grown", "lineage", "value_of"]
+
+_MODEL = "model_name"
+_NONE: object = object()
+
+
+class Choice(NamedTuple):
+    """A choice among the runs of a stage (`candidates`, their ids), all of which are known. `key`
+    names it: what is taken, by which metric, of which runs. A stage that gets more runs is chosen
+    from anew."""
+
+    take: Take
+    metric: Metric
+    candidates: tuple[str, ...]
+    key: str
+
+
+Taken = Callable[[Choice], Sequence[str] | None]
+"""Gives the ids that were chosen; None where nothing was yet."""
+
+
+class Growth(NamedTuple):
+    """The runs of a plan as far as they are known, in the order of its stages, then those that the
+    grid no longer has; the `choices` that are still to be made; how many runs of each stage are
+    `unknown` until then."""
+
+    runs: tuple[Run, ...]
+    choices: tuple[Choice, ...]
+    unknown: dict[str, int]
+
+
+def grown(plan: Plan, taken: Taken) -> Plan:
+    """The plan with all runs that are known by what was chosen."""
+    if not plan.stages:
+        return plan
+    growth = grow(plan, taken)
+    return plan._replace(runs=growth.runs, unknown=growth.unknown)
+
+
+def grow(plan: Plan, taken: Taken) -> Growth:
+    """Make the runs of all stages."""
+    return _Growing(plan, taken).all()
+
+
+def depths(stages: Iterable[Stage]) -> dict[str, int]:
+    """How many stages come before each at most."""
+    found: dict[str, int] = {}
+    for stage in stages:  # those that others take from come first
+        found[stage.name] = max((found[name] + 1 for name in stage.before), default=0)
+    return found
+
+
+def lineage(run: Run, runs: Mapping[str, Run]) -> Iterator[Run]:
+    """Yield the ancestors of a run, the nearest first, each once."""
+    seen: set[str] = set()
+    nearest = list(run.parents)
+    while nearest:
+        for found in (runs[one] for one in nearest if one in runs and one not in seen):
+            yield found
+        seen.update(nearest)
+        further = (runs[one].parents for one in nearest if one in runs)
+        nearest = [one for parents in further for one in parents if one not in seen]
+
+
+def value_of(plan: Plan, run: Run, key: str) -> object:
+    """What a run's configuration holds for a key: the recipe's default where nothing was given.
+    Raises `KeyError` where there is none either."""
+    if key in run.config:
+        return run.config[key]
+    stage = plan.stage(run.stage)
+    about = (plan.recipe if stage is None else stage.recipe).takes.get(key, {})
+    return about["default"]
+
+
+class _Growing:
+    """One plan, its stages grown one after the other."""
+
+    def __init__(self, plan: Plan, taken: Taken) -> None:
+        self._plan, self._taken = plan, taken
+        self._known = {run.id: run for run in plan.runs}
+        self._names = {run.name for run in plan.runs}
+        self._made: dict[str, Run] = {}
+        self._of: dict[str, list[Run]] = {}
+        self._unknown: dict[str, int] = {}
+        self._choices: dict[str, Choice] = {}
+
+    def all(self) -> Growth:
+        """Grow every stage."""
+        roots: dict[str, list[Run]] = {}
+        for run in self._plan.runs:
+            if run.stage is not None and not run.retired:
+                roots.setdefault(run.stage, []).append(run)
+        for stage in self._plan.stages:
+            mine = self._children(stage) if stage.sources else roots.get(stage.name, ())
+            fresh = {run.id: run for run in mine if run.id not in self._made}
+            self._made |= fresh
+            self._of[stage.name] = list(fresh.values())
+            expected = sum(map(self._expected, stage.sources)) * len(stage.runs)
+            self._unknown[stage.name] = max(0, expected - len(fresh)) if stage.sources else 0
+        left = [r._replace(retired=True) for r in self._plan.runs if r.id not in self._made]
+        runs = (*self._made.values(), *left)
+        unknown = {stage: count for stage, count in self._unknown.items() if count}
+        return Growth(runs, tuple(self._choices.values()), unknown)
+
+    def _children(self, stage: Stage) -> Iterator[Run]:
+        for source in stage.sources:
+            if source.base:
+                for model in self._models():
+                    for template in stage.runs:
+                        yield self._of_base(stage, template, model)
+                continue
+            offered = [self._parents(take) for take in source.takes]
+            for parents in itertools.product(*offered):
+                for template in stage.runs:
+                    yield self._child(stage, template, source, parents)
+
+    def _parents(self, take: Take) -> list[Run]:
+        """The runs that a take gives, as far as they are known."""
+        runs = self._of[take.stage]
+        if take.how == "each":
+            return runs
+        if take.how == "run":
+            return [run for run in runs if take.run in (run.name, run.name.partition("/")[2])]
+        stage = self._plan.stage(take.stage)
+        if self._unknown[take.stage] or not runs or stage is None or stage.metric is None:
+            return []
+        choice = _choice(take, stage.metric, runs)
+        chosen = self._taken(choice)
+        if chosen is None:
+            self._choices[choice.key] = choice
+            return []
+        by_id = {run.id: run for run in runs}
+        return [by_id[run] for run in chosen if run in by_id]
+
+    def _expected(self, source: Source) -> int:
+        """How many combinations of parents a source gives in the end."""
+        if source.base:
+            return len(self._models())
+        return math.prod(map(self._expected_of, source.takes))
+
+    def _expected_of(self, take: Take) -> int:
+        if take.how == "top":
+            return take.count
+        if take.how == "each":
+            return len(self._of[take.stage]) + self._unknown[take.stage]
+        if take.how == "best-cell":
+            cells = [run.cell for run in self._of[take.stage]]
+            return max(map(cells.count, cells), default=1)
+        return 1
+
+    def _models(self) -> list[str]:
+        """The base models that the sweep starts from."""
+        found: dict[str, None] = {}
+        roots = [run for s in self._plan.stages if not s.sources for run in self._of[s.name]]
+        for run in roots:
+            try:
+                model = value_of(self._plan, run, _MODEL)
+            except KeyError:
+                continue
+            if isinstance(model, str):
+                found[model] = None
+        return list(found)
+
+    def _of_base(self, stage: Stage, template: Run, model: str) -> Run:
+        def find(_: str, key: str) -> object:
+            if key != _MODEL:
+                raise Dropped
+            return model
+
+        many = len(self._models()) > 1
+        pieces = [f"base={_safe(model)}" if many else "base"]
+        config = filled(template.config, find)
+        identity = run_of_parents(template.id, [f"base:{model}"])
+        return self._named(stage, template, pieces, template.seed, identity, config, ())
+
+    def _child(
+        self, stage: Stage, template: Run, source: Source, parents: tuple[Run, ...]
+    ) -> Run:
+        by_stage: dict[str, Run] = {}
+        for run in (*parents, *itertools.chain(*(lineage(one, self._made) for one in parents))):
+            by_stage.setdefault(run.stage or "", run)
+        by_stage[PARENT] = parents[0]
+
+        def find(name: str, key: str) -> object:
+            if key in LATE or name not in by_stage:
+                return f"${{{name}.{key}}}"
+            try:
+                return value_of(self._plan, by_stage[name], key)
+            except KeyError:
+                return f"${{{name}.{key}}}"
+
+        seed, pieces = template.seed, list[str]()
+        for take, parent in zip(source.takes, parents, strict=True):
+            if not take.many:
+                continue
+            # A run without a seed of its own is a replicate as its parent is one.
+            takes_seed = seed is None and parent.seed is not None
+            seed = parent.seed if takes_seed else seed
+            pieces.append(parent.cell if takes_seed or parent.seed is None else parent.name)
+        identity = run_of_parents(template.id, [run.id for run in parents])
+        config = filled(template.config, find)
+        ids = tuple(run.id for run in parents)
+        return self._named(stage, template, pieces, seed, identity, config, ids)
+
+    def _named(  # noqa: PLR0913 - what a run consists of
+        self,
+        stage: Stage,
+        template: Run,
+        pieces: Sequence[str],
+        seed: int | None,
+        identity: str,
+        config: dict[str, object],
+        parents: tuple[str, ...],
+    ) -> Run:
+        own = [template.cell] if template.cell != "base" or not pieces else []
+        cell = shorten(f"{stage.name}/{','.join([*own, *pieces])}")
+        tail = _seed_in(template)
+        if seed is not None and template.seed is None:
+            tail = f"seed={seed}"
+        name = f"{cell},{tail}" if tail else cell
+        if tail and template.cell == "base" and not pieces:
+            name = f"{stage.name}/{tail}"
+        name = shorten(name)
+        known = self._known.get(identity)
+        if known is not None:
+            name = known.name
+        elif name in self._names:  # an earlier grid's, or that of a parent chosen before
+            name = f"{name}~{identity[:6]}"
+        self._names.add(name)
+        return Run(identity, name, cell, seed, config, stage=stage.name, parents=parents)
+
+
+def _choice(take: Take, metric: Metric, runs: Sequence[Run]) -> Choice:
+    candidates = tuple(run.id for run in runs)
+    judged = [metric.name, metric.goal, metric.at, metric.failed]
+    text = json.dumps([take.document(), judged, sorted(candidates)], separators=(",", ":"))
+    return Choice(take, metric, candidates, hashlib.sha256(text.encode()).hexdigest()[:12])
+
+
+def _seed_in(run: Run) -> str:
+    """What a name says of the seed: `seed=3` at its end, or nothing."""
+    found = re.search(rf"(?:^|,)([^,=]+={re.escape(str(run.seed))})$", run.name)
+    return found[1] if found and run.seed is not None and run.name != run.cell else ""
+
+
+def _safe(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._+-]+", "_", text)[-40:]

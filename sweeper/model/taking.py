@@ -1,0 +1,169 @@
+"""What a stage takes from the stages before it: `from` of a grid, as it is kept.
+
+A source says where the parents of a run come from. Each of its takes gives some runs of one stage;
+a run has one parent from each take, in every combination. A source may also be the base model, of
+which there is no parent.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
+
+from sweeper.model.parts import Part
+
+__all__ = [
+    "LATE",
+    "PARENT",
+    "REFERENCE",
+    "WORDS",
+    "Dropped",
+    "Source",
+    "Take",
+    "filled",
+    "read_sources",
+    "references",
+    "run_of_parents",
+    "text_of",
+]
+
+WORDS = ("best", "best-cell", "each", "top", "run")
+"""How runs are taken; `top` and `run` say how many, and which."""
+
+PARENT = "from"
+"""What references call the parent, whichever stage it is of."""
+
+LATE = ("checkpoint.state", "checkpoint.sampler", "log_path")
+"""What is known of a parent only once it has ended."""
+
+REFERENCE = re.compile(r"\$\{([A-Za-z][A-Za-z0-9_]*)\.([^{}]*)\}")
+"""A reference to a stage, as it stands in a configuration: `${sft.checkpoint.state}`."""
+
+T = TypeVar("T")
+
+
+class Take(NamedTuple):
+    """Which runs of a stage are taken: the `best`, those of the best cell (`best-cell`), `each`,
+    the `count` best (`top`), or the one called `run`."""
+
+    stage: str
+    how: str
+    count: int = 1
+    run: str | None = None
+
+    @property
+    def chooses(self) -> bool:
+        """Whether the stage must have ended before it is known what is taken."""
+        return self.how in ("best", "best-cell", "top")
+
+    @property
+    def many(self) -> bool:
+        """Whether it may take several runs, which then stand in the names of their children."""
+        return self.how in ("best-cell", "each", "top")
+
+    @property
+    def words(self) -> str:
+        """As people say it: `the best of sft`."""
+        if self.how == "run":
+            return f"{self.run} of {self.stage}"
+        how = {"top": f"the {self.count} best", "best": "the best", "best-cell": "the best cell"}
+        return f"{how.get(self.how, self.how)} of {self.stage}"
+
+    def document(self) -> dict[str, Any]:
+        """As `sweep.json` has it."""
+        found: dict[str, Any] = {"stage": self.stage, "take": self.how}
+        found |= {"count": self.count} if self.how == "top" else {}
+        return found | ({"run": self.run} if self.run is not None else {})
+
+
+class Source(NamedTuple):
+    """Where parents come from: one of each take; or `base`, the base model."""
+
+    takes: tuple[Take, ...] = ()
+    base: bool = False
+
+    def document(self) -> dict[str, Any]:
+        """As `sweep.json` has it."""
+        if self.base:
+            return {"base": True}
+        return {"takes": [take.document() for take in self.takes]}
+
+
+def read_sources(parts: Sequence[Part]) -> tuple[Source, ...]:
+    """The sources of a stage on record. Raises `StoreError`."""
+    return tuple(_read_source(part) for part in parts)
+
+
+def _read_source(part: Part) -> Source:
+    if part.flag_or("base", False):
+        return Source(base=True)
+    takes = [
+        Take(
+            one.text("stage"),
+            one.one_of("take", WORDS, ""),
+            one.integer_or("count", 1),
+            one.text_or("run", None),
+        )
+        for one in part.parts("takes")
+    ]
+    return Source(tuple(takes))
+
+
+def run_of_parents(template: str, parents: Sequence[str]) -> str:
+    """The id of a run that has parents: made of what it would be without (`template`), and of their
+    ids. A run of the base model has `base:<model>` in their place."""
+    text = json.dumps({"parents": list(parents), "run": template}, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+class Dropped(Exception):
+    """Raised for a reference whose key is to be left out: there is no such thing of a base
+    model."""
+
+
+def references(value: object) -> Iterator[tuple[str, str]]:
+    """Yield the references to stages anywhere in a value: a stage, and what of it."""
+    if isinstance(value, str):
+        if "${" in value:
+            for found in REFERENCE.finditer(value):
+                yield found[1], found[2]
+    elif isinstance(value, Mapping):
+        for item in cast("Mapping[str, object]", value).values():
+            yield from references(item)
+    elif isinstance(value, list):
+        for item in cast("list[object]", value):
+            yield from references(item)
+
+
+def filled(config: Mapping[str, Any], find: Callable[[str, str], object]) -> dict[str, Any]:
+    """A configuration with references to stages replaced by what `find` gives for them. A key whose
+    value `find` has `Dropped` is left out."""
+    made: dict[str, Any] = {}
+    for key, value in config.items():
+        try:
+            made[key] = _fill(value, find)
+        except Dropped:
+            continue
+    return made
+
+
+def _fill(value: Any, find: Callable[[str, str], object]) -> Any:
+    if isinstance(value, str):
+        if "${" not in value:
+            return value
+        whole = REFERENCE.fullmatch(value)
+        if whole:
+            return find(whole[1], whole[2])
+        return REFERENCE.sub(lambda found: text_of(find(found[1], found[2])), value)
+    if isinstance(value, dict):
+        entries = cast("dict[str, Any]", value)
+        return {key: _fill(item, find) for key, item in entries.items()}
+    if isinstance(value, list):
+        return [_fill(item, find) for item in cast("list[Any]", value)]
+    return value
+
+
+def text_of(value: object) -> str:
+    """A value inside a longer text."""
+    return value if isinstance(value, str) else json.dumps(value)

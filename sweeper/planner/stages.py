@@ -1,0 +1,260 @@
+"""Plans a grid with stages: each as a grid of its own, its configurations checked with what they
+take from the first of their parents."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from sweeper.errors import GridError
+from sweeper.fields.kinds import hint, nearest
+from sweeper.fields.nodes import Place, Problems
+from sweeper.grid import Grid, StageGrid
+from sweeper.model.growth import Choice, grow, grown
+from sweeper.model.names import shorten
+from sweeper.model.plan import Plan, Recipe, Run, Stage
+from sweeper.model.taking import LATE, PARENT, Take, references
+from sweeper.planner.cells import name
+from sweeper.planner.checks import check, check_what_is_left
+from sweeper.planner.expansion import expand, expand_some
+from sweeper.planner.product import MAX_RUNS
+
+__all__ = ["NO_RECIPE", "check_stages_left", "with_stages"]
+
+_MODEL = "model_name"
+
+
+class _Stage(NamedTuple):
+    """A stage under way: `grid`, and `runs` as its grid alone makes them."""
+
+    grid: StageGrid
+    stage: Stage
+    runs: tuple[Run, ...]
+
+
+def check_stages_left(grid: Grid, problems: Problems) -> None:
+    """Have the recipes check what could be read of a grid that has mistakes, those stages left out
+    whose values are others'."""
+    for stage in grid.stages:
+        if not stage.references:
+            check_what_is_left(stage.grid, expand_some(stage.grid), problems)
+
+
+def with_stages(grid: Grid, plan: Plan, problems: Problems, *, validate: bool) -> Plan:
+    """The plan of a grid with the runs of its stages, as far as they are known before any has run.
+    `plan` is the rest of it. Raises `GridError` with all that is wrong."""
+    return _Planning(grid, plan, problems, validate).all()
+
+
+class _Planning:
+    """The planning of one grid. Each step notes the problems that it finds."""
+
+    def __init__(self, grid: Grid, plan: Plan, problems: Problems, validate: bool) -> None:
+        self.grid, self.plan, self.problems, self.validate = grid, plan, problems, validate
+        self.done: dict[str, _Stage] = {}
+        self.warnings: list[str] = []
+
+    def all(self) -> Plan:
+        """Plan every stage, those first that others take from."""
+        for stage in self.grid.stages:
+            before = {take.stage for t in stage.takings for take in t.source.takes}
+            if before <= self.done.keys():  # else its parents have mistakes, which come first
+                with suppress(GridError):  # told with those of the others
+                    self._add(stage)
+        if not self.problems:
+            self._twice()
+        self.problems.raise_any()
+        stages = tuple(done.stage for done in self.done.values())
+        metrics = [stage.metric for stage in stages if stage.metric is not None]
+        plan = self.plan._replace(
+            recipe=stages[0].recipe,
+            metric=metrics[-1] if metrics else None,
+            runs=tuple(self._roots()),
+            stages=stages,
+            order=self.grid.order,
+            warnings=tuple(dict.fromkeys(self.warnings)),
+        )
+        return grown(plan, lambda _: None)
+
+    def _roots(self) -> Iterator[Run]:
+        return (run for done in self.done.values() if not done.grid.takings for run in done.runs)
+
+    def _add(self, stage: StageGrid) -> None:
+        """Plan one stage, the ones before it being planned. Raises `GridError`."""
+        expanded = expand(stage.grid, self.problems)
+        named = name(expanded, self.problems)
+        runs = named.runs
+        if not stage.takings:
+            runs = tuple(_called(run, stage.name) for run in runs)
+        sources = tuple(taking.source for taking in stage.takings)
+        made = Stage(stage.name, NO_RECIPE, stage.grid.metric, named.axes, sources)
+        made = made._replace(runs=runs) if sources else made
+        fits = self._references(stage, runs) & self._takes(stage) & self._few(made)
+        # What stands for a value of others can only be checked where that value is known.
+        fits &= all(self.done[before].stage.recipe is not NO_RECIPE for before in made.before)
+        shown = self._specimens(made) if sources and fits else runs
+        asked = self.validate and (not sources or (fits and len(shown) == len(runs)))
+        self.done[stage.name] = _Stage(stage, made, runs)
+        checked = check(expanded, shown if asked else runs, self.problems, validate=asked)
+        self.warnings += [*expanded.warnings, *checked.warnings]
+        self.done[stage.name] = _Stage(stage, made._replace(recipe=checked.recipe), runs)
+
+    def _specimens(self, stage: Stage) -> tuple[Run, ...]:
+        """The runs of a stage as they would be with the first of their parents."""
+        sources = [source for source in stage.sources if not source.base] or stage.sources
+        stages = (*(done.stage for done in self.done.values()), stage._replace(sources=sources[:1]))
+        recipe = stages[0].recipe
+        plan = self.plan._replace(recipe=recipe, stages=stages, runs=tuple(self._roots()))
+        runs = [run for run in grow(plan, _the_first).runs if run.stage == stage.name]
+        return tuple(runs[: len(stage.runs)])
+
+    def _references(self, stage: StageGrid, runs: Sequence[Run]) -> bool:
+        """Whether all references to other stages stand for something."""
+        used = {pair for run in runs for value in run.config.values() for pair in references(value)}
+        good = True
+        for reference in dict.fromkeys(stage.references):
+            key = f"${{{reference.stage}.{reference.key}}}"[:60]
+            told = self._fault(stage, reference.stage, reference.key)
+            if told is None and (reference.stage, reference.key) not in used:
+                told = "stands where no value of a run comes from"
+            if told is not None:
+                self.problems.add(reference.place, f"{key}: {told}")
+                good = False
+        return good
+
+    def _fault(self, stage: StageGrid, name: str, key: str) -> str | None:
+        """Why a reference of a stage stands for nothing; None if it stands for something."""
+        sources = [taking.source for taking in stage.takings if not taking.source.base]
+        if not stage.takings:
+            return f"stages.{stage.name} takes from no stage: it has no from"
+        if name == PARENT:
+            meant = [source.takes[0].stage for source in sources]
+        else:
+            if not all(name in self._ancestors([t.stage for t in s.takes]) for s in sources):
+                return f"stages.{stage.name} does not come from {name}"
+            if not sources and key != _MODEL:
+                return f"stages.{stage.name} comes from the base model alone"
+            meant = [name]
+        return next((f for one in meant if (f := self._lacks(one, key)) is not None), None)
+
+    def _lacks(self, name: str, key: str) -> str | None:
+        """What a run of a stage does not have, of which there is a reference."""
+        if key in LATE:
+            return None
+        done = self.done[name]
+        takes = done.stage.recipe.takes
+        if all(key in run.config for run in done.runs) or "default" in takes.get(key, {}):
+            return None
+        if done.stage.recipe.kind != "command" and not takes:  # it was not asked
+            return None
+        known = [*LATE, *takes, *(k for run in done.runs[:1] for k in run.config)]
+        some = any(key in run.config for run in done.runs)
+        told = f"not every run of stages.{name} gives it" if some else "has no such value"
+        near = hint(key, known, self.problems)
+        if key.partition(".")[0] == "checkpoint":
+            return f"a checkpoint has {' and '.join(k for k in LATE if k != 'log_path')}{near}"
+        return f"{told}{near}" if some else f"stages.{name} {told}{near}"
+
+    def _ancestors(self, names: Sequence[str]) -> set[str]:
+        found: set[str] = set()
+        left = list(names)
+        while left:
+            name = left.pop()
+            if name not in found and name in self.done:
+                found.add(name)
+                left += self.done[name].stage.before
+        return found
+
+    def _takes(self, stage: StageGrid) -> bool:
+        """Whether there is what a stage takes, as far as that is known."""
+        good = True
+        for taking in stage.takings:
+            for take, place in zip(taking.source.takes, taking.places, strict=True):
+                told = self._missing(take)
+                if told is not None:
+                    self.problems.add(place, f"stages.{stage.name}.from: {told}")
+                    good = False
+            if taking.source.base and not self._has_model():
+                told = f"no stage gives a {_MODEL}, so there is no base model"
+                self.problems.add(taking.place, f"stages.{stage.name}.from: {told}")
+                good = False
+        return good
+
+    def _missing(self, take: Take) -> str | None:
+        before = self.done[take.stage]
+        if before.grid.takings:
+            return None
+        if take.how == "top" and take.count > len(before.runs):
+            return f"stages.{take.stage} has only {len(before.runs)} runs to take {take.count} of"
+        names = [run.name.partition("/")[2] for run in before.runs]
+        if take.how == "run" and (take.run or "").removeprefix(f"{take.stage}/") not in names:
+            words = ["best", "best-cell", "each", *names]
+            near = nearest(take.run or "", words)
+            return f"stages.{take.stage} has no run {(take.run or '')[:60]!r}{near}"
+        return None
+
+    def _has_model(self) -> bool:
+        roots = [done for done in self.done.values() if not done.grid.takings]
+        return any(
+            _MODEL in run.config or "default" in done.stage.recipe.takes.get(_MODEL, {})
+            for done in roots
+            for run in done.runs
+        )
+
+    def _few(self, stage: Stage) -> bool:
+        """Whether the runs of a stage are not too many. They are not made to be counted."""
+        counts = {name: self._count(done.stage, len(done.runs)) for name, done in self.done.items()}
+        total = sum(counts.values()) + self._count(stage, len(stage.runs))
+        if total <= MAX_RUNS:
+            return True
+        place = self._place(stage.name)
+        self.problems.add(place, f"{total} runs; a sweep has at most {MAX_RUNS}")
+        return False
+
+    def _count(self, stage: Stage, runs: int) -> int:
+        if not stage.sources:
+            return runs
+        total = 0
+        for source in stage.sources:
+            parents = 1
+            for take in source.takes:
+                before = self.done[take.stage]
+                if take.how == "top":
+                    parents *= take.count
+                elif take.how in ("each", "best-cell"):
+                    parents *= self._count(before.stage, len(before.runs))
+            total += parents * runs
+        return total
+
+    def _twice(self) -> None:
+        """Note stages that would make the same runs: one would stand for both."""
+        seen: list[_Stage] = []
+        for done in self.done.values():
+            mine = {run.id for run in done.runs}
+            for other in seen:
+                same = {run.id for run in other.runs} & mine
+                shared = set(other.stage.sources) & set(done.stage.sources)
+                if same and (shared or not (other.stage.sources or done.stage.sources)):
+                    told = f"makes the same runs as stages.{other.stage.name}"
+                    self.problems.add(self._place(done.stage.name), f"stages.{done.stage.name} {told}")
+            seen.append(done)
+
+    def _place(self, name: str) -> Place:
+        return next(stage.place for stage in self.grid.stages if stage.name == name)
+
+
+def _the_first(choice: Choice) -> Sequence[str]:
+    return choice.candidates[: choice.take.count]
+
+
+def _called(run: Run, stage: str) -> Run:
+    """A run of a stage that takes from no other."""
+    name, cell = f"{stage}/{run.name}", f"{stage}/{run.cell}"
+    return run._replace(name=shorten(name), cell=shorten(cell), stage=stage)
+
+
+NO_RECIPE = Recipe(
+    reference="", kind="module", module=None, file=None, config_class=None, command=None,
+    python="", cwd="", on_path=False, log_path_field=None, seed_field=None, behavior_field=False,
+    takes={}, forms={},
+)  # fmt: skip
+"""In the place of a recipe that was not asked yet."""
