@@ -17,6 +17,7 @@ _WORDS = {
     Kind.QUEUED: "queued",
     Kind.HELD: "held back",
     Kind.ENGINE: "waits for the engine",
+    Kind.ORPHAN: "held back",
     Kind.DOUBTED: "waits: the first runs failed alike, and are tried again",
 }
 
@@ -27,6 +28,8 @@ def observed(found: Observation) -> str:
         return f"paused: {pause_of(found.reason, found.time)}"
     if found.kind is Kind.LATER:
         return f"next attempt at {_clock(found.time or '')}"
+    if found.kind is Kind.PARENT:
+        return f"waits for {found.reason or 'another run'}"
     words = "" if found.kind is Kind.OTHER else _WORDS.get(found.kind, found.kind.value)
     return ": ".join(filter(None, (words, found.reason)))
 

@@ -38,7 +38,9 @@ def run(arguments: Namespace) -> int:
     for warning in planned.warnings:
         warn(f"warning: {warning}")
     begun, idle = _before(planned, arguments.root or default_root())
-    say(f"{planned.name}: {len(planned.runs)} runs of {shortened(planned.recipe.reference)}{begun}")
+    recipes = ", ".join(dict.fromkeys(part.recipe.reference for part in planned.parts))
+    more = f", and {sum(planned.unknown.values())} to come" if planned.unknown else ""
+    say(f"{planned.name}: {len(planned.runs)} runs{more} of {shortened(recipes)}{begun}")
     request = LaunchRequest(
         planned, arguments.root, arguments.wait, smoke=arguments.smoke, live=arguments.live
     )

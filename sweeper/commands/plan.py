@@ -6,16 +6,17 @@ import argparse
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from sweeper.commands import arguments as shared
-from sweeper.commands.stage_graph import graph, many, size
+from sweeper.commands.stage_graph import graph, many, of_stage, size
 from sweeper.grid.naming import canonical
 from sweeper.grid.overrides import flow
 from sweeper.launcher.estimate import sentence
 from sweeper.launcher.launch_preview import (
     LaunchPreview,
+    RunPreview,
     command,
     counts,
     document,
@@ -25,6 +26,7 @@ from sweeper.launcher.launch_preview import (
     survey,
 )
 from sweeper.model.plan import Plan
+from sweeper.model.states import State
 from sweeper.sanitize import sanitize
 from sweeper.storage.files import Store, default_root, open_store
 from sweeper.terminal import print_json, warn
@@ -86,8 +88,9 @@ def short(found: LaunchPreview) -> Iterator[str]:
             f"{found.retired} runs on record are not in this grid: launch leaves them there", width
         )
     yield ""
+    over = {p.run.id for p in found.previews if p.state.state is State.SUCCEEDED}
     rows = [
-        (preview.run.name, preview.run.id, preview.state.state.value, _act(preview.attempt))
+        (preview.run.name, preview.run.id, preview.state.state.value, _act(preview, over))
         for preview in found.previews[:_SHOWN]
     ]
     yield from table(("run", "id", "state", "launch"), rows, width)
@@ -105,6 +108,7 @@ def full(found: LaunchPreview, store: Store) -> Iterator[str]:
     what = {
         "recipe": recipe.reference,
         "class": recipe.config_class,
+        **{f"stage {s.name}": of_stage(s) for s in plan.stages},
         "python": recipe.python,
         "cwd": recipe.cwd,
         "log_path": log_path(plan.name, "<run id>", 0, store).removesuffix(".0") + ".<attempt>",
@@ -118,10 +122,11 @@ def full(found: LaunchPreview, store: Store) -> Iterator[str]:
         },
     }
     yield from (f"{key:<12}  {sanitize(str(v))}" for key, v in what.items() if v is not None)
+    over = {p.run.id for p in found.previews if p.state.state is State.SUCCEEDED}
     for preview in found.previews:
         run = preview.run
         yield ""
-        yield f"{run.name}  {run.id}  {preview.state.state.value}  {_act(preview.attempt)}"
+        yield f"{run.name}  {run.id}  {preview.state.state.value}  {_act(preview, over)}"
         attempt = max(1, preview.attempt)
         folder = log_path(plan.name, run.id, attempt, store)
         argv = command(plan, run, attempt, folder)
@@ -180,8 +185,11 @@ def _columns(text: str) -> int:
     return sum(0 if combining(c) else 1 + (east_asian_width(c) in "WF") for c in text)
 
 
-def _act(attempt: int) -> str:
-    return {0: "leave", 1: "start"}.get(attempt, f"attempt {attempt}")
+def _act(preview: RunPreview, over: Collection[str]) -> str:
+    """What a launch does with a run; `over` are those that have succeeded."""
+    if preview.attempt and not all(parent in over for parent in preview.run.parents):
+        return "later"
+    return {0: "leave", 1: "start"}.get(preview.attempt, f"attempt {preview.attempt}")
 
 
 def _head(plan: Plan) -> str:

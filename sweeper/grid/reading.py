@@ -303,9 +303,7 @@ def _with_stages(grid: Grid, reading: Reading, changes: Sequence[Override]) -> G
     return grid._replace(stages=tuple(made), order=reading.value("order"))
 
 
-def _stage(
-    node: StageNode, grid: Grid, above: Reading, changes: Sequence[Override]
-) -> StageGrid:
+def _stage(node: StageNode, grid: Grid, above: Reading, changes: Sequence[Override]) -> StageGrid:
     """One stage. How its runs are executed is said for all of them together."""
     shared = {k: above.entries[k] for k in ("service", "launch", "secrets") if k in above.entries}
     reading = SECTION.read(Node({**shared, **node.entries}, node.place), "", above.problems)

@@ -17,6 +17,7 @@ from sweeper.model.taking import LATE, PARENT
 
 __all__ = [
     "IN_STAGE",
+    "MAX_STAGES",
     "Reference",
     "StageNode",
     "beside_stages",
@@ -130,14 +131,14 @@ def _read_stage(
     return StageNode(name, place, entries, takings, tuple(references))
 
 
-def _escaped(
-    node: Node, names: Sequence[str], found: list[Reference], problems: Problems
-) -> Node:
+def _escaped(node: Node, names: Sequence[str], found: list[Reference], problems: Problems) -> Node:
     """A node in which references to stages are escaped; they are added to `found`."""
     if node.items is not None:
         return node._replace(value=[_escaped(i, names, found, problems) for i in node.items])
     if node.entries is not None:
-        entries = {k: (p, _escaped(i, names, found, problems)) for k, (p, i) in node.entries.items()}
+        entries = {
+            k: (p, _escaped(i, names, found, problems)) for k, (p, i) in node.entries.items()
+        }
         return node._replace(value=entries)
     if not isinstance(node.value, str) or "${" not in node.value:
         return node

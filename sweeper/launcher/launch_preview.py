@@ -23,7 +23,7 @@ from sweeper.scheduler.environment import env_file
 from sweeper.scheduler.job_builder import asked_by, worker_argv
 from sweeper.storage.files import Store, default_root, open_store
 from sweeper.storage.layout import Layout, token
-from sweeper.storage.sweeps import Events, read_events, read_outcome, read_plan
+from sweeper.storage.sweeps import Events, read_events, read_outcome, read_plan, with_chosen
 from sweeper.storage.writable import check_root
 from sweeper.tracking import NAMES, SECTION
 
@@ -109,6 +109,7 @@ def _number(text: str) -> float | str:
 def survey(planned: Plan, store: Store) -> LaunchPreview:
     """Compare a plan with the store. Doubts about the plan that follow from what is on record are
     added to its warnings."""
+    planned = with_chosen(store, planned)
     events: Events = {}
     with suppress(NotFound):
         events = read_events(store, planned.name)
@@ -175,7 +176,7 @@ def document(found: LaunchPreview, store: Store) -> dict[str, object]:
 def environment(planned: Plan) -> list[str]:
     """The names of the variables that sweeper or the grid sets for a run."""
     given = {*GIVEN, *_SERVICE[planned.service], *planned.launch.env, *planned.secrets}
-    if planned.recipe.kind != "command":
+    if any(part.recipe.kind != "command" for part in planned.parts):
         given.add("SWEEPER_METER")
     if planned.wandb is not None:
         given |= {*NAMES, *(n for n, key in SECTION.items() if getattr(planned.wandb, key))}
@@ -216,7 +217,7 @@ def job(found: LaunchPreview, preview: RunPreview, store: Store) -> dict[str, ob
 
 def command(planned: Plan, run: Run, attempt: int, folder: str) -> list[str] | None:
     """The argv of a recipe that is a command; None for other recipes."""
-    template = planned.recipe.command
+    template = planned.of(run.stage).recipe.command
     if template is None:
         return None
     values: Mapping[str, object] = run.config | {

@@ -171,7 +171,9 @@ def ready(store: Store, sweep: str, agree: Agree = refuse) -> Ready:
     of this process, before anything is recorded or started. Raises as `launch` does."""
     plan = read_plan(store, sweep)
     account.check_place(plan)
-    runs_anywhere(Part(plan.recorded, file_of(store, Layout(sweep).plan)).part("recipe"))
+    recorded = Part(plan.recorded, file_of(store, Layout(sweep).plan))
+    for part in recorded.parts("stages") if plan.stages else [recorded]:
+        runs_anywhere(part.part("recipe"))
     require(plan.recorded, f"{store.root}/{sweep}", agree)
     launched = plan.launch
     names = secret_names(plan.secrets, plan.service)
@@ -264,10 +266,11 @@ def _engine(plan: Plan, capabilities: Capabilities, tell: Callable[[str], None])
         return url
     info = _ensure_engine(plan.launch.backend)
     given = {item for run in plan.runs for item in run.config.items() if isinstance(item[1], str)}
-    for key, about in plan.recipe.takes.items():
-        default = about.get("default")
-        if isinstance(default, str) and any(key not in run.config for run in plan.runs):
-            given.add((key, default))
+    for part in plan.parts:
+        for key, about in part.recipe.takes.items():
+            default = about.get("default")
+            if isinstance(default, str) and any(key not in run.config for run in part.runs):
+                given.add((key, default))
     for name in sorted({text for _, text in given} & info.aliases.keys()):
         tell(f"{info.aliases[name]} stands in for {name}: a rehearsal, which says nothing of it")
     asked = {text for key, text in given if key in _MODEL_KEYS}

@@ -22,7 +22,7 @@ from sweeper.scheduler import environment
 from sweeper.storage.documents import SCHEMA, encode, timestamp
 from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
-from sweeper.storage.sweeps import read_plan, read_states
+from sweeper.storage.sweeps import read_plan, read_states, with_chosen
 
 __all__ = ["hidden_values", "merge", "record", "secret_names", "write_environment"]
 
@@ -39,19 +39,22 @@ def record(
     live: bool,
     tell: Callable[[str], None],
 ) -> None:
-    """Keep the environment and the code, and write the plan. The caller holds the sweep's lock.
+    """Keep the environment and the code, and write the plan, with the runs that follow from what
+    was chosen at an earlier launch. The caller holds the sweep's lock.
     Raises `UsageError` for a plan that contains a secret's value, and where jobs of the sweep may
     be elsewhere than at `place`."""
+    plan = with_chosen(store, plan)
     names = secret_names(plan.secrets, plan.service)
     _refuse_secrets(plan, names)
     capabilities = capabilities_of(plan.launch.backend, options_of(plan.launch))
     write_environment(store, plan, url, capabilities, place)
     made = snapshot.Made(None, "--live")
     if not live:
-        recipe = plan.recipe
         values = hidden_values(names)
-        made = snapshot.make(store, plan.name, recipe.cwd, recipe.file, secrets=values)
-    preflight.has_code(capabilities, plan.recipe.kind, plan.recipe.file, made, tell)
+        file = next((part.recipe.file for part in plan.parts if part.recipe.file), None)
+        made = snapshot.make(store, plan.name, plan.recipe.cwd, file, secrets=values)
+    for part in plan.parts:
+        preflight.has_code(capabilities, part.recipe.kind, part.recipe.file, made, tell)
     came = provenance.collect(
         store,
         plan.name,

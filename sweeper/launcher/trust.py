@@ -68,13 +68,15 @@ def require(document: Mapping[str, object], where: str, agree: Agree) -> None:
 def _executed(document: Mapping[str, object]) -> Iterator[str]:
     """Say, a line each, what a launch of a recorded sweep executes."""
     recipe, launch = _table(document, "recipe"), _table(document, "launch")
+    stages = [cast("Mapping[str, object]", s) for s in _items(document.get("stages"))]
+    recipes = [_table(stage, "recipe") for stage in stages] or [recipe]
     came = _table(document, "provenance")
     typed = came.get("command")
     facts = {
         "made on": came.get("host"),
         "by": _argv(typed),
-        "executes": _argv(recipe.get("command")) or recipe.get("reference"),
-        "file": recipe.get("file"),
+        "executes": "; ".join(_argv(r.get("command")) or str(r.get("reference")) for r in recipes),
+        "file": "; ".join(dict.fromkeys(str(r["file"]) for r in recipes if r.get("file"))),
         "with": recipe.get("python"),
         "in": recipe.get("cwd"),
         "on": launch.get("backend"),

@@ -6,34 +6,30 @@ a stage has ended (the best). What was chosen is on record, and everything else 
 whoever reads the plan, and a launcher that was killed and started again, sees the same runs.
 """
 
-import hashlib
 import itertools
-import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from sweeper.model.metric import Metric
 from sweeper.model.names import shorten
 from sweeper.model.plan import Plan, Run, Stage
-from sweeper.model.taking import LATE, PARENT, Dropped, Source, Take, filled, run_of_parents
+from sweeper.model.taking import (
+    LATE,
+    PARENT,
+    Choice,
+    Dropped,
+    Source,
+    Take,
+    choice_of,
+    filled,
+    run_of_parents,
+)
 
-__all__ = ["Choice", "Growth", "depths", "grow", "grown", "lineage", "value_of"]
+__all__ = ["Growth", "depths", "grow", "grown", "lineage", "value_of"]
 
 _MODEL = "model_name"
 _NONE: object = object()
-
-
-class Choice(NamedTuple):
-    """A choice among the runs of a stage (`candidates`, their ids), all of which are known. `key`
-    names it: what is taken, by which metric, of which runs. A stage that gets more runs is chosen
-    from anew."""
-
-    take: Take
-    metric: Metric
-    candidates: tuple[str, ...]
-    key: str
 
 
 Taken = Callable[[Choice], Sequence[str] | None]
@@ -55,7 +51,7 @@ def grown(plan: Plan, taken: Taken) -> Plan:
     if not plan.stages:
         return plan
     growth = grow(plan, taken)
-    return plan._replace(runs=growth.runs, unknown=growth.unknown)
+    return plan._replace(runs=growth.runs, unknown=growth.unknown, choices=growth.choices)
 
 
 def grow(plan: Plan, taken: Taken) -> Growth:
@@ -76,11 +72,11 @@ def lineage(run: Run, runs: Mapping[str, Run]) -> Iterator[Run]:
     seen: set[str] = set()
     nearest = list(run.parents)
     while nearest:
-        for found in (runs[one] for one in nearest if one in runs and one not in seen):
-            yield found
+        yield from (runs[one] for one in nearest if one in runs)
         seen.update(nearest)
         further = (runs[one].parents for one in nearest if one in runs)
-        nearest = [one for parents in further for one in parents if one not in seen]
+        above = dict.fromkeys(one for parents in further for one in parents)
+        nearest = [one for one in above if one not in seen]
 
 
 def value_of(plan: Plan, run: Run, key: str) -> object:
@@ -145,7 +141,7 @@ class _Growing:
         stage = self._plan.stage(take.stage)
         if self._unknown[take.stage] or not runs or stage is None or stage.metric is None:
             return []
-        choice = _choice(take, stage.metric, runs)
+        choice = choice_of(take, stage.metric, [run.id for run in runs])
         chosen = self._taken(choice)
         if chosen is None:
             self._choices[choice.key] = choice
@@ -161,7 +157,7 @@ class _Growing:
 
     def _expected_of(self, take: Take) -> int:
         if take.how == "top":
-            return take.count
+            return take.number
         if take.how == "each":
             return len(self._of[take.stage]) + self._unknown[take.stage]
         if take.how == "best-cell":
@@ -194,9 +190,7 @@ class _Growing:
         identity = run_of_parents(template.id, [f"base:{model}"])
         return self._named(stage, template, pieces, template.seed, identity, config, ())
 
-    def _child(
-        self, stage: Stage, template: Run, source: Source, parents: tuple[Run, ...]
-    ) -> Run:
+    def _child(self, stage: Stage, template: Run, source: Source, parents: tuple[Run, ...]) -> Run:
         by_stage: dict[str, Run] = {}
         for run in (*parents, *itertools.chain(*(lineage(one, self._made) for one in parents))):
             by_stage.setdefault(run.stage or "", run)
@@ -249,13 +243,6 @@ class _Growing:
             name = f"{name}~{identity[:6]}"
         self._names.add(name)
         return Run(identity, name, cell, seed, config, stage=stage.name, parents=parents)
-
-
-def _choice(take: Take, metric: Metric, runs: Sequence[Run]) -> Choice:
-    candidates = tuple(run.id for run in runs)
-    judged = [metric.name, metric.goal, metric.at, metric.failed]
-    text = json.dumps([take.document(), judged, sorted(candidates)], separators=(",", ":"))
-    return Choice(take, metric, candidates, hashlib.sha256(text.encode()).hexdigest()[:12])
 
 
 def _seed_in(run: Run) -> str:

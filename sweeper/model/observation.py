@@ -22,6 +22,8 @@ class Kind(StrEnum):
     LATER = "later"  # the next attempt is to start at `time`
     ENGINE = "engine"  # waits until the engine answers
     DOUBTED = "doubted"  # waits for the first runs, which failed alike, to be tried again
+    PARENT = "parent"  # waits until the run that it goes on from has succeeded
+    ORPHAN = "orphan"  # that run will not succeed unless somebody does something
     OTHER = "other"  # what another version observed, in its words
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from sweeper.model.metric import FAILED, Metric, is_at, is_noise
 from sweeper.model.parts import SCHEMA, Part
-from sweeper.model.taking import Source, read_sources
+from sweeper.model.taking import Choice, Source, read_sources
 
 __all__ = [
     "Alarms",
@@ -221,9 +221,10 @@ class Plan(NamedTuple):
     grid's order, the seed left out; `grid_text` is the grid as written, `extends` the path and text
     of each file that it extends, the nearest first.
 
-    A grid with `stages` has a recipe, a metric and axes in each of them (see `of`); `recipe` is then
-    that of the first, `metric` that of the last with one, and `axes` are none. `unknown` counts, by
-    stage, the runs that are not known before others have ended.
+    A grid with `stages` has a recipe, a metric and axes in each of them (see `of`); `recipe` is
+    then that of the first, `metric` that of the last with one, and `axes` are none. `unknown`
+    counts, by stage, the runs that are not known before others have ended, and `choices` were made
+    among those.
 
     `warnings` are for people, a line each, and on no record. Only a launched sweep has the rest:
     `created`, where its code came from (`provenance`, `launches`: those before the last, `snapshot`
@@ -255,6 +256,7 @@ class Plan(NamedTuple):
     stages: tuple[Stage, ...] = ()
     order: Literal["depth", "breadth"] = "depth"
     unknown: Mapping[str, int] = _NOTHING
+    choices: tuple[Choice, ...] = ()
 
     def stage(self, name: str | None) -> Stage | None:
         """The stage of that name; None if there is none."""
@@ -271,7 +273,7 @@ class Plan(NamedTuple):
     def only(self, stage: str) -> "Plan":
         """One stage as a plan of its own, with its runs alone."""
         mine = tuple(run for run in self.runs if run.stage == stage)
-        return self.of(stage)._replace(runs=mine, stages=(), unknown=_NOTHING)
+        return self.of(stage)._replace(runs=mine, stages=(), unknown=_NOTHING, choices=())
 
     @property
     def parts(self) -> "tuple[Plan, ...]":

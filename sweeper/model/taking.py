@@ -11,17 +11,22 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
-from sweeper.model.parts import Part
+from sweeper.model.metric import Metric
+from sweeper.model.parts import SCHEMA, Part
 
 __all__ = [
     "LATE",
     "PARENT",
     "REFERENCE",
     "WORDS",
+    "Choice",
+    "Chosen",
     "Dropped",
     "Source",
     "Take",
+    "choice_of",
     "filled",
+    "read_chosen",
     "read_sources",
     "references",
     "run_of_parents",
@@ -45,11 +50,11 @@ T = TypeVar("T")
 
 class Take(NamedTuple):
     """Which runs of a stage are taken: the `best`, those of the best cell (`best-cell`), `each`,
-    the `count` best (`top`), or the one called `run`."""
+    the `number` best (`top`), or the one called `run`."""
 
     stage: str
     how: str
-    count: int = 1
+    number: int = 1
     run: str | None = None
 
     @property
@@ -67,13 +72,13 @@ class Take(NamedTuple):
         """As people say it: `the best of sft`."""
         if self.how == "run":
             return f"{self.run} of {self.stage}"
-        how = {"top": f"the {self.count} best", "best": "the best", "best-cell": "the best cell"}
+        how = {"top": f"the {self.number} best", "best": "the best", "best-cell": "the best cell"}
         return f"{how.get(self.how, self.how)} of {self.stage}"
 
     def document(self) -> dict[str, Any]:
         """As `sweep.json` has it."""
         found: dict[str, Any] = {"stage": self.stage, "take": self.how}
-        found |= {"count": self.count} if self.how == "top" else {}
+        found |= {"count": self.number} if self.how == "top" else {}
         return found | ({"run": self.run} if self.run is not None else {})
 
 
@@ -88,6 +93,54 @@ class Source(NamedTuple):
         if self.base:
             return {"base": True}
         return {"takes": [take.document() for take in self.takes]}
+
+
+class Choice(NamedTuple):
+    """A choice among the runs of a stage (`candidates`, their ids), all of which are known. `key`
+    names it: what is taken, by which metric, of which runs. A stage that gets more runs is chosen
+    from anew."""
+
+    take: Take
+    metric: Metric
+    candidates: tuple[str, ...]
+    key: str
+
+
+def choice_of(take: Take, metric: Metric, candidates: Sequence[str]) -> Choice:
+    """The choice of what to take of these runs."""
+    judged = [metric.name, metric.goal, metric.at, metric.failed]
+    text = json.dumps([take.document(), judged, sorted(candidates)], separators=(",", ":"))
+    key = hashlib.sha256(text.encode()).hexdigest()[:12]
+    return Choice(take, metric, tuple(candidates), key)
+
+
+class Chosen(NamedTuple):
+    """What was chosen, once and for all: the runs (ids), best first, with what they were judged by;
+    `time` is when (UTC)."""
+
+    taken: tuple[tuple[str, float], ...]
+    time: str
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """The ids alone."""
+        return tuple(run for run, _ in self.taken)
+
+    def document(self, choice: Choice) -> dict[str, Any]:
+        """As the store keeps it, with what it was a choice of."""
+        taken = [{"run": run, "value": value} for run, value in self.taken]
+        judged = {"name": choice.metric.name, "goal": choice.metric.goal, "at": choice.metric.at}
+        about = {**choice.take.document(), "metric": judged, "of": list(choice.candidates)}
+        return {"schema": SCHEMA, "time": self.time, **about, "taken": taken}
+
+
+def read_chosen(document: object, place: str) -> Chosen:
+    """What was chosen, of the file `place`. Raises `StoreError`."""
+    top = Part(document, place)
+    taken = [(one.text("run"), one.number_or("value", 0.0)) for one in top.parts("taken")]
+    if not taken:
+        top.refuse("taken", "a run at least")
+    return Chosen(tuple(taken), top.time_or("time", None) or top.text("time"))
 
 
 def read_sources(parts: Sequence[Part]) -> tuple[Source, ...]:

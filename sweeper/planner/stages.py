@@ -9,10 +9,10 @@ from sweeper.errors import GridError
 from sweeper.fields.kinds import hint, nearest
 from sweeper.fields.nodes import Place, Problems
 from sweeper.grid import Grid, StageGrid
-from sweeper.model.growth import Choice, grow, grown
+from sweeper.model.growth import grow, grown
 from sweeper.model.names import shorten
 from sweeper.model.plan import Plan, Recipe, Run, Stage
-from sweeper.model.taking import LATE, PARENT, Take, references
+from sweeper.model.taking import LATE, PARENT, Choice, Take, references
 from sweeper.planner.cells import name
 from sweeper.planner.checks import check, check_what_is_left
 from sweeper.planner.expansion import expand, expand_some
@@ -183,8 +183,8 @@ class _Planning:
         before = self.done[take.stage]
         if before.grid.takings:
             return None
-        if take.how == "top" and take.count > len(before.runs):
-            return f"stages.{take.stage} has only {len(before.runs)} runs to take {take.count} of"
+        if take.how == "top" and take.number > len(before.runs):
+            return f"stages.{take.stage} has only {len(before.runs)} runs to take {take.number} of"
         names = [run.name.partition("/")[2] for run in before.runs]
         if take.how == "run" and (take.run or "").removeprefix(f"{take.stage}/") not in names:
             words = ["best", "best-cell", "each", *names]
@@ -194,6 +194,8 @@ class _Planning:
 
     def _has_model(self) -> bool:
         roots = [done for done in self.done.values() if not done.grid.takings]
+        if any(r.stage.recipe.kind != "command" and not r.stage.recipe.takes for r in roots):
+            return True  # it was not asked
         return any(
             _MODEL in run.config or "default" in done.stage.recipe.takes.get(_MODEL, {})
             for done in roots
@@ -219,7 +221,7 @@ class _Planning:
             for take in source.takes:
                 before = self.done[take.stage]
                 if take.how == "top":
-                    parents *= take.count
+                    parents *= take.number
                 elif take.how in ("each", "best-cell"):
                     parents *= self._count(before.stage, len(before.runs))
             total += parents * runs
@@ -235,7 +237,9 @@ class _Planning:
                 shared = set(other.stage.sources) & set(done.stage.sources)
                 if same and (shared or not (other.stage.sources or done.stage.sources)):
                     told = f"makes the same runs as stages.{other.stage.name}"
-                    self.problems.add(self._place(done.stage.name), f"stages.{done.stage.name} {told}")
+                    self.problems.add(
+                        self._place(done.stage.name), f"stages.{done.stage.name} {told}"
+                    )
             seen.append(done)
 
     def _place(self, name: str) -> Place:
@@ -243,7 +247,7 @@ class _Planning:
 
 
 def _the_first(choice: Choice) -> Sequence[str]:
-    return choice.candidates[: choice.take.count]
+    return choice.candidates[: choice.take.number]
 
 
 def _called(run: Run, stage: str) -> Run:

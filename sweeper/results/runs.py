@@ -69,6 +69,7 @@ class Sweep:
         self.root = store.root
         self.told = told
         self.plan = read_plan(store, name)
+        self._metrics: dict[str | None, dict[str, str] | None] = {}
         self.layout = Layout(name, metrics_dir(self.plan.launch.metrics_dir))
         self.index = Index(memory, f"sweep {name}")
         self.files = Files(store, self.layout.runs)
@@ -85,6 +86,13 @@ class Sweep:
     def metric(self) -> dict[str, str] | None:
         """Its fields by name, or None when the grid names none."""
         return None if self.plan.metric is None else self.plan.metric._asdict()
+
+    def metric_of(self, stage: str | None) -> dict[str, str] | None:
+        """The metric by which runs of a stage are judged."""
+        if stage not in self._metrics:
+            metric = self.plan.of(stage).metric
+            self._metrics[stage] = None if metric is None else metric._asdict()
+        return self._metrics[stage]
 
     @property
     def axes(self) -> dict[str, list[Any]]:
@@ -135,7 +143,8 @@ class Used(NamedTuple):
 
 class RecordedRun(ABC):
     """A run as it was planned and as it went: `id name cell seed config state attempts`, and the
-    `store` and `layout` it is found by. `retired`: the grid has it no more.
+    `store` and `layout` it is found by. `retired`: the grid has it no more. `stage` and `parents`
+    (ids) are those of a sweep with stages.
 
     `attempts` counts the attempts opened. Files of attempts that do not exist are no error: a run
     that has not started has no metrics, an empty log and no checkpoints.
@@ -148,6 +157,8 @@ class RecordedRun(ABC):
     state: State | NoState = NoState.UNKNOWN
     attempts: int = 1
     retired: bool = False
+    stage: str | None = None
+    parents: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -234,7 +245,8 @@ class RecordedRun(ABC):
 
     def record(self, *, values: bool = True) -> dict[str, Any]:
         """The run as plain values, the shape of `--json`: `id sweep name cell seed state
-        attempts reason retired started ended wall_s root metric value config`.
+        attempts reason retired started ended wall_s root metric value config`, and of a sweep with
+        stages `stage parents`.
 
         `metric` is the name of the sweep's metric and `value` what the run is judged by (see
         `results.objective`), None when nothing was recorded; with `values=False` no metrics file is
@@ -253,6 +265,8 @@ class RecordedRun(ABC):
             **self.times,
             "root": self.root,
         }
+        if self.stage is not None:
+            record |= {"stage": self.stage, "parents": list(self.parents)}
         if values:
             metric = self.metric
             point = None
@@ -385,7 +399,9 @@ class SweepRun(RecordedRun):
         self.state = state.state
         self.attempts = state.opened
         self.retired = planned.retired
-        self.metric = sweep.metric
+        self.stage = planned.stage
+        self.parents = planned.parents
+        self.metric = sweep.metric_of(planned.stage)
 
     @property
     def config(self) -> dict[str, Any]:

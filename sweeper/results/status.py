@@ -3,13 +3,15 @@ over."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sweeper import labels
 from sweeper.errors import StoreError
 from sweeper.model.launcher import NO_OBSERVATIONS, Observations
+from sweeper.model.observation import Kind, Observation
 from sweeper.model.states import OPEN, NoState, State
+from sweeper.model.waiting import Fate, told_of, waits
 from sweeper.results.selectors import current
 
 if TYPE_CHECKING:
@@ -30,7 +32,8 @@ class Status:
     `launcher`: one is at work. Only then is there what it observes of runs (`observed`: id -> in
     words), what does not answer it (`unreachable`), and how many jobs it starts at once if that is
     less than was asked for (`limit`, and why: `limit_why`). `held`: why the last launcher started
-    nothing more.
+    nothing more. `waits`: which runs go on from others that did not succeed, a line for each
+    reason; `to_come`: how many runs of each stage are not known yet.
     """
 
     sweep: str
@@ -43,6 +46,8 @@ class Status:
     limit: int | None
     limit_why: str | None
     held: str | None
+    waits: tuple[str, ...] = ()
+    to_come: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
     def exit_code(self) -> int:
@@ -61,6 +66,8 @@ class Status:
             "limit": self.limit,
             "limit_why": self.limit_why,
             "held": self.held,
+            **({"waits": list(self.waits)} if self.waits else {}),
+            **({"to_come": dict(self.to_come)} if self.to_come else {}),
         }
 
 
@@ -74,19 +81,49 @@ def read_status(sweep: "Sweep") -> Status:
     told = _observations(sweep)
     held, told = labels.held_of(told), told if launcher else NO_OBSERVATIONS
     over = {run.id for run in sweep.runs if run.state in (State.SUCCEEDED, State.CANCELLED)}
+    orphans, waiting = _waits(sweep)
     lowered = labels.LOWERED.get(told.limit_by or "", labels.LOWERED["service"])
     return Status(
         sweep=sweep.name,
         counts=Counter(run.state for run in runs),
         at_work=launcher or any(run.state in OPEN for run in runs),
-        finished=all(run.is_finished for run in runs),
+        finished=all(run.is_finished for run in runs) and not sweep.plan.unknown,
         launcher=launcher,
-        observed={r: labels.observed(one) for r, one in told.observed.items() if r not in over},
+        observed={
+            run: labels.observed(one)
+            for run, one in {**orphans, **told.observed}.items()
+            if run not in over
+        },
         unreachable=told.unreachable,
         limit=told.limit,
         limit_why=None if told.limit is None else lowered,
         held=held,
+        waits=waiting,
+        to_come=sweep.plan.unknown,
     )
+
+
+def _waits(sweep: "Sweep") -> tuple[dict[str, Observation], tuple[str, ...]]:
+    """The runs that wait for others, as a launcher would observe them; and for people, which wait
+    in vain."""
+    if not sweep.plan.stages:
+        return {}, ()
+    by_id = {run.id: run for run in sweep.runs}
+
+    def fate(name: str) -> Fate:
+        run = by_id[name]
+        if run.state is State.SUCCEEDED:
+            return "succeeded"
+        if not run.is_finished:
+            return "open"
+        return "cancelled" if run.state is State.CANCELLED else "failed"
+
+    runs, stages = waits(sweep.plan, fate)
+    found = {
+        run: Observation(Kind.ORPHAN if wait.vain else Kind.PARENT, wait.on)
+        for run, wait in runs.items()
+    }
+    return found, told_of(sweep.plan, runs, stages)
 
 
 def _observations(sweep: "Sweep") -> Observations:

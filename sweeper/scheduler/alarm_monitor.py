@@ -83,7 +83,7 @@ class AlarmMonitor:
         criteria = Criteria(
             resolve(plan.alarms),
             plan.launch.lease_s,
-            is_command=plan.recipe.kind == "command",
+            is_command=all(part.recipe.kind == "command" for part in plan.parts),
             sync_s=sync_s,
             metric=plan.metric.name if plan.metric else None,
         )

@@ -42,6 +42,7 @@ from sweeper.scheduler.parallelism import Parallelism
 from sweeper.scheduler.progress import Summary
 from sweeper.scheduler.run_table import RunTable
 from sweeper.scheduler.spending import Spending
+from sweeper.scheduler.stages import Stages
 from sweeper.scheduler.status_publisher import Publisher, StatusDisplay
 from sweeper.scheduler.submitter import Submitter
 from sweeper.storage.files import Store
@@ -90,7 +91,9 @@ class Scheduler:
         self._run_table = RunTable(store, context.sweep, plan)
         service = _service(store, context.sweep, needed=starting)
         self._engine = engine_watch.watch(context, service)
-        self._submitter = Submitter(context, self._run_table, service, self._engine, check)
+        self._stages = Stages(context, self._run_table)
+        using = service, self._engine, self._stages
+        self._submitter = Submitter(context, self._run_table, *using, check)
         self._heartbeats = Heartbeats(store, context.layout, clock)
         self._kernel = KernelKills()
         self._outcomes = Outcomes(store, context.sweep, clock, context.wall)
@@ -165,7 +168,7 @@ class Scheduler:
             s.state for run, s in states if run not in self._run_table.retired or s.state in OPEN
         ]
         held = self._held
-        back = 0 if held is None else self._wanting()
+        back = self._stages.held_back + (0 if held is None else self._wanting())
         told = () if self._alarm_monitor is None else self._alarm_monitor.look()
         return Summary(
             Counter(shown),
@@ -177,6 +180,7 @@ class Scheduler:
             told,
             "service" if lowered is None else lowered.why,
             Counter(self._again()),
+            self._stages.told,
         )
 
     @property
@@ -220,6 +224,9 @@ class Scheduler:
             refused = self._policy.look()
             refused = "machine" if self._crowded else refused
             self._crowded = False
+            if self._starting:
+                self._stages.look()
+                silent += self._stages.trouble
             answered(lambda: self._take_slots(refused))
             # What may be at work counts as such: only the room beside it is given to others.
             answered(self._acknowledge)
@@ -244,7 +251,7 @@ class Scheduler:
             doubted = retries_first and not view.state.opened
             if not view.wants or doubted or self._policy.first not in (None, run):
                 continue
-            if self._outcomes.waits(run) is None:
+            if self._outcomes.waits(run) is None and self._stages.waiting(run) is None:
                 yield run
 
     def _left(self) -> int:
@@ -256,8 +263,10 @@ class Scheduler:
 
     def _wanting(self) -> int:
         """Count the runs that are neither over nor at work."""
-        wanting = sum(view.wants for view in self._run_table.views.values())
-        return wanting + len(self._run_table.unacknowledged().keys() - self._run_table.retired)
+        vain = self._stages.in_vain
+        wanting = sum(view.wants and not vain(run) for run, view in self._run_table.views.items())
+        unknown = self._run_table.unacknowledged().keys() - self._run_table.retired
+        return wanting + self._stages.to_come + len(unknown)
 
     def _again(self) -> Iterator[State]:
         """Yield the states of the runs that were started before and are to be started again."""
@@ -395,11 +404,11 @@ class Scheduler:
         room = self._free()
         retries_first, held = self._policy.waiting_for_retries, self._held
         chosen: list[str] = []
-        for run, view in self._run_table.views.items():
+        for run, view in self._stages.in_order():
             if not view.wants:
                 continue
             attempt = view.state.opened + 1
-            end = self._outcomes.waits(run)
+            end, wait = self._outcomes.waits(run), self._stages.waiting(run)
             if held is not None or not self._starting:
                 if held is not None:
                     self._observed[run] = Observation(Kind.HELD)
@@ -411,6 +420,8 @@ class Scheduler:
                 self._run_table.end(
                     run, attempt, Event.CANCELLED, "cancelled", "before it was submitted"
                 )
+            elif wait is not None:
+                self._observed[run] = wait
             elif self._away:
                 self._observed[run] = Observation(Kind.ENGINE)
             elif attempt == 1 and retries_first:

@@ -27,7 +27,7 @@ class Summary(NamedTuple):
     `held_back` counts the runs that this leaves to another launch. `limit` is how many jobs there
     may be at once where that is less than `max_parallel`, and `limit_by` why, a key of
     `labels.LOWERED`. `alarms` are lines for people. `again` counts, by their state, the runs to
-    start that were started before.
+    start that were started before. `waits` says which runs go on from others that did not succeed.
     """
 
     counts: Counter[State]
@@ -39,6 +39,7 @@ class Summary(NamedTuple):
     alarms: tuple[str, ...] = ()
     limit_by: str = "service"
     again: Mapping[State, int] = MappingProxyType({})
+    waits: tuple[str, ...] = ()
 
     @property
     def open(self) -> int:
@@ -107,7 +108,8 @@ def showing_progress() -> Generator[Callable[[Summary], None]]:
 
 def _news(summary: Summary, said: set[str]) -> list[str]:
     """The lines of a summary that are printed once and were not yet; adds them to `said`."""
-    lines = [*([f"held: {summary.held}"] if summary.held is not None else []), *summary.alarms]
+    held = [f"held: {summary.held}"] if summary.held is not None else []
+    lines = [*held, *summary.waits, *summary.alarms]
     lines = map(sanitize, lines)
     fresh = [text for text in dict.fromkeys(lines) if text not in said]
     said.update(fresh)

@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from sweeper.errors import AlreadyExists, NotFound, StoreError
-from sweeper.model.plan import Plan
+from sweeper.model.plan import Plan, Run
 from sweeper.model.states import (
     OPEN,
     Event,
@@ -44,10 +44,22 @@ class RunTable:
         self._sweep = sweep
         self._layout = Layout(sweep)
         self._retries = plan.launch.retries
-        self.runs = {run.id: run for run in plan.runs}
-        self.retired = {run.id for run in plan.runs if run.retired}
+        self.runs: dict[str, Run] = {}
+        self.retired: set[str] = set()
         self.views: dict[str, View] = {}
         self._events: Events = {}
+        self.grow(plan)
+
+    def grow(self, plan: Plan) -> None:
+        """Take up the runs of a plan that has more than before."""
+        known = bool(self.views)
+        back = self.retired - {run.id for run in plan.runs if run.retired}
+        self.runs = {run.id: run for run in plan.runs}
+        self.retired = {run.id for run in plan.runs if run.retired}
+        for run in back:
+            self.views.pop(run, None)
+        for run in self.runs if known else ():
+            self._look(run)
 
     def read(self) -> None:
         """Read all events again. Views change only where there are new ones.

@@ -102,7 +102,7 @@ class Spending:
         return used
 
     def _recipe_counts(self) -> bool:
-        return self._context.plan.recipe.kind != "command"
+        return any(part.recipe.kind != "command" for part in self._context.plan.parts)
 
     def _said(self, key: Attempt) -> Used:
         """What the worker said last."""

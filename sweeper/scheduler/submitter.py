@@ -15,6 +15,7 @@ from sweeper.scheduler.context import Context
 from sweeper.scheduler.engine_watch import EngineWatch
 from sweeper.scheduler.job_builder import asked_by, job_for, worker_argv
 from sweeper.scheduler.run_table import RunTable
+from sweeper.scheduler.stages import Stages
 from sweeper.storage.documents import encode
 from sweeper.storage.layout import token
 from sweeper.tracking import fields, variables
@@ -24,7 +25,8 @@ __all__ = ["Submitter"]
 
 class Submitter:
     """Submits attempts of one sweep. `service` is what the last launch gave to its runs, `engine`
-    the watch of their engine, if they use one of ours. `check` is called before anything is
+    the watch of their engine, if they use one of ours, `stages` has what they take of each other.
+    `check` is called before anything is
     submitted; it raises when another launcher has the sweep by now."""
 
     def __init__(
@@ -33,9 +35,11 @@ class Submitter:
         run_table: RunTable,
         service: Service,
         engine: EngineWatch | None,
+        stages: Stages,
         check: Callable[[], None],
     ) -> None:
         self._context = context
+        self._stages = stages
         self._run_table = run_table
         self._service = service
         self._engine = engine
@@ -53,7 +57,9 @@ class Submitter:
     def describe(self, run: str, attempt: int, *, again: bool = False) -> None:
         """Record what the attempt is to do, as the plan says. `again`: a record that says the same
         already is left alone, since somebody may hold it."""
-        plan, planned = self._context.plan, self._run_table.runs[run]
+        planned = self._run_table.runs[run]
+        planned = planned._replace(config=self._stages.config(planned))
+        plan = self._context.plan.of(planned.stage)
         job = Job(
             run=run,
             attempt=attempt,

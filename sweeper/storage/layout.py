@@ -35,6 +35,10 @@ class Layout:
         """A file with code as it was at a launch, named by its hash."""
         return f"{self.sweep}/code/{name}"
 
+    def chosen(self, stage: str, key: str) -> str:
+        """What was chosen of the runs of a stage."""
+        return f"{self.sweep}/chosen/{stage}.{key}.json"
+
     def event(self, run: str, attempt: int, event: Event) -> str:
         """The immutable record of something that happened to an attempt."""
         return f"{self.state}/{run}/{attempt}.{event.value}.json"

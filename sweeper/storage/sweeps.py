@@ -11,9 +11,11 @@ from sweeper.model import event as bodies
 from sweeper.model import launcher as launchers
 from sweeper.model import plan as plans
 from sweeper.model.event import NOTHING, Outcome
+from sweeper.model.growth import grown
 from sweeper.model.launcher import NO_OBSERVATIONS, Observations, Service
 from sweeper.model.plan import Plan
 from sweeper.model.states import ENDED, Event, RunState, fold, parse_name
+from sweeper.model.taking import Choice, Chosen, read_chosen
 from sweeper.storage.documents import read_as
 from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
@@ -21,6 +23,7 @@ from sweeper.storage.layout import Layout
 __all__ = [
     "TELLING",
     "Events",
+    "chosen_of",
     "find_sweeps",
     "look_at_events",
     "read_event",
@@ -30,6 +33,7 @@ __all__ = [
     "read_plan",
     "read_states",
     "service_of",
+    "with_chosen",
 ]
 
 TELLING = ENDED | {Event.LOST, Event.CLAIMED}
@@ -47,10 +51,11 @@ def find_sweeps(store: Store) -> list[str]:
 
 
 def read_plan(store: Store, sweep: str) -> Plan:
-    """Read `sweep.json`: the plan as it was launched. Raises `NotFound` with a hint, `StoreError`
-    when it is damaged, or a link to a place that is away."""
+    """Read `sweep.json`: the plan as it was launched, with the runs that have come to be by what
+    was chosen since. Raises `NotFound` with a hint, `StoreError` when it is damaged, or a link to a
+    place that is away."""
     try:
-        return read_as(store, Layout(sweep).plan, plans.read)
+        return with_chosen(store, read_as(store, Layout(sweep).plan, plans.read))
     except NotFound as error:
         known = find_sweeps(store)
         if sweep in known:
@@ -60,6 +65,27 @@ def read_plan(store: Store, sweep: str) -> Plan:
         more = f" and {len(known) - _NAMED} more (`sweeper status`)" if len(known) > _NAMED else ""
         hint = f"there is {', '.join(known[:_NAMED])}{more}" if known else "there is none"
         raise NotFound(f"no sweep {sweep!r} in {store.root}: {hint}") from error
+
+
+def with_chosen(store: Store, plan: Plan) -> Plan:
+    """A plan with all runs of its stages that are known by what is on record. Raises
+    `StoreError`."""
+    if not plan.stages:
+        return plan
+
+    def taken(choice: Choice) -> tuple[str, ...] | None:
+        found = chosen_of(store, plan.name, choice)
+        return None if found is None else found.runs
+
+    return grown(plan, taken)
+
+
+def chosen_of(store: Store, sweep: str, choice: Choice) -> Chosen | None:
+    """What was chosen; None where nothing was yet. Raises `StoreError`."""
+    try:
+        return read_as(store, Layout(sweep).chosen(choice.take.stage, choice.key), read_chosen)
+    except NotFound:
+        return None
 
 
 def service_of(store: Store, sweep: str) -> Service:

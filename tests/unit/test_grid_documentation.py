@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.fields import nodes
-from sweeper.grid import extending, reading, references, sampling, seeds
+from sweeper.grid import extending, reading, references, sampling, seeds, stages
 from sweeper.grid.conditions import MAX_WHENS
 from sweeper.planner.cells import MAX_PLAN
 from sweeper.planner.plan import plan
@@ -19,7 +19,7 @@ EXAMPLES = re.findall(r"```yaml\n(.*?)```\n\n```console\n(.*?)```", TEXT, re.DOT
 
 
 def test_every_example_has_its_cells():
-    assert len(EXAMPLES) == TEXT.count("```yaml") == TEXT.count("```console") == 8
+    assert len(EXAMPLES) == TEXT.count("```yaml") == TEXT.count("```console") == 9
 
 
 @pytest.mark.parametrize(("text", "listed"), EXAMPLES)
@@ -64,6 +64,7 @@ def test_every_section_is_named():
         MAX_WHENS,
         seeds.MAX_SEEDS,
         extending.MAX_EXTENDS,
+        stages.MAX_STAGES,
         references.MAX_MADE,
     ],
 )

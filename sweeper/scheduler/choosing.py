@@ -1,0 +1,58 @@
+"""Chooses which runs of a stage are taken: by the value that each is judged by, as everywhere. The
+same runs give the same choice, whoever makes it."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+
+from sweeper.model.taking import Choice
+from sweeper.results.cells import choose_scale, mean
+from sweeper.results.objective import sign_of
+from sweeper.results.runs import RecordedRun
+
+__all__ = ["choose"]
+
+
+def choose(
+    choice: Choice, runs: Mapping[str, RecordedRun], succeeded: Collection[str]
+) -> tuple[tuple[str, float], ...]:
+    """The runs that are taken, best first, each with its value; of those with equal values the
+    first of the plan. Runs that ended in no finite number are none of them. Empty where no run has
+    a value."""
+    metric = choice.metric._asdict()
+    values: dict[str, float] = {}
+    for run in choice.candidates:
+        point = runs[run].value(metric) if run in succeeded and run in runs else None
+        if point is not None and math.isfinite(point.value):
+            values[run] = point.value
+    sign = sign_of(choice.metric.goal)
+    if choice.take.how == "best-cell":
+        return _of_best_cell(choice, runs, values, sign)
+    ordered = sorted(values, key=lambda run: sign * values[run])
+    return tuple((run, values[run]) for run in ordered[: choice.take.number])
+
+
+def _of_best_cell(
+    choice: Choice, runs: Mapping[str, RecordedRun], values: Mapping[str, float], sign: float
+) -> tuple[tuple[str, float], ...]:
+    """All runs of the cell with the best mean. A cell of which some run has no value comes after
+    those that are whole, unless failures count for nothing."""
+    planned: dict[str, list[str]] = {}
+    for run in choice.candidates:
+        if run in runs:
+            planned.setdefault(runs[run].cell, []).append(run)
+    cells = {cell: [run for run in mine if run in values] for cell, mine in planned.items()}
+    cells = {cell: mine for cell, mine in cells.items() if mine}
+    if not cells:
+        return ()
+    scale = choose_scale([values[run] for run in mine] for mine in cells.values())
+
+    def rank(cell: str) -> tuple[bool, float]:
+        torn = choice.metric.failed != "drop" and len(cells[cell]) < len(planned[cell])
+        return torn, sign * mean(_values(values, cells[cell]), scale)
+
+    best = min(cells, key=rank)
+    return tuple((run, values[run]) for run in cells[best])
+
+
+def _values(values: Mapping[str, float], runs: Sequence[str]) -> list[float]:
+    return [values[run] for run in runs]

@@ -1,0 +1,204 @@
+"""The stages of a sweep at work: which runs wait for which, what is taken of a stage once it has
+ended, and what a run gets of those that it goes on from.
+
+A choice is put on record exclusively before any run that follows from it is made: a launcher that
+is killed in between, or a second one, goes by the same.
+"""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from sweeper.errors import AlreadyExists, StoreError
+from sweeper.model.growth import depths, lineage, value_of
+from sweeper.model.observation import Kind, Observation
+from sweeper.model.plan import Plan, Run
+from sweeper.model.states import OPEN, State
+from sweeper.model.taking import LATE, PARENT, Choice, Chosen, filled, references
+from sweeper.model.waiting import Fate, Wait, fate_of, told_of, waits
+from sweeper.scheduler.context import Context
+from sweeper.scheduler.run_table import RunTable, View
+from sweeper.storage.documents import encode, timestamp
+from sweeper.storage.sweeps import with_chosen
+
+if TYPE_CHECKING:
+    from sweeper.results.runs import Sweep
+
+__all__ = ["Missing", "Stages"]
+
+_PATHS = {"checkpoint.state": "state_path", "checkpoint.sampler": "sampler_path"}
+
+
+class Missing(StoreError):
+    """A run that others go on from does not have what they take; its text says what."""
+
+
+class Stages:
+    """The stages of one sweep, as of the last `look`. Without stages nothing waits."""
+
+    def __init__(self, context: Context, run_table: RunTable) -> None:
+        self._context, self._run_table = context, run_table
+        self._plan = context.plan
+        self._runs: dict[str, Wait] = {}
+        self._stages: dict[str, Wait] = {}
+        self._filled: dict[str, dict[str, Any]] = {}
+        self._depths = depths(self._plan.stages)
+        self._recorded: Sweep | None = None
+        self.trouble: tuple[str, ...] = ()
+
+    @property
+    def plan(self) -> Plan:
+        """The plan with all runs that are known by now."""
+        return self._plan
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """What is held back in vain, a line for each reason."""
+        return told_of(self._plan, self._runs, self._stages)
+
+    @property
+    def to_come(self) -> int:
+        """How many runs are not known yet, and will be."""
+        return sum(self._plan.unknown[name] for name, w in self._stages.items() if not w.vain)
+
+    @property
+    def held_back(self) -> int:
+        """How many runs wait in vain, those that are not known among them."""
+        unknown = sum(self._plan.unknown[name] for name, w in self._stages.items() if w.vain)
+        return unknown + sum(wait.vain for wait in self._runs.values())
+
+    def in_vain(self, run: str) -> bool:
+        """Whether a run waits for what will not come."""
+        return run in self._runs and self._runs[run].vain
+
+    def look(self) -> None:
+        """See what has ended, and choose of the stages of which all has. What cannot be read for
+        it is `trouble`, and asked again at the next look."""
+        if not self._plan.stages:
+            return
+        self._recorded = None
+        trouble: list[str] = []
+        while True:
+            self._runs, self._stages = waits(self._plan, self._fate)
+            if not any(self._try(choice, trouble) for choice in self._plan.choices):
+                break
+            self._plan = with_chosen(self._context.store, self._plan)
+            self._run_table.grow(self._plan)
+        for run, view in self._run_table.views.items():
+            if view.wants and run not in self._runs:
+                self._see(run, trouble)
+        self.trouble = tuple(dict.fromkeys(trouble))
+
+    def _try(self, choice: Choice, trouble: list[str]) -> bool:
+        try:
+            return self._choose(choice)
+        except StoreError as error:
+            trouble.append(str(error))
+            return False
+
+    def _see(self, run: str, trouble: list[str]) -> None:
+        """See that there is all that a run takes of others, which have succeeded."""
+        try:
+            self.config(self._run_table.runs[run])
+        except Missing as error:
+            self._runs[run] = Wait(str(error), vain=True)
+        except StoreError as error:
+            self._runs[run] = Wait(str(error), vain=False)
+            trouble.append(str(error))
+
+    def waiting(self, run: str) -> Observation | None:
+        """What a run waits for; None if it may start."""
+        wait = self._runs.get(run)
+        if wait is None:
+            return None
+        return Observation(Kind.ORPHAN if wait.vain else Kind.PARENT, wait.on)
+
+    def in_order(self) -> Iterable[tuple[str, View]]:
+        """The runs in the order in which they are to start."""
+        views = self._run_table.views.items()
+        if not self._plan.stages:
+            return views
+        runs, sign = self._run_table.runs, 1 if self._plan.order == "breadth" else -1
+        return sorted(views, key=lambda item: sign * self._depths.get(runs[item[0]].stage or "", 0))
+
+    def config(self, run: Run) -> dict[str, Any]:
+        """The configuration of a run, with all that it takes of others. Raises `Missing`."""
+        if run.stage is None or next(references(run.config), None) is None:
+            return run.config
+        if run.id not in self._filled:
+            self._filled[run.id] = self._fill(run)
+        return self._filled[run.id]
+
+    def _fill(self, run: Run) -> dict[str, Any]:
+        runs = self._run_table.runs
+        by_stage: dict[str, Run] = {}
+        for above in lineage(run, runs):
+            by_stage.setdefault(above.stage or "", above)
+        if run.parents and run.parents[0] in runs:
+            by_stage[PARENT] = runs[run.parents[0]]
+
+        def find(stage: str, key: str) -> object:
+            above = by_stage.get(stage)
+            if above is None:
+                raise Missing(f"a run of {stage}, from which it does not come")
+            return self._late(above, key) if key in LATE else self._early(above, key)
+
+        return filled(run.config, find)
+
+    def _early(self, run: Run, key: str) -> object:
+        try:
+            return value_of(self._plan, run, key)
+        except KeyError:
+            raise Missing(f"{key} of {run.name}, which has none") from None
+
+    def _late(self, run: Run, key: str) -> object:
+        from sweeper.results.checkpoints import last_path
+
+        recorded = next(one for one in self._sweep().runs if one.id == run.id)
+        if key not in _PATHS:
+            return recorded.path
+        found = last_path(recorded.checkpoint_records(), _PATHS[key])
+        if found is None:
+            raise Missing(f"{key} of {run.name}, which has recorded no {_PATHS[key]}")
+        return found
+
+    def _choose(self, choice: Choice) -> bool:
+        """Make a choice if all that it is of has ended. Returns whether it is on record now."""
+        fates = {run: fate_of(run, self._fate, self._runs) for run in choice.candidates}
+        failed = "failed" in fates.values() and choice.metric.failed == "bound"
+        if "open" in fates.values() or failed:
+            return False
+        from sweeper.scheduler.choosing import choose
+
+        recorded = {run.id: run for run in self._sweep().runs}
+        taken = choose(choice, recorded, [run for run, one in fates.items() if one == "succeeded"])
+        if not taken:
+            told = f"{choice.take.words}, of which none has recorded {choice.metric.name}"
+            for stage in self._plan.stages:
+                if choice.take in (take for one in stage.sources for take in one.takes):
+                    self._stages[stage.name] = Wait(told, vain=True)
+            return False
+        path = self._context.layout.chosen(choice.take.stage, choice.key)
+        document = Chosen(taken, timestamp()).document(choice)
+        with suppress(AlreadyExists):  # an earlier launcher's, or ours whose reply was lost
+            self._context.store.create(path, encode(document))
+        return True
+
+    def _sweep(self) -> "Sweep":
+        """The sweep as it is on record, read once a look."""
+        if self._recorded is None:
+            from sweeper.results.runs import Sweep
+
+            self._recorded = Sweep(self._context.store, self._context.sweep)
+        return self._recorded
+
+    def _fate(self, run: str) -> Fate:
+        view = self._run_table.views.get(run)
+        if view is None:
+            return "open"
+        state = view.state
+        if state.state is State.SUCCEEDED:
+            return "succeeded"
+        if view.wants or state.state in OPEN or state.unacknowledged:
+            return "open"
+        return "cancelled" if state.state is State.CANCELLED else "failed"

@@ -1,0 +1,364 @@
+"""Stages of a grid: what is wrong with them, and the runs that they plan."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.commands import plan as plan_verb
+from sweeper.errors import GridError
+from sweeper.launcher import launch_preview
+from sweeper.model.growth import depths, grown
+from sweeper.model.plan import Plan, read
+from sweeper.planner.plan import plan
+from sweeper.storage.files import LocalStore
+
+_SFT = (
+    "stages:\n  sft: {command: [echo, '{lr}'], grid: {lr: [1, 2]}, seeds: 2,"
+    " metric: {name: nll, goal: minimize}}\n"
+)
+_FROM = "stages.dpo.from"
+_HOW = "best, best-cell, each, {top: 3} or a run's name"
+
+
+def _dpo(take: str, more: str = "") -> str:
+    return f"{_SFT}  dpo: {{command: [echo], from: {take}{more}}}\n"
+
+
+def _value(value: str, take: str = "{stage: sft, take: best}") -> str:
+    return f"{_SFT}  dpo: {{command: [echo], base: {{m: '{value}'}}, from: {take}}}\n"
+
+
+_CIRCLE = "stages:\n" + "".join(
+    f"  {one}: {{command: [echo], from: {{stage: {other}, take: each}}}}\n"
+    for one, other in ("ac", "ba", "cb")
+)
+_PLAIN = "stages:\n  sft: {command: [echo]}\n"
+
+MISTAKES = {
+    "no stages": ("stages: {}\n", "1:9: stages has none"),
+    "a list": (
+        "stages: [sft]\n",
+        "1:9: stages is a list; it takes a mapping of names to stages",
+    ),
+    "an empty stage": (
+        "stages:\n  sft: {}\n",
+        "2:8: stages.sft is empty; it takes a mapping, as a grid is",
+    ),
+    "a stage that is a word": (
+        "stages:\n  sft: train\n",
+        "2:8: stages.sft is a string; it takes a mapping, as a grid is",
+    ),
+    "a name that means something else": (
+        "stages:\n  from: {command: [echo]}\n",
+        "2:3: stages: 'from' cannot name a stage (the word means something else)",
+    ),
+    "a name that is none": (
+        "stages:\n  1st: {command: [echo]}\n",
+        "2:3: stages: '1st' cannot name a stage (a letter, then letters, digits and '_', at most"
+        " 40)",
+    ),
+    "no recipe": (
+        "stages:\n  sft: {grid: {lr: [1, 2]}}\n",
+        "2:3: stages.sft needs a recipe, or a command",
+    ),
+    "two programs": (
+        "stages:\n  sft: {command: [echo], recipe: sft}\n",
+        "2:9: stages.sft has a recipe or a command, not both",
+    ),
+    "a section of all": (
+        "stages:\n  sft: {command: [echo], launch: {backend: local}}\n",
+        "2:26: unknown key 'launch' in stages.sft",
+    ),
+    "a slip": (
+        "stages:\n  sft: {command: [echo], form: {stage: sft}}\n",
+        "2:26: unknown key 'form' in stages.sft (did you mean 'from'?)",
+    ),
+    "a section beside stages": (
+        f"grid: {{lr: [1]}}\n{_SFT}",
+        "1:1: grid: the grid has stages, so it goes into one of them",
+    ),
+    "an unknown stage": (
+        _dpo("{stage: sftt, take: best}"),
+        f"3:40: {_FROM}: there is no stage 'sftt' (did you mean 'sft'?)",
+    ),
+    "an unknown stage of several": (
+        _dpo("{sft: best, sgd: best}"),
+        f"3:44: {_FROM}: there is no stage 'sgd'",
+    ),
+    "itself": (
+        _dpo("{stage: dpo, take: each}"),
+        f"3:40: {_FROM}: a stage cannot take from itself",
+    ),
+    "a circle": (
+        _CIRCLE,
+        "2:30: stages take from each other in a circle: a -> b -> c -> a",
+    ),
+    "best without a metric": (
+        f"{_PLAIN}  dpo: {{command: [echo], from: {{stage: sft, take: best}}}}\n",
+        f"3:40: {_FROM}: take best needs a metric, and stages.sft has none",
+    ),
+    "top without a metric": (
+        f"{_PLAIN}  dpo: {{command: [echo], from: {{stage: sft, take: {{top: 3}}}}}}\n",
+        f"3:40: {_FROM}: take top needs a metric, and stages.sft has none",
+    ),
+    "no take": (_dpo("{stage: sft}"), f"3:32: {_FROM} needs a take: {_HOW}"),
+    "no stage": (_dpo("{take: best}"), f"3:32: {_FROM} needs a stage: the name of a stage"),
+    "a word": (
+        _dpo("sft"),
+        f"3:32: {_FROM} is a string; it takes {{stage: ..., take: ...}}, or a list of these",
+    ),
+    "from nothing": (_dpo("[]"), f"3:32: {_FROM} names no stage"),
+    "none of the best": (
+        _dpo("{stage: sft, take: {top: 0}}"),
+        f"3:57: {_FROM}: top takes how many, 1 to 1000",
+    ),
+    "more than there are": (
+        _dpo("{stage: sft, take: {top: 9}}"),
+        f"3:40: {_FROM}: stages.sft has only 4 runs to take 9 of",
+    ),
+    "the worst": (
+        _dpo("{stage: sft, take: {bottom: 3}}"),
+        f"3:51: {_FROM}: take is a mapping; it takes {_HOW}",
+    ),
+    "a run that is not there": (
+        _dpo("{stage: sft, take: bset}"),
+        f"3:40: {_FROM}: stages.sft has no run 'bset' (did you mean 'best'?)",
+    ),
+    "the same twice": (
+        _dpo("[{stage: sft, take: best}, {stage: sft, take: best}]"),
+        f"3:59: {_FROM}: the same is taken twice",
+    ),
+    "no base model": (_dpo("{base: false}"), f"3:33: {_FROM}: the base model is {{base: true}}"),
+    "a base model that nobody names": (
+        _dpo("[{stage: sft, take: best}, {base: true}]"),
+        f"3:59: {_FROM}: no stage gives a model_name, so there is no base model",
+    ),
+    "no such checkpoint": (
+        _value("${sft.checkpoint.stat}"),
+        "3:36: ${sft.checkpoint.stat}: a checkpoint has checkpoint.state and checkpoint.sampler"
+        " (did you mean 'checkpoint.state'?)",
+    ),
+    "what the parent does not have": (
+        _value("${sft.rank}"),
+        "3:36: ${sft.rank}: stages.sft has no such value",
+    ),
+    "a reference to no stage": (
+        _value("${sfft.checkpoint.state}"),
+        "3:36: ${sfft.checkpoint.state}: there is no stage 'sfft' (did you mean 'sft'?)",
+    ),
+    "a reference without from": (
+        f"{_SFT}  dpo: {{command: [echo], base: {{m: '${{sft.lr}}'}}}}\n",
+        "3:36: ${sft.lr}: stages.dpo takes from no stage: it has no from",
+    ),
+    "a reference to no ancestor": (
+        f"{_SFT}  rm: {{command: [echo]}}\n  dpo: {{command: [echo], base: {{"
+        "m: '${rm.log_path}'}, from: {stage: sft, take: each}}\n",
+        "4:36: ${rm.log_path}: stages.dpo does not come from rm",
+    ),
+    "a reference that is escaped": (
+        _value("$${sft.log_path}"),
+        "3:36: $${sft.log_path}: what looks like a reference to a stage cannot be escaped",
+    ),
+    "a stage without runs": (
+        f"{_SFT}  dpo: {{command: [echo], grid: {{x: [1]}}, exclude: [{{x: 1}}],"
+        " from: {stage: sft, take: each}}\n",
+        "3:51: exclude leaves no cell",
+    ),
+    "the same runs twice": (
+        f"{_SFT}  again: {{command: [echo, '{{lr}}'], grid: {{lr: [2, 3]}}, seeds: 2}}\n",
+        "3:3: stages.again makes the same runs as stages.sft",
+    ),
+    "an order that is none": (
+        f"{_SFT}order: deepest\n",
+        "3:8: order: 'deepest' is not one of depth, breadth (did you mean 'depth'?)",
+    ),
+    "a value that a command lacks": (
+        f"{_SFT}  dpo: {{command: [echo, '{{beta}}'], from: {{stage: sft, take: each}}}}\n",
+        "3:18: command: there is no value for {beta}",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_line_with_its_place(tmp_path: Path, name: str) -> None:
+    text, told = MISTAKES[name]
+    (tmp_path / "p.yaml").write_text(text)
+    with pytest.raises(GridError) as error:
+        plan(str(tmp_path / "p.yaml"))
+    assert [line.removeprefix(f"{tmp_path}/p.yaml:") for line in error.value.problems] == [told]
+
+
+def test_mistakes_of_several_stages_are_told_together() -> None:
+    stages = {"sft": _stage(grid={}), "dpo": {"command": ["echo", "{beta}"]}}
+    stages["sft"]["command"] = ["echo", "{lr}"]
+    with pytest.raises(GridError) as error:
+        plan({"name": "p", "stages": stages})
+    assert len(error.value.problems) == 2
+
+
+def test_the_command_line_says_which_stage_it_means() -> None:
+    grid = {"name": "p", "stages": {"sft": _stage(), "dpo": _stage(grid={"lr": [3]}, **_each())}}
+    planned = plan(grid, ["sft.seeds=1", "dpo.lr=9", "launch.retries=2"])
+    assert [run.seed for run in planned.only("sft").runs] == [0, 0]
+    assert {run.config["lr"] for run in planned.only("dpo").runs} == {9}
+    assert planned.launch.retries == 2
+    with pytest.raises(GridError, match=r"write which one, such as sft.lr=\.\.\."):
+        plan(grid, ["lr=1"])
+
+
+def _stage(**more: Any) -> dict[str, Any]:
+    metric = {"name": "nll", "goal": "minimize"}
+    usual = {"command": ["echo"], "grid": {"lr": [1, 2]}, "seeds": 2, "metric": metric}
+    return {key: value for key, value in (usual | more).items() if value}
+
+
+def _each(stage: str = "sft", take: object = "each") -> dict[str, Any]:
+    return {"from": {"stage": stage, "take": take}, "seeds": None}
+
+
+def _plan(**stages: dict[str, Any]) -> Plan:
+    return plan({"name": "p", "stages": stages})
+
+
+def test_a_stage_without_parents_is_what_its_grid_would_be_alone() -> None:
+    alone = plan({"name": "p", **_stage()})
+    staged = _plan(sft=_stage(), dpo=_stage(**_each())).only("sft")
+    assert [run.id for run in staged.runs] == [run.id for run in alone.runs]
+    assert [run.config for run in staged.runs] == [run.config for run in alone.runs]
+    assert [run.name for run in staged.runs] == [f"sft/{run.name}" for run in alone.runs]
+    assert staged.axes == alone.axes
+
+
+def test_each_run_of_a_stage_has_children_that_are_replicates_as_it_is() -> None:
+    planned = _plan(
+        sft=_stage(),
+        dpo=_stage(
+            grid={"beta": [0.1, 0.3]}, base={"of": "${sft.lr}", "p": "x-${from.lr}"}, **_each()
+        ),
+    )
+    parents = {run.id: run for run in planned.only("sft").runs}
+    children = planned.only("dpo").runs
+    assert [run.name for run in children[:2]] == [
+        "dpo/beta=0.1,sft/lr=1,seed=0",
+        "dpo/beta=0.3,sft/lr=1,seed=0",
+    ]
+    assert len(children) == 8 and len({run.cell for run in children}) == 4
+    assert len({run.id for run in children}) == 8
+    for run in children:
+        [parent] = run.parents
+        assert run.seed == parents[parent].seed
+        assert run.config["of"] == parents[parent].config["lr"]
+        assert run.config["p"] == f"x-{parents[parent].config['lr']}"
+    assert not planned.unknown
+
+
+def test_a_stage_with_seeds_of_its_own_has_cells_for_each_parent() -> None:
+    planned = _plan(sft=_stage(), dpo=_stage(grid=None, **(_each() | {"seeds": 3})))
+    names = [run.name for run in planned.only("dpo").runs]
+    assert names[:2] == ["dpo/sft/lr=1,seed=0,seed=0", "dpo/sft/lr=1,seed=0,seed=1"]
+    assert len({run.cell for run in planned.only("dpo").runs}) == 4
+    assert len(names) == 12
+
+
+def test_what_is_chosen_is_counted_before_and_made_after() -> None:
+    planned = _plan(
+        sft=_stage(),
+        dpo=_stage(grid={"beta": [1, 2, 3]}, **_each(take="best")),
+        top=_stage(grid=None, **_each(take={"top": 2})),
+        cell=_stage(grid=None, **_each(take="best-cell"), base={"x": 1}),
+        rl=_stage(grid={"z": [1, 2]}, **_each("dpo")),
+    )
+    assert planned.unknown == {"dpo": 3, "top": 2, "cell": 2, "rl": 6}
+    assert [run.stage for run in planned.runs] == ["sft"] * 4
+    ids = [run.id for run in planned.runs]
+    later = grown(planned, lambda choice: ids[-choice.take.number :])
+    assert {stage: len(later.only(stage).runs) for stage in ("dpo", "top", "cell", "rl")} == {
+        "dpo": 3,
+        "top": 2,
+        "cell": 1,
+        "rl": 6,
+    }
+    assert {run.parents for run in later.only("dpo").runs} == {(ids[-1],)}
+    assert [run.name for run in later.only("dpo").runs] == [f"dpo/beta={n}" for n in (1, 2, 3)]
+    assert later.unknown == {"cell": 1}
+    assert not later.choices
+    other = grown(planned, lambda choice: ids[: choice.take.number])
+    mine, theirs = ({run.id for run in p.only("dpo").runs} for p in (later, other))
+    assert not mine & theirs  # they have another parent
+
+
+def test_a_choice_is_made_anew_once_a_stage_has_more_runs() -> None:
+    dpo = _stage(**_each(take="best"))
+    [before] = _plan(sft=_stage(), dpo=dpo).choices
+    [same] = _plan(sft=_stage(), dpo=dpo | {"grid": {"beta": [1]}}).choices
+    [after] = _plan(sft=_stage(grid={"lr": [1, 2, 3]}), dpo=dpo).choices
+    assert before.key == same.key != after.key
+    assert set(before.candidates) < set(after.candidates)
+
+
+def test_a_run_has_a_parent_of_each_stage_that_is_taken_together() -> None:
+    planned = _plan(
+        sft=_stage(seeds=None),
+        rm=_stage(seeds=None, grid={"size": [3, 4]}),
+        rl=_stage(
+            base={"policy": "${sft.checkpoint.state}", "reward": "${rm.checkpoint.sampler}"},
+            grid=None,
+            seeds=None,
+        )
+        | {"from": {"sft": "each", "rm": "size=3"}},
+    )
+    runs = {run.id: run.name for run in planned.runs}
+    assert [[runs[parent] for parent in run.parents] for run in planned.only("rl").runs] == [
+        ["sft/lr=1", "rm/size=3"],
+        ["sft/lr=2", "rm/size=3"],
+    ]
+
+
+def test_the_base_model_has_no_parent_and_nothing_that_a_parent_has() -> None:
+    planned = _plan(
+        sft=_stage(base={"model_name": "tiny/qwen3"}),
+        ev=_stage(
+            grid=None,
+            seeds=None,
+            base={"model_name": "${from.model_name}", "path": "${from.checkpoint.sampler}", "n": 3},
+        )
+        | {"from": [{"stage": "sft", "take": "best"}, {"base": True}]},
+    )
+    [base] = planned.only("ev").runs
+    assert (base.name, base.parents) == ("ev/base", ())
+    assert base.config == {"model_name": "tiny/qwen3", "n": 3}
+    assert planned.unknown == {"ev": 1}
+
+
+def test_stages_stand_in_any_order() -> None:
+    planned = _plan(dpo=_stage(grid={"b": [1]}, **_each()), sft=_stage())
+    assert [stage.name for stage in planned.stages] == ["sft", "dpo"]
+    assert depths(planned.stages) == {"sft": 0, "dpo": 1}
+
+
+def test_a_plan_is_read_as_it_was_written() -> None:
+    planned = _plan(sft=_stage(), dpo=_stage(grid={"b": [1]}, **_each(take={"top": 2})))
+    again = read(planned.document(), "sweep.json")
+    assert (again.runs, again.stages, again.order) == (planned.runs, planned.stages, "depth")
+    assert "stages" not in plan({"name": "p", "command": ["echo"]}).document()
+
+
+def test_plan_draws_the_graph_with_counts(tmp_path: Path) -> None:
+    planned = _plan(
+        sft=_stage(base={"model_name": "m"}),
+        dpo=_stage(grid={"b": [1, 2]}, **_each(take="best")),
+        ev=_stage(grid=None, seeds=None)
+        | {"from": [{"stage": "dpo", "take": "each"}, {"base": True}]},
+    )
+    found = launch_preview.survey(planned, LocalStore(str(tmp_path)))
+    said = list(plan_verb.short(found))
+    assert said[:6] == [
+        "p: 3 stages on tmux, service none, at most 8 at once",
+        "",
+        "stage   runs                                  of",
+        "sft     2 cells x 2 seeds, 4 runs             echo",
+        "  dpo   2 runs once known                     echo, from the best of sft",
+        "    ev  1 cell, 1 run, and 2 runs once known  echo, from each of dpo and the base model",
+    ]
+    assert "4 runs more once those that they go on from have ended" in said

@@ -1,0 +1,336 @@
+"""A sweep with stages, driven on the fake backend: what waits for what, what is taken, and that a
+launcher that is killed anywhere goes on to the same runs."""
+
+import json
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.launcher.manifest import merge
+from sweeper.model.plan import Plan
+from sweeper.model.states import OPEN, Event, State
+from sweeper.planner.plan import plan
+from sweeper.results.registry import Registry
+from sweeper.results.status import read_status
+from sweeper.scheduler.context import Context
+from sweeper.scheduler.loop import Scheduler
+from sweeper.scheduler.progress import Summary, exit_code
+from sweeper.storage.documents import encode, read_json
+from sweeper.storage.files import LocalStore
+from sweeper.storage.layout import Layout, token
+from sweeper.storage.requests import request_retry
+from sweeper.storage.sweeps import read_events, read_plan, read_states, with_chosen
+from sweeper.testing import FakeBackend, FakeClock, Faults, FaultyBackend, FaultyStore, Killed
+from sweeper.testing import Fault as Kind
+
+_METRIC = {"name": "loss", "goal": "minimize"}
+
+
+def stages(lrs: tuple[int, ...] = (3, 1, 2), **more: Any) -> dict[str, Any]:
+    """Four stages: from the best of the first, from each of the second, and from the base."""
+    of = {"state": "${sft.checkpoint.state}", "lr": "${sft.lr}"}
+    sft = {"command": ["t"], "base": {"model_name": "m"}, "grid": {"lr": list(lrs)}, "seeds": 2}
+    found: dict[str, Any] = {
+        "sft": sft | {"metric": _METRIC},
+        "dpo": {
+            "command": ["t"],
+            "from": {"stage": "sft", "take": "best"},
+            "base": of,
+            "grid": {"beta": [1, 2]},
+            "metric": _METRIC,
+        },
+        "eval": {
+            "command": ["t"],
+            "from": [{"stage": "dpo", "take": "each"}, {"base": True}],
+            "base": {"model": "${from.model_name}", "path": "${from.checkpoint.sampler}"},
+        },
+    }
+    found["dpo"]["base"] = {**of, "model_name": "${sft.model_name}"}
+    return found | more
+
+
+class Pipeline:
+    """The sweep, with workers that do at once what a run does: the value of one follows from what
+    it is, and is written where its recipe would have written it."""
+
+    def __init__(self, root: Path, grid: dict[str, Any], **launch: Any) -> None:
+        self.store = LocalStore(str(root))
+        self.layout = Layout("p")
+        self.backend = FakeBackend()
+        self.clock = FakeClock()
+        self.failing: set[str] = set()
+        self.bare: set[str] = set()
+        self.losses: dict[str, float] = {}
+        self.store.replace(self.layout.service, encode({"schema": 1, "env_file": None}))
+        self.launch = {"backend": "fake", "max_parallel": 4} | launch
+        self.record(grid)
+
+    def record(self, grid: dict[str, Any], **more: Any) -> Plan:
+        """As a launch does."""
+        fresh = plan({"name": "p", "stages": grid, "launch": self.launch} | more, validate=False)
+        fresh = with_chosen(self.store, fresh)
+        if self.store.exists(self.layout.plan):
+            fresh = merge(read_plan(self.store, "p"), fresh)
+        self.store.replace(self.layout.plan, encode(fresh.document()))
+        return fresh
+
+    @property
+    def plan(self) -> Plan:
+        return read_plan(self.store, "p")
+
+    def scheduler(self, store: Any = None, backend: Any = None) -> Scheduler:
+        used = store or self.store, "p", backend or self.backend
+        return Scheduler(Context(*used, self.clock, self.clock.sleep))
+
+    def work(self) -> None:
+        """Every job that was submitted comes to its end."""
+        planned = {run.id: run for run in self.plan.runs}
+        for run, state in read_states(self.store, "p").items():
+            if state.state not in OPEN and not state.unacknowledged:
+                continue
+            attempt = state.opened
+            if token(run, attempt) in self.backend.jobs and run in planned:
+                self._finish(run, attempt, planned[run].name)
+
+    def _finish(self, run: str, attempt: int, name: str) -> None:
+        folder = self.layout.log_path(run, attempt)
+        config = read_json(self.store, self.layout.job(run, attempt))["config"]
+        failed = name in self.failing
+        loss = self.losses.get(name, sum(v for v in config.values() if isinstance(v, int)))
+        self.store.replace(
+            f"{folder}/metrics.jsonl", json.dumps({"step": 1, "loss": loss}).encode()
+        )
+        paths = {"state_path": f"state/{run}", "sampler_path": f"sampler/{run}"}
+        record = {"name": "final", "final": True} | ({} if name in self.bare else paths)
+        self.store.replace(f"{folder}/checkpoints.jsonl", json.dumps(record).encode())
+        for event in (Event.CLAIMED, Event.FAILED if failed else Event.SUCCEEDED):
+            path = self.layout.event(run, attempt, event)
+            if not self.store.exists(path):
+                self.store.create(path, encode({"schema": 1, "reason": "error", "code": 1}))
+        self.backend.end(token(run, attempt))
+
+    def drive(self, scheduler: Scheduler | None = None, steps: int = 60) -> Summary:
+        """Step until all is over, every job done in the step after it was submitted."""
+        scheduler = scheduler or self.scheduler()
+        for _ in range(steps):
+            self.clock.sleep(0.5)
+            summary = scheduler.step()
+            if summary.finished:
+                return summary
+            self.work()
+        raise AssertionError(f"it goes on: {summary}")
+
+    def names(self) -> dict[str, str]:
+        return {run.id: run.name for run in self.plan.runs}
+
+    def submitted(self) -> list[str]:
+        names = self.names()
+        return [names[job.partition("-")[0]] for job in self.backend.submitted]
+
+    def config(self, name: str, attempt: int = 1) -> dict[str, Any]:
+        [run] = [run.id for run in self.plan.runs if run.name == name]
+        return read_json(self.store, self.layout.job(run, attempt))["config"]
+
+
+@pytest.fixture
+def make(tmp_path: Path, no_sync: None, fake_backend: None) -> Callable[..., Pipeline]:
+    return lambda grid=None, **launch: Pipeline(tmp_path, grid or stages(), **launch)
+
+
+Make = Callable[..., Pipeline]
+
+
+def test_stages_run_one_after_the_other_and_take_what_was_best(make: Make) -> None:
+    made = make()
+    summary = made.drive()
+    assert exit_code(summary) == 0
+    assert made.submitted() == [
+        *("eval/base", "sft/lr=3,seed=0", "sft/lr=3,seed=1", "sft/lr=1,seed=0"),
+        *("sft/lr=1,seed=1", "sft/lr=2,seed=0", "sft/lr=2,seed=1"),
+        *("dpo/beta=1", "dpo/beta=2", "eval/dpo/beta=1", "eval/dpo/beta=2"),
+    ]
+    [best] = [run for run in made.plan.runs if run.name == "sft/lr=1,seed=0"]
+    assert made.config("dpo/beta=2") == {
+        "state": f"state/{best.id}",
+        "lr": 1,
+        "model_name": "m",
+        "beta": 2,
+    }
+    [parent] = [run for run in made.plan.runs if run.name == "dpo/beta=1"]
+    assert made.config("eval/dpo/beta=1") == {"model": "m", "path": f"sampler/{parent.id}"}
+    assert made.config("eval/base") == {"model": "m"}
+
+
+def test_a_child_starts_as_soon_as_its_parent_is_done(make: Make) -> None:
+    grid = stages()
+    grid["dpo"]["from"]["take"] = "each"
+    made = make(grid, max_parallel=1)
+    scheduler = made.scheduler()
+    while len(made.backend.submitted) < 4:
+        made.clock.sleep(0.5)
+        scheduler.step()
+        made.work()
+    # The deepest that can start goes first: the base's evaluation, then along one chain.
+    assert made.submitted() == [
+        "eval/base",
+        "sft/lr=3,seed=0",
+        "dpo/beta=1,sft/lr=3,seed=0",
+        "eval/dpo/beta=1,sft/lr=3,seed=0",
+    ]
+
+
+def test_the_order_may_be_breadth(make: Make) -> None:
+    grid = stages()
+    grid["dpo"]["from"]["take"] = "each"
+    made = make(grid, max_parallel=1)
+    made.record(grid, order="breadth")
+    made.drive()
+    assert [name.partition("/")[0] for name in made.submitted()] == (
+        ["sft"] * 6 + ["dpo"] * 12 + ["eval"] * 13
+    )
+
+
+def test_a_failed_parent_holds_its_children_back_and_a_retry_brings_them_along(make: Make) -> None:
+    grid = stages()
+    grid["dpo"]["from"]["take"] = "each"
+    made = make(grid)
+    made.failing = {"sft/lr=2,seed=1"}
+    summary = made.drive()
+    assert (summary.counts[State.SUCCEEDED], summary.counts[State.FAILED]) == (5 + 10 + 11, 1)
+    assert summary.held_back == 4 and exit_code(summary) == 4
+    told = "held back (2 of dpo, 2 of eval): they wait for sft/lr=2,seed=1, which has failed"
+    assert summary.waits == (told,)
+    seen = read_status(Registry(made.store.root).sweep("p"))
+    assert seen.waits == (told,)
+    names = made.names()
+    assert {names[run]: words for run, words in seen.observed.items()} == {
+        name: "held back: sft/lr=2,seed=1, which has failed"
+        for name in names.values()
+        if "sft/lr=2,seed=1" in name and not name.startswith("sft")
+    }
+    assert seen.exit_code == 4
+    made.failing.clear()
+    [run] = [run for run, name in names.items() if name == "sft/lr=2,seed=1"]
+    request_retry(made.store, "p", run, read_events(made.store, "p")[run])
+    assert exit_code(made.drive()) == 0
+    assert len(made.submitted()) == len(set(made.submitted())) + 1
+
+
+def test_a_choice_waits_for_failed_runs_unless_failures_count_for_nothing(make: Make) -> None:
+    made = make()
+    made.failing = {"sft/lr=2,seed=1"}
+    summary = made.drive()
+    assert summary.waits == (
+        "held back (2 of dpo, 2 of eval): they wait for the best of sft, of which sft/lr=2,seed=1"
+        " has failed",
+    )
+    assert (summary.held_back, exit_code(summary)) == (4, 4)
+    grid = stages()
+    grid["sft"]["metric"] = {**_METRIC, "failed": "drop"}
+    made.record(grid)
+    assert exit_code(made.drive()) == 3
+    assert "eval/dpo/beta=2" in made.submitted()
+
+
+def test_a_cancelled_run_is_none_to_choose_from_and_no_parent(make: Make) -> None:
+    made = make()
+    [run] = [run.id for run in made.plan.runs if run.name == "sft/lr=1,seed=0"]
+    made.store.create(made.layout.event(run, 1, Event.CANCEL), encode({"schema": 1}))
+    made.drive()
+    assert made.config("dpo/beta=1")["lr"] == 1
+    [taken] = {run.parents for run in made.plan.only("dpo").runs}
+    assert made.names()[taken[0]] == "sft/lr=1,seed=1"
+
+
+def test_the_best_cell_is_taken_with_all_its_runs(make: Make) -> None:
+    grid = stages()
+    grid["dpo"]["from"]["take"] = "best-cell"
+    made = make(grid)
+    made.losses = {"sft/lr=3,seed=0": -9.0, "sft/lr=3,seed=1": 99.0}
+    made.drive()
+    cells = {run.cell for run in made.plan.only("dpo").runs}
+    assert cells == {"dpo/beta=1,sft/lr=1", "dpo/beta=2,sft/lr=1"}
+    assert [run.seed for run in made.plan.only("dpo").runs] == [0, 0, 1, 1]
+
+
+def test_a_parent_without_a_checkpoint_holds_its_children_back(make: Make) -> None:
+    made = make()
+    made.bare = {"dpo/beta=1"}
+    summary = made.drive()
+    assert summary.waits == (
+        "held back (1 of eval): they wait for checkpoint.sampler of dpo/beta=1, which has recorded"
+        " no sampler_path",
+    )
+    assert (summary.counts[State.SUCCEEDED], summary.held_back) == (10, 1)
+
+
+def test_a_relaunch_with_more_cells_does_what_is_new_and_nothing_twice(make: Make) -> None:
+    made = make()
+    made.drive()
+    before = made.submitted()
+    made.record(stages((3, 1, 2, 5)))  # worse: the best stays
+    summary = made.drive()
+    assert made.submitted()[len(before) :] == ["sft/lr=5,seed=0", "sft/lr=5,seed=1"]
+    assert exit_code(summary) == 0 and not any(run.retired for run in made.plan.runs)
+    made.record(stages((3, 1, 2, 5, 0)))  # better: it has children of its own
+    assert exit_code(made.drive()) == 0
+    assert len(made.backend.submitted) == len(set(made.backend.submitted))
+    fresh = made.backend.submitted[len(before) + 2 :]
+    names = made.names()
+    assert [names[job.partition("-")[0]].partition("/")[0] for job in fresh] == (
+        ["sft"] * 2 + ["dpo"] * 2 + ["eval"] * 2
+    )
+    assert sum(run.retired for run in made.plan.runs) == 4
+
+
+def test_what_was_chosen_stays_chosen(make: Make) -> None:
+    made = make()
+    made.drive()
+    chosen = list(made.store.names("p/chosen"))
+    assert len(chosen) == 1
+    document = read_json(made.store, chosen[0])
+    assert [made.names()[one["run"]] for one in document["taken"]] == ["sft/lr=1,seed=0"]
+    assert (document["take"], len(document["of"])) == ("best", 6)
+
+
+@pytest.mark.parametrize("kind", [Kind.KILL, Kind.KILL_AFTER])
+def test_a_launcher_killed_twenty_times_makes_the_same_runs_and_none_twice(
+    tmp_path: Path, no_sync: None, fake_backend: None, kind: Kind
+) -> None:
+    whole = Pipeline(tmp_path / "whole", stages((2, 1)))
+    whole.drive()
+    wanted = {name: whole.config(name) for name in whole.submitted()}
+    assert len(wanted) == 9
+    made = Pipeline(tmp_path / "killed", stages((2, 1)))
+    struck: list[str] = []
+    rng = random.Random(7)
+    while len(struck) < 20:
+        # Killed before its first write it would never get anywhere; after it, it always does.
+        last = 1 if kind is Kind.KILL_AFTER else rng.randrange(1, 4)
+        faults = Faults(_at_write(last, kind))
+        store, backend = FaultyStore(made.store, faults), FaultyBackend(made.backend, faults)
+        with suppress(Killed):
+            assert not made.drive(made.scheduler(store, backend)).finished, struck
+        struck += [what for _, _, what in faults.struck]
+        made.work()
+    assert any("/chosen/" in what for what in struck) and any("submit" in what for what in struck)
+    made.drive()
+    assert sorted(made.submitted()) == sorted(wanted)
+    assert {name: made.config(name) for name in wanted} == wanted
+    assert made.plan.runs == whole.plan.runs
+
+
+def _at_write(number: int, kind: Kind) -> Callable[[int, str], Kind | None]:
+    """The fault strikes the call of that number among those that change something."""
+    seen = 0
+
+    def choose(_: int, what: str) -> Kind | None:
+        nonlocal seen
+        seen += what.startswith(("store.create", "backend.submit"))
+        return kind if seen == number else None
+
+    return choose
