@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 
-__all__ = ["cache", "checkpoints", "engine", "home", "hub", "models", "spill", "views"]
+__all__ = ["cache", "checkpoints", "engine", "home", "hub", "models", "spill", "views", "warm"]
 
 
 def home(environ: Mapping[str, str] = os.environ) -> str:
@@ -51,3 +51,8 @@ def hub(root: str | None = None) -> str:
 def views(root: str | None = None) -> str:
     """Caches for programs: what is in `hub`, and beside it what is in a user's own cache."""
     return os.path.join(root or home(), "hub-views")
+
+
+def warm(root: str | None = None) -> str:
+    """The fork servers' sockets, and lists of what recipes import."""
+    return os.path.join(root or home(), "warm")

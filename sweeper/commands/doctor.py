@@ -46,6 +46,7 @@ def examine(root: str, backend: str | None = None, grid: str | None = None) -> l
         Look("store", True, lambda: _store(root)),
         Look("home", True, _home),
         Look("engine", False, _engine),
+        Look("fork server", False, _fork_server),
         Look("Tinker API key", False, _key),
     ]
     default = Launch().backend
@@ -141,6 +142,20 @@ def _engine() -> str:
     if found is None:
         raise LookupError("not running: a launch with `service: local` starts it")
     return f"{found.url}, pid {found.pid}"
+
+
+def _fork_server() -> str:
+    from sweeper.worker.warm import at_work
+
+    found = at_work()
+    if found.refused is not None:
+        raise LookupError(f"runs start by themselves: {found.refused}")
+    if not found.number:
+        return "none at work: the first run of a Tinker recipe tells it what to import"
+    return (
+        f"{found.number} at work; a run is spared the import of {found.modules} modules"
+        f" ({found.import_s:.1f} s of processor)"
+    )
 
 
 def _key() -> str:

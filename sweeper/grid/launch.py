@@ -8,7 +8,7 @@ from sweeper.backends import backend_type, every_backend, with_key
 from sweeper.backends.base import BackendType
 from sweeper.backends.configuration import defaults_of
 from sweeper.errors import UsageError
-from sweeper.fields.kinds import Choice, Duration, Integer, Matching, Names, Number, Text
+from sweeper.fields.kinds import Choice, Duration, Flag, Integer, Matching, Names, Number, Text
 from sweeper.fields.nodes import Node, Place, Problems
 from sweeper.fields.sections import Field, Nested, Reading, Section
 from sweeper.grid.by_run import overrides_of
@@ -118,6 +118,13 @@ SECTION = Section(
         "The sweep's share of an account's slots, beside those of other sweeps: 2 is twice that of"
         " one with 1.",
         _DEFAULT.priority,
+    ),
+    Field(
+        "warm",
+        Flag(),
+        "Whether runs on this machine may be forked from a process that has imported what they"
+        " import.",
+        _DEFAULT.warm,
     ),
 )
 

@@ -28,7 +28,7 @@ class Job(NamedTuple):
 
     `env` is what the grid sets, `env_file` where the rest of the environment is kept; `wandb` are
     variables that make W&B take up its run, `fields` what is added to the configuration. `engine`
-    is the one it is to use, where it uses one of ours.
+    is the one it is to use, where it uses one of ours. `warm`: a fork server may start it.
     """
 
     run: str
@@ -50,6 +50,7 @@ class Job(NamedTuple):
     wandb: Mapping[str, str]
     fields: Mapping[str, str]
     engine: Engine | None
+    warm: bool = False
 
     def document(self) -> dict[str, Any]:
         """As the store keeps it."""
@@ -94,6 +95,7 @@ def read(document: object, place: str) -> Job:
         wandb=job.texts_by_key("wandb"),
         fields=job.texts_by_key("fields"),
         engine=_engine(job),
+        warm=job.flag_or("warm", False),
     )
 
 

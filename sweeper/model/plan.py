@@ -37,7 +37,8 @@ class Launch(NamedTuple):
     """How the runs are executed. Durations are in seconds; None: no limit, or not given.
 
     `python` and `cwd` stand as written: a relative one counts from the folder in which
-    `sweeper launch` is run, not from the grid's. `options` are those of backends, by the key of
+    `sweeper launch` is run, not from the grid's. `warm`: a recipe may be forked from a process that
+    has imported what it imports. `options` are those of backends, by the key of
     their section (`aws_batch`).
     """
 
@@ -56,6 +57,7 @@ class Launch(NamedTuple):
     window: str | None = None
     sync_s: float = 20.0
     priority: float = 1.0
+    warm: bool = True
     options: Mapping[str, Mapping[str, Any]] = _NOTHING
 
     def document(self) -> dict[str, Any]:
@@ -396,6 +398,7 @@ def _launch(part: Part) -> Launch:
         window=part.text_or("window", None),
         sync_s=part.number_or("sync_s", default.sync_s),
         priority=part.number_or("priority", default.priority),
+        warm=part.flag_or("warm", default.warm),
         options={
             key: part.table(key)
             for key, value in part.document.items()

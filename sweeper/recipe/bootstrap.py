@@ -2,10 +2,12 @@
 
     python bootstrap.py check              a request on stdin, the answer on stdout, both JSON
     python bootstrap.py run CHILD.json     become the recipe
+    python bootstrap.py serve STATUS       import what recipes import, and fork them
 
 `check` (see inspection.py) finds the recipe, imports it, and parses every configuration by chz
 exactly as the run will: `to_argv` makes the arguments for both. `run` reads the configuration from
-a file, so no value is ever on a command line or before a shell, and none is too long.
+a file, so no value is ever on a command line or before a shell, and none is too long. `serve` (see
+fork_server.py) does in forked processes what `run` does.
 
 Nothing is imported from this file's own folder by name: it is not on the module path, where its
 `errors.py` or `store.py` would shadow modules of the user's.
@@ -192,15 +194,19 @@ def _beside(name: str) -> Any:
     return module
 
 
-def count_usage() -> None:
-    """Have what the recipe uses of the Tinker service counted, where its worker asks for that."""
+def count_usage(modules: str | None) -> None:
+    """Have what the recipe uses of the Tinker service counted, where its worker asks for that. What
+    it had imported by then is added to the list at `modules`, for the fork server."""
     folder = os.environ.get("SWEEPER_METER")
     if folder:
         names = ("sweep", "run", "attempt")
         labels = {
             f"sweeper_{name}": os.environ.get(f"SWEEPER_{name.upper()}", "") for name in names
         }
-        _beside("meter").install(folder, labels)
+        told = None
+        if modules is not None:
+            told = lambda: _beside("fork_server").remember(modules)  # noqa: E731
+        _beside("meter").install(folder, labels, told)
 
 
 def load_early() -> set[str]:
@@ -246,7 +252,7 @@ def run(path: str) -> None:
                 recipe[key] = moved(recipe[key])
         move_imports(moved)
     set_path(recipe)
-    count_usage()
+    count_usage(child.get("modules"))
     sys.argv[1:] = to_argv(child["config"], recipe.get("forms") or {})
     answer_prompts()
     if recipe.get("function"):
@@ -301,5 +307,7 @@ if __name__ == "__main__":
         check(int(sys.argv[2]) if sys.argv[2:] else None)
     elif len(sys.argv) == 3 and sys.argv[1] == "run":
         run(sys.argv[2])
+    elif len(sys.argv) == 3 and sys.argv[1] == "serve":
+        _beside("fork_server").serve(sys.argv[2], run)
     else:
         sys.exit(__doc__)

@@ -52,18 +52,23 @@ _VOUCHED_SECONDS = 90.0
 """For how long a pause counts that the SDK does not repeat: who waited may have given up."""
 
 
-def install(folder: str, labels: dict[str, str]) -> None:
+def install(folder: str, labels: dict[str, str], then: Callable[[], None] | None = None) -> None:
     """Count from the import of `tinker` on, into files in `folder`, which is there. The service is
-    told `labels` as metadata of each session, beside the program's own."""
-    meter = Meter(folder)
-    sys.meta_path.insert(0, _Finder("tinker", lambda sdk: wrap(sdk, meter, labels)))
+    told `labels` as metadata of each session, beside the program's own. `then` is called when
+    something was counted first."""
+    meter = Meter(folder, then)
+    if "tinker" in sys.modules:
+        wrap(sys.modules["tinker"], meter, labels)
+    else:
+        sys.meta_path.insert(0, _Finder("tinker", lambda sdk: wrap(sdk, meter, labels)))
 
 
 class Meter:
     """The counts, by model. Any thread may add."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, then: Callable[[], None] | None = None) -> None:
         self._folder = folder
+        self._then = then
         self.unknown: str | None = None
         self._begin()
         os.register_at_fork(after_in_child=self._begin)
@@ -149,6 +154,9 @@ class Meter:
             self._changed.wait()
             self._changed.clear()
             _safely(self, self.write)
+            then, self._then = self._then, None
+            if then is not None:
+                _safely(self, then)
             time.sleep(_WRITE_SECONDS)
 
     def _write_last(self) -> None:

@@ -25,6 +25,8 @@ def asked_by(launch: Launch, config: Mapping[str, object]) -> Mapping[str, objec
 def job_for(capabilities: Capabilities, job: Job, engine: str | None) -> Job:
     """Adapt a job's description to where the backend runs it. `engine` is the address of the
     engine, where runs use one."""
+    if not capabilities.here:  # a job's processes may be those alone that its scheduler started
+        job = job._replace(warm=False)
     if capabilities.python is not None:
         job = job._replace(recipe=job.recipe._replace(python=capabilities.python))
     if capabilities.files:

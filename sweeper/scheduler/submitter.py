@@ -80,6 +80,7 @@ class Submitter:
             wandb=variables(plan, planned),
             fields=fields(plan, planned),
             engine=self._engine and self._engine.described(run, attempt),
+            warm=plan.launch.warm,
         )
         store, layout = self._context.store, self._context.layout
         path = layout.job(run, attempt)

@@ -14,7 +14,7 @@ from typing import NoReturn
 from sweeper.errors import EnvironmentFailure
 from sweeper.worker.guard import Guard
 
-__all__ = ["Child", "spawn"]
+__all__ = ["Child", "spawn", "take_default_signals"]
 
 
 class Child:
@@ -80,6 +80,12 @@ _DEFAULT = (
 default ones."""
 
 
+def take_default_signals() -> None:
+    """Handle signals as a process does that nobody has told otherwise."""
+    for number in _DEFAULT:
+        signal.signal(number, signal.SIG_DFL)
+
+
 def _become(
     command: Sequence[str],
     cwd: str,
@@ -92,8 +98,7 @@ def _become(
     try:
         os.setsid()
         guard.watch(os.getpid())
-        for number in _DEFAULT:
-            signal.signal(number, signal.SIG_DFL)
+        take_default_signals()
         os.chdir(cwd)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)

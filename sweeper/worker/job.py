@@ -13,7 +13,7 @@ from sweeper.model.parts import read_texts
 from sweeper.storage.documents import SCHEMA, encode
 from sweeper.storage.files import Store, refuse_links
 from sweeper.storage.layout import Layout
-from sweeper.worker import checkpoint_resume
+from sweeper.worker import checkpoint_resume, warm
 from sweeper.worker.usage import FOLDER
 
 __all__ = ["Prepared", "prepare", "read_environment", "usage_folder", "with_the_backends"]
@@ -21,13 +21,15 @@ __all__ = ["Prepared", "prepare", "read_environment", "usage_folder", "with_the_
 
 class Prepared(NamedTuple):
     """What the worker executes. `log_path` is the recipe's own folder, which exists. It lies in
-    `place`: the store, or its spool on this machine where the store is elsewhere."""
+    `place`: the store, or its spool on this machine where the store is elsewhere. `modules` is the
+    list of what the recipe imports, where a fork server may start it."""
 
     command: list[str]
     environment: dict[str, str]
     cwd: str
     log_path: str
     place: Store
+    modules: str | None = None
 
 
 def prepare(store: Store, layout: Layout, job: Job, environment: dict[str, str]) -> Prepared:
@@ -71,8 +73,9 @@ def prepare(store: Store, layout: Layout, job: Job, environment: dict[str, str])
     with suppress(OSError):  # then nothing is counted: no run is to fail by that
         os.makedirs(counted, exist_ok=True)
         environment |= {"SWEEPER_METER": counted}
-    command = _bootstrap(place, layout, job, log_path, copy)
-    return Prepared(command, environment, cwd, log_path, place)
+    modules = warm.list_of(job, environment) if job.warm else None
+    command = _bootstrap(place, layout, job, log_path, copy, modules)
+    return Prepared(command, environment, cwd, log_path, place, modules)
 
 
 def usage_folder(place: Store, layout: Layout, run: str, attempt: int) -> str:
@@ -142,6 +145,7 @@ def _bootstrap(
     job: Job,
     log_path: str,
     copy: dict[str, str] | None,
+    modules: str | None,
 ) -> list[str]:
     recipe = job.recipe
     config: dict[str, Any] = {**job.fields, **job.config}
@@ -150,7 +154,13 @@ def _bootstrap(
     if recipe.behavior_field:
         config["behavior_if_log_dir_exists"] = "resume"
     child = f"{layout.attempt(job.run, job.attempt)}/child.json"
-    document = {"schema": SCHEMA, "recipe": recipe.document(), "config": config, "snapshot": copy}
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        "recipe": recipe.document(),
+        "config": config,
+        "snapshot": copy,
+    }
+    document |= {} if modules is None else {"modules": modules}
     store.replace(child, encode(document), durable=False)
     return [recipe.python, BOOTSTRAP, "run", str(store.local_path(child))]
 

@@ -33,7 +33,7 @@ from sweeper.storage.documents import SCHEMA, encode, read_as, timestamp
 from sweeper.storage.files import open_store
 from sweeper.storage.layout import Layout, metrics_dir
 from sweeper.storage.worker_lock import hold
-from sweeper.worker import checkpoint_resume, machine
+from sweeper.worker import checkpoint_resume, machine, warm
 from sweeper.worker.child import Child, spawn
 from sweeper.worker.claim import claim, newer_attempt, with_retries
 from sweeper.worker.engine import blame
@@ -70,7 +70,7 @@ class Worker:
         self.layout = Layout(sweep)
         self.run = run
         self.attempt = attempt
-        self._child: Child | None = None
+        self._child: Child | warm.ForkedChild | None = None
         self._pauses: Pauses | None = None
         self._usage: UsageFiles | None = None
         self._syncing: Syncing | None = None  # with a store that is elsewhere
@@ -157,13 +157,7 @@ class Worker:
             self._redactor = Redactor(secret_values(prepared.environment, job.secrets))
             kills = MemoryKills()
             self._begin_syncing(job, prepared)
-            guard = when_there_is_room(Guard)
-            start = partial(spawn, prepared.command, prepared.cwd, prepared.environment, guard)
-            try:
-                self._child = when_there_is_room(start)
-            except (OSError, SweeperError):
-                guard.dismiss()
-                raise
+            guard = self._begin_recipe(job, prepared)
         except (OSError, ValueError, SweeperError) as error:
             if crowding(error) is not None:
                 raise
@@ -188,6 +182,21 @@ class Worker:
             ending = ending._replace(cancelled=self._cancelled, unsynced=unsynced)
         lost = {"log_lost_bytes": output.lost} if output.lost else {}
         return blame(job, judge(ending)) | {"max_rss_bytes": memory} | lost
+
+    def _begin_recipe(self, job: Job, prepared: Prepared) -> Guard | None:
+        """Start the recipe, forked from what has its imports where that can be. Returns what guards
+        it; a forked one has its keeper for that."""
+        begin = prepared.command, prepared.cwd, prepared.environment
+        self._child = warm.fork(prepared.modules, job, *begin)
+        if self._child is not None:
+            return None
+        guard = when_there_is_room(Guard)
+        try:
+            self._child = when_there_is_room(partial(spawn, *begin, guard))
+        except (OSError, SweeperError):
+            guard.dismiss()
+            raise
+        return guard
 
     def _broken_off(self, error: Exception) -> dict[str, Any]:
         """Kill the recipe after an error of ours or of the machine. Returns the outcome."""
@@ -221,7 +230,9 @@ class Worker:
             pause = min(pause * 2, BEAT_SECONDS)
         return None
 
-    def _attend(self, job: Job, prepared: Prepared, guard: Guard) -> tuple[Output, int, int]:
+    def _attend(
+        self, job: Job, prepared: Prepared, guard: Guard | None
+    ) -> tuple[Output, int, int | None]:
         """Attend the recipe until it has ended. Returns its output, exit code and memory."""
         child = self._child
         assert child is not None  # noqa: S101 - it was just started
@@ -240,7 +251,8 @@ class Worker:
         killed = self._killed
         self._signal(signal.SIGKILL)  # whatever the recipe left behind in its group
         self._killed = killed
-        guard.dismiss()
+        if guard is not None:
+            guard.dismiss()
         self._child = None  # from here on its group's id may become another's
         code, memory = child.reap()
         copying.join(timeout=5.0)
@@ -360,7 +372,7 @@ class Worker:
             killed_by_us=self._killed,
         )
 
-    def _await(self, child: Child, ended: threading.Event) -> None:
+    def _await(self, child: Child | warm.ForkedChild, ended: threading.Event) -> None:
         child.await_end()
         ended.set()
         self._wake.put(None)

@@ -1,0 +1,352 @@
+"""Starts a recipe from a fork server: a process that has imported what the recipe imports.
+
+A recipe that uses the Tinker SDK spends most of its start with imports. The first run of a recipe
+leaves a list of what it has imported; from then on the runs of this interpreter, with this
+environment, are forked from one process that has it imported already (sweeper/recipe/fork_server.py
+has the protocol). What a fork could not do as well starts as usual, and so does everything else
+that goes wrong here: `fork` then returns None. Standard library only, loaded where it is used.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sweeper import paths
+from sweeper.command import BOOTSTRAP
+from sweeper.model.job import Job
+from sweeper.provenance.redaction import is_secret_name, secret_values
+from sweeper.worker.child import take_default_signals
+
+if TYPE_CHECKING:
+    import socket
+
+__all__ = ["ForkedChild", "Servers", "at_work", "fork", "list_of"]
+
+WAIT_SECONDS = 10.0
+_AGAIN_SECONDS = 600.0
+"""For how long nobody asks a server again that has not answered."""
+_OF_A_RUN = ("SWEEPER_", "WANDB_", "TINKER_TAGS")
+_OF_A_TERMINAL = (
+    *("SSH_", "TERM", "COLUMNS", "LINES", "WINDOWID", "PWD", "OLDPWD", "SHLVL", "_"),
+    *("INVOCATION_ID", "JOURNAL_STREAM", "XDG_SESSION_ID", "XDG_VTNR", "DBUS_SESSION"),
+)
+"""Beginnings of names that tell a run, a launch or a terminal from another. Nothing that is
+imported depends on them."""
+
+
+def list_of(job: Job, environment: Mapping[str, str]) -> str | None:
+    """The file that lists what the job's recipe imports, in a folder that is there; it itself may
+    not be. None where the recipe cannot be forked: elsewhere than on Linux; with a variable of its
+    own in each run, which may change what is imported; with a relative module path."""
+    recipe = job.recipe
+    if not sys.platform.startswith("linux") or not hasattr(os, "pidfd_open"):
+        return None
+    if any("{log_path}" in value for value in job.env.values()):
+        return None
+    path = environment.get("PYTHONPATH", "")
+    if path and not all(map(os.path.isabs, path.split(os.pathsep))):
+        return None
+    folder = paths.warm(paths.home(environment))
+    what = [recipe.python, recipe.kind, recipe.module, recipe.file, recipe.function]
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    except OSError:
+        return None
+    return os.path.join(folder, f"{_digest(what)}.modules")
+
+
+class ForkedChild:
+    """A recipe's process, as `Child` is one, that another process has forked for us."""
+
+    def __init__(self, pid: int, output: int, connection: "socket.socket", ended: int) -> None:
+        self.pid = pid
+        self.output = output
+        self._connection = connection
+        self._ended = ended
+        self._reaped: tuple[int, int | None] | None = None
+
+    def await_end(self) -> None:
+        """Wait until the process has ended. Its keeper leaves it unreaped."""
+        import select
+
+        select.select([self._ended], [], [])
+
+    def reap(self) -> tuple[int, int | None]:
+        """Have the process reaped. Returns its exit code (negative: the signal that ended it), and
+        the most bytes of memory that it had. A keeper that was killed took the recipe with it."""
+        from sweeper.recipe.fork_server import receive, send
+
+        if self._reaped is None:
+            self.await_end()
+            self._reaped = -9, None
+            with suppress(OSError, KeyError), self._connection:
+                send(self._connection, {"reap": True}, [])
+                answer, _ = receive(self._connection)
+                self._reaped = os.waitstatus_to_exitcode(answer["status"]), answer["memory"]
+            os.close(self._ended)
+        return self._reaped
+
+
+def fork(
+    modules: str | None,
+    job: Job,
+    command: Sequence[str],
+    cwd: str,
+    environment: Mapping[str, str],
+) -> ForkedChild | None:
+    """Start `command`, which is of the bootstrap, from a fork server. `modules` is its list. Call
+    it while there is one thread: it may have to start that server. Returns None where there is
+    nobody to fork it."""
+    if modules is None or not os.path.exists(modules):
+        return None
+    server = _Server(modules, job, command[0], environment)
+    if server.is_slow():
+        return None
+    try:
+        connection = server.connect()
+    except OSError:
+        return None
+    try:
+        child = _ask(connection, modules, command, cwd, environment)
+    except TimeoutError:
+        server.tell_slow()
+        child = None
+    except (OSError, ValueError, KeyError):
+        child = None
+    if child is None:
+        connection.close()
+    return child
+
+
+def _ask(
+    connection: "socket.socket",
+    modules: str,
+    command: Sequence[str],
+    cwd: str,
+    environment: Mapping[str, str],
+) -> ForkedChild | None:
+    from sweeper.recipe.fork_server import receive, send
+
+    connection.settimeout(WAIT_SECONDS)
+    send(connection, {"modules": modules}, [])
+    answer, _ = receive(connection)
+    if "refused" in answer:
+        return None
+    umask = os.umask(0o077)
+    os.umask(umask)
+    request: dict[str, Any] = {
+        "argv": list(command),
+        "cwd": cwd,
+        "environment": dict(environment),
+        "umask": umask,
+    }
+    output, writing = os.pipe()
+    ended = -1
+    try:
+        send(connection, request, [writing])
+        answer, _ = receive(connection)
+        if "pid" in answer:
+            ended = os.pidfd_open(answer["pid"])
+            send(connection, {"go": True}, [])
+            connection.settimeout(None)
+            return ForkedChild(answer["pid"], output, connection, ended)
+    except BaseException:
+        os.close(output)
+        if ended >= 0:
+            os.close(ended)
+        raise
+    finally:
+        os.close(writing)
+    os.close(output)
+    return None
+
+
+class _Server:
+    """The fork server of an interpreter and an environment: its files, and the way to it."""
+
+    def __init__(self, modules: str, job: Job, python: str, environment: Mapping[str, str]) -> None:
+        self._python = python
+        self._environment = dict(_shared(job, environment))
+        self._folder = os.path.dirname(modules)
+        self._name = _digest([python, sorted(self._environment.items()), *_of_this_process()])
+
+    def connect(self) -> "socket.socket":
+        """A connection to the server, which is started if it is not there. Raises `OSError`."""
+        with suppress(FileNotFoundError, ConnectionRefusedError):
+            return self._connect()
+        self._start()
+        return self._connect()
+
+    def is_slow(self) -> bool:
+        """Whether somebody has waited for it in vain, not long ago."""
+        try:
+            age = time.time() - os.stat(self._path("slow")).st_mtime
+        except OSError:
+            return False
+        return 0 <= age < _AGAIN_SECONDS
+
+    def tell_slow(self) -> None:
+        """Keep others from waiting for it in vain."""
+        with suppress(OSError):
+            os.close(os.open(self._path("slow"), os.O_CREAT | os.O_WRONLY, 0o600))
+            os.utime(self._path("slow"))
+
+    def _path(self, kind: str) -> str:
+        return os.path.join(self._folder, f"{self._name}.{kind}")
+
+    def _connect(self) -> "socket.socket":
+        import socket
+
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(WAIT_SECONDS)
+        try:
+            with self._near() as near:
+                connection.connect(near)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _near(self) -> "_Near":
+        return _Near(self._folder, f"{self._name}.socket")
+
+    def _start(self) -> None:
+        """Start the server, unless somebody else does just now. It holds the lock while it lives,
+        and listens before it imports, so that whoever comes waits."""
+        import fcntl
+        import socket
+
+        lock = os.open(self._path("lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+            with suppress(FileNotFoundError):
+                os.unlink(self._path("socket"))
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+                with self._near() as near:
+                    listener.bind(near)
+                listener.listen(512)
+                self._execute(listener.fileno(), lock)
+        finally:
+            os.close(lock)
+
+    def _execute(self, listening: int, lock: int) -> None:
+        """Execute the server in a process that is nobody's child."""
+        from sweeper.recipe.fork_server import LISTENING
+
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+            return
+        try:
+            os.setsid()
+            if os.fork() == 0:
+                take_default_signals()
+                null = os.open(os.devnull, os.O_RDWR)
+                high = [_high_copy(descriptor) for descriptor in (listening, lock)]
+                for descriptor in (0, 1, 2):
+                    os.dup2(null, descriptor)
+                os.dup2(high[0], LISTENING)
+                os.dup2(high[1], LISTENING + 1)
+                os.closerange(LISTENING + 2, 1024)
+                os.chdir("/")
+                argv = [self._python, BOOTSTRAP, "serve", self._path("json")]
+                os.execvpe(self._python, argv, self._environment)
+        finally:
+            os._exit(0)
+
+
+def _high_copy(descriptor: int) -> int:
+    """A copy of the descriptor, whose number is none of the first."""
+    import fcntl
+
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD, 64)
+
+
+class _Near:
+    """A file's path by its folder's descriptor: the path of a socket has at most 107 bytes."""
+
+    def __init__(self, folder: str, name: str) -> None:
+        self._folder, self._name = folder, name
+        self._open = -1
+
+    def __enter__(self) -> str:
+        self._open = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        return f"/proc/self/fd/{self._open}/{self._name}"
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._open)
+
+
+def _shared(job: Job, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The variables that all runs of a sweep have alike, without secrets."""
+    for name, value in environment.items():
+        if (
+            name.startswith(_OF_A_RUN)
+            or name.startswith(_OF_A_TERMINAL)
+            or name in job.secrets
+            or name in job.wandb
+            or is_secret_name(name)
+            or secret_values({name: value}, ())
+        ):
+            continue
+        yield name, value
+
+
+def _of_this_process() -> Iterator[object]:
+    """What a process has from the one that started it, and a fork from its server."""
+    import resource
+
+    yield os.getuid(), os.getgid(), sorted(os.getgroups())
+    yield os.getpriority(os.PRIO_PROCESS, 0), sorted(os.sched_getaffinity(0))
+    for name in dir(resource):
+        if name.startswith("RLIMIT_"):
+            yield name, resource.getrlimit(getattr(resource, name))
+    for name in ("mnt", "net", "pid", "user", "ipc", "uts"):
+        with suppress(OSError):
+            yield os.readlink(f"/proc/self/ns/{name}")
+    for part in ("bootstrap.py", "fork_server.py", "meter.py"):
+        status = os.stat(os.path.join(os.path.dirname(BOOTSTRAP), part))
+        yield status.st_mtime_ns, status.st_size
+
+
+def _digest(what: object) -> str:
+    import hashlib
+
+    text = json.dumps(what, default=str, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class Servers(NamedTuple):
+    """Fork servers at work for this user: how many; what the largest has imported, and the
+    processor's seconds of that, which each run is spared."""
+
+    number: int
+    modules: int
+    import_s: float
+    refused: str | None
+
+
+def at_work(root: str | None = None) -> Servers:
+    """The fork servers that this home has."""
+    folder = paths.warm(root)
+    found: list[dict[str, Any]] = []
+    with suppress(OSError):
+        for name in os.listdir(folder):
+            if name.endswith(".json"):
+                with suppress(OSError, ValueError), open(os.path.join(folder, name)) as file:
+                    document = json.load(file)
+                    if os.path.exists(f"/proc/{int(document['pid'])}"):
+                        found.append(document)
+    return Servers(
+        len(found),
+        max((one["modules"] for one in found), default=0),
+        max((one["import_s"] for one in found), default=0.0),
+        next((one["refused"] for one in found if one["refused"]), None),
+    )

@@ -1,0 +1,146 @@
+"""What a live run costs its machine, forked from a fork server and by itself.
+
+    python tests/bench/warm_start.py [--runs N] [--recipe sft]
+
+Starts N runs on the local backend against the engine (its home is a folder of its own), with
+`launch: {warm: false}` and with it, and looks at each run's processes when it has its first row of
+metrics: processor time of the recipe until then, and private memory of the recipe, its keeper, its
+worker and the guard. The first run of all makes the list of what is imported, and is not counted.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+GRID = """
+name: {name}
+recipe: {recipe}
+service: local
+base: {{max_steps: {steps}, eval_every: 1000}}
+seeds: {runs}
+launch: {{backend: local, max_parallel: {runs}, warm: {warm}}}
+"""
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Cost(NamedTuple):
+    """Of one run: seconds of processor, and private bytes of its processes."""
+
+    processor: float
+    recipe: int
+    others: int
+
+
+def private(pid: int) -> int:
+    """Bytes that only this process has."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Private_"))
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def worker_of(run: str) -> int:
+    """The worker of the run with this token."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes().decode().split("\0")
+        except OSError:
+            continue
+        if command[-2:-1] == [run] and "sweeper.worker.main" in command:
+            return int(folder.name)
+    raise LookupError(run)
+
+
+def cost(token: str, recipe: int) -> Cost:
+    fields = Path(f"/proc/{recipe}/stat").read_text().rpartition(")")[2].split()
+    worker = worker_of(token)
+    others = {worker, *children(worker), parent(recipe)} - {recipe}
+    return Cost(
+        (int(fields[11]) + int(fields[12])) / _TICKS,
+        private(recipe),
+        sum(map(private, others)),
+    )
+
+
+def measure(folder: Path, given: argparse.Namespace, name: str) -> tuple[list[Cost], float]:
+    """Costs of the runs, and how long it took until all had their first row."""
+    grid = folder / f"{name}.yaml"
+    text = GRID.format(
+        name=name,
+        recipe=given.recipe,
+        steps=100_000,
+        runs=given.runs,
+        warm=str(name != "alone").lower(),
+    )
+    grid.write_text(text)
+    sweeper = [sys.executable, "-m", "sweeper"]
+    begun = time.monotonic()
+    subprocess.run([*sweeper, "launch", str(grid)], cwd=folder, check=True, capture_output=True)
+    sweep = folder / "sweeps" / name
+    costs: dict[str, Cost] = {}
+    deadline = begun + 500
+    while len(costs) < given.runs:
+        for rows in sweep.glob("runs/*/metrics.jsonl"):
+            token = rows.parent.name
+            run, _, attempt = token.rpartition(".")
+            if token in costs or not rows.stat().st_size:
+                continue
+            counted = list((sweep / "attempts" / token / "usage").glob("*.json"))
+            if counted:
+                costs[token] = cost(f"{run}-a{attempt}", int(counted[0].stem))
+        if time.monotonic() > deadline or ended(sweep):
+            raise SystemExit(f"only {len(costs)} of {given.runs} runs had a row")
+        time.sleep(0.02)
+    seconds = time.monotonic() - begun
+    subprocess.run([*sweeper, "cancel", name], cwd=folder, check=True, capture_output=True)
+    while ended(sweep) < given.runs:
+        time.sleep(0.2)
+    return list(costs.values()), seconds
+
+
+def ended(sweep: Path) -> int:
+    """How many runs have an outcome."""
+    ends = ("cancelled", "succeeded", "failed")
+    return sum(len(list(sweep.glob(f"state/*/1.{end}.json"))) for end in ends)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
+    parser.add_argument("--runs", type=int, default=8)
+    parser.add_argument("--recipe", default="sft")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        os.environ["SWEEPER_HOME"] = str(folder / "home")
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        try:
+            measure(folder, argparse.Namespace(runs=1, recipe=given.recipe), "first")
+            print(
+                f"{'':<8} {'processor, s':>13} {'recipe, MB':>11} {'others, MB':>11} {'all, s':>7}"
+            )
+            for name in ("alone", "forked"):
+                costs, seconds = measure(folder, given, name)
+                middle = Cost(*map(statistics.median, zip(*costs, strict=True)))
+                print(
+                    f"{name:<8} {middle.processor:>13.2f}"
+                    f" {middle.recipe / 1e6:>11.1f} {middle.others / 1e6:>11.1f} {seconds:>7.1f}"
+                )
+        finally:
+            stop = [sys.executable, "-m", "sweeper", "engine", "stop", "--force"]
+            subprocess.run(stop, check=False, cwd=folder, capture_output=True)
+
+
+if __name__ == "__main__":
+    main()

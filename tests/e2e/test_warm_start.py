@@ -1,0 +1,375 @@
+"""A recipe that a fork server starts is what it would be by itself, and dies with its worker."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.model import job as jobs
+from sweeper.model.states import State
+from sweeper.storage.documents import read_as
+from sweeper.worker import warm
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="fork servers are for Linux"),
+]
+Bench = Any  # tests/support/worker_bench.py
+
+WHAT_IT_HAS = """
+import gc, json, os, random, resource, signal, sys, threading
+arguments = dict(item.split("=", 1) for item in sys.argv[1:])
+umask = os.umask(0)
+os.umask(umask)
+said = {
+    "environment": dict(os.environ),
+    "cwd": os.getcwd(),
+    "umask": umask,
+    "argv": sys.argv,
+    "path": sys.path,
+    "main": __name__,
+    "flags": str(sys.flags),
+    "signals": {str(s): str(signal.getsignal(s)).partition(" at ")[0]
+                for s in signal.valid_signals()},
+    "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
+    "descriptors": sorted(d for d in os.listdir("/proc/self/fd") if int(d) < 3 or
+                          os.path.exists(f"/proc/self/fd/{d}")),
+    "stdin": os.readlink("/proc/self/fd/0"),
+    "threads": [t.name for t in threading.enumerate()],
+    "tasks": len(os.listdir("/proc/self/task")),
+    "leads": (os.getsid(0) == os.getpid(), os.getpgrp() == os.getpid()),
+    "limits": resource.getrlimit(resource.RLIMIT_NOFILE),
+    "buffered": sys.stdout.write_through,
+    "gc": gc.isenabled(),
+}
+said["of its own"] = [random.random(), os.getpid()]
+json.dump(said, open(arguments["log_path"] + "/said", "w"))
+print("to stdout"); print("to stderr", file=sys.stderr)
+import atexit
+atexit.register(print, "at exit")
+raise SystemExit(int(arguments["code"]))
+"""
+
+
+class Warm:
+    """A run whose recipe is a Python file, and the list of what that imports."""
+
+    def __init__(self, bench: Bench, tmp_path: Path, home: Path) -> None:
+        self.bench, self.home = bench, home
+        self.folder = tmp_path / "code"
+        self.folder.mkdir()
+        self.file = self.folder / "program.py"
+        self.environment = {
+            **{name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ},
+            "SWEEPER_HOME": str(home),
+            "MY_KEY": "canary-4711",
+            "SOME_API_KEY": "canary-4712",
+        }
+        self._private = tmp_path / "env.json"
+        self.change({})
+
+    def change(self, more: dict[str, str]) -> None:
+        """Have these variables in the environment of the runs."""
+        self.environment |= more
+        self._private.write_text(json.dumps(self.environment))
+
+    def prepare(self, program: str, attempt: int = 1, **changes: Any) -> None:
+        self.file.write_text(program)
+        recipe = {
+            "kind": "file",
+            "file": str(self.file),
+            "python": sys.executable,
+            "cwd": str(self.folder),
+            "log_path_field": "log_path",
+        }
+        job = {
+            "recipe": recipe,
+            "warm": True,
+            "cwd": str(self.folder),
+            "env_file": str(self._private),
+            "secrets": ["MY_KEY"],
+        }
+        self.bench.prepare("", attempt, **(job | {"config": {"code": 0}} | changes))
+
+    @property
+    def modules(self) -> Path:
+        bench = self.bench
+        path = bench.layout.job(bench.id, 1)
+        found = warm.list_of(read_as(bench.store, path, jobs.read), self.environment)
+        assert found is not None
+        return Path(found)
+
+    def learn(self, *modules: str) -> None:
+        """Have a list of modules, as a run leaves one behind."""
+        self.modules.write_text(json.dumps({"schema": 1, "modules": modules}))
+
+    def run(self, program: str, attempt: int = 1, **changes: Any) -> dict[str, Any]:
+        self.prepare(program, attempt, **changes)
+        self.bench.finish(self.bench.start(attempt))
+        return self.bench.outcome()
+
+    def said(self, attempt: int) -> dict[str, Any]:
+        return json.loads((self.bench.path(attempt) / "said").read_text())
+
+    @property
+    def servers(self) -> list[int]:
+        folder = self.home / "warm"
+        return [json.loads(path.read_text())["pid"] for path in folder.glob("*.json")]
+
+    def close(self) -> None:
+        for pid in self.servers:
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def warmed(bench: Bench, tmp_path: Path) -> Iterator[Warm]:
+    found = Warm(bench, tmp_path, tmp_path / "home")
+    yield found
+    found.close()
+
+
+def eventually(look: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not look():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def test_it_is_as_after_an_exec(warmed: Warm) -> None:
+    alone = warmed.run(WHAT_IT_HAS, 1, warm=False, config={"code": 3})
+    warmed.learn("json", "random", "chz", "numpy")
+    forked = warmed.run(WHAT_IT_HAS, 2, config={"code": 3})
+    again = warmed.run(WHAT_IT_HAS, 3, config={"code": 0})
+    assert len(warmed.servers) == 1
+    told = [warmed.said(attempt) for attempt in (1, 2, 3)]
+    own = [one.pop("of its own") for one in told]
+    assert len({tuple(one) for one in own}) == len({one[0] for one in own}) == 3
+    for one, attempt in zip(told, (1, 2, 3), strict=True):
+        environment = one["environment"]
+        assert environment["MY_KEY"] == "canary-4711"
+        assert environment.pop("SWEEPER_ATTEMPT") == str(attempt)
+        assert environment.pop("TINKER_TAGS").endswith(f".{attempt}")
+        folder = str(warmed.bench.path(attempt))
+        assert environment.pop("SWEEPER_RUN_DIR") == folder
+        assert f"{warmed.bench.id}.{attempt}" in environment.pop("SWEEPER_METER")
+        one["argv"] = one["argv"][:1]
+    assert told[0] == told[1] == told[2]
+    for outcome, state in ((alone, "failed"), (forked, "failed"), (again, "succeeded")):
+        assert outcome["state"] == State(state)
+    assert (alone["code"], forked["code"], again["code"]) == (3, 3, 0)
+    assert forked["max_rss_bytes"] > 1 << 20
+    logs = [warmed.bench.log(attempt).splitlines() for attempt in (1, 2, 3)]
+    assert sorted(logs[0]) == sorted(logs[1]) == sorted(logs[2])
+    assert "at exit" in logs[1]
+
+
+def test_the_server_has_no_secret(warmed: Warm) -> None:
+    """Not in its environment, and not in its memory, which every later run would have a copy of."""
+    warmed.prepare(WHAT_IT_HAS)
+    warmed.learn("json")
+    warmed.run(WHAT_IT_HAS)
+    (server,) = warmed.servers
+    assert warmed.said(1)["environment"]["SOME_API_KEY"] == "canary-4712"
+    assert b"canary" not in Path(f"/proc/{server}/environ").read_bytes()
+    with open(f"/proc/{server}/mem", "rb") as memory:
+        for line in Path(f"/proc/{server}/maps").read_text().splitlines():
+            where, rights, *_ = line.split()
+            if "w" in rights:
+                begin, end = (int(part, 16) for part in where.split("-"))
+                memory.seek(begin)
+                assert b"canary-47" not in memory.read(end - begin)
+
+
+LIVES = """
+import os, subprocess, sys, time
+folder = dict(item.split("=", 1) for item in sys.argv[1:])["log_path"]
+child = subprocess.Popen(["sleep", "1000"])
+with open(folder + "/pids.new", "w") as file:
+    file.write(f"{os.getpid()} {os.getppid()} {child.pid}")
+os.rename(folder + "/pids.new", folder + "/pids")
+while not os.path.exists(folder + "/end"): time.sleep(0.02)
+"""
+
+
+def living(warmed: Warm) -> tuple[subprocess.Popen[bytes], int, int, int]:
+    """A worker whose recipe was forked and lives: with the recipe's pid, its keeper's, and that of
+    a child of the recipe's."""
+    warmed.prepare(LIVES)
+    warmed.learn("json")
+    worker = warmed.bench.start()
+    warmed.bench.wait_for(warmed.bench.path() / "pids")
+    recipe, keeper, child = map(int, (warmed.bench.path() / "pids").read_text().split())
+    assert warmed.servers and keeper != worker.pid
+    return worker, recipe, keeper, child
+
+
+def test_it_dies_with_its_worker(warmed: Warm) -> None:
+    worker, recipe, keeper, child = living(warmed)
+    worker.kill()
+    eventually(lambda: not any(map(lives, (recipe, keeper, child))))
+    assert lives(warmed.servers[0])
+
+
+def test_it_outlives_the_server(warmed: Warm) -> None:
+    """The next run has another one."""
+    worker, recipe, _, _ = living(warmed)
+    (server,) = warmed.servers
+    os.kill(server, signal.SIGKILL)
+    eventually(lambda: not lives(server))
+    assert lives(recipe)
+    (warmed.bench.path() / "end").touch()
+    warmed.bench.finish(worker)
+    assert warmed.bench.outcome()["state"] is State.SUCCEEDED
+    assert warmed.run(WHAT_IT_HAS, 2)["state"] is State.SUCCEEDED
+    assert warmed.servers and server not in warmed.servers
+
+
+def test_it_dies_with_its_keeper(warmed: Warm) -> None:
+    """The worker records that it was killed, when it is dead."""
+    worker, recipe, keeper, child = living(warmed)
+    os.kill(keeper, signal.SIGKILL)
+    warmed.bench.finish(worker)
+    assert not lives(recipe)
+    eventually(lambda: not lives(child))
+    outcome = warmed.bench.outcome()
+    assert (outcome["state"], outcome["signal"]) == (State.FAILED, "SIGKILL")
+
+
+def test_it_is_told_to_stop(warmed: Warm) -> None:
+    worker, recipe, _, child = living(warmed)
+    worker.terminate()
+    warmed.bench.finish(worker)
+    assert not lives(recipe)
+    eventually(lambda: not lives(child))
+    outcome = warmed.bench.outcome()
+    assert (outcome["state"], outcome["reason"]) == (State.PREEMPTED, "terminated")
+
+
+def test_a_server_that_does_not_answer_costs_one_wait(
+    warmed: Warm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warmed.prepare(WHAT_IT_HAS)
+    warmed.learn("json")
+    job = read_as(warmed.bench.store, warmed.bench.layout.job(warmed.bench.id, 1), jobs.read)
+    asked = str(warmed.modules), job, [sys.executable, "", "run", "/gone"], "/", warmed.environment
+    assert warm.fork(*asked) is None
+    (server,) = warmed.servers
+    os.kill(server, signal.SIGSTOP)
+    monkeypatch.setattr(warm, "WAIT_SECONDS", 0.3)
+    waited: list[object] = []
+    monkeypatch.setattr(warm, "_ask", lambda *a, ask=warm._ask: (waited.append(a), ask(*a))[1])
+    for _ in range(3):
+        assert warm.fork(*asked) is None
+    assert len(waited) == 1
+    os.kill(server, signal.SIGCONT)
+
+
+@pytest.fixture(scope="module")
+def interpreter(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """An interpreter, and the folder of the packages that are installed in it."""
+    folder = tmp_path_factory.mktemp("venv")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    return str(folder / "bin" / "python"), packages
+
+
+def of(interpreter: tuple[str, Path], warmed: Warm) -> dict[str, Any]:
+    """A recipe for that interpreter."""
+    return {
+        "kind": "file",
+        "file": str(warmed.file),
+        "python": interpreter[0],
+        "cwd": str(warmed.folder),
+        "log_path_field": "log_path",
+    }
+
+
+SAY = """
+import json, os, sys, packaged
+folder = dict(item.split("=", 1) for item in sys.argv[1:])["log_path"]
+with open("/proc/self/cmdline") as file:
+    forked = "serve" in file.read().split("\\0")
+json.dump([packaged.VALUE, forked], open(folder + "/said", "w"))
+"""
+
+
+def test_a_package_that_was_changed(warmed: Warm, interpreter: tuple[str, Path]) -> None:
+    """The run after that has the new one, and the ones after it another server."""
+    package = interpreter[1] / "packaged.py"
+    package.write_text("VALUE = 1")
+    recipe = of(interpreter, warmed)
+    warmed.prepare(SAY, recipe=recipe)
+    warmed.learn("json", "packaged")
+    for attempt, said in ((1, [1, True]), (2, [22, False]), (3, [22, True])):
+        if attempt == 2:
+            package.write_text("VALUE = 22")
+        warmed.run(SAY, attempt, recipe=recipe)
+        assert warmed.said(attempt) == said
+
+
+def test_a_module_of_the_recipes_folder(warmed: Warm, interpreter: tuple[str, Path]) -> None:
+    """It hides the package of that name, as it does without a fork server."""
+    (interpreter[1] / "packaged.py").write_text("VALUE = 1")
+    recipe = of(interpreter, warmed)
+    warmed.prepare(SAY, recipe=recipe)
+    warmed.learn("json", "packaged")
+    (warmed.folder / "packaged.py").write_text("VALUE = 'of the folder'")
+    warmed.run(SAY, recipe=recipe)
+    assert warmed.said(1) == ["of the folder", False]
+
+
+def test_a_thread_since_an_import(warmed: Warm, interpreter: tuple[str, Path]) -> None:
+    """It would not be there in a fork. `doctor` says so."""
+    (interpreter[1] / "packaged.py").write_text(
+        "import threading\nVALUE = 1\n"
+        "threading.Thread(target=threading.Event().wait, daemon=True).start()"
+    )
+    recipe = of(interpreter, warmed)
+    warmed.prepare(SAY, recipe=recipe)
+    warmed.learn("json", "packaged")
+    warmed.run(SAY, recipe=recipe)
+    assert warmed.said(1) == [1, False]
+    assert warm.at_work(str(warmed.home)).refused == "what was imported has started 1 threads"
+
+
+def test_a_module_that_cannot_be_imported(warmed: Warm, interpreter: tuple[str, Path]) -> None:
+    (interpreter[1] / "packaged.py").write_text("VALUE = 1")
+    (interpreter[1] / "broken.py").write_text("raise SystemExit(3)")
+    recipe = of(interpreter, warmed)
+    warmed.prepare(SAY, recipe=recipe)
+    warmed.learn("gone", "broken", "packaged")
+    warmed.run(SAY, recipe=recipe)
+    assert warmed.said(1) == [1, True]
+
+
+@pytest.mark.parametrize(
+    ("changes", "environment"),
+    [
+        ({"env": {"WHERE": "{log_path}/x"}}, {}),
+        ({}, {"PYTHONPATH": "src"}),
+        ({"warm": False}, {}),
+    ],
+)
+def test_what_could_make_a_difference_is_not_forked(
+    warmed: Warm, changes: dict[str, Any], environment: dict[str, str]
+) -> None:
+    warmed.prepare(WHAT_IT_HAS)
+    warmed.learn("json")
+    warmed.change(environment)
+    outcome = warmed.run(WHAT_IT_HAS, **changes)
+    assert outcome["state"] is State.SUCCEEDED
+    assert not warmed.servers
