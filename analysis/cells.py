@@ -225,7 +225,7 @@ def rank(data: SweepData) -> Ranking:
         comparisons,
         [c.name for c in ranked if c is not best and c.counted and not c.diverged],
     )
-    spread = noise.of(best.name)
+    spread = noise.noisier.get(best.name) or noise.of(best.name)
     if spread is not None:
         found = _within(summarise_chosen(best.values, scale, spread, of, sign), bounds)
         chosen = replace(best, summary=found)

@@ -3,6 +3,7 @@
 A finding is `{kind, cells, evidence, text}`: what `report.json` lists and the page shows.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -20,6 +21,7 @@ from sweeper.analysis.statistics import Comparison
 from sweeper.results.cells import SPAN, Scale
 
 __all__ = [
+    "DEALS",
     "PENDING",
     "Finding",
     "cell_text",
@@ -42,6 +44,10 @@ _RATIOS = (
     "as ratios, on a log scale, because all values are positive, the means of the cells span more "
     f"than a factor of {SPAN:g} and the noise grows with them"
 )
+
+DEALS = 20
+"""In fewer ways the runs of two cells can be dealt out to them, chance alone may part them: three
+and three have so many, two and two but six."""
 
 PENDING = ("planned", "submitted", "running", "lost", "preempted")
 """States of runs that may still give a result."""
@@ -142,6 +148,7 @@ def _standing(data: SweepData, ranking: Ranking) -> list[Finding]:
         found.append(Finding("tied", "warning", _equal(ranking, best), _tied(ranking, best)))
     if ranking.comparisons:
         found.append(_compared(ranking, best, data.metric.sign))
+        found += _few_runs(ranking, best)
     if ranking.not_compared:
         found.append(_not_compared(data, ranking, best))
     return found
@@ -190,6 +197,11 @@ def _compared(ranking: Ranking, best: Cell, sign: float) -> Finding:
         if behind:
             listed = labels.listed(_names(behind), 3)
             text += f" Noise between seeds alone can explain its lead over {listed}."
+        if best.name in ranking.noise.noisier:
+            text += (
+                f" The runs of {short_name(best)} differ more than those of the others, so its lead "
+                "is judged by its own noise."
+            )
         text = text.strip()
         if apart:
             text += f" {labels.counted(len(apart), 'cell is', 'cells are')} worse beyond the noise."
@@ -210,6 +222,31 @@ def _compared(ranking: Ranking, best: Cell, sign: float) -> Finding:
             f"{short_name(nearest)}, is {by} for all at once."
         )
     return Finding("separated", "good", text, names, evidence)
+
+
+def _few_runs(ranking: Ranking, best: Cell) -> list[Finding]:
+    """A warning where the best is ahead of all, by so few runs that it hangs on their noise being
+    normal, and alike where they share it: a single run, or two and two with the noise of each."""
+    if ranking.tied or ranking.equal:
+        return []
+    nearest = max(ranking.apart, key=lambda cell: ranking.comparisons[cell.name].p)
+    runs = sorted((best.summary.n, nearest.summary.n))
+    if best.summary.n == 1:
+        text = (
+            f"The lead is that of a single run of {short_name(best)}, by noise that other cells "
+            "show: a cell that is noisier than those, or a lucky run, would look the same. Fresh "
+            "seeds of it tell."
+        )
+    elif not ranking.noise.shared and math.comb(sum(runs), runs[0]) < DEALS:
+        text = (
+            f"It rests on {runs[0]} runs against {runs[1]}, each cell with its own noise: were "
+            "seeds to end at one of two values, equal cells would look like this in up to one of "
+            "eight sweeps. Three runs of each tell."
+        )
+    else:
+        return []
+    names = (best.name, nearest.name)
+    return [Finding("few_runs", "warning", text, names, {"runs": runs})]
 
 
 def worse_by(found: Comparison, sign: float) -> tuple[str, str]:

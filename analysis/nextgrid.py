@@ -59,7 +59,7 @@ def propose(
     else:
         why = "the text of its grid is not on record"
     if not text.strip():
-        asked = any(f.kind in ("edge", "tied", "not_compared") for f in findings)
+        asked = any(f.kind in ("edge", "tied", "not_compared", "few_runs") for f in findings)
         return why if asked else None
     kinds = {finding.kind for finding in findings}
     edges = [f.evidence for f in findings if f.kind == "edge" and f.evidence]
@@ -72,6 +72,9 @@ def propose(
         cells = (ranking.best, *ranking.tied)
         of = "the best cell and those that could not be told apart"
         return _confirm(data, cells, of, text, needed)
+    if "few_runs" in kinds:
+        cells = (ranking.best, *ranking.others[:1])
+        return _confirm(data, cells, "the best cell and the next", text, needed)
     if "not_compared" in kinds and not ranking.comparisons and _seeded(data, ranking):
         cells = (ranking.best, *ranking.others)
         many = len(cells) > _CELLS  # three seeds of each would be many runs

@@ -8,7 +8,9 @@ variance, and more are moderated: each cell's variance is drawn toward what all 
 far as the spread of the variances says (the empirical Bayes of limma: Smyth, Statistical
 Applications in Genetics and Molecular Biology 3(1), 2004, article 3). Where it finds something, and
 where fewer than `FEW` cells were repeated, so that the test would find next to nothing, each cell
-has its own. All values here are on the scale of the comparison.
+has its own. Neither finds a single cell that is noisier than the rest, of two or three seeds each:
+which cells might be so is kept (`Noise.noisier`), for whoever names one of them as the best. All
+values here are on the scale of the comparison.
 """
 
 import functools
@@ -20,7 +22,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.analysis.distributions import digamma, student_quantile, trigamma, trigamma_inverse
+from sweeper.analysis.distributions import (
+    digamma,
+    student_quantile,
+    trigamma,
+    trigamma_inverse,
+    upper_tail_f,
+)
 from sweeper.analysis.inference import CONFIDENCE, Estimate, student
 from sweeper.results.cells import unit_of
 
@@ -28,6 +36,7 @@ __all__ = [
     "FEW",
     "LEVEL",
     "MANY",
+    "NOISIER",
     "UNKNOWN",
     "Asked",
     "Noise",
@@ -49,6 +58,9 @@ LEVEL = 0.02
 """Of the test that cells share their noise by. In one of fifty sweeps that might share, they do
 not, which costs power; a larger level would cost more, and guard little better."""
 
+NOISIER = 0.05
+"""Of the F test by which a cell may be noisier than the others."""
+
 _DRAWS = 9999
 
 Floats = NDArray[np.float64]
@@ -69,7 +81,9 @@ class Noise:
     (no cell was repeated). `cells` of the `repeated` ones and of `lent` sweeps stand behind it, `p`
     is that of the test for equal variances (None: not asked, or too few), `prior` what all cells
     have in common, with `prior_df` degrees of freedom (infinite: all of it), `total` those of all
-    cells together. `refused` are sweeps whose noise was to be lent, and differs."""
+    cells together. `refused` are sweeps whose noise was to be lent, and differs. `noisier` are the
+    cells that share it though their own variance is larger than that of the others by an F test at
+    `NOISIER`, with what they show by themselves."""
 
     kind: Literal["pooled", "moderated", "own", "none"]
     spreads: Mapping[str, Spread]
@@ -82,6 +96,7 @@ class Noise:
     lent: tuple[str, ...] = ()
     lent_cells: int = 0
     refused: tuple[str, ...] = field(default=())
+    noisier: Mapping[str, Spread] = field(default_factory=dict[str, Spread])
 
     @property
     def shared(self) -> bool:
@@ -203,7 +218,23 @@ def _share(
         for name, values in own.items()
     }
     kind = "moderated" if math.isfinite(prior_df) else "pooled"
-    return Noise(kind, spreads, len(mine), total, p, root * unit, prior_df, asked)
+    made = Noise(kind, spreads, len(mine), total, p, root * unit, prior_df, asked)
+    if asked == "pooled":
+        return made
+    return _with(made, noisier=_noisier(list(mine), variances, dfs, unit))
+
+
+def _noisier(
+    names: Sequence[str], variances: Floats, dfs: Floats, unit: float
+) -> dict[str, Spread]:
+    """Of the first cells those whose variance is larger than that of all others together."""
+    squares, total = float(dfs @ variances), float(dfs.sum())
+    found: dict[str, Spread] = {}
+    for name, own, df in zip(names, variances.tolist(), dfs.tolist(), strict=False):
+        rest = (squares - df * own) / (total - df) if total > df else 0.0
+        if rest > 0 and upper_tail_f(own / rest, df, total - df) <= NOISIER:
+            found[name] = Spread(math.sqrt(own) * unit, df)
+    return found
 
 
 def _each(own: Mapping[str, Sequence[float]], asked: Asked, p: float | None) -> Noise:

@@ -10,7 +10,9 @@ the data is paid for, at any number of cells and at 1 - `CONFIDENCE`:
   where each has its own, distances are Welch's, and Bonferroni's inequality bounds it.
 - The best alone is left where it is ahead of every other, the second too, as in a two-sided test of
   those two: whatever the number of cells, that errs most often with two (Gutmann and Maymin,
-  Annals of Statistics 15(1), 1987, 456-461).
+  Annals of Statistics 15(1), 1987, 456-461). Where an F test says that its runs differ more than
+  those of the others, which makes a lead by chance, it is asked with its own noise; what it is not
+  ahead of then stays beside it.
 
 Both happen on a scale that the data choose (`choose_scale`): as they are, or as logarithms, where
 means become geometric means and differences become ratios.
@@ -172,16 +174,19 @@ def against_best(
         return {}
     own = cells.pop(best)
     fewest = min(cell.n for cell in (own, *cells.values()))
-    found = {
-        name: _compare(cell, own, noise, sign, len(cells) + 1, fewest, scale)
-        for name, cell in cells.items()
-    }
+    family = _Family(len(cells) + 1, fewest, sign, scale)
+    compare = _shared if noise.shared else _apart
+    found = {name: compare(cell, own, family) for name, cell in cells.items()}
     # The best alone: ahead of each of the others as if there were no more than those two.
-    pairs = {name: _pair(one, sign) for name, one in found.items()}
-    alone = max(pairs.values())
+    pairs = found
+    if best in noise.noisier:
+        doubted = own._replace(spread=noise.noisier[best])
+        pairs = {name: _apart(cell, doubted, family) for name, cell in cells.items()}
+    nearest = max(pairs, key=lambda name: _pair(pairs[name], sign))
+    alone = _pair(pairs[nearest], sign)
     if alone <= 1 - CONFIDENCE:
         return {name: one._replace(p=min(one.p, alone)) for name, one in found.items()}
-    return found
+    return found if pairs is found else {**found, nearest: pairs[nearest]}
 
 
 def contenders(found: Mapping[str, Comparison], others: Iterable[str]) -> int:
@@ -201,29 +206,51 @@ class _Mean(NamedTuple):
         return cls(center(values), len(values), spread)
 
 
-def _compare(
-    cell: _Mean, best: _Mean, noise: Noise, sign: float, family: int, fewest: int, scale: Scale
-) -> Comparison:
+class _Family(NamedTuple):
+    """Cells that are compared: how many, the fewest runs that one has, and as `against_best`."""
+
+    cells: int
+    fewest: int
+    sign: float
+    scale: Scale
+
+
+def _shared(cell: _Mean, best: _Mean, family: _Family) -> Comparison:
+    """With noise that all share: Dunnett's."""
+    difference, error, _, _ = _distance(cell, best)
+    df, others = min(cell.spread.df, best.spread.df), family.cells - 1
+    # Of distances to two others; where those have different numbers of runs, the least.
+    together = round(family.fewest / (family.fewest + cell.n), 6)
+    largest = maximum_tail(family.sign * difference / error, others, df, together)
+    reach = maximum_quantile(CONFIDENCE, others, df, together)
+    found = Comparison(difference, error, df, family.cells, largest, reach, family.scale)
+    return _at_least_of_two(found, family.sign)
+
+
+def _apart(cell: _Mean, best: _Mean, family: _Family) -> Comparison:
+    """With the noise of each: Welch's, and Bonferroni's bound."""
+    difference, error, a, b = _distance(cell, best)
+    df = (a + b) ** 2 / (a**2 / cell.spread.df + b**2 / best.spread.df)
+    df, others = min(df, _WELCH * (cell.spread.df + best.spread.df)), family.cells - 1
+    largest = min(1.0, others * float(student_tail(difference / error, df)) / 2)
+    largest = largest if family.sign * difference > 0 else 1.0
+    reach = -student_quantile((1 - CONFIDENCE) / others, df)
+    found = Comparison(difference, error, df, family.cells, largest, reach, family.scale)
+    return _at_least_of_two(found, family.sign)
+
+
+def _distance(cell: _Mean, best: _Mean) -> tuple[float, float, float, float]:
+    """Of two means with its error, and the parts of that error's square, in a unit of their own."""
     unit = max(cell.spread.sd, best.spread.sd)
     a, b = ((one.spread.sd / unit) ** 2 / one.n for one in (cell, best))
-    difference, error = cell.value - best.value, math.sqrt(a + b) * unit
-    others = family - 1
-    if noise.shared:
-        df = min(cell.spread.df, best.spread.df)
-        # Of distances to two others; where those have different numbers of runs, the least.
-        together = round(fewest / (fewest + cell.n), 6)
-        statistic = sign * difference / error
-        largest = maximum_tail(statistic, others, df, together)
-        reach = maximum_quantile(CONFIDENCE, others, df, together)
-    else:
-        free = cell.spread.df + best.spread.df
-        df = (a + b) ** 2 / (a**2 / cell.spread.df + b**2 / best.spread.df)
-        df = min(df, _WELCH * free)
-        largest = min(1.0, others * float(student_tail(difference / error, df)) / 2)
-        largest = largest if sign * difference > 0 else 1.0
-        reach = -student_quantile((1 - CONFIDENCE) / others, df)
-    found = Comparison(difference, error, df, family, largest, max(reach, _student(df)), scale)
-    return found._replace(p=max(largest, _pair(found, sign)))
+    return cell.value - best.value, math.sqrt(a + b) * unit, a, b
+
+
+def _at_least_of_two(found: Comparison, sign: float) -> Comparison:
+    """Among many no surer than with just those two."""
+    return found._replace(
+        p=max(found.p, _pair(found, sign)), reach=max(found.reach, _student(found.df))
+    )
 
 
 def _pair(found: Comparison, sign: float) -> float:

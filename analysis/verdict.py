@@ -129,7 +129,7 @@ def decide(
     to_part = _to_part(ranking, following, None if lead is None else lead.needed, prices or {})
     return Verdict(
         kind=kind,
-        label=_LABELS[kind] + (", at the edge of the grid" if at_edge else ""),
+        label=_label(kind, findings) + (", at the edge of the grid" if at_edge else ""),
         at_edge=at_edge,
         headline=_headline(best),
         measure=_measure(data),
@@ -143,6 +143,13 @@ def decide(
         effect=_effect(ranking, lead, data.metric.sign if data.metric is not None else 1.0),
         cost=_cost(best, prices or {}),
     )
+
+
+def _label(kind: str, findings: Sequence[Finding]) -> str:
+    few = next((finding.evidence for finding in findings if finding.kind == "few_runs"), None)
+    if kind == "ahead" and few is not None:
+        return f"ahead, by {labels.counted(few['runs'][0], 'run')}"
+    return _LABELS[kind]
 
 
 def _concerns(finding: Finding, ranking: Ranking) -> bool:
@@ -277,7 +284,8 @@ def _kind(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> str
         complete = all(run.state == "succeeded" for run in data.runs)
         # What is left of a cell that lost a run was compared with nothing.
         whole = not any(cell.diverged for cell in ranking.measured)
-        return "clear" if complete and whole and "unmeasured" not in kinds else "ahead"
+        whole = whole and not kinds & {"unmeasured", "few_runs"}
+        return "clear" if complete and whole else "ahead"
     return "alone" if "alone" in kinds else "none"
 
 
@@ -340,7 +348,7 @@ def _steps(
             steps.append(_more_seeds(following, fewest))
     elif "uneven_best" in by_kind:
         steps.append("Analyze with --at last or --at mean_of_last=5, or evaluate all alike.")
-    elif "not_compared" in by_kind:
+    elif by_kind.keys() & {"not_compared", "few_runs"}:
         steps.append(_more_seeds(following, fewest))
     if "metric_missing" in by_kind or "no_metric" in by_kind:
         steps.append("Name one of the recorded keys as the metric, in the grid or with --metric.")

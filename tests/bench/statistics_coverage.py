@@ -20,10 +20,21 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
 from sweeper.analysis.distributions import maximum_quantile, student_quantile
+from sweeper.analysis.findings import DEALS
 from sweeper.analysis.inference import contrast, paired, wilson
-from sweeper.analysis.noise import FEW, LEVEL, MANY, bartlett, fit_noise, split_noise, squeeze
+from sweeper.analysis.noise import (
+    FEW,
+    LEVEL,
+    MANY,
+    NOISIER,
+    bartlett,
+    fit_noise,
+    split_noise,
+    squeeze,
+)
 from sweeper.analysis.statistics import against_best, contenders, summarise_chosen
 
 Floats = NDArray[np.float64]
@@ -68,7 +79,8 @@ def _sds(noise: str, cells: int) -> Floats:
 
 class Judged(NamedTuple):
     """Of each sweep: which cells may be the best, which was chosen, the means, the sd of each
-    cell's noise, its degrees of freedom, and by how many cells its choice is allowed for."""
+    cell's noise, its degrees of freedom, by how many cells its choice is allowed for, and whether
+    a lone winner is warned of as one by too few runs."""
 
     kept: NDArray[np.bool_]
     best: NDArray[np.intp]
@@ -76,6 +88,7 @@ class Judged(NamedTuple):
     sds: Floats
     dfs: Floats
     of: NDArray[np.int_]
+    few: NDArray[np.bool_]
 
 
 def judge(values: Floats, lent: Floats | None = None, step: float = 0.0) -> Judged:
@@ -103,14 +116,58 @@ def judge(values: Floats, lent: Floats | None = None, step: float = 0.0) -> Judg
     else:
         found = np.where(shared, prior, np.nan)[:, np.newaxis] * np.ones(cells)
     dfs = np.where(shared, np.minimum(prior_df + free, total), max(free, 1))
-    kept, close = _compared(means, found / seeds, dfs, shared, best, free)
-    return Judged(kept, best, means, np.sqrt(found), dfs, close.sum(axis=1))
+    told = _compared(means, found / seeds, dfs, shared, best, free)
+    dfs = np.repeat(dfs[:, np.newaxis], cells, axis=1)
+    if lent is None and cells >= FEW:
+        _doubt(told, means, found, dfs, shared, best, floored, seeds)
+    (kept, _), (close, _) = told
+    own_noise = np.full(sweeps, math.comb(2 * seeds, seeds) < DEALS) & ~shared
+    few = own_noise if lent is None else np.ones(sweeps, dtype=bool)
+    return Judged(kept, best, means, np.sqrt(found), dfs, close.sum(axis=1), few)
+
+
+Sets = list[tuple[NDArray[np.bool_], NDArray[np.bool_]]]
+
+
+def _doubt(
+    told: Sets,
+    means: Floats,
+    found: Floats,
+    dfs: Floats,
+    shared: NDArray[np.bool_],
+    best: NDArray[np.intp],
+    variances: Floats,
+    seeds: int,
+) -> None:
+    """Where the best is noisier than the others, its own noise counts for its interval, and for
+    being alone. Changes `told`, `found` and `dfs`."""
+    rows, cells, free = np.arange(len(best)), means.shape[1], seeds - 1.0
+    own = variances[rows, best]
+    rest = (variances.sum(axis=1) - own) / (cells - 1)
+    noisier = shared & (special.fdtrc(free, free * (cells - 1), own / rest) <= NOISIER)
+    a, b = own[:, np.newaxis], found
+    df = np.minimum((a + b) ** 2 / (a**2 / free + b**2 / dfs), 2 / 3 * (free + dfs))
+    ahead = (means[rows, best][:, np.newaxis] - means) / np.sqrt((a + b) / seeds)
+    p = 2 * special.stdtr(df, -ahead)
+    p[rows, best] = 0.0
+    nearest = p.argmax(axis=1)
+    bonferroni = np.minimum(1, np.maximum(1, (cells - 1) / 2) * p[rows, nearest])
+    for level, (kept, wide) in zip((0.05, 0.01), told, strict=True):
+        alone = p[rows, nearest] <= level
+        kept[noisier] = wide[noisier] & ~alone[noisier, np.newaxis]
+        # At the second level what is not alone at the first is judged with Bonferroni's bound.
+        beside = noisier & ~alone & ((p[rows, nearest] <= 0.05) | (bonferroni > level))
+        kept[rows[noisier], nearest[noisier]] = beside[noisier]
+        kept[rows, best] = True
+    found[rows[noisier], best[noisier]] = own[noisier]
+    dfs[rows[noisier], best[noisier]] = free
 
 
 def _compared(
     means: Floats, errors: Floats, dfs: Floats, shared: Floats, best: Floats, free: int
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which cells may be the best, and which may have been chosen as it."""
+) -> Sets:
+    """Which cells may be the best, and which may have been chosen as it; of both also without
+    asking whether the best is alone."""
     cells = means.shape[1]
     at = best[:, np.newaxis]
     own = np.take_along_axis(errors, at, 1)
@@ -123,19 +180,20 @@ def _compared(
     two = _quantile(0.975, 1, df)
     alone = np.where(known, ahead > two, False)
     np.put_along_axis(alone, at, True, 1)
-    found: list[NDArray[np.bool_]] = []
+    found: Sets = []
     for share in (0.95, 0.99):
         bonferroni = _quantile(1 - (1 - share) / (cells - 1), 1, df)
         bound = np.where(shared[:, np.newaxis], _quantile(share, cells - 1, df, 0.5), bonferroni)
         pair = two if share == 0.95 else _quantile(0.995, 1, df)
         kept = ~(ahead > np.maximum(bound, pair)) & (known if share == 0.99 else True)
         np.put_along_axis(kept, at, True, 1)
+        wide = kept.copy()
         lone = alone if share == 0.95 else np.where(known, ahead > pair, False)
         np.put_along_axis(lone, at, True, 1)
         kept[lone.all(axis=1)] = False
         np.put_along_axis(kept, at, True, 1)
-        found.append(kept)
-    return found[0], found[1]
+        found.append((kept, wide))
+    return found
 
 
 def _quantile(share: float, of: int, df: Floats, correlation: float = 0.0) -> Floats:
@@ -162,17 +220,18 @@ def intervals(found: Judged, seeds: int, *, chosen: bool) -> tuple[Floats, Float
     """Bounds of each cell's mean, or of the chosen one's."""
     student = _quantile(0.975, 1, found.dfs)
     if not chosen:
-        reach = student[:, np.newaxis] * found.sds / seeds**0.5
+        reach = student * found.sds / seeds**0.5
         return found.means - reach, found.means + reach
     rows = np.arange(len(found.best))
     error = found.sds[rows, found.best] / seeds**0.5
-    below = student.copy()
+    dfs, reach = (part[rows, found.best] for part in (found.dfs, student))
+    below = reach.copy()
     for of in np.unique(found.of):
         some = found.of == of
         if of > 1:
-            below[some] = np.maximum(below[some], _quantile(0.95, int(of), found.dfs[some]))
+            below[some] = np.maximum(below[some], _quantile(0.95, int(of), dfs[some]))
     middle = found.means[rows, found.best]
-    return middle - below * error, middle + student * error
+    return middle - below * error, middle + reach * error
 
 
 def _sweeps(noise: str, cells: int, seeds: int, trials: int, truth: Floats | None = None) -> Judged:
@@ -205,7 +264,8 @@ def by_noise(trials: int) -> None:
             row: list[str] = []
             for seeds in SEEDS:
                 found = _sweeps(noise, cells, seeds, trials)
-                lone = _share(found.kept.sum(axis=1) == 1)
+                alone = found.kept.sum(axis=1) == 1
+                lone = _share(alone) + ("*" if alone.any() and found.few[alone].all() else "")
                 held = _share(found.kept[:, 0])
                 every = _held(intervals(found, seeds, chosen=False), 0.0)
                 best = _held(intervals(found, seeds, chosen=True), 0.0)
@@ -268,7 +328,7 @@ def checked(sweeps: int) -> tuple[int, int]:
             best = str(int(own.mean(axis=1).argmax()))
             told = against_best(groups, best, noise, -1.0)
             kept = {best, *(name for name, one in told.items() if not one.told_apart)}
-            spread = noise.of(best)
+            spread = noise.noisier.get(best) or noise.of(best)
             assert spread is not None
             real = summarise_chosen(groups[best], "linear", spread, contenders(told, told), -1.0)
             same = kept == {str(cell) for cell in np.flatnonzero(found.kept[i])}
@@ -402,8 +462,9 @@ def main() -> None:
         f"{trials} sweeps a figure, a quarter of them at 100 cells; copy and report agree "
         f"in {agreed} of {asked}"
     )
-    print("\nEqual cells, %: false lone winner / the set holds a given cell / the interval of any")
-    print("cell holds the truth / that of the chosen one does")
+    print("\nEqual cells, %: false lone winner (*: each with a warning that it rests on few runs) /")
+    print("the set holds a given cell / the interval of any cell holds the truth / that of the chosen")
+    print("one does")
     with np.errstate(all="ignore"):
         by_noise(trials)
         print("\nOne cell ahead, normal noise: named alone, % / in the set, % / cells in the set\n")

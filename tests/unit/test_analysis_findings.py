@@ -268,6 +268,30 @@ def test_single_runs_are_compared_by_the_noise_of_an_earlier_sweep(
         "All cells share one noise, that of 3 cells of before (6 degrees of freedom), as their "
         "variances do not differ (Bartlett's test, p = 1.000)."
     )
+    # And where that lets one lead: it is a single run all the same.
+    written.measured(tmp_path, [*single[:2], ({"lr": 3}, [0.8])], name="third", metric=own)
+    data = lend(load(registry, "third", None, None), registry, ["before"])
+    ranking = rank(data)
+    findings = find(data, ranking)
+    assert [f.kind for f in findings[:2]] == ["separated", "few_runs"]
+    assert decide(data, ranking, findings).label == "ahead, by 1 run"
+
+
+@pytest.mark.parametrize(
+    ("ends", "kind", "said"),
+    [
+        (([0.50, 0.51], [0.90, 0.91]), "ahead", "It rests on 2 runs against 2"),
+        (([0.50, 0.51, 0.52], [0.90, 0.91, 0.92]), "clear", ""),
+    ],
+)
+def test_a_lead_of_two_runs_each_with_its_own_noise_is_no_clear_one(
+    judge: Any, ends: tuple[list[float], list[float]], kind: str, said: str
+):
+    """Seeds that end at one of two values would part equal cells like this in one of eight."""
+    _, found, verdict = judge(*(({"lr": at}, own) for at, own in enumerate(ends)))
+    assert verdict.kind == kind and ("few_runs" in found) == bool(said)
+    if said:
+        assert found["few_runs"].text.startswith(said) and verdict.label == "ahead, by 2 runs"
 
 
 def test_a_leader_that_was_compared_with_nothing_is_not_said_to_be_far_ahead(judge: Any):

@@ -110,6 +110,25 @@ def test_the_best_is_alone_where_it_is_ahead_of_the_second_as_if_there_were_but_
     assert maximum_tail(0.95 / (0.25 * 2 / 3) ** 0.5, 29, 60.0, 0.5) > 0.1
 
 
+def test_a_best_that_is_noisier_than_the_others_is_alone_by_its_own_noise_only():
+    """Six cells share their noise by Bartlett's test; the runs of the best lie 2.4 times as far
+    apart as those of the others (p = 0.02 by an F test), and its mean as far ahead as would do."""
+    groups = {str(i): [5.0 + i, 5.5 + i, 4.5 + i] for i in range(5)}
+    groups["best"] = [2.9, 4.1, 1.7]
+    noise = fit_noise(groups)
+    rest = np.mean([np.var(groups[str(i)], ddof=1) for i in range(5)])
+    f = float(np.var(groups["best"], ddof=1) / rest)
+    assert stats.f.sf(f, 2, 10) == pytest.approx(0.0217, abs=1e-4)
+    assert noise.shared and noise.noisier == {"best": (pytest.approx(1.2), 2.0)}
+    found = against_best(groups, "best", noise)
+    welch = stats.ttest_ind(groups["0"], groups["best"], equal_var=False)
+    assert [cell for cell, one in found.items() if not one.told_apart] == ["0"]
+    assert found["0"].error == pytest.approx(((1.44 + 0.25) / 3) ** 0.5) and welch.pvalue > 0.05
+    calm = against_best(groups | {"best": [2.9, 3.4, 2.4]}, "best", fit_noise(groups, "pooled"))
+    assert all(one.told_apart for one in calm.values())
+    assert fit_noise(groups, "pooled").noisier == {}
+
+
 @pytest.mark.parametrize(("asked", "second_mean"), [("own", 1.4), ("pooled", 0.95)])
 def test_the_differences_from_a_lone_winner_are_bounded_for_all_cells_at_once(
     asked: Asked, second_mean: float
