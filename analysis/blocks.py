@@ -12,31 +12,42 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sweeper.analysis.axes import Crossing, find_axes, find_crossings
-from sweeper.analysis.cells import Cell, Ranking
+from sweeper.analysis.cells import Cell, Ranking, as_chosen
 from sweeper.analysis.contrasts import Row, parts, rest, usable
 from sweeper.analysis.edges import Edge, judge_edges
 from sweeper.analysis.settings import level
-from sweeper.analysis.statistics import against_best
+from sweeper.analysis.statistics import Comparison, against_best
 from sweeper.errors import UsageError
 from sweeper.metrics import as_float
 from sweeper.storage.documents import dotted
 
-__all__ = ["Block", "Blocks", "find_blocks", "rows"]
+__all__ = ["Block", "Blocks", "by_blocks", "find_blocks", "rows"]
 
 
 @dataclass(frozen=True)
 class Block:
     """The cells with one `value` of the setting that blocks are made by. `best` is None when no
-    cell there has a result that counts. `tied` cannot be told from it; `compared` could be."""
+    cell there has a result that counts. `tied` cannot be told from it; `comparisons` are with it,
+    by cell."""
 
     value: str
     cells: int
     diverged: int
     best: Cell | None
     tied: tuple[Cell, ...]
-    compared: int
+    comparisons: Mapping[str, Comparison]
     edges: tuple[Edge, ...]
     holes: tuple[Row, ...]
+
+    @property
+    def compared(self) -> int:
+        """How many cells could be compared with the best."""
+        return len(self.comparisons)
+
+    @property
+    def ahead(self) -> bool:
+        """Whether the best is ahead of all that it could be compared with."""
+        return bool(self.comparisons) and not self.tied
 
 
 @dataclass(frozen=True)
@@ -115,18 +126,52 @@ def _block(ranking: Ranking, sign: float, by: str, value: str, others: Sequence[
     part = replace(ranking, cells=own, best=None, best_run=None, comparisons={})
     good = usable(part)
     counted = [cell for cell in good if cell.counted]
-    best = min(counted, key=lambda cell: sign * (cell.summary.mean or 0.0), default=None)
+    best = counted[0] if counted else None  # they are in the order of the ranking
     tried = _rows(part.tried, by)
     holes = _holes(tried, others)
     diverged = sum(cell.diverged > 0 for cell in own)
     if best is None:
-        return Block(value, len(tried), diverged, None, (), 0, (), holes)
+        return Block(value, len(tried), diverged, None, (), {}, (), holes)
     groups = {cell.name: cell.values for cell in good}
     found = against_best(groups, best.name, ranking.noise, sign, ranking.scale)
     tied = tuple(c for c in good if c.name in found and not found[c.name].told_apart)
     judged = replace(part, best=best, comparisons=found)
     edges = tuple(judge_edges(judged, sign, alone=True, blocks=parts(ranking, by)))
-    return Block(value, len(tried), diverged, best, tied, len(found), edges, holes)
+    return Block(value, len(tried), diverged, best, tied, found, edges, holes)
+
+
+def by_blocks(ranking: Ranking, found: Blocks, sign: float) -> tuple[Ranking, Blocks]:
+    """The ranking with each cell compared with the best of its block, and none the best of all; and
+    the blocks, each best with the interval of one that was chosen there. As they are where fewer
+    than two blocks have a best."""
+    if sum(block.best is not None for block in found.blocks) < 2:
+        return ranking, found
+    leaders: dict[str, str] = {}
+    chosen: dict[str, Cell] = {}
+    blocks: list[Block] = []
+    for block in found.blocks:
+        best = block.best
+        if best is not None:
+            own = tuple(c for c in ranking.cells if level(c.settings, found.by) == block.value)
+            part = replace(ranking, cells=own)
+            best, _ = as_chosen(part, best, block.comparisons, sign)
+            chosen[best.name] = best
+            leaders |= {cell.name: best.name for cell in own}
+        blocks.append(replace(block, best=best))
+    apart = Ranking(
+        cells=tuple(chosen.get(cell.name, cell) for cell in ranking.cells),
+        best=None,
+        best_run=None,
+        comparisons={n: one for block in blocks for n, one in block.comparisons.items()},
+        passed_over=(),
+        scale=ranking.scale,
+        keys=ranking.keys,
+        noise=ranking.noise,
+        bounds=ranking.bounds,
+        worst=ranking.worst,
+        leaders=leaders,
+    )
+    return apart, replace(found, blocks=tuple(blocks))
 
 
 def _holes(tried: set[Row], others: Sequence[set[Row]]) -> tuple[Row, ...]:

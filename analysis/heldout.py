@@ -61,7 +61,7 @@ class HeldOut:
 def held_out(data: SweepData, ranking: Ranking) -> HeldOut | None:
     """What there is to set beside each other; None where only one of the two was recorded."""
     metric = data.metric
-    if metric is None or ranking.best is None:
+    if metric is None or not (ranking.best or ranking.leaders):
         return None
     found = _pair(data, metric, ranking)
     if found is None:
@@ -141,10 +141,16 @@ def _gap(ranking: Ranking, held: Metric, training: str) -> Estimate | None:
 def held_out_findings(found: HeldOut | None, ranking: Ranking) -> list[Finding]:
     """Sentences for the verdict: what the metric is of, and the gap if a test tells it."""
     best = ranking.best
-    if found is None or best is None:
+    if found is None or not (best or ranking.leaders):
         return []
     said: list[Finding] = []
-    if found.judged:
+    if found.judged and best is None:
+        text = (
+            f"The metric judged by, {found.training}, {_of(found)}; {found.metric.name} is held "
+            f"out: --metric {found.metric.name} judges by that."
+        )
+        said.append(Finding("judged_in_training", "warning", text))
+    elif found.judged and best is not None:
         said.append(_judged_in_training(found, best))
     if found.says_gap and found.gap is not None:
         gap = found.gap
@@ -154,13 +160,17 @@ def held_out_findings(found: HeldOut | None, ranking: Ranking) -> list[Finding]:
             f"{mean} ({low} to {high})."
         )
         evidence = {"training": found.training, "held_out": found.metric.name, **gap._asdict()}
-        said.append(Finding("gap", "warning", text, (best.name,), evidence))
+        cells = () if best is None else (best.name,)
+        said.append(Finding("gap", "warning", text, cells, evidence))
     return said
 
 
+def _of(found: HeldOut) -> str:
+    return "is of training" if is_training(found.training) else "is not said to be held out"
+
+
 def _judged_in_training(found: HeldOut, best: Cell) -> Finding:
-    what = "is of training" if is_training(found.training) else "is not said to be held out"
-    text = f"The metric judged by, {found.training}, {what}. {_held_standing(found, best)}"
+    text = f"The metric judged by, {found.training}, {_of(found)}. {_held_standing(found, best)}"
     evidence = {"metric": found.training, "held_out": found.metric.name, "kind": _kind(found, best)}
     level = "good" if evidence["kind"] == "ahead" else "warning"
     return Finding("judged_in_training", level, text, (best.name,), evidence)

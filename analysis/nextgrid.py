@@ -51,6 +51,8 @@ def propose(
     """What the findings ask for, or a text that says why the grid cannot be made to say it; None
     where nothing is asked for. `needed` is how many seeds a cell are thought to part the cells at
     the top."""
+    if ranking.leaders:
+        return "each block has its own ends and its own cells at the top: sweep those you care for"
     text = "" if data.plan is None else data.plan.grid_text
     if len(data.names) > 1:
         text, why = "", "several sweeps are compared here, and each has a grid of its own"
@@ -66,17 +68,24 @@ def propose(
     extended = [edge for edge in edges if edge.get("suggestion") is not None]
     if extended:
         return _extend(data, text, extended)
-    if ranking.best is None:
+    return _fresh_seeds(data, ranking, kinds, text, needed)
+
+
+def _fresh_seeds(
+    data: SweepData, ranking: Ranking, kinds: set[str], text: str, needed: int | None
+) -> NextGrid | str | None:
+    """More runs of what is there, where the findings ask for them."""
+    best = ranking.best
+    if best is None:
         return None
     if "tied" in kinds:
-        cells = (ranking.best, *ranking.tied)
         of = "the best cell and those that could not be told apart"
-        return _confirm(data, cells, of, text, needed)
+        return _confirm(data, (best, *ranking.tied), of, text, needed)
     if "few_runs" in kinds:
-        cells = (ranking.best, *ranking.others[:1])
-        return _confirm(data, cells, "the best cell and the next", text, needed)
+        of = "the best cell and the next"
+        return _confirm(data, (best, *ranking.others[:1]), of, text, needed)
     if "not_compared" in kinds and not ranking.comparisons and _seeded(data, ranking):
-        cells = (ranking.best, *ranking.others)
+        cells = (best, *ranking.others)
         many = len(cells) > _CELLS  # three seeds of each would be many runs
         return _confirm(data, cells, "", text, needed) if many else _seeds(data, ranking, text)
     return None

@@ -62,6 +62,9 @@ _ALARMS = 20
 _FIRST = 6
 """Cells that the first screen shows."""
 
+_BLOCKS = 8
+"""Blocks that the first screen shows."""
+
 _STATES = (
     *("succeeded", "running", "submitted", "planned", "lost", "preempted"),
     *("cancelled", "failed"),
@@ -118,6 +121,7 @@ def render(study: Study, panels: Sequence[Panel]) -> str:
         undrawn=undrawn(study, panels),
         lines=PARALLEL,
         blocks=block_rows(study),
+        blocks_first=_BLOCKS,
         deals=DEALS,
         model=surface_rows(study.surface),
         rates=rate_rows(study.stability.rates),

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from sweeper.analysis.distributions import (
     maximum_quantile,
-    maximum_tail,
+    maximum_tails,
     student_quantile,
     student_tail,
 )
@@ -175,13 +175,13 @@ def against_best(
     own = cells.pop(best)
     fewest = min(cell.n for cell in (own, *cells.values()))
     family = _Family(len(cells) + 1, fewest, sign, scale)
-    compare = _shared if noise.shared else _apart
-    found = {name: compare(cell, own, family) for name, cell in cells.items()}
+    compare = _shared if noise.shared else _all_apart
+    found = compare(cells, own, family)
     # The best alone: ahead of each of the others as if there were no more than those two.
     pairs = found
     if best in noise.noisier:
         doubted = own._replace(spread=noise.noisier[best])
-        pairs = {name: _apart(cell, doubted, family) for name, cell in cells.items()}
+        pairs = _all_apart(cells, doubted, family)
     nearest = max(pairs, key=lambda name: _pair(pairs[name], sign))
     alone = _pair(pairs[nearest], sign)
     if alone <= 1 - CONFIDENCE:
@@ -215,16 +215,29 @@ class _Family(NamedTuple):
     scale: Scale
 
 
-def _shared(cell: _Mean, best: _Mean, family: _Family) -> Comparison:
-    """With noise that all share: Dunnett's."""
-    difference, error, _, _ = _distance(cell, best)
-    df, others = min(cell.spread.df, best.spread.df), family.cells - 1
-    # Of distances to two others; where those have different numbers of runs, the least.
-    together = round(family.fewest / (family.fewest + cell.n), 6)
-    largest = maximum_tail(family.sign * difference / error, others, df, together)
-    reach = maximum_quantile(CONFIDENCE, others, df, together)
-    found = Comparison(difference, error, df, family.cells, largest, reach, family.scale)
-    return _at_least_of_two(found, family.sign)
+def _shared(cells: Mapping[str, _Mean], best: _Mean, family: _Family) -> dict[str, Comparison]:
+    """With noise that all share: Dunnett's. Many cells have the same distribution: it is asked for
+    them together."""
+    others = family.cells - 1
+    alike: dict[tuple[float, float], list[str]] = {}
+    found: dict[str, Comparison] = {}
+    for name, cell in cells.items():
+        difference, error, _, _ = _distance(cell, best)
+        df = min(cell.spread.df, best.spread.df)
+        # Of distances to two others; where those have different numbers of runs, the least.
+        together = round(family.fewest / (family.fewest + cell.n), 6)
+        reach = maximum_quantile(CONFIDENCE, others, df, together)
+        alike.setdefault((df, together), []).append(name)
+        found[name] = Comparison(difference, error, df, family.cells, 1.0, reach, family.scale)
+    for (df, together), names in alike.items():
+        statistics = [family.sign * found[n].difference / found[n].error for n in names]
+        for name, p in zip(names, maximum_tails(statistics, others, df, together), strict=True):
+            found[name] = _at_least_of_two(found[name]._replace(p=p), family.sign)
+    return {name: found[name] for name in cells}
+
+
+def _all_apart(cells: Mapping[str, _Mean], best: _Mean, family: _Family) -> dict[str, Comparison]:
+    return {name: _apart(cell, best, family) for name, cell in cells.items()}
 
 
 def _apart(cell: _Mean, best: _Mean, family: _Family) -> Comparison:

@@ -15,7 +15,8 @@ from sweeper.analysis.axes import (
 )
 from sweeper.analysis.axis_findings import AxesTold
 from sweeper.analysis.behaviour import Behaviour, examine
-from sweeper.analysis.blocks import Blocks, find_blocks
+from sweeper.analysis.block_verdict import decide_by_blocks
+from sweeper.analysis.blocks import Blocks, by_blocks, find_blocks
 from sweeper.analysis.cells import Cell, Ranking, rank
 from sweeper.analysis.findings import Finding, find
 from sweeper.analysis.frames import SweepData
@@ -72,6 +73,8 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
     ranking = rank(data)
     sign = data.metric.sign if data.metric is not None else 1.0
     blocks = find_blocks(ranking, sign, data.metric.by) if data.metric is not None else None
+    if blocks is not None and blocks.asked:
+        ranking, blocks = by_blocks(ranking, blocks, sign)
     axes = find_axes(ranking, sign) if data.metric is not None else []
     pairs = find_pairs(ranking, axes, sign)
     trends = find_trends(axes, sign)
@@ -83,8 +86,8 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
     answered, held = by_items(data, ranking), held_out(data, ranking)
     findings = [
         *held_out_findings(held, ranking),
-        *find(data, ranking, blocks.by if blocks is not None else ""),
-        *item_findings(answered, ranking),
+        *find(data, ranking, blocks),
+        *([] if ranking.leaders else item_findings(answered, ranking)),
         *observe(data, ranking, told, stability, behaviour),
     ]
     shared = _paired(ranking)
@@ -93,7 +96,11 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
     lead = None if lead is None else lead._replace(needed=needed)
     proposed = propose(data, ranking, findings, needed)
     following = proposed if isinstance(proposed, NextGrid) else None
-    verdict = decide(data, ranking, findings, lead, following, prices or {})
+    verdict = (
+        decide_by_blocks(data, ranking, findings, blocks)
+        if blocks is not None and ranking.leaders
+        else decide(data, ranking, findings, lead, following, prices or {})
+    )
     return Study(
         data=data,
         ranking=ranking,
@@ -131,11 +138,16 @@ def _modelled(
 
 
 def _paired(ranking: Ranking) -> dict[str, Estimate]:
-    best = ranking.best
-    if best is None:
-        return {}
-    others = {cell.name: _on_scale(ranking, cell) for cell in ranking.others}
-    return paired_with(others, _on_scale(ranking, best))
+    """Each cell with the best, or with that of its block."""
+    bests = [ranking.best] if ranking.best is not None else []
+    bests += [c for c in ranking.cells if ranking.leaders.get(c.name) == c.name]
+    found: dict[str, Estimate] = {}
+    for best in bests:
+        own = [c for c in ranking.cells if ranking.leaders.get(c.name, best.name) == best.name]
+        good = [c for c in own if c is not best and c.summary.n and not c.diverged]
+        others = {cell.name: _on_scale(ranking, cell) for cell in good}
+        found |= paired_with(others, _on_scale(ranking, best))
+    return found
 
 
 def _on_scale(ranking: Ranking, cell: Cell) -> dict[int, float]:

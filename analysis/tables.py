@@ -8,6 +8,7 @@ from sweeper.analysis import labels
 from sweeper.analysis.axes import Grid2
 from sweeper.analysis.behaviour import examples
 from sweeper.analysis.cells import Cell, Ranking
+from sweeper.analysis.checkpoints import choose_checkpoint
 from sweeper.analysis.commands import run_to_log
 from sweeper.analysis.costs import dollars
 from sweeper.analysis.figures import PALETTE, tones
@@ -132,7 +133,12 @@ def strip_of_all(ranking: Ranking) -> dict[str, Any] | None:
         for cell in reversed(cells)
     ]
     tied, apart = (sum(mark[1] == kind for mark in marks) for kind in ("tied", "apart"))
+    bests = len(set(ranking.leaders.values()))
     told = f"the best, {tied} not told apart from it, {apart} worse"
+    if bests:
+        told = (
+            f"the best of {bests} blocks, {tied} not told apart from that of theirs, {apart} worse"
+        )
     return {
         "marks": marks,
         "ends": scale.ends,
@@ -182,8 +188,8 @@ def _span(low: float | None, high: float | None, places: int | None) -> str:
 
 def _standing(cell: Cell, ranking: Ranking) -> tuple[str, str, str]:
     """How a cell stands to the best: a key for its look, a few words, and the figures."""
-    if cell is ranking.best:
-        return "best", "best", ""
+    if cell is ranking.best or ranking.leaders.get(cell.name) == cell.name:
+        return "best", "best of its block" if ranking.leaders else "best", ""
     if cell.diverged:
         return "bad", f"{cell.diverged} of {len(cell.runs)} diverged", ""
     if not cell.summary.n:
@@ -397,7 +403,9 @@ def block_rows(study: Study) -> list[dict[str, Any]]:
             {
                 "name": block.value,
                 "settings": ["" if best is None else _setting(best, key)[0] for key in keys],
-                "mean": "no result" if best is None else labels.number(best.summary.mean),
+                "mean": "no result" if best is None else _figures(best, None)["mean"],
+                "interval": "" if best is None else _figures(best, None)["interval"],
+                "checkpoint": None if best is None else _checkpoint(best, study),
                 "tied": len(block.tied) if block.compared else None,
                 "compared": block.compared,
                 "ends": labels.listed(ends) if ends else labels.NONE,
@@ -407,6 +415,16 @@ def block_rows(study: Study) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _checkpoint(cell: Cell, study: Study) -> str | None:
+    """Where the weights of a cell's best run are."""
+    metric = study.data.metric
+    runs = [run for run in cell.runs if run.counts and run.value is not None]
+    if metric is None or not runs:
+        return None
+    found = choose_checkpoint(min(runs, key=lambda r: metric.sign * (r.value or 0.0)), metric.at)
+    return None if found is None else found.path
 
 
 def surface_rows(found: Surface | None) -> list[dict[str, str]]:

@@ -20,9 +20,19 @@ from sweeper.analysis.statistics import Comparison
 from sweeper.model.metric import value_text
 from sweeper.sanitize import sanitize
 
-__all__ = ["Check", "Lead", "Verdict", "decide"]
+__all__ = [
+    "LATER",
+    "Check",
+    "Lead",
+    "Verdict",
+    "decide",
+    "failures",
+    "measure",
+    "whole",
+    "wholly_stable",
+]
 
-_LATER = ("retired", "unreadable", "undeclared", "waiting", *KINDS)
+LATER = ("retired", "unreadable", "undeclared", "waiting", *KINDS)
 """Findings that have their place further down."""
 
 
@@ -49,8 +59,8 @@ class Check(NamedTuple):
 @dataclass(frozen=True)
 class Verdict:
     """`kind`: "clear", "ahead" (clear of what could be compared, but that is not all), "tied",
-    "unproven", "alone" or "none"; `label` says it in a few words, `headline` names the best
-    cell."""
+    "unproven", "alone", "none" or "blocks"; `label` says it in a few words, `headline` names the
+    best cell. `each` are lines for a terminal with the best of each block."""
 
     kind: str
     label: str
@@ -66,6 +76,7 @@ class Verdict:
     effect: str | None = None
     cost: str | None = None
     at_edge: bool = False
+    each: tuple[str, ...] = ()
 
     def text(self, sweep: str, width: int = 88) -> str:
         """A short text for the terminal."""
@@ -73,6 +84,7 @@ class Verdict:
         if self.number is not None:
             lines.append(f"  {self.number}" + (f", {self.spread}" if self.spread else ""))
         lines += [f"  {line}" for line in (self.effect, self.cost) if line]
+        lines += [f"    {line}" for line in self.each]
         for finding in self.believe:
             mark = "!" if finding.level == "warning" else "-"
             lines += _wrapped(finding.text, mark, width)
@@ -132,10 +144,10 @@ def decide(
         label=_label(kind, findings) + (", at the edge of the grid" if at_edge else ""),
         at_edge=at_edge,
         headline=_headline(best),
-        measure=_measure(data),
+        measure=measure(data),
         number=number,
         spread=spread,
-        believe=tuple(f for f in findings if f.kind not in _LATER and _concerns(f, ranking)),
+        believe=tuple(f for f in findings if f.kind not in LATER and _concerns(f, ranking)),
         caution=_caution(ranking),
         steps=_steps(data, findings, ranking, checkpoint, following, to_part),
         checkpoint=checkpoint,
@@ -175,11 +187,7 @@ def _caution(ranking: Ranking) -> str | None:
 
 
 def _checks(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> tuple[Check, ...]:
-    kinds = {finding.kind for finding in findings}
-    done = sum(run.state == "succeeded" for run in data.runs)
-    share = f"{done} of {labels.counted(len(data.runs), 'run')}"
-    whole = not kinds & {"incomplete", "hole", "unmeasured"} and done == len(data.runs)
-    complete = Check("Complete?", share, whole)
+    complete = whole(data, findings)
     best = ranking.best
     if best is None:
         return (complete,)
@@ -193,13 +201,7 @@ def _checks(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> t
         left = len(ranking.not_compared)
         told = f"ahead of {compared} of {compared + left}"
         noise = Check("Beyond the noise?", told, None if left else True)
-    if any(run.diverged for run in data.runs):
-        cells = sum(cell.diverged > 0 for cell in ranking.cells)
-        stable = Check("Stable?", f"{labels.counted(cells, 'cell')} diverged", False)
-    elif "unstable" in kinds:
-        stable = Check("Stable?", "some runs fell back", "best" not in _unstable_text(findings))
-    else:
-        stable = Check("Stable?", "no run diverged", True)
+    stable = wholly_stable(data, ranking, findings)
     seeds = best.summary.n
     return (
         noise,
@@ -208,6 +210,26 @@ def _checks(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> t
         complete,
         stable,
     )
+
+
+def whole(data: SweepData, findings: Sequence[Finding]) -> Check:
+    """Whether every run that was planned is there."""
+    kinds = {finding.kind for finding in findings}
+    done = sum(run.state == "succeeded" for run in data.runs)
+    share = f"{done} of {labels.counted(len(data.runs), 'run')}"
+    lacking = kinds & {"incomplete", "hole", "unmeasured"}
+    return Check("Complete?", share, not lacking and done == len(data.runs))
+
+
+def wholly_stable(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> Check:
+    """Whether a run diverged or fell back."""
+    if any(run.diverged for run in data.runs):
+        cells = sum(cell.diverged > 0 for cell in ranking.cells)
+        return Check("Stable?", f"{labels.counted(cells, 'cell')} diverged", False)
+    if any(finding.kind == "unstable" for finding in findings):
+        best = "best" in _unstable_text(findings)
+        return Check("Stable?", "some runs fell back", not best)
+    return Check("Stable?", "no run diverged", True)
 
 
 def _unstable_text(findings: Sequence[Finding]) -> str:
@@ -292,7 +314,8 @@ def _kind(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> str
 _OTHER = {"minimize": "maximize", "maximize": "minimize"}
 
 
-def _measure(data: SweepData) -> str:
+def measure(data: SweepData) -> str:
+    """What cells are compared by, in a line."""
     if data.metric is None:
         return "no metric to compare by"
     better = "lower" if data.metric.goal == "minimize" else "higher"
@@ -328,13 +351,7 @@ def _steps(
 ) -> tuple[str, ...]:
     """What to do next, computed from the findings."""
     by_kind = {finding.kind: finding for finding in findings}
-    states = Counter(run.state for run in data.runs)
-    steps: list[str] = []
-    pending = sum(states[state] for state in PENDING)
-    if pending:
-        steps.append(f"Let the {labels.counted(pending, 'open run')} finish, then analyze again.")
-    if states["failed"]:
-        steps.append(f"Read in the logs why {labels.counted(states['failed'], 'run')} failed.")
+    steps = list(failures(data))
     steps += _again(ranking)
     edges = [finding.evidence for finding in findings if finding.kind == "edge"]
     steps += [_beyond(evidence) for evidence in edges if evidence is not None]
@@ -361,6 +378,16 @@ def _steps(
         if ranking.best is not None and ranking.best.summary.n == 2:
             steps.append("Add seeds if much hangs on it: two say little of the noise itself.")
     return tuple(steps)
+
+
+def failures(data: SweepData) -> Iterator[str]:
+    """What to do about runs that are open or failed."""
+    states = Counter(run.state for run in data.runs)
+    pending = sum(states[state] for state in PENDING)
+    if pending:
+        yield f"Let the {labels.counted(pending, 'open run')} finish, then analyze again."
+    if states["failed"]:
+        yield f"Read in the logs why {labels.counted(states['failed'], 'run')} failed."
 
 
 def _to_part(

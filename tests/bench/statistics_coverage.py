@@ -462,8 +462,12 @@ def main() -> None:
         f"{trials} sweeps a figure, a quarter of them at 100 cells; copy and report agree "
         f"in {agreed} of {asked}"
     )
-    print("\nEqual cells, %: false lone winner (*: each with a warning that it rests on few runs) /")
-    print("the set holds a given cell / the interval of any cell holds the truth / that of the chosen")
+    print(
+        "\nEqual cells, %: false lone winner (*: each with a warning that it rests on few runs) /"
+    )
+    print(
+        "the set holds a given cell / the interval of any cell holds the truth / that of the chosen"
+    )
     print("one does")
     with np.errstate(all="ignore"):
         by_noise(trials)

@@ -91,12 +91,20 @@ def _edge(block: Any, axis: str) -> bool:
     return any(edge.axis == axis for edge in block.edges)
 
 
-def test_the_best_cells_edge_is_that_of_its_own_model(judged: Study):
-    (finding,) = [f for f in judged.findings if f.kind in ("edge", "at_end")]
-    assert finding.kind == "at_end"  # rank 4 against 2: beyond the noise in all models together
-    assert judged.blocks is not None and judged.ranking.best is not None
-    (block,) = [b for b in judged.blocks.blocks if b.best is judged.ranking.best]
-    assert [edge.told for edge in block.edges] == [False] and not judged.verdict.at_edge
+def test_no_model_is_best_of_all_and_the_verdict_speaks_of_each(judged: Study):
+    """As many claims as models, and no cell over all of them: they have other cells, and data."""
+    verdict, blocks = judged.verdict, judged.blocks
+    assert blocks is not None and judged.ranking.best is None and judged.next is None
+    assert (verdict.kind, verdict.number, verdict.checkpoint) == ("blocks", None, None)
+    assert verdict.headline == "35 best cells, one for each model_name"
+    ahead = sum(not block.tied for block in blocks.blocks)
+    assert verdict.checks[0].answer == f"in {ahead} of 35" and 0 < ahead < 35
+    assert {"edge", "at_end", "tied", "separated"}.isdisjoint(f.kind for f in judged.findings)
+    best = {block.best.name for block in blocks.blocks if block.best is not None}
+    assert set(judged.ranking.leaders.values()) == best
+    for name, comparison in judged.ranking.comparisons.items():
+        assert name not in best and comparison.difference >= 0
+    assert verdict.text("sft-sweep").count("\n    ") > 12
 
 
 def test_holes_are_what_other_models_have(judged: Study):
@@ -161,6 +169,9 @@ def test_a_report_by_blocks(tmp_path: Path, written: ModuleType):
     assert rows["a"]["best"] == "model=a,lr=1" and rows["b"]["best"] == "model=b,lr=8"
     page, markdown = (Path(report.files[f"report.{kind}"]).read_text() for kind in ("html", "md"))
     assert '<section id="blocks"' in page and "## By model" in markdown
+    assert report.document["verdict"]["kind"] == "blocks"
+    assert report.document["verdict"]["best"] is None and not report.document["next_grid"]
+    assert [line for line in report.verdict.splitlines() if line.startswith("    a: lr 1, 0.")]
 
 
 def test_blocks_are_made_by_a_setting_that_differs(tmp_path: Path, written: ModuleType):

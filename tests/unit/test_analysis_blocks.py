@@ -45,7 +45,7 @@ def test_an_edge_in_one_of_many_blocks_pays_for_their_number(tmp_path: Path, wri
     assert blocks is not None
     told = {one.value: [edge.told for edge in one.edges] for one in blocks.blocks}
     assert told == {"a": [False], "b": [True]} | {model: [] for model in "cdef"}
-    kinds = {finding.kind for finding in find(data, ranking, "model")}
+    kinds = {finding.kind for finding in find(data, ranking, blocks)}
     assert "at_end" in kinds and "edge" not in kinds
 
 

@@ -1,0 +1,99 @@
+"""The top of the report where blocks are judged each by itself: a best cell for each. Pure."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from sweeper.analysis import labels
+from sweeper.analysis.blocks import Block, Blocks
+from sweeper.analysis.cells import Ranking
+from sweeper.analysis.findings import Finding, cell_text
+from sweeper.analysis.frames import SweepData
+from sweeper.analysis.verdict import LATER, Check, Verdict, failures, measure, whole, wholly_stable
+
+__all__ = ["decide_by_blocks"]
+
+_LINES = 12
+"""Blocks that a terminal is told of."""
+
+
+def decide_by_blocks(
+    data: SweepData, ranking: Ranking, findings: Sequence[Finding], blocks: Blocks
+) -> Verdict:
+    """What the blocks add up to: no cell is named over all of them, and no mean is taken."""
+    judged = [block for block in blocks.blocks if block.best is not None]
+    count = labels.counted(len(judged), "best cell")
+    return Verdict(
+        kind="blocks",
+        label=f"judged by {blocks.by}",
+        headline=f"{count}, one for each {blocks.by}",
+        measure=f"{measure(data)}; each {blocks.by} by itself",
+        number=None,
+        spread=None,
+        believe=tuple(f for f in findings if f.kind not in LATER or f.kind == "block_holes"),
+        caution="Each was chosen by the same runs that measure it, and its interval allows for "
+        "that; where it has none, its value may flatter it.",
+        steps=tuple(_steps(data, findings, blocks)),
+        checkpoint=None,
+        checks=tuple(_checks(data, ranking, findings, judged, blocks.by)),
+        each=tuple(_each(judged)),
+    )
+
+
+def _each(judged: Sequence[Block]) -> Iterator[str]:
+    for block in judged[:_LINES]:
+        if block.best is not None:
+            own = {k: v for k, v in block.best.settings.items() if str(v) != block.value}
+            name = ", ".join(f"{key} {labels.brief(value)}" for key, value in own.items())
+            mean = labels.number(block.best.summary.mean)
+            yield f"{block.value}: {name or cell_text(block.best)}, {mean}{standing(block)}"
+    if len(judged) > _LINES:
+        yield f"and {len(judged) - _LINES} more, in the report's table of blocks"
+
+
+def standing(block: Block) -> str:
+    """How the best of a block stands to its other cells."""
+    if block.tied:
+        return f", not told from {len(block.tied)} of {block.compared}"
+    return f", ahead of {block.compared}" if block.compared else ""
+
+
+def _checks(
+    data: SweepData, ranking: Ranking, findings: Sequence[Finding], judged: Sequence[Block], by: str
+) -> Iterator[Check]:
+    total = len(judged)
+    ahead = sum(block.ahead for block in judged)
+    known = any(block.compared for block in judged)
+    told = f"in {ahead} of {total}" if known else "not known"
+    yield Check("Beyond the noise?", told, (ahead == total) if known else None)
+    fewest = min(block.best.summary.n for block in judged if block.best is not None)
+    yield Check("Seeds", f"{fewest} or more for each best", fewest > 2)
+    ends = sum(any(not edge.stopped for edge in block.edges) for block in judged)
+    inside = f"at an end in {ends} of {total} {by}" if ends else "yes"
+    yield Check("Inside the grid?", inside, not ends)
+    yield whole(data, findings)
+    yield wholly_stable(data, ranking, findings)
+
+
+def _steps(data: SweepData, findings: Sequence[Finding], blocks: Blocks) -> Iterator[str]:
+    yield from failures(data)
+    beyond: Counter[tuple[str, str]] = Counter()
+    for block in blocks.blocks:
+        beyond.update({(e.axis, e.side) for e in block.edges if not e.stopped})
+    for (axis, side), count in beyond.most_common():
+        way = "larger" if side == "largest" else "smaller"
+        yield (
+            f"Try {way} values of {axis} for the {labels.counted(count, 'block')} whose best lies "
+            f"at the {side} one tried."
+        )
+    if blocks.holes:
+        yield f"Fill the {labels.counted(blocks.holes, 'hole')} in the table of blocks."
+    fewest = min((b.best.summary.n for b in blocks.blocks if b.best is not None), default=0)
+    told = next((f.evidence for f in findings if f.kind == "by_blocks"), None) or {}
+    if fewest < 3 and not told.get("not_known"):
+        yield "Run the best cells and those not told from them with three seeds or more."
+    elif told.get("not_known"):
+        yield (
+            "Run some cells with three seeds or more, or say whose noise to take (--noise "
+            "from=SWEEP): a few repeated cells tell the noise of all (--noise pooled)."
+        )
+    yield "Take for each block its best cell: the table of blocks has its settings and checkpoint."
