@@ -10,6 +10,7 @@ from sweeper.analysis.cells import Cell, Ranking, rank
 from sweeper.analysis.findings import short_name
 from sweeper.analysis.frames import Metric, RunData, SweepData, differently, load
 from sweeper.analysis.inference import Estimate, contrast, holm, paired
+from sweeper.analysis.last_values import settle
 from sweeper.analysis.settings import level
 from sweeper.errors import NotFound, UsageError
 from sweeper.model.metric import value_text
@@ -102,7 +103,9 @@ def versus(
     same cell. Raises `NotFound`, and `UsageError` for a sweep beside a cell, without a metric, and
     for sweeps that are judged differently.
     """
-    own, other = (_side(registry, reference, metric, goal, at) for reference in (a, b))
+    read = [_read(registry, reference, metric, goal, at) for reference in (a, b)]
+    both = zip(settle(*read), (a, b), strict=True)
+    own, other = (_side(registry, data, reference) for data, reference in both)
     if (own.cell is None) != (other.cell is None):
         raise UsageError("compare two sweeps, or two cells (sweep/cell)")
     judged = own.data.metric
@@ -142,11 +145,14 @@ class _Side:
         return self.data.runs if self.cell is None else self.cell.runs
 
 
-def _side(
+def _read(
     registry: Registry, reference: str, metric: str | None, goal: str | None, at: str | None
-) -> _Side:
+) -> SweepData:
+    return load(registry, reference.partition("/")[0], metric, goal, at, rollouts=False)
+
+
+def _side(registry: Registry, data: SweepData, reference: str) -> _Side:
     name, slash, wanted = reference.partition("/")
-    data = load(registry, name, metric, goal, at, rollouts=False)
     ranking = rank(data)
     if not slash:
         return _Side(data, ranking, None)

@@ -93,7 +93,9 @@ def analysing(data: SweepData, prices: Mapping[str, float]) -> str:
             words += ["--metric", metric.name, "--goal", metric.goal]
         elif own.goal != metric.goal:
             words += ["--goal", metric.goal]
-        usual = own.at if own is not None and own.name == metric.name else "last"
+        usual = own.at if own is not None and own.name == metric.name else "auto"
+        # What auto came to, it comes to again.
+        usual = metric.at if usual == "auto" and (data.ends or metric.at == "last") else usual
         words += ["--at", metric.at] if metric.at != usual else []
         rules = own if own is not None and own.name == metric.name else None
         for flag, asked, usual in (

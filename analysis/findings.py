@@ -19,6 +19,7 @@ from sweeper.analysis.frames import SweepData
 from sweeper.analysis.noise import LEVEL, Noise, split_noise
 from sweeper.analysis.settings import level
 from sweeper.analysis.statistics import Comparison
+from sweeper.model.metric import value_text
 from sweeper.results.cells import SPAN, Scale
 
 __all__ = [
@@ -132,6 +133,7 @@ def find(data: SweepData, ranking: Ranking, blocks: Blocks | None = None) -> lis
         *([] if "all_diverged" in told else _diverged(data, ranking)),
         *_failed(data, ranking),
         *_repeated(data),
+        *_noisy_ends(data),
         *_edges(data, ranking, "" if blocks is None else blocks.by),
         *_incomplete(data),
         *_replicates(data, ranking),
@@ -471,6 +473,20 @@ def _repeated(data: SweepData) -> list[Finding]:
     )
     cells = tuple(again.names.values())
     return [Finding("confirmed", "note", text, cells, {"first": again.first, "by": again.fresh})]
+
+
+def _noisy_ends(data: SweepData) -> list[Finding]:
+    """That a mean of the last values is judged by, though nobody asked for it, and why."""
+    ends, metric = data.ends, data.metric
+    if ends is None or metric is None:
+        return []
+    scatter, between = labels.together(ends.scatter, ends.between)
+    text = (
+        f"The last values of {metric.name} scatter by {scatter} from one to the next and go "
+        f"nowhere; runs differ by {between} there. So each run is judged by the "
+        f"{value_text(metric.at)}: the grid does not say which counts (at: last is the last alone)."
+    )
+    return [Finding("noisy_ends", "note", text, (), ends._asdict())]
 
 
 def _names(cells: Sequence[Cell]) -> list[str]:

@@ -12,7 +12,7 @@ from sweeper.analysis.costs import Cost, clock, steps_done, token_columns, token
 from sweeper.analysis.history import Histories, History
 from sweeper.analysis.keys import candidates, choose, goal_of, train_candidates
 from sweeper.analysis.rollouts import BUDGET, Rollout, files_of, read_rollouts
-from sweeper.analysis.series import Floats, Series, best, judged, last
+from sweeper.analysis.series import Ends, Floats, Series, best, judged, last
 from sweeper.analysis.sources import Placed, Source, find_sources
 from sweeper.analysis.splits import counterparts, family
 from sweeper.errors import UsageError
@@ -26,7 +26,17 @@ from sweeper.results.objective import sign_of, smoothed
 from sweeper.results.registry import RecordedRun, Registry
 from sweeper.results.runs import SweepRun
 
-__all__ = ["Metric", "RunData", "SweepData", "differently", "find_metric", "lend", "load", "read"]
+__all__ = [
+    "Metric",
+    "RunData",
+    "SweepData",
+    "differently",
+    "find_metric",
+    "judged_by",
+    "lend",
+    "load",
+    "read",
+]
 
 LOG_LINES = 12
 """How much of a run's log the report shows."""
@@ -43,7 +53,7 @@ class Metric:
 
     name: str
     goal: str  # "minimize" or "maximize"
-    at: str = "last"  # or "best", or "mean_of_last=5"
+    at: str = "last"  # or "best", "mean_of_last=5", or "auto" until that is settled
     guessed: bool = field(default=False, compare=False)
     noise: str = field(default="auto", compare=False)
     failed: str = field(default="bound", compare=False)
@@ -110,8 +120,9 @@ class SweepData:
     version of the grid had; they are no part of `runs`. `keys` maps each key with numbers to the
     number of runs that recorded it; `roles` says which of them is the training curve, the reward
     and so on (see `sweeper.analysis.keys`); `lent` are the values of the cells of sweeps that lend
-    their noise, by sweep; `confirmed` says which of the sweeps repeat cells of another; `root` is
-    where the first sweep is kept ("" for a folder), `paths` are the folders of all."""
+    their noise, by sweep; `confirmed` says which of the sweeps repeat cells of another; `ends` why
+    a mean of the last values is judged by that nobody asked for; `root` is where the first sweep is
+    kept ("" for a folder), `paths` are the folders of all."""
 
     name: str
     plan: Plan | None
@@ -130,6 +141,7 @@ class SweepData:
         default_factory=dict[str, Mapping[str, Sequence[float]]]
     )
     confirmed: Confirmed | None = None
+    ends: Ends | None = None
 
     @property
     def seed_field(self) -> str:
@@ -150,7 +162,7 @@ def find_metric(
     """The metric asked for, else the sweep's own. Raises `UsageError` when which way is better is
     not known, nor told by the name."""
     if at is not None and not is_at(at):
-        raise UsageError(f"at {at!r}: say last, best or mean_of_last=5")
+        raise UsageError(f"at {at!r}: say auto, last, best or mean_of_last=5")
     if goal not in (None, "minimize", "maximize"):
         raise UsageError(f"goal {goal!r}: say minimize or maximize")
     if name is None or (own is not None and own["name"] == name):
@@ -165,7 +177,7 @@ def find_metric(
         raise UsageError(
             f"metric {name!r}: say which way is better, --goal minimize or --goal maximize"
         )
-    return Metric(name, found, at or "last", guessed=goal is None)
+    return Metric(name, found, at or "auto", guessed=goal is None)
 
 
 def load(
@@ -322,7 +334,7 @@ def _read(
     tasks = family(keys, name)
     wanted = [name, *train_candidates(name), *candidates(keys, name), *held, *tasks]
     curves = {key: history.series(key) for key in wanted if key is not None and key in keys}
-    judged_by = _judged(curves, metric)
+    judged_values = judged_by(curves, metric)
     tokens = token_columns(history)
     clocks = _clocks(history, tokens)
     times = run.times
@@ -353,7 +365,7 @@ def _read(
         unread=tuple(unread),
         sweep=run.sweep,
         link=_link(run),
-        **judged_by,
+        **judged_values,
     )
 
 
@@ -371,7 +383,8 @@ def _alarms(source: Source) -> dict[str, list[Alarm]]:
     return found
 
 
-def _judged(curves: Mapping[str, Series], metric: Metric | None) -> dict[str, Any]:
+def judged_by(curves: Mapping[str, Series], metric: Metric | None) -> dict[str, Any]:
+    """The fields of a run that say what it is judged by."""
     if metric is None or metric.name not in curves:
         return {"value": None, "step": None, "diverged": False}
     points = curves[metric.name]

@@ -15,6 +15,7 @@ from sweeper.analysis.costs import parse_prices
 from sweeper.analysis.document import document, flat_row
 from sweeper.analysis.frames import SweepData, lend, read
 from sweeper.analysis.gallery import gallery
+from sweeper.analysis.last_values import settle
 from sweeper.analysis.page import render
 from sweeper.analysis.sources import find_sources, write_file
 from sweeper.analysis.study import Study, study
@@ -86,9 +87,10 @@ def analyze(
 
     `registry` may be a root; instead of a sweep's name there may be the path of a folder with runs
     in it, of which nothing tells the finished ones and all are taken for finished. `metric`, `goal`
-    ("minimize" or "maximize"), `at` ("last", "best" or "mean_of_last=5"), `noise` ("auto",
-    "pooled", "own" or "from=SWEEP") and `failed` ("bound", "worst" or "drop") default to the
-    sweep's own; of another metric the last value counts, and its name tells the goal where it can.
+    ("minimize" or "maximize"), `at` ("last", "best", "mean_of_last=5", or "auto": the last, or such
+    a mean where the last values are noisy), `noise` ("auto", "pooled", "own" or "from=SWEEP") and
+    `failed` ("bound", "worst" or "drop") default to the sweep's own; of another metric `at` is
+    auto, and its name tells the goal where it can.
     `by` is a setting each of whose values is judged by itself.
     Sweeps that lend their noise are looked for in the registry. `prices` are dollars per
     million tokens, like `train=0.4,sample=0.8`. The files go to the folder `out`, by default to
@@ -106,7 +108,8 @@ def analyze(
     sources = find_sources(registry, names)
     # Of recorded values some are near the ends of all floats.
     with np.errstate(all="ignore"), _uncollected():
-        data = _ruled(read(sources, metric, goal, at), registry, noise, failed)
+        (data,) = settle(read(sources, metric, goal, at))
+        data = _ruled(data, registry, noise, failed)
         data = _by(data, by)
         found = study(data, priced)
         if found.next is not None:

@@ -9,6 +9,7 @@ from sweeper.results.objective import reduced
 
 __all__ = [
     "EMPTY",
+    "Ends",
     "Floats",
     "Series",
     "best",
@@ -35,6 +36,22 @@ class Series(NamedTuple):
 
     def __bool__(self) -> bool:
         return len(self.steps) > 0
+
+
+class Ends(NamedTuple):
+    """How the last values of runs behave: standard deviations from one to the next (`scatter`) and
+    between runs of a cell (`between`), and by how much the last few differ from those before
+    (`moved`, root mean square over the runs)."""
+
+    scatter: float
+    between: float
+    moved: float
+
+    @property
+    def noisy(self) -> bool:
+        """Whether a mean of a few tells more: they go nowhere, and scatter is at least half of the
+        variance between runs."""
+        return 0 < self.scatter >= self.moved and self.scatter**2 >= self.between**2 / 2
 
 
 _NO = np.empty(0)

@@ -84,5 +84,5 @@ def judge(verb: ArgumentParser) -> None:
     )
     verb.add_argument(
         "--at",
-        help="which value of a run counts: last, best or mean_of_last=5 (default: the grid's)",
+        help="which value of a run counts: last, best, mean_of_last=5, auto (default: the grid's)",
     )

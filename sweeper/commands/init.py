@@ -215,7 +215,7 @@ def _ending(recipe: Recipe, fields: list[Field]) -> Iterator[str]:
     yield (
         f"metric: {metric}"
         if metric
-        else "# metric: {name: test/nll, goal: minimize, at: last}  # at: last | best"
+        else "# metric: {name: test/nll, goal: minimize, at: last}  # at: last | best | auto"
     )
     yield ""
 

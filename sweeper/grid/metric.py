@@ -56,11 +56,12 @@ METRIC = Section(
     Field(
         "at",
         _WordOr(
-            Choice("last", "best"),
+            Choice("auto", "last", "best"),
             Field("mean_of_last", Integer(1, MOST_LAST), "The mean of so many values at the end."),
         ),
-        "The value of the last step, the best of all, or a mean of the last.",
-        "last",
+        "The value of the last step, the best of all, or a mean of the last. Auto is the last; a "
+        "report takes a mean where the last values are noisy.",
+        "auto",
     ),
     Field(
         "noise",

@@ -29,14 +29,15 @@ FAILED = ("bound", "worst", "drop")
 
 class Metric(NamedTuple):
     """What decides which cell is best. `at`: `last`, `best` or `mean_of_last=5`, the value of a run
-    that counts. `noise`: whether cells share what is known of it, `auto` (where a test lets them),
+    that counts, or `auto`: the last, and in a report a mean where the last values are noisy.
+    `noise`: whether cells share what is known of it, `auto` (where a test lets them),
     `pooled`, `own`, or `from=SWEEP,...` (those lend theirs). `failed`: what a run that failed
     counts as, `bound` (a cell is no better for it than if it had been the worst), `worst` (it is)
     or `drop` (nothing). `by`: the setting each of whose values is judged by itself."""
 
     name: str
     goal: Literal["minimize", "maximize"]
-    at: str = "last"
+    at: str = "auto"
     noise: str = "auto"
     failed: str = "bound"
     by: str | None = None
@@ -51,12 +52,14 @@ def mean_of_last(at: str) -> int | None:
 
 def is_at(at: str) -> bool:
     """Whether it says which value of a run counts."""
-    return at in ("last", "best") or mean_of_last(at) is not None
+    return at in ("auto", "last", "best") or mean_of_last(at) is not None
 
 
 def value_text(at: str) -> str:
     """Which value of each run counts, in words: `last value`."""
     of = mean_of_last(at)
+    if at == "auto":
+        return "last value (a report may take the mean of the last 5)"
     return f"{at} value" if of is None else f"mean of the last {of} values"
 
 

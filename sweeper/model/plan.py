@@ -433,7 +433,7 @@ def _metric(part: Part | None) -> Metric | None:
     goal = part.one_of("goal", ("minimize", "maximize"), "minimize")
     at = part.text_or("at", "last")
     if not is_at(at):
-        part.refuse("at", "last, best or mean_of_last=5")
+        part.refuse("at", "auto, last, best or mean_of_last=5")
     noise = part.text_or("noise", "auto")
     if not is_noise(noise):
         part.refuse("noise", "auto, pooled, own or from=SWEEP")

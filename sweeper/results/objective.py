@@ -5,7 +5,8 @@ only if none has one; then their order stands for it. `last` is the point of the
 whatever its value: NaN there means that the run has diverged. `best` is the best finite point, the
 first of equals; if none is finite, the last one. `mean_of_last=5` is the mean of the finite values
 among the last five points, at the last one's step; if that one is not finite, it is the last one's
-value. A run that recorded no number has no value.
+value. `auto` is `last` here, where one run is looked at: whether a mean is better takes all runs of
+a sweep, and is asked where a report is made. A run that recorded no number has no value.
 
 The rule comes in three forms: `judged` for points; `counting_rows` and `reduced` for columns of
 numbers; `Judge` for points that come one by one. numpy is loaded where it is used.

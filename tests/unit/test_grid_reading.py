@@ -185,7 +185,7 @@ MISTAKES = {
     "recipe: r\nmetric: {name: m, goal: maximize, at: {mean_of_last: 0}}": "g.yaml:2:54: "
     "metric.at.mean_of_last is 1 to 1000, not 0",
     "recipe: r\nmetric: {name: m, goal: maximize, at: 5}": "g.yaml:2:39: metric.at is an "
-    "integer; it takes last, best or {mean_of_last: ...}",
+    "integer; it takes auto, last, best or {mean_of_last: ...}",
     "recipe: r\nmetric: {name: m, goal: maximize, noise: {form: [a]}}": "g.yaml:2:43: unknown "
     "key 'form' in metric.noise (did you mean 'from'?)",
     "recipe: r\nmetric: {name: m, goal: minimise}": "g.yaml:2:25: metric.goal: 'minimise' is not "

@@ -201,6 +201,6 @@ def test_the_document_is_json_and_has_all_that_a_launch_needs():
         "seed": 0,
         "config": {"a": 2, "seed": 0},
     }
-    assert document["metric"] == {"name": "m", "goal": "maximize", "at": "last"}
+    assert document["metric"] == {"name": "m", "goal": "maximize", "at": "auto"}
     assert document["launch"]["timeout_s"] == 120.0
     assert document["recipe"]["command"] == ["echo"]

@@ -108,7 +108,7 @@ def test_a_damaged_plan_is_told_by_every_verb(
         ({"launch": {"retries": -1}}, "launch.retries: should be 0 or more, and is -1"),
         (
             {"metric": {"name": "x", "at": "now"}},
-            "metric.at: should be last, best or mean_of_last=5, and is",
+            "metric.at: should be auto, last, best or mean_of_last=5, and is",
         ),
         ({"axes": {"lr": 1}}, "axes.lr: should be a list, and is 1"),
     ],

@@ -1,0 +1,102 @@
+"""Which value of a run counts where the grid does not say."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sweeper import analysis
+from sweeper.analysis.cells import rank
+from sweeper.analysis.frames import SweepData, load
+from sweeper.analysis.last_values import OF, settle
+from sweeper.grid import parse_grid
+from sweeper.results.registry import Registry
+
+AUTO = {"name": "test/nll", "goal": "minimize", "at": "auto"}
+
+
+@pytest.fixture
+def swept(tmp_path: Path, written: ModuleType) -> Any:
+    """Two cells of three seeds, by a function of the random numbers, the cell and the seed."""
+
+    def made(curve: Any, metric: dict[str, str] = AUTO, name: str = "demo") -> SweepData:
+        rng = np.random.default_rng(3)
+        sweep = written.Written(tmp_path, name, {"lr": [0, 1]}, metric)
+        for lr in (0, 1):
+            for seed in range(3):
+                rows = [
+                    {"step": i, "test/nll": float(v)} for i, v in enumerate(curve(rng, lr, seed))
+                ]
+                sweep.run({"lr": lr}, seed, rows)
+        sweep.save()
+        return load(Registry(str(tmp_path)), name, None, None)
+
+    return made
+
+
+def flat(rng: np.random.Generator, lr: int, seed: int) -> Any:
+    """One cell better by less than single values scatter."""
+    return 1 + 0.1 * lr + rng.normal(0, 0.1, 40)
+
+
+def test_where_the_last_values_are_noise_a_mean_of_some_is_judged_by(swept: Any):
+    data = swept(flat)
+    (found,) = settle(data)
+    assert found.metric.at == f"mean_of_last={OF}" and found.ends.noisy
+    assert found.ends.scatter == pytest.approx(0.1, rel=0.3)
+    for run, before in zip(found.runs, data.runs, strict=True):
+        values = before.curves["test/nll"].values[-OF:]
+        assert run.value == pytest.approx(float(values.mean())) and before.value == values[-1]
+    before, after = (
+        sum(cell.summary.sd or 0.0 for cell in rank(one).cells) for one in (data, found)
+    )
+    assert after < 0.8 * before
+
+
+@pytest.mark.parametrize(
+    "curve",
+    [
+        lambda rng, lr, seed: 2 - 0.1 * np.arange(20) + rng.normal(0, 0.1, 20),  # still learns
+        lambda rng, lr, seed: lr + 0.3 * seed + rng.normal(0, 0.1, 20),  # seeds differ by more
+        lambda rng, lr, seed: 1 + rng.normal(0, 0.1, 2 * OF - 1),  # too few to tell
+        lambda rng, lr, seed: np.append(1 + rng.normal(0, 0.1, 20), [np.inf, 1.0]),
+        lambda rng, lr, seed: np.full(20, 1.0 + lr),
+    ],
+)
+def test_elsewhere_the_last_value_is(swept: Any, curve: Any):
+    data = swept(curve)
+    (found,) = settle(data)
+    assert found.metric.at == "last" and found.ends is None
+    assert [run.value for run in found.runs] == [run.value for run in data.runs]
+
+
+@pytest.mark.parametrize("at", ["last", "best", "mean_of_last=2"])
+def test_what_a_grid_says_is_left_alone(swept: Any, at: str):
+    data = swept(flat, AUTO | {"at": at})
+    assert settle(data) == (data,)
+
+
+def test_sweeps_that_are_compared_are_judged_by_the_same_value(swept: Any):
+    noisy, calm = swept(flat), swept(lambda rng, lr, seed: rng.normal() + np.zeros(20), name="calm")
+    found = settle(noisy, calm)
+    assert len({data.metric.at for data in found}) == 1
+    assert settle(noisy, replace(calm, metric=replace(calm.metric, at="last")))[0] == noisy
+
+
+def test_the_report_says_so_and_is_made_again_by_its_command(swept: Any, tmp_path: Path):
+    swept(flat)
+    report = analysis.analyze(str(tmp_path), "demo", pictures=False)
+    assert "mean of the last 5 values of each run" in report.verdict
+    (finding,) = [f for f in report.document["findings"] if f["kind"] == "noisy_ends"]
+    assert "at: last" in finding["text"] and "--at" not in Path(report.html_path).read_text()
+    report = analysis.analyze(str(tmp_path), "demo", at="last", pictures=False)
+    assert "last value of each run" in report.verdict
+
+
+def test_a_grid_that_does_not_say_leaves_it_open():
+    grid = "recipe: sft\ngrid: {lr: [1, 2]}\nmetric: {name: x, goal: minimize}\n"
+    metric = parse_grid(grid, "g.yaml").metric
+    assert metric is not None and metric.at == "auto"
