@@ -171,7 +171,9 @@ def _largest(of: int, correlation: float) -> Floats:
         found: Floats = _special().ndtr((bounds + shift) / apart) ** of @ normal
         return found
 
-    return np.polynomial.chebyshev.chebinterpolate(below, _DEGREE)
+    interpolate: Any = np.polynomial.chebyshev.chebinterpolate  # its types know no arrays
+    found: Floats = interpolate(below, _DEGREE)
+    return found
 
 
 @functools.lru_cache(maxsize=1024)
