@@ -60,6 +60,8 @@ def propose(
         text, why = "", "these runs were not launched from a grid"
     else:
         why = "the text of its grid is not on record"
+        if any(run.stage for run in data.plan.runs):
+            why = "it is a stage: its axes are changed in the grid that has it"
     if not text.strip():
         asked = any(f.kind in ("edge", "tied", "not_compared", "few_runs") for f in findings)
         return why if asked else None

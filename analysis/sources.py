@@ -10,6 +10,7 @@ from sweeper.atomic import atomic_write
 from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.model.plan import Plan
 from sweeper.results.registry import RecordedRun, Registry, Sweep
+from sweeper.results.runs import SweepRun
 from sweeper.results.selectors import current
 from sweeper.storage.documents import dotted
 from sweeper.storage.files import open_store
@@ -36,7 +37,8 @@ class Placed:
 
 @dataclass(frozen=True)
 class Source:
-    """A sweep, or what is taken for one. `retired` counts runs that its grid has no more."""
+    """A sweep, a `stage` of one, or what is taken for a sweep. `retired` counts runs that its grid
+    has no more."""
 
     name: str
     registry: Registry
@@ -46,6 +48,7 @@ class Source:
     runs: tuple[Placed, ...]
     retired: int
     sweep: Sweep | None
+    stage: str | None = None
 
     @property
     def root(self) -> str:
@@ -59,12 +62,15 @@ class Source:
 
     def place(self, name: str) -> str:
         """Where `write` keeps a file, as a whole path or an address."""
-        return f"{self.path.rstrip('/')}/report/{name}"
+        return f"{self.path.rstrip('/')}/report/{self._below(name)}"
+
+    def _below(self, name: str) -> str:
+        return name if self.stage is None else f"{self.stage}/{name}"
 
     def write(self, name: str, content: bytes) -> str:
         """Keep a file of the report with it; gives its path."""
         if self.sweep is not None:
-            return self.sweep.write_report(name, content)
+            return self.sweep.write_report(self._below(name), content)
         if "://" in self.path:
             open_store(self.path).replace(f"report/{name}", content)
             return self.place(name)
@@ -82,8 +88,14 @@ def find_sources(registry: Registry, names: Sequence[str]) -> list[Source]:
 
 
 def _find(registry: Registry, name: str) -> Source:
+    above, _, stage = name.rpartition("/")
     try:
-        return _of_sweep(registry, registry.sweep(name))
+        try:
+            return _of_sweep(registry, registry.sweep(name))
+        except (NotFound, StoreError):
+            if not above or "/" in above:
+                raise
+            return _of_stage(registry, registry.sweep(above), stage)
     except (NotFound, StoreError) as error:  # StoreError: a path, which is no sweep's name
         for path in _folders(registry, name):
             found = _of_folder(path)
@@ -104,11 +116,29 @@ def _folders(registry: Registry, name: str) -> list[str]:
 
 
 def _of_sweep(registry: Registry, sweep: Sweep) -> Source:
-    runs = tuple(
-        Placed(run, run.cell, run.seed, run.state.value, run.config) for run in current(sweep.runs)
-    )
-    retired = len(sweep.runs) - len(runs)
+    if sweep.plan.stages:
+        names = ", ".join(f"{sweep.name}/{stage.name}" for stage in sweep.plan.stages)
+        raise UsageError(f"{sweep.name} has stages, which are compared one by one: {names}")
+    runs, retired = _placed(sweep.runs)
     return Source(sweep.name, registry, sweep.plan, sweep.metric, sweep.axes, runs, retired, sweep)
+
+
+def _of_stage(registry: Registry, sweep: Sweep, stage: str) -> Source:
+    """A stage as if it were a sweep. Raises `NotFound`."""
+    if sweep.plan.stage(stage) is None:
+        known = ", ".join(one.name for one in sweep.plan.stages) or "none"
+        raise NotFound(f"no stage {stage!r} in {sweep.name}: there is {known}")
+    plan = sweep.plan.only(stage)
+    runs, retired = _placed([run for run in sweep.runs if run.stage == stage])
+    name, metric = f"{sweep.name}/{stage}", sweep.metric_of(stage)
+    return Source(name, registry, plan, metric, plan.axes, runs, retired, sweep, stage)
+
+
+def _placed(runs: Sequence[SweepRun]) -> tuple[tuple[Placed, ...], int]:
+    """The runs that count, and how many others there are."""
+    kept = current(runs)
+    placed = (Placed(run, run.cell, run.seed, run.state.value, run.config) for run in kept)
+    return tuple(placed), len(runs) - len(kept)
 
 
 def _of_folder(path: str) -> Source | None:

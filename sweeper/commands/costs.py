@@ -7,7 +7,7 @@ from sweeper.commands import arguments as shared
 from sweeper.commands.selection import chosen, open_registry
 from sweeper.errors import NotFound
 from sweeper.model.usage import KINDS
-from sweeper.results.costs import Spent, by_cell, by_day, spent, together
+from sweeper.results.costs import Spent, by_cell, by_day, by_stage, chain, spent, together
 from sweeper.results.problems import tell_problems
 from sweeper.results.runs import RecordedRun
 from sweeper.terminal import print_json, print_table
@@ -23,9 +23,9 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.some_runs(verb)
     verb.add_argument(
         "--by",
-        choices=("run", "cell", "day", "model"),
+        choices=("run", "cell", "day", "model", "stage", "chain"),
         default="cell",
-        help="what a line stands for (cell)",
+        help="what a line stands for (cell); chain: a run with all that it goes on from",
     )
 
 
@@ -65,6 +65,14 @@ def _rows(
         return [
             (model, Spent(usage, prices.amount(usage, table), whole.counted))
             for model, usage in each.items()
+        ]
+    if by == "stage":
+        stages = by_stage(found, table)
+        return [(f"{s}/{name}" if several else name, one) for (s, name), one in stages.items()]
+    if by == "chain":
+        return [
+            (f"{run.sweep}/{run.name}" if several else run.name, chain(run, one, table))
+            for run, one in found
         ]
     cells = by_cell(found, table)
     return [(f"{s}/{cell}" if several else cell, one) for (s, cell), one in cells.items()]

@@ -33,8 +33,9 @@ def run(arguments: Namespace) -> int:
     from sweeper.launcher.launch_preview import planned_by
     from sweeper.launcher.launching import LaunchRequest, User, launch_plan
     from sweeper.scheduler.progress import exit_code
+    from sweeper.storage.sweeps import with_chosen
 
-    planned = planned_by(arguments)
+    planned = with_chosen(open_store(arguments.root or default_root()), planned_by(arguments))
     for warning in planned.warnings:
         warn(f"warning: {warning}")
     begun, idle = _before(planned, arguments.root or default_root())

@@ -41,6 +41,9 @@ def run(arguments: Namespace) -> int:
         say(document["wandb"])
     if record["metric"]:
         say(f"{record['metric']}: {number(record['value'])}")
+    rows = [(a["name"], a["state"], a["metric"], a["value"], duration(a["wall_s"]))
+            for a in document["lineage"]]  # fmt: skip
+    _section("goes on from", ("run", "state", "metric", "value", "time"), rows)
     _section("configuration", ("key", "value"), dotted(run.config))
     rows = [(a["attempt"], ", ".join(a["events"]), duration(a["wall_s"]), a["reason"], a["host"])
             for a in document["attempts"]]  # fmt: skip
@@ -95,6 +98,7 @@ def _document(run: RecordedRun) -> dict[str, Any]:
         "run": run.record() | {"path": run.path},
         "provenance": run.provenance if isinstance(run, SweepRun) else {},
         "wandb": run.wandb if isinstance(run, SweepRun) else None,
+        "lineage": [above.record() for above in run.lineage] if isinstance(run, SweepRun) else [],
         "attempts": _attempts(run),
         "checkpoints": run.readable(run.checkpoint_records, []),
         "last_metrics": last_values(history.rows),

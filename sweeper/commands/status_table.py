@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from sweeper.commands.stage_graph import many, of_stage
 from sweeper.results.progress import Reached, reached
 from sweeper.results.selectors import pick
 from sweeper.results.status import NOBODY, Status, alarms_of
@@ -60,14 +61,34 @@ def print_status(
     _print_runs(sweep, runs, observed)
     if more:
         say(f"... and {more} more: `sweeper ls {sweep.name}` has them all, --state chooses")
-    print()
+    if not sweep.plan.stages:
+        print()
     _print_sweep(sweep, seen)
     _print_alarms(sweep, alarms)
 
 
 def _print_runs(sweep: "Sweep", runs: Sequence["RecordedRun"], observed: Mapping[str, str]) -> None:
-    """Print a line for each run."""
-    metric = (sweep.metric or {}).get("name")
+    """Print a line for each run; a table for each stage."""
+    if not sweep.plan.stages:
+        _print_table(sweep, runs, observed, sweep.metric)
+        return
+    for stage in sweep.plan.stages:
+        mine = [run for run in runs if run.stage == stage.name]
+        unknown = sweep.plan.unknown.get(stage.name, 0)
+        more = f"; {many(unknown, 'run')} to come" if unknown else ""
+        say(f"{stage.name}: {of_stage(stage)}{more}")
+        if mine:
+            _print_table(sweep, mine, observed, sweep.metric_of(stage.name))
+        print()
+
+
+def _print_table(
+    sweep: "Sweep",
+    runs: Sequence["RecordedRun"],
+    observed: Mapping[str, str],
+    judged: Mapping[str, str] | None,
+) -> None:
+    metric = (judged or {}).get("name")
     rows: list[tuple[object, ...]] = []
     for run in runs:
         record = run.record()
@@ -90,6 +111,8 @@ def _print_sweep(sweep: "Sweep", seen: Status) -> None:
     if seen.limit is not None:
         most = sweep.plan.launch.max_parallel
         say(f"at most {seen.limit} at once, not {most}: {seen.limit_why}")
+    for line in seen.waits:
+        say(line)
     if seen.held:
         say(f"held: {seen.held}")
     if not (seen.launcher or seen.finished):

@@ -207,6 +207,8 @@ class _Growing:
         seed, pieces = template.seed, list[str]()
         for take, parent in zip(source.takes, parents, strict=True):
             if not take.many:
+                if len(stage.sources) > 1:  # which of them it is shows only in the name
+                    pieces.append(parent.name if take.how == "run" else f"{take.stage}-{take.how}")
                 continue
             # A run without a seed of its own is a replicate as its parent is one.
             takes_seed = seed is None and parent.seed is not None

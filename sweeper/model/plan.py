@@ -275,7 +275,8 @@ class Plan(NamedTuple):
     def only(self, stage: str) -> "Plan":
         """One stage as a plan of its own, with its runs alone."""
         mine = tuple(run for run in self.runs if run.stage == stage)
-        return self.of(stage)._replace(runs=mine, stages=(), unknown=_NOTHING, choices=())
+        alone = self.of(stage)._replace(runs=mine, stages=(), unknown=_NOTHING, choices=())
+        return alone._replace(grid_text="")  # which is that of all of them
 
     @property
     def parts(self) -> "tuple[Plan, ...]":

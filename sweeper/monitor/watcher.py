@@ -45,7 +45,8 @@ a run stands still now."""
 class Seen(NamedTuple):
     """An attempt as the launcher sees it. `running`: a worker is at work on it; `quiet`: seconds
     since its last beat, whose contents are `beat`; `stopping`: a user wants it to end. `failed` is
-    the last line that it printed, if it has failed; `succeeded` says that it has succeeded."""
+    the last line that it printed, if it has failed; `succeeded` says that it has succeeded.
+    `metric` is what it is compared by, where that is not the same for all."""
 
     run: str
     attempt: int
@@ -55,6 +56,7 @@ class Seen(NamedTuple):
     stopping: bool = False
     failed: str | None = None
     succeeded: bool = False
+    metric: str | None = None
 
 
 class Criteria(NamedTuple):
@@ -159,7 +161,7 @@ class Watcher:
                 watch.history.vitals = self._vitals(watch, seen, now)
             elif not more:
                 over.add(key)
-                metric = self._criteria.metric if seen.succeeded else None
+                metric = (seen.metric or self._criteria.metric) if seen.succeeded else None
                 watch.history.vitals = Vitals(failed=seen.failed, metric=metric)
             if seen.running or not more:
                 judged = judge_vitals(watch.history, self._open(seen), self._failed)

@@ -11,9 +11,19 @@ from typing import NamedTuple
 from sweeper.metrics import Row, as_float
 from sweeper.model.usage import NO_USAGE, Counts, Usage, total
 from sweeper.prices import Amount, Prices, amount
-from sweeper.results.runs import OPEN_DAY, RecordedRun, Used
+from sweeper.results.runs import OPEN_DAY, RecordedRun, SweepRun, Used
 
-__all__ = ["ALSO", "SOURCES", "Spent", "by_cell", "by_day", "spent", "together"]
+__all__ = [
+    "ALSO",
+    "SOURCES",
+    "Spent",
+    "by_cell",
+    "by_day",
+    "by_stage",
+    "chain",
+    "spent",
+    "together",
+]
 
 SOURCES: Mapping[str, tuple[str, ...]] = {
     "train": ("tokens/trained", "num_tokens", "train/num_tokens", "tokens"),
@@ -79,6 +89,23 @@ def by_cell(
     for run, one in runs:
         found.setdefault((run.sweep, run.cell), []).append(one)
     return {cell: together(several, prices) for cell, several in found.items()}
+
+
+def by_stage(
+    runs: Iterable[tuple[RecordedRun, Spent]], prices: Prices
+) -> dict[tuple[str, str], Spent]:
+    """By sweep and stage, in the order of the runs; all of a sweep without stages together."""
+    found: dict[tuple[str, str], list[Spent]] = {}
+    for run, one in runs:
+        found.setdefault((run.sweep, run.stage or run.sweep), []).append(one)
+    return {stage: together(several, prices) for stage, several in found.items()}
+
+
+def chain(run: RecordedRun, own: Spent, prices: Prices) -> Spent:
+    """What it took to get to the end of a run: its own, and that of each run that it goes on
+    from."""
+    above = run.lineage if isinstance(run, SweepRun) else ()
+    return together((own, *(spent(one, prices) for one in above)), prices)
 
 
 def by_day(runs: Iterable[Spent], prices: Prices) -> dict[str, Spent]:

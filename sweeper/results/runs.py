@@ -20,6 +20,7 @@ from sweeper.metrics import (
     parse,
 )
 from sweeper.model.event import NOTHING, Outcome
+from sweeper.model.growth import lineage
 from sweeper.model.plan import Run
 from sweeper.model.states import Event, NoState, RunState, State, fold, is_finished
 from sweeper.model.usage import NO_USAGE, Usage
@@ -116,6 +117,17 @@ class Sweep:
             SweepRun(self, planned, self._states.get(planned.id, _PLANNED))
             for planned in self.plan.runs
         )
+
+    @functools.cached_property
+    def _by_id(self) -> dict[str, "SweepRun"]:
+        return {run.id: run for run in self.runs}
+
+    def ancestors(self, run: str) -> tuple["SweepRun", ...]:
+        """The runs that one goes on from, the nearest first."""
+        if not self._by_id[run].parents:
+            return ()
+        known = {planned.id: planned for planned in self.plan.runs}
+        return tuple(self._by_id[above.id] for above in lineage(known[run], known))
 
     def unreadable(self, error: StoreError) -> None:
         """Tell what cannot be read; raise it if nobody wants to be told."""
@@ -493,6 +505,11 @@ class SweepRun(RecordedRun):
 
     def _body(self, attempt: int, event: Event) -> Outcome:
         return read_event(self.store, self.sweep, self.id, attempt, event)
+
+    @property
+    def lineage(self) -> tuple["SweepRun", ...]:
+        """The runs that it goes on from, the nearest first."""
+        return self._sweep.ancestors(self.id)
 
     @property
     def provenance(self) -> dict[str, Any]:

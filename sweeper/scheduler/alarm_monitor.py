@@ -80,12 +80,15 @@ class AlarmMonitor:
         self._pending: deque[Found] = deque()
         self._before: set[tuple[str, int]] = set()  # attempts at the look before
         self._judged: set[tuple[str, int]] = set()
+        self._metrics: dict[str | None, str] = {
+            stage.name: stage.metric.name for stage in plan.stages if stage.metric is not None
+        }
         criteria = Criteria(
             resolve(plan.alarms),
             plan.launch.lease_s,
             is_command=all(part.recipe.kind == "command" for part in plan.parts),
             sync_s=sync_s,
-            metric=plan.metric.name if plan.metric else None,
+            metric=plan.metric.name if plan.metric and not plan.stages else None,
         )
         self._watcher = Watcher(
             store, self._layout, criteria, self._said, clock=clock, tell=self._tell
@@ -219,7 +222,8 @@ class AlarmMonitor:
             if over and (run, state.attempt) not in self._judged and len(ended) < _MOST_ENDED:
                 failed = self._last_words(run) if state.state is State.FAILED else None
                 done = state.state is State.SUCCEEDED
-                ended.append(Seen(run, state.attempt, False, failed=failed, succeeded=done))
+                seen = Seen(run, state.attempt, False, failed=failed, succeeded=done)
+                ended.append(seen._replace(metric=self._metric(run)))
         # An attempt may be followed by the next before its last rows were read.
         now = {(seen.run, seen.attempt) for seen in (*running, *ended)}
         ended += [Seen(run, attempt, False) for run, attempt in self._before - now]
@@ -227,6 +231,11 @@ class AlarmMonitor:
         chosen = running + ended[:_MOST_ENDED]
         self._before = {(seen.run, seen.attempt) for seen in chosen}
         return chosen
+
+    def _metric(self, run: str) -> str | None:
+        """What a run of a stage is compared by."""
+        planned = self._run_table.runs.get(run)
+        return None if planned is None else self._metrics.get(planned.stage)
 
     def _last_words(self, run: str) -> str | None:
         """The last line that a failed run printed."""

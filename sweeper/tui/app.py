@@ -23,7 +23,7 @@ from sweeper.tracking import link
 from sweeper.tui import actions
 from sweeper.tui.command_palette import OpenRun
 from sweeper.tui.list_model import SORTS, groupings
-from sweeper.tui.model import SweepView, best_run
+from sweeper.tui.model import SweepView, best_run, stage_of
 from sweeper.tui.page_reader import PageReader
 from sweeper.tui.panels import PageData
 from sweeper.tui.poller import Poller
@@ -146,9 +146,12 @@ class WatchApp(App[int]):
             address = link(self._poller.sweep.plan, run.id)
             links = () if address is None else (f"W&B: {address}",)
             handle = self._poller.run
-            self._reader = PageReader(handle(run.id), view.metric, handle, links)
+            own = handle(run.id)
+            metric = None if own.metric is None else own.metric["name"]
+            self._reader = PageReader(own, metric, handle, links)
             self._place = (run.id, run.attempt, run.state)
-        return self._reader.read(best_run(view.runs, run.id))
+        rivals = [one for one in view.runs if not view.stages or stage_of(one) == stage_of(run)]
+        return self._reader.read(best_run(rivals, run.id))
 
     def _seen(self, view: SweepView | None, data: PageData | None, problem: str) -> None:
         """Show what a look has found, and see that there is a next look whatever goes wrong

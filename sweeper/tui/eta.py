@@ -20,8 +20,9 @@ class Timing:
     where nothing says so. `clock` gives monotonic seconds."""
 
     def __init__(self, plan: Plan, clock: Callable[[], float]) -> None:
-        takes = _defaults(plan)
-        self.totals = {run.id: total_steps(run.config, takes) for run in plan.runs}
+        takes = [_defaults(part) for part in plan.parts]
+        parts = zip(plan.parts, takes, strict=True)
+        self.totals = {run.id: total_steps(run.config, d) for part, d in parts for run in part.runs}
         self._clock = clock
         self._seen: dict[str, tuple[int, float, float]] = {}
 

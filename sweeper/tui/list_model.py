@@ -12,7 +12,7 @@ from sweeper.results.objective import sign_of
 from sweeper.results.selectors import in_one_spelling
 from sweeper.results.where import parse_where, select
 from sweeper.storage.documents import dotted
-from sweeper.tui.model import RunView, SweepView
+from sweeper.tui.model import RunView, SweepView, stage_of
 
 __all__ = ["SORTS", "Group", "Item", "arranged", "groupings", "matching"]
 
@@ -58,6 +58,8 @@ def groupings(view: SweepView) -> list[str]:
     cells = {run.cell for run in view.runs}
     by_cell = len(cells) < len(view.runs)
     axes = [axis for axis in view.axes if len({_setting(run, axis) for run in view.runs}) > 1]
+    if view.stages:
+        return ["stage", "cell", "none", *axes, "state"]
     return [*(["cell"] * by_cell), "none", *(["cell"] * (not by_cell)), *axes, "state"]
 
 
@@ -94,6 +96,14 @@ def arranged(
 def _groups(
     runs: Sequence[RunView], by: str, view: SweepView, folded: Collection[str]
 ) -> list[Group]:
+    if view.stages and by != "state":
+        staged: list[Group] = []
+        for stage, goal in view.stages:
+            mine = view.of_stage(stage, goal)
+            chosen = [run for run in runs if stage_of(run) == stage]
+            groups = _groups(chosen, by, mine, ())
+            staged += [_in_stage(group, stage, by, folded) for group in groups]
+        return staged
     members: dict[str, list[RunView]] = {}
     for run in runs:
         members.setdefault(_heading(run, by), []).append(run)
@@ -123,6 +133,14 @@ def _groups(
     ]
 
 
+def _in_stage(group: Group, stage: str, by: str, folded: Collection[str]) -> Group:
+    """A group of the runs of a stage: another stage may have one of the same title."""
+    title = group.title if by in ("stage", "cell") else f"{stage}: {group.title}"
+    key = f"{by}:{title}"
+    rank = None if by == "stage" else group.rank
+    return group._replace(key=key, title=title, folded=key in folded, rank=rank)
+
+
 def _by_cell(runs: Sequence[RunView]) -> dict[str, list[RunView]]:
     members: dict[str, list[RunView]] = {}
     for run in runs:
@@ -139,6 +157,8 @@ def _heading(run: RunView, by: str) -> str:
         return run.cell
     if by == "state":
         return run.shown_state
+    if by == "stage":
+        return stage_of(run)
     return f"{by}={_setting(run, by)}"
 
 

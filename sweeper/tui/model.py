@@ -21,6 +21,7 @@ __all__ = [
     "nearly",
     "ranks",
     "remaining",
+    "stage_of",
     "sweep_remaining",
     "total_steps",
 ]
@@ -102,7 +103,8 @@ class SweepView(NamedTuple):
     """A sweep as the screen shows it. `launcher`: one is at work. `held` says why it starts
     nothing, `unreachable` what does not answer it, `limit` how many jobs it allows at once if that
     is less than `parallel`. `problem` says why this is not the newest there is; `loading` counts
-    the runs whose metrics are still to be read."""
+    the runs whose metrics are still to be read. `stages` are those of a sweep that has some, with
+    their goals: runs of one are compared with each other only."""
 
     name: str
     runs: tuple[RunView, ...]
@@ -117,6 +119,12 @@ class SweepView(NamedTuple):
     eta: float | None = None
     problem: str = ""
     loading: int = 0
+    stages: tuple[tuple[str, str], ...] = ()
+
+    def of_stage(self, stage: str, goal: str) -> "SweepView":
+        """One stage, as if it were the sweep."""
+        runs = tuple(run for run in self.runs if stage_of(run) == stage)
+        return self._replace(runs=runs, goal=goal, stages=())
 
     @property
     def counts(self) -> Counter[str]:
@@ -130,6 +138,11 @@ class SweepView(NamedTuple):
         return not self.launcher and not any(
             run.state in ("running", "submitted") for run in self.runs
         )
+
+
+def stage_of(run: RunView) -> str:
+    """The stage of a run, which its cell begins with."""
+    return run.cell.partition("/")[0]
 
 
 _TOTALS = (

@@ -12,7 +12,7 @@ from sweeper.errors import NotFound, StoreError
 from sweeper.model.event import NOTHING, Outcome
 from sweeper.model.launcher import NO_OBSERVATIONS, Observations
 from sweeper.model.observation import Kind, Observation
-from sweeper.model.plan import Run
+from sweeper.model.plan import Metric, Run
 from sweeper.model.states import OPEN, RunState, State
 from sweeper.monitor.records import Alarm as Recorded
 from sweeper.monitor.records import read as read_alarms
@@ -24,7 +24,7 @@ from sweeper.results.tables.sources import Files
 from sweeper.storage.files import Store
 from sweeper.storage.heartbeats import Heartbeats
 from sweeper.storage.lock import is_held
-from sweeper.storage.sweeps import TELLING, read_observations, read_outcome
+from sweeper.storage.sweeps import TELLING, chosen_of, read_observations, read_outcome
 from sweeper.tui.backfill import past_points
 from sweeper.tui.eta import Timing, by_our_clock, sweep_left
 from sweeper.tui.model import (
@@ -77,6 +77,10 @@ class Poller:
         self._layout = self.sweep.layout
         self._runs = plan.runs
         self._ids = [run.id for run in self._runs]
+        self._stage_of = {run.id: run.stage for run in self._runs}
+        self._metrics: dict[str | None, Metric | None] = {None: plan.metric}
+        if plan.stages:
+            self._metrics = {stage.name: stage.metric for stage in plan.stages}
         self._retired = {run.id for run in self._runs if run.retired}
         self._launch = plan.launch
         self._timing = Timing(plan, self._clock)
@@ -132,7 +136,8 @@ class Poller:
         return self._view or view
 
     def _look(self) -> SweepView:
-        if not self._remote and self._stamp(f"{self._name}/sweep.json") != self._plan_stamp:
+        changed = not self._remote and self._stamp(f"{self._name}/sweep.json") != self._plan_stamp
+        if changed or self._has_grown():
             self._open()
         for run in self._states.look(self._ids):
             self._unread[run] = None
@@ -154,6 +159,11 @@ class Poller:
         return self._make(launcher, observations, alarms)._replace(
             problem=next(filter(None, problems), "")
         )
+
+    def _has_grown(self) -> bool:
+        """Whether something was chosen since the plan was read, from which runs follow."""
+        choices = self.sweep.plan.choices
+        return any(chosen_of(self._store, self._name, choice) for choice in choices)
 
     def _poll(self) -> str:
         """Take what was recorded since the last look. Returns why that could not be read, if so."""
@@ -245,7 +255,7 @@ class Poller:
         return problem
 
     def _load_one(self, run: str) -> None:
-        metric = self.sweep.plan.metric
+        metric = self._metrics.get(self._stage_of[run])
         series = Series(None) if metric is None else Series(*metric[:3])
         if run in self._series:
             series.version = self._series[run].version
@@ -307,11 +317,7 @@ class Poller:
         metric = self.sweep.plan.metric
         goal = "minimize" if metric is None else metric.goal
         if metric is not None and self._moves != self._ranked[0]:
-            counting = (
-                (r, series) for r, series in self._series.items() if self._counts(r, series)
-            )
-            values = {run: series.value for run, series in counting}
-            self._ranked = (self._moves, ranks(values, goal))
+            self._ranked = (self._moves, self._ranks())
         observed = observations.observed if launcher else NO_OBSERVATIONS.observed
         runs = tuple(
             self._run(planned, observed.get(planned.id), alarms.get(planned.id, ()))
@@ -322,8 +328,12 @@ class Poller:
         view = SweepView(
             name=self._name,
             runs=runs,
-            metric=None if metric is None else metric.name,
+            metric=None if metric is None else self._metric_name(metric.name),
             goal=goal,
+            stages=tuple(
+                (stage.name, stage.metric.goal if stage.metric else goal)
+                for stage in self.sweep.plan.stages
+            ),
             axes=tuple(self.sweep.axes),
             launcher=launcher,
             parallel=self._launch.max_parallel,
@@ -338,6 +348,24 @@ class Poller:
             if body.wall_s is not None and self._states.known[run].state is State.SUCCEEDED
         ]
         return view._replace(eta=sweep_left(view, took))
+
+    def _ranks(self) -> dict[str, int]:
+        """The places of the runs, each among those of its stage."""
+        values: dict[str | None, dict[str, float | None]] = {}
+        for run, series in self._series.items():
+            if run in self._stage_of and self._counts(run, series):
+                values.setdefault(self._stage_of[run], {})[run] = series.value
+        found: dict[str, int] = {}
+        for stage, mine in values.items():
+            metric = self._metrics.get(stage)
+            if metric is not None:
+                found |= ranks(mine, metric.goal)
+        return found
+
+    def _metric_name(self, name: str) -> str:
+        """What the column of values is called: stages may have different ones."""
+        names = {metric.name for metric in self._metrics.values() if metric is not None}
+        return name if len(names) <= 1 else "metric"
 
     def _counts(self, run: str, series: Series) -> bool:
         """Whether a run has a rank."""

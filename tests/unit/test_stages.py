@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sweeper.cli import main
 from sweeper.launcher.manifest import merge
 from sweeper.model.plan import Plan
 from sweeper.model.states import OPEN, Event, State
@@ -26,6 +27,8 @@ from sweeper.storage.requests import request_retry
 from sweeper.storage.sweeps import read_events, read_plan, read_states, with_chosen
 from sweeper.testing import FakeBackend, FakeClock, Faults, FaultyBackend, FaultyStore, Killed
 from sweeper.testing import Fault as Kind
+from sweeper.tui.list_model import Group, arranged, groupings
+from sweeper.tui.poller import Poller
 
 _METRIC = {"name": "loss", "goal": "minimize"}
 
@@ -334,3 +337,45 @@ def _at_write(number: int, kind: Kind) -> Callable[[int, str], Kind | None]:
         return kind if seen == number else None
 
     return choose
+
+
+def test_the_view_compares_runs_of_a_stage_and_sees_those_that_come_to_be(make: Make) -> None:
+    made = make()
+    poller = Poller(made.store, "p", clock=made.clock, wall=lambda: 0.0)
+    first = poller.look()
+    assert len(first.runs) == 7
+    assert groupings(first)[0] == "stage"
+    made.drive()
+    seen = poller.look()
+    ranks = {run.name: run.rank for run in seen.runs}
+    assert (ranks["sft/lr=1,seed=0"], ranks["sft/lr=3,seed=0"]) == (1, 4)
+    assert (ranks["dpo/beta=1"], ranks["dpo/beta=2"], ranks["eval/base"]) == (1, 2, None)
+    lines = arranged(seen, by="stage")[0]
+    groups = [line for line in lines if isinstance(line, Group)]
+    assert [(group.title, len(group.runs), group.rank) for group in groups] == [
+        ("sft", 6, None),
+        ("dpo", 2, None),
+        ("eval", 3, None),
+    ]
+
+
+def test_readers_tell_of_stages_and_of_what_a_run_goes_on_from(
+    make: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = make()
+    made.failing = {"dpo/beta=2"}
+    made.drive()
+    root = ("--root", made.store.root)
+    assert main(["status", "p", *root]) == 4
+    said = capsys.readouterr().out
+    assert "dpo: t, from the best of sft\n" in said
+    assert "held back (1 of eval): they wait for dpo/beta=2, which has failed" in said
+    assert main(["show", "p/eval/dpo/beta=1", "--json", *root]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [above["name"] for above in shown["lineage"]] == ["dpo/beta=1", "sft/lr=1,seed=0"]
+    assert (shown["run"]["stage"], shown["run"]["metric"]) == ("eval", None)
+    assert main(["costs", "p/eval/dpo/beta=1", "--by", "chain", "--json", *root]) == 0
+    [chain] = json.loads(capsys.readouterr().out)["costs"]
+    assert chain["chain"] == "eval/dpo/beta=1"
+    found = Registry(made.store.root).runs(sweep="p", where="stage = dpo")
+    assert set(found["name"]) == {"dpo/beta=1", "dpo/beta=2"}
