@@ -25,7 +25,7 @@ from sweeper.recipe.reference import (
     render_command,
 )
 
-__all__ = ["Checked", "check", "check_what_is_left"]
+__all__ = ["Checked", "check", "check_what_is_left", "fields_of"]
 
 _SOME_KEYS = 20
 _WINDOW_KEYS = ("sweep", "name", "cell", "seed", "run", "attempt")
@@ -68,6 +68,15 @@ def check_what_is_left(grid: Grid, points: Sequence[Point] | None, problems: Pro
             place = place_of(grid, points[problem.number], problem.key)
             if place is not None:
                 problems.add(place, problem.message)
+
+
+def fields_of(grid: Grid) -> Mapping[str, object]:
+    """The fields that a grid's recipe takes; none where it cannot be asked, which `check` tells."""
+    try:
+        recipe, _ = _inspect(grid, grid.seeds.field if grid.seeds else "seed", [], validate=True)
+    except RecipeError:
+        return {}
+    return recipe.takes
 
 
 def _inspect(

@@ -9,18 +9,21 @@ from sweeper.errors import GridError
 from sweeper.fields.kinds import hint, nearest
 from sweeper.fields.nodes import Place, Problems
 from sweeper.grid import Grid, StageGrid
+from sweeper.grid.blocks import Setting
 from sweeper.model.growth import grow, grown
 from sweeper.model.names import shorten
 from sweeper.model.plan import Plan, Recipe, Run, Stage
 from sweeper.model.taking import LATE, PARENT, Choice, Take, references
 from sweeper.planner.cells import name
-from sweeper.planner.checks import check, check_what_is_left
+from sweeper.planner.checks import check, check_what_is_left, fields_of
 from sweeper.planner.expansion import expand, expand_some
 from sweeper.planner.product import MAX_RUNS
 
 __all__ = ["NO_RECIPE", "check_stages_left", "with_stages"]
 
 _MODEL = "model_name"
+_GOES_ON = {_MODEL: _MODEL, "load_checkpoint_path": "checkpoint.state"}
+"""The fields that make a recipe go on from others' weights, and what of a parent they get."""
 
 
 class _Stage(NamedTuple):
@@ -80,6 +83,8 @@ class _Planning:
 
     def _add(self, stage: StageGrid) -> None:
         """Plan one stage, the ones before it being planned. Raises `GridError`."""
+        if stage.takings and not stage.references and self.validate:
+            stage = self._going_on(stage)
         expanded = expand(stage.grid, self.problems)
         named = name(expanded, self.problems)
         runs = named.runs
@@ -97,6 +102,19 @@ class _Planning:
         checked = check(expanded, shown if asked else runs, self.problems, validate=asked)
         self.warnings += [*expanded.warnings, *checked.warnings]
         self.done[stage.name] = _Stage(stage, made._replace(recipe=checked.recipe), runs)
+
+    def _going_on(self, stage: StageGrid) -> StageGrid:
+        """A stage that says nothing of its parents: it goes on from their weights, where its recipe
+        has the usual fields for that."""
+        grid = stage.grid
+        takes = fields_of(grid) if grid.recipe is not None else dict[str, object]()
+        given = {key for setting in grid.every_setting() for key in setting.given}
+        base, place = dict(grid.base), stage.takings[0].place
+        for key, what in _GOES_ON.items():
+            if key in takes and key not in given and self._fault(stage, PARENT, what) is None:
+                text = f"$${{{PARENT}.{what}}}"
+                base[key] = Setting(text, {key: text}, {key: place}, place, refers=True)
+        return stage._replace(grid=grid._replace(base=base))
 
     def _specimens(self, stage: Stage) -> tuple[Run, ...]:
         """The runs of a stage as they would be with the first of their parents."""

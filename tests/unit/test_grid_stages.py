@@ -362,3 +362,27 @@ def test_plan_draws_the_graph_with_counts(tmp_path: Path) -> None:
         "    ev  1 cell, 1 run, and 2 runs once known  echo, from each of dpo and the base model",
     ]
     assert "4 runs more once those that they go on from have ended" in said
+
+
+def test_a_stage_that_says_nothing_of_its_parents_goes_on_from_their_weights() -> None:
+    sft = {"recipe": "sft", "grid": {"lora_rank": [4, 8]}}
+    later = {"recipe": "sft", "from": [{"stage": "sft", "take": "each"}, {"base": True}]}
+    planned = _plan(sft=sft, later=later, own={**later, "base": {"model_name": "tiny/gpt2"}})
+    assert [run.config for run in planned.only("later").runs] == [
+        {"model_name": "tiny/qwen3", "load_checkpoint_path": "${from.checkpoint.state}"},
+        {"model_name": "tiny/qwen3", "load_checkpoint_path": "${from.checkpoint.state}"},
+        {"model_name": "tiny/qwen3"},
+    ]
+    assert planned.only("own").runs[0].config["model_name"] == "tiny/gpt2"
+
+
+def test_values_of_a_parent_are_checked_as_what_they_are() -> None:
+    sft = {"recipe": "sft", "grid": {"learning_rate": [0.1, 0.2]}}
+    later = {"recipe": "sft", "from": {"stage": "sft", "take": "each"}}
+    good = _plan(sft=sft, later={**later, "base": {"lora_rank": "${sft.lora_rank}"}})
+    assert {run.config["lora_rank"] for run in good.only("later").runs} == {16}
+    with pytest.raises(GridError) as error:
+        _plan(sft=sft, later={**later, "base": {"lora_rank": "${sft.learning_rate}"}})
+    assert list(error.value.problems) == [
+        "stages.later.base.lora_rank: lora_rank takes int, not 0.1"
+    ]
