@@ -108,6 +108,7 @@ chaos: kills ## the whole of it, two hours: SEED=1 LAUNCHERS=2000 WORKERS=1000 S
 	@$(BIN)/python tests/chaos/run.py --seed $(SEED) --launchers $(LAUNCHERS) \
 	  --workers $(WORKERS) --simulated $(SIMULATED)
 	@$(BIN)/python tests/chaos/crowd.py --runs $(CROWD)
+	@$(BIN)/python tests/chaos/quota.py --seed $(SEED)
 	@$(BIN)/python tests/chaos/big_sweep.py --seed $(SEED)
 	@$(BIN)/python tests/chaos/caches.py --seed $(SEED)
 	@$(BIN)/python tests/chaos/s3_faults.py

@@ -13,7 +13,18 @@ import importlib
 
 TYPE_CHECKING = False  # typing itself costs each start some milliseconds
 if TYPE_CHECKING:
-    from sweeper.control import Requested, cancel, retry, status, wait
+    from sweeper.control import (
+        Requested,
+        Steered,
+        cancel,
+        parallel,
+        pause,
+        resume,
+        retry,
+        status,
+        stop,
+        wait,
+    )
     from sweeper.launcher.launching import Launched, launch
     from sweeper.model.plan import Plan, Run
     from sweeper.planner.plan import plan
@@ -29,12 +40,17 @@ __all__ = [
     "Requested",
     "Run",
     "Status",
+    "Steered",
     "__version__",
     "cancel",
     "launch",
+    "parallel",
+    "pause",
     "plan",
+    "resume",
     "retry",
     "status",
+    "stop",
     "wait",
 ]
 
@@ -45,11 +61,16 @@ _HOMES = {
     "Requested": "sweeper.control",
     "Run": "sweeper.model.plan",
     "Status": "sweeper.results.status",
+    "Steered": "sweeper.control",
     "cancel": "sweeper.control",
     "launch": "sweeper.launcher.launching",
+    "parallel": "sweeper.control",
+    "pause": "sweeper.control",
     "plan": "sweeper.planner.plan",
+    "resume": "sweeper.control",
     "retry": "sweeper.control",
     "status": "sweeper.control",
+    "stop": "sweeper.control",
     "wait": "sweeper.control",
 }
 

@@ -1,5 +1,5 @@
-"""What is done to sweeps that were launched: cancel, retry, wait. The command line, the view and
-Python come here.
+"""What is done to sweeps that were launched: cancel, retry, wait, pause, resume, stop, and more or
+fewer jobs at once. The command line, the view and Python come here.
 
 Cancel and retry put a request on record for every run that is meant, and then see that it is done:
 by the launcher that is at work on the sweep, else by one of their own. A request is a file that is
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, StoreError, UsageError
 from sweeper.labels import held_of
 from sweeper.model.states import State, fold, is_finished
+from sweeper.pausing import Steered, parallel, pause, resume, stop
 from sweeper.results.selectors import pick
 from sweeper.results.status import Status, read_status
 from sweeper.storage.files import Store, default_root
@@ -35,12 +36,17 @@ if TYPE_CHECKING:
 __all__ = [
     "Asked",
     "Requested",
+    "Steered",
     "cancel",
     "cancel_runs",
+    "parallel",
+    "pause",
     "request_retries",
+    "resume",
     "retry",
     "retry_runs",
     "status",
+    "stop",
     "take_up",
     "to_retry",
     "wait",
@@ -336,8 +342,8 @@ def _taken_up(store: Store, sweep: str, tell: Callable[[str], None] = lambda _: 
                 if not told:
                     tell("waiting for a `sweeper cancel` that is at work on the sweep")
                 told = True
-            elif seen.held is None:
-                return True
+            elif seen.held is None or seen.paused:
+                return True  # who has paused it may go on
             elif waited > _HELD_SECONDS:
                 raise EnvironmentFailure(
                     f"the launcher at work on {sweep!r} starts nothing ({held_of(seen)}): "

@@ -8,6 +8,8 @@ __all__ = ["LOWERED", "held_of", "observed", "pause_of"]
 LOWERED = {
     "service": "the service holds runs back",
     "machine": "this machine has no room for more",
+    "quota": "so large is the quota, as your configuration says",
+    "asked": "as `sweeper parallel` asked",
     "shared": "other sweeps share the quota",
 }
 """Why a launcher's limit is lowered, by the word that it publishes."""

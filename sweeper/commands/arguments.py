@@ -3,7 +3,19 @@ it."""
 
 from argparse import ArgumentParser
 
-__all__ = ["grid", "json", "judge", "root", "run", "runs", "select", "some_runs", "wait"]
+__all__ = [
+    "again",
+    "grid",
+    "json",
+    "judge",
+    "root",
+    "run",
+    "runs",
+    "select",
+    "some_runs",
+    "trust",
+    "wait",
+]
 
 
 def root(verb: ArgumentParser) -> None:
@@ -67,13 +79,23 @@ def grid(verb: ArgumentParser) -> None:
 
 def wait(verb: ArgumentParser) -> None:
     """Add whether to wait for what is launched, and whose sweep may be executed."""
+    trust(verb)
+    verb.add_argument("--wait", action="store_true", help="be the launcher until all runs ended")
+    verb.add_argument("--plain", action="store_true", help="with --wait: lines, not the live view")
+
+
+def trust(verb: ArgumentParser) -> None:
+    """Add whose sweep may be executed."""
     verb.add_argument(
         "--trust",
         action="store_true",
         help="execute a sweep's plan though another user, or another machine, has recorded it",
     )
-    verb.add_argument("--wait", action="store_true", help="be the launcher until all runs ended")
-    verb.add_argument("--plain", action="store_true", help="with --wait: lines, not the live view")
+
+
+def again(sweep: str, root: str | None) -> str:
+    """A sweep as it is typed for another verb."""
+    return sweep if root is None else f"{sweep} --root {root}"
 
 
 def judge(verb: ArgumentParser) -> None:

@@ -53,6 +53,8 @@ def run(arguments: Namespace) -> int:
         if idle:
             say(f"nothing to start; `sweeper status {where}` shows what there is")
             return 0
+        if launched.taken_up:
+            say("the launcher at work goes on with it")
         attach = f" or `sweeper attach {where}`" if planned.launch.backend == "tmux" else ""
         say(f"launched; watch it with `sweeper watch {where}`{attach}")
         return 0
@@ -67,9 +69,23 @@ def run(arguments: Namespace) -> int:
         warn(f"interrupted; what runs goes on, `sweeper launch {again}` takes up the rest")
         return 130
     if launched.summary is None:
-        return 4
+        return _wait_for(planned.name, root, where)
     _tell_failed(launched.summary.counts[State.FAILED], where)
     return exit_code(launched.summary)
+
+
+def _wait_for(sweep: str, root: str, where: str) -> int:
+    """Wait for the launcher that goes on with the plan. Returns the exit code of the sweep."""
+    from sweeper.control import wait
+
+    warn("the launcher at work goes on with it: waiting until it ends")
+    try:
+        found = wait(sweep, root=root)
+    except KeyboardInterrupt:
+        warn("interrupted; the launcher at work goes on")
+        return 130
+    _tell_failed(found.counts.get(State.FAILED, 0), where)
+    return found.exit_code
 
 
 def _before(planned: "Plan", root: str) -> tuple[str, bool]:

@@ -12,14 +12,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeper import prices
 from sweeper.backends import Capabilities, may_restart, open_backend, options_of
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, StoreError, SweeperError
-from sweeper.launcher import preflight, remote_recovery
+from sweeper.launcher import hand_over, preflight, remote_recovery
 from sweeper.launcher.environment_cleanup import remove_unneeded_environment
+from sweeper.launcher.hand_over import Offer, offer
 from sweeper.launcher.manifest import record, secret_names, write_environment
 from sweeper.launcher.placement_guard import place_of
 from sweeper.launcher.trust import Agree, refuse, require
@@ -28,12 +29,13 @@ from sweeper.model.plan import Plan, runs_anywhere
 from sweeper.model.states import State
 from sweeper.scheduler import account, environment
 from sweeper.scheduler.context import Context
-from sweeper.scheduler.loop import Scheduler
+from sweeper.scheduler.loop import REPLANNED, Scheduler
 from sweeper.scheduler.progress import Summary, exit_code, printer
 from sweeper.storage import lock
 from sweeper.storage.documents import place_of as file_of
 from sweeper.storage.files import Store, default_root, open_store, refuse_links
 from sweeper.storage.layout import Layout
+from sweeper.storage.sweep_requests import asked_pause, forget
 from sweeper.storage.sweeps import read_observations, read_plan, read_states, service_of
 from sweeper.storage.writable import check_root
 from sweeper.worker.job import read_environment
@@ -91,11 +93,13 @@ class User(NamedTuple):
 
 
 class Launched(NamedTuple):
-    """A launched sweep. `summary` is None when the launcher was left to itself."""
+    """A launched sweep. `summary` is None when the launcher was left to itself. `taken_up`: one was
+    at work already, and goes on with the new plan."""
 
     name: str
     root: str
     summary: Summary | None
+    taken_up: bool = False
 
 
 def launch(  # noqa: PLR0913 - what users call, with a keyword for each choice
@@ -149,13 +153,28 @@ def launch_plan(request: LaunchRequest, user: User) -> Launched:
     url = _engine(planned, capabilities, user.tell) if planned.service == "local" else None
     for path in environment.unused_files(but=f"{store.root}/{planned.name}"):
         environment.forget(path)
-    with lock.holding_sweep(store, planned.name) as check:
+    with ExitStack() as held:
+        try:
+            check = held.enter_context(lock.holding_sweep(store, planned.name))
+        except AnotherLauncher:
+            found = Offer(url, capabilities, place_of(opened), live)
+            if offer(store, planned, found, user.tell):
+                return Launched(planned.name, store.root, None, taken_up=True)
+            patience = lock.PATIENCE_SECONDS if not store.is_remote else _TAKE_OVER_SECONDS
+            check = held.enter_context(lock.holding_sweep(store, planned.name, patience))
         record(store, planned, url, place_of(opened), live=live, tell=user.tell)
+        _tell_pause(store, planned.name, user.tell)
         if wait:
             summary = _drive(store, planned.name, user.notify, smoke, check)
             return Launched(planned.name, store.root, summary)
     _detach(store, planned.name, planned.launch.backend, smoke)
     return Launched(planned.name, store.root, None)
+
+
+def _tell_pause(store: Store, sweep: str, tell: Callable[[str], None]) -> None:
+    """A pause outlives the launcher that was at work when it was asked for."""
+    if asked_pause(store, sweep) is not None:
+        tell(f"the sweep is paused: nothing is started until `sweeper resume {sweep}`")
 
 
 class Ready(NamedTuple):
@@ -203,6 +222,7 @@ def resume(
         url = preflight.engine_url(capabilities) or _ensure_engine(plan.launch.backend).url
     with lock.holding_sweep(store, sweep) as check:
         write_environment(store, plan, url, capabilities, place)
+        forget(store, sweep, "stop")
         if wait:
             return Launched(sweep, store.root, _drive(store, sweep, notify, check=check))
     _detach(store, sweep, plan.launch.backend)
@@ -232,6 +252,21 @@ def _drive(
     smoke: bool = False,
     check: Callable[[], None] = lambda: None,
 ) -> Summary:
+    while True:
+        hand_over.take_up(store, sweep)
+        summary = _drive_plan(store, sweep, notify, smoke, check)
+        if summary.ends != REPLANNED:
+            return summary
+
+
+def _drive_plan(
+    store: Store,
+    sweep: str,
+    notify: Callable[[Summary], None],
+    smoke: bool,
+    check: Callable[[], None],
+) -> Summary:
+    """Drive the plan that is on record, until all is over or the launcher is to end."""
     folder = f"{store.root}/{sweep}"
     launched = read_plan(store, sweep).launch
     env_file = service_of(store, sweep).env_file
@@ -251,6 +286,10 @@ def _drive(
         if not may_restart(launched):
             remove_unneeded_environment(store, sweep, backend, mark)
         raise
+    if summary.ends is not None:
+        with suppress(StoreError):
+            forget(store, sweep, "stop")
+        return summary
     with suppress(StoreError, NotFound):  # `gc` finds what is left behind here
         if not environment.is_needed_later(store, sweep):
             environment.forget(env_file, folder)

@@ -22,9 +22,19 @@ from sweeper.scheduler import environment
 from sweeper.storage.documents import SCHEMA, encode, timestamp
 from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
+from sweeper.storage.sweep_requests import asked_parallel, forget
 from sweeper.storage.sweeps import read_plan, read_states, with_chosen
 
-__all__ = ["hidden_values", "merge", "record", "secret_names", "write_environment"]
+__all__ = [
+    "hidden_values",
+    "keep_environment",
+    "merge",
+    "record",
+    "secret_names",
+    "tell_changes",
+    "with_code",
+    "write_environment",
+]
 
 _SHORTEST = 8
 """The fewest characters of a secret: shorter ones may stand in any text by chance."""
@@ -44,10 +54,29 @@ def record(
     Raises `UsageError` for a plan that contains a secret's value, and where jobs of the sweep may
     be elsewhere than at `place`."""
     plan = with_chosen(store, plan)
+    capabilities = capabilities_of(plan.launch.backend, options_of(plan.launch))
+    _refuse_secrets(plan, secret_names(plan.secrets, plan.service))
+    write_environment(store, plan, url, capabilities, place)
+    now = with_code(store, plan, live=live, tell=tell)
+    with suppress(NotFound):  # which is the case at the first launch
+        before = read_plan(store, plan.name)
+        now = merge(before, now)
+        tell_changes(store, before, now, tell)
+        for warning in repeats_by_default(plan, before):
+            tell(warning)
+    store.replace(Layout(plan.name).plan, encode(sealed(now.document())))
+    if (asked := asked_parallel(store, plan.name)) not in (None, plan.launch.max_parallel):
+        tell(f"max_parallel is {plan.launch.max_parallel} again, and was set to {asked}")
+    forget(store, plan.name, "plan", "parallel", "stop")
+
+
+def with_code(store: Store, plan: Plan, *, live: bool, tell: Callable[[str], None]) -> Plan:
+    """Keep the code that the plan's runs are to execute. Returns the plan with what is known only
+    at a launch. Raises `UsageError` for a plan that contains a secret's value, or whose jobs do not
+    get their code."""
     names = secret_names(plan.secrets, plan.service)
     _refuse_secrets(plan, names)
     capabilities = capabilities_of(plan.launch.backend, options_of(plan.launch))
-    write_environment(store, plan, url, capabilities, place)
     made = snapshot.Made(None, "--live")
     if not live:
         values = hidden_values(names)
@@ -70,15 +99,9 @@ def record(
         now = now._replace(wandb=wandb)
         if (missing := tracking.keyless(wandb, theirs)) is not None:
             tell(missing)
-    with suppress(NotFound):  # which is the case at the first launch
-        before = read_plan(store, plan.name)
-        now = merge(before, now)
-        _tell_changes(store, before, now, tell)
-        for warning in repeats_by_default(plan, before):
-            tell(warning)
     if made.why is not None and not live and made.in_checkout:
         tell(f"runs use the code where it is, as it is when each starts: {made.why}")
-    store.replace(Layout(plan.name).plan, encode(sealed(now.document())))
+    return now
 
 
 def _told_of(made: snapshot.Made) -> dict[str, object]:
@@ -101,13 +124,18 @@ def write_environment(
     engine's `url`, and the `place` of its jobs from now on. Raises `UsageError` where some jobs may
     be elsewhere."""
     refuse_moved_sweep(store, plan.name, place)
-    key = preflight.engine_key(capabilities)
-    extra = environment.service_environment(plan.service, url, key, plan.launch.env)
-    shared = preflight.shared_environment(capabilities, store, plan.name)
-    path = environment.write(f"{store.root}/{plan.name}", extra, shared)
+    path = keep_environment(store, plan, url, capabilities)
     document = {"schema": SCHEMA, "env_file": path, "engine": url, "place": dict(place)}
     document["home"] = home()
     store.replace(Layout(plan.name).service, encode(document))
+
+
+def keep_environment(store: Store, plan: Plan, url: str | None, capabilities: Capabilities) -> str:
+    """Keep this process's environment for the workers of a sweep. Returns where."""
+    key = preflight.engine_key(capabilities)
+    extra = environment.service_environment(plan.service, url, key, plan.launch.env)
+    shared = preflight.shared_environment(capabilities, store, plan.name)
+    return environment.write(f"{store.root}/{plan.name}", extra, shared)
 
 
 def secret_names(secrets: Sequence[str], service: str) -> list[str]:
@@ -157,7 +185,7 @@ def merge(old: Plan, new: Plan) -> Plan:
     return new._replace(created=old.created, launches=launches, runs=tuple(runs))
 
 
-def _tell_changes(store: Store, old: Plan, new: Plan, tell: Callable[[str], None]) -> None:
+def tell_changes(store: Store, old: Plan, new: Plan, tell: Callable[[str], None]) -> None:
     """Tell what differs from the launch before, and what becomes of what it started."""
     states = read_states(store, new.name)
     at_work = sum(state.state in OPEN for state in states.values())

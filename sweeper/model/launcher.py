@@ -48,14 +48,16 @@ def read_service(document: object, place: str) -> Service:
 
 class Observations(NamedTuple):
     """What the launcher last published: `observed` (by run id), what does not answer
-    (`unreachable`), why nothing is started (`held`; `gave_up`: the launcher has ended by it), how
-    many jobs there may be at once (`limit`, where that is less than `max_parallel`) and why
-    (`limit_by`, a word); `starting` is False for one that only stops runs."""
+    (`unreachable`), why nothing is started (`held`; `gave_up`: the launcher has ended by it;
+    `paused`: a user wants it), how many jobs there may be at once (`limit`, where that is less than
+    `max_parallel`) and why (`limit_by`, a word); `starting` is False for one that only stops
+    runs."""
 
     observed: Mapping[str, Observation] = MappingProxyType({})
     unreachable: str | None = None
     held: str | None = None
     gave_up: bool = False
+    paused: bool = False
     limit: int | None = None
     limit_by: str | None = None
     starting: bool = True
@@ -80,6 +82,7 @@ def read_observations(document: object, place: str) -> Observations:
         unreachable=top.text_or("unreachable", None),
         held=held,
         gave_up=gave_up,
+        paused=top.flag_or("paused", False),
         limit=top.integer_or("limit", None),
         limit_by=top.text_or("limit_by", None),
         starting=top.flag_or("starting", True),

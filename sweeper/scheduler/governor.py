@@ -164,7 +164,8 @@ class Governor:
         claims = self._claims(page.members, self._gone(page))
         claims[self._name] = claims[self._name]._replace(wants=max(0, jobs.most - slots))
         share = math.ceil(shares(limit, claims)[self._name] - 1e-9)
-        return Allowance(slots, share, page.learned.why if limit < jobs.most else "shared")
+        why = "quota" if limit == self._most else page.learned.why
+        return Allowance(slots, share, why if limit < jobs.most else "shared")
 
     def _gone(self, page: Page) -> set[str]:
         """The members without a launcher, as far as can be told from here."""

@@ -40,17 +40,21 @@ from sweeper.scheduler.kernel_kills import KernelKills
 from sweeper.scheduler.outcomes import Outcomes
 from sweeper.scheduler.parallelism import Parallelism
 from sweeper.scheduler.progress import Summary
+from sweeper.scheduler.requests import Requests
 from sweeper.scheduler.run_table import RunTable
 from sweeper.scheduler.spending import Spending
 from sweeper.scheduler.stages import Stages
-from sweeper.scheduler.status_publisher import Publisher, StatusDisplay
+from sweeper.scheduler.status_publisher import Publisher, StatusDisplay, Told
 from sweeper.scheduler.submitter import Submitter
 from sweeper.storage.files import Store
 from sweeper.storage.heartbeats import Heartbeats
 from sweeper.storage.layout import token
 from sweeper.storage.sweeps import service_of
 
-__all__ = ["Scheduler"]
+__all__ = ["REPLANNED", "Scheduler"]
+
+REPLANNED = "the grid was launched again: going on with its new plan"
+"""Why a launcher ends that is to go on at once, with the plan that it was given."""
 
 POLL_SECONDS = 0.5
 REMOTE_POLL_SECONDS = 2.0
@@ -98,6 +102,7 @@ class Scheduler:
         self._kernel = KernelKills()
         self._outcomes = Outcomes(store, context.sweep, clock, context.wall)
         self._parallelism = Parallelism(context, service, needed=starting)
+        self._requests = Requests(context)
         self._policy = FailurePolicy(self._run_table, self._outcomes, smoke=smoke and starting)
         self._spending: Spending | None = None
         if plan.budget is not None and starting:
@@ -115,12 +120,13 @@ class Scheduler:
         self._told: Summary | None = None
 
     def run(self) -> Summary:
-        """Step until nothing runs and nothing is left to start."""
+        """Step until nothing runs and nothing is left to start, or somebody wants this launcher to
+        end, or to go on with another plan (`Summary.ends`)."""
         while True:
             try:
                 self._check()
                 summary = self.step()
-                if summary.finished:
+                if summary.finished and summary.ends is None:
                     told = (
                         summary.alarms
                         if self._alarm_monitor is None
@@ -143,13 +149,15 @@ class Scheduler:
                 raise  # what readers see is the other's to say
             except EnvironmentFailure as error:
                 with suppress(StoreError):
-                    self._publisher.publish(self._observed, None, None, str(error), gave_up=True)
+                    self._publisher.publish(self._observed, Told(held=str(error), gave_up=True))
                 raise
             self._display.show(summary, self._run_table.views, self._observed)
             if summary != self._told:
                 with suppress(OSError, ValueError):  # a full disk, a terminal that has gone
                     self._notify(summary)
                 self._told = summary
+            if summary.ends is not None:
+                return summary  # what runs keeps its slots
             if summary.finished:
                 self._parallelism.leave()
                 return summary
@@ -159,6 +167,8 @@ class Scheduler:
     def step(self) -> Summary:
         """One round of reconciliation."""
         self._run_table.read()
+        if self._starting:
+            self._requests.look()
         self._observed = {}
         unreachable = "; ".join(dict.fromkeys(self._reach())) or None
         self._publish(unreachable)
@@ -181,20 +191,30 @@ class Scheduler:
             "service" if lowered is None else lowered.why,
             Counter(self._again()),
             self._stages.told,
+            self._ends(),
         )
+
+    def _ends(self) -> str | None:
+        """Why this launcher is to end now."""
+        if self._requests.stop is not None:
+            return f"stopped by {self._requests.stop.by}: what runs goes on"
+        return REPLANNED if self._requests.replanned else None
 
     @property
     def _held(self) -> str | None:
         """Why nothing new is started; None while that is not so, or nothing is left to start."""
         spent = None if self._spending is None else self._spending.reached
-        if self._policy.held is not None or spent is None:
+        if self._policy.held is not None:
             return self._policy.held
-        return spent if self._wanting() else None
+        held = self._requests.held or spent
+        return held if held is not None and self._wanting() else None
 
     def _publish(self, unreachable: str | None) -> None:
         lowered = self._parallelism.lowered
         limit, why = (None, None) if lowered is None else lowered
-        self._publisher.publish(self._observed, unreachable, limit, self._held, limit_by=why)
+        paused = self._requests.pause is not None
+        told = Told(unreachable, self._held, paused=paused, limit=limit, limit_by=why)
+        self._publisher.publish(self._observed, told)
 
     def _reach(self) -> list[str]:
         """Do all that needs the backend. Returns why it did not answer, a line for each question.
@@ -236,6 +256,7 @@ class Scheduler:
     def _take_slots(self, refused: str | None) -> None:
         """See how many jobs may be at work now. Raises `Unreachable`."""
         paused = sum(seen.kind is Kind.PAUSED for seen in self._observed.values())
+        self._parallelism.ask(self._requests.parallel)
         busy, most = self._busy(), 1 if self._policy.smoke else self._parallelism.here
         room = max(0, most - busy)
         startable = sum(1 for _ in itertools.islice(self._startable(), room)) if room else 0
@@ -257,9 +278,11 @@ class Scheduler:
     def _left(self) -> int:
         """Count the runs that are still to be started, or may have been."""
         unknown = self._run_table.unacknowledged().keys()
-        if self._held is not None or not self._starting:
+        if not self._starting:
             return len(unknown - self._nowhere)
-        return self._wanting()
+        if self._held is not None and self._requests.pause is None:
+            return len(unknown - self._nowhere)
+        return self._wanting()  # who has paused it may go on at any time
 
     def _wanting(self) -> int:
         """Count the runs that are neither over nor at work."""
@@ -270,7 +293,7 @@ class Scheduler:
 
     def _again(self) -> Iterator[State]:
         """Yield the states of the runs that were started before and are to be started again."""
-        if self._held is None and self._starting:
+        if (self._held is None or self._requests.pause is not None) and self._starting:
             unknown = self._run_table.unacknowledged().keys() - self._run_table.retired
             for run, view in self._run_table.views.items():
                 if view.state.attempt and (view.wants or run in unknown):
@@ -392,6 +415,8 @@ class Scheduler:
         if self._engine is not None and self._starting and not self._away:
             asked |= {token(run, n) for run, n in opened if self._engine.orphaned(run, n)}
         if self._spending is not None and self._spending.is_over:
+            asked |= {token(run, n) for run, n in opened}
+        if self._requests.pause is not None and self._requests.pause.runs:
             asked |= {token(run, n) for run, n in opened}
         self._stopping &= asked
         fresh = sorted(asked - self._stopping)

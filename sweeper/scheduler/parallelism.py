@@ -22,11 +22,11 @@ class Lowered(NamedTuple):
 
 
 class Parallelism:
-    """The limits of one launcher. `most` was asked for, and may change. `needed`: whether it starts
-    anything; else it takes no slots."""
+    """The limits of one launcher. `most` is asked for, by the plan or since. `needed`: whether it
+    starts anything; else it takes no slots."""
 
     def __init__(self, context: Context, service: Service, *, needed: bool) -> None:
-        self.most = context.plan.launch.max_parallel
+        self._planned = self.most = context.plan.launch.max_parallel
         self._governor = governor_of(context, service) if needed else None
         self._machine = Limiter(context.clock)
         self._borne = Learned()
@@ -43,6 +43,10 @@ class Parallelism:
         """How many may be at work, as of the last look."""
         return min(self.here, self._slots)
 
+    def ask(self, most: int | None) -> None:
+        """Have so many jobs at once; None: as many as the plan says."""
+        self.most = self._planned if most is None else most
+
     def look(
         self, busy: int, startable: int, *, paused: int = 0, refused: str | None = None
     ) -> None:
@@ -54,7 +58,9 @@ class Parallelism:
         self._borne = self._machine.see(self._borne, Load(busy, 0, startable, crowded))
         if self._borne.limit is not None and self._borne.limit >= self.most:
             self._borne = self._borne._replace(limit=None, step=1)
-        self.lowered = None if self.here == self.most else Lowered(self.here, "machine")
+        self.lowered = None
+        if self.here != self._planned:
+            self.lowered = Lowered(self.here, "machine" if self.here < self.most else "asked")
         if self._governor is None:
             return
         self._slots = busy

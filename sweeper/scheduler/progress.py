@@ -28,6 +28,7 @@ class Summary(NamedTuple):
     may be at once where that is less than `max_parallel`, and `limit_by` why, a key of
     `labels.LOWERED`. `alarms` are lines for people. `again` counts, by their state, the runs to
     start that were started before. `waits` says which runs go on from others that did not succeed.
+    `ends`: why the launcher ends though all is not over.
     """
 
     counts: Counter[State]
@@ -40,6 +41,7 @@ class Summary(NamedTuple):
     limit_by: str = "service"
     again: Mapping[State, int] = MappingProxyType({})
     waits: tuple[str, ...] = ()
+    ends: str | None = None
 
     @property
     def open(self) -> int:
@@ -110,6 +112,7 @@ def _news(summary: Summary, said: set[str]) -> list[str]:
     """The lines of a summary that are printed once and were not yet; adds them to `said`."""
     held = [f"held: {summary.held}"] if summary.held is not None else []
     lines = [*held, *summary.waits, *summary.alarms]
+    lines += [] if summary.ends is None else [summary.ends]
     lines = map(sanitize, lines)
     fresh = [text for text in dict.fromkeys(lines) if text not in said]
     said.update(fresh)

@@ -4,7 +4,7 @@ a failure to publish never costs the sweep anything."""
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeper import labels
 from sweeper.backends.base import Backend
@@ -18,10 +18,21 @@ from sweeper.storage.layout import token
 if TYPE_CHECKING:
     from sweeper.scheduler.run_table import View
 
-__all__ = ["Publisher", "StatusDisplay"]
+__all__ = ["Publisher", "StatusDisplay", "Told"]
 
 _SECONDS = 1.0
 """Between two updates of a display: the changes of many steps are shown as one."""
+
+
+class Told(NamedTuple):
+    """What a launcher says of itself, as `model.launcher.Observations` has it."""
+
+    unreachable: str | None = None
+    held: str | None = None
+    gave_up: bool = False
+    paused: bool = False
+    limit: int | None = None
+    limit_by: str | None = None
 
 
 class Publisher:
@@ -33,25 +44,12 @@ class Publisher:
         self._starting = starting
         self._published: dict[str, Any] | None = None
 
-    def publish(
-        self,
-        observed: Mapping[str, Observation],
-        unreachable: str | None,
-        limit: int | None,
-        held: str | None,
-        *,
-        limit_by: str | None = None,
-        gave_up: bool = False,
-    ) -> None:
+    def publish(self, observed: Mapping[str, Observation], told: Told) -> None:
         """Write what is observed and is no state: runs whose worker is quiet or waits, a backend
         that does not answer, why nothing is started."""
         found = {
             "observed": {run: seen.document() for run, seen in observed.items()},
-            "unreachable": unreachable,
-            "held": held,
-            "gave_up": gave_up,
-            "limit": limit,
-            "limit_by": None if limit is None else limit_by,
+            **told._asdict(),
             "starting": self._starting,
         }
         if found != self._published:

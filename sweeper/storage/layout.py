@@ -31,6 +31,10 @@ class Layout:
         self.report = f"{sweep}/report"
         self.alarms = f"{sweep}/alarms"
 
+    def request(self, name: str) -> str:
+        """What a user asks of the launcher: `pause`, `parallel`, `stop`, `plan`."""
+        return f"{self.launcher}/{name}.request.json"
+
     def code(self, name: str) -> str:
         """A file with code as it was at a launch, named by its hash."""
         return f"{self.sweep}/code/{name}"

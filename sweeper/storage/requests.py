@@ -1,8 +1,6 @@
 """Records what users ask of a run: that it be stopped, or started again. Each request is an event,
 created once: asking twice changes nothing."""
 
-import getpass
-import os
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -11,6 +9,7 @@ from sweeper.model.states import OPEN, Event, State, cancel_asked, fold, retry_a
 from sweeper.storage.documents import SCHEMA, encode, timestamp
 from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
+from sweeper.storage.sweep_requests import user
 
 __all__ = ["Happened", "Requested", "asked_again", "request_cancel", "request_retry"]
 
@@ -82,13 +81,7 @@ def _request(
     store: Store, sweep: str, run: str, asked: tuple[int, Event], happened: Happened, by: str | None
 ) -> None:
     """Record a request, an attempt and an event, unless it is on record already."""
-    if by is None:
-        try:
-            user = getpass.getuser()
-        except (KeyError, OSError):  # a container's user may have no name
-            user = str(os.getuid())
-        by = f"{user}@{os.uname().nodename}"
-    body = {"schema": SCHEMA, "time": timestamp(), "by": by}
+    body = {"schema": SCHEMA, "time": timestamp(), "by": by or user()}
     with suppress(AlreadyExists):
         store.create(Layout(sweep).event(run, *asked), encode(body))
     happened.add(asked)

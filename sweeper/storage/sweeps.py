@@ -19,6 +19,7 @@ from sweeper.model.taking import Choice, Chosen, read_chosen
 from sweeper.storage.documents import read_as
 from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
+from sweeper.storage.sweep_requests import asked_pause
 
 __all__ = [
     "TELLING",
@@ -152,11 +153,18 @@ def _names_in(folder: str) -> list[str]:
 
 
 def read_observations(store: Store, sweep: str) -> Observations:
-    """Read what a launcher last published, some of which holds only while it is at work."""
+    """Read what a launcher last published, some of which holds only while it is at work. A pause
+    that was asked for or taken back since counts."""
     try:
-        return read_as(store, Layout(sweep).observations, launchers.read_observations)
+        found = read_as(store, Layout(sweep).observations, launchers.read_observations)
     except NotFound:
-        return NO_OBSERVATIONS
+        found = NO_OBSERVATIONS
+    pause = asked_pause(store, sweep)
+    if pause is not None and not found.paused:
+        return found._replace(held=found.held or pause.told(sweep), paused=True)
+    if pause is None and found.paused:
+        return found._replace(held=None, paused=False)
+    return found
 
 
 def read_states(store: Store, sweep: str) -> dict[str, RunState]:

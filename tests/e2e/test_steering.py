@@ -155,3 +155,29 @@ def test_a_secret_in_the_grid_is_refused(shells: Any, tmp_path: Path, tmux_socke
         for path in tmp_path.rglob("*")
         if path.is_file() and not os.path.islink(path)
     )
+
+
+def test_a_sweep_is_paused_widened_stopped_and_goes_on(shell: Shell) -> None:
+    """While its launcher is at work: none of that stops a run, or starts one twice."""
+    launcher = shell.start("launch", "grid.yaml", "seconds=2", "--wait")
+    shell.until(lambda: len(shell.executed()) >= 2)
+    assert "toys: paused: nothing new is started, what runs goes on" in shell.run("pause", "toys")
+    shell.until(lambda: shell.states() == {"succeeded": 2, "planned": 4})
+    assert "held: paused by " in shell.run("status", "toys", code=4)
+    assert launcher.poll() is None
+    wider = ("grid.yaml", "seconds=2", "learning_rate=[0.1,0.3,0.5]")
+    assert "the launcher at work goes on with it" in shell.run("launch", *wider)
+    assert sum(shell.states().values()) == 9
+    assert "another launcher is at work" in shell.run("launch", *wider, code=6)
+    assert "toys: at most 4 at once" in shell.run("parallel", "toys", "4")
+    assert "toys: goes on" in shell.run("resume", "toys")
+    shell.until(lambda: len({run for run, *_ in shell.executed()}) >= 4)
+    assert "its launcher has ended; what runs goes on" in shell.run("stop", "toys")
+    assert launcher.wait(30) == 4
+    launcher.communicate()
+    assert "no launcher is at work" in shell.run("stop", "toys")
+    assert "a launcher that was started for it" in shell.run("resume", "toys")
+    shell.until(lambda: shell.states() == {"succeeded": 9})
+    assert set(shell.executed().values()) == {1}
+    shell.until(lambda: not _left(shell))
+    assert "nothing is left to do" in shell.run("resume", "toys")

@@ -25,6 +25,7 @@ RANKS = [
     {"results"},
     {"scheduler"},
     {"launcher", "testing"},
+    {"pausing"},
     {"control"},
     {"tui"},
     {"commands"},

@@ -504,7 +504,7 @@ def test_a_step_lists_the_events_once(make_scene: Any, monkeypatch: pytest.Monke
         "sweeper.scheduler.run_table.fold", lambda e: (folded.append(e), fold(e))[1]
     )
     scene.step()
-    assert listed == ["s/state"]
+    assert listed == ["s/state", "s/launcher"]
     assert folded == []  # nothing was new
     scene.finish(scene.ids[0])
     scene.step()

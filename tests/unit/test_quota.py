@@ -222,10 +222,10 @@ class Account:
 def test_a_launcher_has_all_slots_while_it_is_alone(tmp_path: Path) -> None:
     shared = Account(tmp_path, 10)
     one, two = shared.launcher("one"), shared.launcher("two", 4.0)
-    assert one.look(Jobs(0, 20, 20)) == (10, 10, "service")
+    assert one.look(Jobs(0, 20, 20)) == (10, 10, "quota")
     assert two.look(Jobs(0, 20, 20)).slots == 0  # what runs is left alone
     assert one.look(Jobs(9, 11, 20)).slots == 9  # one has ended: it is the other's turn
-    assert two.look(Jobs(0, 20, 20)) == (1, 8, "service")
+    assert two.look(Jobs(0, 20, 20)) == (1, 8, "quota")
     one.look(Jobs(2, 18, 20))
     assert two.look(Jobs(1, 19, 20)).slots == 8
     assert one.look(Jobs(2, 18, 5)) == (2, 2, "shared")

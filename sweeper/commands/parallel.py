@@ -1,0 +1,24 @@
+"""`sweeper parallel`: have more or fewer jobs of a sweep at once."""
+
+from argparse import ArgumentParser, Namespace
+
+from sweeper.commands import arguments as shared
+from sweeper.control import parallel
+from sweeper.terminal import say
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(verb: ArgumentParser) -> None:
+    """Declare the arguments of `sweeper parallel`."""
+    shared.root(verb)
+    verb.add_argument("sweep", help="a sweep")
+    verb.add_argument("jobs", type=int, help="most jobs at once, until it is launched again")
+
+
+def run(arguments: Namespace) -> int:
+    """Ask for so many jobs at once."""
+    done = parallel(arguments.sweep, arguments.jobs, root=arguments.root)
+    when = "" if done.launcher else "; no launcher is at work: it counts for the next"
+    say(f"{done.sweep}: at most {arguments.jobs} at once{when}")
+    return 0

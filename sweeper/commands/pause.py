@@ -1,0 +1,28 @@
+"""`sweeper pause`: start nothing new of a sweep for a while."""
+
+from argparse import ArgumentParser, Namespace
+
+from sweeper.commands import arguments as shared
+from sweeper.control import pause
+from sweeper.terminal import say
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(verb: ArgumentParser) -> None:
+    """Declare the arguments of `sweeper pause`."""
+    shared.root(verb)
+    verb.add_argument("sweep", help="a sweep")
+    verb.add_argument(
+        "--runs", action="store_true", help="stop what runs as well, with a checkpoint if it can"
+    )
+
+
+def run(arguments: Namespace) -> int:
+    """Ask for the pause."""
+    done = pause(arguments.sweep, root=arguments.root, runs=arguments.runs)
+    runs = "what runs is stopped" if arguments.runs else "what runs goes on"
+    also = "" if done.launcher else "; no launcher is at work"
+    say(f"{done.sweep}: paused: nothing new is started, {runs}{also}")
+    say(f"`sweeper resume {shared.again(done.sweep, arguments.root)}` goes on")
+    return 0

@@ -1,0 +1,30 @@
+"""`sweeper resume`: go on with a sweep that is paused, or has lost its launcher."""
+
+from argparse import ArgumentParser, Namespace
+
+from sweeper.commands import arguments as shared
+from sweeper.control import resume
+from sweeper.terminal import say
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(verb: ArgumentParser) -> None:
+    """Declare the arguments of `sweeper resume`."""
+    shared.root(verb)
+    shared.trust(verb)
+    verb.add_argument("sweep", help="a sweep")
+
+
+def run(arguments: Namespace) -> int:
+    """Ask that it go on, and start a launcher where none is at work."""
+    from sweeper.commands.trust_prompt import agreeing
+
+    done = resume(arguments.sweep, root=arguments.root, agree=agreeing(arguments))
+    if not done.launcher:
+        say(f"{done.sweep}: nothing is left to do")
+    elif done.started:
+        say(f"{done.sweep}: goes on, with a launcher that was started for it")
+    else:
+        say(f"{done.sweep}: {'goes on' if done.changed else 'is not paused'}")
+    return 0

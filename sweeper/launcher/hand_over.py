@@ -1,0 +1,118 @@
+"""A grid that is launched while its sweep has a launcher at work, which goes on with the new plan.
+
+Who launches checks everything, keeps the environment and the code, and puts the plan beside the
+sweep's. The launcher finds it there within a round, makes it the sweep's plan, and begins anew with
+it, as after a restart. Whoever is killed: a plan that lies there is taken up by the next launcher.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from sweeper.backends import Capabilities
+from sweeper.errors import AnotherLauncher, NotFound
+from sweeper.launcher.manifest import keep_environment, merge, tell_changes, with_code
+from sweeper.launcher.trust import is_ours, sealed
+from sweeper.model.plan import Plan
+from sweeper.planner.plan import repeats_by_default
+from sweeper.scheduler import environment
+from sweeper.storage import lock
+from sweeper.storage.documents import encode
+from sweeper.storage.files import Store
+from sweeper.storage.layout import Layout
+from sweeper.storage.sweep_requests import asked_plan, forget, propose_plan
+from sweeper.storage.sweeps import read_observations, read_plan, service_of, with_chosen
+
+__all__ = ["Offer", "offer", "take_up"]
+
+_WAIT_SECONDS = 60.0
+"""How long a launcher may take for a round: it may wait for its backend, or its store."""
+_POLL_SECONDS = 0.2
+_REMOTE_POLL_SECONDS = 2.0
+_OF_A_LAUNCH = ("created", "provenance", "launches", "snapshot", "seal", "grid_path")
+"""What is different with each launch, though the grid is the same."""
+
+
+class Offer(NamedTuple):
+    """What a launch has found: the address of its engine, and where its jobs go."""
+
+    url: str | None
+    capabilities: Capabilities
+    place: Mapping[str, str]
+    live: bool = False
+
+
+def offer(store: Store, plan: Plan, found: Offer, tell: Callable[[str], None]) -> bool:
+    """Give a plan to the launcher at work, and wait until it has taken it up. Returns False if it
+    has ended instead: then the sweep is free. Raises `AnotherLauncher` if it has that plan already,
+    or cannot go on with it."""
+    try:
+        before = read_plan(store, plan.name)
+    except NotFound as error:  # another launch is about to write it
+        raise AnotherLauncher.at_work(plan.name, store.root) from error
+    plan = with_chosen(store, plan)
+    if _essence(merge(before, plan)) == _essence(before):
+        raise AnotherLauncher.at_work(plan.name, store.root)
+    _refuse(store, plan, before, found)
+    now = with_code(store, plan, live=found.live, tell=tell)
+    keep_environment(store, plan, found.url, found.capabilities)
+    tell_changes(store, before, merge(before, now), tell)
+    for warning in repeats_by_default(plan, before):
+        tell(warning)
+    propose_plan(store, plan.name, sealed(now.document()))
+    deadline = time.monotonic() + _WAIT_SECONDS
+    while store.exists(Layout(plan.name).request("plan")):
+        if time.monotonic() > deadline or not lock.is_held(store, plan.name):
+            forget(store, plan.name, "plan")
+            break
+        time.sleep(_REMOTE_POLL_SECONDS if store.is_remote else _POLL_SECONDS)
+    if read_plan(store, plan.name).provenance == now.provenance:
+        return True
+    if lock.is_held(store, plan.name):
+        raise AnotherLauncher.at_work(plan.name, store.root)
+    return False
+
+
+def _essence(plan: Plan) -> dict[str, object]:
+    return {key: value for key, value in plan.document().items() if key not in _OF_A_LAUNCH}
+
+
+def _refuse(store: Store, plan: Plan, before: Plan, found: Offer) -> None:
+    """Refuse what a launcher cannot change while it is at work."""
+    folder = f"{store.root}/{plan.name}"
+    service = service_of(store, plan.name)
+    elsewhere = False
+    if store.is_remote:
+        from sweeper.storage.lease import is_elsewhere
+
+        elsewhere = is_elsewhere(store, plan.name)
+    kept = environment.env_file(folder)
+    moved = service.place != {} and dict(service.place) != dict(found.place)
+    other = (before.launch.backend, before.service) != (plan.launch.backend, plan.service)
+    if elsewhere or moved or other or service.env_file not in (kept, *_shared(store, plan)):
+        raise AnotherLauncher(
+            f"{AnotherLauncher.at_work(plan.name, store.root)}, or end it with `sweeper stop "
+            f"{plan.name}`: only one on this machine, for the same backend and service, can go on "
+            "with another plan"
+        )
+    if not read_observations(store, plan.name).starting:
+        raise AnotherLauncher.at_work(plan.name, store.root)
+
+
+def _shared(store: Store, plan: Plan) -> list[str]:
+    """Where the environment is kept if jobs on other machines see the sweep's folder."""
+    path = store.local_path(f"{plan.name}/launcher/environment.json")
+    return [] if path is None else [path]
+
+
+def take_up(store: Store, sweep: str) -> None:
+    """Make the plan that lies beside the sweep's its own, if this user has put it there. The caller
+    holds the sweep's lock. Raises `StoreError`."""
+    proposed = asked_plan(store, sweep)
+    if proposed is not None and proposed.name == sweep and is_ours(proposed.recorded):
+        before = read_plan(store, sweep)
+        if before.provenance != proposed.provenance:  # else it was taken up, and we were killed
+            now = merge(before, with_chosen(store, proposed))
+            store.replace(Layout(sweep).plan, encode(sealed(now.document())))
+        forget(store, sweep, "parallel")
+    forget(store, sweep, "plan")

@@ -1,0 +1,54 @@
+"""What a user asks of the launcher of a sweep, of the one at work or the next."""
+
+from typing import Any, NamedTuple
+
+from sweeper.model.parts import SCHEMA, Part
+
+__all__ = ["Asked", "Pause", "read_asked", "read_parallel", "read_pause"]
+
+
+class Asked(NamedTuple):
+    """Who asks, and since when."""
+
+    by: str
+    time: str
+
+    def document(self, **more: Any) -> dict[str, Any]:
+        """As it is stored."""
+        return {"schema": SCHEMA, **self._asdict(), **more}
+
+
+class Pause(NamedTuple):
+    """Nothing new is to be started; with `runs` what runs is to be stopped, and goes on later."""
+
+    asked: Asked
+    runs: bool = False
+
+    def told(self, sweep: str) -> str:
+        """Why nothing is started, for people."""
+        by, since = self.asked
+        return f"paused by {by} at {since}: `sweeper resume {sweep}` goes on"
+
+
+def read_asked(document: object, place: str) -> Asked:
+    """The request in the file `place`. Raises `StoreError`."""
+    top = Part(document, place)
+    return Asked(top.text_or("by", "somebody"), top.text_or("time", ""))
+
+
+def read_pause(document: object, place: str) -> Pause | None:
+    """A pause; None for one that was taken back. Raises `StoreError`."""
+    top = Part(document, place)
+    if not top.flag_or("on", True):
+        return None
+    return Pause(read_asked(document, place), top.flag_or("runs", False))
+
+
+def read_parallel(document: object, place: str) -> int | None:
+    """How many jobs there may be at once; None for as many as the plan says. Raises
+    `StoreError`."""
+    top = Part(document, place)
+    found = top.integer_or("max_parallel", None)
+    if found is not None and found < 1:
+        top.refuse("max_parallel", "1 or more")
+    return found

@@ -1,0 +1,142 @@
+"""Pauses a sweep and goes on with it, changes how many jobs it has at once, ends its launcher.
+
+These are requests to the launcher at work, or to the next. Who was killed while asking asks again.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from sweeper.errors import AnotherLauncher, EnvironmentFailure, UsageError
+from sweeper.model.states import fold, is_finished
+from sweeper.storage import sweep_requests
+from sweeper.storage.files import Store, default_root, open_store
+from sweeper.storage.sweeps import read_events, read_plan
+
+if TYPE_CHECKING:
+    from sweeper.launcher.trust import Agree
+
+__all__ = ["Steered", "parallel", "pause", "resume", "stop"]
+
+_STOP_SECONDS = 75.0
+"""How long a launcher may take for a round: it may wait for its backend."""
+_POLL_SECONDS = 0.2
+_REMOTE_POLL_SECONDS = 1.0
+_MOST = 1_000_000
+
+
+class Steered(NamedTuple):
+    """What came of a request. `launcher`: one is at work, which sees it within a round; `started`:
+    it was started for this; `changed`: the request was no repetition."""
+
+    sweep: str
+    launcher: bool
+    started: bool = False
+    changed: bool = True
+
+
+def pause(sweep: str, *, root: str | None = None, runs: bool = False) -> Steered:
+    """Start nothing new of a sweep, until `resume`. What runs goes on; with `runs` it is told to
+    stop, with a checkpoint if it can, and goes on from there later. A pause outlives its launcher.
+    With `runs` a launcher is started if none is at work that could stop them. Raises `NotFound`,
+    `StoreError`, and then as `launch` does."""
+    store = _store(sweep, root)
+    before = sweep_requests.asked_pause(store, sweep)
+    sweep_requests.ask_pause(store, sweep, on=True, runs=runs)
+    changed = before is None or before.runs != runs
+    at_work = any(fold(events).at_work for events in read_events(store, sweep).values())
+    if runs and at_work and not _launcher(store, sweep):
+        with suppress(AnotherLauncher):  # somebody was quicker
+            return _started(store, sweep)._replace(changed=changed)
+    return Steered(sweep, _launcher(store, sweep), changed=changed)
+
+
+def resume(sweep: str, *, root: str | None = None, agree: "Agree | None" = None) -> Steered:
+    """Go on with a sweep that was paused, or whose launcher has gone: where none is at work, one is
+    started and left to itself, if anything is left to do. Raises as `launch` does."""
+    store = _store(sweep, root)
+    was_paused = sweep_requests.asked_pause(store, sweep) is not None
+    if not _launcher(store, sweep):
+        if _is_over(store, sweep):
+            sweep_requests.forget(store, sweep, "pause")
+            return Steered(sweep, False, changed=False)
+        with suppress(AnotherLauncher):  # somebody was quicker
+            return _started(store, sweep, agree, goes_on=True)
+    if was_paused:
+        sweep_requests.ask_pause(store, sweep, on=False)
+    return Steered(sweep, True, changed=was_paused)
+
+
+def parallel(sweep: str, jobs: int, *, root: str | None = None) -> Steered:
+    """Have so many jobs of a sweep at once from now on, until it is launched again. Of more that
+    are at work none is stopped. Raises `UsageError` for a number that is none, `NotFound`,
+    `StoreError`."""
+    if not 1 <= jobs <= _MOST:
+        raise UsageError(f"{jobs} jobs at once: write a number from 1 to {_MOST}")
+    store = _store(sweep, root)
+    before = sweep_requests.asked_parallel(store, sweep)
+    sweep_requests.ask_parallel(store, sweep, jobs)
+    changed = jobs != (before or read_plan(store, sweep).launch.max_parallel)
+    return Steered(sweep, _launcher(store, sweep), changed=changed)
+
+
+def stop(
+    sweep: str, *, root: str | None = None, tell: Callable[[str], None] = lambda _: None
+) -> Steered:
+    """End the launcher of a sweep, and wait until it has. What runs goes on, and nothing new is
+    started until the next launch. Raises `NotFound`, `StoreError`, and `EnvironmentFailure` for a
+    launcher that does not end."""
+    store = _store(sweep, root)
+    if not _launcher(store, sweep):
+        return Steered(sweep, False, changed=False)
+    sweep_requests.ask_stop(store, sweep)
+    deadline, told = time.monotonic() + _STOP_SECONDS, time.monotonic() + 2.0
+    while _launcher(store, sweep):
+        if time.monotonic() > deadline:
+            raise EnvironmentFailure(
+                f"the launcher of {sweep!r} has not ended after {_STOP_SECONDS:g} s; it is asked "
+                f"to: look again with `sweeper status {sweep}`"
+            )
+        if told < time.monotonic():
+            tell("waiting for the launcher to end")
+            told = deadline
+        time.sleep(_REMOTE_POLL_SECONDS if store.is_remote else _POLL_SECONDS)
+    sweep_requests.forget(store, sweep, "stop")
+    return Steered(sweep, False)
+
+
+def _store(sweep: str, root: str | None) -> Store:
+    """The store of a sweep that is there. Raises `NotFound`."""
+    store = open_store(root or default_root())
+    read_plan(store, sweep)
+    return store
+
+
+def _launcher(store: Store, sweep: str) -> bool:
+    from sweeper.storage.lock import is_held
+
+    return is_held(store, sweep)
+
+
+def _is_over(store: Store, sweep: str) -> bool:
+    """Whether nothing of a sweep is at work or left to start."""
+    plan, events = read_plan(store, sweep), read_events(store, sweep)
+    retries = plan.launch.retries
+    return all(
+        is_finished(events.get(run.id, set()), retries, retired=run.retired) for run in plan.runs
+    )
+
+
+def _started(
+    store: Store, sweep: str, agree: "Agree | None" = None, *, goes_on: bool = False
+) -> Steered:
+    """Start a launcher, once it is known that it can work. `goes_on`: a pause is over."""
+    from sweeper.launcher import launching
+    from sweeper.launcher.trust import refuse
+
+    ready = launching.ready(store, sweep, agree or refuse)
+    if goes_on:
+        sweep_requests.ask_pause(store, sweep, on=False)
+    launching.resume(store, sweep, wait=False, known=ready)
+    return Steered(sweep, True, started=True)

@@ -1,0 +1,58 @@
+"""The real engine, with a cap on its sessions that moves: `capped.py HOME`. `HOME/cap` says how
+many may have training clients. What it had is written to `HOME/seats.jsonl`, five times a second:
+the time, the cap, and the seats that are taken and waited for, by the root of the run's sweep.
+
+The product has no way to move the cap of an engine that runs: that is put in place here.
+"""
+
+import json
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from sweeper.engine import server
+from sweeper.engine.lifecycle import Settings
+from sweeper.engine.limits import Limits
+from sweeper.engine.service import Service
+
+_SECONDS = 0.2
+
+
+class Capped(Service):
+    """A service that keeps a record of its seats."""
+
+    home: Path
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        threading.Thread(target=self._keep, daemon=True).start()
+
+    def _keep(self) -> None:
+        gate = self._admission._seats
+        with (self.home / "seats.jsonl").open("a") as record:
+            while True:
+                cap = int((self.home / "cap").read_text() or gate._limit)
+                if cap != gate._limit:
+                    gate._limit = cap
+                    gate.leave("")  # lets in whom there is room for now
+                with gate._lock:
+                    inside, waiting = list(gate._inside), list(gate._waiting)
+                line = {"time": time.time(), "cap": cap}
+                line |= {"inside": self._whose(inside), "waiting": self._whose(waiting)}
+                record.write(json.dumps(line) + "\n")
+                record.flush()
+                time.sleep(_SECONDS)
+
+    def _whose(self, sessions: list[str]) -> Counter[str]:
+        known = {one.id: one.user_metadata or {} for one in self.registry.all_sessions()}
+        return Counter(str(known.get(session, {}).get("root")) for session in sessions)
+
+
+if __name__ == "__main__":
+    Capped.home = Path(sys.argv[1])
+    server.Service = Capped  # type: ignore[misc]
+    first = int((Capped.home / "cap").read_text())
+    server.run("127.0.0.1", 0, str(Capped.home), Settings(limits=Limits(max_sessions=first)))

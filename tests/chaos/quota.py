@@ -1,0 +1,276 @@
+"""Three sweeps share the quota of a real engine, while launchers are killed and the cap is moved:
+
+    python tests/chaos/quota.py --runs 90 --cap 10 --seconds 6 --kills 12
+
+Twice: once sweeper is told the cap, which stays, and launchers are killed; once the cap is to be
+learned, and goes to a fifth and to 1.6 times of what it was. Part of `make chaos`. Weights are 1, 1
+and 2. Runs are judged by a ledger of their own, seats by the engine's records. Exit code 1 when a
+run is lost or done twice, when one failed, when more is asked of the engine than the cap that was
+told, or when slots stay idle or are shared otherwise than by weight.
+"""
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from harness.real import HERE, Launching, Sweep, until
+
+from sweeper.engine import lifecycle
+from sweeper.model.states import Event
+from sweeper.storage.sweeps import read_events
+
+WEIGHTS = (1, 1, 2)
+BUSY = 0.95
+"""The least share of the slots that is to be in use while there is work."""
+FOLLOWED = 0.75
+"""The same of seats, where a moved cap has to be found out: seconds, in a trial of minutes."""
+FAIR = 0.2
+"""How far a share may be from what is due."""
+
+
+class Size(NamedTuple):
+    """How large a trial is. `seconds`: how long a run has its seat."""
+
+    runs: int
+    cap: int
+    seconds: float
+    kills: int
+    seed: int
+
+
+class Engine:
+    """The engine and its record."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+
+    def cap(self, number: int) -> None:
+        """From now on so many have a seat."""
+        partial = self.home / "cap.new"
+        partial.write_text(str(number))
+        partial.replace(self.home / "cap")
+
+    def record(self) -> list[dict[str, Any]]:
+        """All that it has written down of its seats."""
+        lines = (self.home / "seats.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    def sessions(self) -> list[tuple[str, str]]:
+        """The run and the attempt of each session."""
+        info = lifecycle.find(str(self.home))
+        assert info is not None
+        found = lifecycle.meter(info)
+        assert found is not None
+        about = [one["user_metadata"] for one in found["sessions"]]
+        return [(f"{one['root']} {one['run']}", one["attempt"]) for one in about]
+
+
+@contextmanager
+def engine(home: Path, cap: int) -> Iterator[Engine]:
+    home.mkdir()
+    found = Engine(home)
+    found.cap(cap)
+    command = [sys.executable, "-P", "-m", "harness.capped", str(home)]
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parent)}
+    with (home / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+    try:
+        until(lambda: lifecycle.find(str(home)) is not None, 60, f"no engine: {home}/log")
+        yield found
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+class Trial:
+    """Three sweeps on one engine. `known`: sweeper is told the cap, and never asks for more."""
+
+    def __init__(self, folder: Path, size: Size, engine: Engine, *, known: bool) -> None:
+        self.size, self.engine, self.known = size, engine, known
+        settings = folder / "config" / "sweeper"
+        settings.mkdir(parents=True)
+        if known:
+            (settings / "config.toml").write_text(f"[quota]\nslots = {size.cap}\n")
+        environment = {"SWEEPER_HOME": str(engine.home), "XDG_CONFIG_HOME": str(settings.parent)}
+        self.sweeps = [self._sweep(folder / str(n), w) for n, w in enumerate(WEIGHTS)]
+        for one in self.sweeps:
+            one.environment.update(environment)
+        self.launching: list[Launching | None] = [None] * len(WEIGHTS)
+        self.done = [False] * len(WEIGHTS)
+        self.kills = 0
+
+    def _sweep(self, folder: Path, weight: int) -> Sweep:
+        folder.mkdir()
+        seat = [sys.executable, "-I", "-S", str(HERE / "seat.py"), "{ledger}"]
+        one = Sweep(
+            folder,
+            runs=self.size.runs * weight // sum(WEIGHTS),
+            steps=1,
+            command=[*seat, str(self.size.seconds), "{log_path}"],
+            lease=30.0,
+            launch={"max_parallel": self.size.cap, "priority": weight},
+            spec={"poll": 0.5, "window": 3.0, "worker": {"beat": 2.0}},
+        )
+        one.spec["grid"]["service"] = "local"
+        one.spec["grid"]["base"].pop("mode")
+        return one
+
+    def run(self) -> float:
+        """Launch, kill and launch again until all is done. Returns how many seconds it took."""
+        chance, began = random.Random(self.size.seed), time.monotonic()
+        work = self.size.runs * self.size.seconds / self.size.cap
+        kills = [began + chance.uniform(0.1, 0.9) * work for _ in range(self.size.kills)]
+        moves = [] if self.known else [(1 / 3, self.size.cap // 5), (0.6, self.size.cap * 8 // 5)]
+        while not all(self.done):
+            assert time.monotonic() - began < 20 * work + 300, "stuck"
+            for number, one in enumerate(self.sweeps):
+                self._see_to(number, one)
+            if kills and time.monotonic() >= min(kills):
+                kills.remove(min(kills))
+                self._kill(chance.randrange(len(self.sweeps)))
+            done = sum(len(one.rows()) for one in self.sweeps) / self.size.runs
+            if moves and done >= moves[0][0]:
+                self.engine.cap(moves.pop(0)[1])
+            time.sleep(0.2)
+        for one in self.sweeps:
+            one.rest()
+        return time.monotonic() - began
+
+    def _see_to(self, number: int, one: Sweep) -> None:
+        now = self.launching[number]
+        if self.done[number] or (now is not None and now.poll() is None):
+            return
+        if now is not None and now.code == 0:
+            self.done[number] = True
+            return
+        assert now is None or now.code in (-9, 6), one.log.read_text()[-2000:]
+        self.launching[number] = one.start()
+
+    def _kill(self, number: int) -> None:
+        now = self.launching[number]
+        if now is not None and now.poll() is None:
+            now.kill()
+            self.kills += 1
+
+    def wrong(self) -> list[str]:
+        """What the ledgers and the engine's sessions say against the program."""
+        found: list[str] = []
+        ran: list[tuple[str, str]] = []
+        for one in self.sweeps:
+            verdict = one.verdict(once=True)
+            found += [
+                f"{kind} {line}" for kind, lines in verdict._asdict().items() for line in lines
+            ]
+            for run, happened in read_events(one.store, "toys").items():
+                ran += [(f"{one.root} {run}", str(n)) for n, e in happened if e is Event.CLAIMED]
+        if sorted(ran) != sorted(self.engine.sessions()):
+            found.append("the engine had other sessions than there were attempts")
+        return found
+
+    def record(self) -> list[dict[str, Any]]:
+        """The engine's record while each sweep has runs to start: from when all are at work until
+        the first has begun its last run."""
+        roots = {str(one.root) for one in self.sweeps}
+        ends = min(max(_begun(one)) for one in self.sweeps)
+        lines = [line for line in self.engine.record() if line["time"] <= ends]
+        first = next((n for n, line in enumerate(lines) if roots <= _seen(line)), 0)
+        return lines[first:]
+
+    def held(self, lines: list[dict[str, Any]]) -> float:
+        """The share of the slots that attempts had, from their intent to their end, over the time
+        of a part of the engine's record. By when the files were written."""
+        spans: list[tuple[float, float]] = []
+        for one in self.sweeps:
+            for folder in (one.root / "toys" / "state").iterdir():
+                times = {path.name: path.stat().st_mtime for path in folder.iterdir()}
+                spans.append((times["1.intent.json"], times["1.succeeded.json"]))
+        taken = sum(begun <= line["time"] < ended for line in lines for begun, ended in spans)
+        return taken / max(1, sum(line["cap"] for line in lines))
+
+
+def _begun(one: Sweep) -> list[float]:
+    """When the attempts of a sweep were opened."""
+    state = one.root / "toys" / "state"
+    return [path.stat().st_mtime for path in state.glob("*/1.intent.json")]
+
+
+def _seen(line: dict[str, Any]) -> set[str]:
+    return {*line["inside"], *line["waiting"]}
+
+
+def _asked(line: dict[str, Any]) -> int:
+    return sum(line["inside"].values()) + sum(line["waiting"].values())
+
+
+def judged(trial: Trial, *, seconds: float) -> list[str]:
+    """Print how it went. Returns what is wrong."""
+    lines, size = trial.record(), trial.size
+    taken = sum(sum(line["inside"].values()) for line in lines)
+    seats = taken / max(1, sum(line["cap"] for line in lines))
+    busy = trial.held(lines) if trial.known else seats
+    found = trial.wrong()
+    over = max((_asked(line) - line["cap"] for line in trial.engine.record()), default=0)
+    shares = [
+        sum(line["inside"].get(str(one.root), 0) for line in lines) / max(1, taken)
+        for one in trial.sweeps
+    ]
+    told = "known" if trial.known else "learned, and moved"
+    print(f"the cap is {told}: {size.runs} runs of {size.seconds:g} s, {size.cap} at once, "
+          f"{seconds:.0f} s; {trial.kills} launchers killed")  # fmt: skip
+    print(f"  while all sweeps had more to start: slots held {trial.held(lines):.1%}, seats taken "
+          f"{seats:.1%}; shares "
+          f"{', '.join(f'{share:.3f}' for share in shares)} (due 0.25, 0.25, 0.5)")  # fmt: skip
+    print(
+        f"  most asked for beyond the cap: {over}; lost, doubled, wrong: {len(found)}", flush=True
+    )
+    least = BUSY if trial.known else FOLLOWED
+    if busy < least:
+        found.append(f"only {busy:.1%} of the slots were in use, and {least:.0%} should be")
+    for share, weight in zip(shares, WEIGHTS, strict=True):
+        due = weight / sum(WEIGHTS)
+        if trial.known and abs(share - due) > FAIR * due:
+            found.append(f"a share is {share:.3f}, and should be {due:.3f}")
+    if trial.known and over > 0:
+        found.append(f"{over} more were asked for than the cap")
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--runs", type=int, default=90)
+    parser.add_argument("--cap", type=int, default=10)
+    parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--kills", type=int, default=12)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", choices=("known", "moved"), help="one of the two")
+    given = vars(parser.parse_args())
+    only = given.pop("only")
+    size, wrong = Size(**given), list[str]()
+    for known in (True, False):
+        if only is not None and known is not (only == "known"):
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            trials = Path(folder)
+            with engine(trials / "home", size.cap) as served:
+                trial = Trial(trials, size, served, known=known)
+                try:
+                    wrong += judged(trial, seconds=trial.run())
+                finally:
+                    for one in trial.sweeps:
+                        one.clean()
+    for line in wrong:
+        print(line, file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,258 @@
+"""A sweep that is paused, goes on, has more or fewer jobs at once, loses its launcher, gets another
+plan: what a launcher makes of each request, and that whoever is killed leaves nothing undone."""
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper import control, labels
+from sweeper.backends import capabilities_of
+from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, UsageError
+from sweeper.launcher import hand_over, launching
+from sweeper.launcher.trust import sealed
+from sweeper.model.plan import read
+from sweeper.model.states import Event, State
+from sweeper.scheduler.loop import REPLANNED
+from sweeper.storage import lock, sweep_requests
+from sweeper.storage.documents import read_json
+from sweeper.storage.layout import token
+from sweeper.storage.sweeps import read_observations, read_plan
+from sweeper.testing import Fault, Faults, FaultyStore, Killed
+
+Scene = Any
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+    return tmp_path
+
+
+def _root(scene: Scene) -> str:
+    return scene.store.root
+
+
+def test_a_pause_starts_nothing_and_stops_nothing(make_scene: Any) -> None:
+    scene = make_scene(4)
+    scene.step()
+    assert control.pause("s", root=_root(scene)) == ("s", False, False, True)
+    assert not control.pause("s", root=_root(scene)).changed
+    scene.finish(scene.ids[0])
+    summary = scene.step()
+    assert len(scene.backend.submitted) == 2
+    assert not scene.backend.cancelled
+    assert "paused by " in (summary.held or "")
+    said = read_observations(scene.store, "s")
+    assert said.paused and "`sweeper resume s` goes on" in (said.held or "")
+    scene.finish(scene.ids[1])
+    summary = scene.step()
+    assert not summary.finished  # it waits for whoever has paused it
+    assert summary.to_start == 2
+    scene.scheduler = scene.new_scheduler()  # killed, and launched again
+    scene.step()
+    assert len(scene.backend.submitted) == 2
+    sweep_requests.ask_pause(scene.store, "s", on=False)
+    assert scene.step().held is None
+    assert len(scene.backend.submitted) == 4
+    assert not read_observations(scene.store, "s").paused
+
+
+def test_what_runs_can_be_stopped_and_goes_on_later(make_scene: Any) -> None:
+    scene = make_scene(3)
+    scene.step()
+    for run in scene.ids[:2]:
+        scene.worker(run, 1, Event.CLAIMED)
+    sweep_requests.ask_pause(scene.store, "s", on=True, runs=True)
+    scene.step()
+    assert sorted(scene.backend.cancelled) == [token(run, 1) for run in scene.ids[:2]]
+    for run in scene.ids[:2]:
+        scene.worker(run, 1, Event.PREEMPTED, reason="terminated")
+        scene.backend.end(token(run, 1), 75)
+    scene.step(60)
+    assert scene.states() == [State.PREEMPTED, State.PREEMPTED, State.PLANNED]
+    assert len(scene.backend.submitted) == 2
+    sweep_requests.ask_pause(scene.store, "s", on=False)
+    scene.step()
+    assert scene.backend.submitted[2:] == [token(run, 2) for run in scene.ids[:2]]
+
+
+def test_a_pause_is_shown_whether_a_launcher_is_there_or_not(scene: Scene) -> None:
+    sweep_requests.ask_pause(scene.store, "s", on=True)
+    assert "paused by" in (labels.held_of(read_observations(scene.store, "s")) or "")
+    scene.step()
+    sweep_requests.ask_pause(scene.store, "s", on=False)
+    assert labels.held_of(read_observations(scene.store, "s")) is None
+
+
+def test_a_sweep_that_is_over_ends_though_it_is_paused(make_scene: Any) -> None:
+    scene = make_scene(1)
+    scene.step()
+    sweep_requests.ask_pause(scene.store, "s", on=True)
+    scene.finish(scene.ids[0])
+    assert scene.step().finished
+
+
+def test_more_and_fewer_jobs_at_once(make_scene: Any) -> None:
+    scene = make_scene(6)
+    scene.step()
+    assert len(scene.backend.submitted) == 2
+    assert control.parallel("s", 4, root=_root(scene)).changed
+    summary = scene.step()
+    assert (summary.limit, summary.limit_by) == (4, "asked")
+    assert len(scene.backend.submitted) == 4
+    control.parallel("s", 1, root=_root(scene))
+    scene.finish(scene.ids[0])
+    scene.step()
+    assert len(scene.backend.submitted) == 4  # none of those at work is stopped for it
+    assert not scene.backend.cancelled
+    scene.scheduler = scene.new_scheduler()
+    assert scene.step().limit == 1
+    sweep_requests.forget(scene.store, "s", "parallel")
+    assert scene.step().limit is None
+
+
+@pytest.mark.parametrize("jobs", [0, -1, 10**9])
+def test_a_number_of_jobs_that_is_none(scene: Scene, jobs: int) -> None:
+    with pytest.raises(
+        UsageError, match=f"^{jobs} jobs at once: write a number from 1 to 1000000$"
+    ):
+        control.parallel("s", jobs, root=_root(scene))
+
+
+@pytest.mark.parametrize("verb", [control.pause, control.resume, control.stop])
+def test_a_sweep_that_is_not_there(verb: Callable[..., object], tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="no sweep 'nope'"):
+        verb("nope", root=str(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_launcher_that_is_to_end_leaves_its_runs_alone(make_scene: Any) -> None:
+    scene = make_scene(3)
+    scene.step()
+    sweep_requests.ask_stop(scene.store, "s")
+    summary = scene.scheduler.run()
+    assert "stopped by " in (summary.ends or "")
+    assert not summary.finished
+    assert not scene.backend.cancelled
+    sweep_requests.forget(scene.store, "s", "stop")
+    scene.scheduler = scene.new_scheduler()
+    scene.finish(scene.ids[0])
+    scene.step()
+    assert len(scene.backend.submitted) == 3
+
+
+def test_stop_waits_until_the_launcher_has_ended(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not control.stop("s", root=_root(scene)).changed
+    held = [True, True, True, False]
+    monkeypatch.setattr(lock, "is_held", lambda *_: held.pop(0))
+    monkeypatch.setattr("sweeper.pausing._POLL_SECONDS", 0.0)
+    assert control.stop("s", root=_root(scene)).changed
+    assert sweep_requests.asked_stop(scene.store, "s") is None
+    monkeypatch.setattr(lock, "is_held", lambda *_: True)
+    monkeypatch.setattr("sweeper.pausing._STOP_SECONDS", 0.0)
+    with pytest.raises(EnvironmentFailure, match="the launcher of 's' has not ended"):
+        control.stop("s", root=_root(scene))
+    assert sweep_requests.asked_stop(scene.store, "s") is not None
+
+
+def test_resume_starts_a_launcher_where_none_is(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+    monkeypatch.setattr(launching, "ready", lambda *_: "ready")
+    monkeypatch.setattr(launching, "resume", lambda store, sweep, **_: started.append(sweep))
+    sweep_requests.ask_pause(scene.store, "s", on=True)
+    assert control.resume("s", root=_root(scene)).started
+    assert started == ["s"]
+    assert sweep_requests.asked_pause(scene.store, "s") is None
+    monkeypatch.setattr(lock, "is_held", lambda *_: True)
+    assert control.resume("s", root=_root(scene)) == ("s", True, False, False)
+    assert started == ["s"]
+
+
+def test_resume_that_cannot_start_one_leaves_the_pause(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise EnvironmentFailure("the secret X is not set")
+
+    monkeypatch.setattr(launching, "ready", refuse)
+    sweep_requests.ask_pause(scene.store, "s", on=True)
+    with pytest.raises(EnvironmentFailure):
+        control.resume("s", root=_root(scene))
+    assert sweep_requests.asked_pause(scene.store, "s") is not None
+
+
+@pytest.mark.parametrize("name", ["pause", "parallel", "stop"])
+@pytest.mark.parametrize("text", [b"", b"\0\0", b"[]", b'{"max_parallel": "x", "on": 3}'])
+def test_a_damaged_request_is_none(scene: Scene, name: str, text: bytes) -> None:
+    scene.store.replace(scene.layout.request(name), text)
+    summary = scene.step()
+    assert len(scene.backend.submitted) == 2
+    assert summary.held is None
+    assert summary.limit is None
+
+
+def _wider(scene: Scene, **more: Any) -> dict[str, Any]:
+    """The plan with one more run, as another launch of the grid would have it."""
+    document = read_json(scene.store, scene.layout.plan)
+    run = {"id": "f" * 12, "name": "x=9", "cell": "x=9", "seed": None, "config": {"x": 9}}
+    came = {"provenance": {"time": "later", "command": ["launch"]}}
+    return document | came | {"runs": [*document["runs"], run]} | more
+
+
+def test_another_plan_is_taken_up_whoever_is_killed(make_scene: Any, home: Path) -> None:
+    """A launcher that finds another plan ends, and goes on with that one. It is killed at each of
+    its calls in turn."""
+    scene = make_scene(1)
+    scene.step()
+    before = scene.store.read(scene.layout.plan)
+    for number in itertools.count(1):
+        scene.store.replace(scene.layout.plan, before)
+        sweep_requests.propose_plan(scene.store, "s", sealed(_wider(scene)))
+        assert scene.scheduler.step().ends == REPLANNED
+        faults = Faults({number: Fault.KILL_AFTER})
+        try:
+            hand_over.take_up(FaultyStore(scene.store, faults), "s")
+        except Killed:
+            hand_over.take_up(scene.store, "s")
+        plan = read_plan(scene.store, "s")
+        assert [run.name for run in plan.runs] == ["x=0", "x=9"]
+        assert len(plan.launches) == 1
+        if not faults.struck:
+            break
+    assert number > 5
+    scene.scheduler = scene.new_scheduler()
+    assert scene.step().ends is None
+    assert scene.backend.submitted == [token(scene.ids[0], 1), token("f" * 12, 1)]
+
+
+def test_a_plan_that_somebody_else_has_put_there_is_not_taken(scene: Scene, home: Path) -> None:
+    sweep_requests.propose_plan(scene.store, "s", _wider(scene) | {"seal": "0" * 64})
+    hand_over.take_up(scene.store, "s")
+    assert len(read_plan(scene.store, "s").runs) == 3
+    assert scene.step().ends is None
+
+
+def _offer(scene: Scene, document: dict[str, Any]) -> bool:
+    found = hand_over.Offer(None, capabilities_of("fake", {}), {"backend": "fake"})
+    return hand_over.offer(scene.store, read(document, "plan"), found, lambda _: None)
+
+
+def test_the_same_grid_is_no_other_plan(scene: Scene, home: Path) -> None:
+    with pytest.raises(AnotherLauncher, match="another launcher is at work on 's'"):
+        _offer(scene, read_json(scene.store, scene.layout.plan))
+
+
+@pytest.mark.parametrize("change", [{"service": "local"}, {"launch": {"backend": "local"}}])
+def test_what_a_launcher_at_work_cannot_change(
+    scene: Scene, home: Path, change: dict[str, Any]
+) -> None:
+    with pytest.raises(AnotherLauncher, match="or end it with `sweeper stop s`: only one on this"):
+        _offer(scene, _wider(scene, **change))
+    assert sweep_requests.asked_plan(scene.store, "s") is None
