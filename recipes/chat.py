@@ -41,6 +41,18 @@ def render(tokenizer: Any, conversation: Conversation) -> list[Example]:
     return examples
 
 
+def render_answer(tokenizer: Any, before: Conversation, answer: str) -> Example:
+    """A question with an answer, whose tokens alone have weight."""
+    prompt, said = _turn(tokenizer, before, answer)
+    return Example(prompt + said, [0.0] * len(prompt) + [1.0] * len(said), len(prompt))
+
+
+def render_prompt(tokenizer: Any, messages: Conversation) -> tuple[list[int], int]:
+    """The tokens of a prompt, and the token that ends the answer to it."""
+    prompt, said = _turn(tokenizer, messages, "x")
+    return prompt, said[-1]
+
+
 def render_all(
     tokenizer: Any, conversations: Sequence[Conversation], max_length: int
 ) -> list[Example]:

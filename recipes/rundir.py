@@ -4,6 +4,7 @@
     metrics.jsonl      {"step": n, ...}: one line a step, each line one write
     checkpoints.jsonl  {"name", "batch", "state_path", "sampler_path", "final"}: what was saved,
                        `batch` being the number of steps trained by then
+    items.jsonl        what an evaluation was answered: a line a sample; see eval.py
     iteration_000000/  what a step sampled, in files of its own; see rollouts.py
 
 Any of them may end in a torn line after a crash; `open_run` cuts it.
@@ -11,7 +12,7 @@ Any of them may end in a torn line after a crash; `open_run` cuts it.
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .service import RecipeError
@@ -19,6 +20,7 @@ from .service import RecipeError
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
 CHECKPOINTS = "checkpoints.jsonl"
+ITEMS = "items.jsonl"
 
 
 class RunDirectory:
@@ -59,17 +61,36 @@ class RunDirectory:
         """Append what was saved."""
         self._append(CHECKPOINTS, record)
 
+    @property
+    def last_record(self) -> dict[str, Any] | None:
+        """The last record of checkpoints.jsonl, of whatever kind."""
+        records = _read_lines(os.path.join(self.path, CHECKPOINTS))
+        return records[-1] if records else None
+
+    def read_items(self) -> list[dict[str, Any]]:
+        """What was answered before."""
+        return _read_lines(os.path.join(self.path, ITEMS))
+
+    def append_items(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Append what was answered, in one write."""
+        self._append(ITEMS, *rows)
+
+    def replace_items(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write anew what was answered."""
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        _replace(os.path.join(self.path, ITEMS), text.encode())
+
     def write_iteration(self, step: int, name: str, text: str) -> None:
         """Write a file of a step's directory, replacing what was there."""
         directory = os.path.join(self.path, f"iteration_{step:06d}")
         os.makedirs(directory, exist_ok=True)
         _replace(os.path.join(directory, name), text.encode())
 
-    def _append(self, name: str, record: Mapping[str, Any]) -> None:
+    def _append(self, name: str, *records: Mapping[str, Any]) -> None:
         # One unbuffered write to a file opened for appending: a reader, or a crash, never
         # sees part of a line with another one behind it.
         with open(os.path.join(self.path, name), "ab", buffering=0) as file:
-            file.write((json.dumps(record) + "\n").encode())
+            file.write("".join(json.dumps(record) + "\n" for record in records).encode())
 
 
 def open_run(path: str, config: Mapping[str, Any], free: frozenset[str]) -> RunDirectory:
@@ -84,7 +105,8 @@ def open_run(path: str, config: Mapping[str, Any], free: frozenset[str]) -> RunD
         raise RecipeError(f"cannot write to log_path={path}: {error.strerror}") from None
     _check_same_run(path, config, free)
     # A record appended behind a torn line would be lost with it.
-    _keep_lines(os.path.join(path, CHECKPOINTS), lambda _: True)
+    for name in (CHECKPOINTS, ITEMS):
+        _keep_lines(os.path.join(path, name), lambda _: True)
     states = _states(path)
     return RunDirectory(path, states[-1] if states else None)
 
@@ -100,6 +122,24 @@ def state_path(checkpoint: str) -> str:
     if not states:
         raise RecipeError(f"no checkpoint in {os.path.join(checkpoint, CHECKPOINTS)}")
     return states[-1]["state_path"]
+
+
+def sampler_path(checkpoint: str) -> str:
+    """The address of saved weights to sample from: the one given, or of the last checkpoint of the
+    run in that directory, where it was saved only to be trained on that one's `state_path`.
+
+    Raises RecipeError when the directory has no such run.
+    """
+    if checkpoint.startswith("tinker://"):
+        return checkpoint
+    state_path(checkpoint)
+    last = _states(checkpoint)[-1]
+    return last.get("sampler_path") or last["state_path"]
+
+
+def has_checkpoint(path: str) -> bool:
+    """Whether a directory has a run with a checkpoint."""
+    return bool(_states(path))
 
 
 def _states(path: str) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
-"""The settings that every recipe has, and what follows from them alone.
+"""The settings that recipes share, and what follows from them alone.
 
-A recipe's own `Config` begins with these:
+`Place` is which model a run is of and where it writes, `Problems` what it is about besides,
+`Settings` how it trains. A recipe's own `Config` begins with one of these:
 
     @chz.chz
     class Config(settings.Settings):
@@ -21,21 +22,57 @@ FREE = frozenset(
 
 
 @chz.chz
-class Settings:
-    """Model, data, optimizer, evaluation and checkpoints."""
+class Place:
+    """Model and weights, the service, and where a run writes."""
 
     model_name: str = chz.field(default="tiny/qwen3", doc="base model, as the service names it")
     load_checkpoint_path: str | None = chz.field(
         default=None, doc="start from these weights: tinker://..., or the log_path of another run"
     )
+    seed: int = chz.field(default=0, doc="LoRA initialisation, choice and order of the data")
+    log_path: str = chz.field(default="runs/run", doc="directory for metrics and checkpoints")
+    base_url: str | None = chz.field(
+        default=None, doc="address of the service; else $TINKER_BASE_URL, else the hosted one"
+    )
+    wandb_project: str | None = chz.field(
+        default=None, doc="log to this project of W&B too; else to $WANDB_PROJECT, if there is one"
+    )
+    wandb_name: str | None = chz.field(
+        default=None, doc="the run's name at W&B; else $WANDB_NAME, else one of W&B's own"
+    )
+
+    @chz.validate
+    def _check_place(self) -> None:
+        check_at_least(self, seed=0)
+        if not self.log_path:
+            raise ValueError("log_path must not be empty")
+
+
+@chz.chz
+class Problems(Place):
+    """Generated problems: which task, and how many are held out."""
+
     task: Literal["addition", "reversal", "sorting"] = chz.field(
         default="sorting", doc="which problems to generate"
     )
     digits: int = chz.field(default=1, doc="addition: digits of each number, 1 to 8")
     length: int = chz.field(default=5, doc="reversal, sorting: letters of a word, 1 to 12")
     letters: int = chz.field(default=8, doc="reversal, sorting: size of the alphabet, 2 to 26")
-    train_size: int = chz.field(default=1000, doc="problems to train on, as far as there are any")
     test_size: int = chz.field(default=64, doc="examples held out, the same for every seed")
+
+    @chz.validate
+    def _check_problems(self) -> None:
+        check_at_least(self, test_size=1)
+        for key, low, high in (("digits", 1, 8), ("length", 1, 12), ("letters", 2, 26)):
+            if not low <= getattr(self, key) <= high:
+                raise ValueError(f"{key} must be {low} to {high}, not {getattr(self, key)}")
+
+
+@chz.chz
+class Settings(Problems):
+    """Data, optimizer, evaluation and checkpoints of a run that trains."""
+
+    train_size: int = chz.field(default=1000, doc="problems to train on, as far as there are any")
     wrong_share: float = chz.field(
         default=0.0, doc="generated problems to train on that come with a wrong answer: 0.1 is 10 %"
     )
@@ -58,34 +95,18 @@ class Settings:
     ttl_seconds: int | None = chz.field(
         default=604800, doc="how long the service keeps checkpoints before the final one"
     )
-    seed: int = chz.field(default=0, doc="LoRA initialisation, choice and order of the data")
-    log_path: str = chz.field(default="runs/run", doc="directory for metrics and checkpoints")
-    base_url: str | None = chz.field(
-        default=None, doc="address of the service; else $TINKER_BASE_URL, else the hosted one"
-    )
-    wandb_project: str | None = chz.field(
-        default=None, doc="log to this project of W&B too; else to $WANDB_PROJECT, if there is one"
-    )
-    wandb_name: str | None = chz.field(
-        default=None, doc="the run's name at W&B; else $WANDB_NAME, else one of W&B's own"
-    )
 
     @chz.validate
     def _check_settings(self) -> None:
-        check_at_least(self, train_size=1, test_size=1, lora_rank=1, max_steps=1, max_length=2)
-        check_at_least(self, eval_every=0, save_every=0, seed=0, warmup_steps=0)
+        check_at_least(self, train_size=1, lora_rank=1, max_steps=1, max_length=2)
+        check_at_least(self, eval_every=0, save_every=0, warmup_steps=0)
         if not 0 <= self.wrong_share <= 1:
             raise ValueError(f"wrong_share must be 0 to 1, not {self.wrong_share}")
         if self.wrong_share and self.data is not None:
             raise ValueError("wrong_share is for generated problems, not for those of data")
-        for key, low, high in (("digits", 1, 8), ("length", 1, 12), ("letters", 2, 26)):
-            if not low <= getattr(self, key) <= high:
-                raise ValueError(f"{key} must be {low} to {high}, not {getattr(self, key)}")
         check_positive(self, "learning_rate")
         if self.ttl_seconds is not None and self.ttl_seconds < 3600:
             raise ValueError(f"ttl_seconds must be at least 3600, not {self.ttl_seconds}")
-        if not self.log_path:
-            raise ValueError("log_path must not be empty")
 
 
 def check_at_least(config: object, **least: int) -> None:
@@ -106,14 +127,22 @@ def load_data(config: Settings) -> tasks.Split:
     """The configured conversations, training and held out."""
     if config.data is not None:
         return tasks.load(config.data, config.test_size)
-    if config.task == "addition":
-        task = tasks.addition(config.digits)
-    elif config.task == "reversal":
-        task = tasks.reversal(config.length, config.letters)
-    else:
-        task = tasks.sorting(config.length, config.letters)
-    found = tasks.generate(task, config.train_size, config.test_size, config.seed)
+    found = tasks.generate(task_of(config), config.train_size, config.test_size, config.seed)
     return found._replace(train=tasks.with_wrong(found.train, config.wrong_share, config.seed))
+
+
+def task_of(config: Problems) -> tasks.Task:
+    """The configured problems."""
+    return task_named(config, config.task)
+
+
+def task_named(config: Problems, name: str) -> tasks.Task:
+    """The problems of a task, as large as configured."""
+    if name == "addition":
+        return tasks.addition(config.digits)
+    if name == "reversal":
+        return tasks.reversal(config.length, config.letters)
+    return tasks.sorting(config.length, config.letters)
 
 
 def learning_rate_at(config: Settings, step: int) -> float:

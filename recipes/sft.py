@@ -69,28 +69,41 @@ class Evaluation:
         """`test/nll`, in nats per answer token, and `test/accuracy`, the share of answers
         that greedy sampling reproduces exactly. A model that has diverged has no answers: then
         `test/nll` alone."""
-        import tinker
-
-        sampler = connection.wait(self._sampler)
-        answers = [example.tokens[example.answer :] for example in examples]
-        requests = [
-            sampler.sample(
-                tinker.ModelInput.from_ints(example.tokens[: example.answer]),
-                1,
-                # As long as the right answer: a longer one is wrong already.
-                tinker.SamplingParams(max_tokens=len(answer), temperature=0.0, stop=answer[-1:]),
-            )
-            for example, answer in zip(examples, answers, strict=True)
-        ]
+        accuracy = begin_greedy(connection, self._sampler, tokenizer, examples)
         nll = mean_nll(connection.wait(self._forward).loss_fn_outputs, self._data)
         if not math.isfinite(nll):
             return {"test/nll": nll}
+        return {"test/nll": nll, "test/accuracy": accuracy()}
+
+
+def begin_greedy(
+    connection: service.Service, sampler: Any, tokenizer: Any, examples: list[chat.Example]
+) -> "Callable[[], float]":
+    """Have questions answered greedily; the function returned waits for the share of answers that
+    are exactly right. `sampler` is a request for a sampling client."""
+    import tinker
+
+    client = connection.wait(sampler)
+    answers = [example.tokens[example.answer :] for example in examples]
+    requests = [
+        client.sample(
+            tinker.ModelInput.from_ints(example.tokens[: example.answer]),
+            1,
+            # As long as the right answer: a longer one is wrong already.
+            tinker.SamplingParams(max_tokens=len(answer), temperature=0.0, stop=answer[-1:]),
+        )
+        for example, answer in zip(examples, answers, strict=True)
+    ]
+
+    def share_right() -> float:
         samples = [connection.wait(request).sequences[0] for request in requests]
         right = sum(
             sample.stop_reason == "stop" and chat.same_text(tokenizer, sample.tokens, answer)
             for sample, answer in zip(samples, answers, strict=True)
         )
-        return {"test/nll": nll, "test/accuracy": right / len(examples)}
+        return right / len(examples)
+
+    return share_right
 
 
 @dataclass(frozen=True)
@@ -113,10 +126,13 @@ class SupervisedTrainer(Trainer):
 
     def prepare(self, data: tasks.Split) -> None:
         """Tokens of all conversations."""
-        train = chat.render_all(self.tokenizer, data.train, self.config.max_length)
-        self.train_data = [chat.to_datum(example) for example in train]
+        self.train_data = [chat.to_datum(example) for example in self.render_train(data)]
         self.test = chat.render_all(self.tokenizer, data.test, self.config.max_length)
         self.test_data = [chat.to_datum(example) for example in self.test]
+
+    def render_train(self, data: tasks.Split) -> list[chat.Example]:
+        """What the model is shown."""
+        return chat.render_all(self.tokenizer, data.train, self.config.max_length)
 
     def train_steps(self) -> int:
         """A step is submitted before the results of the last one are read."""

@@ -9,12 +9,13 @@ import json
 import random
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from .service import RecipeError
 
 Message = dict[str, str]
 Conversation = list[Message]
+T = TypeVar("T")
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -74,12 +75,21 @@ def generate(task: Task, train_size: int, test_size: int, seed: int) -> Split:
         raise RecipeError(
             f"test_size={test_size} leaves nothing to train on: the task has {task.size} problems"
         )
-    held_out = random.Random(f"held out/{task.name}").sample(range(task.size), test_size)
-    taken = set(held_out)
+    apart = _held_out(task, test_size)
+    taken = set(apart)
     wanted = min(train_size + test_size, task.size)
     drawn = random.Random(f"train/{task.name}/{seed}").sample(range(task.size), wanted)
     chosen = [index for index in drawn if index not in taken][:train_size]
-    return Split([_ask(task, i) for i in chosen], [_ask(task, i) for i in held_out])
+    return Split([_ask(task, i) for i in chosen], [_ask(task, i) for i in apart])
+
+
+def held_out(task: Task, test_size: int) -> list[Conversation]:
+    """The problems that `generate` holds out of a task, where it holds out so many."""
+    return [_ask(task, index) for index in _held_out(task, test_size)]
+
+
+def _held_out(task: Task, test_size: int) -> list[int]:
+    return random.Random(f"held out/{task.name}").sample(range(task.size), test_size)
 
 
 def with_wrong(
@@ -111,21 +121,30 @@ def load(path: str, test_size: int) -> Split:
     Copies of a held-out conversation are left out of the training part. Raises RecipeError,
     with file and line, for what is not a conversation.
     """
-    conversations = _read(path)
-    if test_size >= len(conversations):
+    rows = read_rows(path)
+    conversations = [_conversation(row, f"{path}:{number}") for number, row in rows]
+    return Split(*hold_out(conversations, test_size, path, "conversations"))
+
+
+def hold_out(rows: Sequence[T], test_size: int, path: str, what: str) -> tuple[list[T], list[T]]:
+    """Rows of a file to train on, and `test_size` held out, the same whatever the seed.
+
+    Copies of a held-out row are left out of the training part. Raises RecipeError when that
+    leaves nothing; `what` is what the rows are.
+    """
+    if test_size >= len(rows):
         raise RecipeError(
-            f"test_size={test_size} leaves nothing to train on: {path} has "
-            f"{len(conversations)} conversations"
+            f"test_size={test_size} leaves nothing to train on: {path} has {len(rows)} {what}"
         )
-    order = list(range(len(conversations)))
+    order = list(range(len(rows)))
     random.Random("held out").shuffle(order)
-    test = [conversations[i] for i in order[:test_size]]
-    known = {json.dumps(conversation) for conversation in test}
-    rest = (conversations[i] for i in sorted(order[test_size:]))
-    train = [conversation for conversation in rest if json.dumps(conversation) not in known]
+    test = [rows[i] for i in order[:test_size]]
+    known = {json.dumps(row) for row in test}
+    rest = (rows[i] for i in sorted(order[test_size:]))
+    train = [row for row in rest if json.dumps(row) not in known]
     if not train:
-        raise RecipeError(f"{path}: nothing to train on, every conversation is held out")
-    return Split(train, test)
+        raise RecipeError(f"{path}: nothing to train on, every one of its {what} is held out")
+    return train, test
 
 
 def batch_indices(step: int, batch_size: int, count: int, seed: int) -> list[int]:
@@ -161,7 +180,11 @@ def _ask(task: Task, index: int) -> Conversation:
     return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
 
 
-def _read(path: str) -> list[Conversation]:
+def read_rows(path: str) -> list[tuple[int, Any]]:
+    """The JSON of each line of a file that is not blank, with the line's number.
+
+    Raises RecipeError, with the place, for a file that cannot be read or a line that is no JSON.
+    """
     try:
         with open(path, encoding="utf-8") as file:
             lines = file.read().split("\n")  # and nowhere else: text may hold other line breaks
@@ -169,23 +192,22 @@ def _read(path: str) -> list[Conversation]:
         raise RecipeError(f"cannot read data={path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise RecipeError(f"cannot read data={path}: it is not UTF-8 text") from None
-    return [
-        _conversation(line, f"{path}:{number}")
-        for number, line in enumerate(lines, start=1)
-        if line.strip()
-    ]
+    found: list[tuple[int, Any]] = []
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            try:
+                found.append((number, json.loads(line)))
+            except (ValueError, RecursionError) as error:
+                raise RecipeError(f"{path}:{number}: not JSON: {error}") from None
+    return found
 
 
-def _conversation(line: str, where: str) -> Conversation:
-    try:
-        row: Any = json.loads(line)
-    except ValueError as error:
-        raise RecipeError(f"{where}: not JSON: {error}") from None
+def _conversation(row: Any, where: str) -> Conversation:
     messages: Any = row.get("messages") if isinstance(row, dict) else None
     if messages is None and isinstance(row, dict):
         pair = (("user", row.get("prompt")), ("assistant", row.get("answer")))
         messages = [{"role": role, "content": content} for role, content in pair]
-    if not isinstance(messages, Sequence) or not messages or not all(map(_is_message, messages)):
+    if not isinstance(messages, Sequence) or not messages or not all(map(is_message, messages)):
         raise RecipeError(
             f'{where}: expected {{"messages": [{{"role": ..., "content": ...}}]}} '
             'or {"prompt": ..., "answer": ...}'
@@ -195,7 +217,8 @@ def _conversation(line: str, where: str) -> Conversation:
     return [{"role": m["role"], "content": m["content"]} for m in messages]
 
 
-def _is_message(message: Any) -> bool:
+def is_message(message: Any) -> bool:
+    """Whether a value is a message: texts under `role` and `content`."""
     return isinstance(message, dict) and all(
         isinstance(message.get(key), str) for key in ("role", "content")
     )

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from .rundir import RunDirectory
-from .settings import Settings
+from .settings import Place
 
 RUN_ID = "wandb_run_id"
 """Under which a checkpoint's record has W&B's id of the run."""
@@ -71,9 +71,7 @@ class Tracker:
 
 
 @contextmanager
-def tracked(
-    config: Settings, directory: RunDirectory, values: Mapping[str, Any]
-) -> Iterator[Tracker]:
+def tracked(config: Place, directory: RunDirectory, values: Mapping[str, Any]) -> Iterator[Tracker]:
     """The W&B run for the time of the block, whose exit code it gets."""
     tracker = Tracker(_start(config, directory, values), directory.last_state)
     code: Any = 1
@@ -88,7 +86,7 @@ def tracked(
         tracker.finish(code)
 
 
-def _start(config: Settings, directory: RunDirectory, values: Mapping[str, Any]) -> Any | None:
+def _start(config: Place, directory: RunDirectory, values: Mapping[str, Any]) -> Any | None:
     """W&B's run, kept on disk if need be; None without a project, or if that fails as well."""
     if not (config.wandb_project or os.environ.get("WANDB_PROJECT")):
         return None

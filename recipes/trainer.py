@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import chz
 
-from . import rundir, service, settings, tasks, tracking
+from . import rundir, service, settings, tracking
 
 if TYPE_CHECKING:
     import tinker
+
+
+PARENT = "parent_path"
+"""Under which a checkpoint's record has the address of the weights that its run started from."""
 
 
 def run(recipe: str, trainer: type["Trainer"], config: settings.Settings) -> None:
@@ -28,13 +32,16 @@ def run(recipe: str, trainer: type["Trainer"], config: settings.Settings) -> Non
             steps = directory.start_step
             print(f"{config.log_path} holds this run, finished after {steps} steps")
             return
-        data = settings.load_data(config)
+        data = trainer.load_data(config)
         connection = service.connect(config.base_url, {"recipe": recipe})
         loop = trainer(config, directory, connection, data, stop)
         directory.write_config(values)
         directory.drop_steps_from(directory.start_step)
         with tracking.tracked(config, directory, values) as tracker:
-            finished = loop.train(tracker)
+            try:
+                finished = loop.train(tracker)
+            finally:
+                loop.close()
             connection.close()
             if not finished:
                 raise SystemExit(stop.exit_code)
@@ -51,18 +58,24 @@ class Trainer(ABC):
         config: Any,
         directory: rundir.RunDirectory,
         connection: service.Service,
-        data: tasks.Split,
+        data: Any,
         stop: service.Stop,
     ) -> None:
         self.config, self.run, self.stop = config, directory, stop
         self.connection, self.wait = connection, connection.wait
-        self.training = open_training(connection, config, directory)
+        self.parent = parent_of(config, directory)
+        self.training = open_training(connection, config, directory, self.parent)
         self.tokenizer = service.tokenizer_of(self.training)
         self.last_line = time.monotonic()
         self.prepare(data)
 
+    @staticmethod
+    def load_data(config: Any) -> Any:
+        """What is configured to train on and to hold out; before anything is asked of a service."""
+        return settings.load_data(config)
+
     @abstractmethod
-    def prepare(self, data: tasks.Split) -> None:
+    def prepare(self, data: Any) -> None:
         """Make of the data what the recipe trains and evaluates on."""
 
     @abstractmethod
@@ -90,7 +103,7 @@ class Trainer(ABC):
         if self.stop.signum is None:
             self.finish()
             return True
-        if step > self.run.start_step:
+        if step > self.run.start_step and self.resumable(step):
             self.record(step, self.save(step))
         print(f"stopped by signal {self.stop.signum} after {step} steps", flush=True)
         return False
@@ -112,6 +125,14 @@ class Trainer(ABC):
         every = self.config.save_every
         return step > self.run.start_step and bool(every and step % every == 0)
 
+    def close(self) -> None:  # noqa: B027  most have nothing to do
+        """Let go of what the run alone has opened, but for the connection."""
+
+    def resumable(self, step: int) -> bool:
+        """Whether a run that starts again from the weights of a step comes to the same values."""
+        del step
+        return True
+
     def save(self, step: int) -> "tinker.APIFuture[Any]":
         """Submit a checkpoint to resume from."""
         return self.training.save_state(f"{step:06d}", ttl_seconds=self.config.ttl_seconds)
@@ -124,7 +145,13 @@ class Trainer(ABC):
         record = {"name": f"{step:06d}", "batch": step, "state_path": self.wait(saved).path}
         if self.config.ttl_seconds is not None:
             record["ttl_seconds"] = self.config.ttl_seconds
-        self.run.record_checkpoint(record | self.tracker.mark)
+        self.run.record_checkpoint(record | self.marks)
+
+    @property
+    def marks(self) -> dict[str, str]:
+        """What else a checkpoint's record needs to have for the run to go on from it."""
+        parent = {PARENT: self.parent} if self.parent else {}
+        return parent | self.tracker.mark
 
     def finish(self) -> None:
         """The last evaluation and, once it is written, the final checkpoint."""
@@ -135,7 +162,7 @@ class Trainer(ABC):
         self.log(step, scores())
         paths = {"state_path": self.wait(state).path, "sampler_path": self.wait(sampler).path}
         record = {"name": "final", "batch": step, "final": True, **paths}
-        self.run.record_checkpoint(record | self.tracker.mark)
+        self.run.record_checkpoint(record | self.marks)
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
         """A line of metrics, and one on the screen. `time/total` is since the line before.
@@ -165,8 +192,24 @@ def not_finite(metrics: Mapping[str, Any]) -> tuple[str, float] | None:
     return None
 
 
+def parent_of(config: settings.Settings, directory: rundir.RunDirectory) -> str | None:
+    """The address of the weights that the run has started from, or is to; None: new ones.
+
+    A run that goes on has it on record, since a `load_checkpoint_path` that is another run's may
+    have got more checkpoints meanwhile.
+    """
+    if directory.last_state is not None and PARENT in directory.last_state:
+        return directory.last_state[PARENT]
+    if config.load_checkpoint_path is None:
+        return None
+    return rundir.state_path(config.load_checkpoint_path)
+
+
 def open_training(
-    connection: service.Service, config: settings.Settings, directory: rundir.RunDirectory
+    connection: service.Service,
+    config: settings.Settings,
+    directory: rundir.RunDirectory,
+    parent: str | None,
 ) -> "tinker.TrainingClient":
     """The run's last checkpoint with its optimizer; else the weights that it is to start from;
     else a new LoRA adapter."""
@@ -175,10 +218,9 @@ def open_training(
         path = directory.last_state["state_path"]
         print(f"resuming after {directory.start_step} steps from {path}", flush=True)
         return connection.wait(client.create_training_client_from_state_with_optimizer(path))
-    if config.load_checkpoint_path is not None:
-        path = rundir.state_path(config.load_checkpoint_path)
-        print(f"starting from {path}", flush=True)
-        return connection.wait(client.create_training_client_from_state(path))
+    if parent is not None:
+        print(f"starting from {parent}", flush=True)
+        return connection.wait(client.create_training_client_from_state(parent))
     return connection.wait(
         client.create_lora_training_client(
             base_model=config.model_name, rank=config.lora_rank, seed=config.seed

@@ -36,9 +36,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 class Recipes:
     """Recipes as programs of their own, with no other service than the tests' engine."""
 
-    def __init__(self, url: str, key: str) -> None:
+    def __init__(self, url: str, key: str, tokenizers: Mapping[str, str]) -> None:
         self.url = url
         self.key = key
+        self.tokenizers = tokenizers
 
     def run(
         self, recipe: str, log_path: Path, env: Mapping[str, str] | None = None, **settings: Any
@@ -120,13 +121,15 @@ class Recipes:
     def _environment(self, more: Mapping[str, str] | None) -> dict[str, str]:
         ours = {k: v for k, v in os.environ.items() if not k.startswith(("TINKER_", "WANDB_"))}
         ours |= {"PYTHONUNBUFFERED": "1", "TINKER_API_KEY": self.key}  # as a worker does
+        ours |= self.tokenizers
         return ours | dict(more or {})
 
 
 @pytest.fixture(scope="session")
 def recipes(engine: lifecycle.EngineInfo) -> Recipes:
     """Runs recipes, and reads what they leave behind."""
-    return Recipes(engine.url, lifecycle.client_key(engine.home))
+    home = engine.home
+    return Recipes(engine.url, lifecycle.client_key(home), lifecycle.hub_environment(home))
 
 
 @pytest.fixture(scope="session")

@@ -325,50 +325,12 @@ def test_policy_losses_follow_their_closed_forms(training, loss, config):
     assert stepped.metrics["unclipped_grad_l2:mean"] > 0
 
 
-class Leaf(np.ndarray):
-    """As much of a torch tensor as the SDK asks of a custom loss's argument."""
-
-    grad = None
-
-    def __array_finalize__(self, _source):
-        self.grad = None
-
-    def clone(self):
-        return self.copy()
-
-    def detach(self):
-        return self
-
-    def requires_grad_(self, _wanted):
-        return self
-
-
-class Torch:
-    """What the SDK calls of torch for a custom loss; torch itself is 1 GB."""
-
-    @staticmethod
-    def tensor(values):
-        return np.asarray(values, np.float32).view(Leaf)
-
-
-class Total(Leaf):
-    """A loss: a number that leaves its slopes at the leaves when told to go backward."""
-
-    def backward(self):
-        for leaf, slope in self.slopes:
-            leaf.grad = np.asarray(slope, np.float32)
-
-
-def total(value, slopes):
-    out = np.asarray(value).view(Total)
-    out.slopes = slopes
-    return out
-
-
-def test_custom_losses_run_through_the_sdk(service, monkeypatch):
+def test_custom_losses_run_through_the_sdk(service, load_support, monkeypatch):
     from tinker.lib.public_interfaces import training_client
 
-    monkeypatch.setattr(training_client, "torch", Torch)
+    small_torch = load_support("small_torch")
+    total = small_torch.total
+    monkeypatch.setattr(training_client, "torch", small_torch.Torch)
     adam = tinker.AdamParams(learning_rate=1e-2)
 
     def weighted(data, given):

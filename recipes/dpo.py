@@ -1,0 +1,325 @@
+"""Direct preference optimization: make preferred answers likelier than the others.
+
+    python -m sweeper.recipes.dpo task=sorting load_checkpoint_path=/tmp/sft log_path=/tmp/dpo
+
+The pairs come from a JSONL file (pairs.py says in which shapes), or are made of generated problems:
+the right answer against one with a mistake in it. The loss is that of Rafailov et al. 2023
+(arXiv:2305.18290), the reference being the weights that the run starts from:
+
+    -log sigmoid(margin)    margin = dpo_beta (log p/ref of the chosen - log p/ref of the rejected)
+
+The service has no such loss, and needs none. Its slope by the logprob of each token depends on the
+pair's margin alone, so a step takes two passes: a forward one for the margins, then one with
+cross_entropy, which is linear in the logprobs, and as weights the slopes: positive where an answer
+was chosen, negative where it was rejected. That is the loss's own gradient, without torch.
+
+Stopped at any time (SIGTERM, Ctrl-C) and started again with the same log_path, a run goes on from
+its last checkpoint as if nothing had happened; its reference stays what it was.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import chz
+
+from . import chat, pairs, samplers, service, settings, sft, tasks
+from .trainer import Trainer, not_finite, run
+
+if TYPE_CHECKING:
+    import tinker
+
+Baseline = Callable[[], list[tuple[float, float]]]
+"""Waits for two numbers of each pair: of its chosen answer, and of its rejected one."""
+
+EVEN = 1e-4
+"""Log ratios that differ by less, in nats, differ by rounding: neither answer is preferred then."""
+
+
+@chz.chz
+class Config(settings.Settings):
+    """What a run is; the same configuration gives the same metrics."""
+
+    data: str | None = chz.field(
+        default=None,
+        doc='JSONL of {"prompt", "chosen", "rejected"} for a task\'s right and wrong answers',
+    )
+    wrong_share: float = chz.field(
+        default=0.0, doc="generated pairs to train on that prefer the wrong answer: 0.1 is 10 %"
+    )
+    dpo_beta: float = chz.field(
+        default=0.1, doc="how much moving away from the reference costs: small moves far"
+    )
+    batch_size: int = chz.field(default=32, doc="pairs a step")
+    learning_rate: float = chz.field(default=1e-3, doc="Adam's, before it falls")
+    reference_model_name: str | None = chz.field(
+        default=None, doc="the reference is this base model, not the weights started from"
+    )
+    log_path: str = chz.field(default="runs/dpo", doc="directory for metrics and checkpoints")
+
+    @chz.validate
+    def _check(self) -> None:
+        settings.check_at_least(self, batch_size=1)
+        settings.check_positive(self, "dpo_beta")
+
+
+def main(config: Config) -> None:
+    """Train, or go on training. Exit code 143 after SIGTERM and 130 after SIGINT."""
+    run("dpo", PreferenceTrainer, config)
+
+
+def slopes(ratios: Sequence[tuple[float, float]], beta: float) -> list[float]:
+    """How fast the mean loss falls with the log ratio of each pair's chosen answer, and rises with
+    that of its rejected one. `ratios` are both of each pair: log p - log ref, summed over tokens.
+    """
+    count = len(ratios)
+    return [beta / count * _sigmoid(-beta * (chosen - rejected)) for chosen, rejected in ratios]
+
+
+def preference_metrics(ratios: Sequence[tuple[float, float]], beta: float) -> dict[str, float]:
+    """Loss, accuracy, margin and rewards, by tinker-cookbook's names. Accuracy is the share of
+    pairs whose chosen answer has gained more than the other; those where neither has count half.
+    """
+    count = len(ratios)
+    apart = [chosen - rejected for chosen, rejected in ratios]
+    right = [0.5 if abs(gap) < EVEN else float(gap > 0) for gap in apart]
+    return {
+        "dpo_loss": sum(softplus(-beta * gap) for gap in apart) / count,
+        "accuracy": sum(right) / count,
+        "margin": beta * sum(apart) / count,
+        "chosen_reward": beta * sum(chosen for chosen, _ in ratios) / count,
+        "rejected_reward": beta * sum(rejected for _, rejected in ratios) / count,
+    }
+
+
+def softplus(x: float) -> float:
+    """log(1 + e^x), which is -log sigmoid(-x)."""
+    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
+
+
+def _sigmoid(x: float) -> float:
+    return math.exp(-softplus(-x))
+
+
+def weighted(example: chat.Example, slope: float) -> "tinker.Datum":
+    """What Tinker trains on: an answer's tokens with that weight, for cross_entropy."""
+    return chat.to_datum(example._replace(weights=[slope * weight for weight in example.weights]))
+
+
+@dataclass(frozen=True)
+class Passed:
+    """A step's batch on its way through the model: no weights have been changed by it yet."""
+
+    step: int
+    batch: list[pairs.Rendered]
+    forward: Baseline
+    scores: Callable[[], dict[str, float]] | None
+    saved: Any
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A step's requests that change weights, under way, and what its batch was like before."""
+
+    passed: Passed
+    metrics: dict[str, float]
+    forward_backward: Any
+    optim_step: Any
+
+
+class PairTrainer(Trainer):
+    """The loop: margins, then the loss's gradient; the next step's margins are under way meanwhile.
+
+    A margin is `beta` times how much more the chosen answer has gained on its baseline than the
+    rejected one has on its own.
+    """
+
+    loss_name: ClassVar = "dpo_loss"
+
+    @staticmethod
+    def load_data(config: Any) -> pairs.PairSplit:
+        """The configured pairs."""
+        return pairs.load_pairs(config)
+
+    def prepare(self, data: pairs.PairSplit) -> None:
+        """Tokens of all pairs."""
+        self.train_pairs = self.render(data.train)
+        self.test_pairs = self.render(data.test)
+
+    @property
+    @abstractmethod
+    def beta(self) -> float:
+        """The factor of the margins."""
+
+    @abstractmethod
+    def render(self, split: Sequence[pairs.Pair]) -> list[pairs.Rendered]:
+        """What the model reads of both answers, with weight on the tokens that count."""
+
+    @abstractmethod
+    def begin_baseline(self, batch: list[pairs.Rendered]) -> Baseline:
+        """Ask for the logprobs to compare with; the function returned waits for them."""
+
+    def measures(self, ratios: Sequence[tuple[float, float]]) -> dict[str, float]:
+        """The metrics of a batch."""
+        found = preference_metrics(ratios, self.beta)
+        return {self.loss_name: found.pop("dpo_loss"), **found}
+
+    def train_steps(self) -> int:
+        """A step's forward pass is submitted before the results of the step before are read."""
+        step = self.run.start_step
+        passed = self.begin(step) if step < self.config.max_steps else None
+        while passed is not None:
+            trained = self.train_on(passed)
+            step += 1
+            going = step < self.config.max_steps and self.stop.signum is None
+            passed = self.begin(step) if going else None
+            self.complete(trained)
+        return step
+
+    def begin(self, step: int) -> Passed:
+        """Submit a step's forward pass; the service executes it on the weights of the step."""
+        config = self.config
+        saved = self.save(step) if self.save_due(step) else None
+        scores = self.begin_evaluation(step) if self.evaluation_due(step) else None
+        indices = tasks.batch_indices(step, config.batch_size, len(self.train_pairs), config.seed)
+        batch = [self.train_pairs[index] for index in indices]
+        return Passed(step, batch, self.forward(batch), scores, saved)
+
+    def forward(self, batch: list[pairs.Rendered]) -> Baseline:
+        """Submit what says how likely a batch's answers are; the function returned waits for the
+        log ratios of each pair."""
+        flat = [example for pair in batch for example in pair]
+        data = [weighted(example, 1.0) for example in flat]
+        request = self.training.forward(data, "cross_entropy")
+        baseline = self.begin_baseline(batch)
+
+        def ratios() -> list[tuple[float, float]]:
+            before = baseline()
+            outputs = self.wait(request).loss_fn_outputs
+            sums = [
+                math.fsum(output["logprobs"].to_numpy()[example.answer - 1 :].tolist())
+                for output, example in zip(outputs, flat, strict=True)
+            ]
+            own = zip(sums[::2], sums[1::2], before, strict=True)
+            return [(chosen - a, rejected - b) for chosen, rejected, (a, b) in own]
+
+        return ratios
+
+    def train_on(self, passed: Passed) -> Trained:
+        """Wait for the margins, and submit the pass with the loss's gradient and the step."""
+        ratios = passed.forward()
+        found = self.measures(ratios)
+        if not_finite(found):
+            self.log(passed.step, found)  # which ends the run
+        data: list[tinker.Datum] = []
+        for pair, slope in zip(passed.batch, slopes(ratios, self.beta), strict=True):
+            data += [weighted(pair.chosen, slope), weighted(pair.rejected, -slope)]
+        return Trained(
+            passed,
+            found,
+            self.training.forward_backward(data, "cross_entropy"),
+            self.training.optim_step(self.adam(passed.step)),
+        )
+
+    def complete(self, trained: Trained) -> None:
+        """Wait for a step's results and write them down."""
+        config, passed = self.config, trained.passed
+        step, batch = passed.step, passed.batch
+        if passed.saved:  # before this step's line, after the last one's: safe to resume from
+            self.record(step, passed.saved)
+        self.wait(trained.forward_backward)
+        metrics: dict[str, Any] = {
+            "epoch": step * config.batch_size // len(self.train_pairs),
+            "learning_rate": settings.learning_rate_at(config, step),
+            "num_pairs": len(batch),
+            "num_tokens": sum(len(example.tokens) - 1 for pair in batch for example in pair),
+            **trained.metrics,
+            **(self.wait(trained.optim_step).metrics or {}),
+        }
+        if passed.scores:
+            metrics |= passed.scores()
+        self.log(step, metrics)
+
+    def begin_evaluation(self, step: int) -> Callable[[], dict[str, float]]:
+        """The held-out pairs by the same measures."""
+        del step  # the weights of this moment
+        ratios = self.forward(self.test_pairs)
+
+        def scores() -> dict[str, float]:
+            found = self.measures(ratios())
+            found["preference_accuracy"] = found.pop("accuracy")
+            return {f"test/{key}": value for key, value in found.items()}
+
+        return scores
+
+
+class PreferenceTrainer(PairTrainer):
+    """Answers against a reference, which is asked once for each pair: it does not change."""
+
+    config: Config
+    shown: ClassVar = ("dpo_loss", "margin", "test/margin", "test/preference_accuracy")
+
+    def prepare(self, data: pairs.PairSplit) -> None:
+        """Tokens of all pairs, and the reference."""
+        super().prepare(data)
+        other = self.config.reference_model_name
+        self.reference = samplers.open_sampler(
+            self.connection, other or self.config.model_name, None if other else self.parent
+        )
+        self._known: dict[int, tuple[float, float]] = {}  # by id: the pairs live as long as this
+
+    @property
+    def beta(self) -> float:
+        """What moving away from the reference costs."""
+        return self.config.dpo_beta
+
+    def render(self, split: Sequence[pairs.Pair]) -> list[pairs.Rendered]:
+        """The answers themselves."""
+        return pairs.render_pairs(self.tokenizer, split, self.config.max_length)
+
+    def begin_baseline(self, batch: list[pairs.Rendered]) -> Baseline:
+        """Ask the reference about pairs that it has not been asked about."""
+        unknown = {id(pair): pair for pair in batch if id(pair) not in self._known}
+        asked = {
+            key: [self.ask_reference(example) for example in pair] for key, pair in unknown.items()
+        }
+
+        def known() -> list[tuple[float, float]]:
+            for key, both in asked.items():
+                chosen, rejected = (
+                    math.fsum(samplers.logprobs_of(self.connection, *one)) for one in both
+                )
+                self._known[key] = chosen, rejected
+            return [self._known[id(pair)] for pair in batch]
+
+        return known
+
+    def ask_reference(self, example: chat.Example) -> tuple[Any, int]:
+        """Ask for the logprobs of an answer's tokens, and how many these are."""
+        last = len(example.tokens) - example.answer
+        return samplers.begin_logprobs(self.reference, example.tokens, last), last
+
+    def begin_evaluation(self, step: int) -> Callable[[], dict[str, float]]:
+        """For generated problems also `test/accuracy`, the share answered exactly by greedy
+        sampling, as the other recipes mean it."""
+        measured = super().begin_evaluation(step)
+        if self.config.data is not None:
+            return measured
+        snapshot = self.training.save_weights_and_get_sampling_client()
+        right = [pair.chosen for pair in self.test_pairs]
+
+        def scores() -> dict[str, float]:
+            found = measured()
+            if not_finite(found):
+                return found
+            answered = sft.begin_greedy(self.connection, snapshot, self.tokenizer, right)
+            return found | {"test/accuracy": answered()}
+
+        return scores
+
+
+if __name__ == "__main__":
+    main(service.parse_arguments(Config))
+    service.leave()

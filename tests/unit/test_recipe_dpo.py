@@ -1,0 +1,66 @@
+import math
+import random
+
+import chz
+import pytest
+
+from sweeper.recipes import dpo
+
+RATIOS = [(0.4, -1.2), (-3.0, 2.5), (0.0, 0.0), (60.0, -700.0)]
+
+
+def loss(ratios, beta):
+    """The loss as it is published, by itself."""
+    margins = [beta * (chosen - rejected) for chosen, rejected in ratios]
+    return sum(-math.log(1 / (1 + math.exp(-margin))) for margin in margins) / len(ratios)
+
+
+def test_the_slopes_are_those_of_the_loss():
+    beta, step = 0.3, 1e-6
+    ratios = RATIOS[:3]
+    for index, slope in enumerate(dpo.slopes(ratios, beta)):
+        for side, sign in ((0, -1), (1, 1)):
+            ends = []
+            for move in (step, -step):
+                moved = [list(pair) for pair in ratios]
+                moved[index][side] += move
+                ends.append(loss(moved, beta))
+            assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(sign * slope, abs=1e-8)
+
+
+def test_a_pair_far_on_either_side_is_no_overflow():
+    assert dpo.slopes(RATIOS, 10.0)[3] == 0.0
+    assert dpo.slopes([(-700.0, 700.0)], 10.0) == [10.0]
+    assert dpo.preference_metrics([(-700.0, 700.0)], 10.0)["dpo_loss"] == 14000.0
+
+
+def test_the_measures_of_pairs():
+    found = dpo.preference_metrics(RATIOS[:3], 0.5)
+    assert found["dpo_loss"] == pytest.approx(loss(RATIOS[:3], 0.5))
+    assert found["accuracy"] == pytest.approx((1 + 0 + 0.5) / 3)  # one gained neither way
+    assert found["margin"] == pytest.approx(0.5 * (1.6 - 5.5) / 3)
+    assert found["chosen_reward"] == pytest.approx(0.5 * (0.4 - 3.0) / 3)
+    assert found["rejected_reward"] == pytest.approx(0.5 * (2.5 - 1.2) / 3)
+
+
+def test_rounding_is_no_preference():
+    noise = random.Random(0)
+    ratios = [(noise.gauss(0, 1e-6), noise.gauss(0, 1e-6)) for _ in range(100)]
+    assert dpo.preference_metrics(ratios, 0.1)["accuracy"] == 0.5
+
+
+def test_every_field_is_documented():
+    undocumented = [name for name, field in chz.chz_fields(dpo.Config).items() if not field._doc]
+    assert undocumented == []
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("dpo_beta", 0.0, "dpo_beta must be positive, not 0.0"),
+        ("batch_size", 0, "batch_size must be at least 1, not 0"),
+    ],
+)
+def test_bad_values_are_refused(field, value, message):
+    with pytest.raises(ValueError, match=message):
+        dpo.Config(**{field: value})

@@ -1,0 +1,106 @@
+import json
+
+import chz
+import pytest
+
+from sweeper.recipes import dpo, pairs
+from sweeper.recipes.service import RecipeError
+
+
+def say(role, content):
+    return {"role": role, "content": content}
+
+
+ASKED = [say("user", "sky?")]
+PAIR = pairs.Pair(ASKED, "blue", "green")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": "sky?", "chosen": "blue", "rejected": "green"},
+        {"prompt": ASKED, "chosen": [say("assistant", "blue")], "rejected": "green"},
+        {
+            "chosen": [*ASKED, say("assistant", "blue")],
+            "rejected": [*ASKED, say("assistant", "green")],
+        },
+        {
+            "comparison": {
+                "prompt_conversation": ASKED,
+                "completion_A": [say("assistant", "green")],
+                "completion_B": [say("assistant", "blue")],
+            },
+            "label": "B",
+        },
+    ],
+)
+def test_every_shape_of_a_pair_is_read(tmp_path, row):
+    path = tmp_path / "pairs.jsonl"
+    other = {"prompt": "grass?", "chosen": "green", "rejected": "blue"}
+    path.write_text("".join(json.dumps(one) + "\n" for one in (row, other)))
+    found = pairs.read_pairs(str(path), 1)
+    assert PAIR in found.train + found.test
+    assert len(found.train) == len(found.test) == 1
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ([], "expected an object"),
+        ({"prompt": "a", "chosen": "b"}, 'expected "prompt", "chosen" and "rejected"'),
+        ({"prompt": 3, "chosen": "b", "rejected": "c"}, "expected a text or a list of messages"),
+        ({"prompt": "a", "chosen": "b", "rejected": 4}, "an answer must be a text or one message"),
+        ({"prompt": "a", "chosen": "b", "rejected": "b"}, "the two answers are the same"),
+        (
+            {"prompt": "a", "chosen": [say("user", "b")], "rejected": "c"},
+            "an answer must be the assistant's",
+        ),
+        (
+            {"chosen": [say("assistant", "b")], "rejected": [say("assistant", "c")]},
+            "must be alike but for their last message",
+        ),
+        ({"comparison": {}, "label": "C"}, 'expected "comparison" and the label'),
+    ],
+)
+def test_what_is_no_pair_is_told_with_its_line(tmp_path, row, message):
+    path = tmp_path / "pairs.jsonl"
+    good = {"prompt": "sky?", "chosen": "blue", "rejected": "green"}
+    path.write_text(f"{json.dumps(good)}\n\n{json.dumps(row)}\n")
+    with pytest.raises(RecipeError) as told:
+        pairs.read_pairs(str(path), 1)
+    assert str(told.value).startswith(f"{path}:3: ")
+    assert message in str(told.value)
+
+
+def test_ties_are_left_out(tmp_path, capsys):
+    path = tmp_path / "pairs.jsonl"
+    sides = {"prompt_conversation": ASKED, "completion_A": "blue", "completion_B": "green"}
+    rows = [{"comparison": sides | {"completion_A": f"{n}"}, "label": "A"} for n in range(3)]
+    rows.append({"comparison": sides, "label": "Tie"})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = pairs.read_pairs(str(path), 1)
+    assert len(found.train) == 2
+    assert "1 of 4 comparisons left out: ties" in capsys.readouterr().out
+
+
+def test_generated_pairs_differ_in_one_character_and_hold_out_the_same_for_every_seed():
+    base = dpo.Config(task="sorting", length=3, letters=5, train_size=50, test_size=10)
+    found = pairs.load_pairs(base)
+    for pair in [*found.train, *found.test]:
+        apart = [a != b for a, b in zip(pair.chosen, pair.rejected, strict=True)]
+        assert sum(apart) == 1
+        assert pair.chosen == "".join(sorted(pair.prompt[-1]["content"].removeprefix("sort ")))
+    other = pairs.load_pairs(chz.replace(base, seed=1))
+    assert other.test == found.test
+    assert other.train != found.train
+
+
+def test_a_share_of_pairs_prefers_the_wrong_answer():
+    base = dpo.Config(task="sorting", length=3, letters=5, train_size=50, test_size=10)
+    right, noisy = (pairs.load_pairs(chz.replace(base, wrong_share=s)) for s in (0.0, 0.2))
+    assert noisy.test == right.test
+    turned = [
+        (a.chosen, a.rejected) == (b.rejected, b.chosen)
+        for a, b in zip(right.train, noisy.train, strict=True)
+    ]
+    assert sum(turned) == 10
