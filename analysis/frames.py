@@ -11,7 +11,7 @@ from sweeper.analysis.confirming import Confirmed, confirmation
 from sweeper.analysis.costs import Cost, clock, steps_done, token_columns, token_keys
 from sweeper.analysis.history import Histories, History
 from sweeper.analysis.keys import candidates, choose, goal_of, train_candidates
-from sweeper.analysis.rollouts import BUDGET, Rollout, files_of, read_rollouts
+from sweeper.analysis.rollouts import BUDGET, Rollout, read_rollouts
 from sweeper.analysis.series import Ends, Floats, Series, best, judged, last
 from sweeper.analysis.sources import Placed, Source, find_sources
 from sweeper.analysis.splits import counterparts, family
@@ -21,7 +21,7 @@ from sweeper.model.metric import is_at, value_text
 from sweeper.model.plan import Plan
 from sweeper.monitor import Alarm, alarms
 from sweeper.results.cells import counts
-from sweeper.results.items import Answered, item_files, read_items
+from sweeper.results.items import Answered, files_of, item_files, read_items
 from sweeper.results.objective import sign_of, smoothed
 from sweeper.results.registry import RecordedRun, Registry
 from sweeper.results.runs import SweepRun

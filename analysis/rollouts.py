@@ -15,7 +15,7 @@ from sweeper.errors import NotFound, StoreError
 from sweeper.metrics import as_float, parse
 from sweeper.results.registry import RecordedRun
 
-__all__ = ["ITERATIONS", "Rollout", "files_of", "parse_rollouts", "read_rollouts", "spread"]
+__all__ = ["ITERATIONS", "Rollout", "parse_rollouts", "read_rollouts", "spread"]
 
 ITERATIONS = 9
 """Iterations of a run that are looked into, at most."""
@@ -56,16 +56,6 @@ def spread(found: Sequence[int], count: int) -> list[int]:
     if count == 1:
         return [found[-1]]
     return [found[round(i * (len(found) - 1) / (count - 1))] for i in range(count)]
-
-
-def files_of(run: RecordedRun) -> dict[str, int]:
-    """All that a run's attempts have left behind, with their sizes, the oldest first."""
-    return {
-        entry.path: entry.size
-        for folder in run.folders()
-        for entry in run.store.list(folder)
-        if entry.size
-    }
 
 
 def read_rollouts(run: RecordedRun, listed: Mapping[str, int], budget: int) -> tuple[Rollout, ...]:

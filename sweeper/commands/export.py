@@ -31,7 +31,7 @@ def add_arguments(verb: ArgumentParser) -> None:
     verb.add_argument("--format", required=True, choices=("csv", "parquet", "wandb"))
     verb.add_argument(
         "--table",
-        choices=("metrics", "runs", "rollouts", "checkpoints"),
+        choices=("metrics", "runs", "rollouts", "checkpoints", "items"),
         default="metrics",
         help="what to write as CSV or Parquet (metrics)",
     )

@@ -31,6 +31,10 @@ _COLUMN = 34
 _METRICS = {
     "sweeper.recipes.sft": "{name: test/nll, goal: minimize, at: last}",
     "sweeper.recipes.rl": "{name: env/all/reward/total, goal: maximize, at: last}",
+    "sweeper.recipes.dpo": "{name: test/preference_accuracy, goal: maximize, at: last}",
+    "sweeper.recipes.reward": "{name: test/preference_accuracy, goal: maximize, at: last}",
+    "sweeper.recipes.distill": "{name: test/accuracy, goal: maximize, at: last}",
+    "sweeper.recipes.eval": "{name: test/accuracy, goal: maximize, at: last}",
 }
 _PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./:-]*(?<!:)\Z")
 _CHOICES = re.compile(r"Literal\[(.*)\]")

@@ -3,10 +3,12 @@
 from argparse import ArgumentParser, Namespace
 
 from sweeper.commands import arguments as shared
+from sweeper.commands.rollouts_items import show_items
 from sweeper.commands.selection import open_registry
 from sweeper.errors import NotFound, UsageError
 from sweeper.metrics import as_float
 from sweeper.results.conversations import WHOSE, Told, answers, turns_logged
+from sweeper.results.items import files_of, item_files
 from sweeper.results.problems import tell_problems
 from sweeper.results.rollouts import Found, Words, read
 from sweeper.results.runs import RecordedRun
@@ -35,6 +37,9 @@ def add_arguments(verb: ArgumentParser) -> None:
     for flag, what in (("reward", "total reward"), ("length", "sampled tokens")):
         verb.add_argument(f"--min-{flag}", type=float, help=f"only with so much {what} or more")
         verb.add_argument(f"--max-{flag}", type=float, help=f"only with so much {what} or less")
+    verb.add_argument(
+        "--failed", action="store_true", help="answers of the last evaluations that score below 1"
+    )
     verb.add_argument("--search", metavar="TEXT", help="only with this text in what was said")
     verb.add_argument("--full", action="store_true", help="the conversations too")
     verb.add_argument("-n", "--limit", type=int, default=20, help="how many (20); 0: all")
@@ -47,6 +52,8 @@ def run(arguments: Namespace) -> int:
         raise UsageError("--limit is 0 or more, --page 1 or more")
     registry = open_registry(arguments)
     run = registry.run(arguments.run)
+    if arguments.failed or _only_items(run):
+        return show_items(registry, run, arguments)
     files = _files(run, arguments)
     found, skipped = read(run, files)
     words = Words(run, found)
@@ -75,6 +82,11 @@ def run(arguments: Namespace) -> int:
     print(f"\n{len(page)} of {len(kept)} rollouts", end="")
     print(f", page {arguments.page} of {pages}: --page, --limit" if pages > 1 else "")
     return tell_problems(registry.problems)
+
+
+def _only_items(run: RecordedRun) -> bool:
+    """Whether a run has left answers to items, and no rollout summaries."""
+    return not summary_files(run.files, run.folders()) and bool(item_files(files_of(run).items()))
 
 
 def _files(run: RecordedRun, arguments: Namespace) -> list[SummaryFile]:

@@ -19,7 +19,7 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.json(verb)
     shared.select(verb)
     verb.add_argument(
-        "query", help="one SELECT over the tables runs, metrics, rollouts and checkpoints"
+        "query", help="one SELECT over the tables runs, metrics, rollouts, checkpoints and items"
     )
     verb.add_argument("--run", action="append", metavar="RUN", help="only these runs; repeatable")
 

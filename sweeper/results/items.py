@@ -4,7 +4,8 @@ Three shapes are known. tinker-cookbook's EvalStore: `<anything>/<benchmark>/tra
 beside a `result.json`, which ends the evaluation. Rollout summaries that keep the question's text.
 And for any program `items.jsonl` in the run's folder, a line an answer: {"item": "q17", "score": 1,
 "task": "gsm8k", "step": 200, "cluster": "page 4", "prompt": "..."}, of which `item` and `score` are
-needed. Of several evaluations of a task the last one counts.
+needed; `sample`, `text` (what was said) and `answer` (what is right) are shown if they are there.
+Of several evaluations of a task the last one counts.
 """
 
 import math
@@ -16,7 +17,19 @@ from sweeper.errors import NotFound, StoreError
 from sweeper.metrics import as_float, parse
 from sweeper.results.runs import RecordedRun
 
-__all__ = ["LIMIT", "Answered", "ItemFile", "item_files", "parse_items", "read_items"]
+__all__ = [
+    "ITEM_COLUMNS",
+    "LIMIT",
+    "Answer",
+    "Answered",
+    "ItemFile",
+    "files_of",
+    "item_files",
+    "item_rows",
+    "parse_items",
+    "read_answers",
+    "read_items",
+]
 
 LIMIT = 64_000_000
 """The largest file that is read, in bytes: the first part of a larger one would be what was
@@ -26,6 +39,8 @@ _ITEMS = "items.jsonl"
 _EVALUATED = "trajectories.jsonl"
 _SUMMARIES = re.compile(r"(?:^|/)iteration_(\d+)/([^/]+)_rollout_summaries\.jsonl$")
 _PROMPTS = ("question", "prompt", "problem", "input", "instruction", "query")
+_RESPONSES = ("response", "completion", "answer_given")
+_RIGHT = ("reference_answer", "expected", "target")
 _SHOWN = 400
 _NUMBERS = re.compile(r"(\d+)")
 
@@ -41,6 +56,13 @@ class ItemFile(NamedTuple):
     path: str
     size: int
     note: str = ""
+
+
+ITEM_COLUMNS = (
+    *("run", "sweep", "task", "item", "sample", "score", "text"),
+    *("prompt", "answer", "step", "cluster", "error"),
+)
+"""The columns of `Registry.items`."""
 
 
 class Answered(NamedTuple):
@@ -90,15 +112,37 @@ def read_items(
 ) -> tuple[list[Answered], list[str]]:
     """Read a run's answers by task. Also returns the paths of files that are too large to be
     read."""
+    read, large = read_answers(run, files, limit)
     found: dict[str, Answered] = {}
+    for file, answers in read:
+        for one in _by_task(answers, file):
+            found.setdefault(one.task, one)
+    return [found[task] for task in sorted(found)], large
+
+
+def files_of(run: RecordedRun) -> dict[str, int]:
+    """All that a run's attempts have left behind, with their sizes, the oldest first."""
+    return {
+        entry.path: entry.size
+        for folder in run.folders()
+        for entry in run.store.list(folder)
+        if entry.size
+    }
+
+
+def read_answers(
+    run: RecordedRun, files: Sequence[ItemFile], limit: int = LIMIT
+) -> tuple[list[tuple[ItemFile, list["Answer"]]], list[str]]:
+    """Read each answer of a run's last evaluations, by file. Also returns the paths of files that
+    are too large to be read."""
+    found: list[tuple[ItemFile, list[Answer]]] = []
     large: list[str] = []
     for file in _latest(run, files):
         if file.size > limit:
             large.append(file.path)
-            continue
-        for one in parse_items(parse(_read(run, file.path)).rows, file):
-            found.setdefault(one.task, one)
-    return [found[task] for task in sorted(found)], large
+        else:
+            found.append((file, _parsed(parse(_read(run, file.path)).rows, file)))
+    return found, large
 
 
 def _latest(run: RecordedRun, files: Sequence[ItemFile]) -> list[ItemFile]:
@@ -125,21 +169,59 @@ def _read(run: RecordedRun, path: str) -> bytes:
         return b""
 
 
+def item_rows(answers: Sequence["Answer"], kind: str) -> Iterator[dict[str, object]]:
+    """The answers of a file as dicts, a row a sample. A sample that was not numbered counts on from
+    those of its item; a score is None where nothing has judged. `step` is None where the shape of
+    the file has none."""
+    counts: dict[tuple[str, str], int] = {}
+    for one in answers:
+        place = one.task, one.item
+        counted = counts[place] = counts.get(place, -1) + 1
+        yield {
+            "task": one.task,
+            "item": one.item,
+            "sample": counted if one.sample is None else one.sample,
+            "score": one.score if math.isfinite(one.score) else None,
+            "text": one.text,
+            "prompt": one.prompt,
+            "answer": one.right,
+            "step": one.step if kind == "items" else None,
+            "cluster": one.cluster,
+            "error": one.error,
+        }
+
+
 def parse_items(rows: Iterable[Mapping[str, object]], file: ItemFile) -> list[Answered]:
     """Parse the answers of a file by task; what is no answer is passed over. Pure."""
+    return _by_task(_parsed(rows, file), file)
+
+
+def _parsed(rows: Iterable[Mapping[str, object]], file: ItemFile) -> list["Answer"]:
+    """The answers of a file, of each task those of its last step."""
     read = {"items": _of_items, "store": _of_store, "summaries": _of_summaries}[file.kind]
     steps: dict[str, float] = {}
-    kept: dict[str, list[_Answer]] = {}
+    kept: dict[str, list[Answer]] = {}
     for answer in read(rows, file):
         latest = steps.get(answer.task, -math.inf)
         if answer.step > latest:
             steps[answer.task], kept[answer.task] = answer.step, []
         if answer.step >= latest:
             kept[answer.task].append(answer)
+    return [answer for own in kept.values() for answer in own]
+
+
+def _by_task(answers: Iterable["Answer"], file: ItemFile) -> list[Answered]:
+    kept: dict[str, list[Answer]] = {}
+    for answer in answers:
+        if math.isfinite(answer.score):
+            kept.setdefault(answer.task, []).append(answer)
     return [_gathered(task, own, file) for task, own in kept.items()]
 
 
-class _Answer(NamedTuple):
+class Answer(NamedTuple):
+    """One answer: to which item of which task, and what it scored (NaN: nothing has judged it); the
+    rest where it was recorded. `text` is what was said, `right` the answer that is right."""
+
     task: str
     item: str
     score: float
@@ -147,9 +229,12 @@ class _Answer(NamedTuple):
     prompt: str = ""
     cluster: str = ""
     error: bool = False
+    sample: int | None = None
+    text: str = ""
+    right: str = ""
 
 
-def _gathered(task: str, answers: Sequence[_Answer], file: ItemFile) -> Answered:
+def _gathered(task: str, answers: Sequence[Answer], file: ItemFile) -> Answered:
     scores: dict[str, list[float]] = {}
     for answer in answers:
         scores.setdefault(answer.item, []).append(answer.score)
@@ -157,30 +242,36 @@ def _gathered(task: str, answers: Sequence[_Answer], file: ItemFile) -> Answered
         task,
         {item: math.fsum(own) / len(own) for item, own in scores.items()},
         {item: len(own) for item, own in scores.items()},
-        {answer.item: answer.prompt for answer in answers if answer.prompt},
+        {answer.item: answer.prompt[:_SHOWN] for answer in answers if answer.prompt},
         {answer.item: answer.cluster for answer in answers if answer.cluster},
         sum(answer.error for answer in answers),
         file.kind == "summaries" and file.task == "train",
     )
 
 
-def _of_items(rows: Iterable[Mapping[str, object]], file: ItemFile) -> Iterator[_Answer]:
+def _of_items(rows: Iterable[Mapping[str, object]], file: ItemFile) -> Iterator[Answer]:
     del file
     for row in rows:
         item, score = row.get("item"), _score(row.get("score"))
+        if score is None and isinstance(row.get("text"), str) and row.get("score") is None:
+            score = math.nan
         if isinstance(item, str | int) and score is not None:
             task, step = row.get("task"), as_float(row.get("step"))
-            yield _Answer(
+            yield Answer(
                 task if isinstance(task, str) else "",
                 str(item),
                 score,
                 step if step is not None and math.isfinite(step) else 0.0,
-                _text(row.get("prompt")),
+                _whole(row.get("prompt")),
                 _text(row.get("cluster")),
+                row.get("error") is not None,
+                _sample(row.get("sample")),
+                _whole(row.get("text")),
+                _whole(row.get("answer")),
             )
 
 
-def _of_store(rows: Iterable[Mapping[str, object]], file: ItemFile) -> Iterator[_Answer]:
+def _of_store(rows: Iterable[Mapping[str, object]], file: ItemFile) -> Iterator[Answer]:
     """Parse an EvalStore. A reward above 0 scores 1, as tinker-cookbook counts."""
     for row in rows:
         reward = _score(row.get("reward"))
@@ -189,31 +280,47 @@ def _of_store(rows: Iterable[Mapping[str, object]], file: ItemFile) -> Iterator[
             continue
         failed = row.get("error") is not None
         turns = row.get("turns")
-        asked = [turn.get("content") for turn in _mappings(turns) if turn.get("role") == "user"]
+        asked = _said(turns, "user")
         score = 0.0 if failed else float(reward > 0)
-        yield _Answer(
-            file.task, str(known), score, prompt=_text(asked[0] if asked else ""), error=failed
+        yield Answer(
+            file.task,
+            str(known),
+            score,
+            prompt=asked[0] if asked else "",
+            error=failed,
+            text="\n".join(_said(turns, "assistant")[-1:]),
         )
 
 
-def _of_summaries(rows: Iterable[Mapping[str, object]], file: ItemFile) -> Iterator[_Answer]:
+def _said(turns: object, role: str) -> list[str]:
+    return [_whole(turn.get("content")) for turn in _mappings(turns) if turn.get("role") == role]
+
+
+def _of_summaries(rows: Iterable[Mapping[str, object]], file: ItemFile) -> Iterator[Answer]:
     """Parse rollout summaries. The score is whether the answer was right, if every answer says so,
     else the reward. The question's text identifies the item; without one there is none."""
-    found: list[tuple[str, float, float | None]] = []
+    found: list[tuple[Answer, float | None]] = []
     for row in rows:
         reward = _score(row.get("total_reward"))
         steps = _mappings(row.get("steps"))
         prompt = next((text for step in steps if (text := _asked(step))), "")
         if reward is not None and prompt:
-            found.append((prompt, reward, _right(row, steps)))
-    judged = all(right is not None for *_, right in found)
-    for prompt, reward, right in found:
-        score = right if judged and right is not None else reward
-        yield _Answer(file.task, prompt, score, prompt=prompt[:_SHOWN])
+            text = next((said for step in steps[::-1] if (said := _logged(step, _RESPONSES))), "")
+            right = next((said for step in steps[::-1] if (said := _logged(step, _RIGHT))), "")
+            answer = Answer(file.task, prompt, reward, prompt=prompt, text=text, right=right)
+            found.append((answer, _right(row, steps)))
+    judged = all(right is not None for _, right in found)
+    for answer, right in found:
+        yield answer._replace(score=right) if judged and right is not None else answer
 
 
 def _asked(step: Mapping[str, object]) -> str:
-    texts = [log.get(name) for log in _mappings([step.get("logs")]) for name in _PROMPTS]
+    return _logged(step, _PROMPTS)
+
+
+def _logged(step: Mapping[str, object], names: Sequence[str]) -> str:
+    """The first text that a turn has logged under one of these names."""
+    texts = [log.get(name) for log in _mappings([step.get("logs")]) for name in names]
     return next((text for text in texts if isinstance(text, str) and text), "")
 
 
@@ -230,6 +337,14 @@ def _score(value: object) -> float | None:
 
 def _text(value: Any) -> str:
     return value[:_SHOWN] if isinstance(value, str) else ""
+
+
+def _whole(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _sample(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _mappings(value: object) -> list[Mapping[str, object]]:

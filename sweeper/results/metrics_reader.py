@@ -6,6 +6,13 @@ from typing import Any, TypeVar
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics import Point
+from sweeper.results.items import (
+    ITEM_COLUMNS,
+    files_of,
+    item_files,
+    item_rows,
+    read_answers,
+)
 from sweeper.results.objective import counting_rows, reduced
 from sweeper.results.problems import Problems
 from sweeper.results.runs import RecordedRun
@@ -170,6 +177,20 @@ class Tabulator:
 
         return list(self._each(runs, read))
 
+    def items(self, runs: Sequence[RecordedRun]) -> list[dict[str, Any]]:
+        """Each answer of the runs' last evaluations, as dicts: `ITEM_COLUMNS`."""
+
+        def read(run: RecordedRun) -> list[dict[str, Any]]:
+            found, large = read_answers(run, item_files(files_of(run).items()))
+            for path in large:
+                self._problems.tell(f"{run.sweep}/{run.name}: {path}: too large to be read")
+            labels = {"run": run.id, "sweep": run.sweep}
+            return [
+                labels | row for file, answers in found for row in item_rows(answers, file.kind)
+            ]
+
+        return list(self._each(runs, read))
+
     def _help_with_rollouts(self, runs: Sequence[RecordedRun]) -> AbstractContextManager[None]:
         memory = self._one_memory(runs)
         if memory is not None:
@@ -200,6 +221,7 @@ class Tabulator:
                 self.rollouts(runs), COLUMNS, common=("run", "sweep", *LABELS)
             ),
             "checkpoints": checkpoints,
+            "items": lambda: plain_table(self.items(runs), ITEM_COLUMNS),
         }
 
     def _meant(self, query: str, runs: Sequence[RecordedRun]) -> list[str] | None:

@@ -415,11 +415,11 @@ class Registry:
         return numbers_frame(parts, first, whole=whole, common=labels)
 
     def sql(self, query: str, runs: Any = None) -> "pandas.DataFrame":
-        """The answer to one SELECT over the tables `runs`, `metrics`, `rollouts` and `checkpoints`,
-        which have the columns of the methods of that name. It can read nothing else and change
-        nothing. In `metrics` NULL is no value and NaN a recorded one; what is no number stands in
-        `<key>.text` if the key has numbers too. `runs`: only these, as for `metrics`. Raises
-        `UsageError` for a query that is none."""
+        """The answer to one SELECT over the tables `runs`, `metrics`, `rollouts`, `checkpoints` and
+        `items`, which have the columns of the methods of that name. It can read nothing else and
+        change nothing. In `metrics` NULL is no value and NaN a recorded one; what is no number
+        stands in `<key>.text` if the key has numbers too. `runs`: only these, as for `metrics`.
+        Raises `UsageError` for a query that is none."""
         return self._ask(query, runs, frame=True)
 
     def sql_rows(self, query: str, runs: Any = None) -> "tuple[list[str], list[tuple[Any, ...]]]":
@@ -455,6 +455,19 @@ class Registry:
         """The same as dicts."""
         resolved = self._resolve(runs)
         return self._tables().checkpoints(resolved)
+
+    def items(self, runs: Any = None) -> "pandas.DataFrame":
+        """What runs answered at their last evaluations, a row a sample: `run sweep task item sample
+        score text prompt answer step cluster error`. `item` is what the evaluation calls a question
+        (a hash of its content, or its text); `score` is NaN where nothing has judged."""
+        from sweeper.results.items import ITEM_COLUMNS
+        from sweeper.results.tables.frames import rows_frame
+
+        return rows_frame(self.item_rows(runs), ITEM_COLUMNS)
+
+    def item_rows(self, runs: Any = None) -> list[dict[str, Any]]:
+        """The same as dicts."""
+        return self._tables().items(self._resolve(runs))
 
 
 def _flat(record: dict[str, Any]) -> dict[str, Any]:

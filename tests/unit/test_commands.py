@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import sweeper
 from sweeper.cli import main
 from sweeper.commands.show import _facts
 from sweeper.results.conversations import groups_of, turns_logged
@@ -135,6 +136,36 @@ def test_sql_answers(capsys: pytest.CaptureFixture[str]):
         [[1, 2], "2026-01-02", "NaN"]
     ]
     assert main(["sql", "drop table runs"]) == 2
+
+
+def test_answers_to_items_are_a_table_and_those_that_failed_are_shown(
+    root: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
+):
+    place = next((root / "s" / "runs").iterdir())
+    rows = [
+        {"item": "k1", "sample": n, "score": n % 2, "task": "sums", "text": f"{n}\x1b[31m",
+         "prompt": "1+0=", "answer": "1"}
+        for n in range(3)
+    ] + [{"item": "k2", "score": None, "text": "hello", "task": "sums"}]  # fmt: skip
+    (place / "items.jsonl").write_text(written.dump(rows))
+    run = place.name.partition(".")[0]
+    query = "select task, item, sample, score, text, answer from items order by item, sample"
+    assert ask(capsys, "sql", query)["rows"] == [
+        ["sums", "k1", 0, 0.0, "0\x1b[31m", "1"],
+        ["sums", "k1", 1, 1.0, "1\x1b[31m", "1"],
+        ["sums", "k1", 2, 0.0, "2\x1b[31m", "1"],
+        ["sums", "k2", 0, None, "hello", ""],
+    ]
+    frame = sweeper.Registry(str(root)).items(run)
+    assert frame.groupby("item")["score"].mean().to_dict() == {
+        "k1": pytest.approx(1 / 3),
+        "k2": pytest.approx(float("nan"), nan_ok=True),
+    }
+    found = ask(capsys, "rollouts", run, "--failed", "--page", "2", "-n", "1")
+    assert (found["count"], [row["sample"] for row in found["items"]]) == (2, [2])
+    assert main(["rollouts", run, "--failed", "--search", "1+0", "--full"]) == 0
+    shown = capsys.readouterr().out
+    assert "user: 1+0=\nassistant: 0" in shown and "right: 1" in shown and "\x1b" not in shown
 
 
 @pytest.mark.usefixtures("root")

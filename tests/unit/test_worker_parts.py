@@ -40,12 +40,20 @@ def _attempt(store: LocalStore, number: int, **files: str) -> Path:
 
 def test_the_nearest_earlier_attempt_is_copied(store: LocalStore) -> None:
     _attempt(store, 1, checkpoints_jsonl='{"name": "old"}\n')
-    _attempt(store, 2, checkpoints_jsonl='{"name": "new"}\n{"na', config_json="{}")
+    answered = '{"item": "a", "score": 1}\n'
+    _attempt(
+        store,
+        2,
+        checkpoints_jsonl='{"name": "new"}\n{"na',
+        items_jsonl=answered + '{"it',
+        config_json="{}",
+    )
     _attempt(store, 3)  # ended before it had been seeded itself
     target = _attempt(store, 5)  # the fourth never made a folder
     assert seed(store, Layout("s"), "r", 5, "auto") == 2
     assert (target / "checkpoints.jsonl").read_text() == '{"name": "new"}\n'
     assert (target / "config.json").read_text() == "{}"
+    assert (target / "items.jsonl").read_text() == answered
 
 
 @pytest.mark.parametrize(("mode", "copied"), [("auto", None), ("always", 1)])

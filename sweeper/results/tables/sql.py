@@ -14,7 +14,7 @@ from sweeper.errors import UsageError
 
 __all__ = ["TABLES", "Answer", "ask", "mentioned", "mentions_all"]
 
-TABLES = ("runs", "metrics", "rollouts", "checkpoints")
+TABLES = ("runs", "metrics", "rollouts", "checkpoints", "items")
 
 _LOCKED: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": False,

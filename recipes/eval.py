@@ -1,0 +1,357 @@
+"""Evaluation: ask a model the questions of a suite, and grade its answers.
+
+    python -m sweeper.recipes.eval suite=questions.jsonl load_checkpoint_path=/tmp/sft
+
+Suites are tasks (those problems that training holds out), JSONL files, or several of both with
+commas between; suites.py says what a line of a file may be, graders.py what an answer can be judged
+by. Each item is asked for `samples` answers.
+
+What was answered lies in `items.jsonl`, a line a sample: {"item", "sample", "score", "text",
+"task", "prompt", "answer", ...}. An item is known by a hash of its content, so that an evaluation
+that was stopped goes on with the items that have no answer, one whose suite has grown asks what is
+new, and one whose grader has changed grades what it has. The seed of each sample is a function of
+the run's seed and the item alone. Stopped by SIGTERM or Ctrl-C it waits for the answers that are
+under way; killed, it asks those again, `in_flight` at most.
+
+`metrics.jsonl` has a line for each tenth of the items: `test/accuracy` is the mean score of the
+items so far, `eval/<suite>/pass@k` the chance that one of k samples is right.
+"""
+
+import math
+import random
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import chz
+
+from . import chat, graders, rundir, samplers, service, settings, suites, tracking
+from .suites import Item
+from .trainer import PARENT
+
+if TYPE_CHECKING:
+    import tinker
+
+FREE = settings.FREE | {
+    *("suite", "grader", "samples", "in_flight", "max_items"),
+    *("task", "digits", "length", "letters", "test_size", "function_seconds", "function_megabytes"),
+}
+"""What may change from one start to the next: which items there are, and what judges them."""
+
+LINES = 10
+"""Lines of metrics in an evaluation."""
+
+
+@chz.chz
+class Config(settings.Problems):
+    """What a run is; the same configuration gives the same answers."""
+
+    suite: str | None = chz.field(
+        default=None, doc="tasks, arithmetic, or JSONL files, commas between; else the task"
+    )
+    grader: str = chz.field(
+        default="exact",
+        doc="for lines that name none: exact, numeric, regex, choice, or path/to/file.py:function",
+    )
+    samples: int = chz.field(default=1, doc="answers to each question; more than one: pass@k")
+    temperature: float = chz.field(default=0.0, doc="of sampling; 0: the likeliest token")
+    max_tokens: int = chz.field(default=64, doc="longest answer, in tokens")
+    max_items: int | None = chz.field(default=None, doc="only the first so many items")
+    in_flight: int = chz.field(default=32, doc="questions that are under way at once")
+    function_seconds: float = chz.field(default=5.0, doc="longest call of a grader's function")
+    function_megabytes: int = chz.field(default=512, doc="memory of a grader's function")
+    log_path: str = chz.field(default="runs/eval", doc="directory for metrics and answers")
+
+    @chz.validate
+    def _check(self) -> None:
+        settings.check_at_least(self, samples=1, max_tokens=1, in_flight=1, function_megabytes=32)
+        settings.check_positive(self, "function_seconds")
+        if self.max_items is not None:
+            settings.check_at_least(self, max_items=1)
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise ValueError(f"temperature must not be negative, not {self.temperature}")
+        if self.samples > 1 and self.temperature == 0:
+            raise ValueError("samples above 1 are all the same at temperature 0: raise it")
+
+
+def main(config: Config) -> None:
+    """Ask what has no answer yet. Exit code 143 after SIGTERM and 130 after SIGINT."""
+    with service.errors_in_one_line(), service.stop_on_signals() as stop:
+        values = chz.asdict(config)
+        directory = rundir.open_run(config.log_path, values, FREE)
+        items = suites.load_suites(config, config.suite, config.grader)[: config.max_items]
+        own = graders.Graders(config.function_seconds, config.function_megabytes)
+        try:
+            check_functions(items, own)
+            answers = Answers(directory, own)
+            answers.keep(items)
+            directory.write_config(values)
+            directory.drop_steps_from(0)
+            with tracking.tracked(config, directory, values) as tracker:
+                if not Evaluation(config, directory, answers, stop, tracker).run(items):
+                    raise SystemExit(stop.exit_code)
+        finally:
+            own.close()
+
+
+def check_functions(items: Iterable[Item], own: graders.Graders) -> None:
+    """Load each grader; call functions on right answers before a model is asked anything."""
+    checked: set[str] = set()
+    for item in items:
+        name = item.grader
+        if name is None or name in checked:
+            continue
+        checked.add(name)
+        own.get(name)
+        if ":" in name:
+            asked = item.question
+            own.sandbox(name).check([(asked.text, asked.answer, asked.answer)])
+
+
+class Answers:
+    """What is on record in `items.jsonl`: by item and sample."""
+
+    def __init__(self, directory: rundir.RunDirectory, own: graders.Graders) -> None:
+        self._directory, self._graders = directory, own
+        self._rows: dict[str, dict[int, dict[str, Any]]] = {}
+        for row in directory.read_items():
+            if isinstance(row.get("item"), str) and isinstance(row.get("sample"), int):
+                self._rows.setdefault(row["item"], {}).setdefault(row["sample"], row)
+
+    def of(self, item: Item, samples: int) -> list[dict[str, Any]] | None:
+        """An item's rows, if it has as many samples."""
+        rows = self._rows.get(item.key, {})
+        found = [rows[sample] for sample in range(samples) if sample in rows]
+        return found if len(found) == samples else None
+
+    def count(self, item: Item) -> int:
+        """How many samples of an item there are without a gap."""
+        rows = self._rows.get(item.key, {})
+        return next(number for number in range(len(rows) + 1) if number not in rows)
+
+    def add(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Put an item's new samples on record, in one write."""
+        self._directory.append_items(rows)
+        for row in rows:
+            self._rows.setdefault(row["item"], {})[row["sample"]] = row
+
+    def keep(self, items: Sequence[Item]) -> None:
+        """Forget items that the suite has no more, and grade anew what another grader has graded.
+
+        The file then holds the suite's items and no others, so that who reads it sees this suite.
+        """
+        known = {item.key: item for item in items}
+        kept: dict[str, dict[int, dict[str, Any]]] = {}
+        for key, rows in self._rows.items():
+            if item := known.get(key):
+                kept[key] = {sample: self._graded(item, row) for sample, row in rows.items()}
+        if kept != self._rows:
+            self._rows = kept
+            every = (row for rows in kept.values() for row in rows.values())
+            self._directory.replace_items(list(every))
+
+    def _graded(self, item: Item, row: dict[str, Any]) -> dict[str, Any]:
+        fresh = described(item)
+        print_of = None if item.grader is None else self._graders.fingerprint(item.grader)
+        if row.get("grader") == print_of:
+            return row | fresh
+        return row | fresh | self.grade(item, str(row.get("text", "")))
+
+    def grade(self, item: Item, text: str) -> dict[str, Any]:
+        """What a row says of the judgement."""
+        if item.grader is None:
+            return {"score": None, "grader": None}
+        score, error = self._graders.get(item.grader)(item.question, text)
+        return {"score": score, "grader": self._graders.fingerprint(item.grader), "error": error}
+
+
+def described(item: Item) -> dict[str, Any]:
+    """What a row says of its item."""
+    said = {"item": item.key, "task": item.suite, "prompt": item.question.text}
+    more = {"answer": item.question.answer, "cluster": item.cluster, "id": item.name}
+    return said | {key: value for key, value in more.items() if value}
+
+
+def weights_of(config: Config, directory: rundir.RunDirectory) -> str | None:
+    """The address of the weights to evaluate; None for the base model. Raises RecipeError where the
+    answers on record are of others: another run's `log_path` may have got more checkpoints."""
+    given = config.load_checkpoint_path
+    path = None if given is None else rundir.sampler_path(given)
+    before = (directory.last_record or {}).get(PARENT, path)
+    if before != path:
+        raise service.RecipeError(
+            f"log_path={directory.path} holds answers of {before}, not of {path}: "
+            "give another log_path"
+        )
+    return path
+
+
+class Asked(NamedTuple):
+    """An item, and the request for those of its samples that are missing, if any are."""
+
+    item: Item
+    first: int
+    request: Any | None
+
+
+class Evaluation:
+    """The loop: questions are under way while answers are graded, in the order of the suite."""
+
+    def __init__(
+        self,
+        config: Config,
+        directory: rundir.RunDirectory,
+        answers: Answers,
+        stop: service.Stop,
+        tracker: tracking.Tracker,
+    ) -> None:
+        self.config, self.directory, self.answers = config, directory, answers
+        self.stop, self.tracker = stop, tracker
+        self.weights = weights_of(config, directory)
+        self.connection: service.Service | None = None
+        self.sampler: Any = None
+        self.tokenizer: Any = None
+
+    def run(self, items: Sequence[Item]) -> bool:
+        """Ask and grade; False when stopped by a signal, with all on record that was asked."""
+        missing = sum(self.answers.of(item, self.config.samples) is None for item in items)
+        print(f"{len(items)} items, {missing} to ask", flush=True)
+        if missing:
+            self.connect()
+        self.stop.graceful = True
+        done: list[tuple[Item, list[dict[str, Any]]]] = []
+        due = {math.ceil(len(items) * part / LINES) for part in range(1, LINES + 1)}
+        for asked in self.under_way(items):
+            done.append((asked.item, self.answered(asked)))
+            if len(done) in due:
+                self.log(done, len(items))
+        if self.connection is not None:
+            self.connection.close()
+        if len(done) < len(items):
+            print(f"stopped by signal {self.stop.signum} after {len(done)} items", flush=True)
+            return False
+        self.directory.record_checkpoint(
+            {"name": "final", "batch": len(items), "final": True} | self.marks
+        )
+        return True
+
+    def connect(self) -> None:
+        """Open the model that is to be asked."""
+        config = self.config
+        connection = service.connect(config.base_url, {"recipe": "eval"})
+        self.sampler = samplers.open_sampler(connection, config.model_name, self.weights)
+        self.tokenizer = service.tokenizer_of(self.sampler)
+        self.connection = connection
+        if self.directory.last_record is None:  # who starts this again is to find what is there
+            self.directory.record_checkpoint({"name": "items", "batch": 0} | self.marks)
+
+    @property
+    def marks(self) -> dict[str, str]:
+        """What the records need to have for the evaluation to go on."""
+        return ({PARENT: self.weights} if self.weights else {}) | self.tracker.mark
+
+    def under_way(self, items: Iterable[Item]) -> Iterator[Asked]:
+        """The items in order, `in_flight` of them asked ahead; none is begun after a signal."""
+        waiting: deque[Asked] = deque()
+        for item in items:
+            if self.stop.signum is not None:
+                break
+            waiting.append(self.begin(item))
+            if len(waiting) > self.config.in_flight:
+                yield waiting.popleft()
+        yield from waiting
+
+    def begin(self, item: Item) -> Asked:
+        """Submit the request for what an item lacks."""
+        import tinker
+
+        config, first = self.config, self.answers.count(item)
+        if first >= config.samples:
+            return Asked(item, first, None)
+        prompt, end = chat.render_prompt(self.tokenizer, item.messages)
+        params = tinker.SamplingParams(
+            max_tokens=config.max_tokens,
+            temperature=config.temperature,
+            stop=[end],
+            seed=random.Random(f"eval/{config.seed}/{item.key}/{first}").getrandbits(31),
+        )
+        wanted = config.samples - first
+        request = self.sampler.sample(tinker.ModelInput.from_ints(prompt), wanted, params)
+        return Asked(item, first, request)
+
+    def answered(self, asked: Asked) -> list[dict[str, Any]]:
+        """Wait for an item's answers, grade them and put them on record."""
+        if asked.request is not None and self.connection is not None:
+            response: tinker.SampleResponse = self.connection.wait(asked.request)
+            self.answers.add(
+                [
+                    self.row(asked.item, asked.first + number, sequence)
+                    for number, sequence in enumerate(response.sequences)
+                ]
+            )
+        return self.answers.of(asked.item, self.config.samples) or []
+
+    def row(self, item: Item, sample: int, sequence: Any) -> dict[str, Any]:
+        """A sample as it is recorded. What did not end within `max_tokens` is graded as it is."""
+        text = self.tokenizer.decode(list(sequence.tokens), skip_special_tokens=True)
+        row = described(item) | {"sample": sample, "text": text}
+        row |= {"tokens": len(sequence.tokens), "ended": sequence.stop_reason == "stop"}
+        return row | self.answers.grade(item, text)
+
+    def log(self, done: Sequence[tuple[Item, list[dict[str, Any]]]], total: int) -> None:
+        """A line of metrics of the items so far, and one on the screen."""
+        step = len(done)
+        metrics = {"progress": step / total, **measures(done)}
+        self.directory.log_metrics(step, metrics)
+        self.tracker.log(step, metrics)
+        shown = metrics.get("test/accuracy")
+        score = "" if shown is None else f"  test/accuracy {shown:.4f}"
+        print(f"step {step}/{total}{score}", flush=True)
+
+
+def measures(done: Sequence[tuple[Item, Sequence[Mapping[str, Any]]]]) -> dict[str, float]:
+    """What all items say together, and those of each suite. Items that nothing graded are left
+    out of scores."""
+    graded = [(item, rows) for item, rows in done if item.grader is not None]
+    found: dict[str, float] = {"test/num_items": len(done)}
+    if graded:
+        overall = scores_of([rows for _, rows in graded])
+        found |= {"test/accuracy": overall["score"]}
+        if "stderr" in overall:
+            found["test/stderr"] = overall["stderr"]
+        errors = sum(row.get("error") is not None for _, rows in graded for row in rows)
+        found["test/grader_errors"] = errors
+    for suite in dict.fromkeys(item.suite for item, _ in graded):
+        own = scores_of([rows for item, rows in graded if item.suite == suite])
+        found |= {f"eval/{suite}/{key}": value for key, value in own.items()}
+    return found
+
+
+def scores_of(items: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float]:
+    """The mean score of items, its standard error over items, and pass@k for powers of two.
+
+    Samples of an item are one observation of it: their scores are averaged first. A sample is right
+    with a score of 1 or more.
+    """
+    means = [sum(row["score"] for row in rows) / len(rows) for rows in items]
+    count, mean = len(means), sum(means) / len(means)
+    spread = sum((value - mean) ** 2 for value in means)
+    samples = min(len(rows) for rows in items)
+    found = {"score": mean, "num_items": count}
+    if count > 1:
+        found["stderr"] = math.sqrt(spread / (count - 1) / count)
+    for k in (2**power for power in range(samples.bit_length()) if 2**power <= samples):
+        passed = [pass_at(k, len(rows), sum(r["score"] >= 1 for r in rows)) for rows in items]
+        found[f"pass@{k}"] = sum(passed) / count
+    return found
+
+
+def pass_at(k: int, samples: int, right: int) -> float:
+    """The chance that of k samples drawn from these one is right (Chen et al. 2021,
+    arXiv:2107.03374): an unbiased estimate, unlike 1 - (1 - right/samples)^k."""
+    return 1.0 - math.comb(samples - right, k) / math.comb(samples, k)
+
+
+if __name__ == "__main__":
+    main(service.parse_arguments(Config))
+    service.leave()

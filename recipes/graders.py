@@ -1,0 +1,163 @@
+"""What an answer is worth: graders by name, and functions of the user's.
+
+    exact     the text is the answer, but for space around it
+    numeric   the last number in the text is the answer's
+    regex     the answer, a regular expression, is found in the text
+    choice    the text chooses the right one of several: by its letter, or by saying it
+    file.py:f a function of the user's; see sandbox.py
+
+Each gives 1.0 or 0.0, but the last, which may give any number.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from .sandbox import Sandbox, Scored
+from .service import RecipeError
+
+NAMES = ("exact", "numeric", "regex", "choice")
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+_NUMBER = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?%?(?:\s*/\s*\d+)?")
+_SAID = (
+    re.compile(r"(?i:answer|choice|option)(?:\s+is)?\s*[:=]?\s*\(?([A-Z])\b"),
+    re.compile(r"^\s*\(?([A-Z])(?:[).:]|\s*$)", re.MULTILINE),
+    re.compile(r"\b([A-Z])\W*\Z"),
+)
+_LONGEST = 20_000
+"""Characters of a text that are searched."""
+
+
+class Question(NamedTuple):
+    """What a grader knows of an item: the question's text, its answer, and the choices if any."""
+
+    text: str
+    answer: str
+    choices: tuple[str, ...] = ()
+
+
+class Grade(NamedTuple):
+    """A score, and why there is none of the function's (it then counts 0)."""
+
+    score: float
+    error: str | None = None
+
+
+Grader = Callable[[Question, str], Grade]
+
+
+def exact(question: Question, text: str) -> Grade:
+    """1.0 where the text is the answer."""
+    return Grade(float(text.strip() == question.answer.strip()))
+
+
+def numeric(question: Question, text: str) -> Grade:
+    """1.0 where the last number of the text equals the answer's last, to six digits."""
+    right, found = number_in(question.answer), number_in(text)
+    if right is None or found is None:
+        return Grade(0.0)
+    return Grade(float(abs(found - right) <= 1e-6 * max(1.0, abs(right))))
+
+
+def regex(question: Question, text: str) -> Grade:
+    """1.0 where the answer, a pattern, is found in the text."""
+    return Grade(float(re.search(question.answer, text[:_LONGEST]) is not None))
+
+
+def choice(question: Question, text: str) -> Grade:
+    """1.0 where the text chooses what the answer says."""
+    right = chosen(question.answer, question.choices)
+    return Grade(float(right is not None and chosen(text, question.choices) == right))
+
+
+def chosen(text: str, choices: Sequence[str]) -> int | None:
+    """Which of the choices a text means: the one that it is, else the letter that it gives, else
+    the only one that it names."""
+    plain = text.strip()
+    folded = [option.strip().casefold() for option in choices]
+    if plain.casefold() in folded:
+        return folded.index(plain.casefold())
+    for pattern in _SAID:
+        letters = [LETTERS.index(letter.upper()) for letter in pattern.findall(text[:_LONGEST])]
+        known = [letter for letter in letters if letter < len(choices)]
+        if known:
+            return known[-1]
+    named = [index for index, option in enumerate(folded) if option and option in plain.casefold()]
+    return named[0] if len(named) == 1 else None
+
+
+def number_in(text: str) -> float | None:
+    """The last number of a text: 1,234.5, -3e4, 12%, 3/4."""
+    found = _NUMBER.findall(text[-_LONGEST:])
+    if not found:
+        return None
+    above, slash, below = found[-1].replace(",", "").partition("/")
+    value = float(above.rstrip("% ")) / (100 if "%" in above else 1)
+    if not slash:
+        return value
+    return value / float(below) if float(below) else None
+
+
+def check(name: str, answer: str, choices: Sequence[str]) -> str | None:
+    """Why a grader cannot judge by this answer, if it cannot."""
+    if name == "regex":
+        try:
+            re.compile(answer)
+        except re.error as error:
+            return f"the answer is no regular expression: {error}"
+    if name == "numeric" and number_in(answer) is None:
+        return f"the answer {answer!r} has no number"
+    if name == "choice" and not choices:
+        return 'the grader choice needs "choices", a list of texts'
+    if name == "choice" and chosen(answer, choices) is None:
+        return f"the answer {answer!r} is none of the choices"
+    return None
+
+
+class Graders:
+    """The graders of a run, functions included; `close` ends their processes."""
+
+    def __init__(self, seconds: float, megabytes: int) -> None:
+        self._limits = seconds, megabytes
+        self._sandboxes: dict[str, Sandbox] = {}
+        self._prints: dict[str, str] = {}
+
+    def get(self, name: str) -> Grader:
+        """The grader of that name. Raises RecipeError if there is none."""
+        known = {"exact": exact, "numeric": numeric, "regex": regex, "choice": choice}
+        if name in known:
+            return known[name]
+        if ":" not in name:
+            raise RecipeError(
+                f"there is no grader {name!r}: use {', '.join(NAMES)} or file.py:name"
+            )
+        sandbox = self.sandbox(name)
+
+        def by_function(question: Question, text: str) -> Grade:
+            scored: Scored = sandbox(question.text, text, question.answer)
+            return Grade(scored.value or 0.0, scored.error)
+
+        return by_function
+
+    def sandbox(self, name: str) -> Sandbox:
+        """The process of a function."""
+        if name not in self._sandboxes:
+            self._sandboxes[name] = Sandbox(name, *self._limits)
+        return self._sandboxes[name]
+
+    def fingerprint(self, name: str) -> str:
+        """The grader's name, and for a function a hash of its file: what was graded by another one
+        is graded again."""
+        if name in NAMES:
+            return name
+        if name not in self._prints:
+            with open(name.rpartition(":")[0], "rb") as file:
+                self._prints[name] = f"{name}@{hashlib.sha256(file.read()).hexdigest()[:12]}"
+        return self._prints[name]
+
+    def close(self) -> None:
+        """End the processes."""
+        for sandbox in self._sandboxes.values():
+            sandbox.close()

@@ -1,0 +1,185 @@
+"""A function of the user's, from a file, in a process of its own with limits.
+
+    score(question: str, response: str, answer: str) -> float
+
+What it gets are texts; what it returns is a finite number. It runs without the environment's
+secrets, can write no file, has a limit of memory and for each call one of time, and where the
+kernel lets us no network. That protects a run from a function that hangs, fails or grows; it is no
+jail for one that means harm, which can read what its user can.
+"""
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import IO, Any, NamedTuple
+
+from .service import RecipeError
+
+_LOADED_SECONDS = 30.0
+_PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR")
+_PIECE = 65536
+
+
+class Scored(NamedTuple):
+    """What a call gave: a score, or why there is none."""
+
+    value: float | None
+    error: str | None = None
+
+
+class _Child(NamedTuple):
+    process: subprocess.Popen[bytes]
+    asks: IO[bytes]
+    answers: IO[bytes]
+
+
+class Sandbox:
+    """A process that calls the function; a new one after a call that took too long."""
+
+    def __init__(self, function: str, seconds: float = 5.0, megabytes: int = 512) -> None:
+        """`function` is `path/to/file.py:name`. Raises RecipeError where there is none."""
+        self.function, self._seconds, self._megabytes = function, seconds, megabytes
+        path, _, name = function.rpartition(":")
+        if not path.endswith(".py") or not name.isidentifier():
+            raise RecipeError(f"{function!r} is no function of a file: write path/to/file.py:name")
+        self._path, self._name = os.path.abspath(path), name
+        if not os.path.isfile(self._path):
+            raise RecipeError(f"{function}: there is no file {path}")
+        self._child: _Child | None = None
+        self._rest = b""
+        self.examples: Any = None
+        loaded = self._start()
+        if loaded is not None:
+            self.close()
+            raise RecipeError(f"{function}: {loaded}")
+
+    def __call__(self, question: str, response: str, answer: str) -> Scored:
+        """One call. Whatever the function does, this returns in about the time allowed."""
+        if self._child is None and (failed := self._start()) is not None:
+            return Scored(None, failed)
+        line = json.dumps([question, response, answer]) + "\n"
+        with suppress(OSError):  # it has died: the answer that does not come says so
+            if self._child is not None:
+                self._child.asks.write(line.encode())
+                self._child.asks.flush()
+        told = self._answer(self._seconds)
+        return Scored(None, told) if isinstance(told, str) else Scored(told.get("value"))
+
+    def check(self, examples: Sequence[tuple[str, str, str]]) -> None:
+        """Call it on (question, response, answer) that are like those to come, and on the file's
+        own EXAMPLES, a list of (question, response, answer, score). Raises RecipeError where it
+        fails, or gives another score than the file says."""
+        for question, response, answer in examples:
+            scored = self(question, response, answer)
+            if scored.error is not None:
+                given = f"question={question!r}, response={response!r}"[:_LONGEST_SHOWN]
+                raise RecipeError(f"{self.function} fails on {given}: {scored.error}")
+        for number, example in enumerate(self._own_examples()):
+            *given, expected = example
+            scored = self(*given)
+            if scored.error is not None:
+                raise RecipeError(f"{self.function} fails on EXAMPLES[{number}]: {scored.error}")
+            if scored.value is None or abs(scored.value - expected) > _CLOSE:
+                raise RecipeError(
+                    f"{self.function} gives {scored.value} for EXAMPLES[{number}], not {expected}"
+                )
+
+    def _own_examples(self) -> list[tuple[str, str, str, float]]:
+        found: Any = [] if self.examples is None else self.examples
+        if not isinstance(found, list) or not all(map(_is_example, found)):
+            raise RecipeError(
+                f"{self.function}: EXAMPLES must be a list of (question, response, answer, score)"
+            )
+        return [tuple(one) for one in found]
+
+    def _start(self) -> str | None:
+        """Start the process and load the file; why that has failed, if it has."""
+        here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "sandboxed.py")
+        self._rest = b""
+        process = subprocess.Popen(
+            [sys.executable, "-I", here, self._path, self._name, str(self._megabytes)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=os.path.dirname(self._path),
+            env={key: os.environ[key] for key in _PASSED_ON if key in os.environ},
+            start_new_session=True,
+        )
+        if process.stdin is not None and process.stdout is not None:  # they are pipes
+            self._child = _Child(process, process.stdin, process.stdout)
+        told = self._answer(_LOADED_SECONDS)
+        if isinstance(told, str):
+            return told
+        self.examples = told.get("value")
+        return None
+
+    def _answer(self, seconds: float) -> dict[str, Any] | str:
+        """The next answer of the process, or why there is none. It is ended if none comes."""
+        line = self._line(time.monotonic() + seconds)
+        if line is None:
+            self.close()
+            return f"it took longer than {seconds:g} s"
+        try:
+            found: dict[str, Any] = json.loads(line)
+        except ValueError:
+            return f"its process ended ({self._ended()})"
+        return str(found["error"]) if "error" in found else found
+
+    def _line(self, deadline: float) -> bytes | None:
+        """A line of the process, b"" at its end; None when time is up."""
+        if self._child is None:
+            return b""
+        out = self._child.answers.fileno()
+        with selectors.DefaultSelector() as selector:
+            selector.register(out, selectors.EVENT_READ)
+            while b"\n" not in self._rest:
+                left = deadline - time.monotonic()
+                if left <= 0 or not selector.select(left):
+                    return None
+                piece = os.read(out, _PIECE)
+                if not piece:
+                    return b""
+                self._rest += piece
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line
+
+    def _ended(self) -> str:
+        child = self._child
+        self.close()
+        code = child.process.returncode if child is not None else 0
+        with suppress(ValueError):
+            return signal.Signals(-code).name
+        return f"exit code {code}"
+
+    def close(self) -> None:
+        """End the process, and those that it has started."""
+        child, self._child = self._child, None
+        if child is None:
+            return
+        with suppress(OSError):
+            child.asks.close()
+        with suppress(subprocess.TimeoutExpired):
+            child.process.wait(0.05)
+        with suppress(OSError):
+            os.killpg(child.process.pid, signal.SIGKILL)
+        child.process.wait()
+        child.answers.close()
+
+
+_CLOSE = 1e-6
+_LONGEST_SHOWN = 200
+
+
+def _is_example(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 4
+        and all(isinstance(text, str) for text in value[:3])
+        and isinstance(value[3], int | float)
+    )

@@ -1,0 +1,104 @@
+"""The other side of sandbox.py: calls one function of a file, for whoever asks on stdin.
+
+    python -I sandboxed.py score.py name megabytes
+
+Standard library only, and executed by path: the limits hold before anything of the user's is
+loaded. Each line in is a JSON list of arguments, each line out {"value": ...} or {"error": "..."};
+the first one out says whether the file could be loaded, with its EXAMPLES. What the function prints
+is lost.
+"""
+
+import contextlib
+import ctypes
+import importlib.util
+import json
+import math
+import os
+import resource
+import sys
+import traceback
+from typing import Any
+
+_NEW_NETWORK, _NEW_USERS = 0x40000000, 0x10000000
+_LONGEST = 400
+
+
+def confine(megabytes: int) -> None:
+    """Limit memory, files and processes to what a function of text needs, and leave the network
+    where the kernel lets us."""
+    size = megabytes << 20
+    for kind, most in (
+        (resource.RLIMIT_AS, size),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NOFILE, 64),
+    ):
+        _, hard = resource.getrlimit(kind)
+        resource.setrlimit(kind, (most, most if hard < 0 else min(most, hard)))
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.unshare(_NEW_NETWORK) != 0:
+            libc.unshare(_NEW_USERS | _NEW_NETWORK)
+
+
+def load(path: str, name: str) -> tuple[Any, Any]:
+    """The function of a file, and the file's EXAMPLES if it has any."""
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    spec = importlib.util.spec_from_file_location("sandboxed_function", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise AttributeError(f"it has no function {name!r}")
+    return function, getattr(module, "EXAMPLES", None)
+
+
+def told(error: BaseException, path: str) -> str:
+    """An error in a line, with the line of the user's file where it came from."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
+    place = f" (line {frames[-1].lineno})" if frames else ""
+    text = " ".join(str(error).split())[:_LONGEST]
+    return f"{type(error).__name__}: {text}{place}" if text else f"{type(error).__name__}{place}"
+
+
+def number(value: Any) -> float:
+    """A score: a finite number, or a truth value. TypeError or ValueError for anything else."""
+    if not isinstance(value, int | float):
+        raise TypeError(f"it returned {type(value).__name__}, not a number")
+    if not math.isfinite(value):
+        raise ValueError(f"it returned {value}")
+    return float(value)
+
+
+def main() -> None:
+    """Answer until nobody asks any more."""
+    path, name, megabytes = sys.argv[1:]
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 1)
+
+    def say(answer: dict[str, Any]) -> None:
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+    confine(int(megabytes))
+    try:
+        function, examples = load(path, name)
+        say({"value": examples})
+    except BaseException as error:  # noqa: BLE001  the user's file may raise anything
+        say({"error": told(error, path)})
+        return
+    for line in sys.stdin:
+        try:
+            say({"value": number(function(*json.loads(line)))})
+        except MemoryError:
+            say({"error": f"MemoryError: it wants more than {megabytes} MB"})
+        except BaseException as error:  # noqa: BLE001  likewise
+            say({"error": told(error, path)})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""`sweeper rollouts` of an evaluation: what a run answered, item by item."""
+
+import math
+from argparse import Namespace
+from typing import Any
+
+from sweeper.errors import NotFound
+from sweeper.results.problems import tell_problems
+from sweeper.results.registry import Registry
+from sweeper.results.runs import RecordedRun
+from sweeper.sanitize import sanitize_lines
+from sweeper.terminal import number, print_json, print_table, say
+
+__all__ = ["show_items"]
+
+_COLUMNS = ("task", "item", "sample", "score", "prompt", "text")
+_SHOWN = 40
+_SOLVED = 1.0
+
+
+def show_items(registry: Registry, run: RecordedRun, arguments: Namespace) -> int:
+    """Print a page of answers; with `--failed` those that score below 1."""
+    rows = registry.item_rows(run)
+    if not rows:
+        raise NotFound(f"{run.sweep}/{run.name} has left no answers to items")
+    kept = [row for row in rows if _wanted(row, arguments)]
+    if arguments.best or arguments.worst:
+        sign = -1.0 if arguments.best else 1.0
+        kept.sort(key=lambda row: (row["score"] is None, sign * (row["score"] or 0.0)))
+    size = arguments.limit or max(len(kept), 1)
+    page = kept[(arguments.page - 1) * size : arguments.page * size]
+    if arguments.json:
+        document = {"schema": 1, "run": run.id, "count": len(kept), "items": page}
+        print_json(document | {"problems": registry.problems})
+        return tell_problems(registry.problems, told=True)
+    if arguments.full:
+        for row in page:
+            _print_whole(row)
+    else:
+        print_table(_COLUMNS, [[_short(row[column]) for column in _COLUMNS] for row in page])
+    pages = -(-len(kept) // size)
+    print(f"\n{len(page)} of {len(kept)} answers", end="")
+    print(f", page {arguments.page} of {pages}: --page, --limit" if pages > 1 else "")
+    return tell_problems(registry.problems)
+
+
+def _wanted(row: dict[str, Any], arguments: Namespace) -> bool:
+    score: float | None = row["score"]
+    if arguments.failed and (score is None or score >= _SOLVED):
+        return False
+    if arguments.name is not None and row["task"] != arguments.name:
+        return False
+    least, most = arguments.min_reward, arguments.max_reward
+    known = math.nan if score is None else score
+    if (least is not None and not known >= least) or (most is not None and not known <= most):
+        return False
+    said = f"{row['prompt']}\n{row['text']}\n{row['answer']}"
+    return not arguments.search or arguments.search.lower() in said.lower()
+
+
+def _short(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    text = " ".join(sanitize_lines(value).split())
+    return text[:_SHOWN] + "..." * (len(text) > _SHOWN)
+
+
+def _print_whole(row: dict[str, Any]) -> None:
+    score = "not judged" if row["score"] is None else f"score {number(row['score'])}"
+    say(f"\u2500\u2500 {row['task']} {_short(row['item'])}, sample {row['sample']}: {score}")
+    for who, said in (
+        ("user", row["prompt"]),
+        ("assistant", row["text"]),
+        ("right", row["answer"]),
+    ):
+        lines = sanitize_lines(said).splitlines() or [""]
+        say(f"{who}: {lines[0]}")
+        for line in lines[1:]:
+            say(f"    {line}")
+    print()

@@ -1,0 +1,128 @@
+"""The evaluation recipe against the engine: what it asks, by the engine's own count."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import httpx
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+MANY, MORE = int(os.environ.get("SWEEPER_TEST_ITEMS", "300")), 20
+"""Items of the suite; docs/recipes.md has the figures for 2,000."""
+IN_FLIGHT = 16
+
+
+def asked(recipes):
+    """Samples drawn by evaluations so far, by the engine's ledger."""
+    answer = httpx.get(f"{recipes.url}/api/v1/meter", headers={"X-API-Key": recipes.key})
+    sessions = answer.raise_for_status().json()["sessions"]
+    return sum(
+        one["samples"] for one in sessions if (one["user_metadata"] or {}).get("recipe") == "eval"
+    )
+
+
+def write_suite(path, count):
+    rows = ({"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(count))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def after_lines(recipes, log_path, count, signum, **settings):
+    """Execute an evaluation, and send a signal once so many answers are on record."""
+    path = log_path / "items.jsonl"
+    with subprocess.Popen(
+        recipes._command("eval", log_path, settings),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        env=recipes._environment(None),
+    ) as process:
+        while process.poll() is None:
+            if path.exists() and path.read_bytes().count(b"\n") >= count:
+                process.send_signal(signum)
+                break
+            time.sleep(0.01)
+    return process.returncode
+
+
+def test_a_suite_that_is_killed_five_times_and_grows(recipes, tmp_path):
+    suite = write_suite(tmp_path / "suite.jsonl", MANY)
+    settings = {"suite": suite, "max_tokens": 2, "in_flight": IN_FLIGHT}
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    before = asked(recipes)
+    assert recipes.run("eval", whole, **settings).returncode == 0
+    assert asked(recipes) - before == MANY
+
+    before = asked(recipes)
+    for part in range(1, 6):
+        signum = signal.SIGTERM if part % 2 else signal.SIGKILL
+        code = after_lines(recipes, killed, part * MANY // 6, signum, **settings)
+        assert code == (143 if part % 2 else -9)
+    done = recipes.run("eval", killed, **settings)
+    assert (done.returncode, done.stderr) == (0, "")
+    # A signal that can be heard costs nothing; a kill, what was under way.
+    assert MANY <= asked(recipes) - before <= MANY + 2 * (IN_FLIGHT + 1)
+    assert recipes.read(killed / "items.jsonl") == recipes.read(whole / "items.jsonl")
+    assert recipes.measured(killed) == recipes.measured(whole)
+    rows = recipes.read(killed / "items.jsonl")
+    assert len({row["item"] for row in rows}) == len(rows) == MANY
+
+    before = asked(recipes)
+    write_suite(suite, MANY + MORE)
+    done = recipes.run("eval", killed, **settings)
+    assert f"{MANY + MORE} items, {MORE} to ask" in done.stdout
+    assert asked(recipes) - before == MORE
+    assert recipes.measured(killed)[-1]["test/num_items"] == MANY + MORE
+
+
+def test_what_a_checkpoint_answers_and_another_grader_thinks_of_it(recipes, tmp_path):
+    task = {"task": "sorting", "length": 2, "letters": 4, "test_size": 8}
+    trained = tmp_path / "sft"
+    assert recipes.run("sft", trained, **task, max_steps=60, eval_every=0).returncode == 0
+    log_path = tmp_path / "eval"
+    settings = task | {"load_checkpoint_path": trained, "max_tokens": 4}
+    before = asked(recipes)
+    assert recipes.run("eval", log_path, **settings).returncode == 0
+    # It means by accuracy what training means by it.
+    [last] = recipes.measured(log_path)[-1:]
+    assert last["test/accuracy"] == recipes.measured(trained)[-1]["test/accuracy"]
+    assert last["eval/sorting-2-4/pass@1"] == last["test/accuracy"]
+    assert asked(recipes) - before == 8
+
+    rows = recipes.read(log_path / "items.jsonl")
+    assert {row["task"] for row in rows} == {"sorting-2-4"}
+    # The same weights are needed, and no others will do.
+    other = recipes.run("eval", log_path, **task, max_tokens=4)
+    assert other.returncode == 1
+    assert "holds a run with load_checkpoint_path=" in other.stderr
+
+
+def test_several_samples_by_a_function_of_the_users(recipes, tmp_path):
+    suite = write_suite(tmp_path / "suite.jsonl", 6)
+    function = tmp_path / "score.py"
+    function.write_text("def score(question, response, answer):\n    return 1 / 0\n")
+    settings = {"suite": suite, "temperature": 1.0, "samples": 2, "max_tokens": 3}
+    settings |= {"grader": f"{function}:score"}
+    before = asked(recipes)
+    done = recipes.run("eval", tmp_path / "run", **settings)
+    assert done.returncode == 1
+    assert "fails on question='0+1='" in done.stderr
+    assert "ZeroDivisionError: division by zero (line 2)" in done.stderr
+    assert asked(recipes) == before
+    function.write_text("def score(question, response, answer):\n    return len(response) > 0\n")
+    assert recipes.run("eval", tmp_path / "run", **settings).returncode == 0
+    rows = recipes.read(tmp_path / "run" / "items.jsonl")
+    assert [(row["sample"], row["score"]) for row in rows] == [(0, 1.0), (1, 1.0)] * 6
+    assert asked(recipes) - before == 12
+    # Another function grades what is there; more samples are asked for what is missing.
+    function.write_text("def score(question, response, answer):\n    return 0\n")
+    assert recipes.run("eval", tmp_path / "run", **settings | {"samples": 3}).returncode == 0
+    rows = recipes.read(tmp_path / "run" / "items.jsonl")
+    assert {row["score"] for row in rows} == {0.0}
+    assert len(rows) == 18
+    assert asked(recipes) - before == 18
+    last = recipes.measured(tmp_path / "run")[-1]
+    assert {key for key in last if "pass@" in key} == {f"eval/suite/pass@{k}" for k in (1, 2)}

@@ -1,0 +1,130 @@
+import itertools
+import json
+import re
+import statistics
+
+import chz
+import pytest
+
+from sweeper.recipes import eval as evaluation
+from sweeper.recipes import settings, suites, tasks
+from sweeper.recipes.service import RecipeError
+
+
+def items(tmp_path, *rows, grader="exact"):
+    path = tmp_path / "suite.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return suites.load_suites(evaluation.Config(), str(path), grader)
+
+
+def test_an_item_is_its_content(tmp_path):
+    first = items(tmp_path, {"prompt": "a", "answer": "b"}, {"prompt": "c", "answer": 3})
+    again = items(
+        tmp_path,
+        {"question": "c", "answer": "3", "id": "x", "cluster": "y"},
+        {"messages": [{"role": "user", "content": "a"}], "answer": "b"},
+    )
+    assert [item.key for item in again] == [item.key for item in first][::-1]
+    others = items(
+        tmp_path,
+        {"prompt": "a", "answer": "B"},
+        {"prompt": "a ", "answer": "b"},
+        {"prompt": "a", "answer": "b", "choices": ["b", "c"]},
+        {"messages": [{"role": "system", "content": "a"}], "answer": "b"},
+    )
+    assert not {item.key for item in others} & {item.key for item in first}
+
+
+def test_copies_are_asked_once(tmp_path, capsys):
+    assert len(items(tmp_path, *[{"prompt": "a", "answer": "b"}] * 3)) == 1
+    assert "2 of 3 items are copies of others: asked once" in capsys.readouterr().out
+
+
+def test_choices_are_part_of_the_question(tmp_path):
+    [item] = items(tmp_path, {"question": "Sky?", "choices": ["red", "blue"], "answer": "B"})
+    assert item.grader == "choice"
+    assert item.messages[-1]["content"] == "Sky?\nA) red\nB) blue"
+
+
+def test_a_task_asks_what_training_holds_out():
+    config = evaluation.Config(task="addition", digits=2, test_size=20)
+    found = suites.load_suites(config, None, "exact")
+    train = settings.Settings(task="addition", digits=2, test_size=20, seed=5)
+    assert [item.messages for item in found] == [c[:-1] for c in settings.load_data(train).test]
+    names = [item.suite for item in suites.load_suites(config, "arithmetic, sorting", "exact")]
+    assert [(name, len(list(own))) for name, own in itertools.groupby(names)] == [
+        ("addition-1", 20),
+        ("addition-2", 20),
+        ("sorting-5-8", 20),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ([], "expected an object"),
+        ({"answer": "b"}, 'expected "prompt", "question" or "messages"'),
+        ({"prompt": "a", "answer": True}, '"answer" must be a text or a number'),
+        ({"prompt": "a", "answer": "b", "choices": "c"}, '"choices" must be a list of texts'),
+        ({"prompt": "a", "answer": "b", "grader": "f"}, "there is no grader 'f'"),
+        ({"prompt": "a", "answer": "b", "grader": "x.py:f"}, "a function is named by the"),
+        ({"prompt": "a", "answer": "b", "grader": "numeric"}, "the answer 'b' has no number"),
+        ({"prompt": "a", "answer": "b", "task": []}, '"task" must be a text'),
+        (
+            {"messages": [{"role": "assistant", "content": "a"}]},
+            "the last message must not be the assistant's",
+        ),
+    ],
+)
+def test_what_is_no_item_is_told_with_its_line(tmp_path, row, message):
+    with pytest.raises(RecipeError) as told:
+        items(tmp_path, {"prompt": "a", "answer": "b"}, row)
+    assert str(told.value).startswith(f"{tmp_path}/suite.jsonl:2: ")
+    assert message in str(told.value)
+
+
+def test_a_suite_that_is_not_there_is_told():
+    with pytest.raises(RecipeError, match="there is no suite 'gsm': no file, and none of addition"):
+        suites.load_suites(evaluation.Config(), "gsm", "exact")
+
+
+def test_pass_at_k_is_the_share_of_draws_with_one_that_is_right():
+    right = [True, False, False, True, False]
+    for k in range(1, 6):
+        draws = list(itertools.combinations(right, k))
+        expected = sum(any(draw) for draw in draws) / len(draws)
+        assert evaluation.pass_at(k, 5, 2) == pytest.approx(expected)
+
+
+def test_samples_of_an_item_are_one_observation():
+    rows = [[{"score": s} for s in own] for own in ((1, 1, 0, 0), (0, 0, 0, 0), (1, 1, 1, 1))]
+    found = evaluation.scores_of(rows)
+    assert found["score"] == pytest.approx(0.5)
+    assert found["stderr"] == pytest.approx(statistics.stdev([0.5, 0, 1]) / 3**0.5)
+    assert found["pass@1"] == pytest.approx(0.5)
+    assert found["pass@4"] == pytest.approx(2 / 3)
+    assert set(found) == {"score", "stderr", "num_items", "pass@1", "pass@2", "pass@4"}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"samples": 2}, "samples above 1 are all the same at temperature 0: raise it"),
+        ({"temperature": -1.0}, "temperature must not be negative, not -1.0"),
+        ({"max_items": 0}, "max_items must be at least 1, not 0"),
+        ({"in_flight": 0}, "in_flight must be at least 1, not 0"),
+    ],
+)
+def test_bad_values_are_refused(given, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        evaluation.Config(**given)
+
+
+def test_every_field_is_documented():
+    fields = chz.chz_fields(evaluation.Config)
+    assert [name for name, field in fields.items() if not field._doc] == []
+
+
+def test_what_a_run_holds_out_is_told_without_its_training_part():
+    task = tasks.sorting(3, 4)
+    assert tasks.held_out(task, 9) == tasks.generate(task, 5, 9, seed=3).test
