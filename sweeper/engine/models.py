@@ -154,7 +154,7 @@ def load(name: str, directory: str) -> Model:
 
 
 class Models:
-    """The models a service offers: the built-in one, those it was given directories for, and
+    """The models a service offers: the built-in ones, those it was given directories for, and
     other names for these."""
 
     def __init__(
@@ -177,7 +177,7 @@ class Models:
 
     def names(self) -> list[str]:
         """The names that `get` knows."""
-        return list(dict.fromkeys([tiny.NAME, *self._extra, *self._aliases]))
+        return list(dict.fromkeys([*tiny.BUILT_IN, *self._extra, *self._aliases]))
 
     def check(self, name: str) -> None:
         """Raise Unknown if there is no model of that name."""
@@ -203,6 +203,6 @@ class Models:
             if target := self._aliases.get(name):
                 self._loaded[name] = self._held(target).renamed(name)
             else:
-                directory = self._extra.get(name) or tiny.ensure(self._directory)
+                directory = self._extra.get(name) or tiny.ensure(self._directory, name)
                 self._loaded[name] = load(name, directory)
         return self._loaded[name]

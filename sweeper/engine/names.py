@@ -8,9 +8,10 @@ tinker-cookbook's renderers for all of them were tried with it.
 
 from collections.abc import Mapping
 
-__all__ = ["STAND_INS", "TINY", "complete"]
+__all__ = ["STAND_INS", "TEACHER", "TINY", "complete"]
 
 TINY = "tiny/qwen3"
+TEACHER = "tiny/teacher"
 
 STAND_INS: Mapping[str, str] = dict.fromkeys(
     (

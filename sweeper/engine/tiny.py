@@ -1,12 +1,14 @@
-"""The built-in model `tiny/qwen3`: made here, the same on every machine, in a directory that
-`transformers` reads like any other.
+"""The built-in models: made here, the same on every machine, in directories that `transformers`
+reads like any other. `tiny/qwen3` knows nothing; `tiny/teacher` is the same trained for long, for
+others to learn from: its weights come with the package (`tests/support/make_teacher.py`).
 
-About 100,000 random weights and a tokenizer of single bytes. The weights are uniform, scaled
+About 100,000 weights and a tokenizer of single bytes. The random ones are uniform, scaled
 integers of a generator whose stream is frozen (numpy's RandomState): no libm, no rounding that
 could differ between machines.
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -14,11 +16,12 @@ import tempfile
 from typing import Any, cast
 
 from sweeper.engine.arrays import Arrays
-from sweeper.engine.names import TINY
+from sweeper.engine.names import TEACHER, TINY
 
-__all__ = ["CONFIG", "NAME", "SPECIAL", "ensure", "vocabulary", "weights"]
+__all__ = ["BUILT_IN", "CONFIG", "NAME", "SPECIAL", "ensure", "vocabulary", "weights"]
 
 NAME = TINY
+BUILT_IN = (TINY, TEACHER)
 SPECIAL = ("<|im_end|>", "<|endoftext|>", "<|im_start|>", "<think>", "</think>")
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -141,52 +144,71 @@ def _tokenizer_config() -> dict[str, Any]:
     }
 
 
-def _write(directory: str) -> None:
+def _taught() -> bytes:
+    """The file of the teacher's weights, bfloat16."""
+    with open(os.path.join(os.path.dirname(__file__), "teacher.safetensors"), "rb") as file:
+        return file.read()
+
+
+def _config(name: str) -> dict[str, Any]:
+    """A model's config.json. The teacher's has a hash of its weights, by which those of an earlier
+    release are known."""
+    if name == NAME:
+        return CONFIG
+    digest = hashlib.sha256(_taught()).hexdigest()
+    return {**CONFIG, "torch_dtype": "bfloat16", "weights_sha256": digest}
+
+
+def _write(directory: str, name: str) -> None:
     import safetensors.numpy
 
     documents = {
-        "config.json": CONFIG,
+        "config.json": _config(name),
         "tokenizer.json": _tokenizer(),
         "tokenizer_config.json": _tokenizer_config(),
     }
-    for name, document in documents.items():
-        with open(os.path.join(directory, name), "w", encoding="utf-8") as file:
+    for file_name, document in documents.items():
+        with open(os.path.join(directory, file_name), "w", encoding="utf-8") as file:
             json.dump(document, file, indent=1, ensure_ascii=False)
-    # the format entry is what transformers asks for
     target = os.path.join(directory, "model.safetensors")
+    if name == TEACHER:
+        with open(target, "wb") as whole:
+            whole.write(_taught())
+        return
+    # the format entry is what transformers asks for
     cast(Any, safetensors.numpy).save_file(weights(), target, {"format": "pt"})
 
 
-def _is_this(directory: str) -> bool:
+def _is_this(directory: str, config: dict[str, Any]) -> bool:
     try:
         with open(os.path.join(directory, "config.json"), encoding="utf-8") as file:
-            return json.load(file) == CONFIG
+            return json.load(file) == config
     except (FileNotFoundError, NotADirectoryError):
         return False
 
 
-def ensure(models: str) -> str:
+def ensure(models: str, name: str = NAME) -> str:
     """The model's directory under `models`, made if it is not there or of an earlier release.
 
     It appears whole or not at all; of two processes that make it at once one wins, and both find
     the same files.
     """
-    directory = os.path.join(models, NAME.replace("/", "--"))
-    if _is_this(directory):
+    directory, config = os.path.join(models, name.replace("/", "--")), _config(name)
+    if _is_this(directory, config):
         return directory
     os.makedirs(models, exist_ok=True)
     scratch = tempfile.mkdtemp(prefix=".making-", dir=models)
     old = f"{scratch}-old"
     try:
         os.chmod(scratch, 0o755)  # noqa: S103 -- mkdtemp's 0700 would hide it from other users
-        _write(scratch)
+        _write(scratch, name)
         with contextlib.suppress(OSError):
-            if os.path.isdir(directory) and not _is_this(directory):
+            if os.path.isdir(directory) and not _is_this(directory, config):
                 os.rename(directory, old)
             os.rename(scratch, directory)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
-    if not _is_this(directory):
-        raise OSError(f"could not put the model {NAME} at {directory}")
+    if not _is_this(directory, config):
+        raise OSError(f"could not put the model {name} at {directory}")
     return directory

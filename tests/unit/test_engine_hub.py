@@ -13,12 +13,12 @@ from sweeper.engine.models import Models
 
 def test_an_alias_is_the_same_model_by_another_name(tmp_path):
     models = Models(str(tmp_path), aliases={"Qwen/Qwen3-8B": tiny.NAME})
-    assert models.names() == [tiny.NAME, "Qwen/Qwen3-8B"]
+    assert models.names() == [*tiny.BUILT_IN, "Qwen/Qwen3-8B"]
     alias, own = models.get("Qwen/Qwen3-8B"), models.get(tiny.NAME)
     assert (alias.name, own.name) == ("Qwen/Qwen3-8B", tiny.NAME)
     assert alias.base is own.base and alias.directory == own.directory
     assert models.contexts() == dict.fromkeys(models.names(), 16384)
-    with pytest.raises(Unknown, match="use tiny/qwen3, Qwen/Qwen3-8B"):
+    with pytest.raises(Unknown, match="use tiny/qwen3, tiny/teacher, Qwen/Qwen3-8B"):
         models.get("Qwen/Qwen3-4B")
 
 

@@ -15,6 +15,7 @@ from sweeper.engine.errors import Unknown
 
 # Changing the model changes every result that anyone compares with theirs.
 WEIGHTS_SHA256 = "dec5488ddb27a27b8b4e424e827bebf2499f24aa8bb15b9fdd14c7ef81b27a43"
+TEACHER_SHA256 = "09ecabfc8635b75ed065fcf1de4e3865d3d9ad793c1030fa9733dc515ff92576"
 
 
 def digest(weights):
@@ -33,6 +34,22 @@ def directory(tmp_path_factory):
 def test_the_weights_are_the_published_ones(directory):
     assert digest(tiny.weights()) == WEIGHTS_SHA256
     assert digest(load_file(os.path.join(directory, "model.safetensors"))) == WEIGHTS_SHA256
+
+
+def test_the_teacher_is_the_published_one_and_is_made_anew_when_it_is_another(tmp_path):
+    directory = tiny.ensure(str(tmp_path), "tiny/teacher")
+    path = tmp_path / "tiny--teacher" / "model.safetensors"
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == TEACHER_SHA256
+    taught, base = models.load("tiny/teacher", directory), tiny.weights()
+    assert sum(array.size for array in taught.base.values()) == sum(a.size for a in base.values())
+    embed = base["model.embed_tokens.weight"]
+    np.testing.assert_allclose(taught.base["embed"], embed, rtol=2**-8)
+    assert np.abs(taught.base["head"] - base["lm_head.weight"]).max() > 0.1
+    config = tmp_path / "tiny--teacher" / "config.json"
+    config.write_text(config.read_text().replace(TEACHER_SHA256, "0" * 64))
+    path.write_bytes(b"")
+    tiny.ensure(str(tmp_path), "tiny/teacher")
+    assert path.stat().st_size > 200_000
 
 
 def test_it_has_about_a_hundred_thousand_parameters():
@@ -70,8 +87,8 @@ def test_a_model_of_an_earlier_release_is_made_anew(tmp_path):
     path = os.path.join(directory, "config.json")
     with open(path, "w") as file:
         json.dump({**tiny.CONFIG, "max_position_embeddings": 2048}, file)
-    assert models.Models(str(tmp_path)).contexts() == {tiny.NAME: 16384}
-    assert os.listdir(tmp_path) == ["tiny--qwen3"]
+    assert models.Models(str(tmp_path)).contexts() == dict.fromkeys(tiny.BUILT_IN, 16384)
+    assert sorted(os.listdir(tmp_path)) == ["tiny--qwen3", "tiny--teacher"]
 
 
 def test_a_model_that_was_not_finished_is_made_again(tmp_path, monkeypatch):
@@ -136,10 +153,10 @@ def test_what_it_cannot_run_it_says(directory, tmp_path, config, change, message
 
 def test_models_by_name(directory, tmp_path):
     offered = models.Models(os.path.dirname(directory), {"mine": directory})
-    assert offered.names() == ["tiny/qwen3", "mine"]
+    assert offered.names() == ["tiny/qwen3", "tiny/teacher", "mine"]
     assert offered.get("mine") is offered.get("mine")
     assert offered.get("tiny/qwen3").directory == directory
-    with pytest.raises(Unknown, match="use tiny/qwen3, mine"):
+    with pytest.raises(Unknown, match="use tiny/qwen3, tiny/teacher, mine"):
         offered.get("other")
 
 
