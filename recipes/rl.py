@@ -4,16 +4,23 @@
 
 Each step asks `groups_per_batch` questions, `group_size` times each. What an answer earned
 above its group's mean is its advantage, shared by all its tokens; groups whose answers earned
-all the same teach nothing and are dropped, unless `entropy_coef` has something to tell them. The
-questions are problems generated for a task, or come from a JSONL file. `load_checkpoint_path`
-starts from weights trained before, as a model must already be right now and then to learn from a
-sparse reward.
+all the same teach nothing and are dropped, unless `entropy_coef` or `kl_penalty_coef` has something
+to tell them. The questions are problems generated for a task, or come from a JSONL file.
+`load_checkpoint_path` starts from weights trained before, as a model must already be right now and
+then to learn from a sparse reward. What an answer earns is said by its text, by a function of yours
+(`reward_function`, see sandbox.py) or by a preference model (`reward_model`, see reward.py).
+
+With `max_steps_off_policy` above 0, batches are sampled ahead: while one is trained on, the next
+ones are under way, from weights that are at most so many steps old. At each checkpoint the samples
+begin anew with the weights that it holds, in a run that is not stopped too: so one that is stopped
+goes on to the same values.
 
 Stopped at any time (SIGTERM, Ctrl-C) and started again with the same log_path, a run goes on
 from its last checkpoint: the seed of each sample is a function of the run's seed, the step and
 the question alone.
 """
 
+import json
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -23,7 +30,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import chz
 
-from . import chat, rollouts, service, settings, tasks
+from . import chat, rewards, rollouts, samplers, service, settings, tasks
 from .rollouts import Group, Problem, Rollout
 from .trainer import Trainer, run
 
@@ -38,6 +45,15 @@ class Config(settings.Settings):
     reward: Literal["dense", "sparse"] = chz.field(
         default="dense", doc="dense: the share of positions right; sparse: 1 for the whole answer"
     )
+    reward_function: str | None = chz.field(
+        default=None,
+        doc="path/to/file.py:score instead, called as score(question, response, answer)",
+    )
+    function_seconds: float = chz.field(default=5.0, doc="longest call of the reward_function")
+    function_megabytes: int = chz.field(default=512, doc="memory of the reward_function")
+    reward_model: str | None = chz.field(
+        default=None, doc="a preference model instead: log_path of a run of reward, or tinker://..."
+    )
     groups_per_batch: int = chz.field(default=16, doc="questions a step")
     group_size: int = chz.field(default=16, doc="answers sampled to each question")
     max_tokens: int = chz.field(default=16, doc="longest answer sampled, in tokens")
@@ -49,6 +65,19 @@ class Config(settings.Settings):
     )
     entropy_coef: float = chz.field(
         default=0.0, doc="bonus for unlikely tokens, in reward a nat: keeps the model trying"
+    )
+    kl_penalty_coef: float = chz.field(
+        default=0.0, doc="penalty for leaving the reference, in reward a nat"
+    )
+    kl_reference: str | None = chz.field(
+        default=None, doc="base model, log_path or tinker://...; else the weights started from"
+    )
+    remove_constant_reward_groups: bool | None = chz.field(
+        default=None,
+        doc="drop groups of equal rewards; else: unless entropy_coef or kl_penalty_coef is set",
+    )
+    max_steps_off_policy: int = chz.field(
+        default=0, doc="sample ahead, from weights at most so many steps old; 0: none"
     )
     loss_fn: Literal["importance_sampling", "ppo", "cispo"] = chz.field(
         default="importance_sampling", doc="the service's loss"
@@ -62,9 +91,19 @@ class Config(settings.Settings):
     def _check(self) -> None:
         settings.check_at_least(self, groups_per_batch=1, group_size=2, max_tokens=1)
         settings.check_at_least(self, num_substeps=1, num_groups_to_log=0)
+        settings.check_at_least(self, max_steps_off_policy=0, function_megabytes=32)
+        settings.check_positive(self, "function_seconds")
         settings.check_positive(self, "temperature")
-        if not (math.isfinite(self.entropy_coef) and self.entropy_coef >= 0):
-            raise ValueError(f"entropy_coef must not be negative, not {self.entropy_coef}")
+        for key in ("entropy_coef", "kl_penalty_coef"):
+            value = getattr(self, key)
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"{key} must not be negative, not {value}")
+        if self.reward_function is not None and self.reward_model is not None:
+            raise ValueError("reward_function and reward_model: give one of them")
+
+
+TRIED = 4
+"""Right answers that a reward function is tried on before the first step."""
 
 
 def main(config: Config) -> None:
@@ -95,6 +134,20 @@ def entropy_bonus(logprobs: Sequence[float], mean: float, coef: float) -> list[f
     "Function optimization using connectionist reinforcement learning algorithms").
     """
     return [coef * (mean - logprob) for logprob in logprobs]
+
+
+def kl_penalty(
+    sampled: Sequence[Sequence[float]], reference: Sequence[Sequence[float]], coef: float
+) -> tuple[list[list[float]], dict[str, float]]:
+    """What sampled tokens lose for being likelier than under the reference, against the batch's
+    mean: by answer and token. The metric is that mean, an estimate of the KL divergence from the
+    reference in nats a token, by tinker-cookbook's name."""
+    apart = [
+        [own - before for own, before in zip(*both, strict=True)]
+        for both in zip(sampled, reference, strict=True)
+    ]
+    mean = sum(map(sum, apart)) / max(sum(map(len, apart)), 1)
+    return [[coef * (mean - gap) for gap in own] for own in apart], {"kl_policy_base": mean}
 
 
 def to_datum(prompt: list[int], rollout: Rollout, advantages: Sequence[float]) -> "tinker.Datum":
@@ -175,7 +228,7 @@ class Update(NamedTuple):
 class GroupTrainer(Trainer):
     """The loop: sample, reward, train, and so on with what that made of the model."""
 
-    config: Config
+    config: Any
     shown: ClassVar = ("env/all/reward/total", "env/all/correct", "test/reward", "test/accuracy")
 
     def prepare(self, data: tasks.Split) -> None:
@@ -184,6 +237,29 @@ class GroupTrainer(Trainer):
         self.held_out = self.problems(data.test)
         config = self.config
         self.tag = Path(config.data).stem if config.data is not None else config.task
+        self.reward = self.open_reward()
+        self.reference = self.open_reference()
+
+    def open_reward(self) -> rewards.Reward:
+        """What judges answers. A function is tried first, on right answers."""
+        config = self.config
+        if config.reward_function is not None:
+            limits = config.function_seconds, config.function_megabytes
+            judge = rewards.FunctionReward(config.reward_function, *limits)
+            judge.check(self.questions[:TRIED])
+            return judge
+        if config.reward_model is not None:
+            model = config.model_name, config.reward_model
+            return rewards.ModelReward(self.connection, self.tokenizer, *model)
+        return rewards.TextReward(config.reward == "dense")
+
+    def open_reference(self) -> "tinker.SamplingClient | None":
+        """The model that the penalty is for leaving, if there is one."""
+        if not self.config.kl_penalty_coef:
+            return None
+        return samplers.open_named(
+            self.connection, self.config.kl_reference, self.config.model_name, self.parent
+        )
 
     def problems(self, conversations: list[tasks.Conversation]) -> list[Problem]:
         """Those that are not longer than `max_length`, with the right answer."""
@@ -209,9 +285,10 @@ class GroupTrainer(Trainer):
         return self.tokenizer.decode(tokens, skip_special_tokens=True).strip()
 
     def train_steps(self) -> int:
-        """A step samples from what the one before has made; nothing can be submitted earlier."""
+        """A step samples from what the one before has made, or one of a few before that."""
         step = self.run.start_step
         self.sampler = self.training.save_weights_and_get_sampling_client()
+        self.under_way: dict[int, Callable[[], list[Group]]] = {}
         while step < self.config.max_steps and self.stop.signum is None:
             if self.save_due(step):
                 self.record(step, self.save(step))
@@ -219,15 +296,40 @@ class GroupTrainer(Trainer):
             step += 1
         return step
 
+    def close(self) -> None:
+        """Nothing more is to be judged."""
+        self.reward.close()
+
+    def resumable(self, step: int) -> bool:
+        """With samples of older weights under way, only where all begins anew."""
+        return self.begun_at(step) == step
+
+    def begun_at(self, step: int) -> int:
+        """The step whose weights sample a step's batch: `max_steps_off_policy` before, but not
+        from before the last checkpoint."""
+        every = self.config.save_every
+        anew = step // every * every if every else 0
+        return max(step - self.config.max_steps_off_policy, anew)
+
+    def sample_ahead(self, step: int) -> Callable[[], list[Group]]:
+        """Submit all that the weights of a step are to sample; the function returned waits for the
+        step's own batch, which older weights may have begun."""
+        last = min(step + self.config.max_steps_off_policy, self.config.max_steps - 1)
+        for batch in range(step, last + 1):
+            if self.begun_at(batch) == step:
+                self.under_way[batch] = self.begin_sampling(batch)
+        return self.under_way.pop(step)
+
     def train_step(self, step: int) -> None:
         """One batch: its samples, the optimizer's steps, a line of metrics."""
         config = self.config
-        groups_due = self.begin_sampling(step)
+        groups_due = self.sample_ahead(step)
         scores = self.begin_evaluation(step) if self.evaluation_due(step) else None
         groups = groups_due()
-        # The bonus is for every answer: a group left out would settle on one, and stay left out.
-        kept = [group for group in groups if config.entropy_coef or not group.constant]
-        update = self.update(step, kept)
+        failed = self.write_failures(step)
+        kept = [group for group in groups if not (self.drops_constant and group.constant)]
+        by_token, extra = self.token_advantages(kept)
+        update = self.update(step, kept, by_token)
         self.sampler = self.training.save_weights_and_get_sampling_client()
         self.write_rollouts(step, "train", groups, f"RL Iteration {step}")
         logprobs = [p for group in groups for r in group.rollouts for p in r.logprobs]
@@ -237,6 +339,9 @@ class GroupTrainer(Trainer):
             "optim/lr": settings.learning_rate_at(config, step),
             "optim/entropy": -sum(logprobs) / len(logprobs),
             **rollouts.metrics_of(groups),
+            **failed,
+            **extra,
+            "optim/staleness": step - self.begun_at(step),
             "num_groups": len(groups),
             "num_groups_dropped": len(groups) - len(kept),
             **update.metrics(self.wait),
@@ -244,6 +349,15 @@ class GroupTrainer(Trainer):
         if scores:
             metrics |= scores()
         self.log(step, metrics)
+
+    @property
+    def drops_constant(self) -> bool:
+        """Whether groups of equal rewards are left out. A bonus or a penalty is for every answer: a
+        group left out would settle on one, and stay left out."""
+        config = self.config
+        if config.remove_constant_reward_groups is not None:
+            return config.remove_constant_reward_groups
+        return not (config.entropy_coef or config.kl_penalty_coef)
 
     def begin_sampling(self, step: int) -> Callable[[], list[Group]]:
         """Ask a step's questions; the function returned waits for the answers."""
@@ -263,7 +377,12 @@ class GroupTrainer(Trainer):
             )
             for question, problem in enumerate(problems)
         ]
-        return lambda: [self.group(*pair) for pair in zip(problems, requests, strict=True)]
+
+        def groups() -> list[Group]:
+            begun = [self.begin_group(*pair) for pair in zip(problems, requests, strict=True)]
+            return [judged() for judged in begun]
+
+        return groups
 
     def ask(self, sampler: Any, problem: Problem, count: int, **params: Any) -> Any:
         """Submit a request for `count` answers."""
@@ -272,33 +391,68 @@ class GroupTrainer(Trainer):
         prompt = tinker.ModelInput.from_ints(problem.prompt)
         return sampler.sample(prompt, count, tinker.SamplingParams(stop=[problem.end], **params))
 
-    def group(self, problem: Problem, request: Any) -> Group:
-        """Wait for the answers to a question and reward them."""
-        dense = self.config.reward == "dense"
-        found: list[Rollout] = []
+    def begin_group(self, problem: Problem, request: Any) -> Callable[[], Group]:
+        """Wait for the answers to a question, and begin to judge them; the function returned waits
+        for what they earn."""
+        begun: list[tuple[Any, str, bool, Callable[[], float]]] = []
         for sequence in self.wait(request).sequences:
             text, ended = self.text(sequence.tokens), sequence.stop_reason == "stop"
-            correct = rollouts.exact(problem.answer, text, ended)
-            reward = rollouts.share_right(problem.answer, text, ended) if dense else float(correct)
-            found.append(
-                Rollout(
-                    list(sequence.tokens), list(sequence.logprobs), text, ended, reward, correct
-                )
-            )
-        return Group(problem, found)
+            begun.append((sequence, text, ended, self.reward.begin(problem, text, ended)))
 
-    def update(self, step: int, groups: list[Group]) -> Update:
+        def group() -> Group:
+            found: list[Rollout] = []
+            for sequence, text, ended, reward in begun:
+                tokens, logprobs = list(sequence.tokens), list(sequence.logprobs)
+                correct = rollouts.exact(problem.answer, text, ended)
+                found.append(Rollout(tokens, logprobs, text, ended, reward(), correct))
+            return Group(problem, found)
+
+        return group
+
+    def token_advantages(self, groups: list[Group]) -> tuple[list[list[float]], dict[str, float]]:
+        """The advantage of each token of each answer, group by group, and what they are made of.
+
+        What an answer earned above its group, with the bonus and the penalty of its tokens.
+        """
+        config = self.config
+        logprobs = [rollout.logprobs for group in groups for rollout in group.rollouts]
+        mean = sum(map(sum, logprobs)) / max(sum(map(len, logprobs)), 1)
+        earned = [
+            advantage
+            for group in groups
+            for advantage in advantages(group.rewards, config.normalize_std)
+        ]
+        found = [
+            [advantage + extra for extra in entropy_bonus(own, mean, config.entropy_coef)]
+            for advantage, own in zip(earned, logprobs, strict=True)
+        ]
+        if self.reference is None:
+            return found, {}
+        reference = self.logprobs_by(self.reference, groups)
+        penalty, metrics = kl_penalty(logprobs, reference, config.kl_penalty_coef)
+        pairs = zip(found, penalty, strict=True)
+        return [[a + b for a, b in zip(*both, strict=True)] for both in pairs], metrics
+
+    def logprobs_by(self, sampler: Any, groups: list[Group]) -> list[list[float]]:
+        """What another model thinks of each answer's tokens, group by group."""
+        answers = [(group.problem.prompt, r.tokens) for group in groups for r in group.rollouts]
+        asked = [
+            samplers.begin_logprobs(sampler, prompt + tokens, len(tokens))
+            for prompt, tokens in answers
+        ]
+        return [
+            samplers.logprobs_of(self.connection, request, len(tokens))
+            for request, (_, tokens) in zip(asked, answers, strict=True)
+        ]
+
+    def update(self, step: int, groups: list[Group], by_token: list[list[float]]) -> Update:
         """Submit the optimizer's steps on a batch."""
         config = self.config
-        logprobs = [p for group in groups for rollout in group.rollouts for p in rollout.logprobs]
-        mean = sum(logprobs) / max(len(logprobs), 1)
-        pairs: list[tuple[Rollout, tinker.Datum]] = []
-        for group in groups:
-            earned = advantages(group.rewards, config.normalize_std)
-            for rollout, advantage in zip(group.rollouts, earned, strict=True):
-                bonus = entropy_bonus(rollout.logprobs, mean, config.entropy_coef)
-                by_token = [advantage + extra for extra in bonus]
-                pairs.append((rollout, to_datum(group.problem.prompt, rollout, by_token)))
+        answers = [(group.problem.prompt, r) for group in groups for r in group.rollouts]
+        pairs: list[tuple[Rollout, tinker.Datum]] = [
+            (rollout, to_datum(prompt, rollout, own))
+            for (prompt, rollout), own in zip(answers, by_token, strict=True)
+        ]
         passes: list[Any] = []
         steps: list[Any] = []
         for part in split_evenly(pairs, config.num_substeps):
@@ -318,7 +472,9 @@ class GroupTrainer(Trainer):
 
         def scores() -> dict[str, float]:
             pairs = zip(self.held_out, requests, strict=True)
-            groups = [self.group(problem, request) for problem, request in pairs]
+            begun = [self.begin_group(problem, request) for problem, request in pairs]
+            groups = [judged() for judged in begun]
+            self.write_failures(step, "eval_test_")
             self.write_rollouts(step, "eval_test", groups, f"Running evaluation test {step}")
             found = rollouts.metrics_of(groups)
             return {
@@ -329,10 +485,20 @@ class GroupTrainer(Trainer):
 
         return scores
 
+    def write_failures(self, step: int, name: str = "") -> dict[str, float]:
+        """The calls of a reward function that gave no score, and how many they were."""
+        failures, self.reward.failures = self.reward.failures, []
+        if failures:
+            lines = "".join(json.dumps(failure._asdict()) + "\n" for failure in failures)
+            self.run.write_iteration(step, f"{name}reward_failures.jsonl", lines)
+        function = self.config.reward_function is not None
+        return {"env/all/reward_failures": len(failures)} if function else {}
+
     def write_rollouts(self, step: int, name: str, groups: list[Group], title: str) -> None:
         """The summaries of all, and a transcript of the first `num_groups_to_log`."""
         split = "train" if name == "train" else name.replace("_", "/", 1)
-        summaries = rollouts.summaries(groups, split, step, self.tag)
+        sampled_at = self.begun_at(step) if name == "train" else step
+        summaries = rollouts.summaries(groups, split, step, self.tag, sampled_at)
         self.run.write_iteration(step, f"{name}_rollout_summaries.jsonl", summaries)
         if logged := groups[: self.config.num_groups_to_log]:
             text = rollouts.transcript(title, logged, datetime.now(UTC))

@@ -101,8 +101,11 @@ def metrics_of(groups: Sequence[Group]) -> dict[str, float]:
     return {f"env/all/{key}": value for key, value in values.items()}
 
 
-def summaries(groups: Sequence[Group], split: str, step: int, tag: str) -> str:
-    """A line of JSON for each episode."""
+def summaries(
+    groups: Sequence[Group], split: str, step: int, tag: str, sampled_at: int | None = None
+) -> str:
+    """A line of JSON for each episode. `sampled_at` is the step whose weights have sampled them, if
+    not this one."""
     records = [
         {
             "schema_version": 1,
@@ -111,7 +114,7 @@ def summaries(groups: Sequence[Group], split: str, step: int, tag: str) -> str:
             "group_idx": group_index,
             "traj_idx": index,
             "tags": [tag],
-            "sampling_client_step": step,
+            "sampling_client_step": step if sampled_at is None else sampled_at,
             "total_reward": rollout.reward,
             "final_reward": 0.0,  # what a whole group is rewarded for: nothing here
             "trajectory_metrics": {},

@@ -17,6 +17,9 @@ from sweeper.recipes.rollouts import Rollout
         ("num_substeps", 0, "num_substeps must be at least 1, not 0"),
         ("temperature", 0.0, "temperature must be positive, not 0.0"),
         ("entropy_coef", -0.1, "entropy_coef must not be negative, not -0.1"),
+        ("kl_penalty_coef", -1.0, "kl_penalty_coef must not be negative, not -1.0"),
+        ("max_steps_off_policy", -1, "max_steps_off_policy must be at least 0, not -1"),
+        ("function_seconds", 0.0, "function_seconds must be positive, not 0.0"),
         ("learning_rate", 0.0, "learning_rate must be positive, not 0.0"),
         ("log_path", "", "log_path must not be empty"),
     ],
@@ -88,3 +91,35 @@ def test_samples_have_seeds_of_their_own_that_repeat():
     assert len(set(found)) == len(keys)
     assert found == [rl.sampling_seed(*key) for key in keys]
     assert all(0 <= seed < 2**31 for seed in found)
+
+
+def test_one_judge_only():
+    with pytest.raises(ValueError, match="reward_function and reward_model: give one of them"):
+        rl.Config(reward_function="a.py:f", reward_model="b")
+
+
+def test_the_penalty_is_for_leaving_the_reference_more_than_the_others():
+    sampled, reference = [[-1.0, -2.0], [-3.0]], [[-1.5, -2.0], [-4.0]]
+    penalty, metrics = rl.kl_penalty(sampled, reference, 0.1)
+    assert metrics == {"kl_policy_base": pytest.approx(0.5)}
+    assert penalty == [[pytest.approx(0.0), pytest.approx(0.05)], [pytest.approx(-0.05)]]
+
+
+def ahead(steps, **settings):
+    """Which step's weights sample each batch, as the loop would have it."""
+    trainer = object.__new__(rl.GroupTrainer)
+    trainer.config = rl.Config(max_steps=steps, **settings)
+    trainer.under_way, found = {}, {}
+    for step in range(steps):
+        trainer.begin_sampling = lambda batch, at=step: found.setdefault(batch, at)
+        trainer.sample_ahead(step)
+    return [found[batch] for batch in range(steps)]
+
+
+def test_samples_are_at_most_so_many_steps_old_and_begin_anew_at_checkpoints():
+    assert ahead(6) == [0, 1, 2, 3, 4, 5]
+    assert ahead(7, max_steps_off_policy=2) == [0, 0, 0, 1, 2, 3, 4]
+    assert ahead(9, max_steps_off_policy=2, save_every=4) == [0, 0, 0, 1, 4, 4, 4, 5, 8]
+    for settings in ({"save_every": 4}, {"save_every": 1}, {}):
+        at = ahead(12, max_steps_off_policy=3, **settings)
+        assert all(0 <= step - begun <= 3 for step, begun in enumerate(at))

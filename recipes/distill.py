@@ -1,0 +1,199 @@
+"""Distillation: learn from a teacher, which is another model or weights trained before.
+
+    python -m sweeper.recipes.distill teacher=tiny/teacher mode=on_policy log_path=/tmp/distill
+
+`on_policy`: the student answers, and the teacher says of each token how likely it was. A token's
+advantage is log teacher - log student, whose mean is minus the reverse KL divergence: that falls
+(Agarwal et al. 2023, arXiv:2306.13649). Nobody rewards anything; the rewards in the metrics are for
+who reads them.
+
+`off_policy`: the teacher answers, and the student is shown that, as in sft.py (Kim and Rush 2016,
+arXiv:1606.07947). The teacher's answers to the training questions are sampled at the start.
+
+Several teachers, by weight: `teacher=0.7*tiny/teacher,0.3*/runs/sft`. On-policy their logprobs are
+averaged, so that the student is drawn to each by its weight; off-policy each answers its share.
+"""
+
+import math
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+import chz
+
+from . import chat, rl, samplers, service, settings, sft, tasks
+from .rollouts import Group
+from .trainer import Trainer, run
+
+if TYPE_CHECKING:
+    import tinker
+
+
+@chz.chz
+class Config(rl.Config):
+    """What a run is; the same configuration gives the same metrics."""
+
+    teacher: str = chz.field(
+        default="tiny/teacher",
+        doc="base model, log_path or tinker://...; several: 0.7*one,0.3*another",
+    )
+    mode: Literal["on_policy", "off_policy"] = chz.field(
+        default="on_policy", doc="who answers: the student, or the teacher"
+    )
+    kl_penalty_coef: float = chz.field(
+        default=1.0, doc="on-policy: factor of the advantages, which are log teacher - log student"
+    )
+    kl_discount_factor: float = chz.field(
+        default=0.0, doc="on-policy: what a token gets of the next one's advantage, 0 to 1"
+    )
+    teacher_temperature: float = chz.field(
+        default=1.0, doc="off-policy: of the teacher's samples; 0: its likeliest answers"
+    )
+    batch_size: int = chz.field(default=32, doc="off-policy: examples a step")
+    log_path: str = chz.field(default="runs/distill", doc="directory for metrics and checkpoints")
+
+    @chz.validate
+    def _check_teacher(self) -> None:
+        settings.check_at_least(self, batch_size=1)
+        teachers_of(self.teacher)
+        if not 0 <= self.kl_discount_factor <= 1:
+            raise ValueError(f"kl_discount_factor must be 0 to 1, not {self.kl_discount_factor}")
+        if not (math.isfinite(self.teacher_temperature) and self.teacher_temperature >= 0):
+            raise ValueError(
+                f"teacher_temperature must not be negative, not {self.teacher_temperature}"
+            )
+
+
+def main(config: Config) -> None:
+    """Train, or go on training. Exit code 143 after SIGTERM and 130 after SIGINT."""
+    kinds: dict[str, type[Trainer]] = {"on_policy": OnPolicy, "off_policy": OffPolicy}
+    run("distill", kinds[config.mode], config)
+
+
+def teachers_of(text: str) -> list[tuple[float, str]]:
+    """Weights that add up to 1, and the names of the teachers. Raises ValueError for others."""
+    found: list[tuple[float, str]] = []
+    for part in text.split(","):
+        before, star, name = part.strip().rpartition("*")
+        try:
+            weight = float(before) if star else 1.0
+        except ValueError:
+            weight = math.nan
+        if not name.strip() or not (math.isfinite(weight) and weight > 0):
+            raise ValueError(f"teacher={text}: write a name, or 0.7*one,0.3*another")
+        found.append((weight, name.strip()))
+    total = sum(weight for weight, _ in found)
+    return [(weight / total, name) for weight, name in found]
+
+
+def discounted(values: Sequence[float], factor: float) -> list[float]:
+    """Each value with those after it, the next one times `factor`, and so on."""
+    found: list[float] = []
+    after = 0.0
+    for value in reversed(values):
+        after = value + factor * after
+        found.append(after)
+    return found[::-1]
+
+
+class Teacher(NamedTuple):
+    """A teacher and its weight."""
+
+    weight: float
+    sampler: "tinker.SamplingClient"
+
+
+def open_teachers(connection: service.Service, config: Config) -> list[Teacher]:
+    """The configured teachers."""
+    return [
+        Teacher(weight, samplers.open_named(connection, name, config.model_name, None))
+        for weight, name in teachers_of(config.teacher)
+    ]
+
+
+class OnPolicy(rl.GroupTrainer):
+    """The loop of RL, whose advantages are what the teacher thinks of the student's tokens."""
+
+    shown: ClassVar = ("teacher_kl", "env/all/correct", "test/accuracy")
+
+    def prepare(self, data: tasks.Split) -> None:
+        """The questions, and the teachers."""
+        super().prepare(data)
+        self.teachers = open_teachers(self.connection, self.config)
+
+    def open_reference(self) -> "tinker.SamplingClient | None":
+        """None but the teachers."""
+        return None
+
+    @property
+    def drops_constant(self) -> bool:
+        """No: rewards play no part."""
+        return bool(self.config.remove_constant_reward_groups)
+
+    def token_advantages(self, groups: list[Group]) -> tuple[list[list[float]], dict[str, float]]:
+        """How much likelier each token is to the teachers than to the student."""
+        config = self.config
+        sampled = [rollout.logprobs for group in groups for rollout in group.rollouts]
+        taught = [self.logprobs_by(teacher.sampler, groups) for teacher in self.teachers]
+        weights = [teacher.weight for teacher in self.teachers]
+        gaps = [
+            [
+                sum(w * one for w, one in zip(weights, by_teacher, strict=True)) - own
+                for own, *by_teacher in zip(*said, strict=True)
+            ]
+            for said in zip(sampled, *taught, strict=True)
+        ]
+        count = sum(map(len, gaps))
+        found = [
+            [config.kl_penalty_coef * gap for gap in discounted(own, config.kl_discount_factor)]
+            for own in gaps
+        ]
+        return found, {"teacher_kl": -sum(map(sum, gaps)) / count} if count else {}
+
+
+class OffPolicy(sft.SupervisedTrainer):
+    """SFT on what the teachers answer."""
+
+    config: Any
+    shown: ClassVar = ("train_mean_nll", "test/nll", "test/accuracy")
+
+    def render_train(self, data: tasks.Split) -> list[chat.Example]:
+        """Questions to train on, with the answers that teachers end within `max_tokens`. They are
+        asked anew where a run goes on, and answer the same."""
+        import tinker
+
+        config: Config = self.config
+        teachers = open_teachers(self.connection, config)
+        draw = random.Random(f"teachers/{config.seed}")
+        asked: list[tuple[list[int], Any]] = []
+        for number, conversation in enumerate(data.train):
+            [teacher] = draw.choices(teachers, [teacher.weight for teacher in teachers])
+            prompt, end = chat.render_prompt(self.tokenizer, conversation[:-1])
+            if len(prompt) + config.max_tokens > config.max_length:
+                continue
+            params = tinker.SamplingParams(
+                max_tokens=config.max_tokens,
+                temperature=config.teacher_temperature,
+                stop=[end],
+                seed=rl.sampling_seed(config.seed, 0, number),
+            )
+            request = teacher.sampler.sample(tinker.ModelInput.from_ints(prompt), 1, params)
+            asked.append((prompt, request))
+        found: list[chat.Example] = []
+        for prompt, request in asked:
+            sequence = self.wait(request).sequences[0]
+            if sequence.stop_reason == "stop":
+                tokens = list(sequence.tokens)
+                weights = [0.0] * len(prompt) + [1.0] * len(tokens)
+                found.append(chat.Example(prompt + tokens, weights, len(prompt)))
+        print(f"{len(found)} of {len(data.train)} questions answered by the teacher", flush=True)
+        if not found:
+            raise service.RecipeError(
+                f"the teacher ended no answer within max_tokens={config.max_tokens}"
+            )
+        return found
+
+
+if __name__ == "__main__":
+    main(service.parse_arguments(Config))
+    service.leave()

@@ -1,0 +1,77 @@
+"""A preference model: it tells which of two answers people would prefer, by a score for each.
+
+    python -m sweeper.recipes.reward data=pairs.jsonl log_path=/tmp/reward
+    python -m sweeper.recipes.rl reward_model=/tmp/reward load_checkpoint_path=/tmp/sft
+
+The pairs are those of dpo.py. A model reads a question with its answer and is asked whether that is
+a good one; its score is the logprob of "yes". It is trained so that the score of the chosen answer
+is above that of the rejected one (Bradley and Terry 1952): the loss is -log sigmoid(score of the
+chosen - score of the rejected), whose gradient goes by cross_entropy with signed weights as in
+dpo.py. `rl` takes the chance of a "yes" as its reward: SFT, a preference model and RL are the three
+stages of RLHF (Ouyang et al. 2022, arXiv:2203.02155).
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import chz
+
+from . import dpo, pairs, rewards, service, settings
+from .trainer import run
+
+
+@chz.chz
+class Config(settings.Settings):
+    """What a run is; the same configuration gives the same metrics."""
+
+    data: str | None = chz.field(
+        default=None,
+        doc='JSONL of {"prompt", "chosen", "rejected"} for a task\'s right and wrong answers',
+    )
+    wrong_share: float = chz.field(
+        default=0.0, doc="generated pairs to train on that prefer the wrong answer: 0.1 is 10 %"
+    )
+    batch_size: int = chz.field(default=32, doc="pairs a step")
+    log_path: str = chz.field(default="runs/reward", doc="directory for metrics and checkpoints")
+
+    @chz.validate
+    def _check(self) -> None:
+        settings.check_at_least(self, batch_size=1)
+
+
+def main(config: Config) -> None:
+    """Train, or go on training. Exit code 143 after SIGTERM and 130 after SIGINT."""
+    run("reward", RewardTrainer, config)
+
+
+class RewardTrainer(dpo.PairTrainer):
+    """The loop of pairs, on the verdicts about their answers; there is no reference."""
+
+    config: Config
+    loss_name: ClassVar = "reward_loss"
+    shown: ClassVar = ("reward_loss", "margin", "test/margin", "test/preference_accuracy")
+
+    @property
+    def beta(self) -> float:
+        """Scores count as they are."""
+        return 1.0
+
+    def render(self, split: Sequence[pairs.Pair]) -> list[pairs.Rendered]:
+        """The verdicts about both answers."""
+        made = [
+            pairs.Rendered(
+                rewards.judged(self.tokenizer, pair.prompt, pair.chosen),
+                rewards.judged(self.tokenizer, pair.prompt, pair.rejected),
+            )
+            for pair in split
+        ]
+        return pairs.short_enough(made, self.config.max_length)
+
+    def begin_baseline(self, batch: list[pairs.Rendered]) -> dpo.Baseline:
+        """Nothing to compare a score with."""
+        return lambda: [(0.0, 0.0)] * len(batch)
+
+
+if __name__ == "__main__":
+    main(service.parse_arguments(Config))
+    service.leave()

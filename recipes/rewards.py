@@ -1,0 +1,114 @@
+"""What an answer earns: by comparing texts, by a function of the user's, or by a preference model.
+
+Each kind is begun for every answer of a batch before the first result is waited for, so that a
+model is asked about all of them at once.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from . import chat, rollouts, samplers
+from .rollouts import Problem
+from .sandbox import Sandbox
+from .service import Service
+
+JUDGE = "Is this answer good?"
+VERDICT = "yes"
+"""What a preference model is asked after an answer, and what it says of a good one."""
+
+
+class Failure(NamedTuple):
+    """A call of a function that gave no score; the answer then earned 0."""
+
+    question: str
+    response: str
+    error: str
+
+
+class Reward(Protocol):
+    """Says what answers are worth."""
+
+    failures: list[Failure]
+    """Those since the list was last emptied."""
+
+    def begin(self, problem: Problem, text: str, ended: bool) -> Callable[[], float]:
+        """Begin to judge an answer; the function returned waits for its reward."""
+        ...
+
+    def close(self) -> None:
+        """Nothing more is to be judged."""
+        ...
+
+
+class TextReward:
+    """By the right answer's text: exactly it, or the share of positions that are right."""
+
+    def __init__(self, dense: bool) -> None:
+        self._measure = rollouts.share_right if dense else rollouts.exact
+        self.failures: list[Failure] = []
+
+    def begin(self, problem: Problem, text: str, ended: bool) -> Callable[[], float]:
+        """At once."""
+        reward = float(self._measure(problem.answer, text, ended))
+        return lambda: reward
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+class FunctionReward:
+    """By `score(question, response, answer)` of a file, in a process of its own; see sandbox.py."""
+
+    def __init__(self, function: str, seconds: float, megabytes: int) -> None:
+        self.sandbox = Sandbox(function, seconds, megabytes)
+        self.failures: list[Failure] = []
+
+    def begin(self, problem: Problem, text: str, ended: bool) -> Callable[[], float]:
+        """At once. What the function fails on earns 0, and is kept in `failures`."""
+        del ended
+        question = problem.messages[-1]["content"]
+        value, error = self.sandbox(question, text, problem.answer)
+        if error is not None or value is None:
+            self.failures.append(Failure(question, text, error or "no score"))
+        reward = value or 0.0
+        return lambda: reward
+
+    def check(self, problems: list[Problem]) -> None:
+        """Call it on right answers, and on the file's own examples. Raises RecipeError."""
+        asked = [(p.messages[-1]["content"], p.answer, p.answer) for p in problems]
+        self.sandbox.check(asked)
+
+    def close(self) -> None:
+        """End the process."""
+        self.sandbox.close()
+
+
+class ModelReward:
+    """By a preference model (reward.py): the chance that it says yes, 0 to 1."""
+
+    def __init__(
+        self, connection: Service, tokenizer: Any, model_name: str, checkpoint: str
+    ) -> None:
+        self._connection, self._tokenizer = connection, tokenizer
+        self._sampler = samplers.open_sampler(connection, model_name, checkpoint)
+        self.failures: list[Failure] = []
+
+    def begin(self, problem: Problem, text: str, ended: bool) -> Callable[[], float]:
+        """Ask for the verdict's logprobs. An answer that did not end earns nothing: the model has
+        only seen whole ones."""
+        if not ended:
+            return lambda: 0.0
+        example = judged(self._tokenizer, problem.messages, text)
+        last = len(example.tokens) - example.answer
+        request = samplers.begin_logprobs(self._sampler, example.tokens, last)
+        return lambda: math.exp(sum(samplers.logprobs_of(self._connection, request, last)))
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+def judged(tokenizer: Any, prompt: list[dict[str, str]], answer: str) -> chat.Example:
+    """An answer as a preference model reads it, whose verdict alone has weight."""
+    said = [{"role": "assistant", "content": answer}, {"role": "user", "content": JUDGE}]
+    return chat.render_answer(tokenizer, [*prompt, *said], VERDICT)

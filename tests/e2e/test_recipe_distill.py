@@ -1,0 +1,55 @@
+"""Distillation against the engine: from its teacher, by either way, and on to the same values."""
+
+import signal
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+TASK = {"task": "sorting", "length": 3, "letters": 6, "test_size": 32, "train_size": 150}
+TASK |= {"max_tokens": 6, "groups_per_batch": 8, "group_size": 4, "batch_size": 32}
+
+
+@pytest.fixture(scope="module")
+def warm(recipes, tmp_path_factory):
+    """A student that answers in the right shape, and mostly wrong."""
+    log_path = tmp_path_factory.mktemp("warm")
+    task = {key: TASK[key] for key in ("task", "length", "letters", "test_size", "train_size")}
+    done = recipes.run("sft", log_path, **task, max_steps=25, eval_every=0)
+    assert (done.returncode, done.stderr) == (0, "")
+    return log_path
+
+
+def test_the_student_comes_nearer_to_the_teacher(recipes, warm, tmp_path):
+    settings = TASK | {"max_steps": 40, "eval_every": 20, "learning_rate": 2e-3}
+    done = recipes.run("distill", tmp_path, load_checkpoint_path=warm, **settings)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = recipes.measured(tmp_path)
+    apart = [line["teacher_kl"] for line in lines[:-1]]
+    assert sum(apart[-5:]) < 0.75 * sum(apart[:5])
+    assert lines[-1]["test/accuracy"] > lines[0]["test/accuracy"]
+    # All answers teach, whatever they earn.
+    assert {line["num_groups_dropped"] for line in lines[:-1]} == {0}
+
+
+def test_the_student_is_shown_what_the_teacher_answers(recipes, tmp_path):
+    settings = TASK | {"mode": "off_policy", "max_steps": 60, "eval_every": 30}
+    done = recipes.run("distill", tmp_path, teacher="2*tiny/teacher,1*tiny/teacher", **settings)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "questions answered by the teacher" in done.stdout
+    lines = recipes.measured(tmp_path)
+    assert lines[-1]["test/accuracy"] > 0.3
+    assert lines[-1]["test/nll"] < lines[0]["test/nll"] / 2
+
+
+@pytest.mark.parametrize("mode", ["on_policy", "off_policy"])
+def test_a_killed_run_goes_on_as_if_it_had_not_been_killed(recipes, warm, tmp_path, mode):
+    settings = TASK | {"max_steps": 10, "eval_every": 4, "save_every": 3, "mode": mode}
+    settings |= {"load_checkpoint_path": warm, "teacher": f"3*tiny/teacher,1*{warm}"}
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert recipes.run("distill", whole, **settings).returncode == 0
+    assert recipes.stopped_after("distill", stopped, 5, signal.SIGKILL, **settings) == (-9, "")
+    resumed = recipes.run("distill", stopped, **settings)
+    assert (resumed.returncode, resumed.stderr) == (0, "")
+    assert "resuming after " in resumed.stdout
+    assert recipes.measured(stopped) == recipes.measured(whole)

@@ -1,0 +1,117 @@
+"""A preference model, and what `rl` can be rewarded and penalised by, against the engine."""
+
+import json
+import signal
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+TASK = {"task": "sorting", "length": 2, "letters": 4, "test_size": 4}
+PAIRS = TASK | {"max_steps": 120, "learning_rate": 1e-2, "eval_every": 60}
+RL = TASK | {"max_tokens": 3, "groups_per_batch": 8, "group_size": 8, "learning_rate": 1e-3}
+SCORE = """
+def score(question, response, answer):
+    if len(response) == 1:
+        raise ValueError("one letter")
+    return sum(a == b for a, b in zip(response, answer)) / max(len(response), len(answer), 1)
+"""
+
+
+@pytest.fixture(scope="module")
+def judge(recipes, tmp_path_factory):
+    """A run of reward that tells right answers from nearly right ones."""
+    log_path = tmp_path_factory.mktemp("judge")
+    done = recipes.run("reward", log_path, **PAIRS)
+    assert (done.returncode, done.stderr) == (0, "")
+    return log_path
+
+
+@pytest.fixture(scope="module")
+def warm(recipes, tmp_path_factory):
+    log_path = tmp_path_factory.mktemp("warm")
+    assert recipes.run("sft", log_path, **TASK, max_steps=20, eval_every=0).returncode == 0
+    return log_path
+
+
+def test_a_preference_model_learns(recipes, judge):
+    lines = recipes.measured(judge)
+    assert lines[0]["accuracy"] == pytest.approx(0.5, abs=0.35)
+    assert sum(line["accuracy"] for line in lines[-11:-1]) / 10 > 0.9
+    assert lines[-1]["test/margin"] > lines[0]["test/margin"]
+    assert {"reward_loss", "margin", "chosen_reward", "num_pairs"} <= set(lines[0])
+
+
+def test_a_killed_preference_model_goes_on_to_the_same(recipes, judge, tmp_path):
+    settings = PAIRS | {"max_steps": 12, "save_every": 4, "eval_every": 5}
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert recipes.run("reward", whole, **settings).returncode == 0
+    assert recipes.stopped_after("reward", stopped, 6, signal.SIGKILL, **settings) == (-9, "")
+    assert recipes.run("reward", stopped, **settings).returncode == 0
+    assert recipes.measured(stopped) == recipes.measured(whole)
+
+
+def test_the_three_stages_of_rlhf(recipes, warm, judge, tmp_path):
+    settings = RL | {"load_checkpoint_path": warm, "reward_model": judge, "max_steps": 30}
+    settings |= {"kl_penalty_coef": 0.01, "eval_every": 0}
+    done = recipes.run("rl", tmp_path, **settings)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = recipes.measured(tmp_path)
+    rewards = [line["env/all/reward/total"] for line in lines[:-1]]
+    assert sum(rewards[-5:]) > sum(rewards[:5])
+    right = [line["env/all/correct"] for line in lines[:-1]]
+    assert sum(right[-5:]) > sum(right[:5])  # what the model prefers is right
+    # It begins at its reference, and leaves it.
+    assert lines[0]["kl_policy_base"] == pytest.approx(0, abs=1e-4)
+    assert lines[-2]["kl_policy_base"] > 5e-4
+
+
+def test_a_users_function_is_tried_first_and_its_failures_are_kept(recipes, warm, tmp_path):
+    function = tmp_path / "score.py"
+    settings = RL | {"load_checkpoint_path": warm, "max_steps": 2, "eval_every": 0}
+    settings |= {"reward_function": f"{function}:score"}
+    function.write_text("def score(question, response, answer):\n    return None\n")
+    done = recipes.run("rl", tmp_path / "run", **settings)
+    assert done.returncode == 1
+    assert "it returned NoneType, not a number" in done.stderr
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+    function.write_text(SCORE)
+    done = recipes.run("rl", tmp_path / "run", **settings)
+    assert (done.returncode, done.stderr) == (0, "")
+    for line in recipes.measured(tmp_path / "run")[:-1]:
+        folder = tmp_path / "run" / f"iteration_{line['step']:06d}"
+        episodes = recipes.read(folder / "train_rollout_summaries.jsonl")
+        said = [episode["steps"][0]["logs"] for episode in episodes]
+        failed = sum(len(logs["response"]) == 1 for logs in said)
+        assert line["env/all/reward_failures"] == failed
+        kept = folder / "reward_failures.jsonl"
+        assert len(recipes.read(kept) if kept.exists() else []) == failed
+        for episode, logs in zip(episodes, said, strict=True):
+            scope = {}
+            exec(SCORE, scope)  # noqa: S102  the test's own text
+            wrong = len(logs["response"]) == 1
+            expected = (
+                0 if wrong else scope["score"]("", logs["response"], logs["reference_answer"])
+            )
+            assert episode["total_reward"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
+def test_samples_of_older_weights_change_nothing_when_a_run_is_stopped(
+    recipes, warm, tmp_path, signum
+):
+    settings = RL | {"load_checkpoint_path": warm, "max_steps": 12, "save_every": 4}
+    settings |= {"max_steps_off_policy": 2, "eval_every": 5, "kl_penalty_coef": 0.05}
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert recipes.run("rl", whole, **settings).returncode == 0
+    code, errors = recipes.stopped_after("rl", stopped, 6, signum, **settings)
+    assert (code, errors) == (-9 if signum == signal.SIGKILL else 143, "")
+    assert recipes.run("rl", stopped, **settings).returncode == 0
+    lines = recipes.measured(stopped)
+    assert lines == recipes.measured(whole)
+    stale = [line["optim/staleness"] for line in lines[:-1]]
+    assert stale == [0, 1, 2, 2, 0, 1, 2, 2, 0, 1, 2, 2]
+    path = stopped / "iteration_000003" / "train_rollout_summaries.jsonl"
+    assert json.loads(path.read_text().splitlines()[0])["sampling_client_step"] == 1
+    # Trainer and sampler are apart by then: what ppo's ratio is for.
+    assert lines[3]["optim/kl_sample_train_v2"] > lines[0]["optim/kl_sample_train_v2"]
