@@ -5,7 +5,7 @@ from sweeper.fields.nodes import Node, Problems
 from sweeper.fields.sections import Field, Reading, Section
 from sweeper.model.plan import Budget
 
-__all__ = ["BUDGET", "read_caps"]
+__all__ = ["ACCOUNT", "BUDGET", "PERIODS", "read_caps"]
 
 _MOST_USD, _MOST_TOKENS, _MOST_HOURS = 1e9, 1e15, 1e6
 
@@ -28,6 +28,19 @@ _SECTION = Section(
     ),
     check=_check,
 )
+
+
+PERIODS = ("day", "month", "all")
+
+ACCOUNT = _SECTION.extended(
+    Field(
+        "per",
+        Choice(*PERIODS),
+        "Of which time the limits are: a day or a month, in UTC, or all that was ever used.",
+        "all",
+    )
+)
+"""The table `budget` of the configuration file: for all sweeps of an account together."""
 
 
 def read_caps(node: Node, where: str, problems: Problems) -> Budget | None:

@@ -28,6 +28,7 @@ from sweeper.model.parts import Part
 from sweeper.model.plan import Plan, runs_anywhere
 from sweeper.model.states import State
 from sweeper.scheduler import account, environment
+from sweeper.scheduler.account_budget import configured_budget
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import REPLANNED, Scheduler
 from sweeper.scheduler.progress import Summary, exit_code, printer
@@ -140,7 +141,7 @@ def launch_plan(request: LaunchRequest, user: User) -> Launched:
         require(read_plan(store, planned.name).recorded, f"{store.root}/{planned.name}", user.agree)
     if planned.budget is not None and planned.budget.usd is not None:
         prices.load()  # which the launcher needs
-    account.check_place(planned)
+    _check_account(planned)
     launched = planned.launch
     names = secret_names(planned.secrets, planned.service)
     capabilities = preflight.admit(launched, store, planned.service, names, live=live)
@@ -171,6 +172,15 @@ def launch_plan(request: LaunchRequest, user: User) -> Launched:
     return Launched(planned.name, store.root, None)
 
 
+def _check_account(plan: Plan) -> None:
+    """See that the quota and the budget of the plan's account can be used. Raises
+    `EnvironmentFailure`, `UsageError`."""
+    account.check_place(plan)
+    limits = None if plan.service == "none" else configured_budget()
+    if limits is not None and limits.budget.usd is not None:
+        prices.load()  # which the launcher needs
+
+
 def _tell_pause(store: Store, sweep: str, tell: Callable[[str], None]) -> None:
     """A pause outlives the launcher that was at work when it was asked for."""
     if asked_pause(store, sweep) is not None:
@@ -189,7 +199,7 @@ def ready(store: Store, sweep: str, agree: Agree = refuse) -> Ready:
     """Check that the rest of a sweep can be launched from its recorded plan, with the environment
     of this process, before anything is recorded or started. Raises as `launch` does."""
     plan = read_plan(store, sweep)
-    account.check_place(plan)
+    _check_account(plan)
     recorded = Part(plan.recorded, file_of(store, Layout(sweep).plan))
     for part in recorded.parts("stages") if plan.stages else [recorded]:
         runs_anywhere(part.part("recipe"))

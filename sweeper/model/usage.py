@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from sweeper.model.parts import Part
 
-__all__ = ["KINDS", "NO_USAGE", "Counts", "Usage", "read", "total"]
+__all__ = ["KINDS", "NO_USAGE", "Counts", "Usage", "beyond", "read", "total"]
 
 KINDS = ("prefill", "cached", "sample", "train")
 """The kinds of tokens that are priced each on its own."""
@@ -68,6 +68,17 @@ def read(body: Part | None) -> Usage:
         for name, one in body.parts_by_key("models").items()
     }
     return Usage(models, body.text_or("unknown", None))
+
+
+def beyond(usage: Usage, known: Usage) -> Usage:
+    """What is in `usage` and was not in `known`."""
+    found: dict[str, Counts] = {}
+    for name, counts in usage.models.items():
+        before = known.models.get(name, Counts())
+        more = Counts(*(max(0, now - then) for now, then in zip(counts, before, strict=True)))
+        if any(more):
+            found[name] = more
+    return Usage(found, usage.unknown)
 
 
 def total(several: Iterable[Usage]) -> Usage:

@@ -52,7 +52,8 @@ def quota_settings() -> Quota:
 
 
 def check_place(plan: Plan) -> None:
-    """See that a launch of this plan can share its quota. Raises `EnvironmentFailure`."""
+    """See that a launch of this plan can share its quota and its account's budget. Raises
+    `EnvironmentFailure`."""
     if plan.service == "none":
         return
     settings = quota_settings()

@@ -27,7 +27,7 @@ from sweeper.storage.layout import Layout
 from sweeper.storage.process import is_gone, this_process
 from sweeper.storage.sweeps import read_events
 
-__all__ = ["Allowance", "Governor", "Jobs"]
+__all__ = ["Allowance", "Governor", "Jobs", "name_of"]
 
 BEAT_SECONDS = 5.0
 LEASE_SECONDS = 30.0
@@ -61,6 +61,11 @@ class Allowance(NamedTuple):
     why: str = "service"
 
 
+def name_of(root: str, sweep: str) -> str:
+    """What a sweep is called beside others of its account."""
+    return hashlib.sha256(f"{root}/{sweep}".encode()).hexdigest()[:16]
+
+
 class Governor:
     """The part of one sweep's launcher. `most`: what the user knows that the service takes at
     once (None: that is learned)."""
@@ -76,7 +81,7 @@ class Governor:
         most: int | None = None,
     ) -> None:
         self._book, self._clock, self._most = book, clock, most
-        self._name = hashlib.sha256(f"{root}/{sweep}".encode()).hexdigest()[:16]
+        self._name = name_of(root, sweep)
         self._own = Member(root, sweep, this_process(), weight)
         self._limiter = Limiter(clock)
         self._seen: dict[str, tuple[int, float]] = {}

@@ -33,6 +33,7 @@ from sweeper.model.launcher import Service
 from sweeper.model.observation import Kind, Observation
 from sweeper.model.states import OPEN, Event, State
 from sweeper.scheduler import engine_watch
+from sweeper.scheduler.account_budget import account_budget
 from sweeper.scheduler.alarm_monitor import AlarmMonitor
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.failure_policy import FailurePolicy
@@ -105,8 +106,10 @@ class Scheduler:
         self._requests = Requests(context)
         self._policy = FailurePolicy(self._run_table, self._outcomes, smoke=smoke and starting)
         self._spending: Spending | None = None
-        if plan.budget is not None and starting:
-            self._spending = Spending(context, plan.budget, self._run_table, self._heartbeats)
+        account = account_budget(context, service) if starting else None
+        if starting and (plan.budget is not None or account is not None):
+            seen = self._run_table, self._heartbeats
+            self._spending = Spending(context, plan.budget, *seen, account)
         self._alarm_monitor: AlarmMonitor | None = None
         if starting:
             seen = self._run_table, self._heartbeats, self._outcomes

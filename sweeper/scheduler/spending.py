@@ -10,10 +10,13 @@ from typing import NamedTuple
 
 from sweeper import prices
 from sweeper.errors import NotFound, StoreError
+from sweeper.fields import config_file
 from sweeper.model.heartbeat import Heartbeat
 from sweeper.model.plan import Budget
+from sweeper.model.spent import Spent
 from sweeper.model.states import Event
 from sweeper.model.usage import NO_USAGE, Usage, total
+from sweeper.scheduler.account_budget import AccountBudget
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.run_table import RunTable
 from sweeper.storage.heartbeats import Heartbeats, read_heartbeat
@@ -26,6 +29,9 @@ _SECONDS_AN_HOUR = 3600.0
 _ENDS = (Event.SUCCEEDED, Event.FAILED, Event.CANCELLED, Event.PREEMPTED)
 """Events with the outcome of an attempt, the most telling first."""
 
+_PER = {"all": "", "month": " for this month", "day": " for today"}
+_RAISED = "a relaunch with more in {}"
+
 Attempt = tuple[str, int]
 
 
@@ -37,25 +43,31 @@ class Used(NamedTuple):
 
 
 class Spending:
-    """What all attempts of a sweep have used, beside what they may use at most. What was once seen
-    of an attempt counts, also when it cannot be read for a moment. Raises `UsageError` for a budget
-    in dollars when the prices cannot be read."""
+    """What all attempts of a sweep have used, beside what they may use at most, by the sweep's own
+    `budget` and by that of its `account`. What was once seen of an attempt counts, also when it
+    cannot be read for a moment. Raises `UsageError` for a budget in dollars when the prices cannot
+    be read."""
 
     def __init__(
-        self, context: Context, budget: Budget, run_table: RunTable, heartbeats: Heartbeats
+        self,
+        context: Context,
+        budget: Budget | None,
+        run_table: RunTable,
+        heartbeats: Heartbeats,
+        account: AccountBudget | None = None,
     ) -> None:
-        self._context, self.budget = context, budget
+        self._context, self._account = context, account
+        self._budget = budget or Budget()
         self._run_table, self._heartbeats = run_table, heartbeats
-        self._prices = None if budget.usd is None else prices.load()
+        limits = [self._budget] + ([] if account is None else [account.limits.budget])
+        in_dollars = any(one.usd is not None for one in limits)
+        self._prices = prices.load() if in_dollars else None
         self._seen: dict[Attempt, Used] = {}
         self._final: set[Attempt] = set()
         self._files: dict[Attempt, UsageFiles] = {}
         self.reached: str | None = None
-
-    @property
-    def is_over(self) -> bool:
+        self.is_over = False
         """Whether runs at work are to be stopped."""
-        return self.reached is not None and self.budget.on_reach == "stop"
 
     def look(self) -> None:
         """Sum up, and see whether there is anything left to spend."""
@@ -64,9 +76,22 @@ class Spending:
                 if (run, attempt) not in self._final:
                     self._look_at(run, attempt)
         found = self._seen.values()
-        self.reached = self._judged(
-            total(used.usage for used in found), sum(used.seconds for used in found)
-        )
+        used = Spent(total(one.usage for one in found), sum(one.seconds for one in found))
+        self.reached, self.is_over = None, False
+        if self._account is not None:
+            limits, per = self._account.limits
+            what = "the budget of your account" + _PER[per]
+            self._judge(limits, self._account.look(used), what, _RAISED.format(config_file.file()))
+        self._judge(self._budget, used, "the budget", "`sweeper launch` with a larger budget")
+
+    def _judge(self, limits: Budget, used: Spent, what: str, how: str) -> None:
+        """Note what is reached of some limits. What stops runs outweighs what does not."""
+        why = self._over(limits, used, what)
+        if why is None or self.is_over:
+            return
+        self.is_over = limits.on_reach == "stop"
+        stopped = ", and what runs is stopped" if self.is_over else ""
+        self.reached = f"{why}: nothing else is started{stopped}; {how} goes on"
 
     def _look_at(self, run: str, attempt: int) -> None:
         """Take note of what is known of an attempt now, unless more was known of it before."""
@@ -120,30 +145,23 @@ class Spending:
         counted = files.read()
         return said if counted == NO_USAGE else said._replace(usage=counted)
 
-    def _judged(self, usage: Usage, seconds: float) -> str | None:
+    def _over(self, limits: Budget, used: Spent, what: str) -> str | None:
         """Which limit is reached, for people; None while none is."""
-        limits, hours, tokens = self.budget, seconds / _SECONDS_AN_HOUR, usage.counts.tokens
+        hours, tokens = used.seconds / _SECONDS_AN_HOUR, used.usage.counts.tokens
         if limits.tokens is not None and tokens >= limits.tokens:
-            return self._told(f"the budget is spent ({tokens:,} of {limits.tokens:,.0f} tokens)")
+            return f"{what} is spent ({tokens:,} of {limits.tokens:,.0f} tokens)"
         if limits.hours is not None and hours >= limits.hours:
-            spent = f"{hours:,.2f} of {limits.hours:,.2f} hours of runs"
-            return self._told(f"the budget is spent ({spent})")
+            return f"{what} is spent ({hours:,.2f} of {limits.hours:,.2f} hours of runs)"
         if limits.usd is None or self._prices is None:
             return None
-        amount = prices.amount(usage, self._prices)
+        amount = prices.amount(used.usage, self._prices)
         if amount.unpriced:
             models = ", ".join(amount.unpriced)
-            return self._told(f"the budget is in dollars, and no price is known of {models}")
+            return f"{what} is in dollars, and no price is known of {models}"
         if amount.usd >= limits.usd:
             spent = f"{prices.money(amount.usd)} of {prices.money(limits.usd)} dollars"
-            return self._told(f"the budget is spent ({spent}, by {self._prices.told})")
+            return f"{what} is spent ({spent}, by {self._prices.told})"
         return None
-
-    def _told(self, why: str) -> str:
-        then = "nothing else is started"
-        if self.budget.on_reach == "stop":
-            then += ", and what runs is stopped"
-        return f"{why}: {then}; `sweeper launch` with a larger budget goes on"
 
 
 def _of(body: Heartbeat) -> Used:

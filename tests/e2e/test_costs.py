@@ -60,6 +60,7 @@ def shell(shells: Any, tmp_path: Path, engine: lifecycle.EngineInfo) -> Shell:
     made.environment |= {
         "SWEEPER_HOME": engine.home,
         "XDG_CONFIG_HOME": str(tmp_path / "config"),
+        "SWEEPER_QUOTA": str(tmp_path / "quota"),
     }
     return made
 
@@ -130,6 +131,25 @@ def test_a_budget_stops_a_sweep_and_more_of_it_goes_on_to_the_same_values(shell:
     assert total(shell, "capped") == used
     shell.run("launch", "capped.yaml", "--budget", "tokens=1e9", "--wait")
     assert values("capped") == values("free")
+
+
+def test_two_sweeps_have_one_budget_in_the_configuration(shell: Shell) -> None:
+    config = shell.folder / "config" / "sweeper" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text("[budget]\ntokens = 1e9\n")
+    for name in ("first", "second"):
+        (shell.folder / f"{name}.yaml").write_text(BUDGET.format(name=name))
+    shell.run("launch", "first.yaml", "max_steps=4", "--wait")
+    needed = total(shell, "first")
+    tokens = sum(needed[kind] for kind in ("prefill", "cached", "sample", "train"))
+    config.write_text(f"[budget]\ntokens = {tokens * 3 // 2}\n")
+    said = shell.run("launch", "second.yaml", "max_steps=4", "--wait", code=4)
+    assert "the budget of your account is spent (" in said
+    assert f"of {tokens * 3 // 2:,} tokens" in said and str(config) in said
+    assert total(shell, "second")["train"] < needed["train"]
+    config.write_text("[budget]\ntokens = 1e9\n")
+    shell.run("launch", "second.yaml", "max_steps=4", "--wait")
+    assert total(shell, "second")["train"] >= needed["train"]
 
 
 def test_a_budget_in_dollars_needs_prices(shell: Shell) -> None:

@@ -1,6 +1,8 @@
 """What a sweep has used never becomes less, and is asked of whoever knows it."""
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -8,8 +10,9 @@ from typing import Any
 import pytest
 
 from sweeper.backends import open_backend
-from sweeper.errors import UsageError
+from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.model.plan import Budget
+from sweeper.scheduler.account_budget import AccountBudget, Limits, configured_budget
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.run_table import RunTable
 from sweeper.scheduler.spending import Spending
@@ -33,9 +36,9 @@ class Sweep:
         self.run_table = RunTable(store, made.name, self.context.plan)
         self.heartbeats = Heartbeats(store, self.context.layout, self.context.clock)
 
-    def spending(self, **limits: Any) -> Spending:
-        budget = Budget(**limits)
-        return Spending(self.context, budget, self.run_table, self.heartbeats)
+    def spending(self, account: AccountBudget | None = None, **limits: Any) -> Spending:
+        budget = Budget(**limits) if limits else None
+        return Spending(self.context, budget, self.run_table, self.heartbeats, account)
 
     def reached(self, spending: Spending) -> str | None:
         self.run_table.read()
@@ -121,3 +124,100 @@ def test_dollars_need_prices(
     with pytest.raises(UsageError, match="no JSON"):
         sweep.spending(usd=1)
     assert sweep.reached(sweep.spending(tokens=1)) is not None
+
+
+class Accounts:
+    """The budget of an account, as launchers of several sweeps see it."""
+
+    def __init__(self, folder: Path, written: ModuleType, budget: Budget, per: str = "all") -> None:
+        self.folder, self.written, self.limits = folder, written, Limits(budget, per)
+        self.now, self.wall = 0.0, 1_800_000_000.0
+
+    def launcher(self, name: str, tokens: int) -> tuple[Sweep, Spending]:
+        made = self.written.Written(self.folder / "root", name, {"lr": [1]})
+        made.run({"lr": 1}, 0, usage=used(tokens), wall_s=3600.0)
+        return self.driving(Sweep(made))
+
+    def driving(self, sweep: Sweep) -> tuple[Sweep, Spending]:
+        context = replace(sweep.context, clock=lambda: self.now, wall=lambda: self.wall)
+        place = LocalStore(str(self.folder / "quota"))
+        return sweep, sweep.spending(AccountBudget(context, place, "a/spent", self.limits))
+
+    def reached(self, launcher: tuple[Sweep, Spending]) -> str | None:
+        self.now += 10
+        return launcher[0].reached(launcher[1])
+
+
+def test_all_sweeps_of_an_account_have_one_budget(tmp_path: Path, written: ModuleType) -> None:
+    accounts = Accounts(tmp_path, written, Budget(tokens=1000))
+    first, second = accounts.launcher("first", 600), accounts.launcher("second", 399)
+    assert accounts.reached(first) is None
+    assert accounts.reached(second) is None
+    third = accounts.launcher("third", 1)
+    told = accounts.reached(third) or ""
+    assert "the budget of your account is spent (1,000 of 1,000 tokens)" in told
+    assert "config.toml goes on" in told
+    assert accounts.reached(first) == told
+    assert first[1].is_over
+    again = accounts.driving(first[0])  # its launcher was killed: nothing counts twice
+    assert accounts.reached(again) == told
+
+
+def test_a_budget_of_a_day_or_a_month(tmp_path: Path, written: ModuleType) -> None:
+    for per, seconds in (("day", 86_400), ("month", 32 * 86_400)):
+        accounts = Accounts(tmp_path / per, written, Budget(hours=1.0, on_reach="pause"), per)
+        first = accounts.launcher("first", 1)
+        assert "1.00 of 1.00 hours" in (accounts.reached(first) or "")
+        assert not first[1].is_over
+        accounts.wall += seconds
+        assert accounts.reached(first) is None
+
+
+def test_a_sweep_that_was_removed_and_made_anew_counts_both(
+    tmp_path: Path, written: ModuleType
+) -> None:
+    accounts = Accounts(tmp_path, written, Budget(tokens=1000))
+    sweep, _ = first = accounts.launcher("s", 600)
+    assert accounts.reached(first) is None
+    shutil.rmtree(tmp_path / "root")
+    sweep, spending = accounts.launcher("s", 500)
+    plan = sweep.context.plan._replace(created="later")
+    account = spending._account
+    assert account is not None
+    account._context.__dict__["plan"] = plan
+    assert "1,100 of 1,000 tokens" in (accounts.reached((sweep, spending)) or "")
+
+
+def test_a_place_that_does_not_answer_says_nothing_new(tmp_path: Path, written: ModuleType) -> None:
+    accounts = Accounts(tmp_path, written, Budget(tokens=1000))
+    first = accounts.launcher("first", 600)
+    accounts.reached(accounts.launcher("second", 500))
+    assert accounts.reached(first) is not None
+    (tmp_path / "quota").rename(tmp_path / "away")
+    assert accounts.reached(first) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[budget]\nusd = -1\n", "budget.usd is -1"),
+        ("[budget]\nper = 'day'\n", "budget needs usd, tokens or hours"),
+        ("[budget]\nusd = 1\nper = 'week'\n", "budget.per"),
+        ("[budget]\nusdd = 1\n", "unknown key 'usdd' in budget (did you mean 'usd'?)"),
+        ("[budget\n", "cannot be read"),
+    ],
+)
+def test_a_budget_in_the_configuration_that_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert configured_budget() is None
+    (tmp_path / "sweeper").mkdir()
+    file = tmp_path / "sweeper" / "config.toml"
+    file.write_text("[budget]\nusd = 20\nper = 'month'\n")
+    assert configured_budget() == (Budget(usd=20.0), "month")
+    file.write_text(text)
+    with pytest.raises(EnvironmentFailure) as told:
+        configured_budget()
+    assert said in str(told.value)
+    assert str(file) in str(told.value)

@@ -1,0 +1,70 @@
+"""What a sweep has used of an account's budget, by day: a file for each sweep, beside the account's
+book."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from sweeper.model import usage
+from sweeper.model.parts import SCHEMA, Part
+from sweeper.model.usage import NO_USAGE, Usage, beyond, total
+
+__all__ = ["NOTHING", "Spent", "SweepSpent", "read", "together"]
+
+
+class Spent(NamedTuple):
+    """Tokens, and seconds of runs without their pauses."""
+
+    usage: Usage = NO_USAGE
+    seconds: float = 0.0
+
+    def document(self) -> dict[str, Any]:
+        """As it is stored."""
+        return {"usage": self.usage.document(), "seconds": round(self.seconds, 3)}
+
+
+NOTHING = Spent()
+_NO_DAYS: Mapping[str, Spent] = MappingProxyType({})
+
+
+class SweepSpent(NamedTuple):
+    """Of one sweep: `counted` in all since it was `created`, and on which day (UTC) how much of it,
+    and of one before it that was called the same, was first seen."""
+
+    sweep: str
+    created: str | None = None
+    counted: Spent = NOTHING
+    days: Mapping[str, Spent] = _NO_DAYS
+
+    def plus(self, now: Spent, created: str | None, day: str) -> "SweepSpent":
+        """The same after a look: what is new was used on this day."""
+        before = self.counted if created == self.created else NOTHING
+        more = Spent(beyond(now.usage, before.usage), max(0.0, now.seconds - before.seconds))
+        if not more.usage.models and not more.seconds:
+            return self
+        today = together([self.days.get(day, NOTHING), more])
+        counted = together([before, more])
+        return SweepSpent(self.sweep, created, counted, {**self.days, day: today})
+
+    def document(self) -> dict[str, Any]:
+        """As it is stored."""
+        days = {day: spent.document() for day, spent in self.days.items()}
+        head = {"schema": SCHEMA, "sweep": self.sweep, "created": self.created}
+        return {**head, "counted": self.counted.document(), "days": days}
+
+
+def together(several: list[Spent]) -> Spent:
+    """The sum."""
+    return Spent(total(one.usage for one in several), sum(one.seconds for one in several))
+
+
+def read(document: object, place: str) -> SweepSpent:
+    """The file `place`. Raises `StoreError`."""
+    top = Part(document, place)
+    days = {day: _spent(part) for day, part in top.parts_by_key("days").items()}
+    counted = _spent(top.part("counted"))
+    return SweepSpent(top.text("sweep"), top.text_or("created", None), counted, days)
+
+
+def _spent(part: Part) -> Spent:
+    return Spent(usage.read(part.part_or_none("usage")), max(0.0, part.number_or("seconds", 0.0)))
