@@ -1,9 +1,11 @@
-"""`sweeper compare`: two sweeps cell by cell, or two cells seed by seed."""
+"""`sweeper compare`: two sweeps cell by cell, two cells seed by seed, or checkpoints by what they
+answer to the same prompts."""
 
 from argparse import ArgumentParser, Namespace
 
 from sweeper.commands import arguments as shared
 from sweeper.commands.selection import open_named
+from sweeper.errors import UsageError
 from sweeper.results.problems import tell_problems
 from sweeper.terminal import print_json
 
@@ -15,12 +17,36 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.root(verb)
     shared.json(verb)
     shared.judge(verb)
-    verb.add_argument("a", help="a sweep, or sweep/cell")
-    verb.add_argument("b", help="another")
+    verb.add_argument("a", nargs="?", help="a sweep, or sweep/cell")
+    verb.add_argument("b", nargs="?", help="another")
+    asked = verb.add_argument_group("checkpoints side by side")
+    asked.add_argument(
+        "--checkpoints",
+        nargs="+",
+        metavar="CHECKPOINT",
+        help="runs, their folders, tinker:// addresses, or base; the first is compared with",
+    )
+    asked.add_argument("--prompts", metavar="FILE", help="JSONL of prompts, as the eval recipe's")
+    asked.add_argument("--model", help="which base model is meant by base")
+    asked.add_argument("--grader", help="for prompts that name none (exact)")
+    asked.add_argument("--samples", type=int, default=1, help="answers to each prompt (1)")
+    asked.add_argument("--temperature", type=float, default=0.0, help="of sampling (0)")
+    asked.add_argument("--max-tokens", type=int, default=64, help="longest answer (64)")
+    asked.add_argument("-n", "--limit", type=int, default=10, help="how many of each (10); 0: all")
+    asked.add_argument("--full", action="store_true", help="all prompts, not only what differs")
+    asked.add_argument("--out", metavar="FILE", help="write a page (HTML) too")
 
 
 def run(arguments: Namespace) -> int:
-    """Two sweeps cell by cell, or two cells seed by seed."""
+    """Two sweeps cell by cell, two cells seed by seed, or checkpoints side by side."""
+    if arguments.checkpoints:
+        from sweeper.commands.compare_checkpoints import run_checkpoints
+
+        if arguments.a is not None:
+            raise UsageError("compare: give two sweeps or cells, or --checkpoints")
+        return run_checkpoints(arguments)
+    if arguments.b is None:
+        raise UsageError("compare: give two sweeps or cells, or --checkpoints with --prompts")
     from sweeper import analysis
 
     registry, (a, b) = open_named(arguments.root, [arguments.a, arguments.b])

@@ -26,6 +26,7 @@ __all__ = [
     "files_of",
     "item_files",
     "item_rows",
+    "parse_answers",
     "parse_items",
     "read_answers",
     "read_items",
@@ -141,8 +142,13 @@ def read_answers(
         if file.size > limit:
             large.append(file.path)
         else:
-            found.append((file, _parsed(parse(_read(run, file.path)).rows, file)))
+            found.append((file, parse_answers(_read(run, file.path), file)))
     return found, large
+
+
+def parse_answers(data: bytes, file: ItemFile) -> list["Answer"]:
+    """Parse the answers of a file's bytes, of each task those of its last step. Pure."""
+    return _parsed(parse(data).rows, file)
 
 
 def _latest(run: RecordedRun, files: Sequence[ItemFile]) -> list[ItemFile]:

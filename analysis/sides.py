@@ -1,0 +1,185 @@
+"""Checkpoints side by side on the same prompts: what each answered, who solves what the other does
+not, and by how much one is ahead, item by item."""
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from sweeper.analysis.items import Parts, difference
+from sweeper.results.items import Answer
+
+__all__ = ["Ahead", "Prompt", "Sides", "compare_sides", "page"]
+
+SOLVED = 0.5
+"""An item is solved by a mean score of its samples of at least so much."""
+
+
+class Prompt(NamedTuple):
+    """An item: its texts (a list of samples for each side), and the mean scores, None where nothing
+    has judged."""
+
+    item: str
+    prompt: str
+    right: str
+    texts: tuple[tuple[str, ...], ...]
+    scores: tuple[float | None, ...]
+    cluster: str
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """A side against the first, over `items`: the mean of its scores less the first's with a 95 %
+    interval (None for fewer than two items), and the items that only one of them solves."""
+
+    name: str
+    items: int
+    difference: float
+    low: float | None
+    high: float | None
+    gained: tuple[Prompt, ...]
+    lost: tuple[Prompt, ...]
+
+
+@dataclass(frozen=True)
+class Sides:
+    """All sides, by name; their mean scores over the items that all have answered; each other one
+    against the first."""
+
+    names: tuple[str, ...]
+    prompts: tuple[Prompt, ...]
+    means: tuple[float | None, ...]
+    against: tuple[Ahead, ...]
+
+    @property
+    def document(self) -> dict[str, object]:
+        """All of it, for programs."""
+        return {
+            "schema": 1,
+            "sides": [
+                {"name": name, "score": mean}
+                for name, mean in zip(self.names, self.means, strict=True)
+            ],
+            "differences": [
+                {
+                    "name": one.name,
+                    "items": one.items,
+                    "difference": one.difference,
+                    "low": one.low,
+                    "high": one.high,
+                    "gained": [prompt.item for prompt in one.gained],
+                    "lost": [prompt.item for prompt in one.lost],
+                }
+                for one in self.against
+            ],
+            "items": [prompt._asdict() for prompt in self.prompts],
+        }
+
+
+def compare_sides(answers: Mapping[str, Sequence[Answer]]) -> Sides:
+    """Put together what sides have answered, the first of which the others are compared with. Items
+    that one of them has not answered are left out. Pure."""
+    names = tuple(answers)
+    by_item = [_by_item(answers[name]) for name in names]
+    common = [item for item in by_item[0] if all(item in own for own in by_item)]
+    prompts = tuple(_prompt(item, [own[item] for own in by_item]) for item in common)
+    judged = [one for one in prompts if None not in one.scores]
+    means: list[float | None] = [
+        float(np.mean([one.scores[side] or 0.0 for one in judged])) if judged else None
+        for side in range(len(names))
+    ]
+    against = [_ahead(names[side], judged, side) for side in range(1, len(names)) if judged]
+    return Sides(names, prompts, tuple(means), tuple(against))
+
+
+def _by_item(answers: Sequence[Answer]) -> dict[str, list[Answer]]:
+    found: dict[str, list[Answer]] = {}
+    for answer in answers:
+        found.setdefault(answer.item, []).append(answer)
+    return found
+
+
+def _prompt(item: str, sides: Sequence[Sequence[Answer]]) -> Prompt:
+    first = sides[0][0]
+    texts = tuple(tuple(answer.text for answer in own) for own in sides)
+    scores = tuple(_mean([answer.score for answer in own]) for own in sides)
+    return Prompt(item, first.prompt, first.right, texts, scores, first.cluster)
+
+
+def _mean(scores: Sequence[float]) -> float | None:
+    mean = float(np.mean(scores))
+    return mean if np.isfinite(mean) else None
+
+
+def _ahead(name: str, judged: Sequence[Prompt], side: int) -> Ahead:
+    own = np.array([[one.scores[side] or 0.0 for one in judged]])
+    first = np.array([[one.scores[0] or 0.0 for one in judged]])
+    gained = tuple(one for one in judged if _solves(one, side) and not _solves(one, 0))
+    lost = tuple(one for one in judged if _solves(one, 0) and not _solves(one, side))
+    value = float(own.mean() - first.mean())
+    if len(judged) < 2:
+        return Ahead(name, len(judged), value, None, None, gained, lost)
+    clusters = [one.cluster for one in judged]
+    numbers = {text: n for n, text in enumerate(dict.fromkeys(clusters))}
+    grouped = [numbers[text] for text in clusters] if all(clusters) else None
+    parts: Parts = difference(own, first, clusters=grouped, shares=True)
+    reach = parts.reach()
+    return Ahead(name, len(judged), value, value - reach, value + reach, gained, lost)
+
+
+def _solves(prompt: Prompt, side: int) -> bool:
+    return (prompt.scores[side] or 0.0) >= SOLVED
+
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem; color: #222; background: #fff }
+table { border-collapse: collapse; width: 100%; table-layout: fixed }
+th, td { border: 1px solid #ddd; padding: .4rem .6rem; text-align: left; vertical-align: top }
+pre { margin: 0; white-space: pre-wrap; overflow-wrap: anywhere; font: 13px/1.4 monospace }
+.right { background: #eaf6ea } .wrong { background: #fbecec }
+"""
+
+
+def page(sides: Sides) -> str:
+    """All of it as one HTML page that needs nothing else: what sides differ on comes first."""
+    apart = {one.item for ahead in sides.against for one in (*ahead.gained, *ahead.lost)}
+    ordered = sorted(sides.prompts, key=lambda one: one.item not in apart)
+    heads = "".join(f"<th>{html.escape(name)}</th>" for name in ("prompt", *sides.names))
+    rows = "".join(_row(one) for one in ordered)
+    summary = "".join(f"<p>{html.escape(line)}</p>" for line in lines(sides))
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f"<title>Checkpoints compared</title><style>{_STYLE}</style></head><body>"
+        f"<h1>Checkpoints compared</h1>{summary}"
+        f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></body></html>\n"
+    )
+
+
+def _row(one: Prompt) -> str:
+    cells = [f"<td><pre>{html.escape(one.prompt)}</pre>{_right(one.right)}</td>"]
+    for texts, score in zip(one.texts, one.scores, strict=True):
+        kind = "" if score is None else ' class="right"' if score >= SOLVED else ' class="wrong"'
+        said = "<hr>".join(f"<pre>{html.escape(text)}</pre>" for text in texts)
+        cells.append(f"<td{kind}>{said}{'' if score is None else f'<small>{score:g}</small>'}</td>")
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def _right(text: str) -> str:
+    return f"<small>right: {html.escape(text)}</small>" if text else ""
+
+
+def lines(sides: Sides) -> list[str]:
+    """What can be said in a line each: the scores, and how far each is from the first."""
+    count = len(sides.prompts)
+    found = [f"{count} item{'s' * (count != 1)}, answered by {len(sides.names)} sides"]
+    for name, mean in zip(sides.names, sides.means, strict=True):
+        found.append(f"{name}: " + ("not judged" if mean is None else f"mean score {mean:.3f}"))
+    for one in sides.against:
+        reach = "" if one.low is None else f" (95 % {one.low:+.3f} to {one.high:+.3f})"
+        found.append(
+            f"{one.name} less {sides.names[0]}: {one.difference:+.3f}{reach}; it alone solves "
+            f"{len(one.gained)}, the other alone {len(one.lost)}"
+        )
+    return found

@@ -1,0 +1,202 @@
+"""`sweeper compare --checkpoints`: what checkpoints answer to the same prompts, side by side.
+
+Each is asked by the eval recipe, in a process of its own, whose answers are kept among what may be
+lost at any time: asked again with the same prompts, nothing is sampled; with more, what is new.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from sweeper import paths
+from sweeper.atomic import atomic_write
+from sweeper.commands.selection import open_registry
+from sweeper.errors import EnvironmentFailure, NotFound, UsageError
+from sweeper.results.items import Answer, ItemFile, parse_answers
+from sweeper.sanitize import sanitize_lines
+from sweeper.terminal import print_json, say
+
+if TYPE_CHECKING:
+    from sweeper.analysis.sides import Prompt, Sides
+
+__all__ = ["run_checkpoints"]
+
+BASE = "base"
+_RECIPE = "sweeper.recipes.eval"
+
+
+class _Side(NamedTuple):
+    """Who is asked: a name to show, the base model, and the weights' address if there are any."""
+
+    name: str
+    model: str | None
+    address: str | None
+
+
+def run_checkpoints(arguments: Namespace) -> int:
+    """Ask, and print what differs."""
+    if not arguments.prompts:
+        raise UsageError("--prompts: the JSONL file of what to ask")
+    if not os.path.isfile(arguments.prompts):
+        raise NotFound(f"--prompts {arguments.prompts}: there is no such file")
+    if len(arguments.checkpoints) < 2 or arguments.limit < 0:
+        raise UsageError("--checkpoints takes two or more; --limit is 0 or more")
+    sides = _sides(arguments)
+    answers = _ask(sides, arguments)
+    from sweeper.analysis.sides import compare_sides, page
+
+    found = compare_sides(answers)
+    if arguments.out:
+        try:
+            atomic_write(arguments.out, page(found).encode())
+        except OSError as error:
+            raise EnvironmentFailure(f"--out {arguments.out}: {error.strerror}") from error
+    if arguments.json:
+        print_json(found.document)
+    else:
+        _show(found, arguments)
+    return 0
+
+
+def _sides(arguments: Namespace) -> list[_Side]:
+    """Who is meant. A base model is that of the runs beside it, or the one that `--model` names."""
+    given = [_Side(name, None, None) if name == BASE else _named(arguments, name)
+             for name in arguments.checkpoints]  # fmt: skip
+    models = {side.model for side in given if side.model}
+    model: str | None = arguments.model or (models.pop() if len(models) == 1 else None)
+    if any(side.address is None for side in given) and model is None:
+        raise UsageError("base: say of which model, with --model")
+    counts: dict[str, int] = {}
+    found: list[_Side] = []
+    for side in given:
+        count = counts[side.name] = counts.get(side.name, 0) + 1
+        shown = side.name if count == 1 else f"{side.name} ({count})"
+        found.append(_Side(shown, model if side.address is None else side.model, side.address))
+    return found
+
+
+def _named(arguments: Namespace, name: str) -> _Side:
+    """A checkpoint by its address, or the last one of a run: by the run's name, or its folder."""
+    if name.startswith("tinker://"):
+        return _Side(name, None, name)
+    if os.path.isfile(os.path.join(name, "checkpoints.jsonl")):
+        return _Side(name, None, os.path.abspath(name))
+    run = open_registry(arguments).run(name)
+    kept = [row for row in run.checkpoint_records() if _address(row)]
+    if not kept:
+        raise NotFound(f"{run.sweep}/{run.name} has recorded no checkpoint")
+    model = run.config.get("model_name")
+    known = model if isinstance(model, str) else None
+    return _Side(f"{run.sweep}/{run.name}", known, _address(kept[-1]))
+
+
+def _address(record: Mapping[str, object]) -> str | None:
+    found = record.get("sampler_path") or record.get("state_path")
+    return found if isinstance(found, str) else None
+
+
+def _ask(sides: Sequence[_Side], arguments: Namespace) -> dict[str, list[Answer]]:
+    """Have every side asked, all at once. Returns the answers of each by its name."""
+    environment = os.environ | _service()
+    folders = {side.name: _folder(side, arguments) for side in sides}
+    asked = list({folders[side.name]: side for side in sides}.values())  # the same ones only once
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-m", _RECIPE, *_settings(side, folders[side.name], arguments)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for side in asked
+    ]
+    told = [process.communicate()[1] for process in running]
+    for side, process, errors in zip(asked, running, told, strict=True):
+        if process.returncode:
+            last = (errors.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
+            raise EnvironmentFailure(f"{side.name}: {last.removeprefix('error: ')}")
+    return {name: _read(folder) for name, folder in folders.items()}
+
+
+def _service() -> dict[str, str]:
+    """Variables that lead to the service: those that are set, else this user's engine."""
+    from sweeper.engine import lifecycle
+
+    if os.environ.get("TINKER_BASE_URL") or os.environ.get("TINKER_API_KEY"):
+        return {}
+    info = lifecycle.find()
+    if info is None:
+        raise EnvironmentFailure("no engine runs: `sweeper engine start`, or set TINKER_API_KEY")
+    return lifecycle.client_environment(info)
+
+
+def _settings(side: _Side, folder: str, arguments: Namespace) -> list[str]:
+    values = {
+        "suite": os.path.abspath(arguments.prompts),
+        "log_path": folder,
+        "grader": arguments.grader,
+        "samples": arguments.samples,
+        "temperature": arguments.temperature,
+        "max_tokens": arguments.max_tokens,
+        "model_name": side.model,
+        "load_checkpoint_path": side.address,
+    }
+    return [f"{key}={value}" for key, value in values.items() if value is not None]
+
+
+def _folder(side: _Side, arguments: Namespace) -> str:
+    """Where a side's answers to these prompts are kept."""
+    told = [side.model, side.address, os.path.abspath(arguments.prompts),
+            arguments.temperature, arguments.max_tokens]  # fmt: skip
+    digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+    return os.path.join(paths.cache(), "answers", digest)
+
+
+def _read(folder: str) -> list[Answer]:
+    path = os.path.join(folder, "items.jsonl")
+    with open(path, "rb") as file:
+        data = file.read()
+    return parse_answers(data, ItemFile("items", "", (), path, len(data)))
+
+
+def _show(found: "Sides", arguments: Namespace) -> None:
+    from sweeper.analysis.sides import lines
+
+    for line in lines(found):
+        say(line)
+
+    def shown(title: str, prompts: "Sequence[Prompt]") -> None:
+        kept = prompts[: arguments.limit] if arguments.limit else prompts
+        if kept:
+            more = f" ({len(kept)} of {len(prompts)}: --limit)" if len(kept) < len(prompts) else ""
+            say(f"\n{title}{more}")
+        for one in kept:
+            _print_prompt(one, found.names)
+
+    for one in found.against:
+        shown(f"{one.name} solves, {found.names[0]} does not", one.gained)
+        shown(f"{found.names[0]} solves, {one.name} does not", one.lost)
+    if arguments.full or not found.against:
+        shown("All items", found.prompts)
+
+
+def _print_prompt(one: "Prompt", names: Sequence[str]) -> None:
+    width = max(len(name) for name in (*names, "prompt"))
+    say("")
+    _print_line("prompt", one.prompt + (f"   [right: {one.right}]" if one.right else ""), width)
+    for name, texts in zip(names, one.texts, strict=True):
+        for text in texts:
+            _print_line(name, text, width)
+
+
+def _print_line(who: str, text: str, width: int) -> None:
+    rows = sanitize_lines(text).splitlines() or [""]
+    say(f"  {who:<{width}}  {rows[0]}")
+    for row in rows[1:]:
+        say(f"  {'':<{width}}  {row}")

@@ -1,0 +1,62 @@
+"""`sweeper compare --checkpoints`, against the engine."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sweeper.engine import lifecycle
+
+pytestmark = pytest.mark.e2e
+SWEEPER = str(Path(sys.executable).parent / "sweeper")
+
+
+def test_two_base_models_on_the_same_prompts(engine, tmp_path):
+    prompts = tmp_path / "prompts.jsonl"
+    rows = [{"prompt": f"{n}+{n}=", "answer": str(2 * n)} for n in range(6)]
+    prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("TINKER_", "SWEEPER_"))}
+    environment |= {"SWEEPER_HOME": engine.home, "SWEEPER_ROOT": str(tmp_path)}
+
+    def compare(*arguments):
+        return subprocess.run(
+            [SWEEPER, "compare", "--checkpoints", *arguments, "--max-tokens", "4"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def samples():
+        meter = lifecycle.meter(lifecycle.find(engine.home))
+        return sum(one["samples"] for one in meter["sessions"])
+
+    before = samples()
+    page = tmp_path / "page.html"
+    given = ("base", "base", "--prompts", str(prompts), "--model", "tiny/teacher")
+    done = compare(*given, "--out", str(page), "--full")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "6 items, answered by 2 sides" in done.stdout
+    assert "base (2) less base: +0.000" in done.stdout
+    assert "3+3=" in page.read_text()
+    # The same is not asked twice, and what is new is.
+    assert samples() - before == 6
+    more = {"prompt": "7+7=", "answer": "14"}
+    prompts.write_text(prompts.read_text() + json.dumps(more) + "\n")
+    document = json.loads(compare(*given, "--json").stdout)
+    assert samples() - before == 7
+    assert len(document["items"]) == 7
+    assert [one["name"] for one in document["sides"]] == ["base", "base (2)"]
+
+    for arguments, message in (
+        (("base", "base", "--prompts", str(prompts)), "base: say of which model, with --model"),
+        (("base", "--prompts", str(prompts)), "--checkpoints takes two or more"),
+        (("base", "base"), "--prompts: the JSONL file of what to ask"),
+        (("base", "nothing/here", "--prompts", str(prompts)), "no run 'nothing/here'"),
+    ):
+        failed = compare(*arguments)
+        assert failed.returncode in (2, 5)
+        assert message in failed.stderr and failed.stderr.count("\n") == 1
