@@ -30,7 +30,8 @@ __all__ = ["Cell", "Ranking", "as_chosen", "rank", "uneven_best"]
 class Cell:
     """One configuration and its runs. `settings` are the values that tell it from the others,
     declared axes first; `unset` the keys that it leaves to the recipe while another cell, the same
-    in all else, sets them. `assumed` are values that failed runs count as."""
+    in all else, sets them. `assumed` are values that failed runs count as; `baseline`: it is what
+    the best is compared with."""
 
     name: str
     settings: Mapping[str, Any]
@@ -38,6 +39,7 @@ class Cell:
     runs: tuple[RunData, ...]
     summary: Summary
     assumed: tuple[float, ...] = ()
+    baseline: bool = False
 
     @cached_property
     def failed(self) -> int:
@@ -265,6 +267,7 @@ def _cells(
         Cell(name, found[name], _unset(found[name], keys, found), tuple(runs), empty)
         for name, runs in grouped.items()
     ]
+    bare = [replace(c, baseline=True) if c.name == data.baseline else c for c in bare]
     worst = _worst(data, 1.0 if data.metric is None else data.metric.sign)
     if worst is not None and data.metric is not None and data.metric.failed == "worst":
         bare = [replace(cell, assumed=(worst,) * cell.failed) for cell in bare]

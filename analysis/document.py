@@ -36,6 +36,8 @@ def document(study: Study) -> dict[str, Any]:
             "told_apart": [cell.name for cell in ranking.apart],
             "not_compared": [cell.name for cell in ranking.not_compared],
             "lead": _lead(study),
+            "baseline": data.baseline,
+            "against": verdict.against,
             "checkpoint": None if verdict.checkpoint is None else asdict(verdict.checkpoint),
             "checks": [check._asdict() for check in verdict.checks],
             "seeds_to_part": study.needed,
@@ -50,9 +52,9 @@ def document(study: Study) -> dict[str, Any]:
             "smoothed": f"mean of the last {SMOOTH:.0%} of the points",
         },
         "completeness": {
-            "planned": len(data.runs),
+            "planned": len(data.own_runs),
             "retired": data.retired,
-            "states": dict(sorted(Counter(run.state for run in data.runs).items())),
+            "states": dict(sorted(Counter(run.state for run in data.own_runs).items())),
         },
         "failures": [
             {"why": f.why, "last_line": f.said, "runs": [run.name for run in f.runs]}

@@ -112,14 +112,16 @@ def method(scale: Scale, noise: Noise) -> str:
 
 def short_name(cell: Cell) -> str:
     """A cell by the name that its runs carry."""
-    return cell.name or "the only configuration"
+    name = cell.name or "the only configuration"
+    return f"the baseline {name}" if cell.baseline else name
 
 
 def cell_text(cell: Cell) -> str:
     """A cell by its settings, as people say it: `learning_rate 5e-3, lora_rank 16`."""
     parts = [f"{axis} {labels.brief(v)}" for axis, v in cell.settings.items()]
     parts += [f"{axis} not set" for axis in cell.unset]
-    return ", ".join(parts) or short_name(cell)
+    told = ", ".join(parts)
+    return (f"the baseline ({told})" if cell.baseline else told) if told else short_name(cell)
 
 
 def find(data: SweepData, ranking: Ranking, blocks: Blocks | None = None) -> list[Finding]:

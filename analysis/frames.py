@@ -121,8 +121,9 @@ class SweepData:
     number of runs that recorded it; `roles` says which of them is the training curve, the reward
     and so on (see `sweeper.analysis.keys`); `lent` are the values of the cells of sweeps that lend
     their noise, by sweep; `confirmed` says which of the sweeps repeat cells of another; `ends` why
-    a mean of the last values is judged by that nobody asked for; `root` is where the first sweep is
-    kept ("" for a folder), `paths` are the folders of all."""
+    a mean of the last values is judged by that nobody asked for; `baseline` is the cell that the
+    best is compared with, and `borrowed` the cells of other sweeps; `root` is where the first sweep
+    is kept ("" for a folder), `paths` are the folders of all."""
 
     name: str
     plan: Plan | None
@@ -142,6 +143,15 @@ class SweepData:
     )
     confirmed: Confirmed | None = None
     ends: Ends | None = None
+    baseline: str | None = None
+    borrowed: frozenset[str] = frozenset()
+
+    @property
+    def own_runs(self) -> tuple[RunData, ...]:
+        """The runs that were planned here."""
+        if not self.borrowed:
+            return self.runs
+        return tuple(run for run in self.runs if run.cell not in self.borrowed)
 
     @property
     def seed_field(self) -> str:

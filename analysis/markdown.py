@@ -76,7 +76,7 @@ def _lines(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator[st
     yield f"**{escape(verdict.label)}** · {escape(verdict.measure)}\n"
     if verdict.number is not None:
         yield f"**{escape(verdict.number)}** {escape(verdict.spread or '')}\n"
-    for line in (verdict.effect, verdict.cost):
+    for line in (verdict.effect, verdict.against, verdict.cost):
         if line:
             yield f"{escape(line[:1].upper() + line[1:])}.\n"
     for check in verdict.checks:

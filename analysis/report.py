@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sweeper.analysis.baselines import with_baseline
 from sweeper.analysis.costs import parse_prices
 from sweeper.analysis.document import document, flat_row
 from sweeper.analysis.frames import SweepData, lend, read
@@ -110,7 +111,7 @@ def analyze(
     with np.errstate(all="ignore"), _uncollected():
         (data,) = settle(read(sources, metric, goal, at))
         data = _ruled(data, registry, noise, failed)
-        data = _by(data, by)
+        data = with_baseline(_by(data, by), registry)
         found = study(data, priced)
         if found.next is not None:
             here = None if out is None else os.path.join(os.path.abspath(out), "next.yaml")

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sweeper.analysis.axes import (
     Axis,
@@ -14,6 +14,7 @@ from sweeper.analysis.axes import (
     find_trends,
 )
 from sweeper.analysis.axis_findings import AxesTold
+from sweeper.analysis.baselines import against
 from sweeper.analysis.behaviour import Behaviour, examine
 from sweeper.analysis.block_verdict import decide_by_blocks
 from sweeper.analysis.blocks import Blocks, by_blocks, find_blocks
@@ -105,7 +106,9 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
         data=data,
         ranking=ranking,
         findings=tuple(findings),
-        verdict=told_with(verdict, held, answered, ranking),
+        verdict=replace(
+            told_with(verdict, held, answered, ranking), against=against(ranking, sign)
+        ),
         axes=tuple(axes),
         trends=tuple(trends),
         pairs=tuple(pairs),

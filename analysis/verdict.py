@@ -74,6 +74,7 @@ class Verdict:
     checkpoint: Checkpoint | None
     checks: tuple[Check, ...] = ()
     effect: str | None = None
+    against: str | None = None
     cost: str | None = None
     at_edge: bool = False
     each: tuple[str, ...] = ()
@@ -83,7 +84,7 @@ class Verdict:
         lines = [f"{sweep}: {self.headline}  [{self.label}]", f"  {self.measure}"]
         if self.number is not None:
             lines.append(f"  {self.number}" + (f", {self.spread}" if self.spread else ""))
-        lines += [f"  {line}" for line in (self.effect, self.cost) if line]
+        lines += [f"  {line}" for line in (self.effect, self.against, self.cost) if line]
         lines += [f"    {line}" for line in self.each]
         for finding in self.believe:
             mark = "!" if finding.level == "warning" else "-"
@@ -215,10 +216,10 @@ def _checks(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> t
 def whole(data: SweepData, findings: Sequence[Finding]) -> Check:
     """Whether every run that was planned is there."""
     kinds = {finding.kind for finding in findings}
-    done = sum(run.state == "succeeded" for run in data.runs)
-    share = f"{done} of {labels.counted(len(data.runs), 'run')}"
+    done = sum(run.state == "succeeded" for run in data.own_runs)
+    share = f"{done} of {labels.counted(len(data.own_runs), 'run')}"
     lacking = kinds & {"incomplete", "hole", "unmeasured"}
-    return Check("Complete?", share, not lacking and done == len(data.runs))
+    return Check("Complete?", share, not lacking and done == len(data.own_runs))
 
 
 def wholly_stable(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> Check:

@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple
 
 from sweeper.fields.nodes import Place
 from sweeper.grid.alarms import Alarms, OnAlarm
+from sweeper.grid.baseline import GridBaseline
 from sweeper.grid.blocks import Block, Setting
 from sweeper.grid.conditions import When
 from sweeper.grid.extending import Source
@@ -56,6 +57,7 @@ class Grid(NamedTuple):
     alarms: Alarms | None = None
     on_alarm: OnAlarm | None = None
     budget: Budget | None = None
+    baseline: GridBaseline | None = None
     stages: "tuple[StageGrid, ...]" = ()
     order: Literal["depth", "breadth"] = "depth"
 
@@ -69,7 +71,8 @@ class Grid(NamedTuple):
         """Everything that it gives to keys."""
         yield from self.base.values()
         yield from self.fixed.values()
-        for given in (*(when.base for when in self.whens), *self.include):
+        baseline = (self.baseline and self.baseline.cell) or {}
+        for given in (*(when.base for when in self.whens), *self.include, baseline):
             yield from given.values()
         for block in self.every_block():
             for settings in block.axes.values():

@@ -18,6 +18,7 @@ from sweeper.fields.nodes import Node, Place, Problems, Stop, kind, plain, read_
 from sweeper.fields.sections import Field, Nested, Reading, Section
 from sweeper.grid.alarms import ALARMS, ON_ALARM, check_rules
 from sweeper.grid.applying import apply, apply_to_launch
+from sweeper.grid.baseline import BASELINE
 from sweeper.grid.blocks import (
     AXES,
     ENTRIES,
@@ -167,6 +168,7 @@ _PROGRAM = Section(
     Field("include", Shape(ENTRIES, _read_entries), "Further cells, one each, over base."),
     SEEDS,
     Field("metric", Nested(METRIC), "What decides which cell is best."),
+    BASELINE,
     Field(
         "secrets",
         Shape(_SECRETS, _read_secrets),
@@ -341,6 +343,7 @@ def _grid(reading: Reading, name: str) -> Grid:
         alarms=found.get("alarms"),
         on_alarm=found.get("on_alarm"),
         budget=found.get("budget"),
+        baseline=found.get("baseline"),
         text="",
         path="",
         overrides=(),

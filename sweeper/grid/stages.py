@@ -30,7 +30,7 @@ __all__ = [
 
 IN_STAGE = (
     *("recipe", "command", "base", "grid", "zip", "random", "when"),
-    *("exclude", "include", "seeds", "metric"),
+    *("exclude", "include", "seeds", "metric", "baseline"),
 )
 """The sections that a stage has, beside `from`."""
 

@@ -11,6 +11,7 @@ from sweeper.model.taking import Choice, Source, read_sources
 
 __all__ = [
     "Alarms",
+    "Baseline",
     "Launch",
     "Metric",
     "OnAlarm",
@@ -124,6 +125,18 @@ class Run(NamedTuple):
         return found
 
 
+class Baseline(NamedTuple):
+    """What the best of a sweep is compared with: one of its cells, or the best of another sweep (or
+    `sweep/stage`)."""
+
+    cell: str | None = None
+    sweep: str | None = None
+
+    def document(self) -> dict[str, str]:
+        """As `sweep.json` has it."""
+        return {key: value for key, value in self._asdict().items() if value is not None}
+
+
 class Stage(NamedTuple):
     """A part of a sweep with a recipe of its own. `sources` say where its runs come from; without
     any they are on the plan. Else `runs` are what each of the parents becomes: runs without them.
@@ -135,6 +148,7 @@ class Stage(NamedTuple):
     axes: dict[str, list[Any]]
     sources: tuple[Source, ...] = ()
     runs: tuple[Run, ...] = ()
+    baseline: Baseline | None = None
 
     @property
     def before(self) -> tuple[str, ...]:
@@ -150,6 +164,7 @@ class Stage(NamedTuple):
             "axes": self.axes,
             "from": [source.document() for source in self.sources],
             "runs": [run.document() for run in self.runs],
+            **({} if self.baseline is None else {"baseline": self.baseline.document()}),
         }
 
 
@@ -259,6 +274,7 @@ class Plan(NamedTuple):
     order: Literal["depth", "breadth"] = "depth"
     unknown: Mapping[str, int] = _NOTHING
     choices: tuple[Choice, ...] = ()
+    baseline: Baseline | None = None
 
     def stage(self, name: str | None) -> Stage | None:
         """The stage of that name; None if there is none."""
@@ -270,7 +286,8 @@ class Plan(NamedTuple):
         found = self.stage(stage)
         if found is None:
             return self
-        return self._replace(recipe=found.recipe, metric=found.metric, axes=found.axes)
+        own = {"metric": found.metric, "axes": found.axes, "baseline": found.baseline}
+        return self._replace(recipe=found.recipe, **own)
 
     def only(self, stage: str) -> "Plan":
         """One stage as a plan of its own, with its runs alone."""
@@ -310,6 +327,7 @@ class Plan(NamedTuple):
             "alarms": self.alarms or {},
             "on_alarm": None if self.on_alarm is None else self.on_alarm.document(),
             **({} if self.budget is None else {"budget": self.budget.document()}),
+            **({} if self.baseline is None else {"baseline": self.baseline.document()}),
             "axes": self.axes,
             **self._staged(),
             "runs": [run.document() for run in self.runs],
@@ -348,6 +366,7 @@ def read(document: object, place: str) -> Plan:
         alarms=_alarms(top.part_or_none("alarms")),
         on_alarm=_on_alarm(top.part_or_none("on_alarm")),
         budget=_budget(top.part_or_none("budget")),
+        baseline=_baseline(top.part_or_none("baseline")),
         created=top.text_or("created", None),
         provenance=_provenance(top.part_or_none("provenance")),
         launches=tuple(one.document for one in launches),
@@ -366,7 +385,12 @@ def _stage(part: Part) -> Stage:
         axes=part.table("axes"),
         sources=read_sources(part.parts("from")),
         runs=_runs(part),
+        baseline=_baseline(part.part_or_none("baseline")),
     )
+
+
+def _baseline(part: Part | None) -> Baseline | None:
+    return part and Baseline(part.text_or("cell", None), part.text_or("sweep", None))
 
 
 def _budget(part: Part | None) -> Budget | None:

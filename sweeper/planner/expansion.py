@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from sweeper.fields.nodes import Problems
 from sweeper.grid import Grid
 from sweeper.grid.blocks import Setting
+from sweeper.grid.naming import canonical
 from sweeper.grid.seeds import Seeds
 from sweeper.planner.points import Expanded, Point
 from sweeper.planner.product import MAX_RUNS, Product, count_points
 
-__all__ = ["expand", "expand_some"]
+__all__ = ["expand", "expand_some", "expand_with_baseline"]
 
 _SOME_POINTS = 200
 
@@ -35,6 +36,22 @@ def expand(grid: Grid, problems: Problems) -> Expanded:
     if not points:
         problems.add(grid.places["exclude"], "exclude leaves no cell")
     return Expanded(grid, points, seed_field, tuple(warnings))
+
+
+def expand_with_baseline(grid: Grid, problems: Problems) -> tuple[Expanded, int | None]:
+    """The same with the cell that is the baseline, where one is named; and its number among the
+    cells. Where the grid has that cell anyway, it is there once."""
+    baseline = grid.baseline
+    if baseline is None or baseline.cell is None:
+        return expand(grid, problems), None
+    alone = not grid.blocks and not grid.include  # the cell that base is
+    include = (*grid.include, *([{}] if alone else []), baseline.cell)
+    found = expand(grid._replace(include=include), problems)
+    texts = [canonical(point.config) for point in found.points]
+    first = texts.index(texts[-1])
+    if first == len(texts) - 1:
+        return found, first
+    return expand(grid, problems), first
 
 
 def expand_some(grid: Grid) -> list[Point] | None:

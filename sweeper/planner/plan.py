@@ -16,8 +16,8 @@ from sweeper.grid.naming import canonical
 from sweeper.model.plan import Plan
 from sweeper.planner.cells import name
 from sweeper.planner.checks import check, check_what_is_left
-from sweeper.planner.expansion import expand, expand_some
-from sweeper.planner.stages import NO_RECIPE, check_stages_left, with_stages
+from sweeper.planner.expansion import expand_some, expand_with_baseline
+from sweeper.planner.stages import NO_RECIPE, baseline_of, check_stages_left, with_stages
 
 __all__ = ["plan", "repeats_by_default"]
 
@@ -46,10 +46,14 @@ def plan(
     planned = _without_runs(grid)
     if grid.stages:
         return with_stages(grid, planned, problems, validate=validate)
-    expanded = expand(grid, problems)
+    if grid.baseline is not None and grid.baseline.cell is None and grid.baseline.sweep is None:
+        told = "baseline: only a stage that takes from others has a base model to compare with"
+        problems.add(grid.baseline.place, told)
+    expanded, baseline = expand_with_baseline(grid, problems)
     named = name(expanded, problems)
     checked = check(expanded, named.runs, problems, validate=validate)
     return planned._replace(
+        baseline=baseline_of(grid, expanded, named.runs, baseline),
         recipe=checked.recipe,
         axes=named.axes,
         runs=named.runs,

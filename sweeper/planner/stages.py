@@ -12,14 +12,15 @@ from sweeper.grid import Grid, StageGrid
 from sweeper.grid.blocks import Setting
 from sweeper.model.growth import grow, grown
 from sweeper.model.names import shorten
-from sweeper.model.plan import Plan, Recipe, Run, Stage
+from sweeper.model.plan import Baseline, Plan, Recipe, Run, Stage
 from sweeper.model.taking import LATE, PARENT, Choice, Take, references
 from sweeper.planner.cells import name
 from sweeper.planner.checks import check, check_what_is_left, fields_of
-from sweeper.planner.expansion import expand, expand_some
+from sweeper.planner.expansion import expand_some, expand_with_baseline
+from sweeper.planner.points import Expanded
 from sweeper.planner.product import MAX_RUNS
 
-__all__ = ["NO_RECIPE", "check_stages_left", "with_stages"]
+__all__ = ["NO_RECIPE", "baseline_of", "check_stages_left", "with_stages"]
 
 _MODEL = "model_name"
 _GOES_ON = {_MODEL: _MODEL, "load_checkpoint_path": "checkpoint.state"}
@@ -85,7 +86,7 @@ class _Planning:
         """Plan one stage, the ones before it being planned. Raises `GridError`."""
         if stage.takings and not stage.references and self.validate:
             stage = self._going_on(stage)
-        expanded = expand(stage.grid, self.problems)
+        expanded, baseline = expand_with_baseline(stage.grid, self.problems)
         named = name(expanded, self.problems)
         runs = named.runs
         if not stage.takings:
@@ -93,6 +94,7 @@ class _Planning:
         sources = tuple(taking.source for taking in stage.takings)
         made = Stage(stage.name, NO_RECIPE, stage.grid.metric, named.axes, sources)
         made = made._replace(runs=runs) if sources else made
+        made = made._replace(baseline=self._baseline(stage, expanded, runs, baseline))
         fits = self._references(stage, runs) & self._takes(stage) & self._few(made)
         # What stands for a value of others can only be checked where that value is known.
         fits &= all(self.done[before].stage.recipe is not NO_RECIPE for before in made.before)
@@ -115,6 +117,22 @@ class _Planning:
                 text = f"$${{{PARENT}.{what}}}"
                 base[key] = Setting(text, {key: text}, {key: place}, place, refers=True)
         return stage._replace(grid=grid._replace(base=base))
+
+    def _baseline(
+        self, stage: StageGrid, expanded: Expanded, runs: Sequence[Run], cell: int | None
+    ) -> Baseline | None:
+        asked = stage.grid.baseline
+        if asked is None or asked.sweep is not None:
+            return baseline_of(stage.grid, expanded, runs, cell)
+        if asked.cell is None and any(taking.source.base for taking in stage.takings):
+            return Baseline(cell=f"{stage.name}/base")
+        if asked.cell is not None and not stage.takings:
+            return baseline_of(stage.grid, expanded, runs, cell)
+        told = "the base model is one of those that it takes from: from: [..., {base: true}]"
+        if asked.cell is not None:
+            told = "the cells of a stage that takes from others have parents: say base, or a sweep"
+        self.problems.add(asked.place, f"stages.{stage.name}.baseline: {told}")
+        return None
 
     def _specimens(self, stage: Stage) -> tuple[Run, ...]:
         """The runs of a stage as they would be with the first of their parents."""
@@ -272,6 +290,19 @@ def _called(run: Run, stage: str) -> Run:
     """A run of a stage that takes from no other."""
     name, cell = f"{stage}/{run.name}", f"{stage}/{run.cell}"
     return run._replace(name=shorten(name), cell=shorten(cell), stage=stage)
+
+
+def baseline_of(
+    grid: Grid, expanded: Expanded, runs: Sequence[Run], cell: int | None
+) -> Baseline | None:
+    """What a grid's best is compared with; `cell` is the number of the cell that its baseline
+    is."""
+    if grid.baseline is None:
+        return None
+    if grid.baseline.sweep is not None:
+        return Baseline(sweep=grid.baseline.sweep)
+    each = len(runs) // len(expanded.points) if expanded.points else 0
+    return Baseline(cell=runs[cell * each].cell) if cell is not None and each else None
 
 
 NO_RECIPE = Recipe(

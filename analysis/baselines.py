@@ -1,0 +1,69 @@
+"""What the best is compared with: a cell of the sweep, or the best of another one, which then
+stands among the cells."""
+
+from dataclasses import replace
+
+from sweeper.analysis import labels
+from sweeper.analysis.cells import Cell, Ranking, rank
+from sweeper.analysis.findings import short_name, worse_by
+from sweeper.analysis.frames import SweepData, load
+from sweeper.errors import UsageError
+from sweeper.results.registry import Registry
+
+__all__ = ["against", "with_baseline"]
+
+
+def with_baseline(data: SweepData, registry: Registry) -> SweepData:
+    """With the cell that the grid calls its baseline marked, and where that is another sweep's best
+    with its runs. Raises `NotFound` where there is no such sweep, `UsageError` where it has no
+    best."""
+    plan = data.plan
+    asked = None if plan is None or len(data.names) > 1 else plan.baseline
+    if asked is None or data.metric is None:
+        return data
+    if asked.sweep is None:
+        return replace(data, baseline=asked.cell)
+    metric = data.metric
+    other = load(registry, asked.sweep, metric.name, metric.goal, metric.at, rollouts=False)
+    best = rank(replace(other, metric=metric)).best
+    if best is None:
+        raise UsageError(f"baseline: {asked.sweep} has no best by {metric.name}")
+    known = {run.id: run.cell for run in data.runs}
+    own = next((known[run.id] for run in best.runs if run.id in known), None)
+    if own is not None:  # the same runs, launched here too
+        return replace(data, baseline=own)
+    cell = f"{asked.sweep}/{best.name}"
+    runs = tuple(replace(run, cell=cell, name=f"{asked.sweep}/{run.name}") for run in best.runs)
+    return replace(data, runs=(*data.runs, *runs), baseline=cell, borrowed=frozenset({cell}))
+
+
+def against(ranking: Ranking, sign: float) -> str | None:
+    """By how much the best beats the baseline, in a sentence; None without a baseline."""
+    cell = next((cell for cell in ranking.cells if cell.baseline), None)
+    if cell is None:
+        return None
+    name = short_name(cell)
+    best = ranking.best
+    if best is None:
+        return f"nothing can be compared with {name}, as no cell is best"
+    if best is cell:
+        return f"{name} is not beaten by any cell"
+    found = ranking.comparisons.get(cell.name)
+    if found is not None and found.difference != 0:
+        by, bounds = worse_by(found, sign)
+        bounds = bounds.removeprefix("worse by ").removesuffix(" times the best")
+        doubt = "" if found.told_apart else ", which noise can explain"
+        told = f"{name} is beaten by {by.removeprefix('worse by ')}"
+        if found.ratio is not None:
+            told = f"{name} is {by}"
+        return f"{told} (95 % interval {bounds}){doubt}"
+    return _without_interval(cell, best, name, sign)
+
+
+def _without_interval(cell: Cell, best: Cell, name: str, sign: float) -> str:
+    if cell.summary.mean is None or best.summary.mean is None:
+        return f"{name} has no value to compare with"
+    gap = sign * (cell.summary.mean - best.summary.mean)
+    if gap == 0:
+        return f"{name} has the same mean as the best"
+    return f"{name} is beaten by {labels.number(gap, 3)}, with no interval"

@@ -1,0 +1,120 @@
+"""What the best is compared with: a cell of the grid, or another sweep's winner."""
+
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from sweeper.analysis.baselines import with_baseline
+from sweeper.analysis.document import document
+from sweeper.analysis.frames import load
+from sweeper.analysis.last_values import settle
+from sweeper.analysis.page import render
+from sweeper.analysis.study import Study, study
+from sweeper.analysis.tables import cell_table
+from sweeper.errors import NotFound
+from sweeper.model.plan import Baseline, read
+from sweeper.planner.plan import plan
+from sweeper.results.registry import Registry
+
+_METRIC = {"name": "test/nll", "goal": "minimize", "at": "last"}
+
+
+def _sweep(written: ModuleType, root: Path, name: str, lrs: dict[float, float], **more: Any) -> Any:
+    made = written.Written(root, name, axes={"lr": list(lrs)}, **more)
+    for lr, value in lrs.items():
+        for seed, off in enumerate((-0.01, 0.0, 0.011)):
+            made.run({"lr": lr, "of": name}, seed, [{"step": 1, "test/nll": value + off}])
+    made.save()
+    return made
+
+
+def _study(root: Path, name: str) -> Study:
+    registry = Registry(str(root))
+    (data,) = settle(load(registry, name, None, None))
+    return study(with_baseline(data, registry))
+
+
+def _against(root: Path, name: str) -> str:
+    return _study(root, name).verdict.against or ""
+
+
+def test_the_verdict_says_by_how_much_the_best_beats_the_baseline(
+    tmp_path: Path, written: ModuleType
+) -> None:
+    baseline = {"cell": "lr=0.3,of=demo"}
+    _sweep(written, tmp_path, "demo", {0.1: 1.0, 0.2: 1.3, 0.3: 1.5}, baseline=baseline)
+    found = _study(tmp_path, "demo")
+    told = found.verdict.against or ""
+    assert told.startswith("the baseline lr=0.3,of=demo is beaten by 0.5")
+    assert "(95 % interval 0.4" in told
+    assert told in found.verdict.text("demo")
+    page = render(found, ())
+    assert told[1:] in page
+    assert "the baseline lr=0.3,of=demo" in [r["name"] for r in cell_table(found.ranking)["rows"]]
+    assert document(found)["verdict"]["baseline"] == "lr=0.3,of=demo"
+
+
+def test_a_baseline_that_nothing_beats_is_said_to_be_best(
+    tmp_path: Path, written: ModuleType
+) -> None:
+    _sweep(written, tmp_path, "demo", {0.1: 1.0, 0.2: 1.3}, baseline={"cell": "lr=0.1,of=demo"})
+    told = _against(tmp_path, "demo")
+    assert told == "the baseline lr=0.1,of=demo is not beaten by any cell"
+
+
+def test_the_winner_of_another_sweep_stands_among_the_cells(
+    tmp_path: Path, written: ModuleType
+) -> None:
+    _sweep(written, tmp_path, "old", {0.1: 1.6, 0.2: 1.7})
+    _sweep(written, tmp_path, "demo", {0.1: 1.0, 0.2: 1.3}, baseline={"sweep": "old"})
+    found = _study(tmp_path, "demo")
+    told = document(found)
+    assert [row["cell"] for row in told["cells"]] == [
+        *("lr=0.1,of=demo", "lr=0.2,of=demo", "old/lr=0.1,of=old")
+    ]
+    assert "the baseline old/lr=0.1,of=old is beaten by 0.6" in (found.verdict.against or "")
+    assert told["completeness"]["planned"] == 6
+    assert "6 of 6 runs" in json.dumps(told["verdict"]["checks"])
+
+
+def test_a_baseline_sweep_that_is_not_there_is_told(tmp_path: Path, written: ModuleType) -> None:
+    _sweep(written, tmp_path, "demo", {0.1: 1.0, 0.2: 1.3}, baseline={"sweep": "gone"})
+    with pytest.raises(NotFound, match="gone"):
+        _study(tmp_path, "demo")
+
+
+def test_without_a_baseline_nothing_is_said_of_one(tmp_path: Path, written: ModuleType) -> None:
+    _sweep(written, tmp_path, "demo", {0.1: 1.0, 0.2: 1.3})
+    assert _study(tmp_path, "demo").verdict.against is None
+
+
+def _cells(**grid: Any) -> tuple[Baseline | None, list[str]]:
+    planned = plan({"name": "n", "command": ["echo"], "metric": _METRIC, **grid})
+    assert read(planned.document(), "sweep.json").baseline == planned.baseline
+    return planned.baseline, [run.name for run in planned.runs]
+
+
+def test_the_cell_of_a_baseline_runs_once_beside_the_others() -> None:
+    lrs = {"grid": {"lr": [1, 2]}}
+    assert _cells(**lrs, baseline={"cell": {"lr": 5}}) == (
+        Baseline("lr=5"),
+        ["lr=1", "lr=2", "lr=5"],
+    )
+    assert _cells(**lrs, baseline={"cell": {"lr": 2}}) == (Baseline("lr=2"), ["lr=1", "lr=2"])
+    one = {"base": {"x": 1}, "baseline": {"cell": {"x": 2}}}
+    assert _cells(**one) == (Baseline("x=2"), ["x=1", "x=2"])
+    found = _cells(**lrs, seeds=2, baseline={"cell": {}})
+    assert found[0] == Baseline("base") and found[1][-2:] == ["seed=0", "seed=1"]
+
+
+def test_the_base_model_is_the_baseline_of_a_stage() -> None:
+    sft = {"command": ["echo"], "base": {"model_name": "m"}, "grid": {"lr": [1, 2]}}
+    later = {"command": ["echo"], "baseline": "base"}
+    both = [{"stage": "sft", "take": "each"}, {"base": True}]
+    planned = plan({"name": "n", "stages": {"sft": sft, "ev": {**later, "from": both}}})
+    assert planned.only("ev").baseline == Baseline("ev/base")
+    assert "ev/base" in {run.cell for run in planned.only("ev").runs}
+    assert read(planned.document(), "sweep.json").only("ev").baseline == Baseline("ev/base")
