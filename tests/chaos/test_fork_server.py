@@ -1,0 +1,125 @@
+"""A sweep whose runs are forked from a fork server, which is killed again and again, with keepers
+of runs and launchers: against the recipe's own ledger."""
+
+import json
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from sweeper.model import job as jobs
+from sweeper.storage.documents import read_as
+from sweeper.storage.files import LocalStore
+from sweeper.worker import warm
+
+RUNS, STEPS = 12, 5
+GRID = """
+name: toys
+recipe: toy.py
+service: none
+base: {{ledger: {ledger}, seconds: 2.5}}
+grid: {{learning_rate: {rates}}}
+seeds: {seeds}
+metric: {{name: loss, goal: minimize}}
+launch: {{backend: local, max_parallel: 4, retries: 50}}
+"""
+
+
+@pytest.fixture
+def shell(load_support: Callable[[str], ModuleType], tmp_path: Path) -> Iterator[Any]:
+    made = load_support("shell").Shell(tmp_path, "local")
+    yield made
+    for pid in servers(made):
+        os.kill(pid, signal.SIGKILL)
+
+
+def write(shell: Any, rates: list[float], seeds: int) -> None:
+    text = GRID.format(ledger=shell.ledger, rates=rates, seeds=seeds)
+    (shell.folder / "grid.yaml").write_text(text)
+
+
+def learn(shell: Any) -> None:
+    """Leave the list that a run of a Tinker recipe leaves."""
+    store = LocalStore(str(shell.folder / "sweeps"))
+    (path,) = Path(store.root).glob("toys/attempts/*/job.json")
+    job = read_as(store, str(path.relative_to(store.root)), jobs.read)
+    modules = warm.list_of(job, shell.environment)
+    assert modules is not None
+    Path(modules).write_text(json.dumps({"schema": 1, "modules": ["json", "chz"]}))
+
+
+def servers(shell: Any) -> list[int]:
+    found: list[int] = []
+    for path in Path(shell.environment["SWEEPER_HOME"], "warm").glob("*.json"):
+        pid = int(json.loads(path.read_text())["pid"])
+        if Path(f"/proc/{pid}/exe").exists():
+            found.append(pid)
+    return found
+
+
+def keepers(shell: Any) -> list[int]:
+    """Those whose server lives: each the parent of a recipe."""
+    found: list[int] = []
+    for server in servers(shell):
+        with suppress(OSError):
+            text = Path(f"/proc/{server}/task/{server}/children").read_text()
+            found += map(int, text.split())
+    return found
+
+
+def kill(pids: list[int], chance: random.Random) -> int:
+    """Kill one of them; gives how many were."""
+    if not pids:
+        return 0
+    try:
+        os.kill(chance.choice(pids), signal.SIGKILL)
+    except ProcessLookupError:
+        return 0
+    return 1
+
+
+def test_killed_again_and_again(shell: Any) -> None:
+    write(shell, [0.1], 1)
+    shell.run("launch", "grid.yaml", "--wait")
+    learn(shell)
+    write(shell, [0.1, 0.3], RUNS // 2)
+    chance = random.Random(4)
+    killed: Counter[str] = Counter()
+    deadline = time.monotonic() + 240
+    launcher = shell.start("launch", "grid.yaml", "--wait")
+    while launcher.poll() is None or launcher.returncode < 0:
+        assert time.monotonic() < deadline, killed
+        time.sleep(chance.uniform(0.1, 0.5))
+        if sum(killed.values()) < 30:
+            what = chance.choice(["server", "keeper", "keeper", "launcher"])
+            if what == "launcher":
+                launcher.kill()
+                killed[what] += 1
+            else:
+                killed[what] += kill((servers if what == "server" else keepers)(shell), chance)
+        if launcher.poll() is not None and launcher.returncode < 0:
+            launcher.communicate()
+            launcher = shell.start("launch", "grid.yaml", "--wait")
+    output, errors = launcher.communicate()
+    assert launcher.returncode == 0, output + errors
+    assert killed["server"] and killed["keeper"] and killed["launcher"], killed
+    assert shell.states() == {"succeeded": RUNS}
+    executed = shell.executed()
+    assert set(executed.values()) == {1}
+    last: dict[str, int] = {}
+    done: Counter[tuple[str, int]] = Counter()
+    for line in shell.ledger.read_text().splitlines():
+        run, attempt, _ = line.split()
+        assert int(attempt) >= last.get(run, 0), f"two attempts of {run} at once"
+        last[run] = int(attempt)
+        done[run, int(attempt)] += 1
+    assert len(last) == RUNS
+    assert all(done[run, attempt] == STEPS for run, attempt in last.items())
