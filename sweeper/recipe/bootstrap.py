@@ -308,6 +308,8 @@ if __name__ == "__main__":
     elif len(sys.argv) == 3 and sys.argv[1] == "run":
         run(sys.argv[2])
     elif len(sys.argv) == 3 and sys.argv[1] == "serve":
-        _beside("fork_server").serve(sys.argv[2], run)
+        recipe = _beside("fork_server").serve(sys.argv[2], move)
+        if recipe is not None:
+            run(recipe)
     else:
         sys.exit(__doc__)

@@ -1,6 +1,6 @@
 """The fork server: a process that has imported what recipes import, and forks their processes.
 
-    python bootstrap.py serve STATUS       the listening socket is descriptor 3
+    python bootstrap.py serve STATUS       descriptor 3 is the listening socket, 4 the lock
 
 Runs in the recipe's interpreter, by path. Standard library only. A worker connects (see
 sweeper/worker/warm.py), and over that connection pass:
@@ -9,10 +9,11 @@ sweeper/worker/warm.py), and over that connection pass:
     server -> worker   {}                  or {"refused": why}
     worker -> keeper   {"argv", "cwd", "environment", "umask"}, and the recipe's output as a
                        descriptor
-    keeper -> worker   {"pid": N}          or {"refused": why}
+    keeper -> worker   {"pid", "keeper"}   or {"refused": why}
     worker -> keeper   {"go": true}        only now the recipe begins
-    worker -> keeper   {"reap": true}      when the recipe has ended
-    keeper -> worker   {"status": N, "memory": N}
+    keeper -> worker   {"code": N}         when it has ended: negative is a signal
+    worker -> keeper   {"reap": true}      until then no other process gets its id
+    keeper -> worker   {"memory": N}
 
 Each message is its length, four bytes, and JSON. The keeper is a process of the server's, one for
 each recipe. It waits for the recipe, and kills the recipe's process group when the worker is gone.
@@ -20,14 +21,18 @@ The server itself never reads what a run is given: its secrets pass through the 
 recipe outlives the server, and never its keeper.
 
 A module is taken only from the interpreter's own packages. What the user may edit is imported by
-each run for itself.
+each run for itself. Where a fork could differ from a new process, the answer is a refusal, and the
+worker starts the recipe by itself.
 """
 
 from __future__ import annotations
 
 import array
+import functools
 import gc
 import importlib
+import io
+import itertools
 import json
 import os
 import select
@@ -37,18 +42,24 @@ import struct
 import sys
 import time
 from contextlib import suppress
+from typing import Any, NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, NoReturn
 
-__all__ = ["receive", "remember", "send", "serve"]
+    Move = Callable[[str, str], Callable[[str], str]]
+
+__all__ = ["receive", "remember", "send", "serve", "user_of"]
 
 LISTENING = 3
 _IDLE_SECONDS = 60.0
 _LOOK_SECONDS = 2.0
 _REQUEST_SECONDS = 5.0
+_IMPORT_SECONDS = 120
+_LATE_SECONDS = 1.0
+_CHANGED = (-1, -1)
+_PR_SET_PDEATHSIG = 1
 _LENGTH = struct.Struct("!I")
 _LARGEST = 64 << 20
 
@@ -88,89 +99,94 @@ def _exactly(connection: socket.socket, length: int) -> bytes:
     return data
 
 
-def serve(status: str, run: Callable[[str], None]) -> NoReturn:
+def serve(status: str, move: Move) -> str | None:
     """Answer workers until none has asked for a minute, or the folder of the file `status` is gone.
-    `run` becomes a recipe."""
+    In a process that is to become a recipe, returns the file that describes it: then all is as at
+    the start of a new process. `move` is bootstrap's."""
     with socket.socket(fileno=LISTENING) as listener:
-        Server(listener, status, run).loop()
-    os._exit(0)
+        return Server(listener, status, move).loop()
 
 
 class Server:
     """Imports, and forks a keeper for each worker that asks."""
 
-    def __init__(self, listener: socket.socket, status: str, run: Callable[[str], None]) -> None:
+    def __init__(self, listener: socket.socket, status: str, move: Move) -> None:
         self._listener = listener
         self._status = status
-        self._run = run
+        self._move = move
         self._asked: dict[str, tuple[int, int]] = {}
         self._files: dict[str, tuple[int, int]] = {}
-        self._tops: set[str] = set()
+        self._imported = Imported(set(), {}, {})
         self._seconds = 0.0
         self._refused: str | None = None
 
-    def loop(self) -> None:
-        """Serve until nobody has asked for a while."""
+    def loop(self) -> str | None:
+        """Serve until nobody has asked for a while. In a recipe's process, returns its file."""
         folder = os.path.dirname(self._status)
         last = time.monotonic()
         while time.monotonic() < last + _IDLE_SECONDS and os.path.isdir(folder):
             if select.select([self._listener], [], [], _LOOK_SECONDS)[0]:
                 connection, _ = self._listener.accept()
                 with connection:
-                    if not self._answer(connection):
-                        break
+                    recipe = self._answer(connection)
+                if recipe:
+                    return recipe
+                if recipe is None:
+                    break
                 last = time.monotonic()
             _reap_keepers()
         with suppress(OSError):
             os.unlink(self._status)
+        return None
 
-    def _answer(self, connection: socket.socket) -> bool:
-        """Answer a worker. Returns whether the server is still of use."""
+    def _answer(self, connection: socket.socket) -> str | None:
+        """Answer a worker. Returns "", in a recipe's process its file, and None where the server is
+        of no use any more."""
         connection.settimeout(_REQUEST_SECONDS)
         try:
-            if _user_of(connection) != os.getuid():
-                return True
+            if user_of(connection) != os.getuid():
+                return ""
             request, _ = receive(connection)
+            if not self._is_stale():
+                self._load(str(request["modules"]))
             if self._is_stale():
                 send(connection, {"refused": "a package was changed"}, [])
-                return False
-            self._load(str(request["modules"]))
+                return None
             send(connection, {} if self._refused is None else {"refused": self._refused}, [])
             if self._refused is None:
-                self._fork(connection)
+                return self._fork(connection)
         except (OSError, ValueError, KeyError, TypeError):
             pass  # the worker goes on without us
-        return True
+        return ""
 
     def _load(self, path: str) -> None:
         """Import what the list at `path` names and is not there yet."""
         if self._refused is not None or self._asked.get(path) == (stamp := _stamp(path)):
             return
-        begun = time.process_time()
-        for name in _listed(path):
-            if name not in sys.modules:
-                try:
-                    importlib.import_module(name)
-                except (Exception, SystemExit):  # noqa: BLE001, S112  the run will tell
-                    continue
-        self._seconds += time.process_time() - begun
+        begun, since = time.process_time(), time.time_ns()
         self._asked[path] = stamp
-        own = {name for name, _ in _own_modules()}
-        self._files = {
-            file: _stamp(file)
-            for name in own
-            if (file := getattr(sys.modules[name], "__file__", None)) is not None
-        }
-        self._tops = {name.partition(".")[0] for name in sys.modules}
-        threads = _threads_after_fork()
-        if threads:
-            self._refused = f"what was imported has started {threads} threads"
+        open_before = _descriptors()
+        signal.alarm(_IMPORT_SECONDS)  # a server that hangs would make others wait
+        environment = _import(_listed(path))
+        signal.alarm(0)
+        self._seconds += time.process_time() - begun
+        self._imported = Imported(
+            {name.partition(".")[0] for name in sys.modules},
+            {**environment.read, **self._imported.read},
+            {**self._imported.changed, **environment.changed},
+        )
+        files = _files_of_modules()
+        self._files |= {file: _stamp(file) for file in files | _what_installs_change()}
+        for file in files:
+            if _stamp(file)[0] >= since:
+                self._files[file] = _CHANGED  # meanwhile: nobody knows which one was imported
+        self._refused = _trouble(files, open_before)
         gc.collect()
         gc.freeze()  # or the first collection in each child would copy what they share
-        self._tell(len(own))
+        self._tell(len(files))
 
     def _is_stale(self) -> bool:
-        """Whether a file of what was imported is not as it was."""
+        """Whether a file of what was imported is not as it was, or a package came or went."""
         return any(_stamp(file) != stamp for file, stamp in self._files.items())
 
     def _tell(self, modules: int) -> None:
@@ -189,97 +205,177 @@ class Server:
                 json.dump(document, file)
             os.replace(partial, self._status)
 
-    def _fork(self, connection: socket.socket) -> None:
+    def _fork(self, connection: socket.socket) -> str:
+        """Fork a keeper. Returns "" here, and the recipe's file in the recipe's process."""
         if os.fork():
-            return
-        code = 1
+            return ""
+        recipe = None
         try:
             self._listener.close()
+            os.close(LISTENING + 1)  # the lock is held by the server alone
             os.setsid()
-            connection.settimeout(None)
-            code = _keep(connection, self._tops, self._run)
+            recipe = _keep(connection, self._imported, self._move)
         finally:
-            os._exit(code)
+            if recipe is None:
+                os._exit(0)
+        return recipe
 
 
-def _keep(connection: socket.socket, tops: set[str], run: Callable[[str], None]) -> int:
-    """Start a recipe, wait for its end, and for the worker to ask how it ended. It touches little:
-    what it changes, a reference count too, is memory of its own."""
+class Imported(NamedTuple):
+    """What came of the imports: names of packages and modules (the first part), the variables that
+    were read meanwhile (None: not there), and those that were set (None: removed)."""
+
+    tops: set[str]
+    read: dict[str, str | None]
+    changed: dict[str, str | None]
+
+
+def _import(names: list[str]) -> Imported:
+    """Import modules, and note what they do with the environment."""
+    read: dict[str, str | None] = {}
+    before = dict(os.environ)
+    kind: Any = type(os.environ)
+    get = kind.__getitem__
+
+    def noting(environ: Any, name: Any) -> str:
+        if isinstance(name, str) and name not in read:
+            read[name] = before.get(name)
+        return get(environ, name)
+
+    kind.__getitem__ = noting
+    try:
+        for name in names:
+            if name not in sys.modules:
+                with suppress(Exception, SystemExit):  # the run will tell
+                    importlib.import_module(name)
+    finally:
+        kind.__getitem__ = get
+    after = dict(os.environ)
+    changed = {
+        name: after.get(name)
+        for name in before.keys() | after.keys()
+        if before.get(name) != after.get(name)
+    }
+    return Imported(set(), read, changed)
+
+
+def _keep(connection: socket.socket, imported: Imported, move: Move) -> str | None:
+    """Start a recipe, wait for its end, and for the worker to ask for it. Returns the recipe's file
+    in its process, None in this one. It touches little: what it changes, a reference count too, is
+    memory of its own."""
     request, descriptors = receive(connection, 1)
-    why = _shadowed(request["argv"], tops)
+    connection.settimeout(None)
+    why = _shadowed(request["argv"], imported.tops, move) or _differs(request, imported)
     if why is not None:
         send(connection, {"refused": why}, [])
-        return 0
+        return None
+    told, telling = os.pipe()
     reading, writing = os.pipe()
+    keeper = os.getpid()
     pid = os.fork()
     if pid == 0:
-        os.close(writing)
-        connection.close()
-        _become(request, descriptors[0], reading, run)
-    os.close(reading)
-    os.close(descriptors[0])
+        connection.detach()
+        ready = _become(request, imported, descriptors[0], (reading, telling), keeper)
+        return request["argv"][3] if ready else os._exit(127)
+    for descriptor in (reading, telling, descriptors[0]):
+        os.close(descriptor)
     del request
     ended = os.pidfd_open(pid)
+    gone = False
     try:
-        send(connection, {"pid": pid}, [])
-        go, _ = receive(connection)
-        if go.get("go"):
-            os.write(writing, b"g")
+        ready = os.read(told, 1) == b"r"
+        about = {"pid": pid, "keeper": keeper} if ready else {"refused": "it cannot be prepared"}
+        send(connection, about, [])
+        if ready and receive(connection)[0].get("go"):
+            with suppress(BrokenPipeError):  # it was told to stop already
+                os.write(writing, b"g")
             os.close(writing)
-            select.select([connection, ended], [], [])
-            receive(connection)  # the worker asks when it has seen the end
+            gone = not _await(connection, ended, pid)
     except OSError:
-        pass  # the worker is gone
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except OSError:
-        os.kill(pid, signal.SIGKILL)  # it has no group of its own yet
-    _, status, usage = os.wait4(pid, 0)
+        gone = True
     with suppress(OSError):
-        send(connection, {"status": status, "memory": usage.ru_maxrss * 1024}, [])
-    return 0
+        os.killpg(pid, signal.SIGKILL)
+    with suppress(OSError):
+        os.kill(pid, signal.SIGKILL)
+    if gone:
+        time.sleep(_LATE_SECONDS)  # the worker's guard may be about to kill the group of this id
+    _, _, usage = os.wait4(pid, 0)
+    with suppress(OSError):
+        send(connection, {"memory": usage.ru_maxrss * 1024}, [])
+    return None
+
+
+def _await(connection: socket.socket, ended: int, pid: int) -> bool:
+    """Wait for the end of the recipe, tell the worker, and wait until it has seen to what the
+    recipe left. Returns whether the worker was there to the end."""
+    select.select([connection, ended], [], [])
+    if select.select([ended], [], [], 0)[0]:
+        info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        code = 0 if info is None else info.si_status
+        if info is not None and info.si_code != os.CLD_EXITED:
+            code = -code
+        send(connection, {"code": code}, [])
+    return bool(receive(connection)[0].get("reap"))
 
 
 def _become(
-    request: dict[str, Any], output: int, reading: int, run: Callable[[str], None]
-) -> NoReturn:
-    """Be what a new interpreter would be, and then the recipe."""
-    code = 1
+    request: dict[str, Any],
+    imported: Imported,
+    output: int,
+    pipe: tuple[int, int],
+    keeper: int,
+) -> bool:
+    """Be what a new interpreter would be. Returns whether the recipe is to begin: nothing may go
+    wrong any more then, and the keeper or the worker has said so."""
+    reading, telling = pipe
     try:
         os.setsid()
-        if os.read(reading, 1) != b"g":
-            os._exit(127)
-        _as_after_exec(request, output)
-        _start(request["argv"], run)
-        code = 0
-    except SystemExit as leaving:
-        code = _code_of(leaving)
-    except BaseException as error:  # noqa: BLE001 - as the interpreter does
-        sys.excepthook(type(error), error, error.__traceback__)
-        if isinstance(error, KeyboardInterrupt):
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGINT)
-    finally:
-        _leave(code)
+        _die_with(keeper)
+        _as_after_exec(request, imported, output, keep=pipe)
+        os.write(telling, b"r")
+        os.close(telling)
+        begun = os.read(reading, 1) == b"g"
+        os.close(reading)
+    except BaseException:  # noqa: BLE001 - the worker starts it by itself
+        return False
+    return begun
 
 
-def _start(argv: list[str], run: Callable[[str], None]) -> None:
-    sys.argv[:] = argv[1:]
-    run(argv[3])
+def _die_with(parent: int) -> None:
+    """Have the kernel kill this process when `parent` dies."""
+    import ctypes
+
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it died before the kernel knew
+        os._exit(128 + signal.SIGKILL)
 
 
-def _as_after_exec(request: dict[str, Any], output: int) -> None:
+def _as_after_exec(
+    request: dict[str, Any], imported: Imported, output: int, *, keep: tuple[int, int]
+) -> None:
     """Give this process the environment, folder, descriptors and random state of its own."""
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    os.closerange(3, max(1024, null + 1, output + 1))
+    for descriptor in _descriptors():
+        if descriptor > 2 and descriptor not in keep:
+            with suppress(OSError):
+                os.close(descriptor)
     os.umask(request["umask"])
     os.environ.clear()
     os.environ.update(request["environment"])
+    for name, value in imported.changed.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
     os.chdir(request["cwd"])
     time.tzset()
+    sys.argv[:] = request["argv"][1:]
+    sys.orig_argv[:] = request["argv"]
+    sys.stdout = sys.__stdout__ = _opened(sys.stdout, 1)
+    sys.stderr = sys.__stderr__ = _opened(sys.stderr, 2)
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
         numpy.seed()  # Python's own generator is seeded anew by the fork
@@ -288,55 +384,86 @@ def _as_after_exec(request: dict[str, Any], output: int) -> None:
         processes.current_process().authkey = os.urandom(32)
 
 
-def _code_of(leaving: SystemExit) -> int:
-    """The exit code that the interpreter would end with."""
-    if leaving.code is None:
-        return 0
-    if isinstance(leaving.code, int):
-        return leaving.code & 0xFF
-    print(leaving.code, file=sys.stderr)
-    return 1
+def _opened(before: Any, descriptor: int) -> Any:
+    """A standard stream as the interpreter opens it, for what the descriptor is now."""
+    raw: Any = io.FileIO(descriptor, "w", closefd=False)
+    raw.name = before.name
+    return io.TextIOWrapper(
+        raw if before.write_through else io.BufferedWriter(raw),
+        encoding=before.encoding,
+        errors=before.errors,
+        newline="\n",
+        line_buffering=before.line_buffering,
+        write_through=before.write_through,
+    )
 
 
-def _leave(code: int) -> NoReturn:
-    """End as the interpreter does: wait for threads, call what `atexit` was given, flush."""
-    import atexit
-    import threading
-
-    try:
-        threading._shutdown()  # type: ignore[attr-defined]  # joins those that are no daemons
-        atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
-        sys.stdout.flush()
-        sys.stderr.flush()
-    finally:
-        os._exit(code)
+def _differs(request: dict[str, Any], imported: Imported) -> str | None:
+    """Why imports could have gone another way with the run's own environment."""
+    given: dict[str, str] = request["environment"]
+    for name, value in imported.read.items():
+        if given.get(name) != value:
+            return f"{name} was read while modules were imported"
+    return None
 
 
-def _shadowed(argv: list[str], tops: set[str]) -> str | None:
-    """Why a recipe would find other modules than those that were imported, `tops` and what is in
-    them: its own folder, which comes first on the module path, has one of the same name. None where
-    it has none."""
+def _shadowed(argv: list[str], tops: set[str], move: Move) -> str | None:
+    """Why a recipe would find other modules than those that were imported: a folder that comes
+    before the interpreter's own on the module path has one of the same name."""
     with open(argv[3], "rb") as file:
-        recipe = json.load(file)["recipe"]
+        child = json.load(file)
+    recipe = child["recipe"]
+    folders = list(itertools.takewhile(lambda path: path not in _own_folders(), sys.path))
     if recipe["kind"] == "file":
-        folder = os.path.dirname(recipe["file"])
+        folders.append(os.path.dirname(recipe["file"]))
     elif recipe["on_path"]:
-        folder = recipe["cwd"]
-    else:
+        folders.append(recipe["cwd"])
+    if child.get("snapshot"):
+        moved = move(child["snapshot"]["root"], child["snapshot"]["copy"])
+        folders += [moved(folder) for folder in folders]
+    for folder in folders:
+        found = _hides(folder, tops)
+        if found is not None:
+            return f"{os.path.join(folder, found)} hides a module"
+    return None
+
+
+def _hides(folder: str, tops: set[str]) -> str | None:
+    """The first name in a folder that would be imported in place of one of `tops`."""
+    if folder in _own_folders() or not os.path.isdir(folder):
         return None
     with os.scandir(folder) as entries:
         for entry in entries:
             name, _, suffix = entry.name.partition(".")
             importable = not suffix or suffix.endswith(("py", "pyc", "so"))
-            if importable and name in tops and not _lies_below(name, folder):
-                return f"{entry.name} shadows a module"
+            if importable and name in tops:
+                return entry.name
     return None
 
 
-def _lies_below(name: str, folder: str) -> bool:
-    """Whether what was imported as `name` is the one in `folder`, or Python's own frozen one."""
-    file = getattr(sys.modules.get(name), "__file__", None)
-    return file is not None and file.startswith(os.path.join(folder, ""))
+def _trouble(files: set[str], open_before: set[int]) -> str | None:
+    """Why what was imported cannot be forked; None where it can be."""
+    threads = _threads_after_fork()
+    if threads:
+        return f"what was imported has started threads ({threads})"
+    if _descriptors() - open_before:
+        return "what was imported has opened files"
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and file not in files and not _is_ours(name, file):
+            return f"{file} is not of the interpreter's own packages"
+    return None
+
+
+def _is_ours(name: str, file: str) -> bool:
+    """Whether it is this file, or bootstrap's."""
+    return name == "__main__" or os.path.dirname(file) == os.path.dirname(__file__)
+
+
+def _descriptors() -> set[int]:
+    return {
+        int(name) for name in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{name}")
+    }
 
 
 def remember(path: str) -> None:
@@ -344,7 +471,7 @@ def remember(path: str) -> None:
     list at `path` has already, in the order of import."""
     before = _listed(path)
     known = set(before)
-    new = [name for name, file in _own_modules() if name not in known and file is not None]
+    new = [name for name, _ in _own_modules() if name not in known]
     if not new:
         return
     partial = f"{path}.{os.getpid()}"
@@ -362,22 +489,50 @@ def _listed(path: str) -> list[str]:
         return []
 
 
-def _own_modules() -> list[tuple[str, str | None]]:
+def _own_modules() -> list[tuple[str, str]]:
     """Modules of the standard library and of the interpreter's installed packages, with their
     files, in the order in which they were imported."""
-    import sysconfig
-
-    paths = sysconfig.get_paths()
-    folders = tuple(
-        os.path.join(paths[kind], "") for kind in ("stdlib", "platstdlib", "purelib", "platlib")
-    )
-    found: list[tuple[str, str | None]] = []
+    folders = tuple(os.path.join(folder, "") for folder in _own_folders())
+    found: list[tuple[str, str]] = []
     for name, module in list(sys.modules.items()):
         spec = getattr(module, "__spec__", None)
         file = getattr(module, "__file__", None)
-        ours = isinstance(file, str) and file.startswith(folders)
-        if spec is not None and spec.name == name and ours and name != "__main__":
+        if not isinstance(file, str) or not file.startswith(folders):
+            continue
+        if spec is not None and spec.name == name != "__main__":
             found.append((name, file))
+    return found
+
+
+def _files_of_modules() -> set[str]:
+    """The files of all modules of the interpreter's own packages, whatever they call themselves."""
+    folders = tuple(os.path.join(folder, "") for folder in _own_folders())
+    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    return {file for file in files if isinstance(file, str) and file.startswith(folders)}
+
+
+@functools.cache
+def _own_folders() -> frozenset[str]:
+    """Where the standard library and the interpreter's packages lie."""
+    import site
+    import sysconfig
+
+    paths = sysconfig.get_paths()
+    found = {paths[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
+    found |= {*site.getsitepackages()}
+    if site.ENABLE_USER_SITE:
+        found.add(site.getusersitepackages())
+    dynamic = {os.path.join(paths["platstdlib"], "lib-dynload")}
+    return frozenset(found | dynamic)
+
+
+def _what_installs_change() -> set[str]:
+    """Files and folders that are not as they were when a package has come or gone."""
+    found = {os.path.join(sys.prefix, "pyvenv.cfg")}
+    for folder in _own_folders():
+        if "-packages" in folder and os.path.isdir(folder):
+            found.add(folder)
+            found |= {entry.path for entry in os.scandir(folder) if entry.name.endswith(".pth")}
     return found
 
 
@@ -399,7 +554,8 @@ def _threads_after_fork() -> int:
     return len(os.listdir("/proc/self/task")) - 1
 
 
-def _user_of(connection: socket.socket) -> int:
+def user_of(connection: socket.socket) -> int:
+    """The user of the process on the other side."""
     form = struct.Struct("3i")
     asked = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, form.size)
     return form.unpack(asked)[1]

@@ -183,20 +183,27 @@ class Worker:
         lost = {"log_lost_bytes": output.lost} if output.lost else {}
         return blame(job, judge(ending)) | {"max_rss_bytes": memory} | lost
 
-    def _begin_recipe(self, job: Job, prepared: Prepared) -> Guard | None:
+    def _begin_recipe(self, job: Job, prepared: Prepared) -> Guard:
         """Start the recipe, forked from what has its imports where that can be. Returns what guards
-        it; a forked one has its keeper for that."""
-        begin = prepared.command, prepared.cwd, prepared.environment
-        self._child = warm.fork(prepared.modules, job, *begin)
-        if self._child is not None:
-            return None
+        it."""
         guard = when_there_is_room(Guard)
+        begin = prepared.command, prepared.cwd, prepared.environment
+        modules = prepared.modules
+        if modules is not None and self._has_failed_before():
+            modules = None  # it is not to fail again by what a fork may do otherwise
         try:
-            self._child = when_there_is_room(partial(spawn, *begin, guard))
+            self._child = warm.fork(modules, job, guard, *begin) or when_there_is_room(
+                partial(spawn, *begin, guard)
+            )
         except (OSError, SweeperError):
             guard.dismiss()
             raise
         return guard
+
+    def _has_failed_before(self) -> bool:
+        """Whether the attempt before this one failed."""
+        before = self.attempt - 1
+        return before > 0 and self.store.exists(self.layout.event(self.run, before, Event.FAILED))
 
     def _broken_off(self, error: Exception) -> dict[str, Any]:
         """Kill the recipe after an error of ours or of the machine. Returns the outcome."""
@@ -230,9 +237,7 @@ class Worker:
             pause = min(pause * 2, BEAT_SECONDS)
         return None
 
-    def _attend(
-        self, job: Job, prepared: Prepared, guard: Guard | None
-    ) -> tuple[Output, int, int | None]:
+    def _attend(self, job: Job, prepared: Prepared, guard: Guard) -> tuple[Output, int, int | None]:
         """Attend the recipe until it has ended. Returns its output, exit code and memory."""
         child = self._child
         assert child is not None  # noqa: S101 - it was just started
@@ -251,8 +256,7 @@ class Worker:
         killed = self._killed
         self._signal(signal.SIGKILL)  # whatever the recipe left behind in its group
         self._killed = killed
-        if guard is not None:
-            guard.dismiss()
+        guard.dismiss()
         self._child = None  # from here on its group's id may become another's
         code, memory = child.reap()
         copying.join(timeout=5.0)

@@ -9,6 +9,9 @@ that goes wrong here: `fork` then returns None. Standard library only, loaded wh
 
 import json
 import os
+import re
+import signal
+import stat
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,8 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sweeper import paths
 from sweeper.command import BOOTSTRAP
 from sweeper.model.job import Job
-from sweeper.provenance.redaction import is_secret_name, secret_values
+from sweeper.provenance.redaction import secret_values
 from sweeper.worker.child import take_default_signals
+from sweeper.worker.guard import Guard
 
 if TYPE_CHECKING:
     import socket
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["ForkedChild", "Servers", "at_work", "fork", "list_of"]
 
 WAIT_SECONDS = 10.0
+_KEEPER_SECONDS = 5.0
 _AGAIN_SECONDS = 600.0
 """For how long nobody asks a server again that has not answered."""
 _OF_A_RUN = ("SWEEPER_", "WANDB_", "TINKER_TAGS")
@@ -36,6 +41,10 @@ _OF_A_TERMINAL = (
 )
 """Beginnings of names that tell a run, a launch or a terminal from another. Nothing that is
 imported depends on them."""
+
+
+_SCOPE = re.compile(r"[^/\n]*[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}[^/\n]*\.scope")
+"""A control group of a terminal's window alone, which no limit is put on."""
 
 
 def list_of(job: Job, environment: Mapping[str, str]) -> str | None:
@@ -54,17 +63,23 @@ def list_of(job: Job, environment: Mapping[str, str]) -> str | None:
     what = [recipe.python, recipe.kind, recipe.module, recipe.file, recipe.function]
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
+        status = os.lstat(folder)
     except OSError:
         return None
+    if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o077:
+        return None  # somebody else could listen there
     return os.path.join(folder, f"{_digest(what)}.modules")
 
 
 class ForkedChild:
-    """A recipe's process, as `Child` is one, that another process has forked for us."""
+    """A recipe's process, as `Child` is one, that another process has forked for us: its keeper."""
 
-    def __init__(self, pid: int, output: int, connection: "socket.socket", ended: int) -> None:
+    def __init__(
+        self, pid: int, keeper: int, output: int, connection: "socket.socket", ended: int
+    ) -> None:
         self.pid = pid
         self.output = output
+        self._keeper = keeper
         self._connection = connection
         self._ended = ended
         self._reaped: tuple[int, int | None] | None = None
@@ -77,61 +92,80 @@ class ForkedChild:
 
     def reap(self) -> tuple[int, int | None]:
         """Have the process reaped. Returns its exit code (negative: the signal that ended it), and
-        the most bytes of memory that it had. A keeper that was killed took the recipe with it."""
-        from sweeper.recipe.fork_server import receive, send
-
+        the most bytes of memory that it had, where its keeper could still tell. A keeper that was
+        killed before the recipe's end took that with it."""
         if self._reaped is None:
             self.await_end()
-            self._reaped = -9, None
-            with suppress(OSError, KeyError), self._connection:
-                send(self._connection, {"reap": True}, [])
-                answer, _ = receive(self._connection)
-                self._reaped = os.waitstatus_to_exitcode(answer["status"]), answer["memory"]
+            code, memory = -9, None
+            with suppress(OSError, KeyError, ValueError), self._connection:
+                code = self._told()["code"]
+                memory = self._asked()["memory"]
+            self._reaped = code, memory
             os.close(self._ended)
         return self._reaped
+
+    def _told(self) -> dict[str, Any]:
+        """The keeper's next message. One that somebody has stopped is continued."""
+        from sweeper.recipe.fork_server import receive
+
+        self._connection.settimeout(_KEEPER_SECONDS)
+        try:
+            return receive(self._connection)[0]
+        except TimeoutError:
+            with suppress(OSError):
+                os.kill(self._keeper, signal.SIGCONT)
+            return receive(self._connection)[0]
+
+    def _asked(self) -> dict[str, Any]:
+        from sweeper.recipe.fork_server import send
+
+        send(self._connection, {"reap": True}, [])
+        return self._told()
 
 
 def fork(
     modules: str | None,
     job: Job,
+    guard: Guard,
     command: Sequence[str],
     cwd: str,
     environment: Mapping[str, str],
 ) -> ForkedChild | None:
-    """Start `command`, which is of the bootstrap, from a fork server. `modules` is its list. Call
-    it while there is one thread: it may have to start that server. Returns None where there is
-    nobody to fork it."""
+    """Start `command`, which is of the bootstrap, from a fork server, and have `guard` watch it.
+    `modules` is its list. Call it while there is one thread: it may have to start that server.
+    Returns None where there is nobody to fork it."""
     if modules is None or not os.path.exists(modules):
         return None
-    server = _Server(modules, job, command[0], environment)
-    if server.is_slow():
-        return None
     try:
+        server = _Server(modules, job, command[0], environment)
+        if server.is_slow():
+            return None
         connection = server.connect()
-    except OSError:
+    except Exception:  # noqa: BLE001 - it can be started without
         return None
+    child: ForkedChild | None = None
     try:
-        child = _ask(connection, modules, command, cwd, environment)
+        child = _ask(connection, modules, guard, command, cwd, environment)
     except TimeoutError:
         server.tell_slow()
-        child = None
-    except (OSError, ValueError, KeyError):
-        child = None
-    if child is None:
-        connection.close()
+    except Exception:  # noqa: BLE001, S110 - it can be started without
+        pass
+    finally:
+        if child is None:
+            connection.close()
     return child
 
 
 def _ask(
     connection: "socket.socket",
     modules: str,
+    guard: Guard,
     command: Sequence[str],
     cwd: str,
     environment: Mapping[str, str],
 ) -> ForkedChild | None:
     from sweeper.recipe.fork_server import receive, send
 
-    connection.settimeout(WAIT_SECONDS)
     send(connection, {"modules": modules}, [])
     answer, _ = receive(connection)
     if "refused" in answer:
@@ -151,13 +185,14 @@ def _ask(
         answer, _ = receive(connection)
         if "pid" in answer:
             ended = os.pidfd_open(answer["pid"])
+            guard.watch(answer["pid"])
             send(connection, {"go": True}, [])
-            connection.settimeout(None)
-            return ForkedChild(answer["pid"], output, connection, ended)
+            return ForkedChild(answer["pid"], answer["keeper"], output, connection, ended)
     except BaseException:
         os.close(output)
         if ended >= 0:
             os.close(ended)
+            guard.watch(0)
         raise
     finally:
         os.close(writing)
@@ -201,11 +236,15 @@ class _Server:
     def _connect(self) -> "socket.socket":
         import socket
 
+        from sweeper.recipe.fork_server import user_of
+
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(WAIT_SECONDS)
         try:
             with self._near() as near:
                 connection.connect(near)
+            if user_of(connection) != os.getuid():
+                raise ConnectionRefusedError("it is another user's")
         except BaseException:
             connection.close()
             raise
@@ -290,10 +329,8 @@ def _shared(job: Job, environment: Mapping[str, str]) -> Iterator[tuple[str, str
         if (
             name.startswith(_OF_A_RUN)
             or name.startswith(_OF_A_TERMINAL)
-            or name in job.secrets
             or name in job.wandb
-            or is_secret_name(name)
-            or secret_values({name: value}, ())
+            or secret_values({name: value}, job.secrets)
         ):
             continue
         yield name, value
@@ -311,6 +348,12 @@ def _of_this_process() -> Iterator[object]:
     for name in ("mnt", "net", "pid", "user", "ipc", "uts"):
         with suppress(OSError):
             yield os.readlink(f"/proc/self/ns/{name}")
+    yield os.uname().nodename  # a home may be on several machines
+    for name in ("/proc/sys/kernel/random/boot_id", "/proc/self/oom_score_adj"):
+        with suppress(OSError), open(name) as file:
+            yield file.read()
+    with suppress(OSError), open("/proc/self/cgroup") as file:
+        yield _SCOPE.sub("", file.read())
     for part in ("bootstrap.py", "fork_server.py", "meter.py"):
         status = os.stat(os.path.join(os.path.dirname(BOOTSTRAP), part))
         yield status.st_mtime_ns, status.st_size

@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from sweeper.command import BOOTSTRAP
 from sweeper.model import job as jobs
 from sweeper.model.states import State
 from sweeper.storage.documents import read_as
 from sweeper.worker import warm
+from sweeper.worker.guard import Guard
 
 pytestmark = [
     pytest.mark.e2e,
@@ -48,8 +50,17 @@ said = {
     "limits": resource.getrlimit(resource.RLIMIT_NOFILE),
     "buffered": sys.stdout.write_through,
     "gc": gc.isenabled(),
+    "seekable": sys.stdout.seekable(),
+    "streams": [(f.encoding, f.errors, f.line_buffering, f.name) for f in (sys.stdout, sys.stderr)],
+    "started by": sys.orig_argv[:3],
+    "set by an import": os.environ.get("SET_BY_AN_IMPORT"),
 }
-said["of its own"] = [random.random(), os.getpid()]
+with open("/proc/self/cmdline") as file:
+    forked = "serve" in file.read()
+left = open(arguments["log_path"] + "/left", "w")
+left.write("last words")
+sys.stdout.left = left
+said["of its own"] = [random.random(), os.getpid(), forked]
 json.dump(said, open(arguments["log_path"] + "/said", "w"))
 print("to stdout"); print("to stderr", file=sys.stderr)
 import atexit
@@ -63,6 +74,7 @@ class Warm:
 
     def __init__(self, bench: Bench, tmp_path: Path, home: Path) -> None:
         self.bench, self.home = bench, home
+        self.guards: list[Guard] = []
         self.folder = tmp_path / "code"
         self.folder.mkdir()
         self.file = self.folder / "program.py"
@@ -118,12 +130,28 @@ class Warm:
     def said(self, attempt: int) -> dict[str, Any]:
         return json.loads((self.bench.path(attempt) / "said").read_text())
 
+    def fork(self, program: str, **more: Any) -> warm.ForkedChild | None:
+        """A program that is forked without a worker, where it can be."""
+        self.file.write_text(program)
+        recipe = {"kind": "file", "file": str(self.file), "module": None, "cwd": "/"}
+        described = self.folder.parent / "child.json"
+        described.write_text(json.dumps({"recipe": recipe, "config": {}}))
+        job = read_as(self.bench.store, self.bench.layout.job(self.bench.id, 1), jobs.read)
+        command = [sys.executable, BOOTSTRAP, "run", str(described)]
+        guard = Guard()
+        self.guards.append(guard)
+        return warm.fork(
+            str(self.modules), job, guard, command, more.get("cwd", "/"), self.environment
+        )
+
     @property
     def servers(self) -> list[int]:
         folder = self.home / "warm"
         return [json.loads(path.read_text())["pid"] for path in folder.glob("*.json")]
 
     def close(self) -> None:
+        for guard in self.guards:
+            guard.dismiss()
         for pid in self.servers:
             os.kill(pid, signal.SIGKILL)
 
@@ -149,32 +177,43 @@ def lives(pid: int) -> bool:
         return False
 
 
-def test_it_is_as_after_an_exec(warmed: Warm) -> None:
-    alone = warmed.run(WHAT_IT_HAS, 1, warm=False, config={"code": 3})
-    warmed.learn("json", "random", "chz", "numpy")
-    forked = warmed.run(WHAT_IT_HAS, 2, config={"code": 3})
-    again = warmed.run(WHAT_IT_HAS, 3, config={"code": 0})
-    assert len(warmed.servers) == 1
+def test_it_is_as_after_an_exec(warmed: Warm, interpreter: tuple[str, Path]) -> None:
+    (interpreter[1] / "packaged.py").write_text(
+        "import os\nos.environ.setdefault('SET_BY_AN_IMPORT', '1')"
+    )
+    given = {"recipe": of(interpreter, warmed)}
+    program = f"import packaged\n{WHAT_IT_HAS}"
+    warmed.run(program, 1, warm=False, **given)
+    warmed.learn("json", "random", "packaged")
+    warmed.run(program, 2, **given)
+    ended = warmed.run(program, 3, **given, config={"code": 3})
     told = [warmed.said(attempt) for attempt in (1, 2, 3)]
     own = [one.pop("of its own") for one in told]
-    assert len({tuple(one) for one in own}) == len({one[0] for one in own}) == 3
+    assert [one.pop() for one in own] == [False, True, True]
+    assert len({one[0] for one in own}) == len({one[1] for one in own}) == 3
     for one, attempt in zip(told, (1, 2, 3), strict=True):
         environment = one["environment"]
         assert environment["MY_KEY"] == "canary-4711"
         assert environment.pop("SWEEPER_ATTEMPT") == str(attempt)
         assert environment.pop("TINKER_TAGS").endswith(f".{attempt}")
-        folder = str(warmed.bench.path(attempt))
-        assert environment.pop("SWEEPER_RUN_DIR") == folder
+        folder = warmed.bench.path(attempt)
+        assert environment.pop("SWEEPER_RUN_DIR") == str(folder)
         assert f"{warmed.bench.id}.{attempt}" in environment.pop("SWEEPER_METER")
         one["argv"] = one["argv"][:1]
+        assert (folder / "left").read_text() == "last words"  # though it did not close the file
     assert told[0] == told[1] == told[2]
-    for outcome, state in ((alone, "failed"), (forked, "failed"), (again, "succeeded")):
-        assert outcome["state"] == State(state)
-    assert (alone["code"], forked["code"], again["code"]) == (3, 3, 0)
-    assert forked["max_rss_bytes"] > 1 << 20
-    logs = [warmed.bench.log(attempt).splitlines() for attempt in (1, 2, 3)]
-    assert sorted(logs[0]) == sorted(logs[1]) == sorted(logs[2])
-    assert "at exit" in logs[1]
+    assert (ended["state"], ended["code"]) == (State.FAILED, 3)
+    assert ended["max_rss_bytes"] > 1 << 20
+    logs = [sorted(warmed.bench.log(attempt).splitlines()) for attempt in (1, 2, 3)]
+    assert logs[0] == logs[1] == logs[2] and "at exit" in logs[1]
+
+
+def test_an_attempt_after_a_failure_starts_by_itself(warmed: Warm) -> None:
+    warmed.prepare(WHAT_IT_HAS)
+    warmed.learn("json")
+    for attempt, forked in ((1, True), (2, False), (3, True)):
+        warmed.run(WHAT_IT_HAS, attempt, config={"code": 1 if attempt == 1 else 0})
+        assert warmed.said(attempt)["of its own"][2] is forked
 
 
 def test_the_server_has_no_secret(warmed: Warm) -> None:
@@ -184,6 +223,7 @@ def test_the_server_has_no_secret(warmed: Warm) -> None:
     warmed.run(WHAT_IT_HAS)
     (server,) = warmed.servers
     assert warmed.said(1)["environment"]["SOME_API_KEY"] == "canary-4712"
+    assert warmed.said(1)["of its own"][2]
     assert b"canary" not in Path(f"/proc/{server}/environ").read_bytes()
     with open(f"/proc/{server}/mem", "rb") as memory:
         for line in Path(f"/proc/{server}/maps").read_text().splitlines():
@@ -225,7 +265,7 @@ def test_it_dies_with_its_worker(warmed: Warm) -> None:
 
 
 def test_it_outlives_the_server(warmed: Warm) -> None:
-    """The next run has another one."""
+    """And the server that comes after it serves while that run lives."""
     worker, recipe, _, _ = living(warmed)
     (server,) = warmed.servers
     os.kill(server, signal.SIGKILL)
@@ -234,8 +274,56 @@ def test_it_outlives_the_server(warmed: Warm) -> None:
     (warmed.bench.path() / "end").touch()
     warmed.bench.finish(worker)
     assert warmed.bench.outcome()["state"] is State.SUCCEEDED
-    assert warmed.run(WHAT_IT_HAS, 2)["state"] is State.SUCCEEDED
-    assert warmed.servers and server not in warmed.servers
+
+
+def test_another_server_serves_while_runs_of_the_first_live(warmed: Warm) -> None:
+    warmed.prepare(WHAT_IT_HAS)
+    warmed.learn("json")
+    first = warmed.fork("import time; time.sleep(1000)")
+    (server,) = warmed.servers
+    os.kill(server, signal.SIGKILL)
+    eventually(lambda: not lives(server))
+    second = warmed.fork("raise SystemExit(4)")
+    assert first is not None and second is not None
+    assert second.reap()[0] == 4
+    os.killpg(first.pid, signal.SIGTERM)
+    assert first.reap()[0] == -signal.SIGTERM
+
+
+def test_its_group_is_there_when_it_has_begun(warmed: Warm) -> None:
+    """A stop that comes at once is not lost."""
+    warmed.prepare(WHAT_IT_HAS)
+    warmed.learn("json")
+    for _ in range(10):
+        child = warmed.fork("import time; time.sleep(1000)")
+        assert child is not None
+        os.killpg(child.pid, signal.SIGTERM)
+        assert child.reap()[0] == -signal.SIGTERM
+
+
+def test_how_it_ended_is_known_without_its_keeper(warmed: Warm) -> None:
+    """Killed, or stopped, between the recipe's end and the worker's look at it."""
+    warmed.prepare(WHAT_IT_HAS)
+    warmed.learn("json")
+    for number in (signal.SIGKILL, signal.SIGSTOP):
+        child = warmed.fork("raise SystemExit(7)")
+        assert child is not None
+        child.await_end()
+        time.sleep(0.2)
+        os.kill(child._keeper, number)
+        assert child.reap()[0] == 7
+
+
+def test_no_keeper_no_recipe(warmed: Warm, tmp_path: Path) -> None:
+    """Killed right after the recipe was let go."""
+    warmed.prepare(WHAT_IT_HAS)
+    warmed.learn("json")
+    for _ in range(5):
+        child = warmed.fork("import time; time.sleep(1000)")
+        assert child is not None
+        os.kill(child._keeper, signal.SIGKILL)
+        assert child.reap() == (-9, None)
+        assert not lives(child.pid)
 
 
 def test_it_dies_with_its_keeper(warmed: Warm) -> None:
@@ -264,16 +352,15 @@ def test_a_server_that_does_not_answer_costs_one_wait(
 ) -> None:
     warmed.prepare(WHAT_IT_HAS)
     warmed.learn("json")
-    job = read_as(warmed.bench.store, warmed.bench.layout.job(warmed.bench.id, 1), jobs.read)
-    asked = str(warmed.modules), job, [sys.executable, "", "run", "/gone"], "/", warmed.environment
-    assert warm.fork(*asked) is None
+    child = warmed.fork("pass")
+    assert child is not None and child.reap()[0] == 0
     (server,) = warmed.servers
     os.kill(server, signal.SIGSTOP)
     monkeypatch.setattr(warm, "WAIT_SECONDS", 0.3)
     waited: list[object] = []
     monkeypatch.setattr(warm, "_ask", lambda *a, ask=warm._ask: (waited.append(a), ask(*a))[1])
     for _ in range(3):
-        assert warm.fork(*asked) is None
+        assert warmed.fork("pass") is None
     assert len(waited) == 1
     os.kill(server, signal.SIGCONT)
 
@@ -343,7 +430,7 @@ def test_a_thread_since_an_import(warmed: Warm, interpreter: tuple[str, Path]) -
     warmed.learn("json", "packaged")
     warmed.run(SAY, recipe=recipe)
     assert warmed.said(1) == [1, False]
-    assert warm.at_work(str(warmed.home)).refused == "what was imported has started 1 threads"
+    assert warm.at_work(str(warmed.home)).refused == "what was imported has started threads (1)"
 
 
 def test_a_module_that_cannot_be_imported(warmed: Warm, interpreter: tuple[str, Path]) -> None:
@@ -354,6 +441,51 @@ def test_a_module_that_cannot_be_imported(warmed: Warm, interpreter: tuple[str, 
     warmed.learn("gone", "broken", "packaged")
     warmed.run(SAY, recipe=recipe)
     assert warmed.said(1) == [1, True]
+
+
+def test_what_would_be_imported_otherwise(warmed: Warm, interpreter: tuple[str, Path]) -> None:
+    """A package that a later module path hides; variables that imports have read; files that they
+    have opened. Each time the run is what it is by itself."""
+    package = interpreter[1] / "packaged.py"
+    recipe = of(interpreter, warmed)
+    mine = warmed.folder.parent / "mine"
+    mine.mkdir()
+    (mine / "packaged.py").write_text("VALUE = 'mine'")
+    package.write_text("VALUE = 1")
+    warmed.prepare(SAY, recipe=recipe)
+    warmed.learn("json", "packaged")
+    warmed.change({"PYTHONPATH": str(mine)})
+    warmed.run(SAY, 1, recipe=recipe)
+    (mine / "packaged.py").write_text("VALUE = 'mine, edited'")
+    warmed.run(SAY, 2, recipe=recipe)
+    assert [warmed.said(attempt) for attempt in (1, 2)] == [
+        ["mine", False],
+        ["mine, edited", False],
+    ]
+    warmed.change({"PYTHONPATH": ""})
+    package.write_text("import os\nVALUE = os.environ.get('MY_KEY', 'none')")
+    warmed.run(SAY, 3, recipe=recipe)
+    assert warmed.said(3) == ["canary-4711", False]
+    package.write_text("F = open('/dev/zero', 'rb')\nVALUE = F.read(1).decode()")
+    warmed.run(SAY, 4, recipe=recipe)
+    assert warmed.said(4) == ["\0", False]
+
+
+def test_a_folder_that_is_gone_is_told_as_without_it(warmed: Warm, tmp_path: Path) -> None:
+    warmed.prepare(WHAT_IT_HAS)
+    warmed.learn("json")
+    assert warmed.fork("pass", cwd=str(tmp_path / "gone")) is None
+    outcome = warmed.run(WHAT_IT_HAS, cwd=str(tmp_path / "gone"))
+    assert (outcome["state"], outcome["reason"]) == (State.FAILED, "start")
+
+
+def test_nobody_listens_for_secrets(warmed: Warm) -> None:
+    """A folder that others may write to is not used."""
+    warmed.prepare(WHAT_IT_HAS)
+    warmed.learn("json")
+    (warmed.home / "warm").chmod(0o770)
+    warmed.run(WHAT_IT_HAS)
+    assert not warmed.servers and not warmed.said(1)["of its own"][2]
 
 
 @pytest.mark.parametrize(
