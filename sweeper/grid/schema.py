@@ -13,9 +13,14 @@ from sweeper.grid.launch import SECTION as LAUNCH
 from sweeper.grid.launch import backend_fields
 from sweeper.grid.metric import METRIC
 from sweeper.grid.reading import SECTION
+from sweeper.grid.stages import IN_STAGE
 
 __all__ = ["grid_schema"]
 
+_HAS_STAGES: dict[str, Any] = {
+    "required": ["stages"],
+    "properties": {"stages": {"type": "object"}},
+}
 _GIVEN: dict[str, Any] = {"not": {"type": "null"}}
 
 
@@ -30,6 +35,9 @@ def grid_schema() -> dict[str, Any]:
     partly = {**blocks.AXES, "additionalProperties": {"anyOf": [axes, {"type": "null"}]}}
     schema = Section(*fields.values()).schema()
     schema["properties"]["grid"] |= partly
+    stage = schema["properties"]["stages"]["additionalProperties"]["properties"]
+    stage["metric"] = {**stage["metric"], "if": {"type": "object"}, "then": METRIC.whole()}
+    stage["seeds"] = {**stage["seeds"], **seeds.WHOLE}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A sweeper grid",
@@ -42,6 +50,12 @@ def grid_schema() -> dict[str, Any]:
         },
         "if": {"required": ["extends"], "properties": {"extends": {"type": "string"}}},
         "else": _whole(),
+        "allOf": [
+            {
+                "if": _HAS_STAGES,
+                "then": {"properties": {key: {"type": "null"} for key in IN_STAGE}},
+            }
+        ],
     }
 
 
@@ -51,6 +65,7 @@ def _whole() -> dict[str, Any]:
         "anyOf": [
             {"required": ["recipe"], "properties": {"recipe": {"type": "string"}}},
             {"required": ["command"], "properties": {"command": {"type": "array"}}},
+            _HAS_STAGES,
         ],
         "properties": {
             "grid": blocks.AXES,

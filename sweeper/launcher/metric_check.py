@@ -23,6 +23,9 @@ def unrecorded_metric(planned: Plan, store: Store) -> str | None:
     """Make a warning if the newest succeeded run of the same recipe in this store did not record
     the plan's metric. None if it did, if there is no such run, or if the store is elsewhere, where
     looking would take too long."""
+    if planned.stages:
+        told = (unrecorded_metric(part, store) for part in planned.parts)
+        return next(filter(None, told), None)
     if planned.metric is None or store.is_remote:
         return None
     wanted = planned.metric.name
@@ -62,7 +65,8 @@ def newest_sweeps(store: Store) -> Iterator[str]:
 def _recorded(store: Store, sweep: str, recipe: str) -> set[str] | None:
     """The keys that a succeeded run of the sweep recorded; None if it has no such run, or another
     recipe. Of a long file only the beginning and the end are read: some keys come late."""
-    if read_plan(store, sweep).recipe.reference != recipe:
+    plan = read_plan(store, sweep)
+    if plan.stages or plan.recipe.reference != recipe:
         return None
     for run, events in read_events(store, sweep).items():
         state = fold(events)

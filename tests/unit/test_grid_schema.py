@@ -51,11 +51,27 @@ RIGHT = [
     " no_signal: {steps: 3, below: 0.1}, entropy: null, collapse: {lost: null}, paused: false}",
     "recipe: r\nalarms:\non_alarm:",
     "recipe: r\non_alarm: {stop: sweep, rules: [nan, divergence]}",
+    "recipe: r\nbaseline: {cell: {a: 1}}",
+    "recipe: r\nbaseline: {sweep: other}",
+    "order: breadth\nstages: {a: {recipe: r, grid: {x: [1, 2]}, seeds: 2, metric: {name: m,"
+    " goal: minimize}}, b: {command: [t], from: {stage: a, take: best}, base: {p: '${a.x}'}},"
+    " c: {recipe: r, from: [{b: each, a: {top: 2}}, {base: true}], baseline: base}}",
     "recipe: r\non_alarm: {run: [notify, '{name}: {message}', 3, '{{}}'], stop: run}",
 ]
 
 WRONG = [
     "- a",
+    "recipe: r\nbaseline: {cell: 3}",
+    "recipe: r\nbaseline: best",
+    "stages: {}",
+    "stages: {a: {grid: {x: [1]}}}",
+    "stages: {a: {recipe: r}, from: {recipe: r}}",
+    "stages: {a: {recipe: r, launch: {retries: 1}}}",
+    "stages: {a: {recipe: r}, b: {recipe: r, from: {stage: a}}}",
+    "stages: {a: {recipe: r}, b: {recipe: r, from: []}}",
+    "stages: {a: {recipe: r, metric: {name: m}}}",
+    "recipe: r\nstages: {a: {recipe: r}}",
+    "order: last\nstages: {a: {recipe: r}}",
     "base: {}",
     "recipe: r\ncommand: [a]",
     "recipe: [a]",

@@ -15,6 +15,7 @@ from sweeper.launcher.manifest import merge
 from sweeper.model.plan import Plan
 from sweeper.model.states import OPEN, Event, State
 from sweeper.planner.plan import plan
+from sweeper.results.checkpoints import last_path
 from sweeper.results.registry import Registry
 from sweeper.results.status import read_status
 from sweeper.scheduler.context import Context
@@ -379,3 +380,13 @@ def test_readers_tell_of_stages_and_of_what_a_run_goes_on_from(
     assert chain["chain"] == "eval/dpo/beta=1"
     found = Registry(made.store.root).runs(sweep="p", where="stage = dpo")
     assert set(found["name"]) == {"dpo/beta=1", "dpo/beta=2"}
+
+
+def test_a_run_goes_on_from_the_checkpoint_that_is_kept() -> None:
+    early = {"name": "10", "state_path": "a"}
+    late = {"name": "20", "state_path": "b", "ttl_seconds": 3600}
+    final = {"name": "final", "final": True, "state_path": "c"}
+    assert last_path([early, final, {"name": "30", "sampler_path": "x"}], "state_path") == "c"
+    assert last_path([early, late], "state_path") == "a"
+    assert last_path([late], "state_path") == "b"
+    assert last_path([early], "sampler_path") is None
