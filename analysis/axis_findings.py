@@ -62,9 +62,9 @@ def _in_blocks(found: Blocks) -> Iterator[Finding]:
     if found.holes:
         where = [block.value for block in found.blocks if block.holes]
         text = (
-            f"{labels.counted(found.holes, 'combination')} that other blocks have "
-            f"{'has' if found.holes == 1 else 'have'} no result in {labels.listed(where, 6)}: "
-            "nothing is known there."
+            f"Holes: {labels.listed(where, 6)} have no result of "
+            f"{labels.counted(found.holes, 'combination')} that other blocks have, so nothing is "
+            "known there."
         )
         holes = {block.value: [dict(row) for row in block.holes] for block in found.blocks}
         yield Finding("block_holes", "note", text, (), {k: v for k, v in holes.items() if v})

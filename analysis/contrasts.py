@@ -23,8 +23,10 @@ Row = tuple[tuple[str, str], ...]
 
 
 def usable(ranking: Ranking) -> list[Cell]:
-    """The cells whose mean is a measure of their setting: those with a value, none diverged."""
-    return [cell for cell in ranking.measured if not cell.diverged]
+    """The cells whose mean is a measure of their setting: those with a value, none diverged, nor
+    one that would be best only for what its failed runs left."""
+    held = {cell.name for cell in ranking.held_back}
+    return [cell for cell in ranking.measured if not cell.diverged and cell.name not in held]
 
 
 def rest(cell: Cell, key: str) -> Row:

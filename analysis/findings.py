@@ -231,8 +231,13 @@ def _compared(ranking: Ranking, best: Cell, sign: float) -> Finding:
     }
     if tied:
         equal = {cell.name for cell in ranking.equal}
-        behind = [cell for cell in tied if cell.name not in equal]
+        # What is left of a cell that lost runs may have the better mean: there is no lead over it.
+        held = [cell for cell in tied if cell in ranking.held_back]
+        behind = [cell for cell in tied if cell.name not in equal and cell not in held]
         text = _equal(ranking, best) if equal else ""
+        if held:
+            left = labels.listed(_names(held), 3)
+            text += f" It is not ahead of {left}, of which runs failed."
         if behind:
             listed = labels.listed(_names(behind), 3)
             text += f" Noise between seeds alone can explain its lead over {listed}."
@@ -411,11 +416,11 @@ def _edges(data: SweepData, ranking: Ranking, by: str) -> list[Finding]:
         inner = labels.brief(edge.inner)
         evidence = {**asdict(edge), "gain": edge.gain and edge.gain._asdict()}
         if edge.values < 3:
-            how = "better" if edge.told else "not told apart from it"
+            how = "which is better" if edge.told else "and the two are not told apart"
             text = (
                 f"{edge.axis} was tried at {inner} and {labels.brief(edge.value)} alone; the best "
-                f"cell has the latter, which is {how}: two values make no trend, and what lies "
-                "beyond is open."
+                f"cell has the latter, {how}: two values make no trend, and what lies beyond is "
+                "open."
             )
             found.append(Finding("at_end", "note", text, (best.name,), evidence))
         elif edge.told:

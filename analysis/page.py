@@ -189,10 +189,11 @@ def _capitalised(text: str) -> str:
 
 
 def _breakable(text: str) -> Any:
-    """That may be broken after its commas."""
+    """That may be broken after its commas and equals signs."""
     from markupsafe import Markup, escape
 
-    return Markup(",<wbr>").join(map(escape, text.split(",")))
+    parts = [Markup("=<wbr>").join(map(escape, part.split("="))) for part in text.split(",")]
+    return Markup(",<wbr>").join(parts)
 
 
 def _asset(name: str) -> str:

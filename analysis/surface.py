@@ -367,14 +367,21 @@ def _pairs(
     scene: _Scene, order: Sequence[int], axes: Mapping[int, AxisEffect]
 ) -> tuple[PairEffect, ...]:
     """The pairs that are told to depend on each other, and the one of the two axes that matter
-    most."""
+    most. An axis whose curve did not fit in is not asked: what bends looks like a product there."""
     flat = [i for i in order if axes[i].numeric]
     pairs = list(combinations(flat, 2))
-    chances = scene.model.products(pairs, _PAIRED)
+    columns = scene.model.columns
+    asked = [pair for pair in pairs if not any(_flattened(columns[i]) for i in pair)]
+    chances = dict.fromkeys(pairs, 1.0) | scene.model.products(asked, _PAIRED)
     first = [pair for pair in pairs if all(axes[i].told for i in pair)][:1]
     ranked = sorted((chances[pair], pair) for pair in pairs)
     shown = [(p, pair) for p, pair in ranked if p <= _PAIRED or pair in first]
     return tuple(_pair(scene, pair, p) for p, pair in shown[:3])
+
+
+def _flattened(own: Column) -> bool:
+    """Whether an axis of three numbers or more has a straight term alone."""
+    return own.numeric and not own.curved and len(np.unique(own.at)) > 2
 
 
 def _pair(scene: _Scene, pair: tuple[int, int], p: float) -> PairEffect:

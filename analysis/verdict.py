@@ -1,5 +1,6 @@
 """What won, can it be believed, what to do next: the top of the report, and the terminal's text."""
 
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -148,7 +149,7 @@ def decide(
         measure=measure(data),
         number=number,
         spread=spread,
-        believe=tuple(f for f in findings if f.kind not in LATER and _concerns(f, ranking)),
+        believe=tuple(f for f in findings if _up_here(f) and _concerns(f, ranking)),
         caution=_caution(ranking),
         steps=_steps(data, findings, ranking, checkpoint, following, to_part),
         checkpoint=checkpoint,
@@ -163,6 +164,11 @@ def _label(kind: str, findings: Sequence[Finding]) -> str:
     if kind == "ahead" and few is not None:
         return f"ahead, by {labels.counted(few['runs'][0], 'run')}"
     return _LABELS[kind]
+
+
+def _up_here(finding: Finding) -> bool:
+    """What a model of all axes tells is more than who leads, where no grid tells it."""
+    return finding.kind not in LATER or finding.kind == "effect"
 
 
 def _concerns(finding: Finding, ranking: Ranking) -> bool:
@@ -254,21 +260,28 @@ def _inside(ranking: Ranking, findings: Sequence[Finding]) -> Check:
 
 
 def _effect(ranking: Ranking, lead: Lead | None, sign: float) -> str | None:
-    if lead is None:
+    # Of a cell that is only next for its failed runs, what is said of those says how it stands.
+    if lead is None or lead.second in ranking.held_back:
         return None
-    name = short_name(lead.second)
+    standing = _standing(ranking, lead, sign)
+    return None if standing is None else f"the next, {short_name(lead.second)}, {standing}"
+
+
+def _standing(ranking: Ranking, lead: Lead, sign: float) -> str | None:
+    """How the next cell stands to the best."""
+    best, second = ranking.best, lead.second.summary.mean
+    if best is None or best.summary.mean is None or second is None:
+        return None
+    if second == best.summary.mean:
+        return "has the same mean"
     if lead.comparison is None:
-        if ranking.best is None or ranking.best.summary.mean is None:
-            return None
-        gap = sign * ((lead.second.summary.mean or 0.0) - ranking.best.summary.mean)
-        if gap == 0:
-            return f"the next, {name}, has the same mean"
-        return f"the next, {name}, is worse by {labels.number(gap, 3)}, with no interval"
-    if lead.comparison.difference == 0:
-        return f"the next, {name}, has the same mean"
+        gap = labels.number(sign * (second - best.summary.mean), 3)
+        return f"is worse by {gap}, with no interval"
     by, bounds = worse_by(lead.comparison, sign)
     bounds = bounds.removeprefix("worse by ").removesuffix(" times the best")
-    return f"the next, {name}, is {by} (95 % interval {bounds})"
+    if lead.comparison.ratio is None and not re.search("[1-9]", by):
+        by = "as good, to the digits that its interval deserves"
+    return f"is {by} (95 % interval {bounds})"
 
 
 def _cost(best: Cell | None, prices: Mapping[str, float]) -> str | None:

@@ -156,7 +156,8 @@ def blocks35(root: Path, written: ModuleType) -> list[str]:
     models = [LONG, *(f"org/Model-{size}B-{kind}" for size in range(1, 18) for kind in "ab")]
     rates, ranks = [3e-5, 1e-4, 3e-4, 1e-3], [1, 8, 32, 128]
     axes = {"model_name": models, "learning_rate": rates, "lora_rank": ranks}
-    sweep = started(root, written, "blocks35", axes, 1)
+    metric = written.METRIC | {"by": "model_name"}
+    sweep = started(root, written, "blocks35", axes, 1, metric)
     for number, model in enumerate(models):
         best = number % 4
         for (i, rate), (j, rank) in itertools.product(enumerate(rates), enumerate(ranks)):
@@ -179,7 +180,11 @@ def saturated(root: Path, written: ModuleType) -> list[str]:
         for seed in range(3):
             end = 1 - min(round(abs(rng.gauss(missed, missed / 3))), 200) / 200
             rows = [
-                {"step": s, "train/loss": 2 * math.exp(-s / 8), "test/accuracy": end * s / 40}
+                {
+                    "step": s,
+                    "train/loss": 2 * math.exp(-s / 8) + rng.gauss(0, 0.02),
+                    "test/accuracy": max(round(200 * end * s / 40 - 3 * rng.random()), 0) / 200,
+                }
                 for s in range(0, 41, 2)
             ]
             rows[-1]["test/accuracy"] = end
