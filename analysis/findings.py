@@ -398,9 +398,10 @@ def _diverged(data: SweepData, ranking: Ranking) -> list[Finding]:
 
 def _edges(data: SweepData, ranking: Ranking, by: str) -> list[Finding]:
     """Ends of what was tried at which the best cell lies: as a claim ("edge") where it is still
-    getting better there, else as what it is ("at_end")."""
+    getting better there, else as what it is ("at_end"). The cells of a confirmation are some of
+    those that were tried: their ends are none."""
     best = ranking.best
-    if best is None or not ranking.others or data.metric is None:
+    if best is None or not ranking.others or data.metric is None or data.confirmed is not None:
         return []
     blocks = 1
     if by:  # other blocks have an optimum of their own
