@@ -9,7 +9,7 @@ PEERS := .venv-peers
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types unit e2e kills faketime chaos cookbook peers fuzz ceph alarms bench dev tmux chromium slurm sacct outage quickstarts image screens clean
+.PHONY: help install demo test lint types unit e2e kills faketime chaos cookbook peers fuzz ceph alarms bench dev tmux chromium slurm sacct outage quickstarts image screens picture clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -172,6 +172,9 @@ bench: dev ## the measurements of docs/: slow, and better on a quiet machine
 
 screens: dev tmux ## take the screens of docs/watch.md again, from a real sweep
 	@$(BIN)/python tests/support/screens.py
+
+picture: dev chromium ## take the picture of README.md again, from a real sweep
+	@$(BIN)/python tests/support/report_picture.py
 
 clean: ## remove .venv, .venv-cookbook, .venv-peers and build/image (sweeps stay)
 	rm -rf $(VENV) $(COOKBOOK) $(PEERS) build/image
