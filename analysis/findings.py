@@ -186,7 +186,7 @@ def _by_blocks(blocks: Blocks) -> Finding:
     single = [block for block in ahead if block.best is not None and block.best.summary.n == 1]
     if single:
         text += (
-            f" In {len(single)} of these the lead is that of a single run, by noise that other "
+            f" Of those that are ahead {len(single)} lead by a single run, by noise that other "
             "cells show: a lucky run would look the same."
         )
     sure = len(ahead) == len(judged) and not single

@@ -75,9 +75,10 @@ def paired(own: Mapping[int, float], other: Mapping[int, float]) -> Estimate | N
 
 
 def paired_with(
-    cells: Mapping[str, Mapping[int, float]], other: Mapping[int, float]
+    cells: Mapping[str, Mapping[int, float]], other: Mapping[int, float], tests: int = 1
 ) -> dict[str, Estimate]:
-    """The same for each of several cells that shares a seed with `other`."""
+    """The same for each of several cells that shares a seed with `other`; intervals and p pay for
+    so many `tests` (Bonferroni)."""
     found: dict[str, Estimate] = {}
     alike: dict[tuple[int, ...], list[str]] = {}
     for name, own in cells.items():
@@ -91,8 +92,9 @@ def paired_with(
         table = np.array([[cells[name][seed] - other[seed] for seed in shared] for name in names])
         n, means = len(shared), np.mean(table, axis=1)
         errors = np.std(table, axis=1, ddof=1) / n**0.5
-        reach = student_quantile((1 + CONFIDENCE) / 2, n - 1) * errors
-        rows = (errors, means - reach, means + reach, student_tail(means / errors, n - 1))
+        reach = student_quantile(1 - (1 - CONFIDENCE) / 2 / tests, n - 1) * errors
+        chances = np.minimum(tests * student_tail(means / errors, n - 1), 1.0)
+        rows = (errors, means - reach, means + reach, chances)
         for name, row in zip(names, np.transpose(rows).tolist(), strict=True):
             error, low, high, p = row
             found[name] = Estimate(found[name].value, error, n - 1.0, low, high, p)

@@ -114,8 +114,10 @@ class Noise:
     ) -> Estimate:
         """A weighted sum of the means of cells, each by its name with its values on the scale of
         the comparison, with the interval that this noise gives it. The degrees of freedom are
-        Satterthwaite's, at most all that there are. No interval where the noise of a cell (at a
-        weight other than 0) is not known."""
+        Satterthwaite's, at most all that there are. Moderated variances are of t distributions,
+        each with its degrees of freedom, and lie below the mean that they stand for: a sum of many
+        has the error that makes its variance that of the sum. No interval where the noise of a
+        cell (at a weight other than 0) is not known."""
         used = [(n, v, w) for (n, v), w in zip(groups, weights, strict=True) if w]
         most = unit_of(x for _, v, _ in used for x in v) if used else 1.0
         value = math.fsum(w * math.fsum(x / most / len(v) for x in v) for _, v, w in used) * most
@@ -130,6 +132,9 @@ class Noise:
         variance = math.fsum(parts)
         below = math.fsum(part**2 / s.df for part, s in zip(parts, found, strict=True))
         df = min(variance**2 / below, self.total if self.shared else math.inf)
+        if self.kind == "moderated":
+            both = zip(parts, found, strict=True)
+            variance = math.fsum(part * _wider(s.df) for part, s in both) / _wider(df)
         return student(value, math.sqrt(variance) * unit, df)
 
     def reach(self, cell: str, n: int) -> float | None:
@@ -177,6 +182,11 @@ def fit_noise(
         return _with(fit_noise(own, asked), refused=tuple(others))
     found = None if asked == "own" else _share(own, [], asked, 1 if asked == "pooled" else FEW)
     return found or _each(own, asked, None)
+
+
+def _wider(df: float) -> float:
+    """The variance of Student's t; that of 4 degrees of freedom for less."""
+    return max(df, 4.0) / (max(df, 4.0) - 2)
 
 
 def _with(found: Noise, **changes: Any) -> Noise:

@@ -140,7 +140,8 @@ def _judged_otherwise(data: SweepData, ranking: Ranking) -> list[Finding]:
                 means[cell.name] = sign * math.fsum(v / len(values) for v in values)
         if ranking.best.name in means:
             winners[view] = min(means, key=means.__getitem__)
-    same = {ranking.best.name, *(cell.name for cell in ranking.equal)}  # of ties none is the winner
+    # Among cells that are not told apart another order is no news.
+    same = {cell.name for cell in (ranking.best, *ranking.tied)}
     others = {view: cell for view, cell in winners.items() if cell not in same}
     if not others or (data.metric.at in others and len(others) == len(winners)):
         return []

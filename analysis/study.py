@@ -149,7 +149,9 @@ def _paired(ranking: Ranking) -> dict[str, Estimate]:
         own = [c for c in ranking.cells if ranking.leaders.get(c.name, best.name) == best.name]
         good = [c for c in own if c is not best and c.summary.n and not c.diverged]
         others = {cell.name: _on_scale(ranking, cell) for cell in good}
-        found |= paired_with(others, _on_scale(ranking, best))
+        # The best was picked by the data: of all pairs.
+        pairs = max((len(others) + 1) * len(others) // 2, 1)
+        found |= paired_with(others, _on_scale(ranking, best), pairs)
     return found
 
 

@@ -115,6 +115,22 @@ def test_a_contrast_takes_the_noise_of_each_cell():
     assert fit_noise(dict(groups), "own").contrast([("c", [1.0])], [1]).low is None
 
 
+def test_a_sum_of_many_cells_with_moderated_noise_has_the_variance_of_what_it_sums():
+    """Else it is too sure: moderated variances are below their mean, by what their own degrees of
+    freedom make up for where one cell is looked at alone."""
+    groups = cells(40, 3, spread=3.0, seed=3)
+    noise = fit_noise(groups)
+    one = noise.of("7")
+    assert noise.kind == "moderated" and one is not None
+    alone = noise.contrast([("7", groups["7"])], [1.0])
+    assert (alone.df, alone.error) == (one.df, pytest.approx(one.sd / 3**0.5, rel=1e-9))
+    whole = noise.contrast(list(groups.items()), [1 / 40] * 40)
+    spreads = [noise.spreads[name] for name in groups]
+    variance = sum(s.sd**2 * s.df / (s.df - 2) for s in spreads) / 3 / 40**2
+    assert whole.df == 80.0 and whole.error is not None
+    assert whole.error**2 * 80 / 78 == pytest.approx(variance, rel=1e-9)
+
+
 def test_enormous_and_tiny_values_have_the_noise_of_common_ones():
     common = fit_noise(cells(6, 3))
     for factor in (1e300, 1e-300):
