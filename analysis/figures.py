@@ -11,8 +11,8 @@ changes anything. Of many cells those without a colour of their own are one trac
 """
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -134,7 +134,9 @@ class _Pen:
                 traces += self._runs(own, colour, meta, strong=strong, dotted=not state)
         traces += [t for run in drawn for t in _cross(run, self.key, colour, meta)]
         if found is not None:
-            traces.append(self._mean(found, even, kept, whole, cell, colour, meta))
+            name = f"{plain(cell_text(cell))} (mean of {len(whole)})"
+            clocks = self._clocks(whole, [own[kept] for own in found.at])
+            traces.append(_mean_trace(_Shown(found, even, kept), clocks, name, colour, meta))
         return traces
 
     def together(self, cells: Sequence[tuple[int, Cell]]) -> list[dict[str, Any]]:
@@ -286,37 +288,42 @@ class _Pen:
             }
         ]
 
-    def _mean(
-        self,
-        found: Band,
-        even: Sequence[Band],
-        kept: Any,
-        runs: Sequence[RunData],
-        cell: Cell,
-        colour: str,
-        meta: dict[str, Any],
-    ) -> dict[str, Any]:
-        width = 3 if meta["cell"] == 0 else 2 if meta["tone"] >= 0 else 1.2
-        clocks = self._clocks(runs, [own[kept] for own in found.at])
-        y = rounded(found.mean[kept])
-        smoother = _smoothed(y, [rounded(one.mean[kept]) for one in even])
-        return {
-            "type": "scatter",
-            "mode": "lines+markers" if len(kept) <= 12 else "lines",
-            "name": f"{plain(cell_text(cell))} (mean of {len(runs)})",
-            "x": integers(found.steps[kept]),
-            "y": y,
-            "line": {"width": width, "color": colour},
-            "opacity": 1 if meta["tone"] >= 0 else 0.55,
-            "marker": {"size": 5},
-            "hovertemplate": "%{x}: %{y}",
-            "meta": {
-                **meta,
-                "role": "mean",
-                "x": {k: integers(v) for k, v in clocks.items()},
-                **smoother,
-            },
-        }
+
+class _Shown(NamedTuple):
+    """A band over runs, the same over smoothed ones, and which of its steps are drawn."""
+
+    band: Band
+    even: Sequence[Band]
+    kept: Any
+
+
+def _mean_trace(
+    shown: _Shown,
+    clocks: Mapping[str, Floats],
+    name: str,
+    colour: str,
+    meta: Mapping[str, Any],
+) -> dict[str, Any]:
+    width = 3 if meta["cell"] == 0 else 2 if meta["tone"] >= 0 else 1.2
+    y = rounded(shown.band.mean[shown.kept])
+    smoother = _smoothed(y, [rounded(one.mean[shown.kept]) for one in shown.even])
+    return {
+        "type": "scatter",
+        "mode": "lines+markers" if len(shown.kept) <= 12 else "lines",
+        "name": name,
+        "x": integers(shown.band.steps[shown.kept]),
+        "y": y,
+        "line": {"width": width, "color": colour},
+        "opacity": 1 if meta["tone"] >= 0 else 0.55,
+        "marker": {"size": 5},
+        "hovertemplate": "%{x}: %{y}",
+        "meta": {
+            **meta,
+            "role": "mean",
+            "x": {k: integers(v) for k, v in clocks.items()},
+            **smoother,
+        },
+    }
 
 
 def _joined(parts: Sequence[Floats]) -> Floats:

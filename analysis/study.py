@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from sweeper.analysis.all_findings import find
 from sweeper.analysis.axes import (
     Axis,
     Grid2,
@@ -19,7 +20,7 @@ from sweeper.analysis.behaviour import Behaviour, examine
 from sweeper.analysis.block_verdict import decide_by_blocks
 from sweeper.analysis.blocks import Blocks, by_blocks, find_blocks
 from sweeper.analysis.cells import Cell, Ranking, rank
-from sweeper.analysis.findings import Finding, find
+from sweeper.analysis.findings import Finding
 from sweeper.analysis.frames import SweepData
 from sweeper.analysis.heldout import HeldOut, held_out, held_out_findings, told_with
 from sweeper.analysis.inference import Estimate, paired_with, seeds_to_part, true_gap

@@ -6,10 +6,10 @@ from types import ModuleType
 
 import pytest
 
+from sweeper.analysis.all_findings import find
 from sweeper.analysis.blocks import find_blocks
 from sweeper.analysis.cells import rank
 from sweeper.analysis.commands import analysing
-from sweeper.analysis.findings import find
 from sweeper.analysis.frames import load
 from sweeper.analysis.regression import column
 from sweeper.errors import UsageError

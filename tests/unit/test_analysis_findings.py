@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sweeper.analysis.all_findings import find
 from sweeper.analysis.cells import Ranking, rank
 from sweeper.analysis.checkpoints import choose_checkpoint
-from sweeper.analysis.findings import Finding, find, noise_text
+from sweeper.analysis.findings import Finding, noise_text
 from sweeper.analysis.frames import lend, load
 from sweeper.analysis.verdict import Verdict, decide
 from sweeper.model.metric import lenders

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from sweeper.analysis.all_findings import find
 from sweeper.analysis.cells import rank
-from sweeper.analysis.findings import find
 from sweeper.analysis.frames import load
 from sweeper.analysis.settings import settings
 from sweeper.analysis.verdict import decide

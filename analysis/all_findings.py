@@ -1,0 +1,67 @@
+"""All that is said of a sweep beyond its axes, the most important first. Pure."""
+
+from dataclasses import asdict, replace
+
+from sweeper.analysis import labels
+from sweeper.analysis.blocks import Blocks
+from sweeper.analysis.cells import Ranking
+from sweeper.analysis.contrasts import parts
+from sweeper.analysis.edges import judge_edges
+from sweeper.analysis.findings import Finding
+from sweeper.analysis.frames import SweepData
+from sweeper.analysis.run_findings import tell_records, tell_runs
+from sweeper.analysis.settings import level
+from sweeper.analysis.standing import standing
+
+__all__ = ["find"]
+
+
+def find(data: SweepData, ranking: Ranking, blocks: Blocks | None = None) -> list[Finding]:
+    """Everything worth saying, the most important first."""
+    first = standing(data, ranking, blocks)
+    told = {finding.kind for finding in first}
+    return [
+        *first,
+        *tell_runs(data, ranking, diverged="all_diverged" not in told),
+        *_edges(data, ranking, "" if blocks is None else blocks.by),
+        *tell_records(data, ranking),
+    ]
+
+
+def _edges(data: SweepData, ranking: Ranking, by: str) -> list[Finding]:
+    """Ends of what was tried at which the best cell lies: as a claim ("edge") where it is still
+    getting better there, else as what it is ("at_end"). The cells of a confirmation are some of
+    those that were tried: their ends are none."""
+    best = ranking.best
+    if best is None or not ranking.others or data.metric is None or data.confirmed is not None:
+        return []
+    blocks = 1
+    if by:  # other blocks have an optimum of their own
+        blocks = parts(ranking, by)
+        own = level(best.settings, by)
+        cells = tuple(cell for cell in ranking.cells if level(cell.settings, by) == own)
+        ranking = replace(ranking, cells=cells)
+    found: list[Finding] = []
+    for edge in judge_edges(ranking, data.metric.sign, blocks=blocks):
+        if edge.stopped or edge.inner is None:
+            continue
+        end = f"{edge.axis} {labels.brief(edge.value)} is the {edge.side} value tried"
+        inner = labels.brief(edge.inner)
+        evidence = {**asdict(edge), "gain": edge.gain and edge.gain._asdict()}
+        if edge.values < 3:
+            how = "which is better" if edge.told else "and the two are not told apart"
+            text = (
+                f"{edge.axis} was tried at {inner} and {labels.brief(edge.value)} alone; the best "
+                f"cell has the latter, {how}: two values make no trend, and what lies beyond is "
+                "open."
+            )
+            found.append(Finding("at_end", "note", text, (best.name,), evidence))
+        elif edge.told:
+            text = (
+                f"{end}, and better than {inner} beyond the noise: a better one may lie beyond it."
+            )
+            found.append(Finding("edge", "warning", text, (best.name,), evidence))
+        else:
+            text = f"{end}; that it is better than {inner} cannot be told from the noise."
+            found.append(Finding("at_end", "note", text, (best.name,), evidence))
+    return found

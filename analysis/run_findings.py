@@ -1,0 +1,202 @@
+"""What is said of runs and records: which failed, diverged, were repeated, or are missing. Pure."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from sweeper.analysis import labels
+from sweeper.analysis.alike import same_curves
+from sweeper.analysis.cells import Ranking
+from sweeper.analysis.findings import PENDING, Finding, names_of, short_name
+from sweeper.analysis.frames import SweepData
+from sweeper.analysis.noise import LEVEL, split_noise
+from sweeper.model.metric import value_text
+
+__all__ = ["tell_records", "tell_runs"]
+
+
+def tell_runs(data: SweepData, ranking: Ranking, *, diverged: bool = True) -> Iterator[Finding]:
+    """All of it; without those that `diverged` where the standing has said so."""
+    if diverged:
+        yield from _diverged(data, ranking)
+    yield from _failed(data, ranking)
+    yield from _repeated(data)
+    yield from _noisy_ends(data)
+
+
+def tell_records(data: SweepData, ranking: Ranking) -> Iterator[Finding]:
+    """What is missing, and what recorded values do not tell."""
+    yield from _incomplete(data)
+    yield from _replicates(data, ranking)
+    yield from _records(data)
+
+
+def _diverged(data: SweepData, ranking: Ranking) -> list[Finding]:
+    runs = [run for run in data.runs if run.diverged]
+    if not runs or data.metric is None:
+        return []
+    cells = tuple(dict.fromkeys(run.cell for run in runs))
+    text = (
+        f"{labels.counted(len(runs), 'run')} of {labels.counted(len(cells), 'cell')} diverged: the "
+        f"last {data.metric.name} is NaN or infinite. They are left out of every mean, and their "
+        f"{'cell' if len(cells) == 1 else 'cells'} cannot be named best."
+    )
+    ahead = ranking.passed_over
+    if ahead:
+        names = labels.listed([short_name(cell) for cell in ahead], 3)
+        text += f" What is left of {names} is better than the best named here."
+    evidence = {"runs": [run.name for run in runs], "better": [cell.name for cell in ahead]}
+    return [Finding("diverged", "warning", text, cells, evidence)]
+
+
+_RULES = {
+    "worst": "each counts as the worst value of all, {worst}",
+    "drop": "they are left out of every mean",
+    "bound": "they are left out of means, and no cell is named best that would not be with the "
+    "worst value of all, {worst}, in their place",
+}
+
+
+def _failed(data: SweepData, ranking: Ranking) -> list[Finding]:
+    """What failed runs count as, where a cell was judged in spite of them."""
+    best, metric = ranking.best, data.metric
+    cells = [cell for cell in ranking.measured if cell.failed]
+    if metric is None or not cells or not (best or ranking.leaders):
+        return []
+    runs = sum(cell.failed for cell in cells)
+    rule = _RULES[metric.failed].format(worst=labels.brief(ranking.worst))
+    text = f"{labels.counted(runs, 'run')} of {labels.listed(names_of(cells), 3)} failed: {rule}."
+    if ranking.held_back:
+        names = labels.listed(names_of(ranking.held_back), 3)
+        text += f" What is left of {names} is better than the best named here."
+    elif best is not None and best.failed and metric.failed == "bound":
+        text += " The best would lead with that in their place, too."
+    elif best is not None and best.failed and metric.failed == "drop":
+        text += " The best cell is among them, and may be the better for it."
+    doubt = ranking.held_back or (best is not None and best.failed)
+    level = "warning" if doubt else "note"
+    evidence = {
+        "rule": metric.failed,
+        "worst": ranking.worst,
+        "failed": {cell.name: cell.failed for cell in cells},
+        "better": [cell.name for cell in ranking.held_back],
+    }
+    return [Finding("failed", level, text, tuple(cell.name for cell in cells), evidence)]
+
+
+def _repeated(data: SweepData) -> list[Finding]:
+    again = data.confirmed
+    if again is None:
+        return []
+    text = (
+        f"{labels.listed(again.fresh)} repeated {len(again.names)} of the {again.cells} cells of "
+        f"{again.first} on fresh seeds: they are judged by those alone, as what chose them "
+        "flatters them; the other cells are no part of this."
+    )
+    cells = tuple(again.names.values())
+    return [Finding("confirmed", "note", text, cells, {"first": again.first, "by": again.fresh})]
+
+
+def _noisy_ends(data: SweepData) -> list[Finding]:
+    """That a mean of the last values is judged by, though nobody asked for it, and why."""
+    ends, metric = data.ends, data.metric
+    if ends is None or metric is None:
+        return []
+    scatter, between = labels.together(ends.scatter, ends.between)
+    text = (
+        f"The last values of {metric.name} scatter by {scatter} from one to the next and go "
+        f"nowhere; runs differ by {between} there. So each run is judged by the "
+        f"{value_text(metric.at)}: the grid does not say which counts (at: last is the last alone)."
+    )
+    return [Finding("noisy_ends", "note", text, (), ends._asdict())]
+
+
+def _incomplete(data: SweepData) -> list[Finding]:
+    states = Counter(run.state for run in data.runs)
+    done, planned = states["succeeded"], len(data.runs)
+    if done == planned or states["failed"] == planned:
+        return []
+    rest = [f"{n} {state}" for state, n in sorted(states.items()) if state != "succeeded"]
+    what = "result is" if done == 1 else "results are"
+    text = f"{done} of {planned} runs succeeded, {labels.listed(rest, 7)}"
+    if any(states[state] for state in PENDING):
+        text += f": the {what} preliminary." if done else "."
+    else:
+        text += "; what the others would have shown is not known." if done else "."
+    cells = tuple(dict.fromkeys(run.cell for run in data.runs if run.state != "succeeded"))
+    evidence = {"planned": planned, "states": dict(sorted(states.items()))}
+    return [Finding("incomplete", "warning", text, cells, evidence)]
+
+
+def _replicates(data: SweepData, ranking: Ranking) -> list[Finding]:
+    found: list[Finding] = []
+    unseeded = data.plan is not None and data.plan.unseeded
+    if unseeded:
+        text = (
+            "Seeds are not set: the grid says that runs of one cell differ by themselves, and the "
+            "intervals hold as far as that is so."
+        )
+        found.append(Finding("unseeded", "note", text))
+    identical = [cell for cell in ranking.cells if cell.summary.identical]
+    metric = None if data.metric is None else data.metric.name
+    unknown = "" if ranking.noise.shared else " No interval is given there."
+    copies = [c for c in identical if same_curves([run for run in c.runs if run.counts], metric)]
+    if copies:
+        all_of, why = ("seeds", "the seed may not reach the recipe")
+        if unseeded:
+            all_of, why = ("replicates", "they do not differ by themselves")
+        text = (
+            f"All {all_of} of {labels.counted(len(copies), 'cell')} recorded exactly the same: "
+            f"{why}.{unknown}"
+        )
+        found.append(Finding("identical", "warning", text, tuple(c.name for c in copies)))
+    equal = tuple(cell.name for cell in identical if cell not in copies)
+    if equal:
+        text = (
+            f"All runs of {labels.counted(len(equal), 'cell')} ended at exactly the same value, "
+            f"which tells nothing of the noise there.{unknown}"
+        )
+        found.append(Finding("same_value", "note", text, equal))
+    return [*found, *_split(ranking)]
+
+
+def _split(ranking: Ranking) -> list[Finding]:
+    """A warning where the noise looks like one for which intervals are too narrow."""
+    split = split_noise([ranking.on_scale(cell) for cell in ranking.measured])
+    if split is None or ranking.noise.p is None or ranking.noise.p > LEVEL:
+        return []
+    text = (
+        f"Seeds of {split.close} cells end close together, those of {split.wide} others at least "
+        f"{split.factor:.0f} times as far apart, as if some seeds had gone another way. Intervals "
+        "from a few seeds then hold the truth less often than they say: in simulations three times "
+        "in four, and less."
+    )
+    return [Finding("split_noise", "warning", text, (), split._asdict())]
+
+
+def _records(data: SweepData) -> list[Finding]:
+    found: list[Finding] = []
+    lines = sum(run.unreadable for run in data.runs)
+    if lines:
+        runs = tuple(run.name for run in data.runs if run.unreadable)
+        text = (
+            f"{labels.counted(len(runs), 'run')} left {labels.counted(lines, 'malformed line')} in "
+            "metrics.jsonl, skipped here."
+        )
+        found.append(Finding("unreadable", "note", text, (), {"lines": lines, "runs": list(runs)}))
+    if data.metric is not None and data.metric.name in data.keys:
+        silent = [run for run in data.runs if run.state == "succeeded" and run.value is None]
+        if silent:
+            cells = tuple(dict.fromkeys(run.cell for run in silent))
+            names = [run.name for run in silent]
+            text = f"{labels.listed(names, 3)} succeeded, but recorded no {data.metric.name}."
+            found.append(Finding("unmeasured", "warning", text, cells, {"runs": names}))
+    if data.assumed:
+        text = (
+            f"Nothing says how {labels.counted(data.assumed, 'run')} in plain folders ended: they "
+            "are taken for finished."
+        )
+        found.append(Finding("assumed", "note", text, (), {"runs": data.assumed}))
+    if data.retired:
+        text = f"{labels.counted(data.retired, 'run')} of an earlier version of the grid left out."
+        found.append(Finding("retired", "note", text, (), {"runs": data.retired}))
+    return found
