@@ -41,14 +41,21 @@ class Params(NamedTuple):
     seed: int | None = None
     stop_tokens: frozenset[int] = frozenset()
     stop_text: Callable[[list[int]], bool] | None = None
+    topk: int = 0  # how many of the likeliest tokens to tell at each place
 
 
 class Sampled(NamedTuple):
-    """One sequence: its tokens, the logprob of each, and whether a stop ended it."""
+    """One sequence: its tokens, the logprob of each, and whether a stop ended it. `topk` has the
+    likeliest tokens of each place with their logprobs, if they were asked for."""
 
     tokens: list[int]
     logprobs: list[float]
     stopped: bool
+    topk: list[tuple[Ints, Floats]]
+
+
+EMPTY = 0, -99999.0
+"""The token and the logprob that the protocol has where there are fewer than k."""
 
 
 class Prompt(NamedTuple):
@@ -177,8 +184,21 @@ def _truncated(probabilities: Floats, params: Params) -> Floats:
     return probabilities
 
 
-def _draw(scores: Floats, params: Params, uniform: Floats) -> tuple[Ints, Floats]:
-    """A token for each row of n x V logits, and its logprob under the temperature.
+def likeliest(logprobs: Floats, k: int) -> tuple[Ints, Floats]:
+    """The k likeliest tokens of each row and their logprobs, `EMPTY` beyond the vocabulary."""
+    order = np.argsort(-logprobs, -1, kind="stable")[:, :k]
+    ids = np.full((len(logprobs), k), EMPTY[0], np.int32)
+    values = np.full((len(logprobs), k), EMPTY[1], np.float32)
+    ids[:, : order.shape[1]] = order
+    values[:, : order.shape[1]] = np.take_along_axis(logprobs, order, -1)
+    return ids, values
+
+
+def _draw(
+    scores: Floats, params: Params, uniform: Floats
+) -> tuple[Ints, Floats, tuple[Ints, Floats] | None]:
+    """A token for each row of n x V logits, its logprob under the temperature, and the likeliest
+    ones if they are asked for.
 
     Inverse transform sampling, with one uniform number a row, so that what one row draws does not
     depend on the others.
@@ -196,7 +216,8 @@ def _draw(scores: Floats, params: Params, uniform: Floats) -> tuple[Ints, Floats
         # rounding at the upper end must not pick a token of probability 0
         last = probabilities.shape[-1] - 1 - (probabilities[:, ::-1] > 0).argmax(-1)
         tokens = np.minimum(tokens, last)
-    return tokens, np.take_along_axis(logprobs, tokens[:, None], -1)[:, 0]
+    best = likeliest(logprobs, params.topk) if params.topk else None
+    return tokens, np.take_along_axis(logprobs, tokens[:, None], -1)[:, 0], best
 
 
 def _room(caches: list[Cache], n: int, length: int, room: int) -> list[Cache]:
@@ -220,17 +241,19 @@ def sample(network: Network, prompt: Prompt, n: int, params: Params) -> list[Sam
     seed = None if params.seed is None else params.seed % 2**64
     rng = np.random.Generator(np.random.PCG64(seed))
     steps = max(1, min(params.max_tokens, network.shape.context - prompt.length))
-    out = [Sampled([], [], stopped=False) for _ in range(n)]
+    out = [Sampled([], [], stopped=False, topk=[]) for _ in range(n)]
     alive, scores = np.arange(n), logits(network, prompt.x[-1:]).repeat(n, 0)
     caches, end = prompt.cache, prompt.length
     for step in range(steps):
         # numbers are drawn for every sequence, ended or not: each has its own stream
-        tokens, logprobs = _draw(scores, params, rng.random(n)[alive])
+        tokens, logprobs, best = _draw(scores, params, rng.random(n)[alive])
         going = np.ones(len(alive), bool)
         for row, i in enumerate(alive):
             sequence, token = out[i], int(tokens[row])
             sequence.tokens.append(token)
             sequence.logprobs.append(float(logprobs[row]))
+            if best is not None:
+                sequence.topk.append((best[0][row], best[1][row]))
             text = params.stop_text
             if token in params.stop_tokens or (text is not None and text(sequence.tokens)):
                 out[i] = sequence._replace(stopped=True)

@@ -33,12 +33,8 @@ log = logging.getLogger("sweeper.engine")
 
 Body = dict[str, Any]
 _SWEEP_SECONDS, _PURGE_SECONDS = 10.0, 300.0
-_UNSUPPORTED = (
-    "target_prompt_logprobs",
-    "prompt_alt_tokens_k",
-    "topk_sample_logprobs",
-    "record_stability_info",
-)
+_UNSUPPORTED = ("prompt_alt_tokens_k", "record_stability_info")
+_TARGETS = "target_prompt_logprobs"
 # A client says that it lives every 10 s. One that was killed does not end its session, and would
 # keep another out of its seat until the session is swept.
 _SEAT_SECONDS = 35.0
@@ -407,6 +403,8 @@ class Service:
             prompt_logprobs=bool(body.get("prompt_logprobs")),
             topk_prompt_logprobs=int(body.get("topk_prompt_logprobs") or 0),
             last_n=body.get("prompt_logprobs_last_n"),
+            topk_sampled=int(body.get("topk_sample_logprobs") or 0),
+            targets=None if (named := body.get(_TARGETS)) is None else wire.targets(named),
         )
         result = work.sample(sampler.adapter, request, self.prefixes)
         self.meter.add(
@@ -416,7 +414,7 @@ class Service:
             cached_tokens=result.reused,
             sampled_tokens=sum(len(sequence.tokens) for sequence in result.sequences),
         )
-        return Reply(wire.sampled(result))
+        return Reply(wire.sampled(result, request.targets))
 
     def cancel(self, body: Body) -> Body:
         """Give up a request that has not begun; one that runs goes on."""

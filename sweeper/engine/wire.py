@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from sweeper.engine.arrays import Ints, Numbers
+from sweeper.engine.arrays import Floats, Ints, Numbers
 from sweeper.engine.batches import Datum
 from sweeper.engine.errors import RequestError
-from sweeper.engine.work import Passed, SampleResult
+from sweeper.engine.work import Passed, SampleResult, Targets
 
 if TYPE_CHECKING:
     from tinker.proto import tinker_public_pb2 as pb
@@ -230,19 +230,61 @@ def prompt_tokens(model_input: Mapping[str, Any]) -> list[int]:
     return out
 
 
-def sampled(result: SampleResult) -> bytes:
-    """A SampleResponse."""
+def targets(value: Mapping[str, Any]) -> Targets:
+    """The tokens that a JSON tensor names, dense or sparse (CSR). RequestError for another one."""
+    wrong = RequestError("target_prompt_logprobs must be an int64 tensor of two dimensions")
+    try:
+        height, width = (int(size) for size in value["shape"])
+        ids = np.array(value["data"], np.int64)
+        pointers, columns = value.get("sparse_crow_indices"), value.get("sparse_col_indices")
+        listed = None if pointers is None else (np.array(pointers), np.array(columns))
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise wrong from error
+    if value.get("dtype", "int64") != "int64" or ids.ndim != 1 or min(height, width) < 0:
+        raise wrong
+    if listed is None:
+        if len(ids) != height * width:
+            raise wrong
+        return Targets(np.repeat(np.arange(height), width), ids, (height, width))
+    crow, col = (array.astype(np.int64) for array in listed)
+    fits = crow.shape == (height + 1,) and col.shape == ids.shape
+    if not fits or crow[0] != 0 or crow[-1] != len(ids) or (np.diff(crow) < 0).any():
+        raise wrong
+    if len(col) and (col.min() < 0 or col.max() >= width):
+        raise wrong
+    return Targets(np.repeat(np.arange(height), np.diff(crow)), ids, (height, width), (crow, col))
+
+
+def _put_topk(message: Any, ids: Ints, logprobs: Floats) -> None:
+    message.token_ids = ids.astype(np.int32).tobytes()
+    message.logprobs = logprobs.astype(np.float32).tobytes()
+    message.length, message.k = ids.shape
+
+
+def sampled(result: SampleResult, named: Targets | None = None) -> bytes:
+    """A SampleResponse; `named` are the targets that were asked for."""
     message = pb.SampleResponse(prompt_cache_hit_tokens=result.reused)
     for sequence in result.sequences:
         out = message.sequences.add()
         out.tokens = np.array(sequence.tokens, np.int32).tobytes()
         out.logprobs = np.array(sequence.logprobs, np.float32).tobytes()
         out.stop_reason = pb.STOP_REASON_STOP if sequence.stopped else pb.STOP_REASON_LENGTH
+        if sequence.topk:
+            ids, values = (np.stack(part) for part in zip(*sequence.topk, strict=True))
+            _put_topk(out.topk_sampled_logprobs, ids, values)
     if result.prompt_logprobs is not None:
         message.prompt_logprobs = result.prompt_logprobs.astype(np.float32).tobytes()
     if result.topk is not None:
-        tokens, logprobs = result.topk
-        message.topk_prompt_logprobs.token_ids = tokens.tobytes()
-        message.topk_prompt_logprobs.logprobs = logprobs.tobytes()
-        message.topk_prompt_logprobs.length, message.topk_prompt_logprobs.k = tokens.shape
+        _put_topk(message.topk_prompt_logprobs, *result.topk)
+    if result.targets is not None and named is not None:
+        tensor = message.target_prompt_logprobs
+        tensor.dtype = pb.DTYPE_FLOAT32
+        tensor.shape.extend(named.shape)
+        raw = result.targets.astype(np.float32).tobytes()
+        if named.sparse is None:
+            tensor.dense = raw
+        else:
+            tensor.sparse_csr.values = raw
+            tensor.sparse_csr.crow_indices = named.sparse[0].tobytes()
+            tensor.sparse_csr.col_indices = named.sparse[1].tobytes()
     return message.SerializeToString()

@@ -199,15 +199,48 @@ class SampleRequest(NamedTuple):
     prompt_logprobs: bool = False
     topk_prompt_logprobs: int = 0
     last_n: int | None = None
+    topk_sampled: int = 0
+    targets: "Targets | None" = None
+
+
+class Targets(NamedTuple):
+    """Tokens whose logprobs are wanted at places of a prompt, a row for each place but the first.
+
+    `rows` and `ids` are those of each cell, -1 being no token; `sparse` has the row pointers and
+    the columns where only some cells of `shape` are listed.
+    """
+
+    rows: Ints
+    ids: Ints
+    shape: tuple[int, int]
+    sparse: tuple[Ints, Ints] | None = None
+
+    def check(self, vocab: int, length: int) -> None:
+        """RequestError if they do not fit a prompt of that length."""
+        if self.shape[0] != length - 1:
+            raise RequestError(
+                f"target_prompt_logprobs has {self.shape[0]} rows; the prompt wants {length - 1}"
+            )
+        if not (self.ids >= 0).any():
+            raise RequestError("target_prompt_logprobs names no token")
+        if self.ids.min() < -1 or self.ids.max() >= vocab:
+            raise RequestError(f"target_prompt_logprobs has ids outside the vocabulary of {vocab}")
+
+    @property
+    def first(self) -> int:
+        """The first row that names a token."""
+        return int(self.rows[self.ids >= 0].min())
 
 
 class SampleResult(NamedTuple):
-    """Sequences, and for the prompt: logprobs (NaN where there are none) and the top k."""
+    """Sequences, and for the prompt: logprobs (NaN where there are none), the top k, and of each
+    cell of the targets its logprob (0 where it names no token)."""
 
     sequences: list[sampling.Sampled]
     prompt_logprobs: Floats | None
     topk: tuple[Ints, Floats] | None  # T x k token ids, T x k logprobs
     reused: int = 0  # tokens of the prompt that had been read before
+    targets: Floats | None = None
 
 
 def _stop(model: Model, stop: Any) -> tuple[frozenset[int], Callable[[list[int]], bool] | None]:
@@ -241,9 +274,12 @@ def _params(model: Model, request: SampleRequest) -> sampling.Params:
         seed=given.get("seed"),
         stop_tokens=tokens,
         stop_text=text,
+        topk=request.topk_sampled,
     )
     if params.max_tokens < 1 or not 1 <= request.n <= MAX_SAMPLES:
         raise RequestError(f"max_tokens must be at least 1, num_samples from 1 to {MAX_SAMPLES}")
+    if not 0 <= params.topk <= model.shape.vocab:
+        raise RequestError(f"topk_sample_logprobs must be from 0 to {model.shape.vocab}")
     if params.temperature < 0 or not 0 < params.top_p <= 1:
         raise RequestError("temperature must not be below 0, and top_p must be in (0, 1]")
     return params
@@ -255,16 +291,25 @@ def _first_scored(request: SampleRequest) -> int:
     return 1 if request.last_n is None else max(1, n - request.last_n)
 
 
+class PromptScores(NamedTuple):
+    """What was asked of a prompt's places: see `SampleResult`."""
+
+    own: Floats | None = None
+    topk: tuple[Ints, Floats] | None = None
+    targets: Floats | None = None
+
+
 def _prompt_scores(
     network: net.Network, prompt: sampling.Prompt, request: SampleRequest
-) -> tuple[Floats | None, tuple[Ints, Floats] | None]:
-    """Logprobs of the prompt's own tokens and the best k at each place; none for the first."""
+) -> "PromptScores":
+    """Logprobs of the prompt's own tokens, the best k and the targets of each place; none for the
+    first."""
     k, n, first = request.topk_prompt_logprobs, prompt.length, _first_scored(request)
     own = np.full(n, np.nan, np.float32)
-    # empty cells as the protocol has them: token 0, logprob -99999
-    best = np.zeros((n, k), np.int32)
-    values = np.full((n, k), -99999.0, np.float32)
-    ids, width = np.array(request.prompt), min(k, network.shape.vocab)
+    best = np.full((n, k), sampling.EMPTY[0], np.int32)
+    values = np.full((n, k), sampling.EMPTY[1], np.float32)
+    ids, targets = np.array(request.prompt), request.targets
+    told = None if targets is None else np.zeros(len(targets.ids), np.float32)
     for at in range(prompt.first, n - 1, BLOCK):  # a block at a time, as it was read
         end = min(at + BLOCK, n - 1)
         rows = prompt.x[at - prompt.first : end - prompt.first]
@@ -272,26 +317,35 @@ def _prompt_scores(
         place = slice(at + 1, end + 1)
         own[place] = np.take_along_axis(scores, ids[place, None], -1)[:, 0]
         if k:
-            order = np.argsort(-scores, -1, kind="stable")[:, :width]
-            best[place, :width] = order
-            values[place, :width] = np.take_along_axis(scores, order, -1)
-    own[:first], best[:first], values[:first] = np.nan, 0, -99999.0
-    return (own if request.prompt_logprobs else None), ((best, values) if k else None)
+            best[place], values[place] = sampling.likeliest(scores, k)
+        if targets is not None and told is not None:
+            cells = (targets.rows >= at) & (targets.rows < end) & (targets.ids >= 0)
+            told[cells] = scores[targets.rows[cells] - at, targets.ids[cells]]
+    own[:first] = np.nan
+    best[:first], values[:first] = sampling.EMPTY
+    return PromptScores(
+        own if request.prompt_logprobs else None, (best, values) if k else None, told
+    )
 
 
 def sample(adapter: Adapter, request: SampleRequest, prefixes: Prefixes | None) -> SampleResult:
     """Draw sequences, and score the prompt if asked. `prefixes` are prompts read before."""
     model, network = adapter.model, adapter.network
     params = _params(model, request)
-    scored = request.prompt_logprobs or request.topk_prompt_logprobs
+    firsts = list[int]()  # the first place whose output is needed, for each thing that is asked
+    if request.prompt_logprobs or request.topk_prompt_logprobs:
+        firsts.append(_first_scored(request) - 1)
+    if request.targets is not None:
+        request.targets.check(model.shape.vocab, len(request.prompt))
+        firsts.append(request.targets.first)
     with np.errstate(all="ignore"):
         prompt = sampling.read(
             network,
             request.prompt,
-            first=_first_scored(request) - 1 if scored else None,
+            first=min(firsts, default=None),
             prefixes=prefixes,
             owner=adapter.serial,
         )
-        scores = _prompt_scores(network, prompt, request) if scored else (None, None)
+        scores = _prompt_scores(network, prompt, request) if firsts else PromptScores()
         sequences = sampling.sample(network, prompt, request.n, params)
-    return SampleResult(sequences, *scores, reused=prompt.reused)
+    return SampleResult(sequences, scores.own, scores.topk, prompt.reused, scores.targets)

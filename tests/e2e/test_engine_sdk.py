@@ -93,7 +93,7 @@ def sample(sampler, n=1, prompt=PROMPT, **params):
 def test_what_is_on_offer(rest):
     models = rest.get_server_capabilities().result().supported_models
     offered = {model.model_name: model.max_context_length for model in models}
-    assert offered == dict.fromkeys((MODEL, *STAND_INS), 16384)
+    assert offered == dict.fromkeys((MODEL, "tiny/teacher", *STAND_INS), 16384)
 
 
 def test_the_tokenizer_is_the_models_and_needs_no_network(training, monkeypatch):
@@ -211,6 +211,64 @@ def test_named_weights_and_base_models_can_be_sampled(service, training):
     assert sample(live).sequences[0].logprobs == before
     base = service.create_sampling_client(base_model=MODEL).result()
     assert sample(base).sequences[0].logprobs != before
+
+
+def test_logprobs_of_named_tokens_and_the_likeliest_of_those_sampled(service, training):
+    step(training)
+    sampler = training.save_weights_and_get_sampling_client().result()
+    prompt = tinker.ModelInput.from_ints(TOKENS)
+    params = tinker.SamplingParams(max_tokens=4, seed=3, stop=[])
+
+    def ask(**more):
+        return sampler.sample(prompt, 2, params, **more).result(timeout=WAIT)
+
+    whole = ask(include_prompt_logprobs=True, topk_sample_logprobs=256)
+    for sequence in whole.sequences:
+        for token, logprob, best in zip(
+            sequence.tokens, sequence.logprobs, sequence.topk_logprobs, strict=True
+        ):
+            assert len(best) == 256
+            assert [value for _, value in best] == sorted((v for _, v in best), reverse=True)
+            assert dict(best).get(token, logprob) == pytest.approx(logprob)
+            assert sum(np.exp(value) for _, value in best) == pytest.approx(1, abs=0.05)
+    # The prompt's own tokens, a token that is not asked for, and another one.
+    ids = np.array([[token, -1, 7] for token in TOKENS[1:]])
+    found = ask(target_prompt_logprobs=tinker.TensorData.from_numpy(ids))
+    dense = found.target_prompt_logprobs.to_numpy()
+    assert dense.shape == (7, 3)
+    np.testing.assert_allclose(dense[:, 0], whole.prompt_logprobs[1:], atol=1e-6)
+    assert (dense[:, 1] == 0).all() and (dense[:, 2] < 0).all()
+    sparse = tinker.TensorData(
+        data=[7, TOKENS[7]],
+        dtype="int64",
+        shape=[7, 3],
+        sparse_crow_indices=[0, 0, 0, 0, 1, 1, 1, 2],
+        sparse_col_indices=[2, 0],
+    )
+    listed = ask(target_prompt_logprobs=sparse).target_prompt_logprobs
+    assert listed.sparse_crow_indices == sparse.sparse_crow_indices
+    assert list(listed.data) == pytest.approx([dense[3, 2], dense[6, 0]], abs=1e-6)
+    assert ask().sequences[0].topk_logprobs is None and ask().target_prompt_logprobs is None
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ([[1]] * 6, "has 6 rows; the prompt wants 7"),
+        ([[-1]] * 7, "names no token"),
+        ([[900]] * 7, "outside the vocabulary"),
+    ],
+)
+def test_named_tokens_that_cannot_be_are_refused(service, ids, message):
+    sampler = service.create_sampling_client(base_model=MODEL).result()
+    given = tinker.TensorData.from_numpy(np.array(ids))
+    with pytest.raises(tinker.TinkerError, match=message):
+        sampler.sample(
+            tinker.ModelInput.from_ints(TOKENS),
+            1,
+            tinker.SamplingParams(max_tokens=1),
+            target_prompt_logprobs=given,
+        ).result(timeout=WAIT)
 
 
 def test_checkpoints_restore_exactly(service, training):
