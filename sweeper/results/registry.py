@@ -42,6 +42,8 @@ RUN_COLUMNS = (
     *("retired", "started", "ended", "wall_s", "root", "metric", "value"),
 )
 """The columns of `Registry.runs` that are ours; those of the configurations follow."""
+_OF_STAGES = frozenset({"stage", "parents"})
+"""Further ones of runs of a sweep with stages."""
 
 T = TypeVar("T")
 _GLOB = frozenset("*?[")
@@ -475,7 +477,9 @@ def _flat(record: dict[str, Any]) -> dict[str, Any]:
     config: dict[str, Any] = record.pop("config")
     row = {"run": record.pop("id"), **record}
     for key, value in config.items():
-        row[f"config.{key}" if key in RUN_COLUMNS else key] = value
+        row[f"config.{key}" if key in RUN_COLUMNS or key in _OF_STAGES & row.keys() else key] = (
+            value
+        )
     return row
 
 
