@@ -3,12 +3,13 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sweeper.atomic import atomic_write
 from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.model.plan import Plan
+from sweeper.model.taking import PARENT, references
 from sweeper.results.registry import RecordedRun, Registry, Sweep
 from sweeper.results.runs import SweepRun
 from sweeper.results.selectors import current
@@ -88,14 +89,12 @@ def find_sources(registry: Registry, names: Sequence[str]) -> list[Source]:
 
 
 def _find(registry: Registry, name: str) -> Source:
-    above, _, stage = name.rpartition("/")
+    above, _, stage = name.partition("/")
+    staged = _with_stages(registry, above) if stage and "/" not in stage else None
+    if staged is not None:
+        return _of_stage(registry, staged, stage)
     try:
-        try:
-            return _of_sweep(registry, registry.sweep(name))
-        except (NotFound, StoreError):
-            if not above or "/" in above:
-                raise
-            return _of_stage(registry, registry.sweep(above), stage)
+        return _of_sweep(registry, registry.sweep(name))
     except (NotFound, StoreError) as error:  # StoreError: a path, which is no sweep's name
         for path in _folders(registry, name):
             found = _of_folder(path)
@@ -104,6 +103,15 @@ def _find(registry: Registry, name: str) -> Source:
         if os.path.isdir(name) or os.sep in name:
             raise NotFound(f"{name}: neither a sweep nor a folder with runs in it") from error
         raise
+
+
+def _with_stages(registry: Registry, name: str) -> Sweep | None:
+    """The sweep of that name, if there is one and it has stages."""
+    try:
+        sweep = registry.sweep(name)
+    except (NotFound, StoreError):
+        return None
+    return sweep if sweep.plan.stages else None
 
 
 def _folders(registry: Registry, name: str) -> list[str]:
@@ -129,9 +137,20 @@ def _of_stage(registry: Registry, sweep: Sweep, stage: str) -> Source:
         known = ", ".join(one.name for one in sweep.plan.stages) or "none"
         raise NotFound(f"no stage {stage!r} in {sweep.name}: there is {known}")
     plan = sweep.plan.only(stage)
+    cells = {run.id: run.cell for run in sweep.runs}
     runs, retired = _placed([run for run in sweep.runs if run.stage == stage])
+    if any(placed.run.parents for placed in runs):
+        runs = tuple(replace(one, config=_going_on(one, cells)) for one in runs)
     name, metric = f"{sweep.name}/{stage}", sweep.metric_of(stage)
     return Source(name, registry, plan, metric, plan.axes, runs, retired, sweep, stage)
+
+
+def _going_on(placed: Placed, cells: Mapping[str, str]) -> dict[str, Any]:
+    """The configuration of a run with the cells that it goes on from in the place of addresses of
+    theirs."""
+    above = [cells[parent] for parent in placed.run.parents if parent in cells]
+    own = {k: v for k, v in placed.config.items() if next(references(v), None) is None}
+    return {PARENT: ", ".join(above) or "the base model", **own}
 
 
 def _placed(runs: Sequence[SweepRun]) -> tuple[tuple[Placed, ...], int]:

@@ -1,12 +1,12 @@
 """What runs of later stages wait for, and whether that can still come. Pure."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
 from sweeper.model.plan import Plan
 from sweeper.model.taking import Choice
 
-__all__ = ["Fate", "Wait", "fate_of", "told_of", "waits"]
+__all__ = ["Fate", "Wait", "fate_of", "holds_back", "told_of", "waits"]
 
 Fate = Literal["succeeded", "failed", "cancelled", "open"]
 """What became of a run: it is over for one of these reasons, or it may still succeed."""
@@ -64,19 +64,36 @@ def fate_of(run: str, fate: Callable[[str], Fate], runs: dict[str, Wait]) -> Fat
 def _choosing(
     choice: Choice, fate: Callable[[str], Fate], runs: dict[str, Wait], names: dict[str, str]
 ) -> Wait:
-    """What a choice waits for: that all have ended, and none has failed, unless failures count for
-    nothing in the metric."""
-    fates = {run: fate_of(run, fate, runs) for run in choice.candidates}
-    failed = [run for run, one in fates.items() if one == "failed"]
-    left = [run for run, one in fates.items() if one == "open"]
-    if failed and choice.metric.failed == "bound":
-        more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
-        which = f"{names.get(failed[0], failed[0])}{more}"
-        verb = "have" if more else "has"
-        return Wait(f"{choice.take.words}, of which {which} {verb} failed", vain=True)
-    if not left and not any(one == "succeeded" for one in fates.values()):
-        return Wait(f"{choice.take.words}, of which none has succeeded", vain=True)
-    return Wait(choice.take.words, vain=False)
+    """What a choice waits for: that all have ended, and none was cancelled or has failed, unless
+    failures count for nothing in the metric. Who cancels a sweep does not want it to go on."""
+    fates: dict[str, Fate] = {run: fate_of(run, fate, runs) for run in choice.candidates}
+    what = choice.take.words
+    for fault, one, several in _FAULTS:
+        wrong = [run for run, found in fates.items() if found == fault]
+        if wrong and _is_held(choice, fates, fault):
+            more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+            verb = several if more else one
+            which = names.get(wrong[0], wrong[0])
+            return Wait(f"{what}, of which {which}{more} {verb}", vain=True)
+    if "open" not in fates.values() and "succeeded" not in fates.values():
+        return Wait(f"{what}, of which none has succeeded", vain=True)
+    return Wait(what, vain=False)
+
+
+_FAULTS: tuple[tuple[Fate, str, str], ...] = (
+    ("cancelled", "was cancelled", "were cancelled"),
+    ("failed", "has failed", "have failed"),
+)
+
+
+def holds_back(choice: Choice, fates: Mapping[str, Fate]) -> bool:
+    """Whether what became of some runs holds a choice back."""
+    return any(_is_held(choice, fates, fault) for fault, *_ in _FAULTS)
+
+
+def _is_held(choice: Choice, fates: Mapping[str, Fate], fault: Fate) -> bool:
+    """Whether runs with this fate do."""
+    return fault in fates.values() and (fault != "failed" or choice.metric.failed == "bound")
 
 
 def told_of(plan: Plan, runs: dict[str, Wait], stages: dict[str, Wait]) -> tuple[str, ...]:

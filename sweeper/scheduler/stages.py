@@ -15,7 +15,7 @@ from sweeper.model.observation import Kind, Observation
 from sweeper.model.plan import Plan, Run
 from sweeper.model.states import OPEN, State
 from sweeper.model.taking import LATE, PARENT, Choice, Chosen, filled, references
-from sweeper.model.waiting import Fate, Wait, fate_of, told_of, waits
+from sweeper.model.waiting import Fate, Wait, fate_of, holds_back, told_of, waits
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.run_table import RunTable, View
 from sweeper.storage.documents import encode, timestamp
@@ -164,9 +164,10 @@ class Stages:
 
     def _choose(self, choice: Choice) -> bool:
         """Make a choice if all that it is of has ended. Returns whether it is on record now."""
-        fates = {run: fate_of(run, self._fate, self._runs) for run in choice.candidates}
-        failed = "failed" in fates.values() and choice.metric.failed == "bound"
-        if "open" in fates.values() or failed:
+        fates: dict[str, Fate] = {
+            run: fate_of(run, self._fate, self._runs) for run in choice.candidates
+        }
+        if holds_back(choice, fates) or "open" in fates.values():
             return False
         from sweeper.scheduler.choosing import choose
 

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from sweeper.analysis.frames import load
 from sweeper.cli import main
+from sweeper.errors import NotFound, UsageError
 from sweeper.launcher.manifest import merge
 from sweeper.model.plan import Plan
 from sweeper.model.states import OPEN, Event, State
@@ -240,14 +242,19 @@ def test_a_choice_waits_for_failed_runs_unless_failures_count_for_nothing(make: 
     assert "eval/dpo/beta=2" in made.submitted()
 
 
-def test_a_cancelled_run_is_none_to_choose_from_and_no_parent(make: Make) -> None:
+def test_a_sweep_that_is_cancelled_chooses_nothing_of_what_is_done(make: Make) -> None:
     made = make()
-    [run] = [run.id for run in made.plan.runs if run.name == "sft/lr=1,seed=0"]
-    made.store.create(made.layout.event(run, 1, Event.CANCEL), encode({"schema": 1}))
-    made.drive()
+    cancelled = [run.id for run in made.plan.runs if run.name.startswith("sft/lr=3")]
+    for run in cancelled:
+        made.store.create(made.layout.event(run, 1, Event.CANCEL), encode({"schema": 1}))
+    summary = made.drive()
+    assert summary.waits == (
+        "held back (2 of dpo, 2 of eval): they wait for the best of sft, of which"
+        " sft/lr=3,seed=0 and 1 more were cancelled",
+    )
+    made.record(stages((1, 2)))  # without them in the grid it goes on
+    assert exit_code(made.drive()) == 0
     assert made.config("dpo/beta=1")["lr"] == 1
-    [taken] = {run.parents for run in made.plan.only("dpo").runs}
-    assert made.names()[taken[0]] == "sft/lr=1,seed=1"
 
 
 def test_the_best_cell_is_taken_with_all_its_runs(make: Make) -> None:
@@ -390,3 +397,19 @@ def test_a_run_goes_on_from_the_checkpoint_that_is_kept() -> None:
     assert last_path([early, late], "state_path") == "a"
     assert last_path([late], "state_path") == "b"
     assert last_path([early], "sampler_path") is None
+
+
+def test_a_stage_is_compared_by_what_its_runs_go_on_from(make: Make) -> None:
+    made = make()
+    made.drive()
+    data = load(Registry(made.store.root), "p/eval", "loss", "minimize", rollouts=False)
+    assert data.name == "p/eval"
+    assert {run.cell: run.config for run in data.runs} == {
+        "eval/dpo/beta=1": {"from": "dpo/beta=1", "model": "m"},
+        "eval/dpo/beta=2": {"from": "dpo/beta=2", "model": "m"},
+        "eval/base": {"from": "the base model", "model": "m"},
+    }
+    with pytest.raises(UsageError, match="p has stages, which are compared one by one: p/sft, "):
+        load(Registry(made.store.root), "p", None, None)
+    with pytest.raises(NotFound, match="no stage 'rl' in p: there is sft, dpo, eval"):
+        load(Registry(made.store.root), "p/rl", None, None)
