@@ -8,7 +8,7 @@ import pytest
 pytestmark = pytest.mark.e2e
 
 TASK = {"task": "sorting", "length": 2, "letters": 4, "test_size": 4}
-PAIRS = TASK | {"max_steps": 120, "learning_rate": 1e-2, "eval_every": 60}
+PAIRS = TASK | {"max_steps": 100, "learning_rate": 1e-2, "eval_every": 0, "batch_size": 16}
 RL = TASK | {"max_tokens": 3, "groups_per_batch": 8, "group_size": 8, "learning_rate": 1e-3}
 SCORE = """
 def score(question, response, answer):
@@ -43,7 +43,7 @@ def test_a_preference_model_learns(recipes, judge):
 
 
 def test_a_killed_preference_model_goes_on_to_the_same(recipes, judge, tmp_path):
-    settings = PAIRS | {"max_steps": 12, "save_every": 4, "eval_every": 5}
+    settings = PAIRS | {"max_steps": 10, "save_every": 4, "eval_every": 5}
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert recipes.run("reward", whole, **settings).returncode == 0
     assert recipes.stopped_after("reward", stopped, 6, signal.SIGKILL, **settings) == (-9, "")
