@@ -14,7 +14,16 @@ __all__ = ["ROLES", "bounds_of", "candidates", "choose", "goal_of", "train_candi
 ROLES = ("reward", "accuracy", "kl", "entropy", "length", "gradient")
 """What is drawn beside the metric and the training curve, where it was recorded."""
 
-_TRAIN = ("train/loss", "train_loss", "train_mean_nll", "train/nll", "loss", "train/reward")
+_TRAIN = (
+    "train/loss",
+    "train_loss",
+    "train_mean_nll",
+    "train/nll",
+    "dpo_loss",
+    "reward_loss",
+    "loss",
+    "train/reward",
+)
 _REWARDS = ("env/all/reward/total", "reward")
 _EXACT: Mapping[str, tuple[str, ...]] = {
     "reward": ("test/env/all/reward/total", "env/all/reward/total", "test/reward", "reward"),
@@ -27,7 +36,7 @@ _EXACT: Mapping[str, tuple[str, ...]] = {
     "gradient": ("unclipped_grad_l2:mean", "grad_norm", "gradient_norm"),
 }
 _WORDS: Mapping[str, re.Pattern[str]] = {
-    "reward": re.compile(r"(?:^|[/_])(?:total_)?reward$"),
+    "reward": re.compile(r"(?:^|[/_])(?<!chosen_)(?<!rejected_)(?:total_)?reward$"),
     "accuracy": re.compile(r"(?:^|[/_])(?:accuracy|acc)$"),
     "kl": re.compile(r"(?:^|[/_])kl(?:$|[/_])"),
     "entropy": re.compile(r"(?:^|[/_])entropy$"),

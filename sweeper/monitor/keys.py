@@ -8,12 +8,21 @@ __all__ = ["ROLES", "role_of"]
 
 ROLES: dict[str, tuple[tuple[str, ...], str]] = {
     "loss": (
-        ("train_mean_nll", "train/loss", "train_loss", "train/nll", "dpo_loss", "loss"),
+        (
+            "train_mean_nll",
+            "train/loss",
+            "train_loss",
+            "train/nll",
+            "dpo_loss",
+            "reward_loss",
+            "loss",
+        ),
         r"(?:^|/)(?:train[/_])?(?:mean_|total_)?(?:loss|nll|bpb)(?::mean)?$",
     ),
     "reward": (
         ("env/all/reward/total", "reward", "train/reward"),
-        r"(?:^|[/_])(?:total_|mean_)?rewards?(?:/mean)?$",
+        # Not those of the two answers of a pair, which may both fall while a model learns.
+        r"(?:^|[/_])(?<!chosen_)(?<!rejected_)(?:total_|mean_)?rewards?(?:/mean)?$",
     ),
     "entropy": (("optim/entropy", "entropy"), r"(?:^|[/_])entropy(?:[/_]mean)?$"),
     "kl": (

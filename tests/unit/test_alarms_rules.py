@@ -309,6 +309,7 @@ def test_keys_are_known_by_name() -> None:
         "optim/kl_sample_train_v2"
     )
     assert role_of("reward", ["test/reward", "train/mean_reward"]) == "train/mean_reward"
+    assert role_of("reward", ["chosen_reward", "rejected_reward"]) is None  # they may both fall
     assert role_of("entropy", ["actor/entropy", "entropy_coef"]) == "actor/entropy"
     for key in ("train/kl_coef", "kl/coefficient", "kl/target", "kl_ctl", "kl/beta", "kl_penalty"):
         assert role_of("kl", [key]) is None
