@@ -4,6 +4,7 @@ from argparse import ArgumentParser, Namespace
 
 from sweeper import prices
 from sweeper.commands import arguments as shared
+from sweeper.commands import costs_billing
 from sweeper.commands.selection import chosen, open_registry
 from sweeper.errors import NotFound
 from sweeper.model.usage import KINDS
@@ -27,6 +28,11 @@ def add_arguments(verb: ArgumentParser) -> None:
         default="cell",
         help="what a line stands for (cell); chain: a run with all that it goes on from",
     )
+    verb.add_argument(
+        "--billing",
+        action="store_true",
+        help="beside it what the service itself has billed, by run or cell",
+    )
 
 
 def run(arguments: Namespace) -> int:
@@ -37,6 +43,8 @@ def run(arguments: Namespace) -> int:
     if not runs:
         raise NotFound("no run fits")
     found = [(run, spent(run, table)) for run in runs]
+    if arguments.billing:
+        return costs_billing.show(found, registry, arguments)
     whole = together((one for _, one in found), table)
     rows = _rows(found, whole, arguments.by, table)
     if arguments.json:

@@ -8,6 +8,7 @@ from typing import Any
 from sweeper.engine import exports, work
 from sweeper.engine.checkpoints import KINDS, Entry, Place, parse
 from sweeper.engine.errors import RequestError, Unknown
+from sweeper.engine.meter import HOURS, Billed
 from sweeper.engine.service import Body, Service
 from sweeper.engine.state import Known
 
@@ -177,6 +178,46 @@ def meter(service: Service, _path: Params, _query: Params) -> Body:
     return service.meter.report()
 
 
+def billing(service: Service, _path: Params, query: Params) -> Body:
+    """What was used, by hour, session, model and kind. Nothing costs anything here."""
+    begin, end = (_hour_of(query, key) for key in ("starting_on", "ending_before"))
+    if not begin < end <= begin + HOURS * 3600:
+        raise RequestError("ending_before is to come after starting_on, 14 days at most")
+    found, about = service.meter.billed(begin, end)
+    return {
+        "data": [_billed(one, tokens) for one, tokens in found.items()],
+        "sessions": {name: {"user_metadata": said} for name, said in about.items()},
+        "cost_data_through": None,
+    }
+
+
+def _hour_of(query: Params, key: str) -> float:
+    try:
+        moment = datetime.fromisoformat(query[key])
+    except ValueError:
+        raise RequestError(f"{key} is a time such as 2026-01-31T12:00:00Z") from None
+    seconds = moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
+    if seconds % 3600:
+        raise RequestError(f"{key} is a full hour, in UTC")
+    return seconds
+
+
+def _billed(one: Billed, tokens: int) -> Body:
+    info: Body = {"type": one.kind, "token_count": tokens}
+    if one.kind == "sampling_prefill":
+        info["cached"] = one.cached
+    return {
+        "bucket_start": time_of(one.hour),
+        "bucket_end": time_of(one.hour + 3600),
+        "base_model": one.model,
+        "session_id": one.session,
+        "project_id": OWNER,
+        "estimated_cost_usd": None,
+        "effective_rate_usd_per_million_tokens": None,
+        "event_info": info,
+    }
+
+
 def sampler(service: Service, path: Params, _query: Params) -> Body:
     """What a sampler draws from."""
     return service.get_sampler(path["sampler"])
@@ -204,6 +245,7 @@ ROUTES: list[tuple[str, str, Handler]] = [
     ("GET", "training_runs/{run}", training_run),
     ("GET", "checkpoints", all_checkpoints),
     ("GET", "billing/usage/checkpoints/current", storage),
+    ("GET", "billing/usage/events", billing),
     ("GET", "sessions", sessions),
     ("GET", "sessions/{session}", session),
     ("GET", "samplers/{sampler}", sampler),

@@ -1,14 +1,30 @@
-"""What each session has used: tokens trained on and sampled, steps, and how often it waited."""
+"""What each session has used: tokens trained on and sampled, steps, and how often it waited. The
+same by hours and models, as a service bills it."""
 
 import threading
 import time
 from collections import OrderedDict
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-__all__ = ["Meter", "Usage"]
+__all__ = ["Billed", "Meter", "Usage"]
 
 ENDED = 1000  # sessions that have ended and are still listed; the rest is in the total
+
+
+HOURS = 14 * 24  # for which usage is kept that is billed
+_SECONDS = 3600
+
+
+class Billed(NamedTuple):
+    """Tokens of one kind, as billing calls it, that a session used of a model in the hour that
+    begins at `hour` (Unix seconds). `cached`: of prompts that had been read before."""
+
+    hour: int
+    session: str
+    model: str
+    kind: str
+    cached: bool = False
 
 
 @dataclass
@@ -60,6 +76,8 @@ class Meter:
         self._lines: OrderedDict[str, _Line] = OrderedDict()
         self._ended: OrderedDict[str, None] = OrderedDict()
         self._total = Usage()
+        self._billed: dict[Billed, int] = {}
+        self._about: dict[str, dict[str, object] | None] = {}
 
     def open(
         self,
@@ -71,6 +89,7 @@ class Meter:
         """A session has begun."""
         with self._lock:
             self._lines[session] = _Line(session, tags, user_metadata, name, time.time())
+            self._about[session] = user_metadata
 
     def end(self, session: str) -> None:
         """A session has ended: its counts stay."""
@@ -89,6 +108,39 @@ class Meter:
             self._total.add(counts)
             if session is not None and (line := self._lines.get(session)) is not None:
                 line.usage.add(counts)
+
+    def bill(self, session: str, model: str, **counts: int) -> None:
+        """Count for a session what it used of a model: see `Usage`."""
+        self.add(session, **counts)
+        hour = int(time.time()) // _SECONDS * _SECONDS
+        cached = counts.get("cached_tokens", 0)
+        read = counts.get("prompt_tokens", 0) - cached + counts.get("forward_tokens", 0)
+        kinds = {
+            Billed(hour, session, model, "training"): counts.get("trained_tokens", 0),
+            Billed(hour, session, model, "sampling_prefill"): read,
+            Billed(hour, session, model, "sampling_prefill", cached=True): cached,
+            Billed(hour, session, model, "sampling_sample"): counts.get("sampled_tokens", 0),
+        }
+        with self._lock:
+            for billed, tokens in kinds.items():
+                if tokens:
+                    self._billed[billed] = self._billed.get(billed, 0) + tokens
+            self._forget(hour - HOURS * _SECONDS)
+
+    def _forget(self, before: int) -> None:
+        """Forget what nobody can ask for any more."""
+        if self._billed and next(iter(self._billed)).hour < before:
+            self._billed = {one: n for one, n in self._billed.items() if one.hour >= before}
+            known = {one.session for one in self._billed} | self._lines.keys()
+            self._about = {name: about for name, about in self._about.items() if name in known}
+
+    def billed(
+        self, begin: float, end: float
+    ) -> tuple[dict[Billed, int], dict[str, dict[str, object] | None]]:
+        """What was used in the hours that begin between two times, and each session's metadata."""
+        with self._lock:
+            found = {one: n for one, n in self._billed.items() if begin <= one.hour < end}
+            return found, {one.session: self._about.get(one.session) for one in found}
 
     def report(self) -> dict[str, Any]:
         """`{"total": counts, "sessions": [...]}`, the newest first; times in Unix seconds."""

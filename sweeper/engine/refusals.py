@@ -14,11 +14,6 @@ REFUSED: list[tuple[str, str, str]] = [
     ("PUT", "sessions/{session}/project", _NO_PROJECTS),
     ("GET", "sessions/{session}/trace_export", "this engine records no traces"),
     ("GET", "audit", "this engine keeps no audit log"),
-    (
-        "GET",
-        "billing/usage/events",
-        "nothing is billed on this engine; `sweeper engine status` counts tokens",
-    ),
     ("POST", "create_custom_loss", "custom losses run in the client here"),
     ("POST", "retrieve_futures", "ask for one answer at a time here: retrieve_future"),
     ("POST", "auth/token", _NO_ACCOUNTS),

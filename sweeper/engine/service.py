@@ -231,7 +231,7 @@ class Service:
             )
             kind = "trained_tokens" if given.train else "forward_tokens"
             tokens = sum(len(datum.tokens) for datum in given.data)
-            self.meter.add(_owner(run.id, "train"), **{kind: tokens})
+            self.meter.bill(_owner(run.id, "train"), run.adapter.model.name, **{kind: tokens})
             return Reply(wire.passed(result))
 
         return self._queue_for(run, header.sequence or None, job)
@@ -407,8 +407,9 @@ class Service:
             targets=None if (named := body.get(_TARGETS)) is None else wire.targets(named),
         )
         result = work.sample(sampler.adapter, request, self.prefixes)
-        self.meter.add(
+        self.meter.bill(
             session,
+            sampler.adapter.model.name,
             samples=n,
             prompt_tokens=len(request.prompt),
             cached_tokens=result.reused,

@@ -1,0 +1,95 @@
+"""`sweeper costs --billing`: what runs have counted beside what the service has billed."""
+
+from argparse import Namespace
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from sweeper import prices
+from sweeper.errors import EnvironmentFailure, UsageError
+from sweeper.model.usage import KINDS, Counts
+from sweeper.results.billing import Billed, billed, explained, since_first
+from sweeper.results.costs import Spent
+from sweeper.results.problems import tell_problems
+from sweeper.results.registry import Registry
+from sweeper.results.rest import Service, hosted
+from sweeper.results.runs import RecordedRun, Sweep
+from sweeper.terminal import print_json, print_table
+
+__all__ = ["show"]
+
+_FRESH = timedelta(hours=6)
+"""How late billing may be."""
+
+
+def show(
+    found: Sequence[tuple[RecordedRun, Spent]], registry: Registry, arguments: Namespace
+) -> int:
+    """A line a run or cell, then the sum and what explains the difference."""
+    if arguments.by not in ("run", "cell"):
+        raise UsageError("--billing goes with --by run or --by cell")
+    times = [time for run, _ in found for time in (run.times["started"], run.times["ended"])]
+    since = since_first(run.times["started"] for run, _ in found)
+    theirs = billed(_service(found, registry), since)
+    rows: dict[str, tuple[Counts, float, Billed]] = {}
+    several = len({run.sweep for run, _ in found}) > 1
+    for run, one in found:
+        name = run.name if arguments.by == "run" else run.cell
+        name = f"{run.sweep}/{name}" if several else name
+        counts, usd, known = rows.get(name, (Counts(), 0.0, Billed()))
+        there = theirs.get((run.sweep, run.id), Billed())
+        rows[name] = (
+            counts.plus(one.usage.counts), usd + one.amount.usd, known.plus(there)
+        )  # fmt: skip
+    whole = Counts(), 0.0, Billed()
+    for counts, usd, known in rows.values():
+        whole = whole[0].plus(counts), whole[1] + usd, whole[2].plus(known)
+    last = max((time for time in times if time), default=None)
+    fresh = last is None or datetime.fromisoformat(last) > datetime.now(UTC) - _FRESH
+    unseen = sum(one.counted == "nothing" for _, one in found)
+    told = explained(whole[0], whole[2].counts, fresh=fresh, unseen=unseen)
+    if arguments.json:
+        listed = [{arguments.by: name, **_record(*row)} for name, row in rows.items()]
+        document = {"schema": 1, "by": arguments.by, "costs": listed, "total": _record(*whole)}
+        print_json(document | {"explained": told, "problems": registry.problems})
+        return tell_problems(registry.problems, told=True)
+    columns = (arguments.by, "tokens", "billed", "difference", "dollars", "billed dollars")
+    print_table(columns, [_line(name, *row) for name, row in (*rows.items(), ("all", whole))])
+    for line in ("", *told) if told else ("", "the two are the same, to the token"):
+        print(line)
+    return tell_problems(registry.problems)
+
+
+def _record(counts: Counts, usd: float, known: Billed) -> dict[str, object]:
+    ours = {kind: getattr(counts, kind) for kind in KINDS}
+    return {**ours, "usd": usd, "billed": known.record()}
+
+
+def _line(name: str, counts: Counts, usd: float, known: Billed) -> tuple[object, ...]:
+    there = known.counts.tokens
+    dollars = "unknown" if known.unpriced else prices.money(known.usd) if there else "-"
+    priced = prices.money(usd) if usd else "-"
+    return (
+        name,
+        f"{counts.tokens:,}",
+        f"{there:,}",
+        f"{there - counts.tokens:+,}",
+        priced,
+        dollars,
+    )
+
+
+def _service(found: Sequence[tuple[RecordedRun, Spent]], registry: Registry) -> Service:
+    """Where the runs' service is, which must be one. Raises `UsageError`, `EnvironmentFailure`."""
+    sweeps: dict[str, Sweep] = {run.sweep: registry.sweep(run.sweep) for run, _ in found}
+    services = {sweep.plan.service for sweep in sweeps.values()}
+    if services == {"tinker"}:
+        return hosted()
+    if services != {"local"}:
+        told = ", ".join(sorted(services))
+        raise UsageError(f"--billing is for runs of one service that bills, and these use {told}")
+    from sweeper.engine import lifecycle
+
+    engine = lifecycle.find()
+    if engine is None:
+        raise EnvironmentFailure("no engine is running, and what one has used goes with it")
+    return Service(engine.url, lifecycle.client_key(engine.home))

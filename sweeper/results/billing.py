@@ -1,0 +1,137 @@
+"""What the service itself has billed, beside what runs have counted.
+
+The service lists usage by hour, session, model and kind. Each session of a run says in its metadata
+which sweep and run it is of, and which attempt. What it lists is some hours old.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from sweeper.errors import EnvironmentFailure, StoreError
+from sweeper.model.parts import Part
+from sweeper.model.usage import KINDS, Counts
+from sweeper.results.rest import Service
+
+__all__ = ["Billed", "billed", "explained", "since_first"]
+
+_HOUR = timedelta(hours=1)
+_MOST = timedelta(days=14)
+"""The longest time that the service answers for at once."""
+_KEPT = timedelta(days=365)
+
+Owner = tuple[str, str]
+"""A sweep's name and a run's id."""
+
+
+class Billed(NamedTuple):
+    """What was billed for a run: tokens by kind, and `usd`, as the service estimates; `unpriced`:
+    some tokens have no price there yet."""
+
+    counts: Counts = Counts()
+    usd: float = 0.0
+    unpriced: bool = False
+
+    def plus(self, other: "Billed") -> "Billed":
+        """The sum."""
+        return Billed(
+            self.counts.plus(other.counts), self.usd + other.usd, self.unpriced or other.unpriced
+        )
+
+    def record(self) -> dict[str, object]:
+        """As plain values."""
+        kinds = {kind: getattr(self.counts, kind) for kind in KINDS}
+        return {**kinds, "usd": None if self.unpriced else self.usd}
+
+
+def billed(service: Service, since: datetime) -> dict[Owner, Billed]:
+    """What the service has billed since a moment, by sweep and run. Raises `EnvironmentFailure`
+    where it does not answer, or refuses."""
+    found: dict[Owner, Billed] = {}
+    try:
+        for answer in _answers(service, since):
+            sessions = answer.parts_by_key("sessions")
+            about = {name: one.table("user_metadata") for name, one in sessions.items()}
+            for event in answer.parts("data"):
+                said = about.get(event.text_or("session_id", ""), {})
+                owner = str(said.get("sweeper_sweep")), str(said.get("sweeper_run"))
+                if "sweeper_run" in said:
+                    found[owner] = found.get(owner, Billed()).plus(_of(event))
+    except StoreError as error:
+        raise EnvironmentFailure(f"the service's billing is not as expected: {error}") from error
+    return found
+
+
+def _of(event: Part) -> Billed:
+    info = event.part("event_info")
+    tokens = info.integer_or("token_count", 0)
+    kind = {
+        "training": "train",
+        "sampling_sample": "sample",
+        "sampling_prefill": "cached" if info.flag_or("cached", False) else "prefill",
+    }.get(info.text("type"))
+    if kind is None:
+        return Billed()
+    cost = event.number_or("estimated_cost_usd", None)
+    return Billed(Counts(**{kind: tokens}), cost or 0.0, unpriced=cost is None and tokens > 0)
+
+
+def _answers(service: Service, since: datetime) -> Iterator[Part]:
+    end = _hour(datetime.now(UTC)) + _HOUR
+    begin = max(_hour(since), end - _KEPT)
+    while begin < end:
+        until = min(end, begin + _MOST)
+        yield service.ask(
+            "billing/usage/events", "billing", starting_on=_text(begin), ending_before=_text(until)
+        )
+        begin = until
+
+
+def _text(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _hour(moment: datetime) -> datetime:
+    return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+
+
+def explained(ours: Counts, theirs: Counts, *, fresh: bool, unseen: int) -> list[str]:
+    """Why the two differ, in lines for people; none where they do not. `fresh`: something was used
+    in the last hours; `unseen`: so many runs have counted nothing."""
+    lines: list[str] = []
+    more = {kind: getattr(theirs, kind) - getattr(ours, kind) for kind in KINDS}
+    billed_only = {kind: n for kind, n in more.items() if n > 0}
+    counted_only = {kind: -n for kind, n in more.items() if n < 0}
+    # What one side calls cached the other may call prefill: that is no difference in tokens.
+    moved = min(billed_only.get("cached", 0), counted_only.get("prefill", 0))
+    if moved:
+        lines.append(f"{moved:,} tokens of prompts were read from the cache, as only billing knows")
+        _less(billed_only, "cached", moved)
+        _less(counted_only, "prefill", moved)
+    if billed_only:
+        why = "requests whose run was stopped before their answer came"
+        why += ", and runs that have no meter" if unseen else ""
+        lines.append(f"billed and not counted: {_told(billed_only)} ({why})")
+    if counted_only:
+        why = "billing is some hours late" if fresh else "the service no longer lists it, or forgot"
+        lines.append(f"counted and not billed: {_told(counted_only)} ({why})")
+    return lines
+
+
+def _less(counts: dict[str, int], kind: str, tokens: int) -> None:
+    counts[kind] -= tokens
+    if not counts[kind]:
+        del counts[kind]
+
+
+def _told(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{tokens:,} {kind}" for kind, tokens in counts.items())
+
+
+def since_first(times: Iterable[str | None]) -> datetime:
+    """The first of some times, as documents have them; now without any."""
+    found = sorted(time for time in times if time)
+    if not found:
+        return datetime.fromtimestamp(time.time(), UTC)
+    return datetime.fromisoformat(found[0])

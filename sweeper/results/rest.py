@@ -1,0 +1,92 @@
+"""Asks the Tinker service, or the engine, what no run of a sweep does: for billing and checkpoints.
+
+By its REST addresses, and not by the SDK, which tries for minutes while somebody waits for it.
+"""
+
+import json
+import os
+from contextlib import suppress
+from typing import NamedTuple
+from urllib.parse import urlencode, urlsplit
+
+from sweeper.errors import EnvironmentFailure, NotFound, StoreError
+from sweeper.model.parts import Part
+
+__all__ = ["Service", "hosted"]
+
+_SECONDS = 60.0
+_LARGEST = 200_000_000
+_URL = "https://tinker.thinkingmachines.dev/services/tinker-prod"
+"""Where the SDK asks if nobody says otherwise."""
+
+
+class Service(NamedTuple):
+    """Where to ask, and with which key."""
+
+    url: str
+    key: str
+
+    def ask(
+        self,
+        path: str,
+        what: str,
+        *,
+        method: str = "GET",
+        body: dict[str, object] | None = None,
+        **query: str,
+    ) -> Part:
+        """The answer to a request. `what` is asked for, for people. Raises `NotFound` for a thing
+        that is not there, `EnvironmentFailure` where the service refuses or does not answer."""
+        from http.client import HTTPException
+        from urllib.error import HTTPError
+        from urllib.request import ProxyHandler, Request, build_opener
+
+        address = f"{self.url.rstrip('/')}/api/v1/{path}" + (
+            f"?{urlencode(query)}" if query else ""
+        )
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"X-API-Key": self.key, "Content-Type": "application/json"}
+        request = Request(address, data, headers, method=method)  # noqa: S310 - by `hosted`, or ours
+        here = urlsplit(self.url).hostname in ("127.0.0.1", "::1", "localhost")
+        opener = build_opener(*([ProxyHandler({})] if here else []))
+        try:
+            with opener.open(request, timeout=_SECONDS) as answer:
+                return Part(json.loads(answer.read(_LARGEST) or b"{}"), address)
+        except HTTPError as error:
+            raise self._refusal(error.code, what, _detail(error.read(_LARGEST))) from error
+        except (OSError, HTTPException) as error:
+            told = getattr(error, "reason", None) or error
+            raise EnvironmentFailure(f"{self.url} does not answer: {told}") from error
+        except (ValueError, StoreError) as error:
+            raise EnvironmentFailure(f"{self.url}: the answer about {what} is no JSON") from error
+
+    def _refusal(self, status: int, what: str, detail: str) -> Exception:
+        if status == 403:
+            return EnvironmentFailure(
+                f"{self.url} does not show its {what} to this key (403): it takes a role in your "
+                "organization that may see it"
+            )
+        if status == 401:
+            return EnvironmentFailure(f"{self.url} does not know this key (401)")
+        if status == 404:
+            return NotFound(f"{self.url} has no such {what}: {detail}")
+        return EnvironmentFailure(f"{self.url} refuses its {what} ({status}): {detail}")
+
+
+def hosted() -> Service:
+    """The hosted service, as the environment has it. Raises `EnvironmentFailure` without a key, or
+    for an address that is none."""
+    url, key = os.environ.get("TINKER_BASE_URL") or _URL, os.environ.get("TINKER_API_KEY")
+    if not key:
+        raise EnvironmentFailure("TINKER_API_KEY is not set: `export TINKER_API_KEY=...`")
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise EnvironmentFailure(f"TINKER_BASE_URL is {url}: it should begin with https://")
+    return Service(url, key)
+
+
+def _detail(data: bytes) -> str:
+    """What an error's body says, in a line."""
+    said: object = None
+    with suppress(ValueError, StoreError):
+        said = Part(json.loads(data), "").document.get("detail")
+    return " ".join(str(said or data[:200].decode("utf-8", "replace")).split())[:200]

@@ -1,0 +1,148 @@
+"""What a service has billed, beside what was counted; and a role that may not see it."""
+
+import json
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from sweeper.engine.errors import RequestError
+from sweeper.engine.listing import billing
+from sweeper.engine.meter import HOURS, Meter
+from sweeper.errors import EnvironmentFailure
+from sweeper.model.usage import Counts
+from sweeper.results.billing import Billed, billed, explained, since_first
+from sweeper.results.rest import Service
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "fresh", "said"),
+    [
+        (Counts(10, 0, 5, 7), Counts(10, 0, 5, 7), True, []),
+        (Counts(10), Counts(13, 0, 2), False, ["billed and not counted: 3 prefill, 2 sample"]),
+        (Counts(train=9), Counts(train=4), True, ["counted and not billed: 5 train (billing is"]),
+        (Counts(train=9), Counts(), False, ["counted and not billed: 9 train (the service no"]),
+        (Counts(10), Counts(4, 6), True, ["6 tokens of prompts were read from the cache"]),
+    ],
+)
+def test_a_difference_is_explained(
+    ours: Counts, theirs: Counts, fresh: bool, said: list[str]
+) -> None:
+    told = explained(ours, theirs, fresh=fresh, unseen=0)
+    assert len(told) == len(said)
+    assert all(line.startswith(start) for line, start in zip(told, said, strict=True))
+
+
+def test_what_was_billed_can_be_asked_for_by_the_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1_800_000_000.0]
+    monkeypatch.setattr("sweeper.engine.meter.time.time", lambda: now[0])
+    meter = Meter()
+    meter.open("s", [], {"sweeper_run": "r"}, None)
+    meter.bill("s", "m", trained_tokens=5)
+    meter.bill("s", "m", prompt_tokens=10, cached_tokens=4, sampled_tokens=3)
+    now[0] += 3600
+    meter.bill("s", "m", trained_tokens=1, forward_tokens=2)
+    found, about = meter.billed(0, now[0] + 1)
+    kinds = {(one.hour % 7200 // 3600, one.kind, one.cached): n for one, n in found.items()}
+    assert kinds == {
+        (0, "training", False): 5,
+        (0, "sampling_prefill", False): 6,
+        (0, "sampling_prefill", True): 4,
+        (0, "sampling_sample", False): 3,
+        (1, "training", False): 1,
+        (1, "sampling_prefill", False): 2,
+    }
+    assert about == {"s": {"sweeper_run": "r"}}
+    assert not meter.billed(now[0] + 3600, now[0] + 7200)[0]
+    now[0] += HOURS * 3600
+    meter.bill("s", "m", trained_tokens=1)
+    assert len(meter.billed(0, now[0] + 1)[0]) < 4  # what is older than that can be asked no more
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [
+        ("2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z"),
+        ("2026-01-01T00:00:00Z", "2026-01-16T00:00:00Z"),
+        ("2026-01-01T00:30:00Z", "2026-01-02T00:00:00Z"),
+        ("yesterday", "2026-01-02T00:00:00Z"),
+    ],
+)
+def test_a_time_that_cannot_be_asked_for(begin: str, end: str) -> None:
+    service: Any = type("Service", (), {"meter": Meter()})()
+    with pytest.raises(RequestError):
+        billing(service, {}, {"starting_on": begin, "ending_before": end})
+
+
+@pytest.fixture
+def serving() -> Iterator[Any]:
+    """A service that answers with a status and a document, and notes what it was asked."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        answer: tuple[int, Any] = (200, {"data": [], "sessions": {}})
+
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            status, document = self.answer
+            data = json.dumps(document).encode()
+            self.send_response(status)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    place = Service(f"http://127.0.0.1:{server.server_port}", "tml-none")
+    yield type("Serving", (), {"handler": Handler, "place": place, "asked": asked})
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_a_role_that_may_not_see_it_is_told_in_a_line(serving: Any) -> None:
+    serving.handler.answer = (403, {"detail": "billing view access is required"})
+    with pytest.raises(EnvironmentFailure) as told:
+        billed(serving.place, datetime.now(UTC))
+    assert str(told.value) == (
+        f"{serving.place.url} does not show its billing to this key (403): it takes a role in your "
+        "organization that may see it"
+    )
+
+
+def test_what_is_billed_is_summed_by_run(serving: Any) -> None:
+    def event(session: str | None, usd: float | None, **info: Any) -> dict[str, Any]:
+        hour = {"bucket_start": "2026-01-01T00:00:00Z", "bucket_end": "2026-01-01T01:00:00Z"}
+        cost = {"estimated_cost_usd": usd}
+        return {**hour, **cost, "session_id": session, "base_model": "m", "event_info": info}
+
+    metadata = {"sweeper_sweep": "s", "sweeper_run": "r", "sweeper_attempt": "1"}
+    events = [
+        event("one", 0.5, type="training", token_count=10),
+        event("one", 0.25, type="sampling_prefill", token_count=4, cached=False),
+        event("one", None, type="sampling_prefill", token_count=3, cached=True),
+        event("one", 1.0, type="sampling_sample", token_count=2),
+        event("other", 9.0, type="training", token_count=99),
+        event(None, 9.0, type="storage", gigabyte_hours=3.0),
+        event("one", None, type="checkpoint", count=2),
+    ]
+    sessions = {"one": {"user_metadata": metadata}, "other": {"user_metadata": None}}
+    serving.handler.answer = (200, {"data": events, "sessions": sessions})
+    found = billed(serving.place, datetime.now(UTC))
+    assert found == {("s", "r"): Billed(Counts(4, 3, 2, 10), 1.75, unpriced=True)}
+    serving.asked.clear()
+    billed(serving.place, datetime.now(UTC) - timedelta(days=30))
+    assert len(serving.asked) == 3  # 14 days at most are answered at once
+
+
+def test_the_first_of_times() -> None:
+    assert since_first([None, "2026-01-02T00:00:00Z", "2026-01-01T00:00:00Z"]).day == 1
+    assert since_first([None]) <= datetime.now(UTC)
