@@ -35,22 +35,23 @@ def decide_by_blocks(
         steps=tuple(_steps(data, findings, blocks)),
         checkpoint=None,
         checks=tuple(_checks(data, ranking, findings, judged, blocks.by)),
-        each=tuple(_each(judged)),
+        each=tuple(_each(judged, blocks.by)),
     )
 
 
-def _each(judged: Sequence[Block]) -> Iterator[str]:
+def _each(judged: Sequence[Block], by: str) -> Iterator[str]:
+    """A line for each of the first blocks."""
     for block in judged[:_LINES]:
         if block.best is not None:
-            own = {k: v for k, v in block.best.settings.items() if str(v) != block.value}
+            own = {key: v for key, v in block.best.settings.items() if key != by}
             name = ", ".join(f"{key} {labels.brief(value)}" for key, value in own.items())
             mean = labels.number(block.best.summary.mean)
-            yield f"{block.value}: {name or cell_text(block.best)}, {mean}{standing(block)}"
+            yield f"{block.value}: {name or cell_text(block.best)}, {mean}{_standing(block)}"
     if len(judged) > _LINES:
         yield f"and {len(judged) - _LINES} more, in the report's table of blocks"
 
 
-def standing(block: Block) -> str:
+def _standing(block: Block) -> str:
     """How the best of a block stands to its other cells."""
     if block.tied:
         return f", not told from {len(block.tied)} of {block.compared}"
