@@ -222,6 +222,10 @@ def _ending(recipe: Recipe, fields: list[Field]) -> Iterator[str]:
         else "# metric: {name: test/nll, goal: minimize, at: last}  # at: last | best | auto"
     )
     yield ""
+    yield "# What is to be beaten: a cell over base, or another sweep's winner. (Grids that go on"
+    yield "# from each other's runs are `stages`; docs/grid.md tells of both.)"
+    yield "# baseline: {cell: {}}"
+    yield ""
 
 
 def _launch(given: Mapping[str, object]) -> Iterator[str]:
