@@ -213,7 +213,8 @@ class _Growing:
             # A run without a seed of its own is a replicate as its parent is one.
             takes_seed = seed is None and parent.seed is not None
             seed = parent.seed if takes_seed else seed
-            pieces.append(parent.cell if takes_seed or parent.seed is None else parent.name)
+            whose = parent.cell if takes_seed or parent.seed is None else parent.name
+            pieces.append(whose.removesuffix("/base"))  # the only cell of its stage
         identity = run_of_parents(template.id, [run.id for run in parents])
         config = filled(template.config, find)
         ids = tuple(run.id for run in parents)

@@ -1,0 +1,50 @@
+"""grids/pipeline.yaml in small: demonstrations, preferences, rewards and evaluations on the engine,
+each from the checkpoint of what came before."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.engine import lifecycle
+from sweeper.results.registry import Registry
+
+pytestmark = pytest.mark.e2e
+
+GRID = Path(__file__).parents[2] / "grids" / "pipeline.yaml"
+SMALL = (
+    *("sft.max_steps=2", "sft.seeds=1", "sft.learning_rate=8e-3", "sft.lora_rank=8"),
+    *("dpo.max_steps=2", "dpo.seeds=1", "dpo.dpo_beta=0.5", "dpo.warmup_steps=0"),
+    *("rl.max_steps=1", "rl.seeds=1", "rl.learning_rate=3e-4", "rl.warmup_steps=0"),
+    *("eval.max_items=4", "launch.backend=local"),
+)
+
+
+def test_a_pipeline_runs_from_the_base_model_to_compared_checkpoints(
+    shells: Any, tmp_path: Path, engine: lifecycle.EngineInfo
+) -> None:
+    shell = shells.Shell(tmp_path, "local")
+    shell.environment |= {"SWEEPER_HOME": engine.home, "SWEEPER_QUOTA": str(tmp_path / "quota")}
+    said = shell.run("plan", str(GRID), *SMALL)
+    assert "    rl      1 run once known" in said
+    shell.run("launch", str(GRID), *SMALL, "--wait")
+    runs = {run.name: run for run in Registry(str(tmp_path / "sweeps")).sweep("pipeline").runs}
+    assert {run.state.value for run in runs.values()} == {"succeeded"}
+    chains = {name: [above.name for above in run.lineage] for name, run in runs.items()}
+    assert chains == {
+        "sft/seed=0": [],
+        "dpo/seed=0": ["sft/seed=0"],
+        "rl/seed=0": ["dpo/seed=0", "sft/seed=0"],
+        "eval/sft-best": ["sft/seed=0"],
+        "eval/dpo,seed=0": ["dpo/seed=0", "sft/seed=0"],
+        "eval/rl,seed=0": ["rl/seed=0", "dpo/seed=0", "sft/seed=0"],
+        "eval/base": [],
+    }
+    for name in ("dpo/seed=0", "rl/seed=0", "eval/rl,seed=0"):
+        above = runs[chains[name][0]].checkpoint_records()[-1]
+        config = json.loads((Path(runs[name].path) / "config.json").read_text())
+        assert config["load_checkpoint_path"] == above["state_path"]
+    base = json.loads((Path(runs["eval/base"].path) / "config.json").read_text())
+    assert base["load_checkpoint_path"] is None
+    assert "the baseline" in shell.run("analyze", "pipeline/eval", "--no-pictures")
