@@ -17,7 +17,9 @@ from sweeper import paths
 from sweeper.atomic import atomic_write
 from sweeper.commands.selection import open_registry
 from sweeper.errors import EnvironmentFailure, NotFound, UsageError
+from sweeper.metrics import parse
 from sweeper.results.items import Answer, ItemFile, parse_answers
+from sweeper.results.runs import RecordedRun
 from sweeper.sanitize import sanitize_lines
 from sweeper.terminal import print_json, say
 
@@ -90,9 +92,19 @@ def _named(arguments: Namespace, name: str) -> _Side:
     kept = [row for row in run.checkpoint_records() if _address(row)]
     if not kept:
         raise NotFound(f"{run.sweep}/{run.name} has recorded no checkpoint")
-    model = run.config.get("model_name")
-    known = model if isinstance(model, str) else None
-    return _Side(f"{run.sweep}/{run.name}", known, _address(kept[-1]))
+    return _Side(f"{run.sweep}/{run.name}", _model_of(run), _address(kept[-1]))
+
+
+def _model_of(run: RecordedRun) -> str | None:
+    """The base model of a run, by what its program has written down of its configuration, which has
+    the defaults too."""
+    for folder in reversed(run.folders()):
+        rows = parse(run.read(f"{folder}/config.json").replace(b"\n", b" ") + b"\n").rows
+        for row in rows:
+            model = row.get("model_name")
+            if isinstance(model, str):
+                return model
+    return None
 
 
 def _address(record: Mapping[str, object]) -> str | None:
@@ -175,7 +187,8 @@ def _show(found: "Sides", arguments: Namespace) -> None:
         kept = prompts[: arguments.limit] if arguments.limit else prompts
         if kept:
             more = f" ({len(kept)} of {len(prompts)}: --limit)" if len(kept) < len(prompts) else ""
-            say(f"\n{title}{more}")
+            print()
+            say(f"{title}{more}")
         for one in kept:
             _print_prompt(one, found.names)
 
@@ -188,7 +201,7 @@ def _show(found: "Sides", arguments: Namespace) -> None:
 
 def _print_prompt(one: "Prompt", names: Sequence[str]) -> None:
     width = max(len(name) for name in (*names, "prompt"))
-    say("")
+    print()
     _print_line("prompt", one.prompt + (f"   [right: {one.right}]" if one.right else ""), width)
     for name, texts in zip(names, one.texts, strict=True):
         for text in texts:
