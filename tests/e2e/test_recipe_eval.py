@@ -64,7 +64,9 @@ def test_a_suite_that_is_killed_five_times_and_grows(recipes, tmp_path):
     done = recipes.run("eval", killed, **settings)
     assert (done.returncode, done.stderr) == (0, "")
     # A signal that can be heard costs nothing; a kill, what was under way.
-    assert MANY <= asked(recipes) - before <= MANY + 2 * (IN_FLIGHT + 1)
+    count = asked(recipes) - before
+    print(f"{MANY} items, killed five times: {count} asked")
+    assert MANY <= count <= MANY + 2 * (IN_FLIGHT + 1)
     assert recipes.read(killed / "items.jsonl") == recipes.read(whole / "items.jsonl")
     assert recipes.measured(killed) == recipes.measured(whole)
     rows = recipes.read(killed / "items.jsonl")
