@@ -55,6 +55,7 @@ class _Planning:
     def __init__(self, grid: Grid, plan: Plan, problems: Problems, validate: bool) -> None:
         self.grid, self.plan, self.problems, self.validate = grid, plan, problems, validate
         self.done: dict[str, _Stage] = {}
+        self.counts: dict[str, int] = {}
         self.warnings: list[str] = []
 
     def all(self) -> Plan:
@@ -95,7 +96,7 @@ class _Planning:
         made = Stage(stage.name, NO_RECIPE, stage.grid.metric, named.axes, sources)
         made = made._replace(runs=runs) if sources else made
         made = made._replace(baseline=self._baseline(stage, expanded, runs, baseline))
-        fits = self._references(stage, runs) & self._takes(stage) & self._few(made)
+        fits = self._references(stage, runs) & self._takes(stage) & self._few(made, len(runs))
         # What stands for a value of others can only be checked where that value is known.
         fits &= all(self.done[before].stage.recipe is not NO_RECIPE for before in made.before)
         shown = self._specimens(made) if sources and fits else runs
@@ -238,14 +239,16 @@ class _Planning:
             for run in done.runs
         )
 
-    def _few(self, stage: Stage) -> bool:
-        """Whether the runs of a stage are not too many. They are not made to be counted."""
-        counts = {name: self._count(done.stage, len(done.runs)) for name, done in self.done.items()}
-        total = sum(counts.values()) + self._count(stage, len(stage.runs))
+    def _few(self, stage: Stage, runs: int) -> bool:
+        """Whether the runs of a stage, whose grid alone makes so many, are not too many. They are
+        not made to be counted."""
+        self.counts[stage.name] = self._count(stage, runs)
+        total = sum(self.counts.values())
         if total <= MAX_RUNS:
             return True
-        place = self._place(stage.name)
-        self.problems.add(place, f"{total} runs; a sweep has at most {MAX_RUNS}")
+        if total - self.counts[stage.name] <= MAX_RUNS:  # else it was said of one before
+            place = self._place(stage.name)
+            self.problems.add(place, f"{total} runs; a sweep has at most {MAX_RUNS}")
         return False
 
     def _count(self, stage: Stage, runs: int) -> int:
@@ -255,11 +258,10 @@ class _Planning:
         for source in stage.sources:
             parents = 1
             for take in source.takes:
-                before = self.done[take.stage]
                 if take.how == "top":
                     parents *= take.number
                 elif take.how in ("each", "best-cell"):
-                    parents *= self._count(before.stage, len(before.runs))
+                    parents *= self.counts[take.stage]
             total += parents * runs
         return total
 

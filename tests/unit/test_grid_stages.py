@@ -386,3 +386,14 @@ def test_values_of_a_parent_are_checked_as_what_they_are() -> None:
     assert list(error.value.problems) == [
         "stages.later.base.lora_rank: lora_rank takes int, not 0.1"
     ]
+
+
+def test_runs_that_multiply_from_stage_to_stage_are_counted_and_not_made() -> None:
+    grid: dict[str, Any] = {"s0": _stage(grid=None, seeds=None)}
+    grid["s1"] = _stage(grid=None, seeds=None, base={"x": 1})
+    for number in range(2, 50):
+        both = [{"stage": f"s{number - back}", "take": "each"} for back in (1, 2)]
+        grid[f"s{number}"] = _stage(grid=None, seeds=None) | {"from": both}
+    with pytest.raises(GridError) as error:
+        _plan(**grid)
+    assert list(error.value.problems) == ["stages.s23: 121392 runs; a sweep has at most 100000"]
