@@ -31,6 +31,7 @@ VERBS = {
     "stop": "end a sweep's launcher, and none of its runs",
     "analyze": "the report: what won",
     "costs": "what runs used of their service, in tokens and dollars",
+    "checkpoints": "what the service keeps of runs, and less of it",
     "prices": "what tokens cost, by model",
     "compare": "two sweeps cell by cell, or two cells",
     "engine": "the local Tinker-compatible service: start, status, stop",

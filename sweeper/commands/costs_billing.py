@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from sweeper import prices
-from sweeper.errors import EnvironmentFailure, UsageError
+from sweeper.errors import UsageError
 from sweeper.model.usage import KINDS, Counts
 from sweeper.results.billing import Billed, billed, explained, since_first
 from sweeper.results.costs import Spent
 from sweeper.results.problems import tell_problems
 from sweeper.results.registry import Registry
-from sweeper.results.rest import Service, hosted
+from sweeper.results.rest import of_sweeps
 from sweeper.results.runs import RecordedRun, Sweep
 from sweeper.terminal import print_json, print_table
 
@@ -29,7 +29,7 @@ def show(
         raise UsageError("--billing goes with --by run or --by cell")
     times = [time for run, _ in found for time in (run.times["started"], run.times["ended"])]
     since = since_first(run.times["started"] for run, _ in found)
-    theirs = billed(_service(found, registry), since)
+    theirs = billed(of_sweeps(_sweeps(found, registry)), since)
     rows: dict[str, tuple[Counts, float, Billed]] = {}
     several = len({run.sweep for run, _ in found}) > 1
     for run, one in found:
@@ -78,18 +78,5 @@ def _line(name: str, counts: Counts, usd: float, known: Billed) -> tuple[object,
     )
 
 
-def _service(found: Sequence[tuple[RecordedRun, Spent]], registry: Registry) -> Service:
-    """Where the runs' service is, which must be one. Raises `UsageError`, `EnvironmentFailure`."""
-    sweeps: dict[str, Sweep] = {run.sweep: registry.sweep(run.sweep) for run, _ in found}
-    services = {sweep.plan.service for sweep in sweeps.values()}
-    if services == {"tinker"}:
-        return hosted()
-    if services != {"local"}:
-        told = ", ".join(sorted(services))
-        raise UsageError(f"--billing is for runs of one service that bills, and these use {told}")
-    from sweeper.engine import lifecycle
-
-    engine = lifecycle.find()
-    if engine is None:
-        raise EnvironmentFailure("no engine is running, and what one has used goes with it")
-    return Service(engine.url, lifecycle.client_key(engine.home))
+def _sweeps(found: Sequence[tuple[RecordedRun, Spent]], registry: Registry) -> list[Sweep]:
+    return [registry.sweep(name) for name in dict.fromkeys(run.sweep for run, _ in found)]

@@ -5,14 +5,18 @@ By its REST addresses, and not by the SDK, which tries for minutes while somebod
 
 import json
 import os
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
-from sweeper.errors import EnvironmentFailure, NotFound, StoreError
+from sweeper.errors import EnvironmentFailure, NotFound, StoreError, UsageError
 from sweeper.model.parts import Part
 
-__all__ = ["Service", "hosted"]
+if TYPE_CHECKING:
+    from sweeper.results.runs import Sweep
+
+__all__ = ["Service", "hosted", "of_sweeps"]
 
 _SECONDS = 60.0
 _LARGEST = 200_000_000
@@ -82,6 +86,23 @@ def hosted() -> Service:
     if urlsplit(url).scheme not in ("http", "https"):
         raise EnvironmentFailure(f"TINKER_BASE_URL is {url}: it should begin with https://")
     return Service(url, key)
+
+
+def of_sweeps(sweeps: "Sequence[Sweep]") -> Service:
+    """The service that the runs of some sweeps use, which must be one. Raises `UsageError` for
+    another, `EnvironmentFailure` where it cannot be asked."""
+    services = {sweep.plan.service for sweep in sweeps}
+    if services == {"tinker"}:
+        return hosted()
+    if services != {"local"}:
+        told = ", ".join(sorted(services))
+        raise UsageError(f"only one service can be asked, tinker or local; these use {told}")
+    from sweeper.engine import lifecycle
+
+    engine = lifecycle.find()
+    if engine is None:
+        raise EnvironmentFailure("no engine is running: `sweeper engine start` starts one")
+    return Service(engine.url, lifecycle.client_key(engine.home))
 
 
 def _detail(data: bytes) -> str:

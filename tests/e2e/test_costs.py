@@ -169,3 +169,44 @@ def test_a_budget_in_dollars_needs_prices(shell: Shell) -> None:
     shell.run("prices", "--refresh", str(prices))
     shell.run("launch", "priced.yaml", "max_steps=4", "--wait")
     assert 0 < total(shell, "priced")["usd"] < 0.2
+
+
+def test_checkpoints_are_listed_expire_and_are_deleted_but_for_what_is_needed(shell: Shell) -> None:
+    grid = BUDGET.format(name="saving").replace("save_every: 3", "save_every: 2")
+    (shell.folder / "saving.yaml").write_text(grid)
+    shell.run("launch", "saving.yaml", "max_steps=6", "learning_rate=1e-3", "--wait")
+
+    def listed(*more: str) -> list[dict[str, Any]]:
+        return json.loads(shell.run("checkpoints", "saving", "--json", *more))["checkpoints"]
+
+    before = listed()
+    assert {one["run"] for one in before} == {"saving/seed=0", "saving/seed=1"}
+    assert all(one["size"] > 0 and one["spared"] is None for one in before)
+    assert f"{len(before)} checkpoints, " in shell.run("checkpoints", "saving")
+    weights = next(one["path"] for one in before if "/weights/" in one["path"])
+    (shell.folder / "next.yaml").write_text(
+        BUDGET.format(name="next").replace(
+            "save_every: 3", f"save_every: 0, load_checkpoint_path: '{weights}'"
+        )
+    )
+    shell.run("launch", "next.yaml", "max_steps=2", "learning_rate=1e-3", "--wait")
+    said = {one["path"]: one["spared"] for one in listed("--keep", "final")}
+    assert said[weights] == "another run goes on from it"
+    finals = {path for path, why in said.items() if why == "to be kept"}
+    assert len(finals) >= 2
+    shell.run("checkpoints", "saving", "--ttl", "2h", "--keep", "final", "--yes")
+    then = {one["path"]: one["expires"] for one in before}
+    kept = finals | {weights}
+    assert {one["path"] for one in listed() if one["expires"] == then[one["path"]]} == kept
+    refused = shell.run("checkpoints", "saving", "--delete", "--keep", "final", code=2)
+    assert "Then say --yes" in refused
+    assert len(listed()) == len(before)
+    said = shell.run("checkpoints", "saving", "--delete", "--keep", "final", "--yes")
+    assert f"{len(before) - len(kept)} checkpoints deleted" in said
+    assert {one["path"] for one in listed()} == kept
+    for mistake, told in (
+        (("--keep", "worst", "--delete"), "'worst' is neither best nor final"),
+        (("--ttl", "soon"), "write a duration from 1h to 3650d, or never"),
+        (("--ttl", "2h", "--delete"), "--delete and --ttl: one of them"),
+    ):
+        assert told in shell.run("checkpoints", "saving", *mistake, code=2)

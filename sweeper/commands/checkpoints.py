@@ -1,0 +1,135 @@
+"""`sweeper checkpoints`: what the service keeps of runs, what that costs, and less of it."""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+
+from sweeper import prices
+from sweeper.commands import arguments as shared
+from sweeper.commands.selection import chosen, open_registry
+from sweeper.errors import NotFound, UsageError
+from sweeper.fields.kinds import seconds
+from sweeper.results import kept
+from sweeper.results.kept import KEEP, Kept
+from sweeper.results.problems import tell_problems
+from sweeper.results.rest import Service, of_sweeps
+from sweeper.results.runs import RecordedRun
+from sweeper.terminal import is_screen, print_json, print_table, say, warn
+
+__all__ = ["add_arguments", "run"]
+
+_GIGABYTE = 1e9
+_HOUR, _TEN_YEARS = 3600, 10 * 365 * 86_400
+
+Found = tuple[RecordedRun, str, Kept]
+
+
+def add_arguments(verb: ArgumentParser) -> None:
+    """Declare the arguments of `sweeper checkpoints`."""
+    shared.root(verb)
+    shared.json(verb)
+    shared.select(verb)
+    shared.some_runs(verb)
+    verb.add_argument("--delete", action="store_true", help="delete them, after asking")
+    verb.add_argument("--ttl", metavar="30d", help="have them deleted after so long; never: not")
+    verb.add_argument(
+        "--keep",
+        default="",
+        metavar="best,final",
+        help="with --delete or --ttl: leave the best of each run alone, by its metric, or the last",
+    )
+    verb.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def run(arguments: Namespace) -> int:
+    """List checkpoints; then delete them, or say when they are to go."""
+    keep = _keep(arguments.keep)
+    ttl = _ttl(arguments.ttl)
+    if arguments.delete and arguments.ttl is not None:
+        raise UsageError("--delete and --ttl: one of them")
+    registry = open_registry(arguments)
+    runs = chosen(registry, arguments)
+    if not runs:
+        raise NotFound("no run fits")
+    service = of_sweeps([registry.sweep(name) for name in dict.fromkeys(run.sweep for run in runs)])
+    found = kept.of_runs(runs, kept.listed(service))
+    spared = kept.spared(found, registry.all_handles(), keep)
+    if arguments.json and not (arguments.delete or arguments.ttl is not None):
+        listed = [
+            {"run": f"{run.sweep}/{run.name}", "name": name, **one.record(),
+             "spared": spared.get(one.path)}
+            for run, name, one in found
+        ]  # fmt: skip
+        print_json({"schema": 1, "checkpoints": listed, "problems": registry.problems})
+        return tell_problems(registry.problems, told=True)
+    _show(found, spared)
+    meant = [one for _, _, one in found if one.path not in spared]
+    if arguments.delete or arguments.ttl is not None:
+        _act(service, meant, arguments, ttl)
+    return tell_problems(registry.problems)
+
+
+def _keep(text: str) -> tuple[str, ...]:
+    words = tuple(filter(None, text.split(",")))
+    for word in words:
+        if word not in KEEP:
+            raise UsageError(f"--keep {text}: {word!r} is neither best nor final")
+    return words
+
+
+def _ttl(text: str | None) -> int | None:
+    if text in (None, "never"):
+        return None
+    found = seconds(text)
+    if found is None or not _HOUR <= found <= _TEN_YEARS:
+        raise UsageError(f"--ttl {text}: write a duration from 1h to 3650d, or never")
+    return int(found)
+
+
+def _show(found: Sequence[Found], spared: dict[str, str]) -> None:
+    several = len({run.sweep for run, _, _ in found}) > 1
+    rows = [
+        (
+            f"{run.sweep}/{run.name}" if several else run.name,
+            name,
+            f"{one.size / 1e6:,.1f} MB",
+            one.expires or "-",
+            spared.get(one.path, "-"),
+            one.path,
+        )
+        for run, name, one in found
+    ]
+    print_table(("run", "name", "size", "expires", "kept because", "path"), rows)
+    size = sum(one.size for _, _, one in found)
+    table = prices.load()
+    cost = ""
+    if table.storage_gb_month is not None:
+        usd = prices.money(size / _GIGABYTE * table.storage_gb_month)
+        cost = f", about {usd} dollars a month by {table.told}"
+    print(f"\n{len(found)} checkpoints, {size / _GIGABYTE:,.3f} GB{cost}")
+
+
+def _act(service: Service, meant: Sequence[Kept], arguments: Namespace, ttl: int | None) -> None:
+    """Delete, or set when they are deleted. Raises `UsageError` where nobody can be asked."""
+    if not meant:
+        say("nothing to change: all of them are kept")
+        return
+    size = sum(one.size for one in meant) / _GIGABYTE
+    when = "never" if arguments.ttl == "never" else f"after {arguments.ttl}"
+    what = "delete" if arguments.delete else f"delete {when}"
+    if not arguments.yes:
+        if not is_screen():
+            raise UsageError(f"{len(meant)} checkpoints ({size:,.3f} GB): {what}? Then say --yes")
+        print(f"{len(meant)} checkpoints ({size:,.3f} GB): {what}? [y/N] ", end="", flush=True)
+        if input().strip().lower() not in ("y", "yes"):
+            raise UsageError("nothing was changed")
+    done = 0
+    try:
+        for one in meant:
+            if arguments.delete:
+                done += kept.delete(service, one)
+            else:
+                done += kept.expire(service, one, ttl)
+    finally:
+        if done < len(meant):
+            warn(f"{len(meant) - done} of them were gone already, or are left")
+    say(f"{done} checkpoints {'deleted' if arguments.delete else f'are to be deleted {when}'}")

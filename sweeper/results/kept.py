@@ -1,0 +1,178 @@
+"""The checkpoints of runs that the service keeps, which cost by size and time, and which of them
+nobody needs: no run goes on from them, and no configuration names them."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from sweeper.errors import NotFound
+from sweeper.metrics import Row, as_float
+from sweeper.results.rest import Service
+from sweeper.results.runs import RecordedRun, SweepRun
+
+__all__ = ["KEEP", "Kept", "delete", "expire", "listed", "of_runs", "referred", "spared"]
+
+KEEP = ("best", "final")
+_PAGE = 500
+_SCHEME = "tinker://"
+_STEPS = ("batch", "step")
+"""Where a record of a checkpoint says after which step it was saved."""
+
+
+class Kept(NamedTuple):
+    """A checkpoint that the service keeps: its `path` (`tinker://...`), size in bytes, when it was
+    saved and will be deleted (None: never)."""
+
+    path: str
+    size: int
+    time: str | None
+    expires: str | None
+
+    def record(self) -> dict[str, object]:
+        """As plain values."""
+        return self._asdict()
+
+
+def listed(service: Service) -> dict[str, Kept]:
+    """All that the service keeps for this key, by path. Raises `EnvironmentFailure`."""
+    found: dict[str, Kept] = {}
+    offset = 0
+    while True:
+        page = service.ask("checkpoints", "checkpoints", limit=str(_PAGE), offset=str(offset))
+        items = page.parts("checkpoints")
+        for one in items:
+            path = one.text("tinker_path")
+            expires = one.text_or("expires_at", None)
+            size = one.integer_or("size_bytes", 0)
+            found[path] = Kept(path, size, one.text_or("time", None), expires)
+        offset += _PAGE
+        if len(items) < _PAGE:
+            return found
+
+
+def of_runs(
+    runs: Iterable[RecordedRun], known: Mapping[str, Kept]
+) -> list[tuple[RecordedRun, str, Kept]]:
+    """The checkpoints that runs have recorded and the service still keeps, with the name that the
+    record has: each path once."""
+    found: dict[str, tuple[RecordedRun, str, Kept]] = {}
+    for run in runs:
+        for record in run.checkpoint_records():
+            for path in _paths(record):
+                if path in known:
+                    found[path] = (run, str(record.get("name", "")), known[path])
+    return list(found.values())
+
+
+def _paths(value: object) -> Iterator[str]:
+    """The addresses of checkpoints in a document."""
+    if isinstance(value, str) and value.startswith(_SCHEME):
+        yield value
+    elif isinstance(value, Mapping):
+        for inner in value.values():  # pyright: ignore[reportUnknownVariableType]
+            yield from _paths(inner)  # pyright: ignore[reportUnknownArgumentType]
+    elif isinstance(value, list | tuple):
+        for inner in value:  # pyright: ignore[reportUnknownVariableType]
+            yield from _paths(inner)  # pyright: ignore[reportUnknownArgumentType]
+
+
+def referred(runs: Sequence[RecordedRun]) -> tuple[set[str], set[str]]:
+    """What the runs of all sweeps refer to in their configurations: addresses of checkpoints, and
+    the ids of runs, by their folders or as parents of runs of a later stage."""
+    addresses: set[str] = set()
+    texts: list[str] = []
+    parents: set[str] = set()
+    for run in runs:
+        addresses.update(_paths(run.config))
+        texts += [text for text in _texts(run.config) if "/" in text or "." in text]
+        parents.update(run.parents)
+    named = {run.id for run in runs if any(f"{run.id}." in text for text in texts)}
+    return addresses, named | parents
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for inner in value.values():  # pyright: ignore[reportUnknownVariableType]
+            yield from _texts(inner)  # pyright: ignore[reportUnknownArgumentType]
+    elif isinstance(value, list | tuple):
+        for inner in value:  # pyright: ignore[reportUnknownVariableType]
+            yield from _texts(inner)  # pyright: ignore[reportUnknownArgumentType]
+
+
+def spared(
+    chosen: Sequence[tuple[RecordedRun, str, Kept]],
+    everything: Sequence[RecordedRun],
+    keep: Collection[str],
+) -> dict[str, str]:
+    """Why checkpoints are not to be touched, by path: a run still needs them, something refers to
+    them, or they are the `best` or `final` of their run and are to be kept."""
+    addresses, runs = referred(everything)
+    mine: dict[int, set[str]] = {}
+    found: dict[str, str] = {}
+    for run, _, kept in chosen:
+        if not isinstance(run, SweepRun) or not run.is_finished:
+            found[kept.path] = "the run is not known to be over"
+        elif run.id in runs or kept.path in addresses:
+            found[kept.path] = "another run goes on from it"
+        else:
+            if id(run) not in mine:
+                mine[id(run)] = set(_best_and_final(run, keep))
+            if kept.path in mine[id(run)]:
+                found[kept.path] = "to be kept"
+    return found
+
+
+def _best_and_final(run: RecordedRun, keep: Collection[str]) -> Iterator[str]:
+    records = [record for record in run.checkpoint_records() if any(_paths(record))]
+    if not records:
+        return
+    if "final" in keep:
+        yield from _paths(records[-1])
+    if "best" in keep:
+        yield from _paths(_best(run, records))
+
+
+def _best(run: RecordedRun, records: Sequence[Row]) -> Row:
+    """The record at whose step the run's metric was best; the last one where that is not known."""
+    metric: Mapping[str, Any] = run.metric or {}
+    values = [
+        (step, value)
+        for row in run.readable_history.rows
+        if (value := as_float(row.get(metric.get("name", "")))) is not None
+        and (step := as_float(row.get("step"))) is not None
+    ]
+    sign = -1.0 if metric.get("goal") == "maximize" else 1.0
+    judged: list[tuple[float, int]] = []
+    for number, record in enumerate(records):
+        at = next((s for key in _STEPS if (s := as_float(record.get(key))) is not None), None)
+        before = [value for step, value in values if at is not None and step <= at]
+        if before:
+            judged.append((sign * before[-1], -number))
+    return records[-min(judged)[1]] if judged else records[-1]
+
+
+def delete(service: Service, kept: Kept) -> bool:
+    """Delete a checkpoint. Returns whether it was there. Raises `EnvironmentFailure`."""
+    try:
+        service.ask(_address(kept.path), "checkpoint", method="DELETE")
+    except NotFound:
+        return False
+    return True
+
+
+def expire(service: Service, kept: Kept, seconds: int | None) -> bool:
+    """Have a checkpoint deleted after so many seconds from now; None: never. Returns whether it was
+    there. Raises `EnvironmentFailure`."""
+    body: dict[str, object] = {"ttl_seconds": seconds}
+    try:
+        service.ask(f"{_address(kept.path)}/ttl", "checkpoint", method="PUT", body=body)
+    except NotFound:
+        return False
+    return True
+
+
+def _address(path: str) -> str:
+    run, _, checkpoint = path.removeprefix(_SCHEME).partition("/")
+    return f"training_runs/{quote(run, safe=':')}/checkpoints/{quote(checkpoint)}"

@@ -1,0 +1,69 @@
+"""Which checkpoints nobody needs: none that something refers to, or that a run goes on from."""
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from sweeper.results.kept import Kept, of_runs, referred, spared
+from sweeper.results.registry import Registry
+
+
+def _path(run: str, name: str) -> str:
+    return f"tinker://{run}:train:0/weights/{name}"
+
+
+@pytest.fixture
+def written_sweep(tmp_path: Path, written: ModuleType) -> Any:
+    """Three runs with three checkpoints each: two are over, one is at work."""
+    made = written.Written(tmp_path / "root", "s", {"lr": [1, 2, 3]})
+    for lr, state in ((1, "succeeded"), (2, "succeeded"), (3, "running")):
+        records = [
+            {"name": f"{step}", "batch": step, "state_path": _path(f"lr{lr}", str(step))}
+            for step in (1, 2, 3)
+        ]
+        rows = [{"step": step, "test/nll": loss} for step, loss in ((1, 0.5), (2, 0.1), (3, 0.4))]
+        made.run({"lr": lr}, 0, state=state, checkpoints=records, rows=rows)
+    made.save()
+    return made
+
+
+def _found(made: Any) -> tuple[list[Any], list[Any]]:
+    runs = Registry(str(made.root), cache=False).all_handles()
+    known = {
+        _path(f"lr{lr}", str(step)): Kept(_path(f"lr{lr}", str(step)), 10, None, None)
+        for lr in (1, 2, 3)
+        for step in (1, 2, 3)
+    }
+    gone = _path("lr1", "1")
+    del known[gone]  # deleted before
+    found = of_runs(runs, known)
+    assert gone not in {one.path for _, _, one in found}
+    assert len(found) == 8
+    return runs, found
+
+
+def test_what_is_at_work_or_to_be_kept_stays(written_sweep: Any) -> None:
+    runs, found = _found(written_sweep)
+    why = spared(found, runs, ("best", "final"))
+    assert why.pop(_path("lr1", "2")) == why.pop(_path("lr2", "2")) == "to be kept"  # the best
+    assert why.pop(_path("lr1", "3")) == why.pop(_path("lr2", "3")) == "to be kept"
+    assert set(why) == {_path("lr3", str(step)) for step in (1, 2, 3)}
+    assert set(why.values()) == {"the run is not known to be over"}
+    assert len(spared(found, runs, ())) == 3
+
+
+def test_what_another_sweep_names_stays(written_sweep: Any, written: ModuleType) -> None:
+    by_address = {"load_checkpoint_path": _path("lr1", "3")}
+    folder = next(run for run in written_sweep.root.glob("s/runs/*"))
+    other = written.Written(written_sweep.root, "other", {"x": [1, 2]})
+    other.run({"x": 1, "nested": {"from": [by_address]}}, 0)
+    other.run({"x": 2, "load_checkpoint_path": str(folder)}, 0)
+    other.save()
+    runs, found = _found(written_sweep)
+    why = spared(found, runs, ())
+    assert why[_path("lr1", "3")] == "another run goes on from it"
+    addresses, ids = referred(runs)
+    assert addresses == {_path("lr1", "3")}
+    assert ids == {folder.name.partition(".")[0]}
