@@ -23,7 +23,7 @@ done
 """
 
 TYPED = {
-    "sweeper st": {"status"},
+    "sweeper st": {"status", "stop"},
     "sweeper w": {"watch"},
     "sweeper watch a": {"alpha"},
     "sweeper --completion ": {"bash", "zsh", "fish"},
