@@ -230,9 +230,9 @@ class Evaluation:
         if len(done) < len(items):
             print(f"stopped by signal {self.stop.signum} after {len(done)} items", flush=True)
             return False
-        self.directory.record_checkpoint(
-            {"name": "final", "batch": len(items), "final": True} | self.marks
-        )
+        final = {"name": "final", "batch": len(items), "final": True} | self.marks
+        if self.directory.last_record != final:
+            self.directory.record_checkpoint(final)
         return True
 
     def connect(self) -> None:

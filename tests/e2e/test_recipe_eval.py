@@ -96,6 +96,12 @@ def test_what_a_checkpoint_answers_and_another_grader_thinks_of_it(recipes, tmp_
 
     rows = recipes.read(log_path / "items.jsonl")
     assert {row["task"] for row in rows} == {"sorting-2-4"}
+    # Once more: nothing is asked, and nothing changes.
+    files = ("items.jsonl", "checkpoints.jsonl", "metrics.jsonl")
+    left = [(log_path / name).read_text() for name in files]
+    assert recipes.run("eval", log_path, **settings).returncode == 0
+    assert [(log_path / name).read_text() for name in files] == left
+    assert asked(recipes) - before == 8
     # The same weights are needed, and no others will do.
     other = recipes.run("eval", log_path, **task, max_tokens=4)
     assert other.returncode == 1
