@@ -78,7 +78,8 @@ def _paths(value: object) -> Iterator[str]:
 
 def referred(runs: Sequence[RecordedRun]) -> tuple[set[str], set[str]]:
     """What the runs of all sweeps refer to in their configurations: addresses of checkpoints, and
-    the ids of runs, by their folders or as parents of runs of a later stage."""
+    the ids of runs, by their folders or as parents of runs of a later stage, those among them of
+    which that stage has still to choose."""
     addresses: set[str] = set()
     texts: list[str] = []
     parents: set[str] = set()
@@ -86,6 +87,8 @@ def referred(runs: Sequence[RecordedRun]) -> tuple[set[str], set[str]]:
         addresses.update(_paths(run.config))
         texts += [text for text in _texts(run.config) if "/" in text or "." in text]
         parents.update(run.parents)
+        if isinstance(run, SweepRun) and run.awaited:
+            parents.add(run.id)
     named = {run.id for run in runs if any(f"{run.id}." in text for text in texts)}
     return addresses, named | parents
 

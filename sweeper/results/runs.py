@@ -507,6 +507,13 @@ class SweepRun(RecordedRun):
         return read_event(self.store, self.sweep, self.id, attempt, event)
 
     @property
+    def awaited(self) -> bool:
+        """Whether runs of a later stage may still come to go on from it."""
+        plan = self._sweep.plan
+        later = (stage for stage in plan.stages if stage.name in plan.unknown)
+        return not self.retired and any(self.stage in stage.before for stage in later)
+
+    @property
     def lineage(self) -> tuple["SweepRun", ...]:
         """The runs that it goes on from, the nearest first."""
         return self._sweep.ancestors(self.id)

@@ -18,6 +18,7 @@ from sweeper.model.plan import Plan
 from sweeper.model.states import OPEN, Event, State
 from sweeper.planner.plan import plan
 from sweeper.results.checkpoints import last_path
+from sweeper.results.kept import referred
 from sweeper.results.registry import Registry
 from sweeper.results.status import read_status
 from sweeper.scheduler.context import Context
@@ -413,3 +414,19 @@ def test_a_stage_is_compared_by_what_its_runs_go_on_from(make: Make) -> None:
         load(Registry(made.store.root), "p", None, None)
     with pytest.raises(NotFound, match="no stage 'rl' in p: there is sft, dpo, eval"):
         load(Registry(made.store.root), "p/rl", None, None)
+
+
+def test_checkpoints_that_a_stage_takes_or_may_take_are_referred_to(make: Make) -> None:
+    made = make()
+    made.failing = {"sft/lr=2,seed=1"}
+    made.drive()
+    names = made.names()
+    waiting = referred(Registry(made.store.root, cache=False).all_handles())[1]
+    assert {names[run] for run in waiting} == {name for name in names.values() if "sft" in name}
+    made.failing.clear()
+    [run] = [run for run, name in names.items() if name == "sft/lr=2,seed=1"]
+    request_retry(made.store, "p", run, read_events(made.store, "p")[run])
+    made.drive()
+    taken = referred(Registry(made.store.root, cache=False).all_handles())[1]
+    names = made.names()
+    assert {names[run] for run in taken} == {"sft/lr=1,seed=0", "dpo/beta=1", "dpo/beta=2"}
