@@ -259,7 +259,23 @@ const figures = async (embedded, runs) => {
     const own = brushing(index) ? { ...config, modeBarButtons: [["toImage", "select2d", "zoom2d", "resetScale2d"]] } : config;
     return Plotly.react(charts[index], traces, layout, own).then(() => {
       if (!performance.getEntriesByName("first plot").length) performance.mark("first plot");
+      if (!wired.has(index)) wire(index);
     });
+  };
+  // Only what is drawn can be listened to; and whoever moves a slider early has all drawn anew.
+  const wired = new Set();
+  const wire = (index) => {
+    const chart = charts[index];
+    wired.add(index);
+    chart.on("plotly_relayout", (event) => zoomed(index, event));
+    chart.on("plotly_click", (event) => {
+      const run = runs.get(event.points[0]?.customdata);
+      if (run) show(run);
+    });
+    if (brushing(index)) brush(chart);
+    if (wired.size < charts.length) return;
+    performance.mark("all plots");
+    document.documentElement.classList.add("drawn");
   };
   // The marks that the report came with are those of the whole range: closer, there are others.
   const marks = (low, high) => {
@@ -391,15 +407,5 @@ const figures = async (embedded, runs) => {
     chart.on("plotly_deselect", () => keep(null));
   };
   await drawAll();
-  charts.forEach((chart, index) => {
-    chart.on("plotly_relayout", (event) => zoomed(index, event));
-    chart.on("plotly_click", (event) => {
-      const run = runs.get(event.points[0]?.customdata);
-      if (run) show(run);
-    });
-    if (brushing(index)) brush(chart);
-  });
-  performance.mark("all plots");
-  document.documentElement.classList.add("drawn");
 };
 start();

@@ -140,7 +140,17 @@ for (const asked of ["lora_rank=8", "learning_rate=0.01 seed=2", "rank=80", "lor
   filter.dispatchEvent(new Event("input"));
   said.push(left());
 }
-setTimeout(() => {
+const drawn = () => document.documentElement.classList.contains("drawn");
+const soon = (condition, then) => {
+  if (condition()) then();
+  else setTimeout(() => soon(condition, then), 5);
+};
+// Whoever moves the slider before all is drawn stops that, and has it drawn anew.
+new MutationObserver((_, seen) => {
+  seen.disconnect();
+  document.getElementById("smooth").dispatchEvent(new Event("input"));
+}).observe(document.querySelector(".chart"), { childList: true });
+soon(drawn, () => {
   const curves = document.getElementById("curves");
   const chart = curves.querySelector(".chart");
   const toggle = curves.querySelector(".legend button");
@@ -160,7 +170,7 @@ setTimeout(() => {
     said.push(["run", "band", "mean"].every(changed));
     document.title = said.join(" | ");
   }, 1500);
-}, 2500);
+});
 </script></body>"""
 
 
