@@ -120,7 +120,7 @@ def _shape(axis: AxisEffect) -> Finding | None:
     if axis.between[0] == ends[0] or axis.between[1] == ends[1]:
         return None  # an end is among what the noise allows: no optimum is told
     text = (
-        f"{axis.key}: best inside what was tried, near {labels.number(float(axis.best), 2)} "
+        f"{axis.key}: best inside what was tried, near {labels.brief(axis.best)} "
         f"(95 %: {low} to {high}, if its curve is a parabola)."
     )
     evidence = {
