@@ -1,6 +1,6 @@
 """Three sweeps share the quota of a real engine, while launchers are killed and the cap is moved:
 
-    python tests/chaos/quota.py --runs 90 --cap 10 --seconds 6 --kills 12
+    python tests/chaos/quota.py --runs 90 --cap 10 --seconds 12 --kills 12
 
 Twice: once sweeper is told the cap, which stays, and launchers are killed; once the cap is to be
 learned, and goes to a fifth and to 1.6 times of what it was. Part of `make chaos`. Weights are 1, 1
@@ -248,7 +248,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--runs", type=int, default=90)
     parser.add_argument("--cap", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--seconds", type=float, default=12.0)
     parser.add_argument("--kills", type=int, default=12)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", choices=("known", "moved"), help="one of the two")
