@@ -75,7 +75,8 @@ def test_a_launcher_that_is_killed_again_and_again(shell: Shell) -> None:
 def test_one_launcher_at_a_time(shell: Shell) -> None:
     first = shell.start("launch", "grid.yaml", "seconds=3", "--wait")
     shell.until(shell.ledger.exists)
-    assert "another launcher is at work" in shell.run("launch", "grid.yaml", "--wait", code=6)
+    second = shell.run("launch", "grid.yaml", "seconds=3", "--wait", code=6)
+    assert "another launcher is at work" in second
     assert "running" in shell.run("status", "toys", code=4)
     first.send_signal(signal.SIGINT)
     _, errors = first.communicate(timeout=60)
