@@ -26,6 +26,7 @@ from sweeper.storage.requests import (
     request_cancel,
     request_retry,
 )
+from sweeper.storage.sweep_requests import ask_cancel, forget
 from sweeper.storage.sweeps import read_events, read_observations, read_plan, service_of
 
 if TYPE_CHECKING:
@@ -82,7 +83,8 @@ def cancel(
     """
     found = _sweep(sweep, root)
     ids = [run.id for run in pick(found.runs, runs, state, where)]
-    return cancel_runs(found.store, found.name, ids, tell=tell)
+    whole = not (runs or state or where)
+    return cancel_runs(found.store, found.name, ids, whole=whole, tell=tell)
 
 
 def retry(
@@ -130,15 +132,25 @@ def _sweep(name: str, root: str | None) -> "Sweep":
 
 
 def cancel_runs(
-    store: Store, sweep: str, runs: Sequence[str], *, tell: Callable[[str], None] = lambda _: None
+    store: Store,
+    sweep: str,
+    runs: Sequence[str],
+    *,
+    whole: bool = False,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> list[Requested]:
-    """Cancel these runs (ids), and wait until none is at work. Raises `EnvironmentFailure` when
-    some still are after the time that their `grace` gives them and a little more: the requests stay
-    on record."""
+    """Cancel these runs (ids), and wait until none is at work; with `whole`, which they are, also
+    the runs that would come of them: nothing is chosen of the sweep's stages until a launch or a
+    retry. Raises `EnvironmentFailure` when some still are at work after the time that their `grace`
+    gives them and a little more: the requests stay on record."""
     from sweeper.storage.lock import holding_sweep, is_held
 
-    launch = read_plan(store, sweep).launch
-    retries = launch.retries
+    plan = read_plan(store, sweep)
+    launch, retries = plan.launch, plan.launch.retries
+    if whole and plan.stages:
+        ask_cancel(store, sweep)
+        now = (run.id for run in read_plan(store, sweep).runs if not run.retired)
+        runs = list(dict.fromkeys([*runs, *now]))  # some came to be since they were listed
     events = read_events(store, sweep)
     done = {run: request_cancel(store, sweep, run, events.get(run, set()), retries) for run in runs}
     seconds = launch.grace_s + _STOP_SECONDS
@@ -293,6 +305,8 @@ def request_retries(sweep: "Sweep", runs: Sequence[str], agree: "Agree | None" =
     happened = {run: events.get(run, set()) for run in runs}
     some = any(asked_again(run, found).asked for run, found in happened.items())
     known: Ready | None = None
+    if some:
+        forget(store, sweep.name, "cancel")  # first: who goes by the retry is to find it gone
     if some and not is_held(store, sweep.name):
         known = ready(store, sweep.name, agree or refuse)
     return Asked([request_retry(store, sweep.name, *each) for each in happened.items()], known)

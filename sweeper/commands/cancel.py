@@ -28,13 +28,15 @@ def run(arguments: Namespace) -> int:
     sweep = open_registry(arguments).sweep(arguments.sweep)
     runs = pick(sweep.runs, arguments.runs, arguments.state, arguments.where)
     names = {run.id: run.name for run in sweep.runs}
-    done = cancel_runs(sweep.store, sweep.name, [run.id for run in runs], tell=warn)
+    whole = not (arguments.runs or arguments.state or arguments.where)
+    ids = [run.id for run in runs]
+    done = cancel_runs(sweep.store, sweep.name, ids, whole=whole, tell=warn)
     states = {run: fold(events) for run, events in read_events(sweep.store, sweep.name).items()}
     if arguments.json:
         found = [
             {
                 "id": request.run,
-                "name": names[request.run],
+                "name": names.get(request.run, request.run),
                 "state": states[request.run].state.value if request.run in states else "planned",
                 "asked": request.asked,
                 "why": request.why,

@@ -35,7 +35,8 @@ def run(arguments: Namespace) -> int:
     from sweeper.scheduler.progress import exit_code
     from sweeper.storage.sweeps import with_chosen
 
-    planned = with_chosen(open_store(arguments.root or default_root()), planned_by(arguments))
+    planned = planned_by(arguments)
+    planned = with_chosen(open_store(arguments.root or default_root()), planned.name, planned)
     for warning in planned.warnings:
         warn(f"warning: {warning}")
     begun, idle = _before(planned, arguments.root or default_root())

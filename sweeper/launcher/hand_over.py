@@ -50,7 +50,7 @@ def offer(store: Store, plan: Plan, found: Offer, tell: Callable[[str], None]) -
         before = read_plan(store, plan.name)
     except NotFound as error:  # another launch is about to write it
         raise AnotherLauncher.at_work(plan.name, store.root) from error
-    plan = with_chosen(store, plan)
+    plan = with_chosen(store, plan.name, plan)
     if _essence(merge(before, plan)) == _essence(before):
         raise AnotherLauncher.at_work(plan.name, store.root)
     _refuse(store, plan, before, found)
@@ -112,7 +112,7 @@ def take_up(store: Store, sweep: str) -> None:
     if proposed is not None and proposed.name == sweep and is_ours(proposed.recorded):
         before = read_plan(store, sweep)
         if before.provenance != proposed.provenance:  # else it was taken up, and we were killed
-            now = merge(before, with_chosen(store, proposed))
+            now = merge(before, with_chosen(store, sweep, proposed))
             store.replace(Layout(sweep).plan, encode(sealed(now.document())))
-        forget(store, sweep, "parallel")
+        forget(store, sweep, "parallel", "cancel")
     forget(store, sweep, "plan")

@@ -109,7 +109,7 @@ def _number(text: str) -> float | str:
 def survey(planned: Plan, store: Store) -> LaunchPreview:
     """Compare a plan with the store. Doubts about the plan that follow from what is on record are
     added to its warnings."""
-    planned = with_chosen(store, planned)
+    planned = with_chosen(store, planned.name, planned)
     events: Events = {}
     with suppress(NotFound):
         events = read_events(store, planned.name)

@@ -53,7 +53,7 @@ def record(
     was chosen at an earlier launch. The caller holds the sweep's lock.
     Raises `UsageError` for a plan that contains a secret's value, and where jobs of the sweep may
     be elsewhere than at `place`."""
-    plan = with_chosen(store, plan)
+    plan = with_chosen(store, plan.name, plan)
     capabilities = capabilities_of(plan.launch.backend, options_of(plan.launch))
     _refuse_secrets(plan, secret_names(plan.secrets, plan.service))
     write_environment(store, plan, url, capabilities, place)
@@ -67,7 +67,7 @@ def record(
     store.replace(Layout(plan.name).plan, encode(sealed(now.document())))
     if (asked := asked_parallel(store, plan.name)) not in (None, plan.launch.max_parallel):
         tell(f"max_parallel is {plan.launch.max_parallel} again, and was set to {asked}")
-    forget(store, plan.name, "plan", "parallel", "stop")
+    forget(store, plan.name, "plan", "parallel", "stop", "cancel")
 
 
 def with_code(store: Store, plan: Plan, *, live: bool, tell: Callable[[str], None]) -> Plan:

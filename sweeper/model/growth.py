@@ -112,8 +112,8 @@ class _Growing:
             fresh = {run.id: run for run in mine if run.id not in self._made}
             self._made |= fresh
             self._of[stage.name] = list(fresh.values())
-            expected = sum(map(self._expected, stage.sources)) * len(stage.runs)
-            self._unknown[stage.name] = max(0, expected - len(fresh)) if stage.sources else 0
+            unknown = sum(map(self._to_come, stage.sources))
+            self._unknown[stage.name] = unknown * len(stage.runs)
         left = [r._replace(retired=True) for r in self._plan.runs if r.id not in self._made]
         runs = (*self._made.values(), *left)
         unknown = {stage: count for stage, count in self._unknown.items() if count}
@@ -133,6 +133,10 @@ class _Growing:
 
     def _parents(self, take: Take) -> list[Run]:
         """The runs that a take gives, as far as they are known."""
+        return self._taken_by(take) or []
+
+    def _taken_by(self, take: Take) -> list[Run] | None:
+        """The runs that a take gives, as far as they are known; None where nothing is chosen."""
         runs = self._of[take.stage]
         if take.how == "each":
             return runs
@@ -140,30 +144,36 @@ class _Growing:
             return [run for run in runs if take.run in (run.name, run.name.partition("/")[2])]
         stage = self._plan.stage(take.stage)
         if self._unknown[take.stage] or not runs or stage is None or stage.metric is None:
-            return []
+            return None
         choice = choice_of(take, stage.metric, [run.id for run in runs])
         chosen = self._taken(choice)
         if chosen is None:
             self._choices[choice.key] = choice
-            return []
+            return None
         by_id = {run.id: run for run in runs}
         return [by_id[run] for run in chosen if run in by_id]
 
-    def _expected(self, source: Source) -> int:
-        """How many combinations of parents a source gives in the end."""
+    def _to_come(self, source: Source) -> int:
+        """How many combinations of parents a source will give besides those that are known."""
         if source.base:
-            return len(self._models())
-        return math.prod(map(self._expected_of, source.takes))
+            return 0
+        known = math.prod(len(self._parents(take)) for take in source.takes)
+        return math.prod(map(self._expected_of, source.takes)) - known
 
     def _expected_of(self, take: Take) -> int:
-        if take.how == "top":
-            return take.number
+        """How many runs a take gives in the end: where it was chosen what was, else as many as are
+        asked for."""
+        found, runs = self._taken_by(take), self._of[take.stage]
         if take.how == "each":
-            return len(self._of[take.stage]) + self._unknown[take.stage]
-        if take.how == "best-cell":
-            cells = [run.cell for run in self._of[take.stage]]
-            return max(map(cells.count, cells), default=1)
-        return 1
+            return len(runs) + self._unknown[take.stage]
+        if take.how == "run":
+            return 1
+        if found is not None:
+            return len(found)
+        if take.how == "top":
+            return min(take.number, len(runs) + self._unknown[take.stage])
+        cells = [run.cell for run in runs] if take.how == "best-cell" else []
+        return max(map(cells.count, cells), default=1)
 
     def _models(self) -> list[str]:
         """The base models that the sweep starts from."""
@@ -187,7 +197,7 @@ class _Growing:
         many = len(self._models()) > 1
         pieces = [f"base={_safe(model)}" if many else "base"]
         config = filled(template.config, find)
-        identity = run_of_parents(template.id, [f"base:{model}"])
+        identity = run_of_parents(stage.name, template.id, [f"base:{model}"])
         return self._named(stage, template, pieces, template.seed, identity, config, ())
 
     def _child(self, stage: Stage, template: Run, source: Source, parents: tuple[Run, ...]) -> Run:
@@ -215,7 +225,7 @@ class _Growing:
             seed = parent.seed if takes_seed else seed
             whose = parent.cell if takes_seed or parent.seed is None else parent.name
             pieces.append(whose.removesuffix("/base"))  # the only cell of its stage
-        identity = run_of_parents(template.id, [run.id for run in parents])
+        identity = run_of_parents(stage.name, template.id, [run.id for run in parents])
         config = filled(template.config, find)
         ids = tuple(run.id for run in parents)
         return self._named(stage, template, pieces, seed, identity, config, ids)

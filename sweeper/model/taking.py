@@ -163,10 +163,12 @@ def _read_source(part: Part) -> Source:
     return Source(tuple(takes))
 
 
-def run_of_parents(template: str, parents: Sequence[str]) -> str:
-    """The id of a run that has parents: made of what it would be without (`template`), and of their
-    ids. A run of the base model has `base:<model>` in their place."""
-    text = json.dumps({"parents": list(parents), "run": template}, separators=(",", ":"))
+def run_of_parents(stage: str, template: str, parents: Sequence[str]) -> str:
+    """The id of a run that has parents: made of what it would be without (`template`), of their
+    ids, and of its stage's name, since another stage may do the same with the same run. A run of
+    the base model has `base:<model>` in their place."""
+    about = {"parents": list(parents), "run": template, "stage": stage}
+    text = json.dumps(about, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

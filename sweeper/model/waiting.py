@@ -1,12 +1,14 @@
 """What runs of later stages wait for, and whether that can still come. Pure."""
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from sweeper.model.plan import Plan
+from sweeper.model.request import Asked
 from sweeper.model.taking import Choice
 
-__all__ = ["Fate", "Wait", "fate_of", "holds_back", "told_of", "waits"]
+__all__ = ["Fate", "Wait", "fate_of", "halted", "holds_back", "told_of", "waits"]
 
 Fate = Literal["succeeded", "failed", "cancelled", "open"]
 """What became of a run: it is over for one of these reasons, or it may still succeed."""
@@ -14,15 +16,23 @@ Fate = Literal["succeeded", "failed", "cancelled", "open"]
 
 class Wait(NamedTuple):
     """What a run, or the runs of a stage that are not known, wait for: `on` in words. `vain`: it
-    will not come, unless somebody does something about it."""
+    will not come, unless somebody does something about it; `fate` is then that of the run that it
+    hangs on."""
 
     on: str
     vain: bool
+    fate: Fate = "failed"
 
 
-def waits(plan: Plan, fate: Callable[[str], Fate]) -> tuple[dict[str, Wait], dict[str, Wait]]:
+NO_WAITS: Mapping[str, Wait] = MappingProxyType({})
+
+
+def waits(
+    plan: Plan, fate: Callable[[str], Fate], lacking: Mapping[str, Wait] = NO_WAITS
+) -> tuple[dict[str, Wait], dict[str, Wait]]:
     """What each run waits for whose parents have not all succeeded (by its id), and what those runs
-    wait for that are not known yet (by their stage)."""
+    wait for that are not known yet (by their stage). `lacking` is what else is known of runs (by
+    id), and of choices (by key): theirs have ended, and do not have what is needed of them."""
     runs: dict[str, Wait] = {}
     names = {run.id: run.name for run in plan.runs}
     for run in plan.runs:  # parents come before their children
@@ -33,10 +43,15 @@ def waits(plan: Plan, fate: Callable[[str], Fate]) -> tuple[dict[str, Wait], dic
             for parent in run.parents
             if fate(parent) != "succeeded"
         ]
+        if run.id in lacking:
+            found.append(lacking[run.id])
         if found:
             runs[run.id] = next((one for one in found if one.vain), found[0])
     stages: dict[str, Wait] = {}
-    choices = {choice.take: _choosing(choice, fate, runs, names) for choice in plan.choices}
+    choices = {
+        choice.take: lacking.get(choice.key) or _choosing(choice, fate, runs, names)
+        for choice in plan.choices
+    }
     for stage in plan.stages:
         if stage.name not in plan.unknown:
             continue
@@ -48,17 +63,26 @@ def waits(plan: Plan, fate: Callable[[str], Fate]) -> tuple[dict[str, Wait], dic
     return runs, stages
 
 
+def halted(plan: Plan, cancelled: Asked | None) -> dict[str, Wait]:
+    """What choices (by key) wait for once the whole sweep was cancelled: nothing is taken then."""
+    if cancelled is None:
+        return {}
+    told = f"but {cancelled.by} has cancelled the sweep: it goes on with the next launch or retry"
+    waits = {c.key: Wait(f"{c.take.words}, {told}", vain=True) for c in plan.choices}
+    return {key: wait._replace(fate="cancelled") for key, wait in waits.items()}
+
+
 def _wait(name: str, fate: Fate, wait: Wait | None) -> Wait:
     if fate in ("failed", "cancelled"):
         how = "has failed" if fate == "failed" else "was cancelled"
-        return Wait(f"{name}, which {how}", vain=True)
+        return Wait(f"{name}, which {how}", vain=True, fate=fate)
     return wait if wait is not None and wait.vain else Wait(name, vain=False)
 
 
 def fate_of(run: str, fate: Callable[[str], Fate], runs: dict[str, Wait]) -> Fate:
     """The fate of a run; of one that waits in vain that of what it waits for."""
     found = fate(run)
-    return "failed" if found == "open" and run in runs and runs[run].vain else found
+    return runs[run].fate if found == "open" and run in runs and runs[run].vain else found
 
 
 def _choosing(
@@ -74,7 +98,7 @@ def _choosing(
             more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
             verb = several if more else one
             which = names.get(wrong[0], wrong[0])
-            return Wait(f"{what}, of which {which}{more} {verb}", vain=True)
+            return Wait(f"{what}, of which {which}{more} {verb}", vain=True, fate=fault)
     if "open" not in fates.values() and "succeeded" not in fates.values():
         return Wait(f"{what}, of which none has succeeded", vain=True)
     return Wait(what, vain=False)

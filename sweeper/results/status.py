@@ -10,8 +10,9 @@ from sweeper import labels
 from sweeper.errors import StoreError
 from sweeper.model.launcher import NO_OBSERVATIONS, Observations
 from sweeper.model.observation import Kind, Observation
+from sweeper.model.request import Asked
 from sweeper.model.states import OPEN, NoState, State
-from sweeper.model.waiting import Fate, told_of, waits
+from sweeper.model.waiting import Fate, halted, told_of, waits
 from sweeper.results.selectors import current
 
 if TYPE_CHECKING:
@@ -118,12 +119,22 @@ def _waits(sweep: "Sweep") -> tuple[dict[str, Observation], tuple[str, ...]]:
             return "open"
         return "cancelled" if run.state is State.CANCELLED else "failed"
 
-    runs, stages = waits(sweep.plan, fate)
+    runs, stages = waits(sweep.plan, fate, halted(sweep.plan, _cancelled(sweep)))
     found = {
         run: Observation(Kind.ORPHAN if wait.vain else Kind.PARENT, wait.on)
         for run, wait in runs.items()
     }
     return found, told_of(sweep.plan, runs, stages)
+
+
+def _cancelled(sweep: "Sweep") -> Asked | None:
+    from sweeper.storage.sweep_requests import asked_cancel
+
+    try:
+        return asked_cancel(sweep.store, sweep.name)
+    except StoreError as error:
+        sweep.unreadable(error)
+        return None
 
 
 def _observations(sweep: "Sweep") -> Observations:

@@ -28,6 +28,7 @@ from sweeper.scheduler.context import Context
 from sweeper.scheduler.run_table import RunTable
 from sweeper.storage.documents import SCHEMA, encode, timestamp
 from sweeper.storage.requests import request_cancel
+from sweeper.storage.sweep_requests import ask_cancel
 from sweeper.worker.job import read_environment
 
 __all__ = ["AlarmActions"]
@@ -75,6 +76,7 @@ class AlarmActions:
         self._stop = asked.stop
         self._rules = asked.rules
         self._retries = plan.launch.retries
+        self._staged = bool(plan.stages)
         self._secrets = plan.secrets
         self._cwd = plan.recipe.cwd
         self._due: deque[Alarm] = deque()
@@ -131,8 +133,10 @@ class AlarmActions:
         if "stop run" not in alarm.actions and "stop sweep" not in alarm.actions:
             return True
         if self._stopping is None:
-            runs = list(self._run_table.runs) if "stop sweep" in alarm.actions else [alarm.run]
-            self._stopping = deque(runs)
+            whole = "stop sweep" in alarm.actions
+            if whole and self._staged:
+                ask_cancel(self._store, self._sweep, _who(alarm))
+            self._stopping = deque(list(self._run_table.runs) if whole else [alarm.run])
         for _ in range(_STOPS_AT_ONCE):
             if not self._stopping:
                 self._stopping = None
@@ -149,8 +153,7 @@ class AlarmActions:
         if run == alarm.run and view.state.opened > alarm.attempt:
             return  # the run was started again since: the new attempt has done nothing wrong yet
         happened = set(self._run_table.events(run))
-        by = f"the launcher, because of the alarm {alarm.rule}"
-        request_cancel(self._store, self._sweep, run, happened, self._retries, by)
+        request_cancel(self._store, self._sweep, run, happened, self._retries, _who(alarm))
 
     def _record(self, alarm: Alarm) -> None:
         """Record what is done about an alarm, and start the command unless another launcher has."""
@@ -260,6 +263,10 @@ class AlarmActions:
             "command": argv,
             "outcome": outcome,
         }
+
+
+def _who(alarm: Alarm) -> str:
+    return f"the launcher, because of the alarm {alarm.rule}"
 
 
 def _tail(output: IO[bytes]) -> bytes:

@@ -248,7 +248,7 @@ class Scheduler:
             refused = "machine" if self._crowded else refused
             self._crowded = False
             if self._starting:
-                self._stages.look()
+                self._stages.look(self._requests.cancel)
                 silent += self._stages.trouble
             answered(lambda: self._take_slots(refused))
             # What may be at work counts as such: only the room beside it is given to others.

@@ -7,18 +7,20 @@ from sweeper.storage import sweep_requests
 
 __all__ = ["Requests"]
 
-_NAMES = ("pause", "parallel", "stop", "plan")
+_NAMES = ("pause", "parallel", "stop", "plan", "cancel")
 
 
 class Requests:
     """The requests to a launcher, as of the last look. `stop`: somebody wants it to end;
-    `replanned`: there is another plan; `parallel`: so many jobs at once are asked for."""
+    `replanned`: there is another plan; `parallel`: so many jobs at once are asked for;
+    `cancel`: somebody has cancelled the whole sweep."""
 
     def __init__(self, context: Context) -> None:
         self._store, self._sweep = context.store, context.sweep
         self._layout = context.layout
         self._stamps: dict[str, int] = {}
         self.stop: Asked | None = None
+        self.cancel: Asked | None = None
         self.pause: Pause | None = None
         self.parallel: int | None = None
         self.replanned = False
@@ -39,5 +41,6 @@ class Requests:
         self.pause = sweep_requests.asked_pause(*place) if "pause" in stamps else None
         self.parallel = sweep_requests.asked_parallel(*place) if "parallel" in stamps else None
         self.stop = sweep_requests.asked_stop(*place) if "stop" in stamps else None
+        self.cancel = sweep_requests.asked_cancel(*place) if "cancel" in stamps else None
         self.replanned = "plan" in stamps
         self._stamps = stamps

@@ -7,18 +7,20 @@ is killed in between, or a second one, goes by the same.
 
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeper.errors import AlreadyExists, StoreError
 from sweeper.model.growth import depths, lineage, value_of
 from sweeper.model.observation import Kind, Observation
 from sweeper.model.plan import Plan, Run
+from sweeper.model.request import Asked
 from sweeper.model.states import OPEN, State
 from sweeper.model.taking import LATE, PARENT, Choice, Chosen, filled, references
-from sweeper.model.waiting import Fate, Wait, fate_of, holds_back, told_of, waits
+from sweeper.model.waiting import Fate, Wait, fate_of, halted, holds_back, told_of, waits
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.run_table import RunTable, View
 from sweeper.storage.documents import encode, timestamp
+from sweeper.storage.requests import request_cancel
 from sweeper.storage.sweeps import with_chosen
 
 if TYPE_CHECKING:
@@ -33,6 +35,15 @@ class Missing(StoreError):
     """A run that others go on from does not have what they take; its text says what."""
 
 
+class _Lack(NamedTuple):
+    """What somebody needs of `runs`, who do not have it; so it stays while no more than `size` has
+    happened to them."""
+
+    runs: tuple[str, ...]
+    size: int
+    wait: Wait
+
+
 class Stages:
     """The stages of one sweep, as of the last `look`. Without stages nothing waits."""
 
@@ -42,6 +53,9 @@ class Stages:
         self._runs: dict[str, Wait] = {}
         self._stages: dict[str, Wait] = {}
         self._filled: dict[str, dict[str, Any]] = {}
+        self._lacking: dict[str, _Lack] = {}
+        self._away: dict[str, Wait] = {}
+        self._halted: dict[str, Wait] = {}
         self._depths = depths(self._plan.stages)
         self._recorded: Sweep | None = None
         self.trouble: tuple[str, ...] = ()
@@ -71,23 +85,45 @@ class Stages:
         """Whether a run waits for what will not come."""
         return run in self._runs and self._runs[run].vain
 
-    def look(self) -> None:
-        """See what has ended, and choose of the stages of which all has. What cannot be read for
-        it is `trouble`, and asked again at the next look."""
+    def look(self, cancelled: Asked | None = None) -> None:
+        """See what has ended, and choose of the stages of which all has; nothing of a sweep that
+        was `cancelled`. What cannot be read for it is `trouble`, and asked again at the next look.
+        """
         if not self._plan.stages:
             return
         self._recorded = None
         trouble: list[str] = []
-        while True:
-            self._runs, self._stages = waits(self._plan, self._fate)
-            if not any(self._try(choice, trouble) for choice in self._plan.choices):
+        # What stays so is not asked again: it takes reading the whole sweep.
+        kept = self._lacking.items()
+        self._lacking = {key: one for key, one in kept if one.size == self._size(one.runs)}
+        self._away = {}
+        self._halted = halted(self._plan, cancelled)
+        while True:  # what one run waits for in vain, those do too that go on from it
+            self._wait()
+            before = self._known()
+            if any(self._try(choice, trouble) for choice in self._plan.choices):
+                self._plan = with_chosen(self._context.store, self._context.sweep, self._plan)
+                self._run_table.grow(self._plan)
+                self._halted = halted(self._plan, cancelled)
+            else:
+                self._see_all(trouble)
+            if self._known() == before:
                 break
-            self._plan = with_chosen(self._context.store, self._plan)
-            self._run_table.grow(self._plan)
-        for run, view in self._run_table.views.items():
-            if view.wants and run not in self._runs:
-                self._see(run, trouble)
         self.trouble = tuple(dict.fromkeys(trouble))
+        if cancelled is not None:
+            self._cancel_fresh(cancelled)
+
+    def _cancel_fresh(self, cancelled: Asked) -> None:
+        """Cancel the runs that came to be while the sweep was cancelled, of which its user does not
+        know: we may just have been choosing."""
+        retries = self._plan.launch.retries
+        for run, view in self._run_table.views.items():
+            at_work = view.wants or view.state.state in OPEN or view.state.unacknowledged
+            fresh = view.state.opened <= 1 and self._run_table.runs[run].parents
+            if at_work and fresh and not view.cancel:
+                happened = set(self._run_table.events(run))
+                place = self._context.store, self._context.sweep
+                request_cancel(*place, run, happened, retries, cancelled.by)
 
     def _try(self, choice: Choice, trouble: list[str]) -> bool:
         try:
@@ -96,14 +132,41 @@ class Stages:
             trouble.append(str(error))
             return False
 
+    def _wait(self) -> None:
+        lacking = {key: one.wait for key, one in self._lacking.items()}
+        seen = {**self._halted, **lacking, **self._away}
+        self._runs, self._stages = waits(self._plan, self._fate, seen)
+
+    def _known(self) -> tuple[object, ...]:
+        """What a round may add to."""
+        choices = tuple(choice.key for choice in self._plan.choices)
+        return len(self._plan.runs), choices, len(self._lacking), len(self._away)
+
+    def _lacks(self, key: str, runs: Iterable[str], told: str) -> None:
+        """Note that these runs, which have ended, do not have what is needed of them."""
+        runs = tuple(runs)
+        self._lacking[key] = _Lack(runs, self._size(runs), Wait(told, vain=True))
+
+    def _size(self, runs: Iterable[str]) -> int:
+        """How much has happened to runs, which never gets less."""
+        views = self._run_table.views
+        return sum(views[run].size for run in runs if run in views)
+
+    def _see_all(self, trouble: list[str]) -> None:
+        for run, view in self._run_table.views.items():
+            if view.wants and run not in self._runs:
+                self._see(run, trouble)
+
     def _see(self, run: str, trouble: list[str]) -> None:
         """See that there is all that a run takes of others, which have succeeded."""
+        planned = self._run_table.runs[run]
         try:
-            self.config(self._run_table.runs[run])
+            self.config(planned)
         except Missing as error:
-            self._runs[run] = Wait(str(error), vain=True)
+            above = (one.id for one in lineage(planned, self._run_table.runs))
+            self._lacks(run, (run, *above), str(error))
         except StoreError as error:
-            self._runs[run] = Wait(str(error), vain=False)
+            self._away[run] = Wait(str(error), vain=False)
             trouble.append(str(error))
 
     def waiting(self, run: str) -> Observation | None:
@@ -167,6 +230,8 @@ class Stages:
         fates: dict[str, Fate] = {
             run: fate_of(run, self._fate, self._runs) for run in choice.candidates
         }
+        if choice.key in self._lacking or choice.key in self._halted:
+            return False
         if holds_back(choice, fates) or "open" in fates.values():
             return False
         from sweeper.scheduler.choosing import choose
@@ -175,9 +240,7 @@ class Stages:
         taken = choose(choice, recorded, [run for run, one in fates.items() if one == "succeeded"])
         if not taken:
             told = f"{choice.take.words}, of which none has recorded {choice.metric.name}"
-            for stage in self._plan.stages:
-                if choice.take in (take for one in stage.sources for take in one.takes):
-                    self._stages[stage.name] = Wait(told, vain=True)
+            self._lacks(choice.key, choice.candidates, told)
             return False
         path = self._context.layout.chosen(choice.take.stage, choice.key)
         document = Chosen(taken, timestamp()).document(choice)

@@ -32,7 +32,8 @@ class Layout:
         self.alarms = f"{sweep}/alarms"
 
     def request(self, name: str) -> str:
-        """What a user asks of the launcher: `pause`, `parallel`, `stop`, `plan`."""
+        """What a user asks of the launcher: `pause`, `parallel`, `stop`, `plan`,
+        `cancel`."""
         return f"{self.launcher}/{name}.request.json"
 
     def code(self, name: str) -> str:

@@ -15,9 +15,11 @@ from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
 
 __all__ = [
+    "ask_cancel",
     "ask_parallel",
     "ask_pause",
     "ask_stop",
+    "asked_cancel",
     "asked_now",
     "asked_parallel",
     "asked_pause",
@@ -60,6 +62,13 @@ def ask_stop(store: Store, sweep: str) -> None:
     _ask(store, sweep, "stop", asked_now().document())
 
 
+def ask_cancel(store: Store, sweep: str, by: str | None = None) -> None:
+    """Ask that nothing more be chosen of a sweep's stages, all of which is cancelled. A launch and
+    a retry take the request back. Raises `StoreError`."""
+    asked = asked_now() if by is None else Asked(by, timestamp())
+    _ask(store, sweep, "cancel", asked.document())
+
+
 def propose_plan(store: Store, sweep: str, document: dict[str, Any]) -> None:
     """Give the launcher at work a plan to go on with. Raises `StoreError`."""
     _ask(store, sweep, "plan", document)
@@ -80,13 +89,18 @@ def asked_stop(store: Store, sweep: str) -> Asked | None:
     return _read(store, sweep, "stop", read_asked)
 
 
+def asked_cancel(store: Store, sweep: str) -> Asked | None:
+    """Who has cancelled the whole sweep, if anybody has. Raises `StoreError`."""
+    return _read(store, sweep, "cancel", read_asked)
+
+
 def asked_plan(store: Store, sweep: str) -> Plan | None:
     """The plan to go on with, if there is another. Raises `StoreError`."""
     return _read(store, sweep, "plan", plans.read)
 
 
 def forget(store: Store, sweep: str, *names: str) -> None:
-    """Take back requests (`plan`, `parallel`, `stop`). Raises `StoreError`."""
+    """Take back requests (`plan`, `parallel`, `stop`, `cancel`). Raises `StoreError`."""
     store.remove([Layout(sweep).request(name) for name in names])
 
 

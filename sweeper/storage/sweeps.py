@@ -56,7 +56,7 @@ def read_plan(store: Store, sweep: str) -> Plan:
     was chosen since. Raises `NotFound` with a hint, `StoreError` when it is damaged, or a link to a
     place that is away."""
     try:
-        return with_chosen(store, read_as(store, Layout(sweep).plan, plans.read))
+        return with_chosen(store, sweep, read_as(store, Layout(sweep).plan, plans.read))
     except NotFound as error:
         known = find_sweeps(store)
         if sweep in known:
@@ -68,14 +68,14 @@ def read_plan(store: Store, sweep: str) -> Plan:
         raise NotFound(f"no sweep {sweep!r} in {store.root}: {hint}") from error
 
 
-def with_chosen(store: Store, plan: Plan) -> Plan:
-    """A plan with all runs of its stages that are known by what is on record. Raises
-    `StoreError`."""
+def with_chosen(store: Store, sweep: str, plan: Plan) -> Plan:
+    """A plan with all runs of its stages that are known by what is on record of the sweep, whose
+    folder may have another name than its plan once it was moved. Raises `StoreError`."""
     if not plan.stages:
         return plan
 
     def taken(choice: Choice) -> tuple[str, ...] | None:
-        found = chosen_of(store, plan.name, choice)
+        found = chosen_of(store, sweep, choice)
         return None if found is None else found.runs
 
     return grown(plan, taken)

@@ -79,7 +79,7 @@ class Pipeline:
     def record(self, grid: dict[str, Any], **more: Any) -> Plan:
         """As a launch does."""
         fresh = plan({"name": "p", "stages": grid, "launch": self.launch} | more, validate=False)
-        fresh = with_chosen(self.store, fresh)
+        fresh = with_chosen(self.store, "p", fresh)
         if self.store.exists(self.layout.plan):
             fresh = merge(read_plan(self.store, "p"), fresh)
         self.store.replace(self.layout.plan, encode(fresh.document()))

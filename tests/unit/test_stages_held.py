@@ -1,0 +1,237 @@
+"""Stages that get less than was asked for, that are held back in vain, or whose sweep was cancelled
+or moved: what is known of them always comes to an end."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.control import cancel_runs, request_retries
+from sweeper.model.states import Event, State
+from sweeper.monitor.records import Alarm
+from sweeper.results import runs as recorded
+from sweeper.results.registry import Registry
+from sweeper.results.status import read_status
+from sweeper.scheduler.alarm_actions import AlarmActions
+from sweeper.scheduler.context import Context
+from sweeper.scheduler.loop import Scheduler
+from sweeper.scheduler.progress import exit_code
+from sweeper.scheduler.run_table import RunTable
+from sweeper.storage.documents import encode
+from sweeper.storage.layout import Layout
+from sweeper.storage.lock import holding_sweep
+from sweeper.storage.sweep_requests import ask_cancel, asked_cancel
+from sweeper.storage.sweeps import read_plan, read_states
+from tests.unit.test_stages import Pipeline, stages
+
+_METRIC = {"name": "loss", "goal": "minimize"}
+Make = Callable[..., Pipeline]
+
+
+@pytest.fixture
+def make(tmp_path: Path, no_sync: None, fake_backend: None) -> Make:
+    return lambda grid=None, **launch: Pipeline(tmp_path, grid or stages(), **launch)
+
+
+def _after(stage: str, take: Any, **more: Any) -> dict[str, Any]:
+    return {"command": ["t"], "from": {"stage": stage, "take": take}, **more}
+
+
+def _by_stage(made: Pipeline) -> dict[str, int]:
+    stages = [name.partition("/")[0] for name in made.submitted()]
+    return {stage: stages.count(stage) for stage in stages}
+
+
+@pytest.mark.parametrize(
+    ("take", "failing", "children"),
+    [
+        ("best-cell", {"sft/lr=1,seed=1"}, 1),
+        ({"top": 3}, {f"sft/lr={lr},seed={s}" for lr in (2, 3) for s in (0, 1)}, 2),
+    ],
+)
+def test_fewer_are_chosen_than_asked_for_and_the_next_stage_starts(
+    make: Make, take: object, failing: set[str], children: int
+) -> None:
+    grid = stages()
+    grid["sft"]["metric"] = {**_METRIC, "failed": "drop"}
+    grid["dpo"]["from"]["take"] = take
+    grid["eval"]["from"] = {"stage": "dpo", "take": "best"}
+    made = make(grid)
+    made.failing = failing
+    made.losses = {"sft/lr=1,seed=0": -9.0}
+    summary = made.drive()
+    assert (_by_stage(made)["dpo"], _by_stage(made)["eval"]) == (2 * children, 1)
+    assert exit_code(summary) == 3 and not made.plan.unknown
+
+
+def test_a_run_in_two_takes_is_gone_on_from_once(make: Make) -> None:
+    grid = stages()
+    takes = ["best", {"top": 2}]
+    grid["dpo"]["from"] = [{"stage": "sft", "take": take} for take in takes]
+    grid["eval"]["from"] = {"stage": "dpo", "take": "best"}
+    made = make(grid)
+    assert exit_code(made.drive()) == 0
+    assert _by_stage(made)["eval"] == 1
+
+
+def test_two_stages_that_do_the_same_with_one_run_have_runs_of_their_own(make: Make) -> None:
+    grid = stages()
+    named = "${sft.model_name}"
+    grid["dpo"] = _after("sft", "best", base={"model": named}, metric=_METRIC)
+    grid["other"] = _after("sft", "lr=1,seed=0", base={"model": named}, metric=_METRIC)
+    grid["last"] = _after("other", "best", base={"model": named})
+    del grid["eval"]
+    made = make(grid)
+    assert exit_code(made.drive()) == 0
+    assert _by_stage(made) == {"sft": 6, "dpo": 1, "other": 1, "last": 1}
+
+
+def _chain(grid: dict[str, Any]) -> dict[str, Any]:
+    """With another two stages below the second."""
+    state = {"state": "${from.checkpoint.state}"}
+    grid["eval"] = _after("dpo", "each", base=state)
+    grid["third"] = _after("eval", "each", base=state)
+    grid["fourth"] = _after("third", "each", base=state)
+    return grid
+
+
+def test_what_hangs_on_a_run_without_a_checkpoint_is_held_back_with_its_children(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make(_chain(stages()))
+    made.bare = {"dpo/beta=1"}
+    scheduler = made.scheduler()
+    summary = made.drive(scheduler)
+    assert summary.waits == (
+        "held back (1 of eval, 1 of third, 1 of fourth): they wait for checkpoint.state of"
+        " dpo/beta=1, which has recorded no state_path",
+    )
+    assert (summary.held_back, exit_code(summary)) == (3, 4)
+    monkeypatch.delattr(recorded, "Sweep")  # it is not read again for what is known
+    assert scheduler.step() == summary
+
+
+def test_a_metric_that_nobody_recorded_holds_back_all_that_comes_of_it(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = _chain(stages())
+    grid["sft"]["metric"] = {**_METRIC, "name": "reward"}
+    made = make(grid)
+    scheduler = made.scheduler()
+    summary = made.drive(scheduler)
+    assert summary.waits == (
+        "held back (2 of dpo, 2 of eval, 2 of third, 2 of fourth): they wait for the best of sft,"
+        " of which none has recorded reward",
+    )
+    monkeypatch.delattr(recorded, "Sweep")
+    assert scheduler.step() == summary
+
+
+def test_a_sweep_whose_folder_has_another_name_keeps_its_children(make: Make) -> None:
+    made = make()
+    made.drive()
+    before = made.plan.runs
+    os.rename(f"{made.store.root}/p", f"{made.store.root}/moved")
+    assert read_plan(made.store, "moved").runs == before
+    context = Context(made.store, "moved", made.backend, made.clock, made.clock.sleep)
+    assert exit_code(Scheduler(context).step()) == 0
+
+
+def test_a_sweep_that_was_moved_before_it_chose_goes_on(make: Make) -> None:
+    made = make()
+    scheduler = made.scheduler()
+    while len(made.backend.submitted) < 7:
+        made.clock.sleep(0.5)
+        scheduler.step()
+        made.work()
+    os.rename(f"{made.store.root}/p", f"{made.store.root}/moved")
+    context = Context(made.store, "moved", made.backend, made.clock, made.clock.sleep)
+    Scheduler(context).step()
+    assert len(read_plan(made.store, "moved").runs) == 7 + 2 + 2
+
+
+def _until_sft_is_done(made: Pipeline, scheduler: Scheduler) -> None:
+    while len(made.backend.submitted) < 7:
+        made.clock.sleep(0.5)
+        scheduler.step()
+        made.work()
+
+
+def test_nothing_is_chosen_of_a_sweep_that_was_cancelled_until_a_retry(make: Make) -> None:
+    grid = stages()
+    grid["sft"]["metric"] = {**_METRIC, "failed": "drop"}
+    made = make(grid)
+    made.failing = {"sft/lr=2,seed=1"}
+    scheduler = made.scheduler()
+    _until_sft_is_done(made, scheduler)
+    cancel_runs(made.store, "p", [run.id for run in made.plan.runs], whole=True)
+    summary = made.drive(scheduler)
+    [told] = summary.waits
+    assert told.startswith("held back (2 of dpo, 2 of eval): they wait for the best of sft, but ")
+    assert told.endswith(" has cancelled the sweep: it goes on with the next launch or retry")
+    sweep = Registry(made.store.root).sweep("p")
+    assert read_status(sweep).waits == summary.waits
+    assert len(made.submitted()) == 7 and made.drive().waits == summary.waits
+    made.failing.clear()
+    [failed] = [run.id for run in made.plan.runs if run.name == "sft/lr=2,seed=1"]
+    with holding_sweep(made.store, "p"):
+        assert request_retries(sweep, [failed]).again == 1
+    assert exit_code(made.drive()) == 0
+    assert _by_stage(made) == {"sft": 7, "dpo": 2, "eval": 3}
+
+
+def test_runs_that_came_to_be_while_the_sweep_was_cancelled_are_cancelled(make: Make) -> None:
+    made = make(max_parallel=1)
+    scheduler = made.scheduler()
+    _until_sft_is_done(made, scheduler)
+    scheduler.step()  # the choice: one of its two is submitted
+    assert len(made.backend.submitted) == 8
+    ask_cancel(made.store, "p", "somebody")
+    scheduler.step()
+    scheduler.step()
+    children = [run.id for run in made.plan.runs if run.parents]
+    events = made.store.names(Layout("p").state)
+    asked = {path.split("/")[-2] for path in events if Event.CANCEL.value in path}
+    assert asked == set(children)
+    assert len(made.backend.submitted) == 8
+
+
+def test_an_alarm_that_stops_the_sweep_has_nothing_chosen_of_it(make: Make) -> None:
+    made = make()
+    context = Context(made.store, "p", made.backend, made.clock, made.clock.sleep)
+    actions = AlarmActions(context, RunTable(made.store, "p", context.plan), tell=print)
+    run = context.plan.runs[0]
+    since, told = "2026-01-01T00:00:00Z", ("m", "a", ("stop sweep",))
+    actions.add(Alarm(run.id, run.name, 1, "nan", since, "x", 3, 1.0, None, *told))
+    actions.look()
+    asked = asked_cancel(made.store, "p")
+    assert asked is not None and asked.by == "the launcher, because of the alarm nan"
+
+
+def test_a_choice_counts_the_children_of_a_cancelled_run_as_cancelled(make: Make) -> None:
+    grid = stages()
+    grid["dpo"]["from"]["take"] = "each"
+    grid["dpo"]["metric"] = {**_METRIC, "failed": "drop"}
+    grid["eval"]["from"] = {"stage": "dpo", "take": "best"}
+    made = make(grid)
+    [run] = [run.id for run in made.plan.runs if run.name == "sft/lr=3,seed=1"]
+    made.store.create(made.layout.event(run, 1, Event.CANCEL), encode({"schema": 1}))
+    summary = made.drive()
+    assert _by_stage(made) == {"sft": 5, "dpo": 10}
+    assert any("dpo/beta=1,sft/lr=3,seed=1 and 1 more were cancelled" in w for w in summary.waits)
+
+
+def test_what_was_chosen_stays_chosen_when_the_values_change(make: Make) -> None:
+    made = make()
+    made.drive()
+    runs, submitted = made.plan.runs, list(made.backend.submitted)
+    for run, state in read_states(made.store, "p").items():
+        assert state.state is State.SUCCEEDED
+        lost = json.dumps({"step": 1, "loss": -100 if "sft/lr=3" in made.names()[run] else 9})
+        folder = made.layout.log_path(run, state.attempt)
+        made.store.replace(f"{folder}/metrics.jsonl", lost.encode())
+    assert exit_code(made.drive()) == 0
+    assert (made.plan.runs, made.backend.submitted) == (runs, submitted)
