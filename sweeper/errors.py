@@ -6,7 +6,8 @@
      ├─ NotFound                 5    no such sweep, run, file
      └─ EnvironmentFailure       6    what sweeper needs is not there
          ├─ StoreError                the store refuses or cannot be reached
-         │   └─ AlreadyExists         an exclusive create lost the race
+         │   ├─ AlreadyExists         an exclusive create lost the race
+         │   └─ Damaged               a document is not what it should be: the store answers
          ├─ Unreachable               a backend does not answer: says nothing about its jobs
          │   └─ NoRoom                it can start no more jobs now: those at work go on
          ├─ EngineError               the local engine does not start or does not answer
@@ -21,6 +22,7 @@ from collections.abc import Sequence
 __all__ = [
     "AlreadyExists",
     "AnotherLauncher",
+    "Damaged",
     "EngineError",
     "EnvironmentFailure",
     "GridError",
@@ -71,6 +73,10 @@ class StoreError(EnvironmentFailure):
 
 class AlreadyExists(StoreError):
     """An exclusive create found the path taken."""
+
+
+class Damaged(StoreError):
+    """A document was read, and is none, or of another shape."""
 
 
 class Unreachable(EnvironmentFailure):

@@ -1,6 +1,6 @@
 """How a document of ours is read: a key at a time, each with the type that it must have.
 
-What is wrong is a `StoreError` that names the file and the place in it:
+What is wrong is a `Damaged` (a `StoreError`) that names the file and the place in it:
 
     sweeps/lr/sweep.json: runs[3].id: should be a text, and is null
 """
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, NoReturn, TypeVar, cast
 
-from sweeper.errors import StoreError
+from sweeper.errors import Damaged
 
 __all__ = ["SCHEMA", "Part", "read_texts"]
 
@@ -151,7 +151,7 @@ class Part:
         where = f"{path}: " if path else ""
         is_there = not key or key.partition("[")[0] in self.document
         found = _shown(value) if is_there else "missing"
-        raise StoreError(f"{self.place}: {where}should be {what}, and is {found}")
+        raise Damaged(f"{self.place}: {where}should be {what}, and is {found}")
 
 
 def read_texts(document: object, place: str) -> dict[str, str]:

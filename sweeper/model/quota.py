@@ -1,9 +1,11 @@
 """What the launchers of an account know of its quota together: a page of the account's book."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from sweeper.errors import Damaged
 from sweeper.model.launcher import Who, read_who
 from sweeper.model.parts import SCHEMA, Part
 
@@ -25,7 +27,7 @@ class Member(NamedTuple):
     """A sweep that has a launcher, or has had one: `root` and `sweep` say where it is, `who` is its
     last launcher. It holds `slots`, and could use `wants` more; `paused` of its jobs are held back
     by the service. `weight` is its priority, `turn` whose turn it is where a slot has to be shared
-    in time."""
+    in time. `id` tells it from a sweep that was, or elsewhere is, called the same."""
 
     root: str
     sweep: str
@@ -35,6 +37,7 @@ class Member(NamedTuple):
     wants: int = 0
     paused: int = 0
     turn: float = 0.0
+    id: str = ""
 
 
 class Page(NamedTuple):
@@ -65,7 +68,8 @@ BLANK = Page()
 
 
 def read(document: object, place: str, number: int) -> Page:
-    """The page in the file `place`. Raises `StoreError`."""
+    """The page in the file `place`, without members that cannot be read: a launcher that lives will
+    write its own anew. Raises `Damaged`."""
     top = Part(document, place)
     learned = top.part("learned")
     limit = learned.integer_or("limit", None)
@@ -77,9 +81,17 @@ def read(document: object, place: str, number: int) -> Page:
             cuts=learned.integer_or("cuts", 0),
             why=learned.text_or("why", "service"),
         ),
-        {name: _member(part) for name, part in top.parts_by_key("members").items()},
+        dict(_members(top.part_or_none("members"))),
         mark=top.text("mark"),
     )
+
+
+def _members(part: Part | None) -> Iterator[tuple[str, Member]]:
+    if part is None:
+        return
+    for name in part.document:
+        with suppress(Damaged):
+            yield name, _member(part.part(name))
 
 
 def _member(part: Part) -> Member:
@@ -91,5 +103,6 @@ def _member(part: Part) -> Member:
         who=read_who(part.part("who").document, part.place),
         weight=weight if weight > 0 else 1.0,
         turn=part.number_or("turn", 0.0),
+        id=part.text_or("id", ""),
         **counts,
     )

@@ -18,13 +18,23 @@ from sweeper.scheduler.book import Book, OwnBook, StoredBook
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.governor import Governor
 from sweeper.storage.files import open_store
+from sweeper.storage.sweeps import ensure_identity
 from sweeper.storage.writable import check_root
 from sweeper.worker.job import read_environment
 
-__all__ = ["PLACE", "Quota", "account_of", "check_place", "governor_of", "quota_settings"]
+__all__ = [
+    "PLACE",
+    "Quota",
+    "account_of",
+    "check_place",
+    "governor_of",
+    "handed_on",
+    "quota_settings",
+]
 
 PLACE = "SWEEPER_QUOTA"
 """The variable with the folder, or the address of a store, in which launchers share quotas."""
+_CONFIG = "XDG_CONFIG_HOME"
 _KEY, _ADDRESS = "TINKER_API_KEY", "TINKER_BASE_URL"
 
 _SECTION = Section(
@@ -47,8 +57,26 @@ def quota_settings() -> Quota:
     node, problems = config_file.table("quota")
     found = _SECTION.read(node, "quota", problems).values
     config_file.refuse(problems)
-    place = os.environ.get(PLACE) or found.get("place") or os.path.join(home(), "quota")
+    if chosen := os.environ.get(PLACE):
+        place = _absolute(chosen, os.getcwd())
+    elif found.get("place"):
+        place = _absolute(str(found["place"]), os.path.dirname(config_file.file()))
+    else:
+        place = os.path.join(home(), "quota")
     return Quota(place, found.get("slots"), found.get("account"))
+
+
+def handed_on() -> dict[str, str]:
+    """The variables by which a launcher elsewhere on this machine finds the same settings."""
+    found = {name: os.environ[name] for name in (PLACE, _CONFIG) if os.environ.get(name)}
+    return {name: _absolute(value, os.getcwd()) for name, value in found.items()}
+
+
+def _absolute(place: str, base: str) -> str:
+    """A folder, beside `base` where it is relative; or the address of a store as it is."""
+    if "://" in place:
+        return place
+    return os.path.normpath(os.path.join(base, os.path.expanduser(place)))
 
 
 def check_place(plan: Plan) -> None:
@@ -102,7 +130,7 @@ def _hash(key: str, address: str) -> str:
 
 
 def governor_of(context: Context, service: Service) -> Governor:
-    """The governor of a sweep's launcher. Raises `EnvironmentFailure`."""
+    """The governor of a sweep's launcher. Raises `EnvironmentFailure`, `StoreError`."""
     plan = context.plan
     settings = Quota("") if plan.service == "none" else quota_settings()
     account = account_of(plan, service, settings)
@@ -116,4 +144,5 @@ def governor_of(context: Context, service: Service) -> Governor:
         clock=context.clock,
         weight=plan.launch.priority,
         most=settings.slots,
+        identity="" if account is None else ensure_identity(context.store, context.sweep),
     )

@@ -6,15 +6,17 @@
 
 Only the newest page counts. So a page that was made from the one before it is true, whoever was
 killed meanwhile, on a folder as well as on S3. Older pages are removed, but for some: somebody may
-be reading them.
+be reading them, and should the newest be damaged, the one before it counts.
 """
 
 import os
-from collections.abc import Callable
+import random
+import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Protocol
 
-from sweeper.errors import AlreadyExists, NotFound, StoreError
+from sweeper.errors import AlreadyExists, Damaged, NotFound, StoreError
 from sweeper.model import quota
 from sweeper.model.quota import BLANK, Page
 from sweeper.storage.documents import encode, place_of, read_json
@@ -22,14 +24,18 @@ from sweeper.storage.files import Store
 
 __all__ = ["Book", "OwnBook", "StoredBook"]
 
+_CHANCE = random.SystemRandom()
 _TRIES = 20
 _KEPT = 20
+_PAUSE_SECONDS = 0.02
+"""At most, before a page is written again: those who met at once do not meet again."""
 
 
 class Book(Protocol):
     """Where an account's pages are."""
 
     is_remote: bool
+    is_shared: bool
 
     def look(self) -> Page:
         """The newest page. Raises `StoreError`."""
@@ -44,6 +50,10 @@ class Book(Protocol):
         """Say that the launcher of a member lives. Raises `StoreError`."""
         ...
 
+    def forget(self, members: Iterable[str]) -> None:
+        """Remove the beats of members that are none any more."""
+        ...
+
     def stamps(self) -> dict[str, int]:
         """What changes, for each member, with its beats; as of the last look."""
         ...
@@ -53,6 +63,7 @@ class OwnBook:
     """The book of a launcher that shares with nobody."""
 
     is_remote = False
+    is_shared = False
 
     def __init__(self) -> None:
         self._page = BLANK
@@ -67,6 +78,9 @@ class OwnBook:
     def beat(self, member: str) -> None:
         del member
 
+    def forget(self, members: Iterable[str]) -> None:
+        del members
+
     def stamps(self) -> dict[str, int]:
         return {}
 
@@ -74,30 +88,47 @@ class OwnBook:
 class StoredBook:
     """The book of an account that is kept in a store."""
 
+    is_shared = True
+
     def __init__(self, store: Store, account: str) -> None:
         self._store = store
         self._pages, self._beats = f"{account}/pages", f"{account}/beats"
-        self._account = account
         self.is_remote = store.is_remote
         self._page = BLANK
         self._stamps: dict[str, int] = {}
         self._beaten = 0
 
     def look(self) -> Page:
-        newest, self._stamps = 0, {}
-        for entry in self._store.list(self._account):
-            folder, _, name = entry.path.rpartition("/")
-            if folder == self._beats:
-                self._stamps[name] = entry.stamp
-            elif folder == self._pages:
-                newest = max(newest, _number(name))
-        if newest and newest != self._page.number:
+        beats = self._store.list(self._beats)
+        self._stamps = {entry.path.rpartition("/")[2]: entry.stamp for entry in beats}
+        numbers = self._numbers()
+        if numbers and numbers[-1] != self._page.number:
             with suppress(NotFound):  # it is so old by now that it was removed
-                self._page = self._read(newest)
+                self._page = self._newest(numbers)
         return self._page
 
+    def _numbers(self) -> list[int]:
+        """The numbers of all pages, the newest last."""
+        names = (path.rpartition("/")[2] for path in self._store.names(self._pages))
+        return sorted(filter(None, map(_number, names)))
+
+    def _newest(self, numbers: list[int]) -> Page:
+        """The newest page that can be read, with the number of the newest: the next page takes the
+        place of all that are damaged."""
+        damages: list[Damaged] = []
+        for number in reversed(numbers):
+            if damages and number == self._page.number:
+                return self._page._replace(number=numbers[-1])
+            try:
+                return self._read(number)._replace(number=numbers[-1])
+            except Damaged as error:
+                damages.append(error)
+        raise damages[0]
+
     def write(self, change: Callable[[Page], Page]) -> Page:
-        for _ in range(_TRIES):
+        for number in range(_TRIES):
+            if number:
+                time.sleep(_CHANCE.uniform(0, _PAUSE_SECONDS))
             known = self.look()
             page = change(known)
             if (page.learned, page.members) == (known.learned, known.members):
@@ -116,9 +147,7 @@ class StoredBook:
             if self._mark_of(page.number) != page.mark:  # else it is ours: the reply was lost
                 return False
         # We may have slept so long that the page which had this number was removed meanwhile.
-        numbers = sorted(
-            _number(path.rpartition("/")[2]) for path in self._store.names(self._pages)
-        )
+        numbers = self._numbers()
         if numbers and numbers[-1] > page.number:
             return False
         self._page = page
@@ -128,7 +157,7 @@ class StoredBook:
         return True
 
     def _mark_of(self, number: int) -> str | None:
-        with suppress(NotFound):
+        with suppress(NotFound, Damaged):
             return self._read(number).mark
         return None
 
@@ -136,6 +165,9 @@ class StoredBook:
         self._beaten += 1
         text = f"{os.getpid()} {self._beaten}\n".encode()
         self._store.replace(f"{self._beats}/{member}", text, durable=False)
+
+    def forget(self, members: Iterable[str]) -> None:
+        self._store.remove([f"{self._beats}/{member}" for member in members])
 
     def stamps(self) -> dict[str, int]:
         return self._stamps

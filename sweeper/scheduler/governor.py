@@ -11,8 +11,10 @@ waiting: a slot that nobody else may have is held by a run.
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import os
+import threading
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from sweeper.errors import NotFound, StoreError
@@ -21,11 +23,11 @@ from sweeper.model.states import fold
 from sweeper.scheduler.book import Book
 from sweeper.scheduler.limiter import Limiter, Load
 from sweeper.scheduler.shares import Claim, grant, shares
-from sweeper.storage.files import open_store
+from sweeper.storage.files import Store, open_store
 from sweeper.storage.heartbeats import Heartbeats
 from sweeper.storage.layout import Layout
 from sweeper.storage.process import is_gone, this_process
-from sweeper.storage.sweeps import read_events
+from sweeper.storage.sweeps import identity, read_events
 
 __all__ = ["Allowance", "Governor", "Jobs", "name_of"]
 
@@ -37,7 +39,10 @@ _REMOTE_SECONDS = 2.0
 _SEEK_SECONDS = 5.0
 """Between two looks at the runs of a sweep without a launcher."""
 _FORGET_SECONDS = 900.0
-"""How long a sweep that cannot be looked at from here keeps its slots without a launcher."""
+"""How long a sweep that cannot be looked at from here keeps its slots without a launcher, from when
+it was first found so, or from the last look that worked."""
+_NEVER = "never"
+"""When a process began that there is not: it is gone."""
 
 
 class Jobs(NamedTuple):
@@ -61,16 +66,18 @@ class Allowance(NamedTuple):
     why: str = "service"
 
 
-def name_of(root: str, sweep: str) -> str:
-    """What a sweep is called beside others of its account."""
-    return hashlib.sha256(f"{root}/{sweep}".encode()).hexdigest()[:16]
+def name_of(root: str, sweep: str, identity: str = "") -> str:
+    """What a sweep is called beside others of its account. Without its `identity`: as it was called
+    until version 0.1."""
+    told = f"{root}/{sweep}\n{identity}" if identity else f"{root}/{sweep}"
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
 class Governor:
     """The part of one sweep's launcher. `most`: what the user knows that the service takes at
-    once (None: that is learned)."""
+    once (None: that is learned); `identity`: what tells the sweep from others of its name."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a keyword for each thing that a launcher knows
         self,
         book: Book,
         root: str,
@@ -79,35 +86,98 @@ class Governor:
         clock: Callable[[], float],
         weight: float = 1.0,
         most: int | None = None,
+        identity: str = "",
     ) -> None:
         self._book, self._clock, self._most = book, clock, most
-        self._name = name_of(root, sweep)
-        self._own = Member(root, sweep, this_process(), weight)
+        self._name = name_of(root, sweep, identity)
+        self._own = Member(root, sweep, this_process(), weight, id=identity)
         self._limiter = Limiter(clock)
         self._seen: dict[str, tuple[int, float]] = {}
         self._abandoned: dict[str, _Abandoned] = {}
         self._beat_at = self._seek_at = self._look_at = clock()
+        self._keeper: threading.Thread | None = None
+        self._entered = False
+        """Whether a page may say that we are a member."""
         self._joined = False
+        """Whether the last look got through: only then what it allowed still holds."""
+        self._refused = False
         self._allowance = Allowance(0, 0)
+
+    @contextmanager
+    def kept(self) -> Generator[None]:
+        """Beat from a thread meanwhile, since a step of the launcher's may take minutes. When the
+        launcher ends, its slots are left to what runs."""
+        if not self._book.is_shared:
+            yield
+            return
+        ended = threading.Event()
+        self._keeper = threading.Thread(target=self._keep, args=(ended,), daemon=True)
+        self._keeper.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            self._keeper.join()
+            self._keeper = None
+            self._let_go()
+
+    def _keep(self, ended: threading.Event) -> None:
+        while not ended.wait(BEAT_SECONDS):
+            with suppress(StoreError):  # the next may get through
+                self._book.beat(self._name)
 
     def look(self, jobs: Jobs) -> Allowance:
         """Say how the sweep stands, and take what slots it may have. Raises `StoreError`."""
         now = self._clock()
+        self._refused |= jobs.refused
+        jobs = jobs._replace(refused=self._refused)
         if self._joined and self._book.is_remote and now < self._look_at:
             return self._allowance
-        self._look_at = now + _REMOTE_SECONDS
-        if not self._joined or now >= self._beat_at:
+        if not self._joined or (self._keeper is None and now >= self._beat_at):
             self._book.beat(self._name)
             self._beat_at = now + BEAT_SECONDS
+        self._joined = False
+        self._seek()
+        self._entered = True
         page = self._book.write(lambda page: self._changed(page, jobs))
-        self._joined = True
+        self._joined, self._refused = True, False
+        self._look_at = now + _REMOTE_SECONDS
         self._allowance = self._allowed(page, jobs)
+        self._forget(page)
         return self._allowance
 
     def leave(self) -> None:
         """Give all slots back: nothing of the sweep is at work any more."""
+        self._joined = self._entered = False
         with suppress(StoreError):  # then others find out that nothing runs
-            self._book.write(self._without_us)
+            page = self._book.write(self._without_us)
+            if self._name not in page.members:
+                self._book.forget([self._name])
+
+    def _forget(self, page: Page) -> None:
+        """Forget whoever is no member any more."""
+        gone = self._abandoned.keys() - page.members.keys()
+        if gone:
+            with suppress(StoreError):
+                self._book.forget(gone)
+        for name in gone:
+            del self._abandoned[name]
+        self._seen = {name: seen for name, seen in self._seen.items() if name in page.members}
+
+    def _let_go(self) -> None:
+        """Say that the sweep has no launcher, where this process may live on."""
+        if not self._entered:
+            return
+        self._entered = self._joined = False
+        with suppress(StoreError):
+            self._book.write(self._without_launcher)
+
+    def _without_launcher(self, page: Page) -> Page:
+        own = page.members.get(self._name)
+        if own is None or own.who != self._own.who:
+            return page
+        left = own._replace(who=own.who._replace(began=_NEVER), wants=0, paused=0)
+        return page._replace(members={**page.members, self._name: left})
 
     def _without_us(self, page: Page) -> Page:
         own = page.members.get(self._name)
@@ -123,9 +193,7 @@ class Governor:
             members[name] = members[name]._replace(slots=slots)
             if not slots:
                 del members[name]
-        before = members.get(self._name)
-        turns = [one.turn for name, one in members.items() if name not in gone]
-        turn = min(turns, default=0.0) if before is None else before.turn
+        turn = self._turn(members, gone, jobs)
         now = {"slots": jobs.busy, "wants": jobs.wanted, "paused": jobs.paused, "turn": turn}
         members[self._name] = self._own._replace(**now)
         learned = self._learned(page.learned, members, gone, refused=jobs.refused)
@@ -135,6 +203,17 @@ class Governor:
             slots=own.slots + taken.slots, wants=own.wants - taken.slots, turn=taken.turn
         )
         return page._replace(learned=learned, members=members)
+
+    def _turn(self, members: Mapping[str, Member], gone: set[str], jobs: Jobs) -> float:
+        """Our turn. Who has had no part in the sharing for a while does not make up for it, which
+        would keep all others from their turns."""
+        before = members.get(self._name)
+        if before is not None and (before.slots or before.wants or not jobs.wanted):
+            return before.turn
+        others = [one for name, one in members.items() if name not in gone | {self._name}]
+        sharing = [one.turn for one in others if one.slots or one.wants]
+        least = min(sharing) if sharing else max((one.turn for one in others), default=0.0)
+        return least if before is None else max(before.turn, least)
 
     def _learned(
         self, known: Learned, members: Mapping[str, Member], gone: set[str], *, refused: bool
@@ -173,44 +252,59 @@ class Governor:
         return Allowance(slots, share, why if limit < jobs.most else "shared")
 
     def _gone(self, page: Page) -> set[str]:
-        """The members without a launcher, as far as can be told from here."""
+        """The members without a launcher, as far as can be told from here: of this machine's
+        processes it is known, of others by their beats."""
         now, stamps = self._clock(), self._book.stamps()
         found: set[str] = set()
         for name, member in page.members.items():
             stamp, known = stamps.get(name, 0), self._seen.get(name)
             if known is None or known[0] != stamp:
                 known = self._seen[name] = (stamp, now)
-            if name != self._name and (now - known[1] > LEASE_SECONDS or is_gone(member.who)):
+            is_here = member.who.host == self._own.who.host
+            over = is_gone(member.who) if is_here else now - known[1] > LEASE_SECONDS
+            if over and name != self._name:
                 found.add(name)
         return found
+
+    def _seek(self) -> None:
+        """Look at the sweeps without a launcher, now and then: not while a page is written, since
+        each look may take long."""
+        now = self._clock()
+        if now < self._seek_at:
+            return
+        self._seek_at = now + _SEEK_SECONDS
+        page = self._book.look()
+        gone = self._gone(page)
+        for name in self._abandoned.keys() - gone:
+            del self._abandoned[name]
+        for name in gone:
+            member, kept = page.members[name], self._abandoned.get(name)
+            if kept is None or kept.member.who != member.who:
+                is_here = member.who.host == self._own.who.host
+                kept = self._abandoned[name] = _Abandoned(member, self._clock, is_here=is_here)
+            kept.look()
 
     def _left_by(self, page: Page, gone: set[str]) -> dict[str, int]:
         """How many slots each of the members without a launcher still has to have, where that is
         fewer than it holds."""
-        for name in self._abandoned.keys() - gone:
-            del self._abandoned[name]
-        now = self._clock()
-        is_time = now >= self._seek_at
-        if is_time:
-            self._seek_at = now + _SEEK_SECONDS
         found: dict[str, int] = {}
         for name in gone:
-            member = page.members[name]
-            kept = self._abandoned.get(name)
-            if kept is None:
-                kept = self._abandoned[name] = _Abandoned(member, self._clock)
-            if is_time:
-                kept.look()
+            member, kept = page.members[name], self._abandoned.get(name)
+            if kept is None or kept.member.who != member.who:
+                continue  # nobody has looked yet
             if kept.at_work < member.slots or not kept.at_work:
                 found[name] = min(member.slots, kept.at_work)
         return found
 
 
 class _Abandoned:
-    """A sweep without a launcher, whose runs may go on. `at_work`: how many of them do."""
+    """A sweep without a launcher, whose runs may go on. `at_work`: how many of them do. `is_here`:
+    its launcher was on this machine."""
 
-    def __init__(self, member: Member, clock: Callable[[], float]) -> None:
-        self._member, self._clock, self._since = member, clock, clock()
+    def __init__(self, member: Member, clock: Callable[[], float], *, is_here: bool) -> None:
+        self.member, self._clock, self._since = member, clock, clock()
+        self._is_here = is_here
+        self._store: Store | None = None
         self._heartbeats: Heartbeats | None = None
         self.at_work = member.slots
 
@@ -218,17 +312,33 @@ class _Abandoned:
         """Count again. What cannot be looked at is believed for a while."""
         try:
             self.at_work = self._count()
-        except NotFound:
-            self.at_work = 0  # the sweep was removed
+            self._since = self._clock()
         except StoreError:
             if self._clock() - self._since > _FORGET_SECONDS:
                 self.at_work = 0
 
     def _count(self) -> int:
-        store, sweep = open_store(self._member.root), self._member.sweep
-        states = {run: fold(events) for run, events in read_events(store, sweep).items()}
+        """How many attempts beat, or have not been silent for long. Raises `StoreError`."""
+        if self._store is None:
+            self._store = open_store(self.member.root)
+        store, sweep = self._store, self.member.sweep
+        try:
+            events = read_events(store, sweep)
+        except NotFound as error:
+            if store.is_remote or (self._is_here and os.path.isdir(store.root)):
+                return 0  # the sweep was removed
+            raise StoreError(str(error)) from error  # its disk is not mounted here
+        if (identity(store, sweep) or "") != self.member.id:
+            return self._another(store)
+        states = {run: fold(happened) for run, happened in events.items()}
         opened = [(run, state.opened) for run, state in states.items() if state.at_work]
         if self._heartbeats is None:
             self._heartbeats = Heartbeats(store, Layout(sweep), self._clock)
         self._heartbeats.look(opened)
         return sum(self._heartbeats.quiet(*one) <= LEASE_SECONDS for one in opened)
+
+    def _another(self, store: Store) -> int:
+        """What is found is called the same, and is another sweep. Raises `StoreError`."""
+        if store.is_remote or self._is_here:
+            return 0  # it took the place of this one
+        raise StoreError(f"{store.root}/{self.member.sweep}: is another sweep")

@@ -1,6 +1,8 @@
 """How many jobs of a sweep may be at work: what was asked for, and below that what the account's
 quota and this machine bear."""
 
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 from sweeper.errors import StoreError, Unreachable
@@ -74,6 +76,12 @@ class Parallelism:
         self._slots = found.slots
         if found.share < self.here:
             self.lowered = Lowered(found.share, found.why)
+
+    @contextmanager
+    def kept(self) -> Generator[None]:
+        """Keep the slots meanwhile, however long a step takes."""
+        with nullcontext() if self._governor is None else self._governor.kept():
+            yield
 
     def leave(self) -> None:
         """Give the slots back: nothing of the sweep is at work any more."""

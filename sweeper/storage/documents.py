@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, cast
 
-from sweeper.errors import StoreError
+from sweeper.errors import Damaged, StoreError
 from sweeper.model.decoding import decode
 from sweeper.model.parts import SCHEMA
 from sweeper.storage.files import Store
@@ -31,17 +31,17 @@ def encode(document: dict[str, Any]) -> bytes:
 
 
 def read_json(store: Store, path: str) -> dict[str, Any]:
-    """Read a document of ours. Raises `NotFound`, or `StoreError` when it is damaged or newer."""
+    """Read a document of ours. Raises `NotFound`, `Damaged`, `StoreError` when it is newer."""
     data, place = store.read(path), place_of(store, path)
     try:
         document: Any = decode(data)
     except ValueError as error:
-        raise StoreError(f"{place}: damaged ({error})") from error
+        raise Damaged(f"{place}: damaged ({error})") from error
     if not isinstance(document, dict):
-        raise StoreError(f"{place}: damaged (not a JSON object)")
+        raise Damaged(f"{place}: damaged (not a JSON object)")
     schema = cast(dict[str, Any], document).get("schema", 0)
     if not isinstance(schema, int):
-        raise StoreError(f"{place}: damaged (schema: not a number)")
+        raise Damaged(f"{place}: damaged (schema: not a number)")
     if schema > SCHEMA:
         raise StoreError(f"{place}: written by a newer sweeper; upgrade to read it")
     return document  # pyright: ignore[reportUnknownVariableType]

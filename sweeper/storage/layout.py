@@ -28,6 +28,7 @@ class Layout:
         self.observations = f"{sweep}/launcher/observations.json"
         self.service = f"{sweep}/launcher/service.json"
         self.judged = f"{sweep}/launcher/judged.json"
+        self.identity = f"{sweep}/launcher/id"
         self.report = f"{sweep}/report"
         self.alarms = f"{sweep}/alarms"
 

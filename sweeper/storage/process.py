@@ -15,8 +15,24 @@ def this_process() -> Who:
 
 def is_gone(who: Who) -> bool:
     """Whether it was a process of this machine, and is no more. Of another machine's nothing is
-    known."""
-    return who.host == machine() and began(who.pid) != who.began
+    known, nor of another user's that we are not shown."""
+    return who.host == machine() and began(who.pid) != who.began and not _is_hidden(who.pid)
+
+
+def _is_hidden(pid: int) -> bool:
+    """Whether there is such a process of another user, of which /proc shows nothing (`hidepid`)."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb"):
+            return False
+    except OSError:
+        pass
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def machine() -> str:

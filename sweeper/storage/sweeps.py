@@ -6,7 +6,7 @@ One listing of `state/` answers for every run, since the names of the files carr
 import os
 from collections.abc import Iterable
 
-from sweeper.errors import NotFound, StoreError
+from sweeper.errors import AlreadyExists, NotFound, StoreError
 from sweeper.model import event as bodies
 from sweeper.model import launcher as launchers
 from sweeper.model import plan as plans
@@ -25,7 +25,9 @@ __all__ = [
     "TELLING",
     "Events",
     "chosen_of",
+    "ensure_identity",
     "find_sweeps",
+    "identity",
     "look_at_events",
     "read_event",
     "read_events",
@@ -66,6 +68,28 @@ def read_plan(store: Store, sweep: str) -> Plan:
         more = f" and {len(known) - _NAMED} more (`sweeper status`)" if len(known) > _NAMED else ""
         hint = f"there is {', '.join(known[:_NAMED])}{more}" if known else "there is none"
         raise NotFound(f"no sweep {sweep!r} in {store.root}: {hint}") from error
+
+
+def identity(store: Store, sweep: str) -> str | None:
+    """What tells a sweep from any that was, or on another machine is, called the same; None until a
+    launcher has made it. Raises `StoreError`."""
+    try:
+        return store.read(Layout(sweep).identity).decode("ascii", "replace").strip()
+    except NotFound:
+        return None
+
+
+def ensure_identity(store: Store, sweep: str) -> str:
+    """The same, made where there is none. Raises `StoreError`."""
+    found = identity(store, sweep)
+    if found:
+        return found
+    made = os.urandom(8).hex()
+    try:
+        store.create(Layout(sweep).identity, f"{made}\n".encode())
+    except AlreadyExists:
+        return identity(store, sweep) or ""
+    return made
 
 
 def with_chosen(store: Store, sweep: str, plan: Plan) -> Plan:

@@ -3,7 +3,10 @@ it is, and that the book of it is true whatever happens to who writes it."""
 
 import itertools
 import os
+import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,9 +20,11 @@ from sweeper.scheduler.book import OwnBook, StoredBook
 from sweeper.scheduler.governor import Governor, Jobs
 from sweeper.scheduler.limiter import Limiter, Load
 from sweeper.scheduler.shares import Claim, grant, shares
+from sweeper.storage import process
 from sweeper.storage.documents import encode
-from sweeper.storage.files import LocalStore
+from sweeper.storage.files import LocalStore, Store
 from sweeper.storage.layout import Layout
+from sweeper.storage.sweeps import ensure_identity, identity
 from sweeper.testing import FakeClock, Fault, Faults, FaultyStore
 
 pytestmark = pytest.mark.usefixtures("no_sync")
@@ -203,10 +208,18 @@ class Account:
         self.store = LocalStore(str(folder / "quota"))
         self.root = LocalStore(str(folder / "sweeps"))
 
-    def launcher(self, sweep: str, weight: float = 1.0) -> Governor:
-        book = StoredBook(self.store, "a")
-        options = {"weight": weight, "most": self.slots}
+    def launcher(
+        self, sweep: str, weight: float = 1.0, *, store: Store | None = None, identity: str = ""
+    ) -> Governor:
+        book = StoredBook(store or self.store, "a")
+        options = {"weight": weight, "most": self.slots, "identity": identity}
         return Governor(book, self.root.root, sweep, clock=self.clock, **options)  # type: ignore[arg-type]
+
+    def elsewhere(self, sweep: str, host: str = "elsewhere") -> Governor:
+        """A launcher on another machine."""
+        found = self.launcher(sweep)
+        found._own = found._own._replace(who=Who(host, 1, None))
+        return found
 
     def held(self) -> dict[str, int]:
         members = StoredBook(self.store, "a").look().members.values()
@@ -237,14 +250,14 @@ def test_a_launcher_has_all_slots_while_it_is_alone(tmp_path: Path) -> None:
 def test_the_slots_of_a_killed_launcher_stay_with_its_runs(tmp_path: Path) -> None:
     shared = Account(tmp_path, 10)
     shared.begin("killed", 6)
-    shared.launcher("killed").look(Jobs(0, 6, 6))
+    shared.elsewhere("killed").look(Jobs(0, 6, 6))
     other = shared.launcher("other")
     for _ in range(20):  # its runs do not beat: they count for as long as a lease
         assert other.look(Jobs(4, 9, 9)).slots == 4
         shared.clock.sleep(1)
     for n in range(2):
         shared.root.create(Layout("killed").event(f"{n:012x}", 1, Event.SUCCEEDED), b"{}")
-    # It may live: nobody takes what a launcher of this very process holds before its lease is over.
+    # It may live: nobody takes what a launcher holds before its lease is over.
     assert other.look(Jobs(4, 9, 9)).slots == 4
     for _ in range(20):
         shared.clock.sleep(1)
@@ -253,7 +266,7 @@ def test_the_slots_of_a_killed_launcher_stay_with_its_runs(tmp_path: Path) -> No
             shared.root.replace(Layout("killed").heartbeat(f"{n:012x}", 1), beat, durable=False)
         other.look(Jobs(4, 9, 9))
     assert other.look(Jobs(4, 9, 9)).slots == 6
-    again = shared.launcher("killed")  # and somebody starts it again
+    again = shared.elsewhere("killed")  # and somebody starts it again
     assert again.look(Jobs(4, 0, 6)).slots == 4
     shared.clock.sleep(200)
     again.look(Jobs(0, 0, 6))
@@ -287,6 +300,236 @@ def test_what_cannot_be_looked_at_is_forgotten_at_last(tmp_path: Path) -> None:
     assert found == 10
 
 
+def test_a_sweep_whose_disk_is_not_here_keeps_its_slots(tmp_path: Path) -> None:
+    """Of another machine's sweep a folder of that name, or none, says nothing; nor of ours while
+    the root is not there. Only who sees the root without the sweep knows that it was removed."""
+    shared = Account(tmp_path, 10)
+    os.makedirs(shared.root.root)
+    here = shared.launcher("x")._own.who._replace(began="never")
+    away = {
+        "far": _member("s", root=shared.root.root, slots=3),
+        "unmounted": _member("s", root=str(tmp_path / "away"), slots=2, who=here),
+    }
+    gone = {"removed": _member("s", root=shared.root.root, slots=4, who=here)}
+    book = StoredBook(shared.store, "a")
+    book.write(lambda page: page._replace(members=away | gone))
+    other = shared.launcher("other")
+    other.look(Jobs(0, 10, 10))
+    for _ in range(20):
+        assert other.look(Jobs(0, 10, 10)).slots == 5
+        shared.clock.sleep(6)
+    assert set(book.look().members) - {other._name} == set(away)
+
+
+def test_a_look_that_worked_is_believed_as_long_as_the_first(tmp_path: Path) -> None:
+    shared = Account(tmp_path, 10)
+    shared.begin("killed", 4)
+    shared.elsewhere("killed").look(Jobs(0, 4, 4))
+    other = shared.launcher("other")
+
+    def for_minutes(minutes: float) -> int:
+        for _ in range(int(minutes * 2.4)):
+            beat = encode({"counter": shared.clock.now})
+            for run in range(4) if os.path.exists(shared.root.root) else ():
+                path = Layout("killed").heartbeat(f"{run:012x}", 1)
+                shared.root.replace(path, beat, durable=False)
+            found = other.look(Jobs(0, 10, 10)).slots
+            shared.clock.sleep(25)
+        return found
+
+    assert for_minutes(30) == 6
+    os.rename(shared.root.root, f"{shared.root.root}.away")
+    assert for_minutes(10) == 6
+    assert for_minutes(10) == 10
+
+
+def test_a_launcher_whose_step_takes_long_keeps_its_slots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On this machine its process says that it lives, on another its beats do, which a thread
+    sends."""
+    shared = Account(tmp_path, 10)
+    shared.begin("slow", 0)
+    slow, other = shared.launcher("slow"), shared.launcher("other")
+    slow.look(Jobs(0, 6, 6))
+    for _ in range(20):
+        assert other.look(Jobs(0, 10, 10)).slots == 4
+        shared.clock.sleep(6)
+    monkeypatch.setattr(governor, "BEAT_SECONDS", 0.001)
+    book = StoredBook(shared.store, "a")
+    far = shared.elsewhere("far")
+    with far.kept():
+        far.look(Jobs(0, 6, 6))
+        book.look()
+        before = book.stamps()[far._name]
+        deadline = time.monotonic() + 20
+        while book.stamps()[far._name] == before:
+            assert time.monotonic() < deadline
+            book.look()
+    assert not [each for each in threading.enumerate() if each.name.endswith("(_keep)")]
+
+
+def test_a_launcher_that_ends_in_a_process_that_lives_on_leaves_its_slots_to_its_runs(
+    tmp_path: Path,
+) -> None:
+    shared = Account(tmp_path, 10)
+    shared.begin("ended", 2)
+    ended, other = shared.launcher("ended"), shared.launcher("other")
+    with pytest.raises(KeyboardInterrupt), ended.kept():
+        assert ended.look(Jobs(2, 8, 10)).slots == 10
+        raise KeyboardInterrupt
+    assert other.look(Jobs(0, 10, 10)).slots == 8
+    assert ended.look(Jobs(2, 8, 10)).slots == 2  # and it goes on
+
+
+def test_sweeps_without_a_launcher_are_looked_at_once_and_not_while_a_page_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = Account(tmp_path, 10)
+    shared.begin("killed", 4)
+    shared.launcher("killed").look(Jobs(0, 4, 4))
+    monkeypatch.setattr(governor, "is_gone", lambda who: True)
+    other = shared.launcher("other")
+    opened: list[str] = []
+    writing: list[bool] = []
+    change, see = other._changed, governor.read_events
+
+    def changed(page: Page, jobs: Jobs) -> Page:
+        writing.append(True)
+        try:
+            return change(page, jobs)
+        finally:
+            writing.clear()
+
+    def seen(store: Store, sweep: str) -> object:
+        assert not writing
+        return see(store, sweep)
+
+    monkeypatch.setattr(other, "_changed", changed)
+    monkeypatch.setattr(governor, "read_events", seen)
+    monkeypatch.setattr(
+        governor, "open_store", lambda root: (opened.append(root), LocalStore(root))[1]
+    )
+    for _ in range(10):
+        other.look(Jobs(0, 10, 10))
+        shared.clock.sleep(3)
+    assert opened == [shared.root.root]
+
+
+class Far(FaultyStore):
+    """A store that is elsewhere."""
+
+    is_remote = True  # type: ignore[assignment]
+
+
+def test_what_a_book_elsewhere_allowed_does_not_hold_once_it_cannot_be_asked(
+    tmp_path: Path,
+) -> None:
+    shared, failing = Account(tmp_path, 10), [False]
+    faults = Faults(lambda *_: Fault.FAIL if failing[0] else None)
+    far = shared.launcher("far", store=Far(shared.store, faults))
+    assert far.look(Jobs(0, 6, 6)).slots == 6
+    calls = len(faults.calls)
+    assert far.look(Jobs(1, 0, 6)).slots == 6
+    assert len(faults.calls) == calls  # each look costs
+    shared.clock.sleep(3)
+    failing[0] = True
+    for _ in range(3):
+        with pytest.raises(StoreError):
+            far.look(Jobs(1, 0, 6))
+    failing[0] = False
+    assert far.look(Jobs(1, 0, 6)).slots == 1
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_refusal_is_told_to_a_book_elsewhere_as_soon_as_that_can_be(
+    tmp_path: Path, fails: bool
+) -> None:
+    shared, failing = Account(tmp_path, None), [False]
+    faults = Faults(lambda *_: Fault.FAIL if failing[0] else None)
+    far = shared.launcher("far", store=Far(shared.store, faults))
+    far.look(Jobs(8, 0, 8))
+    if fails:
+        shared.clock.sleep(3)
+        failing[0] = True
+        with pytest.raises(StoreError):
+            far.look(Jobs(8, 0, 8, refused=True))
+        failing[0] = False
+    else:
+        far.look(Jobs(8, 0, 8, refused=True))
+    shared.clock.sleep(3)
+    assert far.look(Jobs(7, 1, 8)).share == 3
+    shared.clock.sleep(16)
+    assert far.look(Jobs(7, 1, 8)).share == 3  # it is told once
+
+
+@pytest.mark.parametrize(("busy", "least"), [({"wants": 9}, 80), ({"slots": 1}, 80), ({}, 100)])
+@pytest.mark.parametrize("known", [True, False])
+def test_who_had_no_part_in_the_sharing_does_not_make_up_for_it(
+    tmp_path: Path, busy: dict[str, int], least: float, known: bool
+) -> None:
+    """Else all others would wait until it has had as many turns as they."""
+    shared = Account(tmp_path, 1)
+    idle, book = shared.launcher("idle"), StoredBook(shared.store, "a")
+    others = {"one": _member("one", turn=100.0), "two": _member("two", turn=80.0, **busy)}
+    own = {idle._name: idle._own._replace(turn=7.0)} if known else {}
+    book.write(lambda page: page._replace(members=others | own))
+    idle.look(Jobs(0, 0, 9))
+    assert not known or book.look().members[idle._name].turn == 7.0
+    idle.look(Jobs(0, 9, 9))
+    assert least <= book.look().members[idle._name].turn <= least + 2
+    turn = book.look().members[idle._name].turn
+    book.write(lambda page: page._replace(members={**page.members, **others}))
+    idle.look(Jobs(0, 9, 9))
+    assert book.look().members[idle._name].turn - turn <= 2  # and it goes on from there
+
+
+def test_two_sweeps_that_are_called_the_same_are_two(tmp_path: Path) -> None:
+    """On two machines the same folder may be another. Nor does one that was removed and made anew
+    answer for the runs of the first."""
+    shared = Account(tmp_path, 10)
+    one = shared.launcher("s", identity="one")
+    assert one.look(Jobs(4, 0, 4)).slots == 4
+    shared.begin("s", 6)
+    shared.root.create(Layout("s").identity, b"two\n")
+    two = shared.launcher("s", identity=ensure_identity(shared.root, "s"))
+    assert two.look(Jobs(0, 10, 10)).slots == 6
+    with one.kept():
+        one.look(Jobs(4, 0, 4))
+    shared.clock.sleep(6)
+    assert two.look(Jobs(6, 4, 10)).slots == 10
+
+
+def test_an_identity_is_made_once(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    assert identity(store, "s") is None
+    for fault in Fault.LOSE_REPLY, Fault.TWICE:
+        store.remove([Layout("s").identity])
+        with suppress(StoreError):
+            ensure_identity(FaultyStore(store, Faults({2: fault})), "s")
+        made = identity(store, "s")
+        assert made
+        assert ensure_identity(store, "s") == made
+
+
+def test_a_place_keeps_nothing_of_who_left(tmp_path: Path) -> None:
+    shared = Account(tmp_path, 10)
+    one, other = shared.launcher("one"), shared.launcher("other")
+    one.look(Jobs(0, 2, 2))
+    one.leave()
+    shared.elsewhere("killed").look(Jobs(0, 2, 2))
+    shared.begin("killed", 0)
+    for _ in range(12):
+        other.look(Jobs(0, 2, 2))
+        shared.clock.sleep(6)
+    assert list(shared.store.names("a/beats")) == [f"a/beats/{other._name}"]
+    for n in range(50):
+        shared.store.replace(f"a/spent/{n}.json", b"{}")
+    faults = Faults()
+    StoredBook(FaultyStore(shared.store, faults), "a").look()
+    assert [each for each in faults.calls if "spent" in each or each.endswith(" a")] == []
+
+
 def test_a_sweep_begins_with_what_was_learned_last(tmp_path: Path) -> None:
     shared = Account(tmp_path, None)
     first = shared.launcher("first")
@@ -316,6 +559,16 @@ def test_the_place_can_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert account.quota_settings() == ("s3://bucket/quota", 50, "team")
     monkeypatch.setenv(account.PLACE, "/elsewhere")
     assert account.quota_settings().place == "/elsewhere"
+    assert account.handed_on() == {account.PLACE: "/elsewhere", "XDG_CONFIG_HOME": str(tmp_path)}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(account.PLACE, "shared/quota")
+    there = f"{tmp_path}/shared/quota"
+    assert account.quota_settings().place == account.handed_on()[account.PLACE] == there
+    monkeypatch.delenv(account.PLACE)
+    file.write_text('[quota]\nplace = "quota"\n')
+    monkeypatch.chdir("/")
+    assert account.quota_settings().place == f"{tmp_path}/sweeper/quota"
+    assert account.handed_on() == {"XDG_CONFIG_HOME": str(tmp_path)}
     file.write_text("[quota]\nslot = 50\nslots = 0\n")
     with pytest.raises(EnvironmentFailure) as told:
         account.quota_settings()
@@ -334,3 +587,52 @@ def test_a_damaged_page_is_named(tmp_path: Path) -> None:
         f'{tmp_path}/a/pages/3.json: learned.limit: should be a number, and is "many"'
     )
     assert os.path.exists(tmp_path / "a/pages/3.json")
+
+
+def test_a_damaged_page_is_passed_over(tmp_path: Path) -> None:
+    """The one before it counts, and the next takes its place. A newer sweeper's is left alone."""
+    store = LocalStore(str(tmp_path))
+    StoredBook(store, "a").write(_with("x", 1))
+    for damage in (b"", b"{", b'{"schema": 1}'):
+        newest = StoredBook(store, "a").look().number
+        store.replace(f"a/pages/{newest + 1}.json", damage)
+        assert StoredBook(store, "a").look().members["x"].slots == newest
+        StoredBook(store, "a").write(_with("x", newest + 2))
+        found = StoredBook(store, "a").look()
+        assert (found.number, found.members["x"].slots) == (newest + 2, newest + 2)
+    store.replace(f"a/pages/{found.number + 1}.json", b'{"schema": 99}')
+    with pytest.raises(StoreError, match="newer sweeper"):
+        StoredBook(store, "a").look()
+
+
+def test_a_page_that_cannot_be_read_now_is_not_damaged(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    for number in (1, 2):
+        StoredBook(store, "a").write(_with("x", number))
+    faults = Faults(lambda _, what: Fault.FAIL if what.endswith("/2.json") else None)
+    with pytest.raises(StoreError, match="injected"):
+        StoredBook(FaultyStore(store, faults), "a").look()
+
+
+def test_a_member_that_cannot_be_read_costs_nobody_else_a_page(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    book = StoredBook(store, "a")
+    page = book.write(_with("x", 1)).document()
+    page["members"] |= {"bad": {"root": 7}, "worse": None}
+    store.replace("a/pages/2.json", encode(page))
+    assert set(StoredBook(store, "a").look().members) == {"x"}
+
+
+def test_a_process_of_another_user_that_is_not_shown_is_alive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process, "machine", lambda: "here")
+    nobody = 2**22 + 1  # above the largest that Linux gives
+
+    def kill(_pid: int, _signal: int) -> None:
+        raise PermissionError
+
+    assert process.is_gone(Who("here", nobody, "1"))
+    monkeypatch.setattr(os, "kill", kill)
+    assert not process.is_gone(Who("here", nobody, "1"))
+    assert process.is_gone(Who("here", os.getpid(), "1"))  # it is another by now
