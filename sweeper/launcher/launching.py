@@ -396,7 +396,8 @@ def _in_a_window(store: Store, sweep: str, command: Sequence[str]) -> Callable[[
 
     server, folder = TmuxServer(), f"{store.root}/{sweep}"
     ensure_view(server, sweep, folder)
-    start_again_or_raise = partial(server.ensure_window, sweep, folder, "launcher", command)
+    window = sweep, folder, "launcher", command
+    start_again_or_raise = partial(server.ensure_window, *window, account.handed_on())
     start_again_or_raise()
     return start_again_or_raise
 

@@ -3,11 +3,12 @@ configuration.
 
     <account>/spent/<sweep>.json      replaced by the sweep's launcher, and there when it is over
 
+While one of them cannot be read nobody knows what is left, and so nothing new is started.
+
 The account and its place are those of the quota (`account.py`).
 """
 
 import time
-from contextlib import suppress
 from typing import NamedTuple
 
 from sweeper.errors import NotFound, StoreError
@@ -22,6 +23,7 @@ from sweeper.scheduler.context import Context
 from sweeper.scheduler.governor import name_of
 from sweeper.storage.documents import encode, read_as
 from sweeper.storage.files import Store, open_store
+from sweeper.storage.sweeps import ensure_identity
 
 __all__ = ["AccountBudget", "account_budget", "configured_budget"]
 
@@ -60,53 +62,94 @@ def account_budget(context: Context, service: Service) -> "AccountBudget | None"
 
 
 class AccountBudget:
-    """What a launcher knows of an account's spending."""
+    """What a launcher knows of an account's spending. `trouble`: why that may not be all of it.
+    Raises `StoreError`."""
 
     def __init__(self, context: Context, store: Store, folder: str, limits: Limits) -> None:
         self.limits = limits
         self._context, self._store, self._folder = context, store, folder
-        self._own = f"{folder}/{name_of(context.store.root, context.sweep)}.json"
+        root, sweep, self._created = context.store.root, context.sweep, context.plan.created
+        identity = ensure_identity(context.store, sweep)
+        self._own = f"{folder}/{name_of(root, sweep, identity)}.json"
+        self._before = f"{folder}/{name_of(root, sweep)}.json"
         self._seconds = _REMOTE_SECONDS if store.is_remote else _WRITE_SECONDS
         self._next = context.clock()
         self._known: dict[str, tuple[int, SweepSpent]] = {}
         self._mine: SweepSpent | None = None
         self.spent = NOTHING
+        self.trouble: str | None = None
 
     def look(self, now: Spent) -> Spent:
         """What all sweeps have used in the time that counts, given that this one has used `now` in
-        all. A place that does not answer says nothing new."""
-        if self._mine is None or self._context.clock() >= self._next:
+        all; as far as that is known (`trouble`)."""
+        if self._context.clock() >= self._next:
             self._next = self._context.clock() + self._seconds
-            with suppress(StoreError):
-                self._exchange(now)
-        self.spent = spent.together(
-            [
-                one
-                for _, sweep in self._known.values()
-                for day, one in sweep.days.items()
-                if self._counts(day)
-            ]
-        )
+            self.exchange(now)
+        several = [one for _, one in self._known.values()]
+        several.append(self._with_ours(now))
+        days = (item for sweep in several for item in sweep.days.items())
+        self.spent = spent.together([one for day, one in days if self._counts(day)])
         return self.spent
 
-    def _exchange(self, now: Spent) -> None:
+    def exchange(self, now: Spent) -> None:
         """Write what is ours, and read what is others'."""
+        self.trouble = None
+        try:
+            self._write(now)
+        except StoreError as error:
+            self.trouble = f"spending of this sweep cannot be told to the account: {error}"
+        try:
+            self._read()
+        except StoreError as error:
+            self.trouble = f"spending of the account cannot be read: {error}"
+
+    def _with_ours(self, now: Spent) -> SweepSpent:
+        """What this sweep has used, also what is not written yet."""
+        known = self._mine or SweepSpent(self._context.sweep)
+        return known.plus(now, self._created, self._today())
+
+    def _write(self, now: Spent) -> None:
         if self._mine is None:
-            try:
-                self._mine = read_as(self._store, self._own, spent.read)
-            except NotFound:
-                self._mine = SweepSpent(self._context.sweep)
-        found = self._mine.plus(now, self._context.plan.created, self._today())
+            self._mine = self._recorded()
+        found = self._with_ours(now)
         if found != self._mine:
             self._store.replace(self._own, encode(found.document()))
             self._mine = found
+
+    def _recorded(self) -> SweepSpent:
+        """What launchers of this sweep have told before us. What they told until version 0.1 stays
+        where it is, and is not told again."""
+        try:
+            return read_as(self._store, self._own, spent.read)
+        except NotFound:
+            fresh = SweepSpent(self._context.sweep)
+        try:
+            before = read_as(self._store, self._before, spent.read)
+        except NotFound:
+            return fresh
+        if before.created != self._created:
+            return fresh
+        return before._replace(days={})
+
+    def _read(self) -> None:
+        """Read what others have told, each for itself. Raises `StoreError` for what cannot be
+        read."""
         listed = {entry.path: entry.stamp for entry in self._store.list(self._folder)}
+        listed.pop(self._own, None)
         self._known = {path: one for path, one in self._known.items() if path in listed}
+        failed: StoreError | None = None
         for path, stamp in listed.items():
             known = self._known.get(path)
-            if known is None or known[0] != stamp:
-                with suppress(NotFound):
-                    self._known[path] = (stamp, read_as(self._store, path, spent.read))
+            if known is not None and known[0] == stamp:
+                continue
+            try:
+                self._known[path] = (stamp, read_as(self._store, path, spent.read))
+            except NotFound:  # removed meanwhile
+                self._known.pop(path, None)
+            except StoreError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     def _today(self) -> str:
         return time.strftime("%Y-%m-%d", time.gmtime(self._context.wall()))

@@ -117,6 +117,7 @@ class Scheduler:
         self._stopping: set[str] = set()
         self._away = False
         self._crowded = False
+        self._unaccounted = False
         # Attempts that were opened and are at work nowhere: the backend has been asked.
         self._nowhere: set[str] = set()
         self._observed: dict[str, Observation] = {}
@@ -125,6 +126,18 @@ class Scheduler:
     def run(self) -> Summary:
         """Step until nothing runs and nothing is left to start, or somebody wants this launcher to
         end, or to go on with another plan (`Summary.ends`)."""
+        is_ours = True
+        try:
+            with self._parallelism.kept():
+                return self._run()
+        except AnotherLauncher:
+            is_ours = False
+            raise
+        finally:
+            if is_ours and self._spending is not None:
+                self._spending.end()
+
+    def _run(self) -> Summary:
         while True:
             try:
                 self._check()
@@ -238,8 +251,7 @@ class Scheduler:
             return True
 
         settled = answered(self._settle)
-        if self._spending is not None:
-            self._spending.look()
+        self._unaccounted = self._spending is not None and not answered(self._spending.look)
         told = not answered(self._look_for_engine)
         self._away = told or (self._engine is not None and self._engine.away)
         answered(self._stop)
@@ -267,7 +279,7 @@ class Scheduler:
 
     def _startable(self) -> Iterator[str]:
         """Yield the runs that would be started now if there were room."""
-        if self._held is not None or not self._starting or self._away:
+        if self._held is not None or not self._starting or self._away or self._unaccounted:
             return
         yield from self._nowhere - self._run_table.retired
         retries_first = self._policy.waiting_for_retries
@@ -304,7 +316,7 @@ class Scheduler:
 
     def _free(self) -> int:
         """How many more jobs may be submitted now."""
-        if self._held is not None or not self._starting or self._away:
+        if self._held is not None or not self._starting or self._away or self._unaccounted:
             return 0
         most = min(1, self._parallelism.jobs) if self._policy.smoke else self._parallelism.jobs
         return max(0, most - self._busy())

@@ -9,7 +9,7 @@ import os
 from typing import NamedTuple
 
 from sweeper import prices
-from sweeper.errors import NotFound, StoreError
+from sweeper.errors import NotFound, StoreError, Unreachable
 from sweeper.fields import config_file
 from sweeper.model.heartbeat import Heartbeat
 from sweeper.model.plan import Budget
@@ -70,19 +70,31 @@ class Spending:
         """Whether runs at work are to be stopped."""
 
     def look(self) -> None:
-        """Sum up, and see whether there is anything left to spend."""
-        for run, view in self._run_table.views.items():
-            for attempt in range(1, view.state.opened + 1):
-                if (run, attempt) not in self._final:
-                    self._look_at(run, attempt)
-        found = self._seen.values()
-        used = Spent(total(one.usage for one in found), sum(one.seconds for one in found))
+        """Sum up, and see whether there is anything left to spend. Raises `Unreachable` where that
+        is not known of the account: then nothing more may be started."""
+        used = self._used()
         self.reached, self.is_over = None, False
         if self._account is not None:
             limits, per = self._account.limits
             what = "the budget of your account" + _PER[per]
             self._judge(limits, self._account.look(used), what, _RAISED.format(config_file.file()))
         self._judge(self._budget, used, "the budget", "`sweeper launch` with a larger budget")
+        if self._account is not None and self._account.trouble and self.reached is None:
+            raise Unreachable(self._account.trouble)
+
+    def end(self) -> None:
+        """Tell the account what was used in the end."""
+        if self._account is not None:
+            self._account.exchange(self._used())
+
+    def _used(self) -> Spent:
+        """What all attempts have used by now."""
+        for run, view in self._run_table.views.items():
+            for attempt in range(1, view.state.opened + 1):
+                if (run, attempt) not in self._final:
+                    self._look_at(run, attempt)
+        found = self._seen.values()
+        return Spent(total(one.usage for one in found), sum(one.seconds for one in found))
 
     def _judge(self, limits: Budget, used: Spent, what: str, how: str) -> None:
         """Note what is reached of some limits. What stops runs outweighs what does not."""

@@ -66,6 +66,20 @@ def test_programs_have_the_home_of_who_opened_their_window(
     assert told.read_text().split() == ["/homes/one", *["/homes/two"] * 3]
 
 
+def test_a_window_has_the_variables_that_its_program_is_given(
+    tmux_socket: str, tmp_path: Path
+) -> None:
+    """What the server does not have, as the place of the user's quota."""
+    server, told = TmuxServer(), tmp_path / "told"
+    given = {"SWEEPER_QUOTA": "/some where"}
+    for number, end in ((1, "0"), (2, "0"), (3, "600")):
+        command = ["sh", "-c", f'echo "$SWEEPER_QUOTA" >> {told}; sleep "$0"', end]
+        session = server.ensure_window("s", "/f", "launcher", command, given)
+        _until(lambda n=number: told.exists() and told.read_text() == "/some where\n" * n)
+        if end == "0":
+            _until(lambda s=session: server.panes(s)[0].dead)
+
+
 def test_a_path_that_the_locale_cannot_spell(
     tmux_socket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

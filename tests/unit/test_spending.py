@@ -10,14 +10,19 @@ from typing import Any
 import pytest
 
 from sweeper.backends import open_backend
-from sweeper.errors import EnvironmentFailure, UsageError
+from sweeper.errors import EnvironmentFailure, Unreachable, UsageError
+from sweeper.model.launcher import Service
 from sweeper.model.plan import Budget
+from sweeper.scheduler import account
 from sweeper.scheduler.account_budget import AccountBudget, Limits, configured_budget
 from sweeper.scheduler.context import Context
+from sweeper.scheduler.governor import name_of
 from sweeper.scheduler.run_table import RunTable
 from sweeper.scheduler.spending import Spending
+from sweeper.storage.documents import encode, read_json
 from sweeper.storage.files import LocalStore
 from sweeper.storage.heartbeats import Heartbeats
+from sweeper.storage.sweeps import read_plan
 
 
 def used(tokens: int) -> dict[str, Any]:
@@ -188,13 +193,77 @@ def test_a_sweep_that_was_removed_and_made_anew_counts_both(
     assert "1,100 of 1,000 tokens" in (accounts.reached((sweep, spending)) or "")
 
 
-def test_a_place_that_does_not_answer_says_nothing_new(tmp_path: Path, written: ModuleType) -> None:
+def test_a_place_that_does_not_answer_keeps_what_was_known(
+    tmp_path: Path, written: ModuleType
+) -> None:
     accounts = Accounts(tmp_path, written, Budget(tokens=1000))
     first = accounts.launcher("first", 600)
     accounts.reached(accounts.launcher("second", 500))
     assert accounts.reached(first) is not None
     (tmp_path / "quota").rename(tmp_path / "away")
     assert accounts.reached(first) is not None
+
+
+def test_while_what_an_account_has_spent_cannot_be_read_nothing_starts(
+    tmp_path: Path, written: ModuleType
+) -> None:
+    """All that can be read counts all the same, and what we have used ourselves."""
+    accounts = Accounts(tmp_path, written, Budget(tokens=1000))
+    first = accounts.launcher("first", 300)
+    assert accounts.reached(first) is None
+    folder = tmp_path / "quota" / "a" / "spent"
+    [own] = folder.iterdir()
+    for name in "0", "z":
+        (folder / f"{name}.json").write_text("{")
+    told = "spending of the account cannot be read: .*/a/spent/[0z].json: damaged"
+    with pytest.raises(Unreachable, match=told):
+        accounts.reached(first)
+    second = accounts.launcher("second", 200)
+    with pytest.raises(Unreachable, match=told):
+        accounts.reached(second)
+    spent = second[1]._account
+    assert spent is not None
+    assert spent.spent.usage.counts.tokens == 500
+    for name in "0", "z":
+        (folder / f"{name}.json").unlink()
+    own.write_text("{")  # of a launcher before us: it is not written over
+    again = accounts.driving(first[0])
+    with pytest.raises(Unreachable, match=r"cannot be told to the account: .*damaged"):
+        accounts.reached(again)
+    assert own.read_text() == "{"
+    third = accounts.launcher("third", 800)
+    assert "1,000 of 1,000 tokens" in (accounts.reached(third) or "")
+
+
+def test_what_a_launcher_saw_last_is_told_when_it_ends(tmp_path: Path, written: ModuleType) -> None:
+    accounts = Accounts(tmp_path, written, Budget(tokens=1000))
+    made = written.Written(tmp_path / "root", "first", {"lr": [1]})
+    run = made.run({"lr": 1}, 0, state="running")
+    sweep, spending = first = accounts.driving(Sweep(made))
+    second = accounts.launcher("second", 1)
+    sweep.beat(run, 1, usage=used(600), up_s=60)
+    assert accounts.reached(first) is None
+    event = made.folder / "state" / run / "1.failed.json"
+    event.write_text(json.dumps({"schema": 1, "time": "2026-11-22T12:00:00Z", "usage": used(999)}))
+    assert sweep.reached(spending) is None  # a moment after the last time: it is not told yet
+    assert accounts.reached(second) is None
+    spending.end()
+    assert "1,000 of 1,000 tokens" in (accounts.reached(second) or "")
+
+
+def test_what_was_told_before_sweeps_had_an_identity_counts_once(
+    tmp_path: Path, written: ModuleType
+) -> None:
+    accounts = Accounts(tmp_path, written, Budget(tokens=1000))
+    first = accounts.launcher("first", 600)
+    assert accounts.reached(first) is None
+    folder = tmp_path / "quota" / "a" / "spent"
+    [own] = folder.iterdir()
+    own.rename(folder / f"{name_of(first[0].context.store.root, 'first')}.json")
+    again = accounts.driving(first[0])
+    assert accounts.reached(again) is None
+    assert again[1]._account is not None
+    assert again[1]._account.spent.usage.counts.tokens == 600
 
 
 @pytest.mark.parametrize(
@@ -221,3 +290,28 @@ def test_a_budget_in_the_configuration_that_is_none(
         configured_budget()
     assert said in str(told.value)
     assert str(file) in str(told.value)
+
+
+def test_a_launcher_that_does_not_know_what_is_left_starts_nothing_and_goes_on(
+    make_scene: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = make_scene()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv(account.PLACE, str(tmp_path / "quota"))
+    (tmp_path / "config" / "sweeper").mkdir(parents=True)
+    (tmp_path / "config" / "sweeper" / "config.toml").write_text("[budget]\ntokens = 1000\n")
+    plan = read_json(scene.store, scene.layout.plan) | {"service": "tinker"}
+    scene.store.replace(scene.layout.plan, encode(plan))
+    scene.scheduler = scene.new_scheduler()
+    of_account = account.account_of(read_plan(scene.store, "s"), Service(), account.Quota(""))
+    damaged = tmp_path / "quota" / str(of_account) / "spent" / "other.json"
+    damaged.parent.mkdir(parents=True)
+    damaged.write_text("{")
+    for _ in range(2):
+        summary = scene.step()
+        assert f"spending of the account cannot be read: {damaged}: " in summary.unreachable
+        assert (summary.finished, scene.backend.submitted) == (False, [])
+        scene.clock.sleep(5)
+    damaged.unlink()
+    assert scene.step().unreachable is None
+    assert len(scene.backend.submitted) == 2

@@ -11,8 +11,9 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import NamedTuple
 
 import libtmux
@@ -32,6 +33,7 @@ _INHERITED = {
     *("TMPDIR", "TMUX_TMPDIR", "PYTHONPATH", "XDG_DATA_HOME"),
     *("SWEEPER_HOME", "SWEEPER_TMUX_SOCKET"),
 }
+_NO_MORE: Mapping[str, str] = MappingProxyType({})
 _NO_SOCKET = "(No such file or directory)"  # error connecting to a socket that is not there
 _NO_FORK = "fork failed"
 _NOTHING_THERE = ("no server running", "can't find session", _NO_SOCKET, "(Connection refused)")
@@ -167,13 +169,22 @@ class TmuxServer:
                 other = session
         return other
 
-    def ensure_window(self, name: str, folder: str, title: str, argv: Sequence[str]) -> str:
+    def ensure_window(
+        self,
+        name: str,
+        folder: str,
+        title: str,
+        argv: Sequence[str],
+        environment: Mapping[str, str] = _NO_MORE,
+    ) -> str:
         """See that a window of sweeper's own runs in the session of `folder`, which is made when
         there is none; gives the session's id. A window whose program has ended is replaced.
 
-        The program has our home: the server, and so what runs in it, has that of whoever started
-        it, and users of several homes share the server."""
-        argv = ("-e", f"SWEEPER_HOME={home()}", *argv)
+        The program has our home, and `environment`: the server, and so what runs in it, has that of
+        whoever started it, and users of several homes share the server."""
+        given = {"SWEEPER_HOME": home(), **environment}
+        variables = (part for item in given.items() for part in ("-e", "=".join(item)))
+        argv = (*variables, *argv)
         session = self.session(folder)
         if session is None:
             return self._new_session(name, folder, title, argv)
