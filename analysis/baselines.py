@@ -6,34 +6,47 @@ from dataclasses import replace
 from sweeper.analysis import labels
 from sweeper.analysis.cells import Cell, Ranking, rank
 from sweeper.analysis.findings import short_name, worse_by
-from sweeper.analysis.frames import SweepData, load
-from sweeper.errors import UsageError
+from sweeper.analysis.frames import Metric, SweepData, load
+from sweeper.errors import NotFound, UsageError
 from sweeper.results.registry import Registry
 
 __all__ = ["against", "with_baseline"]
 
 
+_NOTHING = "the best is compared with nothing"
+
+
 def with_baseline(data: SweepData, registry: Registry) -> SweepData:
     """With the cell that the grid calls its baseline marked, and where that is another sweep's best
-    with its runs. Raises `NotFound` where there is no such sweep, `UsageError` where it has no
-    best."""
+    with its runs. Where there is no such cell or sweep, or it has no best, the report says so."""
     plan = data.plan
     asked = None if plan is None or len(data.names) > 1 else plan.baseline
     if asked is None or data.metric is None:
         return data
     if asked.sweep is None:
+        planned = {run.cell for run in plan.runs if not run.retired} if plan else set[str]()
+        if planned and asked.cell not in planned:
+            return replace(data, unmet=f"the baseline {asked.cell} is no cell: {_NOTHING}")
         return replace(data, baseline=asked.cell)
-    metric = data.metric
-    other = load(registry, asked.sweep, metric.name, metric.goal, metric.at, rollouts=False)
+    return _with_another(data, asked.sweep, data.metric, registry)
+
+
+def _with_another(data: SweepData, sweep: str, metric: Metric, registry: Registry) -> SweepData:
+    """With the runs of another sweep's best."""
+    try:
+        other = load(registry, sweep, metric.name, metric.goal, metric.at, rollouts=False)
+    except (NotFound, UsageError) as error:
+        return replace(data, unmet=f"of the baseline {sweep}: {error}; {_NOTHING}")
     best = rank(replace(other, metric=metric)).best
     if best is None:
-        raise UsageError(f"baseline: {asked.sweep} has no best by {metric.name}")
+        told = f"the baseline {sweep} has no best by {metric.name}: {_NOTHING}"
+        return replace(data, unmet=told)
     known = {run.id: run.cell for run in data.runs}
     own = next((known[run.id] for run in best.runs if run.id in known), None)
     if own is not None:  # the same runs, launched here too
         return replace(data, baseline=own)
-    cell = f"{asked.sweep}/{best.name}"
-    runs = tuple(replace(run, cell=cell, name=f"{asked.sweep}/{run.name}") for run in best.runs)
+    cell = f"{sweep}/{best.name}"
+    runs = tuple(replace(run, cell=cell, name=f"{sweep}/{run.name}") for run in best.runs)
     return replace(data, runs=(*data.runs, *runs), baseline=cell, borrowed=frozenset({cell}))
 
 

@@ -122,7 +122,8 @@ class SweepData:
     and so on (see `sweeper.analysis.keys`); `lent` are the values of the cells of sweeps that lend
     their noise, by sweep; `confirmed` says which of the sweeps repeat cells of another; `ends` why
     a mean of the last values is judged by that nobody asked for; `baseline` is the cell that the
-    best is compared with, and `borrowed` the cells of other sweeps; `root` is where the first sweep
+    best is compared with, `unmet` why there is none though one is asked for, and `borrowed` the
+    cells of other sweeps; `root` is where the first sweep
     is kept ("" for a folder), `paths` are the folders of all."""
 
     name: str
@@ -144,6 +145,7 @@ class SweepData:
     confirmed: Confirmed | None = None
     ends: Ends | None = None
     baseline: str | None = None
+    unmet: str | None = None
     borrowed: frozenset[str] = frozenset()
 
     @property

@@ -108,7 +108,8 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
         ranking=ranking,
         findings=tuple(findings),
         verdict=replace(
-            told_with(verdict, held, answered, ranking), against=against(ranking, sign)
+            told_with(verdict, held, answered, ranking),
+            against=data.unmet or against(ranking, sign),
         ),
         axes=tuple(axes),
         trends=tuple(trends),

@@ -30,14 +30,14 @@ def run(arguments: Namespace) -> int:
     """Start a grid, or go on with it."""
     from sweeper.commands.live_view import showing
     from sweeper.commands.trust_prompt import agreeing
-    from sweeper.launcher.launch_preview import planned_by
+    from sweeper.launcher.launch_preview import gone_baselines, planned_by
     from sweeper.launcher.launching import LaunchRequest, User, launch_plan
     from sweeper.scheduler.progress import exit_code
     from sweeper.storage.sweeps import with_chosen
 
-    planned = planned_by(arguments)
-    planned = with_chosen(open_store(arguments.root or default_root()), planned.name, planned)
-    for warning in planned.warnings:
+    planned, store = planned_by(arguments), open_store(arguments.root or default_root())
+    planned = with_chosen(store, planned.name, planned)
+    for warning in (*planned.warnings, *gone_baselines(planned, store)):
         warn(f"warning: {warning}")
     begun, idle = _before(planned, arguments.root or default_root())
     recipes = ", ".join(dict.fromkeys(part.recipe.reference for part in planned.parts))

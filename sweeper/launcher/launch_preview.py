@@ -125,8 +125,8 @@ def survey(planned: Plan, store: Store) -> LaunchPreview:
         names = {run.id: run.name for run in runs}
         retired = sum(run.retired for run in runs)
     odd = unrecorded_metric(planned, store)
-    if odd is not None:
-        planned = planned._replace(warnings=(*planned.warnings, odd))
+    more = (*gone_baselines(planned, store), *(() if odd is None else (odd,)))
+    planned = planned._replace(warnings=(*planned.warnings, *more))
     previews: list[RunPreview] = []
     for run in planned.runs:
         happened = events.get(run.id, set())
@@ -142,6 +142,27 @@ def survey(planned: Plan, store: Store) -> LaunchPreview:
     with suppress(UsageError):  # a price table that cannot be read: `sweeper prices` tells of it
         expected = estimate(planned, starting, store)
     return LaunchPreview(planned, store.root, tuple(previews), retired, expected)
+
+
+def gone_baselines(planned: Plan, store: Store) -> list[str]:
+    """Make a warning for each sweep or stage that the best is to be compared with, and that is not
+    there."""
+    asked = (part.baseline.sweep for part in planned.parts if part.baseline is not None)
+    told: list[str] = []
+    for other in dict.fromkeys(one for one in asked if one is not None):
+        sweep, _, stage = other.partition("/")
+        if sweep == planned.name:
+            continue
+        try:
+            found = read_plan(store, sweep)
+        except NotFound:
+            told.append(f"baseline: there is no sweep {sweep!r} in {store.root} to compare with")
+            continue
+        except StoreError:
+            continue  # the report tells of it
+        if stage and found.stage(stage) is None:
+            told.append(f"baseline: {sweep} has no stage {stage!r} to compare with")
+    return told
 
 
 def document(found: LaunchPreview, store: Store) -> dict[str, object]:

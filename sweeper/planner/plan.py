@@ -32,8 +32,8 @@ def plan(
 
     A path may be the address of a file in a store. `overrides` are as on the command line
     (`["max_steps=5", "~lr"]`, a string for a single one) or a mapping, in which a list sets an
-    axis. Without `validate` the recipe is not imported; names and ids are the same. Raises
-    `GridError`.
+    axis. Without `validate` the recipe is not imported; names and ids are the same, and a
+    stage that would ask it what goes on from its parents is refused. Raises `GridError`.
     """
     problems = Problems()
     grid = read_grid(_fetched(source), overrides or (), problems)

@@ -10,10 +10,10 @@ from sweeper.fields.kinds import hint, nearest
 from sweeper.fields.nodes import Place, Problems
 from sweeper.grid import Grid, StageGrid
 from sweeper.grid.blocks import Setting
-from sweeper.model.growth import grow, grown
+from sweeper.model.growth import Growth, grow, grown
 from sweeper.model.names import shorten
 from sweeper.model.plan import Baseline, Plan, Recipe, Run, Stage
-from sweeper.model.taking import LATE, PARENT, Choice, Take, references
+from sweeper.model.taking import LATE, PARENT, Choice, Source, Take, references
 from sweeper.planner.cells import name
 from sweeper.planner.checks import check, check_what_is_left, fields_of
 from sweeper.planner.expansion import expand_some, expand_with_baseline
@@ -85,7 +85,7 @@ class _Planning:
 
     def _add(self, stage: StageGrid) -> None:
         """Plan one stage, the ones before it being planned. Raises `GridError`."""
-        if stage.takings and not stage.references and self.validate:
+        if stage.takings and not stage.references:
             stage = self._going_on(stage)
         expanded, baseline = expand_with_baseline(stage.grid, self.problems)
         named = name(expanded, self.problems)
@@ -95,7 +95,10 @@ class _Planning:
         sources = tuple(taking.source for taking in stage.takings)
         made = Stage(stage.name, NO_RECIPE, stage.grid.metric, named.axes, sources)
         made = made._replace(runs=runs) if sources else made
-        made = made._replace(baseline=self._baseline(stage, expanded, runs, baseline))
+        if self._asks_base(stage):
+            made = made._replace(baseline=self._base(stage, made))
+        else:
+            made = made._replace(baseline=self._baseline(stage, expanded, runs, baseline))
         fits = self._references(stage, runs) & self._takes(stage) & self._few(made, len(runs))
         # What stands for a value of others can only be checked where that value is known.
         fits &= all(self.done[before].stage.recipe is not NO_RECIPE for before in made.before)
@@ -110,9 +113,16 @@ class _Planning:
         """A stage that says nothing of its parents: it goes on from their weights, where its recipe
         has the usual fields for that."""
         grid = stage.grid
-        takes = fields_of(grid) if grid.recipe is not None else dict[str, object]()
         given = {key for setting in grid.every_setting() for key in setting.given}
+        if grid.recipe is None or _GOES_ON.keys() <= given:
+            return stage
         base, place = dict(grid.base), stage.takings[0].place
+        if not self.validate:
+            told = "which fields go on from its parents only its recipe knows, which is not asked"
+            refer = "refer to them, as in load_checkpoint_path: $${from.checkpoint.state}"
+            self.problems.add(place, f"stages.{stage.name}.from: {told} without validate: {refer}")
+            return stage
+        takes = fields_of(grid)
         for key, what in _GOES_ON.items():
             if key in takes and key not in given and self._fault(stage, PARENT, what) is None:
                 text = f"$${{{PARENT}.{what}}}"
@@ -125,8 +135,6 @@ class _Planning:
         asked = stage.grid.baseline
         if asked is None or asked.sweep is not None:
             return baseline_of(stage.grid, expanded, runs, cell)
-        if asked.cell is None and any(taking.source.base for taking in stage.takings):
-            return Baseline(cell=f"{stage.name}/base")
         if asked.cell is not None and not stage.takings:
             return baseline_of(stage.grid, expanded, runs, cell)
         told = "the base model is one of those that it takes from: from: [..., {base: true}]"
@@ -134,6 +142,31 @@ class _Planning:
             told = "the cells of a stage that takes from others have parents: say base, or a sweep"
         self.problems.add(asked.place, f"stages.{stage.name}.baseline: {told}")
         return None
+
+    def _asks_base(self, stage: StageGrid) -> bool:
+        """Whether a stage is to be compared with the base model, which it takes."""
+        asked = stage.grid.baseline
+        base = asked is not None and asked.sweep is None and asked.cell is None
+        return base and any(taking.source.base for taking in stage.takings)
+
+    def _base(self, stage: StageGrid, made: Stage) -> Baseline | None:
+        """The cell of the runs that have the base model, which must be one."""
+        runs = self._grown(made._replace(sources=(Source(base=True),))).runs
+        cells = list(dict.fromkeys(run.cell for run in runs if run.stage == stage.name))
+        if len(cells) <= 1:  # none where no stage has a model, which is told
+            return Baseline(cell=cells[0] if cells else f"{stage.name}/base")
+        shown = f"{', '.join(cells[:3])}{', ...' if len(cells) > 3 else ''}"
+        told = f"base is {len(cells)} cells here ({shown}), and one is compared with"
+        if stage.grid.baseline is not None:
+            self.problems.add(stage.grid.baseline.place, f"stages.{stage.name}.baseline: {told}")
+        return None
+
+    def _grown(self, *more: Stage) -> Growth:
+        """The stages so far, with these, nothing being chosen yet."""
+        stages = (*(done.stage for done in self.done.values()), *more)
+        recipe = stages[0].recipe
+        plan = self.plan._replace(recipe=recipe, stages=stages, runs=tuple(self._roots()))
+        return grow(plan, lambda _: None)
 
     def _specimens(self, stage: Stage) -> tuple[Run, ...]:
         """The runs of a stage as they would be with the first of their parents."""
@@ -217,17 +250,27 @@ class _Planning:
         return good
 
     def _missing(self, take: Take) -> str | None:
-        before = self.done[take.stage]
-        if before.grid.takings:
+        runs = self._known(take.stage)
+        if runs is None:
             return None
-        if take.how == "top" and take.number > len(before.runs):
-            return f"stages.{take.stage} has only {len(before.runs)} runs to take {take.number} of"
-        names = [run.name.partition("/")[2] for run in before.runs]
+        if take.how == "top" and take.number > len(runs):
+            return f"stages.{take.stage} has only {len(runs)} runs to take {take.number} of"
+        names = [run.name.partition("/")[2] for run in runs]
         if take.how == "run" and (take.run or "").removeprefix(f"{take.stage}/") not in names:
             words = ["best", "best-cell", "each", *names]
             near = nearest(take.run or "", words)
             return f"stages.{take.stage} has no run {(take.run or '')[:60]!r}{near}"
         return None
+
+    def _known(self, name: str) -> Sequence[Run] | None:
+        """The runs of a stage; None where some of them are not known before others have run."""
+        before = self.done[name]
+        if not before.grid.takings:
+            return before.runs
+        if sum(self.counts.values()) > MAX_RUNS:  # which was told
+            return None
+        growth = self._grown()
+        return None if name in growth.unknown else [r for r in growth.runs if r.stage == name]
 
     def _has_model(self) -> bool:
         roots = [done for done in self.done.values() if not done.grid.takings]

@@ -5,8 +5,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import pytest
-
 from sweeper.analysis.baselines import with_baseline
 from sweeper.analysis.document import document
 from sweeper.analysis.frames import load
@@ -14,7 +12,6 @@ from sweeper.analysis.last_values import settle
 from sweeper.analysis.page import render
 from sweeper.analysis.study import Study, study
 from sweeper.analysis.tables import cell_table
-from sweeper.errors import NotFound
 from sweeper.model.plan import Baseline, read
 from sweeper.planner.plan import plan
 from sweeper.results.registry import Registry
@@ -82,8 +79,15 @@ def test_the_winner_of_another_sweep_stands_among_the_cells(
 
 def test_a_baseline_sweep_that_is_not_there_is_told(tmp_path: Path, written: ModuleType) -> None:
     _sweep(written, tmp_path, "demo", {0.1: 1.0, 0.2: 1.3}, baseline={"sweep": "gone"})
-    with pytest.raises(NotFound, match="gone"):
-        _study(tmp_path, "demo")
+    told = _against(tmp_path, "demo")
+    assert told.startswith("of the baseline gone: no sweep 'gone'")
+    assert told.endswith("; the best is compared with nothing")
+
+
+def test_a_baseline_that_is_no_cell_is_told(tmp_path: Path, written: ModuleType) -> None:
+    _sweep(written, tmp_path, "demo", {0.1: 1.0, 0.2: 1.3}, baseline={"cell": "eval/base"})
+    told = "the baseline eval/base is no cell: the best is compared with nothing"
+    assert _against(tmp_path, "demo") == told
 
 
 def test_without_a_baseline_nothing_is_said_of_one(tmp_path: Path, written: ModuleType) -> None:

@@ -10,8 +10,12 @@ from typing import Any
 import pytest
 
 from sweeper.control import cancel_runs, request_retries
+from sweeper.errors import GridError
+from sweeper.launcher.launch_preview import gone_baselines
+from sweeper.model.plan import Plan
 from sweeper.model.states import Event, State
 from sweeper.monitor.records import Alarm
+from sweeper.planner.plan import plan
 from sweeper.results import runs as recorded
 from sweeper.results.registry import Registry
 from sweeper.results.status import read_status
@@ -235,3 +239,59 @@ def test_what_was_chosen_stays_chosen_when_the_values_change(make: Make) -> None
         made.store.replace(f"{folder}/metrics.jsonl", lost.encode())
     assert exit_code(made.drive()) == 0
     assert (made.plan.runs, made.backend.submitted) == (runs, submitted)
+
+
+def _planned(grid: dict[str, Any]) -> Plan:
+    return plan({"name": "p", "stages": grid}, validate=False)
+
+
+def test_the_base_model_to_compare_with_is_one_cell_called_as_its_runs_are() -> None:
+    grid = stages()
+    sft, base = grid["sft"], {"stage": "sft", "take": "each"}
+    last = _after("sft", "each", base={"m": "${from.model_name}", "n": 1})
+    last |= {"from": [base, {"base": True}], "baseline": "base", "metric": _METRIC}
+    found = _planned({"sft": sft, "eval": {**last, "grid": {"n": [5]}}})
+    [run] = [run for run in found.only("eval").runs if not run.parents]
+    baseline = found.only("eval").baseline
+    assert baseline is not None and baseline.cell == run.cell
+    for wrong in (
+        {"sft": sft, "eval": {**last, "grid": {"n": [5, 6]}}},
+        {"sft": {**sft, "grid": {"model_name": ["a", "b"]}}, "eval": last},
+    ):
+        with pytest.raises(GridError, match=r"stages.eval.baseline: base is 2 cells here \(eval/"):
+            _planned(wrong)
+
+
+def test_what_is_taken_of_a_stage_whose_runs_are_all_known_must_be_there() -> None:
+    each = _after("sft", "each", base={"m": "${from.model_name}"}, metric=_METRIC)
+    grid = {"sft": stages()["sft"], "dpo": each}
+    for take, told in (
+        ("nothing", "stages.dpo has no run 'nothing'"),
+        ({"top": 7}, "stages.dpo has only 6 runs to take 7 of"),
+    ):
+        last = _after("dpo", take, base={"m": "${from.m}"})
+        with pytest.raises(GridError, match=told):
+            _planned({**grid, "last": last})
+    last = _after("dpo", "sft/lr=1,seed=0", base={"m": "${from.m}"})
+    assert not _planned({**grid, "last": last}).unknown
+
+
+def test_a_stage_whose_recipe_knows_what_goes_on_is_refused_without_asking_it() -> None:
+    recipe = {"recipe": "sft", "from": {"stage": "sft", "take": "each"}}
+    grid = {"sft": stages()["sft"], "dpo": recipe}
+    with pytest.raises(GridError, match="not asked without validate: refer to them, as in load_"):
+        _planned(grid)
+    going = {"load_checkpoint_path": "${from.checkpoint.state}"}
+    assert len(_planned({**grid, "dpo": {**recipe, "base": going}}).runs) == 12
+
+
+def test_a_sweep_to_compare_with_that_is_not_there_is_told_at_launch(make: Make) -> None:
+    grid = stages()
+    grid["dpo"]["baseline"] = {"sweep": "gone"}
+    grid["sft"]["baseline"] = {"sweep": "other/rl"}
+    made = make(grid)
+    os.rename(f"{made.store.root}/p", f"{made.store.root}/other")
+    assert gone_baselines(_planned(grid), made.store) == [
+        "baseline: other has no stage 'rl' to compare with",
+        f"baseline: there is no sweep 'gone' in {made.store.root} to compare with",
+    ]
