@@ -99,7 +99,6 @@ class Governor:
         self._entered = False
         """Whether a page may say that we are a member."""
         self._joined = False
-        """Whether the last look got through: only then what it allowed still holds."""
         self._refused = False
         self._allowance = Allowance(0, 0)
 
@@ -136,12 +135,11 @@ class Governor:
         if not self._joined or (self._keeper is None and now >= self._beat_at):
             self._book.beat(self._name)
             self._beat_at = now + BEAT_SECONDS
-        self._joined = False
         self._seek()
         self._entered = True
         page = self._book.write(lambda page: self._changed(page, jobs))
         self._joined, self._refused = True, False
-        self._look_at = now + _REMOTE_SECONDS
+        self._look_at = now + _REMOTE_SECONDS  # not before: a look that failed allows nothing
         self._allowance = self._allowed(page, jobs)
         self._forget(page)
         return self._allowance

@@ -6,6 +6,7 @@ Nothing is kept but what was read: a launcher that is started again finds the sa
 """
 
 import os
+from contextlib import suppress
 from typing import NamedTuple
 
 from sweeper import prices
@@ -85,7 +86,8 @@ class Spending:
     def end(self) -> None:
         """Tell the account what was used in the end."""
         if self._account is not None:
-            self._account.exchange(self._used())
+            with suppress(OSError):  # then what was told before holds
+                self._account.exchange(self._used())
 
     def _used(self) -> Spent:
         """What all attempts have used by now."""

@@ -618,9 +618,11 @@ def test_a_member_that_cannot_be_read_costs_nobody_else_a_page(tmp_path: Path) -
     store = LocalStore(str(tmp_path))
     book = StoredBook(store, "a")
     page = book.write(_with("x", 1)).document()
+    page["members"]["x"]["slots"] = 2
     page["members"] |= {"bad": {"root": 7}, "worse": None}
     store.replace("a/pages/2.json", encode(page))
-    assert set(StoredBook(store, "a").look().members) == {"x"}
+    found = StoredBook(store, "a").look().members
+    assert {name: member.slots for name, member in found.items()} == {"x": 2}
 
 
 def test_a_process_of_another_user_that_is_not_shown_is_alive(

@@ -246,7 +246,9 @@ def test_what_a_launcher_saw_last_is_told_when_it_ends(tmp_path: Path, written: 
     event = made.folder / "state" / run / "1.failed.json"
     event.write_text(json.dumps({"schema": 1, "time": "2026-11-22T12:00:00Z", "usage": used(999)}))
     assert sweep.reached(spending) is None  # a moment after the last time: it is not told yet
-    assert accounts.reached(second) is None
+    assert spending._account is not None
+    assert spending._account.spent.usage.counts.tokens == 999
+    assert second[0].reached(second[1]) is None
     spending.end()
     assert "1,000 of 1,000 tokens" in (accounts.reached(second) or "")
 
