@@ -62,7 +62,8 @@ def run(arguments: Namespace) -> int:
         print_json({"schema": 1, "checkpoints": listed, "problems": registry.problems})
         return tell_problems(registry.problems, told=True)
     _show(found, spared)
-    meant = [one for _, _, one in found if one.path not in spared]
+    never = arguments.ttl is not None and ttl is None  # which harms nobody
+    meant = [one for _, _, one in found if never or one.path not in spared]
     if arguments.delete or arguments.ttl is not None:
         _act(service, meant, arguments, ttl)
     return tell_problems(registry.problems)

@@ -250,7 +250,8 @@ class _Planning:
         return good
 
     def _missing(self, take: Take) -> str | None:
-        runs = self._known(take.stage)
+        # To make the runs of a later stage takes long where they are many.
+        runs = self._known(take.stage) if take.how in ("top", "run") else None
         if runs is None:
             return None
         if take.how == "top" and take.number > len(runs):

@@ -1,20 +1,60 @@
-"""Which checkpoint of a run others go on from."""
+"""Which checkpoint of a run others go on from, and whether it is there for long."""
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sweeper.metrics import ends_final
+from sweeper.metrics import as_float, ends_final
 
-__all__ = ["last_path"]
+__all__ = ["last", "last_path", "may_expire", "when_expired"]
 
 _ENDS = ("ttl_seconds", "expires_at", "expires")
 """What a record says of a checkpoint that the service will delete."""
 
 
-def last_path(records: Iterable[Mapping[str, Any]], key: str) -> str | None:
-    """The path under `key` of the final checkpoint, which is kept for good; else of the last that
-    no record says will expire, else of the last. None where none has one."""
+def last(records: Iterable[Mapping[str, Any]], key: str) -> Mapping[str, Any] | None:
+    """The record with a path under `key` of the final checkpoint, which is kept for good; else of
+    the last that no record says will expire, else of the last. None where none has one."""
     usable = [one for one in records if isinstance(one.get(key), str) and one[key]]
     final = [record for record in usable if ends_final([dict(record)])]
-    kept = [record for record in usable if not any(record.get(end) for end in _ENDS)]
-    return str((final or kept or usable)[-1][key]) if usable else None
+    kept = [record for record in usable if not may_expire(record)]
+    return (final or kept or usable)[-1] if usable else None
+
+
+def last_path(records: Iterable[Mapping[str, Any]], key: str) -> str | None:
+    """The path that this record has."""
+    found = last(records, key)
+    return None if found is None else str(found[key])
+
+
+def may_expire(record: Mapping[str, Any]) -> bool:
+    """Whether the service will delete a checkpoint, by what is on record of it."""
+    return any(record.get(end) for end in _ENDS)
+
+
+def when_expired(record: Mapping[str, Any], ended: str | None) -> datetime | None:
+    """When a checkpoint is gone for certain, by what is on record of it; None where that is not
+    known. `ended` is when its run did: it was saved before."""
+    for key in _ENDS[1:]:
+        found = _moment(record.get(key))
+        if found is not None:
+            return found
+    seconds, saved = as_float(record.get("ttl_seconds")), _moment(ended)
+    if seconds is None or saved is None:
+        return None
+    try:
+        return saved + timedelta(seconds=seconds)
+    except (OverflowError, ValueError):
+        return None
+
+
+def _moment(value: object) -> datetime | None:
+    """A time of a record: as text, or in seconds since 1970."""
+    try:
+        if isinstance(value, str):
+            found = datetime.fromisoformat(value)
+            return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+        number = as_float(value)
+        return None if number is None else datetime.fromtimestamp(number, UTC)
+    except (OverflowError, OSError, ValueError):
+        return None

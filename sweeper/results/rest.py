@@ -5,7 +5,7 @@ By its REST addresses, and not by the SDK, which tries for minutes while somebod
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlencode, urlsplit
@@ -16,7 +16,7 @@ from sweeper.model.parts import Part
 if TYPE_CHECKING:
     from sweeper.results.runs import Sweep
 
-__all__ = ["Service", "hosted", "of_sweeps"]
+__all__ = ["Service", "hosted", "of_service", "of_sweeps"]
 
 _SECONDS = 60.0
 _LARGEST = 200_000_000
@@ -77,10 +77,10 @@ class Service(NamedTuple):
         return EnvironmentFailure(f"{self.url} refuses its {what} ({status}): {detail}")
 
 
-def hosted() -> Service:
+def hosted(environ: Mapping[str, str] = os.environ) -> Service:
     """The hosted service, as the environment has it. Raises `EnvironmentFailure` without a key, or
     for an address that is none."""
-    url, key = os.environ.get("TINKER_BASE_URL") or _URL, os.environ.get("TINKER_API_KEY")
+    url, key = environ.get("TINKER_BASE_URL") or _URL, environ.get("TINKER_API_KEY")
     if not key:
         raise EnvironmentFailure("TINKER_API_KEY is not set: `export TINKER_API_KEY=...`")
     if urlsplit(url).scheme not in ("http", "https"):
@@ -92,11 +92,15 @@ def of_sweeps(sweeps: "Sequence[Sweep]") -> Service:
     """The service that the runs of some sweeps use, which must be one. Raises `UsageError` for
     another, `EnvironmentFailure` where it cannot be asked."""
     services = {sweep.plan.service for sweep in sweeps}
-    if services == {"tinker"}:
-        return hosted()
-    if services != {"local"}:
-        told = ", ".join(sorted(services))
-        raise UsageError(f"only one service can be asked, tinker or local; these use {told}")
+    return of_service(", ".join(sorted(services)))
+
+
+def of_service(name: str, environ: Mapping[str, str] = os.environ) -> Service:
+    """The service of that name, `tinker` or `local`. Raises as `of_sweeps` does."""
+    if name == "tinker":
+        return hosted(environ)
+    if name != "local":
+        raise UsageError(f"only one service can be asked, tinker or local; these use {name}")
     from sweeper.engine import lifecycle
 
     engine = lifecycle.find()

@@ -96,7 +96,7 @@ class Scheduler:
         self._run_table = RunTable(store, context.sweep, plan)
         service = _service(store, context.sweep, needed=starting)
         self._engine = engine_watch.watch(context, service)
-        self._stages = Stages(context, self._run_table)
+        self._stages = Stages(context, self._run_table, service.env_file)
         using = service, self._engine, self._stages
         self._submitter = Submitter(context, self._run_table, *using, check)
         self._heartbeats = Heartbeats(store, context.layout, clock)

@@ -7,6 +7,7 @@ is killed in between, or a second one, goes by the same.
 
 from collections.abc import Iterable
 from contextlib import suppress
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeper.errors import AlreadyExists, StoreError
@@ -18,6 +19,7 @@ from sweeper.model.states import OPEN, State
 from sweeper.model.taking import LATE, PARENT, Choice, Chosen, filled, references
 from sweeper.model.waiting import Fate, Wait, fate_of, halted, holds_back, told_of, waits
 from sweeper.scheduler.context import Context
+from sweeper.scheduler.pinning import Pins
 from sweeper.scheduler.run_table import RunTable, View
 from sweeper.storage.documents import encode, timestamp
 from sweeper.storage.requests import request_cancel
@@ -47,11 +49,13 @@ class _Lack(NamedTuple):
 class Stages:
     """The stages of one sweep, as of the last `look`. Without stages nothing waits."""
 
-    def __init__(self, context: Context, run_table: RunTable) -> None:
+    def __init__(self, context: Context, run_table: RunTable, env_file: str | None = None) -> None:
         self._context, self._run_table = context, run_table
         self._plan = context.plan
         self._runs: dict[str, Wait] = {}
         self._stages: dict[str, Wait] = {}
+        self._pins = Pins(self._plan.service, env_file)
+        self._expiring: dict[str, str] = {}
         self._filled: dict[str, dict[str, Any]] = {}
         self._lacking: dict[str, _Lack] = {}
         self._away: dict[str, Wait] = {}
@@ -67,8 +71,10 @@ class Stages:
 
     @property
     def told(self) -> tuple[str, ...]:
-        """What is held back in vain, a line for each reason."""
-        return told_of(self._plan, self._runs, self._stages)
+        """What is held back in vain, a line for each reason; and what others go on from that may
+        be deleted before they have it."""
+        held = told_of(self._plan, self._runs, self._stages)
+        return (*held, *dict.fromkeys(self._expiring.values()))
 
     @property
     def to_come(self) -> int:
@@ -215,15 +221,30 @@ class Stages:
             raise Missing(f"{key} of {run.name}, which has none") from None
 
     def _late(self, run: Run, key: str) -> object:
-        from sweeper.results.checkpoints import last_path
+        from sweeper.results.checkpoints import last, may_expire, when_expired
 
         recorded = next(one for one in self._sweep().runs if one.id == run.id)
         if key not in _PATHS:
             return recorded.path
-        found = last_path(recorded.checkpoint_records(), _PATHS[key])
+        found = last(recorded.checkpoint_records(), _PATHS[key])
         if found is None:
             raise Missing(f"{key} of {run.name}, which has recorded no {_PATHS[key]}")
-        return found
+        path = str(found[_PATHS[key]])
+        if may_expire(found):
+            self._keep(run, key, path, when_expired(found, recorded.times["ended"]))
+        return path
+
+    def _keep(self, run: Run, key: str, path: str, end: datetime | None) -> None:
+        """Have a checkpoint kept that expires at `end`. Raises `Missing` for one that has."""
+        pinned = self._pins.keep(path)
+        past = end is not None and end.timestamp() < self._context.wall()
+        if pinned == "gone" or (pinned == "unknown" and past):
+            raise Missing(f"{key} of {run.name}, which has expired")
+        if pinned == "unknown":
+            what = f"the checkpoint of {run.name} that others go on from"
+            mend = f"`sweeper checkpoints {self._context.sweep}/{run.name} --ttl never` keeps it"
+            known = self._plan.service != "none"
+            self._expiring[path] = f"{what} will expire{f': {mend}' if known else ''}"
 
     def _choose(self, choice: Choice) -> bool:
         """Make a choice if all that it is of has ended. Returns whether it is on record now."""

@@ -16,8 +16,11 @@ from sweeper.model.plan import Plan
 from sweeper.model.states import Event, State
 from sweeper.monitor.records import Alarm
 from sweeper.planner.plan import plan
+from sweeper.results import kept
 from sweeper.results import runs as recorded
+from sweeper.results.kept import Kept
 from sweeper.results.registry import Registry
+from sweeper.results.rest import Service
 from sweeper.results.status import read_status
 from sweeper.scheduler.alarm_actions import AlarmActions
 from sweeper.scheduler.context import Context
@@ -295,3 +298,64 @@ def test_a_sweep_to_compare_with_that_is_not_there_is_told_at_launch(make: Make)
         "baseline: other has no stage 'rl' to compare with",
         f"baseline: there is no sweep 'gone' in {made.store.root} to compare with",
     ]
+
+
+def _ends(made: Pipeline, name: str, **more: object) -> None:
+    """Have the checkpoint of a run expire, as its record has it."""
+    [run] = [run.id for run in made.plan.runs if run.name == name]
+    record = {"name": "10", "state_path": f"tinker://{run}/weights/10", **more}
+    path = f"{made.layout.log_path(run, 1)}/checkpoints.jsonl"
+    made.store.replace(path, json.dumps(record).encode())
+
+
+def _until_chosen(make: Make, **more: object) -> tuple[Pipeline, Scheduler]:
+    made = make()
+    made.record(stages(), service="tinker")
+    scheduler = made.scheduler()
+    _until_sft_is_done(made, scheduler)
+    _ends(made, "sft/lr=1,seed=0", **more)
+    return made, scheduler
+
+
+def test_a_checkpoint_that_has_expired_holds_back_who_goes_on_from_it(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TINKER_API_KEY", raising=False)
+    made, scheduler = _until_chosen(make, expires_at="2020-01-01T00:00:00Z")
+    told = "checkpoint.state of sft/lr=1,seed=0, which has expired"
+    assert told in "".join(made.drive(scheduler).waits)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_checkpoint_that_will_expire_is_kept_by_the_service_before_a_run_goes_on_from_it(
+    make: Make, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    asked: list[tuple[str, str, int | None]] = []
+
+    def expire(service: Service, one: Kept, seconds: int | None) -> bool:
+        asked.append((service.key, one.path, seconds))
+        return there
+
+    monkeypatch.setattr(kept, "expire", expire)
+    monkeypatch.setenv("TINKER_API_KEY", "tml-key")
+    made, scheduler = _until_chosen(make, ttl_seconds=3600)
+    summary = made.drive(scheduler)
+    [run] = [run.id for run in made.plan.runs if run.name == "sft/lr=1,seed=0"]
+    assert asked == [("tml-key", f"tinker://{run}/weights/10", None)]
+    if there:
+        assert exit_code(summary) == 0 and not summary.waits
+    else:
+        assert "sft/lr=1,seed=0, which has expired" in summary.waits[0]
+
+
+def test_a_checkpoint_that_nobody_can_have_kept_is_told(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TINKER_API_KEY", raising=False)
+    made, scheduler = _until_chosen(make, ttl_seconds=3600)
+    summary = made.drive(scheduler)
+    assert exit_code(summary) == 0
+    assert summary.waits == (
+        "the checkpoint of sft/lr=1,seed=0 that others go on from will expire: `sweeper checkpoints"
+        " p/sft/lr=1,seed=0 --ttl never` keeps it",
+    )
