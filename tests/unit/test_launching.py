@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sweeper.backends.tmux import backend as tmux
 from sweeper.engine import keys
 from sweeper.engine.lifecycle import EngineInfo
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError, UsageError
@@ -262,3 +263,18 @@ def test_values_and_durations() -> None:
     shown = [number(v) for v in (3.0, 1e-4, float("nan"), 1e9, "x", 7)]
     assert shown == ["3", "0.0001", "nan", "1e+09", "x", "7"]
     assert [duration(s) for s in (None, 47.2, 200, 7500)] == ["-", "47s", "3m20s", "2h05m"]
+
+
+def test_a_launcher_in_a_window_has_the_quota_of_who_launched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the user's environment the tmux server has next to nothing."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SWEEPER_QUOTA", "s3://bucket/quota")
+    monkeypatch.setenv("XDG_CONFIG_HOME", "config")
+    given: list[Any] = []
+    monkeypatch.setattr(tmux, "ensure_view", lambda *_: None)
+    monkeypatch.setattr(tmux.TmuxServer, "ensure_window", lambda _, *each: given.append(each[-1]))
+    launching._in_a_window(LocalStore(str(tmp_path)), "s", ["true"])
+    expected = {"SWEEPER_QUOTA": "s3://bucket/quota", "XDG_CONFIG_HOME": f"{tmp_path}/config"}
+    assert given == [expected]
