@@ -100,6 +100,7 @@ class _Growing:
         self._of: dict[str, list[Run]] = {}
         self._unknown: dict[str, int] = {}
         self._choices: dict[str, Choice] = {}
+        self._taken_of: dict[Take, list[Run] | None] = {}
 
     def all(self) -> Growth:
         """Grow every stage."""
@@ -137,6 +138,11 @@ class _Growing:
 
     def _taken_by(self, take: Take) -> list[Run] | None:
         """The runs that a take gives, as far as they are known; None where nothing is chosen."""
+        if take not in self._taken_of:  # the stage that it takes from has all its runs by now
+            self._taken_of[take] = self._take(take)
+        return self._taken_of[take]
+
+    def _take(self, take: Take) -> list[Run] | None:
         runs = self._of[take.stage]
         if take.how == "each":
             return runs

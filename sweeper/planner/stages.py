@@ -151,7 +151,8 @@ class _Planning:
 
     def _base(self, stage: StageGrid, made: Stage) -> Baseline | None:
         """The cell of the runs that have the base model, which must be one."""
-        runs = self._grown(made._replace(sources=(Source(base=True),))).runs
+        roots = [done.stage for done in self.done.values() if not done.grid.takings]
+        runs = self._grown(*roots, made._replace(sources=(Source(base=True),))).runs
         cells = list(dict.fromkeys(run.cell for run in runs if run.stage == stage.name))
         if len(cells) <= 1:  # none where no stage has a model, which is told
             return Baseline(cell=cells[0] if cells else f"{stage.name}/base")
@@ -161,9 +162,8 @@ class _Planning:
             self.problems.add(stage.grid.baseline.place, f"stages.{stage.name}.baseline: {told}")
         return None
 
-    def _grown(self, *more: Stage) -> Growth:
-        """The stages so far, with these, nothing being chosen yet."""
-        stages = (*(done.stage for done in self.done.values()), *more)
+    def _grown(self, *stages: Stage) -> Growth:
+        """These stages, nothing being chosen yet."""
         recipe = stages[0].recipe
         plan = self.plan._replace(recipe=recipe, stages=stages, runs=tuple(self._roots()))
         return grow(plan, lambda _: None)
@@ -171,11 +171,20 @@ class _Planning:
     def _specimens(self, stage: Stage) -> tuple[Run, ...]:
         """The runs of a stage as they would be with the first of their parents."""
         sources = [source for source in stage.sources if not source.base] or stage.sources
-        stages = (*(done.stage for done in self.done.values()), stage._replace(sources=sources[:1]))
+        stages = (*self._first_sources(stage), stage._replace(sources=sources[:1]))
         recipe = stages[0].recipe
         plan = self.plan._replace(recipe=recipe, stages=stages, runs=tuple(self._roots()))
         runs = [run for run in grow(plan, _the_first).runs if run.stage == stage.name]
         return tuple(runs[: len(stage.runs)])
+
+    def _first_sources(self, stage: Stage) -> Iterator[Stage]:
+        """The stages so far, with the runs of their first source alone: all of them may be many.
+        Those of which a run is taken by its name are whole, and what they come from."""
+        planned = [done.stage for done in self.done.values()]
+        takes = [t for one in (*planned, stage) for source in one.sources for t in source.takes]
+        whole = self._ancestors([take.stage for take in takes if take.how == "run"])
+        for one in planned:
+            yield one if one.name in whole else one._replace(sources=one.sources[:1])
 
     def _references(self, stage: StageGrid, runs: Sequence[Run]) -> bool:
         """Whether all references to other stages stand for something."""
@@ -270,7 +279,7 @@ class _Planning:
             return before.runs
         if sum(self.counts.values()) > MAX_RUNS:  # which was told
             return None
-        growth = self._grown()
+        growth = self._grown(*(done.stage for done in self.done.values()))
         return None if name in growth.unknown else [r for r in growth.runs if r.stage == name]
 
     def _has_model(self) -> bool:
