@@ -70,7 +70,7 @@ def drive(monkeypatch: pytest.MonkeyPatch) -> Callable[..., WatchApp]:
         page = page._replace(rollouts=(Rollout("reward 0", SPOKEN),), best="1e-3-1")
         return SimpleNamespace(read=lambda _: page._replace(best_curves={"test/nll": OTHER}))
 
-    monkeypatch.setattr(app_module, "PageReader", lambda run, *_: data(run))
+    monkeypatch.setattr(app_module, "PageReader", lambda run, *_: data(run.id))
 
     def drive_it(
         script: Callable[[Driven], Awaitable[None]],
@@ -81,7 +81,10 @@ def drive(monkeypatch: pytest.MonkeyPatch) -> Callable[..., WatchApp]:
         store = SimpleNamespace(is_remote=False)
         plan = SimpleNamespace(launch=SimpleNamespace(backend="local"), wandb=None)
         sweep = SimpleNamespace(store=store, name="demo", plan=plan)
-        poller: Any = SimpleNamespace(sweep=sweep, look=lambda: view, run=lambda run: run)
+        metric = None if view.metric is None else {"name": view.metric}
+        poller: Any = SimpleNamespace(
+            sweep=sweep, look=lambda: view, run=lambda run: SimpleNamespace(id=run, metric=metric)
+        )
         app = WatchApp(poller, view, every=3600.0, **options)
 
         async def driven() -> None:
