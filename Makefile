@@ -156,6 +156,7 @@ bench: dev ## the measurements of docs/: slow, and better on a quiet machine
 	@$(BIN)/python tests/bench/engine_calls.py
 	@$(BIN)/python tests/bench/engine_turns.py
 	@$(BIN)/python tests/bench/worker_start.py
+	@$(BIN)/python tests/bench/warm_start.py --runs 6
 	@$(BIN)/python tests/bench/tmux_submit.py
 	@$(BIN)/python tests/bench/batch_submit.py
 	@$(BIN)/python tests/bench/slurm_submit.py

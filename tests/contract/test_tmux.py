@@ -24,9 +24,9 @@ from sweeper.errors import Unreachable
 
 
 def _until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 90
     while not condition():
-        assert time.monotonic() < deadline, "waited 20 s in vain"
+        assert time.monotonic() < deadline, "waited 90 s in vain"
         time.sleep(0.02)
 
 
