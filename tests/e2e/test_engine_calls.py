@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import warnings
@@ -492,7 +493,8 @@ def tinker_says(given, *arguments, folder="."):
         cwd=folder,
         timeout=WAIT,
     )
-    assert done.returncode == 0, done.stderr
+    # Having said all, its compiled parts abort it now and then while Python ends.
+    assert done.returncode in (0, -signal.SIGABRT), done.stderr
     return json.loads(done.stdout) if done.stdout.startswith(("{", "[")) else done.stdout
 
 
