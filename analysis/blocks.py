@@ -158,17 +158,15 @@ def by_blocks(ranking: Ranking, found: Blocks, sign: float) -> tuple[Ranking, Bl
             chosen[best.name] = best
             leaders |= {cell.name: best.name for cell in own}
         blocks.append(replace(block, best=best))
-    apart = Ranking(
+    apart = replace(
+        ranking,
         cells=tuple(chosen.get(cell.name, cell) for cell in ranking.cells),
         best=None,
         best_run=None,
         comparisons={n: one for block in blocks for n, one in block.comparisons.items()},
         passed_over=(),
-        scale=ranking.scale,
-        keys=ranking.keys,
-        noise=ranking.noise,
-        bounds=ranking.bounds,
-        worst=ranking.worst,
+        chosen_of=1,
+        held_back=(),
         leaders=leaders,
     )
     return apart, replace(found, blocks=tuple(blocks))

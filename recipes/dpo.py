@@ -39,20 +39,12 @@ EVEN = 1e-4
 
 
 @chz.chz
-class Config(settings.Settings):
+class Config(pairs.Settings):
     """What a run is; the same configuration gives the same metrics."""
 
-    data: str | None = chz.field(
-        default=None,
-        doc='JSONL of {"prompt", "chosen", "rejected"} for a task\'s right and wrong answers',
-    )
-    wrong_share: float = chz.field(
-        default=0.0, doc="generated pairs to train on that prefer the wrong answer: 0.1 is 10 %"
-    )
     dpo_beta: float = chz.field(
         default=0.1, doc="how much moving away from the reference costs: small moves far"
     )
-    batch_size: int = chz.field(default=32, doc="pairs a step")
     learning_rate: float = chz.field(default=1e-3, doc="Adam's, before it falls")
     reference_model_name: str | None = chz.field(
         default=None, doc="the reference is this base model, not the weights started from"
@@ -61,7 +53,6 @@ class Config(settings.Settings):
 
     @chz.validate
     def _check(self) -> None:
-        settings.check_at_least(self, batch_size=1)
         settings.check_positive(self, "dpo_beta")
 
 

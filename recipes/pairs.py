@@ -20,6 +20,25 @@ from . import chat, settings, tasks
 from .service import RecipeError
 from .tasks import Conversation
 
+
+@chz.chz
+class Settings(settings.Settings):
+    """What a run on pairs is, besides what every run that trains is."""
+
+    data: str | None = chz.field(
+        default=None,
+        doc='JSONL of {"prompt", "chosen", "rejected"} for a task\'s right and wrong answers',
+    )
+    wrong_share: float = chz.field(
+        default=0.0, doc="generated pairs to train on that prefer the wrong answer: 0.1 is 10 %"
+    )
+    batch_size: int = chz.field(default=32, doc="pairs a step")
+
+    @chz.validate
+    def _check_pairs(self) -> None:
+        settings.check_at_least(self, batch_size=1)
+
+
 Say = Callable[[str], RecipeError]
 """An error about a line, with its place."""
 

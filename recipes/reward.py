@@ -16,27 +16,15 @@ from typing import ClassVar
 
 import chz
 
-from . import dpo, pairs, rewards, service, settings
+from . import dpo, pairs, rewards, service
 from .trainer import run
 
 
 @chz.chz
-class Config(settings.Settings):
+class Config(pairs.Settings):
     """What a run is; the same configuration gives the same metrics."""
 
-    data: str | None = chz.field(
-        default=None,
-        doc='JSONL of {"prompt", "chosen", "rejected"} for a task\'s right and wrong answers',
-    )
-    wrong_share: float = chz.field(
-        default=0.0, doc="generated pairs to train on that prefer the wrong answer: 0.1 is 10 %"
-    )
-    batch_size: int = chz.field(default=32, doc="pairs a step")
     log_path: str = chz.field(default="runs/reward", doc="directory for metrics and checkpoints")
-
-    @chz.validate
-    def _check(self) -> None:
-        settings.check_at_least(self, batch_size=1)
 
 
 def main(config: Config) -> None:

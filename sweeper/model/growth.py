@@ -9,6 +9,7 @@ whoever reads the plan, and a launcher that was killed and started again, sees t
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -179,7 +180,7 @@ class _Growing:
         if take.how == "top":
             return min(take.number, len(runs) + self._unknown[take.stage])
         cells = [run.cell for run in runs] if take.how == "best-cell" else []
-        return max(map(cells.count, cells), default=1)
+        return max(Counter(cells).values(), default=1)
 
     def _models(self) -> list[str]:
         """The base models that the sweep starts from."""

@@ -66,14 +66,7 @@ def of_runs(
 
 def _paths(value: object) -> Iterator[str]:
     """The addresses of checkpoints in a document."""
-    if isinstance(value, str) and value.startswith(_SCHEME):
-        yield value
-    elif isinstance(value, Mapping):
-        for inner in value.values():  # pyright: ignore[reportUnknownVariableType]
-            yield from _paths(inner)  # pyright: ignore[reportUnknownArgumentType]
-    elif isinstance(value, list | tuple):
-        for inner in value:  # pyright: ignore[reportUnknownVariableType]
-            yield from _paths(inner)  # pyright: ignore[reportUnknownArgumentType]
+    return (text for text in _texts(value) if text.startswith(_SCHEME))
 
 
 def referred(runs: Sequence[RecordedRun]) -> tuple[set[str], set[str]]:
@@ -94,6 +87,7 @@ def referred(runs: Sequence[RecordedRun]) -> tuple[set[str], set[str]]:
 
 
 def _texts(value: object) -> Iterator[str]:
+    """All texts in a document that are no keys."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

@@ -29,7 +29,7 @@ from sweeper.errors import (
     Unreachable,
 )
 from sweeper.limits import lacking
-from sweeper.model.launcher import Service
+from sweeper.model.launcher import Observations, Service
 from sweeper.model.observation import Kind, Observation
 from sweeper.model.states import OPEN, Event, State
 from sweeper.scheduler import engine_watch
@@ -45,7 +45,7 @@ from sweeper.scheduler.requests import Requests
 from sweeper.scheduler.run_table import RunTable
 from sweeper.scheduler.spending import Spending
 from sweeper.scheduler.stages import Stages
-from sweeper.scheduler.status_publisher import Publisher, StatusDisplay, Told
+from sweeper.scheduler.status_publisher import Publisher, StatusDisplay
 from sweeper.scheduler.submitter import Submitter
 from sweeper.storage.files import Store
 from sweeper.storage.heartbeats import Heartbeats
@@ -165,7 +165,9 @@ class Scheduler:
                 raise  # what readers see is the other's to say
             except EnvironmentFailure as error:
                 with suppress(StoreError):
-                    self._publisher.publish(self._observed, Told(held=str(error), gave_up=True))
+                    self._publisher.publish(
+                        Observations(self._observed, held=str(error), gave_up=True)
+                    )
                 raise
             self._display.show(summary, self._run_table.views, self._observed)
             if summary != self._told:
@@ -229,8 +231,8 @@ class Scheduler:
         lowered = self._parallelism.lowered
         limit, why = (None, None) if lowered is None else lowered
         paused = self._requests.pause is not None
-        told = Told(unreachable, self._held, paused=paused, limit=limit, limit_by=why)
-        self._publisher.publish(self._observed, told)
+        told = Observations(self._observed, unreachable, self._held)
+        self._publisher.publish(told._replace(paused=paused, limit=limit, limit_by=why))
 
     def _reach(self) -> list[str]:
         """Do all that needs the backend. Returns why it did not answer, a line for each question.

@@ -4,11 +4,12 @@ a failure to publish never costs the sweep anything."""
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from sweeper import labels
 from sweeper.backends.base import Backend
 from sweeper.errors import SweeperError
+from sweeper.model.launcher import Observations
 from sweeper.model.observation import Observation
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.progress import Summary, line
@@ -18,21 +19,10 @@ from sweeper.storage.layout import token
 if TYPE_CHECKING:
     from sweeper.scheduler.run_table import View
 
-__all__ = ["Publisher", "StatusDisplay", "Told"]
+__all__ = ["Publisher", "StatusDisplay"]
 
 _SECONDS = 1.0
 """Between two updates of a display: the changes of many steps are shown as one."""
-
-
-class Told(NamedTuple):
-    """What a launcher says of itself, as `model.launcher.Observations` has it."""
-
-    unreachable: str | None = None
-    held: str | None = None
-    gave_up: bool = False
-    paused: bool = False
-    limit: int | None = None
-    limit_by: str | None = None
 
 
 class Publisher:
@@ -44,14 +34,13 @@ class Publisher:
         self._starting = starting
         self._published: dict[str, Any] | None = None
 
-    def publish(self, observed: Mapping[str, Observation], told: Told) -> None:
+    def publish(self, told: Observations) -> None:
         """Write what is observed and is no state: runs whose worker is quiet or waits, a backend
-        that does not answer, why nothing is started."""
-        found = {
-            "observed": {run: seen.document() for run, seen in observed.items()},
-            **told._asdict(),
-            "starting": self._starting,
-        }
+        that does not answer, why nothing is started. Whether this launcher starts runs, and its
+        process, are added."""
+        observed = {run: seen.document() for run, seen in told.observed.items()}
+        found = {**told._asdict(), "observed": observed, "starting": self._starting}
+        del found["pid"]
         if found != self._published:
             document = {"schema": SCHEMA, "time": timestamp(), "pid": os.getpid()} | found
             self._context.store.replace(self._context.layout.observations, encode(document))

@@ -131,10 +131,12 @@ class Warm:
         return json.loads((self.bench.path(attempt) / "said").read_text())
 
     def fork(self, program: str, **more: Any) -> warm.ForkedChild | None:
-        """A program that is forked without a worker, where it can be."""
-        self.file.write_text(program)
-        recipe = {"kind": "file", "file": str(self.file), "module": None, "cwd": "/"}
-        described = self.folder.parent / "child.json"
+        """A program that is forked without a worker, where it can be. Each has a file of its own:
+        it is read after this returns."""
+        file = self.folder / f"program{len(self.guards)}.py"
+        file.write_text(program)
+        recipe = {"kind": "file", "file": str(file), "module": None, "cwd": "/"}
+        described = self.folder.parent / f"child{len(self.guards)}.json"
         described.write_text(json.dumps({"recipe": recipe, "config": {}}))
         job = read_as(self.bench.store, self.bench.layout.job(self.bench.id, 1), jobs.read)
         command = [sys.executable, BOOTSTRAP, "run", str(described)]
