@@ -78,6 +78,8 @@ def document(study: Study) -> dict[str, Any]:
         "held_out": _held_out(study.held_out),
         "tasks": None if study.tasks is None else asdict(study.tasks),
         "rollouts": None if study.behaviour is None else _behaviour(study.behaviour),
+        "notes": [note._asdict() for note in data.noted.notes],
+        "tags": {run: list(tags) for run, tags in data.noted.tags.items()},
         "cells": [_cell_row(cell, study) for cell in ranking.cells],
         "runs": [_run_row(run) for run in data.runs],
     }

@@ -11,6 +11,7 @@ from sweeper.analysis.confirming import Confirmed, confirmation
 from sweeper.analysis.costs import Cost, clock, steps_done, token_columns, token_keys
 from sweeper.analysis.history import Histories, History
 from sweeper.analysis.keys import candidates, choose, goal_of, train_candidates
+from sweeper.analysis.noted import NOBODY, Noted, read_noted
 from sweeper.analysis.rollouts import BUDGET, Rollout, read_rollouts
 from sweeper.analysis.series import Ends, Floats, Series, best, judged, last
 from sweeper.analysis.sources import Placed, Source, find_sources
@@ -124,7 +125,8 @@ class SweepData:
     a mean of the last values is judged by that nobody asked for; `baseline` is the cell that the
     best is compared with, `unmet` why there is none though one is asked for, and `borrowed` the
     cells of other sweeps; `root` is where the first sweep
-    is kept ("" for a folder), `paths` are the folders of all."""
+    is kept ("" for a folder), `paths` are the folders of all. `noted` is what people
+    noted of it."""
 
     name: str
     plan: Plan | None
@@ -147,6 +149,7 @@ class SweepData:
     baseline: str | None = None
     unmet: str | None = None
     borrowed: frozenset[str] = frozenset()
+    noted: Noted = NOBODY
 
     @property
     def own_runs(self) -> tuple[RunData, ...]:
@@ -257,6 +260,7 @@ def read(
         root=found[0].root,
         paths=tuple(source.path for source in found),
         confirmed=again,
+        noted=read_noted(found),
     )
 
 

@@ -14,7 +14,7 @@ from sweeper.analysis.pictures import cells_picture, picture
 from sweeper.analysis.stability import RULE
 from sweeper.analysis.study import Study
 from sweeper.analysis.tables import block_rows, cell_table, paired_rows, rate_rows
-from sweeper.sanitize import sanitize
+from sweeper.sanitize import sanitize, sanitize_lines
 
 __all__ = ["write"]
 
@@ -123,7 +123,20 @@ def _lines(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator[st
         yield from _images(shown, "trade")
     yield from _unstable(study)
     yield from _rollouts(study, shown)
+    yield from _notes(study)
     yield from _reproduce(study)
+
+
+def _notes(study: Study) -> Iterator[str]:
+    data = study.data
+    if not data.noted.notes and not data.noted.tags:
+        return
+    yield "\n## Notes\n"
+    for run, tags in data.noted.tags.items():
+        yield f"- {escape(run or data.name)}: {escape(', '.join(tags))}"
+    for note in data.noted.notes:
+        yield f"\n{escape(note.run or data.name)}, {escape(note.by)}, {escape(note.time)}:\n"
+        yield fenced(sanitize_lines(note.text))
 
 
 def _blocks(study: Study) -> Iterator[str]:

@@ -1,9 +1,11 @@
 """Words for people, for what documents hold as kinds: one place, so that all say the same."""
 
+from collections.abc import Iterable
+
 from sweeper.model.launcher import Observations
 from sweeper.model.observation import Kind, Observation
 
-__all__ = ["LOWERED", "held_of", "observed", "pause_of"]
+__all__ = ["LOWERED", "held_of", "observed", "pause_of", "shown_marks"]
 
 LOWERED = {
     "service": "the service holds runs back",
@@ -47,6 +49,12 @@ def held_of(found: Observations) -> str | None:
     if found.held is None or not found.gave_up:
         return found.held
     return f"the launcher gave up: {found.held}"
+
+
+def shown_marks(tags: Iterable[str], *, starred: bool, archived: bool = False) -> str:
+    """`* baseline, archived`: what a sweep or a run is marked with, in few words."""
+    words = ", ".join([*tags, *(["archived"] if archived else [])])
+    return f"* {words}".rstrip() if starred else words
 
 
 def _clock(time: str) -> str:

@@ -10,9 +10,10 @@ from sweeper.commands.selection import open_named
 from sweeper.errors import NotFound, StoreError
 from sweeper.model.metric import FAILED
 from sweeper.results.problems import tell_problems
-from sweeper.terminal import print_json, say
+from sweeper.terminal import print_json, say, warn
 
 if TYPE_CHECKING:
+    from sweeper.analysis.notebook import Kept
     from sweeper.analysis.report import Report
     from sweeper.results.registry import Registry
 
@@ -46,6 +47,12 @@ def add_arguments(verb: ArgumentParser) -> None:
         help="judge each value of a setting by itself, as each model (default: the grid's, or one "
         "on which the best value of another is told to depend)",
     )
+    verb.add_argument(
+        "--notes",
+        metavar="FOLDER",
+        help="write SWEEP.md there with what is known, for you to write on, and judge the "
+        "criterion of plan.md (default: notes/, where there is one)",
+    )
     verb.add_argument("--no-pictures", action="store_true", help="no report.md with its PNGs")
 
 
@@ -54,17 +61,19 @@ def run(arguments: Namespace) -> int:
     registry, names = open_named(arguments.root, arguments.sweeps)
     stages = _stages(registry, names) if len(names) == 1 else []
     if not stages:
-        _print(arguments, _report(arguments, registry, names, arguments.out))
+        report = _report(arguments, registry, names, arguments.out)
+        _print(arguments, report, _keep(arguments, registry, report))
         return tell_problems(registry.problems)
     found = {
         name: _report(arguments, registry, [name], out and os.path.join(out, name.split("/")[-1]))
         for name, out in ((stage, arguments.out) for stage in stages)
     }
+    kept = {name: _keep(arguments, registry, report) for name, report in found.items()}
     if arguments.json:
         print_json({"schema": 1, "stages": [report.document for report in found.values()]})
     else:
-        for report in found.values():
-            _print(arguments, report)
+        for name, report in found.items():
+            _print(arguments, report, kept[name])
             print()
     return tell_problems(registry.problems)
 
@@ -103,10 +112,48 @@ def _report(
     )
 
 
-def _print(arguments: Namespace, report: "Report") -> None:
+def _keep(arguments: Namespace, registry: "Registry", report: "Report") -> "Kept | None":
+    """Write the notes, where there is a place for them."""
+    from sweeper.analysis.notebook import FOLDER, keep
+
+    folder = arguments.notes or (FOLDER if os.path.isdir(FOLDER) else None)
+    if folder is None:
+        return None
+    kept = keep(registry, report, folder, _cost(registry, report))
+    if arguments.json:
+        for line in kept.told:
+            warn(line)
+    return kept
+
+
+def _cost(registry: "Registry", report: "Report") -> str | None:
+    """What the runs of a report used, in a sentence; None where nothing was counted."""
+    from sweeper import prices
+    from sweeper.results.costs import spent, together
+
+    table = prices.load()
+    wanted = {row["run"] for row in report.document["runs"]}
+    sweeps = [name.partition("/")[0] for name in report.document["sweep"].split(" + ")]
+    known = [name for name in dict.fromkeys(sweeps) if registry.has_sweep(name)]
+    runs = [run for run in registry.handles_of(known) if run.id in wanted] if known else []
+    whole = together((spent(run, table) for run in runs), table)
+    tokens = whole.usage.counts.tokens
+    if not tokens:
+        return None
+    unknown = f", without {', '.join(whole.amount.unpriced)}" if whole.amount.unpriced else ""
+    usd = prices.money(whole.amount.usd)
+    return f"{tokens:,} tokens, {usd} dollars by {table.told}{unknown}"
+
+
+def _print(arguments: Namespace, report: "Report", kept: "Kept | None") -> None:
     if arguments.json:
         print_json(report.document)
         return
     print(report.verdict)
     print()
+    if kept is not None:
+        for line in kept.told:
+            say(line)
+        if kept.path is not None:
+            say(f"notes: {kept.path}")
     say(f"report: {report.html_path}")

@@ -47,7 +47,7 @@ def run(arguments: Namespace) -> int:
     if arguments.delete and arguments.ttl is not None:
         raise UsageError("--delete and --ttl: one of them")
     registry = open_registry(arguments)
-    runs = chosen(registry, arguments)
+    runs = chosen(registry, arguments, archived=True)
     if not runs:
         raise NotFound("no run fits")
     service = of_sweeps([registry.sweep(name) for name in dict.fromkeys(run.sweep for run in runs)])

@@ -39,7 +39,7 @@ def run(arguments: Namespace) -> int:
     """A line a cell, run, day or model; then the sum."""
     table = prices.load()
     registry = open_registry(arguments)
-    runs = chosen(registry, arguments)
+    runs = chosen(registry, arguments, archived=True)
     if not runs:
         raise NotFound("no run fits")
     found = [(run, spent(run, table)) for run in runs]

@@ -79,7 +79,8 @@ def add_arguments(verb: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """List what can be removed; remove it with `--delete`."""
     registry = open_registry(arguments)
-    runs = registry.choose(arguments.runs, arguments.state, arguments.where, dropped=True)
+    asked = arguments.runs, arguments.state, arguments.where
+    runs = registry.choose(*asked, dropped=True, archived=True)
     before = time.time() - arguments.days * 86400
     problems = registry.problems
     found = [*_caches(before), *_snapshots(registry, problems, before)]

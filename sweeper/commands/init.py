@@ -72,6 +72,11 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--python", help="the recipe's interpreter (default: sweeper's own)")
     verb.add_argument("--backend", help="where jobs execute: its options are written as comments")
     verb.add_argument("--list", action="store_true", help="the short names of recipes")
+    verb.add_argument(
+        "--study",
+        action="store_true",
+        help="write notes/plan.md too: the question, the baseline, what would count as success",
+    )
     verb.add_argument("--schema", action="store_true", help="print the JSON Schema of grids")
 
 
@@ -94,6 +99,8 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     reference = arguments.recipe or "sft"
     name = _name(reference)
+    if arguments.study:
+        _write_study()
     out = arguments.out or f"{name}.yaml"
     if out != "-" and os.path.lexists(out):  # before the recipe is imported, which takes a while
         raise UsageError(f"{out} is there already: choose another file with --out")
@@ -116,6 +123,24 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"cannot write {out}: {error.strerror}") from error
     print(f"wrote {out}; look at it with `sweeper plan {out}`")
     return 0
+
+
+def _write_study() -> None:
+    """Write the plan of a study, unless there is one: what is written in it stays."""
+    from sweeper.analysis.criterion import TEMPLATE
+    from sweeper.analysis.notebook import FOLDER, PLAN
+
+    path = os.path.join(FOLDER, PLAN)
+    try:
+        os.makedirs(FOLDER, exist_ok=True)
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(TEMPLATE)
+    except FileExistsError:
+        print(f"{path} is there, and stays as it is")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    else:
+        print(f"wrote {path}; `sweeper analyze` judges the criterion that you write there")
 
 
 def fields_of(

@@ -7,6 +7,8 @@ from functools import partial
 from sweeper.commands import arguments as shared
 from sweeper.commands.selection import chosen, open_registry
 from sweeper.errors import NotFound
+from sweeper.labels import shown_marks
+from sweeper.results.marks import marks_by_run, with_tags
 from sweeper.results.objective import last_values
 from sweeper.results.problems import tell_problems
 from sweeper.results.registry import save
@@ -28,15 +30,22 @@ def add_arguments(verb: ArgumentParser) -> None:
     verb.add_argument(
         "--metric", action="append", help="show the last value of this too; repeatable"
     )
+    verb.add_argument(
+        "--tag", action="append", default=[], help="only runs with this tag; repeatable"
+    )
+    verb.add_argument("--starred", action="store_true", help="only runs with a star")
 
 
 def run(arguments: Namespace) -> int:
     """Print a line for each run."""
     registry = open_registry(arguments)
-    runs = chosen(registry, arguments)
+    runs = with_tags(chosen(registry, arguments), arguments.tag, starred=arguments.starred)
     asked: list[str] = arguments.metric or []
     records = [run.record() for run in runs]
-    for run, record in zip(runs, records, strict=True):
+    noted = marks_by_run(runs)
+    for run, record, (own, sweep) in zip(runs, records, noted, strict=True):
+        record["tags"] = sorted({*own.tags, *sweep.tags})
+        record["starred"] = own.starred or sweep.starred
         if asked:
             record["metrics"] = {key: run.readable(partial(_last, run, key), None) for key in asked}
     for key in asked:
@@ -49,15 +58,18 @@ def run(arguments: Namespace) -> int:
     columns = ["sweep", "run", "state", "attempts", "time", "metric", "value"]
     if all(record["metric"] is None for record in records):
         columns = columns[:-2]
+    told = [shown_marks(r["tags"], starred=r["starred"]) for r in records]
+    shown = ["noted"] if any(told) else []
     print_table(
-        [*columns, *asked],
+        [*columns, *asked, *shown],
         [
             (
                 *(r["sweep"], r["name"], r["state"], r["attempts"]),
                 *(duration(r["wall_s"]), r["metric"], r["value"])[: len(columns) - 4],
                 *(r["metrics"][key] for key in asked),
+                *([words] if shown else []),
             )
-            for r in records
+            for r, words in zip(records, told, strict=True)
         ],
     )
     unseeded = (run.sweep for run in runs if isinstance(run, SweepRun) and run.unseeded)

@@ -16,9 +16,12 @@ def open_registry(arguments: Namespace, *, cache: bool = True) -> Registry:
     return Registry(arguments.root or default_root(), cache=cache)
 
 
-def chosen(registry: Registry, arguments: Namespace) -> list[RecordedRun]:
-    """The runs that the arguments `runs`, `state` and `where` choose."""
-    return registry.choose(arguments.runs, arguments.state, arguments.where)
+def chosen(
+    registry: Registry, arguments: Namespace, *, archived: bool = False
+) -> list[RecordedRun]:
+    """The runs that the arguments `runs`, `state` and `where` choose; where no sweep is named those
+    of archived ones only with `archived`."""
+    return registry.choose(arguments.runs, arguments.state, arguments.where, archived=archived)
 
 
 def newest(registry: Registry) -> str:

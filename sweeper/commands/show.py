@@ -5,7 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sweeper.commands import arguments as shared
+from sweeper.commands.note import tell_marks
 from sweeper.commands.selection import open_registry
+from sweeper.model.mark import Marks
+from sweeper.results.marks import marks_by_run
 from sweeper.results.objective import last_values
 from sweeper.results.problems import tell_problems
 from sweeper.results.runs import RecordedRun, SweepRun
@@ -29,7 +32,8 @@ def run(arguments: Namespace) -> int:
     """Print what was planned for a run, what happened, and what is left of it."""
     registry = open_registry(arguments)
     run = registry.run(arguments.run)
-    document = _document(run)
+    (noted,) = marks_by_run([run])
+    document = _document(run, *noted)
     if arguments.json:
         print_json({"schema": 1, **document, "problems": registry.problems})
         return tell_problems(registry.problems, told=True)
@@ -59,6 +63,10 @@ def run(arguments: Namespace) -> int:
     if len(files) > _FILES:
         print(f"... and {len(files) - _FILES} more")
     _section("provenance", ("", ""), _facts(document["provenance"]))
+    for name, found in ((f"{run.sweep}/{run.name}", noted[0]), (run.sweep, noted[1])):
+        if found.notes or found.tags or found.starred:
+            print()
+            tell_marks(name, found)
     for what, count in document["skipped"].items():
         if count:
             print(f"\n{count} {what} of metrics.jsonl could not be read")
@@ -92,12 +100,14 @@ def _facts(provenance: Mapping[str, object]) -> Iterator[tuple[str, str]]:
         yield key, text if len(text) <= _FACT else f"{text[: _FACT - 3]}..."
 
 
-def _document(run: RecordedRun) -> dict[str, Any]:
+def _document(run: RecordedRun, own: Marks, of_sweep: Marks) -> dict[str, Any]:
     history = run.readable_history
     return {
         "run": run.record() | {"path": run.path},
         "provenance": run.provenance if isinstance(run, SweepRun) else {},
         "wandb": run.wandb if isinstance(run, SweepRun) else None,
+        "marks": own.record(),
+        "sweep_marks": of_sweep.record(),
         "lineage": [above.record() for above in run.lineage] if isinstance(run, SweepRun) else [],
         "attempts": _attempts(run),
         "checkpoints": run.readable(run.checkpoint_records, []),

@@ -6,6 +6,7 @@ from sweeper.commands import arguments as shared
 from sweeper.commands.selection import open_registry
 from sweeper.commands.status_table import counted, print_status
 from sweeper.errors import UsageError
+from sweeper.labels import shown_marks
 from sweeper.results.problems import tell_problems
 from sweeper.results.registry import Registry
 from sweeper.results.status import read_status
@@ -24,6 +25,7 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.json(verb)
     shared.select(verb)
     verb.add_argument("sweep", nargs="?", help="a sweep (default: a line for each)")
+    verb.add_argument("--archived", action="store_true", help="without a sweep: archived ones too")
     verb.add_argument("--follow", action="store_true", help="again and again until it has ended")
 
 
@@ -50,14 +52,18 @@ def run(arguments: Namespace) -> int:
 
 def _status_of_all(arguments: Namespace) -> int:
     registry = open_registry(arguments, cache=False)
-    found = registry.sweep_records()
+    found = registry.sweep_records("*" if arguments.archived else None)
     if arguments.json:
         print_json({"schema": 1, "sweeps": found, "problems": registry.problems})
         return tell_problems(registry.problems, told=True)
-    columns = ("sweep", "recipe", "runs", "states", "created")
+    columns = ["sweep", "recipe", "runs", "states", "created"]
     rows = [
-        (s["sweep"], shortened(s["recipe"], _RECIPE), s["runs"], counted(s["states"]), s["created"])
+        [s["sweep"], shortened(s["recipe"], _RECIPE), s["runs"], counted(s["states"]), s["created"]]
         for s in found
     ]
+    noted = [shown_marks(s["tags"], starred=s["starred"], archived=s["archived"]) for s in found]
+    if any(noted):
+        columns.append("noted")
+        rows = [[*row, told] for row, told in zip(rows, noted, strict=True)]
     print_table(columns, rows)
     return tell_problems(registry.problems)

@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.metrics import Point
+from sweeper.model.mark import NO_MARKS, Marks
 from sweeper.model.states import State
 from sweeper.results.folders import FolderRun, folder_runs
+from sweeper.results.marks import in_use, marked
 from sweeper.results.problems import Problems
 from sweeper.results.runs import RecordedRun, Sweep
 from sweeper.results.selectors import asks_for_dropped, check_states, current, named, pick
@@ -156,19 +158,22 @@ class Registry:
 
     def sweep_records(self, sweep: str | None = None) -> list[dict[str, Any]]:
         """A dict a sweep: `sweep root created recipe runs states`, where `states` counts the runs
-        in each state that occurs. `sweep` is a name or a glob."""
+        in each state that occurs, and `tags`, `starred`, `archived`. `sweep` is a name or a glob;
+        without one archived sweeps are left out."""
         self.problems = Problems()
+        found = ((one, self._marks(one)) for one in self._sweeps(sweep))
         return [
-            {
-                "sweep": found.name,
-                "root": found.root,
-                "created": found.plan.created,
-                "recipe": found.plan.recipe.reference,
-                "runs": len(runs),
-                "states": dict(Counter(run.state.value for run in runs)),
-            }
-            for found, runs in ((found, current(found.runs)) for found in self._sweeps(sweep))
+            _sweep_record(one, marks)
+            for one, marks in found
+            if sweep is not None or not marks.archived
         ]
+
+    def _marks(self, sweep: Sweep) -> Marks:
+        try:
+            return marked(sweep.store, sweep.name, self._told).sweep
+        except StoreError as error:
+            self._told(error)
+            return NO_MARKS
 
     def sweeps(self, sweep: str | None = None) -> "pandas.DataFrame":
         """The sweeps as a DataFrame, with a column for each state: its number of runs."""
@@ -205,10 +210,12 @@ class Registry:
         where: str | None = None,
         *,
         dropped: bool = False,
+        archived: bool = False,
     ) -> list[RecordedRun]:
-        """The runs that fit one of the selectors (all without one; see `results.selectors`), in one
-        of the states, and for which the condition holds. Raises `NotFound` for a selector that
-        means nothing. `dropped`: also those that the grid has no more."""
+        """The runs that fit one of the selectors (without one all but those of archived sweeps; see
+        `results.selectors`), in one of the states, and for which the condition holds. Raises
+        `NotFound` for a selector that means nothing. `dropped`: also those that the grid has no
+        more, `archived`: those of archived sweeps."""
         sweeps = {selector.partition("/")[0] for selector in selectors}
         if sweeps and all(self.has_sweep(name) for name in sweeps):
             runs = self.handles_of(sorted(sweeps))
@@ -221,6 +228,8 @@ class Registry:
                 raise NotFound(f"no run {selector!r} in {', '.join(self.roots)}")
         if selectors and not fitting:
             return []
+        if not (selectors or archived):
+            runs = in_use(runs)
         return pick(runs, fitting, states, where, dropped=dropped)
 
     def handles_of(self, sweeps: Sequence[str]) -> list[RecordedRun]:
@@ -279,13 +288,16 @@ class Registry:
 
         `sweep` is a name or a glob; `state` one state or several; `where` a condition like
         `learning_rate < 1e-3 and seed = 0` (see `results.where`). Runs that the grid has no more
-        are left out unless `where` asks for `retired`. `values=False` reads no metrics. Raises
+        are left out unless `where` asks for `retired`, those of archived sweeps unless `sweep` is
+        given. `values=False` reads no metrics. Raises
         `NotFound` for a name without a sweep, `UsageError` for a condition or a state that is none.
         """
         from sweeper.results.where import parse_where, select  # not every command has a condition
 
         condition = None if where is None else parse_where(where)
         runs = (self.all_handles if asks_for_dropped(where) else self.handles)(sweep, state)
+        if sweep is None:
+            runs = in_use(runs)
         records = [run.record(values=values) for run in runs]
         save(runs)
         return records if condition is None else select(condition, records)
@@ -470,6 +482,21 @@ class Registry:
     def item_rows(self, runs: Any = None) -> list[dict[str, Any]]:
         """The same as dicts."""
         return self._tables().items(self._resolve(runs))
+
+
+def _sweep_record(sweep: Sweep, marks: Marks) -> dict[str, Any]:
+    runs = current(sweep.runs)
+    return {
+        "sweep": sweep.name,
+        "root": sweep.root,
+        "created": sweep.plan.created,
+        "recipe": sweep.plan.recipe.reference,
+        "runs": len(runs),
+        "states": dict(Counter(run.state.value for run in runs)),
+        "tags": list(marks.tags),
+        "starred": marks.starred,
+        "archived": marks.archived,
+    }
 
 
 def _flat(record: dict[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ class Layout:
         self.identity = f"{sweep}/launcher/id"
         self.report = f"{sweep}/report"
         self.alarms = f"{sweep}/alarms"
+        self.notes = f"{sweep}/notes"
 
     def request(self, name: str) -> str:
         """What a user asks of the launcher: `pause`, `parallel`, `stop`, `plan`,

@@ -171,8 +171,8 @@ def _setting(run: RunView, axis: str) -> str:
 
 def matching(runs: Sequence[RunView], wanted: str) -> tuple[list[RunView], str]:
     """The runs that a filter selects, and what is wrong with it. A filter is words, all of which
-    stand in the run's name, state, remark or alarms; or a condition, `learning_rate < 1e-3 and
-    state = failed`."""
+    stand in the run's name, state, remark, alarms or tags; or a condition, such as
+    `learning_rate < 1e-3 and state = failed`."""
     if not wanted.strip():
         return list(runs), ""
     try:
@@ -199,8 +199,9 @@ def _record(run: RunView) -> dict[str, Any]:
 
 def _told(run: RunView) -> str:
     rules = " ".join(f"alarm {alarm.rule}" for alarm in run.alarms)
-    name = in_one_spelling(run.name)
-    return f"{run.name} {name} {run.id} {run.state} {run.shown_state} {run.remark} {rules}".lower()
+    tags = " ".join([*(f"tag {tag}" for tag in run.marks.tags), "star" * run.marks.starred])
+    words = run.name, in_one_spelling(run.name), run.id, run.state, run.shown_state, run.remark
+    return " ".join((*words, rules, tags)).lower()
 
 
 def _keys(goal: str) -> dict[str, Callable[[RunView], Any]]:

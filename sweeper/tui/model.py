@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from sweeper.model.mark import NO_MARKS, Marks
 from sweeper.model.states import OPEN
 from sweeper.results.cells import counts
 from sweeper.results.objective import sign_of
@@ -44,7 +45,8 @@ class RunView(NamedTuple):
     recorded, `total` how many there will be, `fraction` the share that is done, `eta` the seconds
     to its end, `beat` the seconds since its heartbeat changed; each is None when unknown. `curve`
     is the sweep's metric over time, thinned out; `value` what the run is judged by, `diverged`
-    whether its last value was not finite, `rank` its place among the runs that count.
+    whether its last value was not finite, `rank` its place among the runs that count, `marks` what
+    people noted of it.
     """
 
     id: str
@@ -71,6 +73,7 @@ class RunView(NamedTuple):
     rank: int | None = None
     beat: float | None = None
     alarms: tuple[Alarm, ...] = ()
+    marks: Marks = NO_MARKS
 
     @property
     def shown_state(self) -> str:

@@ -8,6 +8,8 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from sweeper.labels import shown_marks
+from sweeper.model.mark import Mark
 from sweeper.sanitize import sanitize
 from sweeper.storage.documents import dotted
 from sweeper.tui.charts import plot, sparkline
@@ -26,6 +28,7 @@ __all__ = [
     "rollout_lines",
 ]
 
+_NOTES = 3
 _LONGEST = 4000
 """The most characters shown of a line, or of an alarm."""
 
@@ -78,9 +81,16 @@ def page_head(view: SweepView, run: RunView, data: PageData) -> list[Line]:
     lines += [[(", ".join(told), "")]] if told else []
     lines.append([(data.path, "dim")])
     lines += [[(link, "info")] for link in data.links]
+    marks = shown_marks(run.marks.tags, starred=run.marks.starred)
+    lines += [[(marks, "info")]] if marks else []
+    lines += [[(_noted(note), "info")] for note in run.marks.notes[-_NOTES:]]
     wrong = [data.problem] if data.problem else []
     wrong += [f"! {alarm.rule}: {alarm.text}" for alarm in run.alarms]
     return lines + [[(text[:_LONGEST], "bad")] for text in wrong]
+
+
+def _noted(note: Mark) -> str:
+    return sanitize(f"{note.by}: {' '.join(note.text.split())}")[:_LONGEST]
 
 
 def curve_lines(

@@ -11,11 +11,13 @@ from sweeper.cause import cause
 from sweeper.errors import NotFound, StoreError
 from sweeper.model.event import NOTHING, Outcome
 from sweeper.model.launcher import NO_OBSERVATIONS, Observations
+from sweeper.model.mark import Mark, Marks
 from sweeper.model.observation import Kind, Observation
 from sweeper.model.plan import Metric, Run
 from sweeper.model.states import OPEN, RunState, State
 from sweeper.monitor.records import Alarm as Recorded
 from sweeper.monitor.records import read as read_alarms
+from sweeper.results.marks import Marked, by_subject
 from sweeper.results.metrics_follower import Follower
 from sweeper.results.progress import reached
 from sweeper.results.runs import Sweep, SweepRun
@@ -24,6 +26,7 @@ from sweeper.results.tables.sources import Files
 from sweeper.storage.files import Store
 from sweeper.storage.heartbeats import Heartbeats
 from sweeper.storage.lock import is_held
+from sweeper.storage.marks import read_marks
 from sweeper.storage.sweeps import TELLING, chosen_of, read_observations, read_outcome
 from sweeper.tui.backfill import past_points
 from sweeper.tui.eta import Timing, by_our_clock, sweep_left
@@ -98,6 +101,7 @@ class Poller:
         self._last_words: dict[str, str] = {}
         self._unread = dict.fromkeys(self._ids)
         self._alarms: dict[str, Recorded] = {}
+        self._marks: dict[str, Mark] = {}
         self._moves = 0
         self._ranked: tuple[int, dict[str, int]] = (-1, {})
         self._made: dict[str, tuple[Known, RunView]] = {}
@@ -156,7 +160,8 @@ class Poller:
         problems = [*problems, self._follow(opened), self._poll(), self._load(opened)]
         problems.append(self._read_bodies(opened))
         alarms = self._read_alarms(problems)
-        return self._make(launcher, observations, alarms)._replace(
+        marks = self._read_marks(problems)
+        return self._make(launcher, observations, alarms, marks)._replace(
             problem=next(filter(None, problems), "")
         )
 
@@ -233,6 +238,14 @@ class Poller:
             text = f"{one.message}; {one.advice}" if one.advice else one.message
             found.setdefault(one.run, []).append(Alarm(one.rule, by_our_clock(text)))
         return {run: tuple(several) for run, several in found.items()}
+
+    def _read_marks(self, problems: list[str]) -> Marked:
+        """Read what was noted of the sweep and its runs."""
+
+        def tell(error: StoreError) -> None:
+            problems.append(str(error))
+
+        return by_subject(read_marks(self._store, self._name, tell, self._marks))
 
     # What was there before
 
@@ -313,6 +326,7 @@ class Poller:
         launcher: bool,
         observations: Observations,
         alarms: Mapping[str, tuple[Alarm, ...]],
+        marks: Marked,
     ) -> SweepView:
         metric = self.sweep.plan.metric
         goal = "minimize" if metric is None else metric.goal
@@ -320,7 +334,12 @@ class Poller:
             self._ranked = (self._moves, self._ranks())
         observed = observations.observed if launcher else NO_OBSERVATIONS.observed
         runs = tuple(
-            self._run(planned, observed.get(planned.id), alarms.get(planned.id, ()))
+            self._run(
+                planned,
+                observed.get(planned.id),
+                alarms.get(planned.id, ()),
+                marks.of(planned.id),
+            )
             for planned in self._runs
             if planned.id not in self._retired or self._is_open(planned.id)
         )
@@ -379,7 +398,11 @@ class Poller:
         return self._states.known.get(run, _PLANNED).state in OPEN
 
     def _run(
-        self, planned: Run, observed: Observation | None, alarms: tuple[Alarm, ...]
+        self,
+        planned: Run,
+        observed: Observation | None,
+        alarms: tuple[Alarm, ...],
+        marks: Marks,
     ) -> RunView:
         """The run as it is shown: the same object while nothing about it has changed."""
         identity: str = planned.id
@@ -401,6 +424,7 @@ class Poller:
             wants=identity not in self._retired and wants,
             waits=why_waits(state, observed, beat, body, again=again, wants=wants),
             alarms=alarms,
+            marks=marks,
             body=body,
             said=self._last_words.get(identity, ""),
             version=0 if series is None else series.version,

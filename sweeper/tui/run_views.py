@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from sweeper import labels
 from sweeper.model.event import Outcome
+from sweeper.model.mark import Marks
 from sweeper.model.observation import Kind, Observation
 from sweeper.model.plan import Run
 from sweeper.model.states import OPEN, RunState, State
@@ -28,6 +29,7 @@ class Known(NamedTuple):
     wants: bool
     waits: str
     alarms: tuple[Alarm, ...]
+    marks: Marks
     body: Outcome
     said: str
     version: int
@@ -74,6 +76,7 @@ def run_view(
         diverged=series is not None and series.diverged,
         beat=known.beat,
         alarms=known.alarms,
+        marks=known.marks,
     )
 
 

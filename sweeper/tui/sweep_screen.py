@@ -41,7 +41,7 @@ class SweepScreen(WatchScreen, inherit_bindings=False):
 - *silent*: no heartbeat (beat) for `launch.lease`
 - *!*: alarms; the line above the keys tells them. *place*: by the metric
 
-Filter: words that a run's name, state and alarms hold, all of them; or a condition as for
+Filter: words that a run's name, state, alarms and tags hold, all of them; or a condition as for
 `--where`: `learning_rate < 1e-3 and state = failed`
 """
 

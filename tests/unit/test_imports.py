@@ -25,7 +25,7 @@ RANKS = [
     {"results"},
     {"scheduler"},
     {"launcher", "testing"},
-    {"pausing"},
+    {"pausing", "noting"},
     {"control"},
     {"tui"},
     {"commands"},

@@ -1,0 +1,155 @@
+"""What a study was to show, written down before it ran (`notes/plan.md`), and whether it did.
+
+A plan is Markdown with a section each for the question, the hypothesis, the baseline and the
+success criterion. In the last stands one line that can be judged:
+
+    criterion: test/nll <= 0.3
+    criterion: beats baseline
+"""
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from sweeper.analysis import labels
+from sweeper.sanitize import sanitize
+
+__all__ = ["SECTIONS", "TEMPLATE", "Criterion", "Judged", "StudyPlan", "judge", "read_plan"]
+
+SECTIONS = ("Question", "Hypothesis", "Baseline", "Success criterion")
+TEMPLATE = """\
+# What this study is to show
+
+Written before anything runs. `sweeper analyze` looks here: it says which part is empty, and whether
+the criterion was met.
+
+## Question
+
+(What do you want to know?)
+
+## Hypothesis
+
+(What do you expect, and why?)
+
+## Baseline
+
+(What is to be beaten, and by which grid it was trained; `baseline:` in a grid names it.)
+
+## Success criterion
+
+(One line, of these: `criterion: test/nll <= 0.3`, with <, <=, > or >=, of the metric that the
+sweep is judged by; or `criterion: beats baseline`.)
+"""
+_HOLDS: Mapping[str, Callable[[float, float], bool]] = {
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+_LINE = re.compile(r"^\s*(?:[-*]\s+)?`?criterion:\s*(.+?)`?\s*$", re.IGNORECASE | re.MULTILINE)
+_BOUND = re.compile(r"(\S+)\s*(<=|>=|<|>)\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)")
+_HEADING = re.compile(r"^##\s+(.+?)\s*$", re.MULTILINE)
+_ASIDE = re.compile(r"\(.*?\)|<!--.*?-->", re.DOTALL)
+
+
+class Criterion(NamedTuple):
+    """`metric` is to stand in the relation `sign` to `bound`; without a metric the best is to beat
+    the baseline. `text` is as it was written."""
+
+    text: str
+    metric: str | None = None
+    sign: str = ""
+    bound: float = 0.0
+
+
+class StudyPlan(NamedTuple):
+    """The criterion, if there is one that can be judged, and for people what the plan lacks."""
+
+    criterion: Criterion | None
+    lacks: tuple[str, ...]
+
+
+class Judged(NamedTuple):
+    """`met`: the criterion was met; None where that cannot be told. `text` says so with figures."""
+
+    met: bool | None
+    text: str
+
+
+def read_plan(text: str) -> StudyPlan:
+    """Read a plan. What stands in brackets is a hint of the template, and counts as nothing."""
+    parts = _HEADING.split(text)
+    sections = {name.lower(): body for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+    lacks = [
+        f"nothing stands under {name}"
+        for name in SECTIONS[:-1]
+        if not _ASIDE.sub("", sections.get(name.lower(), "")).strip()
+    ]
+    found = _LINE.search(_ASIDE.sub("", sections.get(SECTIONS[-1].lower(), "")))
+    if found is None:
+        return StudyPlan(None, (*lacks, "there is no line `criterion: ...`"))
+    criterion = _criterion(found[1].strip())
+    if criterion is None:
+        shown = sanitize(found[1])[:80]
+        why = f"criterion {shown!r}: write `METRIC <= NUMBER` or `beats baseline`"
+        return StudyPlan(None, (*lacks, why))
+    return StudyPlan(criterion, tuple(lacks))
+
+
+def _criterion(text: str) -> Criterion | None:
+    if text.lower() == "beats baseline":
+        return Criterion(text)
+    match = _BOUND.fullmatch(text)
+    if match is None:
+        return None
+    try:
+        return Criterion(text, match[1], match[2], float(match[3]))
+    except ValueError:
+        return None
+
+
+def judge(criterion: Criterion, document: Mapping[str, Any]) -> Judged:
+    """Whether what `report.json` holds meets a criterion: not by the best's mean alone, but by all
+    of its interval over seeds, or by a difference that noise does not explain."""
+    rows = {row["cell"]: row for row in document["cells"]}
+    best = rows.get(document["verdict"]["best"])
+    if best is None:
+        return Judged(None, "no cell is best, so nothing can be told")
+    if criterion.metric is None:
+        return _against(document, rows, best)
+    metric: str | None = document["metric"] and document["metric"]["name"]
+    if metric != criterion.metric:
+        again = f"`sweeper analyze --metric {criterion.metric}` judges by it"
+        return Judged(None, f"it is judged by {metric}, and not by {criterion.metric}: {again}")
+    return _beyond(criterion, best)
+
+
+def _beyond(criterion: Criterion, best: Mapping[str, Any]) -> Judged:
+    """Whether the best's mean, and all of its interval, stands as the criterion wants it."""
+    holds = _HOLDS[criterion.sign]
+    mean, low, high = best["mean"], best["low"], best["high"]
+    told = f"{best['cell']} has {labels.number(mean)}"
+    if not holds(mean, criterion.bound):
+        return Judged(False, told)
+    if low is None or high is None:
+        seeds = labels.counted(best["n"], "seed")
+        return Judged(None, f"{told}, by {seeds}: no interval tells how sure that is")
+    told += f" (95 % interval {labels.number(low)} to {labels.number(high)}, {best['n']} seeds)"
+    if holds(low, criterion.bound) and holds(high, criterion.bound):
+        return Judged(True, told)
+    return Judged(None, f"{told}: the interval reaches beyond {labels.number(criterion.bound)}")
+
+
+def _against(
+    document: Mapping[str, Any], rows: Mapping[str, Mapping[str, Any]], best: Mapping[str, Any]
+) -> Judged:
+    name = document["verdict"]["baseline"]
+    told = document["verdict"]["against"] or "the grid names no baseline (`baseline:`)"
+    if name is None or name not in rows:
+        return Judged(None, told)
+    if name == best["cell"]:
+        return Judged(False, told)
+    if rows[name]["told_apart"]:
+        return Judged(True, told)
+    return Judged(None, told if "noise" in told else f"{told}; noise can explain it")

@@ -1,0 +1,157 @@
+"""A file of notes about a sweep, for people and agents to write on: what is known of it is written
+by each `sweeper analyze`, between two marks, and nothing else in the file is ever touched."""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from sweeper.analysis.criterion import Judged, StudyPlan, judge, read_plan
+from sweeper.analysis.markdown import escape, fenced
+from sweeper.analysis.report import Report
+from sweeper.analysis.sources import write_file
+from sweeper.errors import NotFound, StoreError, UsageError
+from sweeper.model.plan import Plan
+from sweeper.results.registry import Registry
+
+__all__ = ["FOLDER", "PLAN", "Kept", "keep", "merged"]
+
+FOLDER = "notes"
+PLAN = "plan.md"
+_BEGIN = "<!-- facts, written anew by `sweeper analyze`: write below them -->"
+_END = "<!-- end of the facts -->"
+_REST = """
+## What it means
+
+## What was expected, and what surprised
+
+## What next
+"""
+_ANOMALIES = 12
+
+
+class Kept(NamedTuple):
+    """The file that was written (None where nothing was), and lines for people."""
+
+    path: str | None
+    told: tuple[str, ...]
+
+
+def keep(registry: Registry, report: Report, folder: str, cost: str | None) -> Kept:
+    """Write what is known of a sweep into its file in `folder`, and judge the criterion of the plan
+    that lies there, if one does. `cost` is a sentence. Raises `UsageError` for a folder that is
+    none, `StoreError`."""
+    told: list[str] = []
+    judged: Judged | None = None
+    found = _plan_in(folder)
+    if found is not None:
+        place = os.path.join(folder, PLAN)
+        told += [f"{place}: {lack}" for lack in found.lacks]
+        if found.criterion is not None:
+            judged = judge(found.criterion, report.document)
+            told.append(f"criterion {found.criterion.text}: {_said(judged)}")
+    document = report.document
+    name = f"{document['sweep'].replace('/', '.').replace(' + ', '+')}.md"
+    lines = _facts(document, _recorded(registry, document["sweep"]), cost)
+    if found is not None and found.criterion is not None and judged is not None:
+        lines = [*lines, f"- criterion {escape(found.criterion.text)}: {escape(_said(judged))}"]
+    path = os.path.join(folder, name)
+    text = merged(_read(path), document["sweep"], "\n".join(lines))
+    if text is None:
+        told.append(f"{path}: has no place for facts (a line {_BEGIN}): it is left as it is")
+        return Kept(None, tuple(told))
+    return Kept(write_file(folder, name, text.encode("utf-8", "replace")), tuple(told))
+
+
+def merged(before: str | None, sweep: str, facts: str) -> str | None:
+    """The text of the file with these facts in the place of the old; None where it has none."""
+    block = f"{_BEGIN}\n\n{facts}\n\n{_END}"
+    if before is None:
+        return f"# {escape(sweep)}\n\n{block}\n{_REST}"
+    begin, end = before.find(_BEGIN), before.find(_END)
+    if begin < 0 or end < begin:
+        return None
+    return before[:begin] + block + before[end + len(_END) :]
+
+
+def _said(judged: Judged) -> str:
+    word = {True: "met", False: "not met", None: "not shown"}[judged.met]
+    return f"{word}: {judged.text}"
+
+
+def _plan_in(folder: str) -> StudyPlan | None:
+    text = _read(os.path.join(folder, PLAN))
+    return None if text is None else read_plan(text)
+
+
+def _read(path: str) -> str | None:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _recorded(registry: Registry, name: str) -> Plan | None:
+    """The plan of a sweep or of the one that a stage is of; None for several, and for a folder."""
+    try:
+        return registry.sweep(name.partition("/")[0]).plan
+    except (NotFound, StoreError):
+        return None
+
+
+def _facts(document: Mapping[str, Any], plan: Plan | None, cost: str | None) -> list[str]:
+    return [
+        fenced(document["verdict"]["text"]),
+        "",
+        *(f"- {line}" for line in _lines(document, plan, cost)),
+    ]
+
+
+def _lines(document: Mapping[str, Any], plan: Plan | None, cost: str | None) -> Iterator[str]:
+    states = document["completeness"]["states"]
+    told = ", ".join(f"{count} {state}" for state, count in states.items())
+    yield f"runs: {document['completeness']['planned']} planned: {told or 'none'}"
+    if plan is not None:
+        yield from _origin(plan)
+    if cost:
+        yield f"cost: {escape(cost)}"
+    checkpoint = document["verdict"]["checkpoint"]
+    if checkpoint is not None:
+        yield f"checkpoint: {escape(checkpoint['run'])}, {escape(checkpoint['path'])}"
+    yield from _anomalies(document)
+    for note in document["notes"]:
+        about = f" of {escape(note['run'])}" if note["run"] else ""
+        text = escape(" ".join(note["text"].split()))
+        yield f"note{about} ({escape(note['by'])}, {note['time']}): {text}"
+
+
+def _origin(plan: Plan) -> Iterator[str]:
+    known = plan.provenance or {}
+    commit = known.get("commit")
+    if isinstance(commit, str):
+        yield f"commit: {escape(commit)}"
+    if plan.created:
+        yield f"launched: {escape(plan.created)}"
+    if plan.grid_path:
+        yield f"grid: {escape(plan.grid_path)} {escape(' '.join(plan.overrides))}".rstrip()
+    axes = "; ".join(f"{key}: {', '.join(map(str, values))}" for key, values in plan.axes.items())
+    if axes:
+        yield f"axes: {escape(axes)}"
+
+
+def _anomalies(document: Mapping[str, Any]) -> Iterator[str]:
+    rules = Counter(rule for run in document["runs"] for rule in set(run["alarms"]))
+    for rule, count in sorted(rules.items()):
+        yield f"alarm {escape(rule)}: {count} runs"
+    for failure in document["failures"][:_ANOMALIES]:
+        line = re.sub(r"\s+", " ", failure["last_line"] or "")
+        told = f"{escape(failure['why'])} {escape(line)}".rstrip()
+        yield f"failed: {len(failure['runs'])} runs: {told}"
+    diverged = document["stability"]["diverged"]
+    if diverged:
+        shown = ", ".join(diverged[:_ANOMALIES])
+        yield f"diverged: {len(diverged)} runs: {escape(shown)}"

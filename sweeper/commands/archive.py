@@ -1,0 +1,30 @@
+"""`sweeper archive`: puts a sweep away, so that it is left out where no sweep is named."""
+
+from argparse import ArgumentParser, Namespace
+
+from sweeper.commands import arguments as shared
+from sweeper.noting import archive
+from sweeper.terminal import print_json, say
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(verb: ArgumentParser) -> None:
+    """Declare the arguments of `sweeper archive`."""
+    shared.root(verb)
+    shared.json(verb)
+    verb.add_argument("sweeps", nargs="+", metavar="SWEEP", help="a sweep")
+    verb.add_argument("--undo", action="store_true", help="take it back")
+
+
+def run(arguments: Namespace) -> int:
+    """Put sweeps away, or take them back."""
+    on = not arguments.undo
+    changed = {name: archive(name, root=arguments.root, on=on) for name in arguments.sweeps}
+    if arguments.json:
+        found = [{"sweep": name, "archived": on, "changed": did} for name, did in changed.items()]
+        return print_json({"schema": 1, "sweeps": found})
+    for name, did in changed.items():
+        said = "archived: its name still finds it" if on else "not archived any more"
+        say(f"{name}: {said}" if did else f"{name}: was {'' if on else 'not '}archived before")
+    return 0

@@ -1,0 +1,33 @@
+"""`sweeper delete`: removes a sweep and all that it recorded, after asking."""
+
+from argparse import ArgumentParser, Namespace
+
+from sweeper.commands import arguments as shared
+from sweeper.errors import UsageError
+from sweeper.noting import delete, size_of
+from sweeper.terminal import is_screen, say
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(verb: ArgumentParser) -> None:
+    """Declare the arguments of `sweeper delete`."""
+    shared.root(verb)
+    verb.add_argument("sweep", help="a sweep that nothing is at work on")
+    verb.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def run(arguments: Namespace) -> int:
+    """Remove a sweep. Raises `UsageError` where nobody can be asked."""
+    sweep = arguments.sweep
+    runs, size = size_of(sweep, root=arguments.root)
+    what = f"{sweep}: {runs} runs that have begun, {size / 1e6:,.1f} MB"
+    if not arguments.yes:
+        if not is_screen():
+            raise UsageError(f"{what}: delete? Then say --yes; `sweeper archive` only hides it")
+        print(f"{what}: delete, for good? [y/N] ", end="", flush=True)
+        if input().strip().lower() not in ("y", "yes"):
+            raise UsageError("nothing was deleted")
+    delete(sweep, root=arguments.root)
+    say(f"{what}: deleted; checkpoints of its runs that a service keeps are still there")
+    return 0

@@ -1,0 +1,105 @@
+"""`sweeper note`: notes, tags and stars of a sweep or a run."""
+
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from argparse import ArgumentParser, Namespace
+
+from sweeper.commands import arguments as shared
+from sweeper.errors import EnvironmentFailure, UsageError
+from sweeper.model.mark import Marks
+from sweeper.noting import find_subject, note
+from sweeper.sanitize import sanitize_lines
+from sweeper.terminal import print_json, say
+
+__all__ = ["add_arguments", "run", "tell_marks"]
+
+_HINT = "\n# A note about {}. Lines that begin with # are left out; an empty note is none.\n"
+
+
+def add_arguments(verb: ArgumentParser) -> None:
+    """Declare the arguments of `sweeper note`."""
+    shared.root(verb)
+    shared.json(verb)
+    verb.add_argument("target", help="a sweep, or a run (sweep/name)")
+    verb.add_argument("text", nargs="?", help="what to note (without anything: what is noted)")
+    verb.add_argument("--file", help="take the text from a file; -: from standard input")
+    verb.add_argument("--edit", action="store_true", help="write it in $VISUAL or $EDITOR")
+    verb.add_argument("--tag", action="append", default=[], help="give it a tag; repeatable")
+    verb.add_argument("--untag", action="append", default=[], help="take a tag away; repeatable")
+    star = verb.add_mutually_exclusive_group()
+    star.add_argument("--star", action="store_true", default=None, help="star it")
+    star.add_argument("--unstar", dest="star", action="store_false", help="take its star away")
+
+
+def run(arguments: Namespace) -> int:
+    """Write a note, tags, a star; print what holds then."""
+    subject = find_subject(arguments.target, arguments.root)
+    text = _text(arguments, subject.name)
+    found = note(
+        arguments.target,
+        text,
+        root=arguments.root,
+        tag=arguments.tag,
+        untag=arguments.untag,
+        star=arguments.star,
+    )
+    if arguments.json:
+        about = {"sweep": subject.sweep, "run": subject.run, "name": subject.name}
+        return print_json({"schema": 1, **about, **found.record()})
+    if not (found.notes or found.tags or found.starred):
+        say(f"{subject.name}: nothing is noted")
+        return 0
+    tell_marks(subject.name, found)
+    return 0
+
+
+def tell_marks(name: str, found: Marks) -> None:
+    """Print what is noted of a sweep or a run: a line with its star and its tags, then each note
+    below who wrote it."""
+    star = " *" if found.starred else ""
+    say(f"{name}{star}" + (f"  [{', '.join(found.tags)}]" if found.tags else ""))
+    for one in found.notes:
+        say(f"{one.time}  {one.by}")
+        for line in sanitize_lines(one.text).splitlines():
+            say(f"    {line}")
+
+
+def _text(arguments: Namespace, name: str) -> str | None:
+    """The text that is given, by whichever way. Raises `UsageError`, `EnvironmentFailure`."""
+    ways = [arguments.text is not None, arguments.file is not None, arguments.edit]
+    if sum(ways) > 1:
+        raise UsageError("a text, --file, --edit: one of them")
+    if arguments.edit:
+        return _edited(name)
+    if arguments.file is None:
+        return arguments.text
+    try:
+        if arguments.file == "-":
+            return sys.stdin.read()
+        with open(arguments.file, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError as error:
+        raise UsageError(f"cannot read {arguments.file}: {error.strerror}") from error
+
+
+def _edited(name: str) -> str | None:
+    """What a person writes in an editor; None for nothing."""
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
+    if not editor:
+        raise EnvironmentFailure("--edit: $VISUAL or $EDITOR names no editor")
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "note.md")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(_HINT.format(name))
+        try:
+            code = subprocess.run([*shlex.split(editor), path], check=False).returncode
+        except (OSError, ValueError) as error:
+            raise EnvironmentFailure(f"--edit: {editor}: {error}") from error
+        if code:
+            raise EnvironmentFailure(f"--edit: {editor} ended with {code}: nothing is noted")
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = [line for line in file.read().splitlines() if not line.startswith("#")]
+    return "\n".join(lines).strip() or None

@@ -1,0 +1,26 @@
+"""`sweeper rename`: gives a sweep another name."""
+
+from argparse import ArgumentParser, Namespace
+
+from sweeper.commands import arguments as shared
+from sweeper.noting import rename
+from sweeper.terminal import say
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(verb: ArgumentParser) -> None:
+    """Declare the arguments of `sweeper rename`."""
+    shared.root(verb)
+    verb.add_argument("sweep", help="a sweep that nothing is at work on")
+    verb.add_argument("name", help="its new name")
+
+
+def run(arguments: Namespace) -> int:
+    """Give a sweep another name."""
+    rename(arguments.sweep, arguments.name, root=arguments.root)
+    say(
+        f"{arguments.sweep} is now {arguments.name}; a grid goes on with it under that name "
+        f"(name: {arguments.name})"
+    )
+    return 0

@@ -1,0 +1,183 @@
+"""Notes, tags and stars of sweeps and runs; and sweeps that are put away, renamed, or deleted. The
+command line, agents and Python come here."""
+
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from sweeper.errors import EnvironmentFailure, NotFound, StoreError, UsageError
+from sweeper.model.mark import Kind, Marks, fold, is_tag
+from sweeper.model.states import fold as fold_events
+from sweeper.storage.files import Store, default_root, open_store
+from sweeper.storage.lock import holding_sweep
+from sweeper.storage.marks import put_mark, read_marks
+from sweeper.storage.sweeps import find_sweeps, read_events, read_plan
+
+__all__ = ["Subject", "archive", "delete", "find_subject", "note", "rename", "size_of"]
+
+_MOST = 100_000
+"""Characters of a note."""
+_LAST = ("state", "sweep.json", "launcher")
+"""What is deleted last, in this order: until then a sweep that is half gone shows what it was, and
+`delete` goes on with it."""
+
+
+class Subject(NamedTuple):
+    """What a note is about: a sweep, or one of its runs (`run`: its id, `name` for people)."""
+
+    store: Store
+    sweep: str
+    run: str | None
+    name: str
+
+
+def find_subject(target: str, root: str | None = None) -> Subject:
+    """The sweep of that name, else the one run that a selector means. Raises `NotFound`,
+    `UsageError` where more than one fits, and for a run that is in no sweep."""
+    from sweeper.results.registry import Registry
+    from sweeper.results.runs import SweepRun
+
+    registry = Registry(root or default_root())
+    if registry.has_sweep(target):
+        return Subject(registry.sweep(target).store, target, None, target)
+    run = registry.run(target)
+    if not isinstance(run, SweepRun):
+        raise UsageError(f"{target}: is in no sweep, which is where notes are kept")
+    return Subject(run.store, run.sweep, run.id, f"{run.sweep}/{run.name}")
+
+
+def note(  # noqa: PLR0913 - what users call, with a keyword for each choice
+    target: str,
+    text: str | None = None,
+    *,
+    root: str | None = None,
+    tag: Sequence[str] = (),
+    untag: Sequence[str] = (),
+    star: bool | None = None,
+    by: str = "",
+) -> Marks:
+    """Write a note about a sweep or a run, give it tags, take some away, star it (`star=False`: no
+    more); with none of these, nothing is written. Gives what holds of it then. `by` is who says so
+    (this user). Raises `NotFound`, and `UsageError` for a text or a tag that is none."""
+    _check(text, [*tag, *untag])
+    subject = find_subject(target, root)
+    store, sweep, run, _ = subject
+    if text is not None:
+        put_mark(store, sweep, Kind.NOTE, run, text.strip(), by)
+    for one in tag:
+        put_mark(store, sweep, Kind.TAG, run, one, by)
+    for one in untag:
+        put_mark(store, sweep, Kind.UNTAG, run, one, by)
+    if star is not None:
+        put_mark(store, sweep, Kind.STAR if star else Kind.UNSTAR, run, by=by)
+    return fold(mark for mark in read_marks(store, sweep) if mark.run == run)
+
+
+def _check(text: str | None, tags: Sequence[str]) -> None:
+    if text is not None and not text.strip():
+        raise UsageError("the note is empty")
+    if text is not None and len(text) > _MOST:
+        raise UsageError(f"a note has at most {_MOST:,} characters, and this one {len(text):,}")
+    for one in tags:
+        if not is_tag(one):
+            raise UsageError(
+                f"{one[:80]!r} is no tag: write letters, digits, '.', '_', '+', '-', at most 64"
+            )
+
+
+def archive(sweep: str, *, root: str | None = None, on: bool = True) -> bool:
+    """Put a sweep away: it is left out wherever no sweep is named. With `on=False` take it back.
+    Returns whether that changed anything. Raises `NotFound`, `StoreError`."""
+    store = _store(sweep, root)
+    if fold(mark for mark in read_marks(store, sweep) if mark.run is None).archived == on:
+        return False
+    put_mark(store, sweep, Kind.ARCHIVE if on else Kind.UNARCHIVE)
+    return True
+
+
+def rename(sweep: str, name: str, *, root: str | None = None) -> None:
+    """Give a sweep that nothing is at work on another name, under which it is found from then on;
+    a grid that is to go on with it must have the new name. Raises `NotFound`, `UsageError` for a
+    name that is none or that another sweep has, `EnvironmentFailure` where something is at work or
+    the store cannot move folders."""
+    from sweeper.grid.reading import is_name
+
+    store = _store(sweep, root)
+    if not is_name(name):
+        raise UsageError(f"{name[:80]!r} is no name: letters, digits, '.', '_', '-', at most 100")
+    top, to = store.local_path(sweep), store.local_path(name)
+    if top is None or to is None:
+        raise EnvironmentFailure(
+            f"{store.root} moves no folders: launch the grid under the new name instead, and "
+            f"`sweeper archive {sweep}`"
+        )
+    with holding_sweep(store, sweep):
+        _require_rest(store, sweep)
+        try:
+            os.mkdir(to)  # of two who want the name one gets it; an empty folder is replaced
+        except FileExistsError:
+            raise UsageError(f"{name}: is there already in {store.root}") from None
+        try:
+            os.rename(top, to)
+        except OSError as error:
+            with suppress(OSError):
+                os.rmdir(to)
+            raise StoreError(f"{top}: cannot be renamed ({error.strerror})") from error
+
+
+def size_of(sweep: str, *, root: str | None = None) -> tuple[int, int]:
+    """How many runs of a sweep have begun, and how many bytes it has. Raises `NotFound`,
+    `StoreError`."""
+    store = _store(sweep, root)
+    return len(read_events(store, sweep)), sum(entry.size for entry in store.list(sweep))
+
+
+def delete(sweep: str, *, root: str | None = None) -> None:
+    """Delete a sweep that nothing is at work on, with all that its runs recorded. What a service
+    keeps of it (checkpoints) stays there. Whoever is killed meanwhile deletes it again. Raises
+    `NotFound`, `EnvironmentFailure`."""
+    store = _store(sweep, root)
+    with holding_sweep(store, sweep):
+        _require_rest(store, sweep)
+        paths = [entry.path for entry in store.list(sweep)]
+        last: dict[str, list[str]] = {name: [] for name in _LAST}
+        first: list[str] = []
+        for path in paths:
+            below = path.removeprefix(f"{sweep}/").partition("/")[0]
+            last.get(below, first).append(path)
+        for several in (first, *last.values()):
+            store.remove(several)
+    store.remove([entry.path for entry in store.list(sweep)])  # what told that we are at work on it
+    top = store.local_path(sweep)
+    if top is not None:
+        _remove_folder(top)
+
+
+def _store(sweep: str, root: str | None) -> Store:
+    """The store of a sweep that is there. Raises `NotFound`."""
+    store = open_store(root or default_root())
+    if sweep not in find_sweeps(store):
+        read_plan(store, sweep)  # says which there are
+        raise NotFound(f"no sweep {sweep!r} in {store.root}")
+    return store
+
+
+def _require_rest(store: Store, sweep: str) -> None:
+    """Raise `EnvironmentFailure` while jobs of a sweep may be at work."""
+    at_work = sum(fold_events(events).at_work for events in read_events(store, sweep).values())
+    if at_work:
+        raise EnvironmentFailure(
+            f"{at_work} runs of {sweep!r} are at work: `sweeper cancel {sweep}` stops them"
+        )
+
+
+def _remove_folder(top: str) -> None:
+    """Remove what is left, which are folders; a link to a folder elsewhere goes, not what is
+    there."""
+    if os.path.islink(top):
+        with suppress(OSError):
+            os.unlink(top)
+        return
+    shutil.rmtree(top, ignore_errors=True)

@@ -1,0 +1,75 @@
+"""Marks on record: one file each, created once and never changed.
+
+    notes/<nanoseconds since 1970>-<random>.<kind>.json
+
+The names stand in the order in which the marks were made, as far as clocks agree.
+"""
+
+import os
+import re
+import time
+from collections.abc import Callable, MutableMapping
+
+from sweeper.errors import NotFound, StoreError
+from sweeper.model.mark import Kind, Mark, read
+from sweeper.storage.documents import encode, read_as, timestamp
+from sweeper.storage.files import Store
+from sweeper.storage.layout import Layout
+from sweeper.storage.sweep_requests import user
+
+__all__ = ["is_archived", "put_mark", "read_marks"]
+
+_NAME = re.compile(r"[0-9]{19}-[0-9a-f]{8}\.([a-z]+)\.json")
+
+
+def put_mark(
+    store: Store, sweep: str, kind: Kind, run: str | None = None, text: str = "", by: str = ""
+) -> Mark:
+    """Put a mark on record; `by` is this user unless it is said. Raises `StoreError`."""
+    mark = Mark(kind, run, text, by or user(), timestamp())
+    name = f"{time.time_ns():019}-{os.urandom(4).hex()}.{kind.value}.json"
+    store.create(f"{Layout(sweep).notes}/{name}", encode(mark.document()))
+    return mark
+
+
+def read_marks(
+    store: Store,
+    sweep: str,
+    told: Callable[[StoreError], None] | None = None,
+    known: MutableMapping[str, Mark] | None = None,
+) -> list[Mark]:
+    """Read the marks of a sweep and of its runs, oldest first. One that is damaged is passed over,
+    and `told` is called with its error. Who reads again and again passes the same `known`, empty at
+    first: what is in it is not read again. Raises `StoreError` for a store that does not answer the
+    listing."""
+    known = {} if known is None else known
+    found: list[Mark] = []
+    for path, _ in _listed(store, sweep):
+        mark = known.get(path)
+        try:
+            mark = mark or read_as(store, path, read)
+        except NotFound:
+            continue
+        except StoreError as error:
+            if told is not None:
+                told(error)
+            continue
+        known[path] = mark
+        found.append(mark)
+    return found
+
+
+def is_archived(store: Store, sweep: str) -> bool:
+    """Whether a sweep is put away, by the names of its marks alone. Raises `StoreError`."""
+    kinds = [kind for _, kind in _listed(store, sweep) if kind in (Kind.ARCHIVE, Kind.UNARCHIVE)]
+    return bool(kinds) and kinds[-1] is Kind.ARCHIVE
+
+
+def _listed(store: Store, sweep: str) -> list[tuple[str, Kind]]:
+    """The files and what they do, in order; of another version's kinds nothing is known."""
+    found: list[tuple[str, Kind]] = []
+    for path in sorted(store.names(Layout(sweep).notes)):
+        match = _NAME.fullmatch(path.rpartition("/")[2])
+        if match and match[1] in set(Kind):
+            found.append((path, Kind(match[1])))
+    return found

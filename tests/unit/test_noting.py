@@ -1,0 +1,253 @@
+"""Notes, tags and stars; sweeps that are put away, renamed, deleted; what a study was to show."""
+
+import json
+import os
+import stat
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from sweeper import noting
+from sweeper.analysis.criterion import TEMPLATE, judge, read_plan
+from sweeper.analysis.notebook import merged
+from sweeper.cli import main
+from sweeper.errors import AnotherLauncher, EnvironmentFailure, UsageError
+from sweeper.model.mark import Kind
+from sweeper.results.registry import Registry
+from sweeper.storage.files import LocalStore
+from sweeper.storage.lock import holding_sweep
+from sweeper.storage.marks import put_mark, read_marks
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SWEEPER_ROOT", str(tmp_path / "root"))
+    made = written.Written(tmp_path / "root", "s", {"lr": [1, 2]})
+    for rate in (1, 2):
+        for seed in (0, 1, 2):
+            rows = [{"step": 0, "test/nll": 3.0}, {"step": 1, "test/nll": rate + seed / 10}]
+            made.run({"lr": rate}, seed, rows)
+    made.save()
+    return made
+
+
+def asked(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.usefixtures("sweep")
+def test_a_note_a_tag_and_a_star_are_found_wherever_a_run_is_shown(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run = "s/lr=1,seed=0"
+    (tmp_path / "note.md").write_text("from a file\n")
+    assert main(["note", run, "odd \x1b[31mcurve", "--tag", "look", "--star"]) == 0
+    assert main(["note", "s", "--file", str(tmp_path / "note.md"), "--tag", "paper"]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+    found = asked(capsys, "show", run)
+    assert (found["marks"]["tags"], found["marks"]["starred"]) == (["look"], True)
+    assert [note["text"] for note in found["sweep_marks"]["notes"]] == ["from a file"]
+    assert found["marks"]["notes"][0]["by"].count("@") == 1
+    assert main(["show", run]) == 0
+    assert "odd curve" in capsys.readouterr().out
+
+    def names(*options: str) -> list[str]:
+        return [one["name"] for one in asked(capsys, "ls", *options)["runs"]]
+
+    assert names("--tag", "look") == names("--starred") == ["lr=1,seed=0"]
+    assert len(names("--tag", "paper")) == 6  # a sweep's tag is its runs'
+    assert main(["note", run, "--untag", "look", "--unstar"]) == 0
+    capsys.readouterr()
+    assert names("--tag", "look") == names("--starred") == []
+    assert len(asked(capsys, "note", run)["notes"]) == 1
+
+
+def test_the_report_tells_notes_and_escapes_them(sweep: Any) -> None:
+    from sweeper import analysis
+
+    noting.note("s", "why <script>alert(1)</script>", tag=["paper"])
+    noting.note("s/lr=2,seed=0", "worse")
+    report = analysis.analyze(Registry(str(sweep.root)), "s", pictures=False)
+    assert [note["run"] for note in report.document["notes"]] == ["", "lr=2,seed=0"]
+    page = Path(report.html_path).read_text()
+    assert "why &lt;script&gt;" in page and "<script>alert" not in page
+
+
+@pytest.mark.usefixtures("sweep")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["s", " "],
+        ["s", "--tag", "two words"],
+        ["s", "--tag", "../up"],
+        ["s", "a", "--file", "b"],
+        ["s", "--file", "/nowhere"],
+    ],
+)
+def test_what_cannot_be_noted_is_refused_and_nothing_is_written(words: list[str]) -> None:
+    assert main(["note", *words]) == 2
+    assert read_marks(LocalStore(os.environ["SWEEPER_ROOT"]), "s") == []
+
+
+def test_an_editor_that_fails_leaves_no_note(
+    sweep: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\necho "as I see it" >> "$1"\nexit $CODE\n')
+    editor.chmod(editor.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("VISUAL", str(editor))
+    for code in ("1", "0"):
+        monkeypatch.setenv("CODE", code)
+        main(["note", "s", "--edit"])
+    assert [mark.text for mark in read_marks(LocalStore(str(sweep.root)), "s")] == ["as I see it"]
+
+
+def test_a_damaged_mark_hides_no_other(sweep: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    store = LocalStore(str(sweep.root))
+    put_mark(store, "s", Kind.TAG, None, "good")
+    store.replace("s/notes/0000000000000000001-00000000.tag.json", b"{")
+    store.replace(
+        "s/notes/0000000000000000002-00000000.tag.json", b'{"kind": "tag", "text": "a b"}'
+    )
+    store.replace("s/notes/0000000000000000003-00000000.dream.json", b"{}")
+    # What could not be read is said, and counts.
+    assert main(["ls", "--json", "--tag", "good"]) == 6
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["runs"]) == 6
+    assert ["damaged (" in told for told in found["problems"]] == [True, False]
+
+
+@pytest.mark.usefixtures("sweep")
+def test_an_archived_sweep_is_found_by_its_name_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    def seen() -> tuple[int, int, int, int]:
+        return (
+            len(asked(capsys, "status")["sweeps"]),
+            len(asked(capsys, "ls")["runs"]),
+            len(asked(capsys, "ls", "s")["runs"]),
+            len(Registry(os.environ["SWEEPER_ROOT"]).runs()),
+        )
+
+    assert seen() == (1, 6, 6, 6)
+    assert main(["archive", "s"]) == 0
+    capsys.readouterr()
+    assert seen() == (0, 0, 6, 0)
+    assert asked(capsys, "status", "--archived")["sweeps"][0]["archived"]
+    assert main(["archive", "s", "--undo"]) == 0
+    capsys.readouterr()
+    assert seen() == (1, 6, 6, 6)
+
+
+def test_a_sweep_is_renamed_while_nothing_is_at_work_on_it(sweep: Any, written: ModuleType) -> None:
+    store = LocalStore(str(sweep.root))
+    other = written.Written(sweep.root, "other")
+    other.run({"lr": 1}, 0, state="running")
+    other.save()
+    noting.note("s/lr=1,seed=0", tag=["kept"])
+    with pytest.raises(UsageError, match="is there already"):
+        noting.rename("s", "other")
+    with pytest.raises(UsageError, match="is no name"):
+        noting.rename("s", "../s")
+    with pytest.raises(EnvironmentFailure, match="1 runs of 'other' are at work"):
+        noting.rename("other", "t")
+    with holding_sweep(store, "s"), pytest.raises(AnotherLauncher):
+        noting.rename("s", "t")
+    noting.rename("s", "t")
+    registry = Registry(str(sweep.root))
+    assert sorted(registry.sweep_names()) == ["other", "t"]
+    assert len(registry.sweep("t").runs) == 6
+    assert noting.note("t/lr=1,seed=0").tags == ("kept",)
+
+
+def test_a_deletion_asks_first_and_goes_on_where_one_was_killed(
+    sweep: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["delete", "s"]) == 2
+    assert "Then say --yes" in capsys.readouterr().err
+    removed: list[str] = []
+    remove = LocalStore.remove
+
+    def killed(self: LocalStore, paths: Any) -> None:
+        removed.extend(paths)
+        remove(self, removed)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LocalStore, "remove", killed)
+    assert main(["delete", "s", "--yes"]) == 130
+    assert removed and not any("/state/" in path or "sweep.json" in path for path in removed)
+    monkeypatch.setattr(LocalStore, "remove", remove)
+    states = {run.state.value for run in Registry(str(sweep.root)).sweep("s").runs}
+    assert states == {"succeeded"}  # until the end it shows what it was
+    assert main(["delete", "s", "--yes"]) == 0
+    assert os.listdir(sweep.root) == []
+    assert main(["delete", "s", "--yes"]) == 5
+
+
+def plan(criterion: str) -> str:
+    head = "## Question\nq\n## Hypothesis\nh\n## Baseline\nb\n## Success criterion\n"
+    return f"{head}{criterion}\n"
+
+
+def test_a_plan_says_what_it_lacks() -> None:
+    assert read_plan(TEMPLATE).lacks == (
+        "nothing stands under Question",
+        "nothing stands under Hypothesis",
+        "nothing stands under Baseline",
+        "there is no line `criterion: ...`",
+    )
+    assert read_plan(plan("`criterion: test/nll <= 0.3`")).lacks == ()
+    (lack,) = read_plan(plan("criterion: it gets better")).lacks
+    assert "write `METRIC <= NUMBER` or `beats baseline`" in lack
+
+
+@pytest.mark.parametrize(
+    ("criterion", "met", "said"),
+    [
+        ("test/nll < 5", True, "95 % interval"),
+        ("test/nll <= 1.1", None, "the interval reaches beyond"),
+        ("test/nll < 0.5", False, "lr=1 has 1.1"),
+        ("train/loss < 5", None, "judged by test/nll"),
+        ("beats baseline", None, "names no baseline"),
+    ],
+)
+def test_a_criterion_is_met_by_the_whole_interval(
+    sweep: Any, criterion: str, met: bool | None, said: str
+) -> None:
+    from sweeper import analysis
+
+    document = analysis.analyze(Registry(str(sweep.root)), "s", pictures=False).document
+    found = read_plan(plan(f"criterion: {criterion}")).criterion
+    assert found is not None
+    judged = judge(found, document)
+    assert judged.met is met and said in judged.text
+
+
+def test_facts_replace_facts_and_nothing_else() -> None:
+    first = merged(None, "s", "old")
+    assert first is not None
+    mine = first.replace("## What it means\n", "## What it means\n\nMine.\n")
+    again = merged(mine, "s", "new")
+    assert again is not None and again == mine.replace("old", "new")
+    assert merged("only mine", "s", "new") is None
+
+
+def test_a_study_from_its_plan_to_its_notes(
+    sweep: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "--study", "--out", "grid.yaml"]) == 0
+    assert (tmp_path / "grid.yaml").is_file()
+    written_plan = tmp_path / "notes" / "plan.md"
+    assert written_plan.read_text() == TEMPLATE
+    written_plan.write_text(plan("criterion: test/nll < 5"))
+    assert main(["init", "--study", "--out", "other.yaml"]) == 0
+    assert written_plan.read_text() != TEMPLATE  # what is written in it stays
+    noting.note("s", "as expected")
+    assert main(["analyze", "s", "--no-pictures"]) == 0
+    assert "criterion test/nll < 5: met: lr=1 has 1.1" in capsys.readouterr().out
+    notes = (tmp_path / "notes" / "s.md").read_text()
+    for fact in ("6 succeeded", "commit: 94849ff", "as expected", "criterion", "lr: 1, 2"):
+        assert fact in notes
