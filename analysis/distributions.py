@@ -9,7 +9,7 @@ and, for each of its values, over the largest of the means; here by Gauss and Le
 import functools
 import importlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,6 @@ __all__ = [
     "digamma",
     "maximum_quantile",
     "maximum_tail",
-    "maximum_tails",
     "range_quantile",
     "range_tail",
     "student_quantile",
@@ -98,6 +97,7 @@ def range_tail(statistic: float, means: int, df: float) -> float:
     return float(np.clip(density @ (1 - within), 0.0, 1.0))
 
 
+@functools.lru_cache(maxsize=1024)
 def range_quantile(share: float, means: int, df: float) -> float:
     """The value of the studentized range below which it lies with probability `share`."""
     return _where(lambda value: range_tail(value, means, df), 1 - share)
@@ -121,65 +121,19 @@ def _where(tail: Callable[[float], float], share: float) -> float:
     return (low + high) / 2
 
 
-def maximum_tail(statistic: float, of: int, df: float, correlation: float = 0.0) -> float:
-    """The chance that the largest of `of` standard normal values, each two of them with this
-    `correlation`, over one estimate of their noise with `df` degrees of freedom, is as large as
-    `statistic` or larger. With correlation 1/2 it is Dunnett's one-sided distribution (Dunnett,
-    JASA 50, 1955, 1096-1121) for groups of one size, with 0 that of the studentized maximum."""
-    places, weights = _rule()
+def maximum_tail(statistic: float, of: int, df: float) -> float:
+    """The chance that the largest of `of` independent standard normal values, over one estimate of
+    their noise with `df` degrees of freedom, is as large as `statistic` or larger: the studentized
+    maximum."""
     noise, density = _chi(df)
-    common = _REACH * (2 * places - 1)
-    normal = 2 * _REACH * weights * np.exp(-(common**2) / 2) / math.sqrt(2 * math.pi)
-    bounds = statistic * noise[:, np.newaxis]
-    if correlation == 0:
-        within = _special().ndtr(bounds[:, 0]) ** of
-    else:
-        apart = math.sqrt(1 - correlation)
-        within = _special().ndtr((bounds + math.sqrt(correlation) * common) / apart) ** of @ normal
+    within = _special().ndtr(statistic * noise) ** of
     return float(np.clip(density @ (1 - within), 0.0, 1.0))
 
 
-def maximum_tails(
-    statistics: Sequence[float], of: int, df: float, correlation: float
-) -> list[float]:
-    """The same for each of several: of many by what the largest of them is without the noise, as a
-    polynomial, which differs by less than 1e-11 and takes a twentieth of the time."""
-    if len(statistics) < _MANY or correlation == 0:
-        return [maximum_tail(statistic, of, df, correlation) for statistic in statistics]
-    noise, density = _chi(df)
-    bounds = np.asarray(statistics)[:, np.newaxis] * noise
-    below = _largest(of, correlation)
-    within = np.polynomial.chebyshev.chebval(np.clip(bounds, -_WIDE, _WIDE) / _WIDE, below)
-    found: list[float] = np.clip((1 - within) @ density, 0.0, 1.0).tolist()
-    return found
-
-
-_MANY, _WIDE, _DEGREE = 24, 12.0, 480
-
-
-@functools.lru_cache(maxsize=16)
-def _largest(of: int, correlation: float) -> Floats:
-    """The chance that the largest of such values lies below one between -`_WIDE` and `_WIDE`: the
-    coefficients of Chebyshev's polynomials."""
-    places, weights = _rule()
-    common = _REACH * (2 * places - 1)
-    normal = 2 * _REACH * weights * np.exp(-(common**2) / 2) / math.sqrt(2 * math.pi)
-    shift, apart = math.sqrt(correlation) * common, math.sqrt(1 - correlation)
-
-    def below(share: Floats) -> Floats:
-        bounds = _WIDE * share[:, np.newaxis]
-        found: Floats = _special().ndtr((bounds + shift) / apart) ** of @ normal
-        return found
-
-    interpolate: Any = np.polynomial.chebyshev.chebinterpolate  # its types know no arrays
-    found: Floats = interpolate(below, _DEGREE)
-    return found
-
-
 @functools.lru_cache(maxsize=1024)
-def maximum_quantile(share: float, of: int, df: float, correlation: float = 0.0) -> float:
+def maximum_quantile(share: float, of: int, df: float) -> float:
     """The value below which that largest lies with probability `share`, which is 1/2 or more."""
-    return _where(lambda value: maximum_tail(value, of, df, correlation), 1 - share)
+    return _where(lambda value: maximum_tail(value, of, df), 1 - share)
 
 
 def trigamma(x: Any) -> Any:

@@ -25,12 +25,12 @@ __all__ = [
 ]
 
 _SHARED = (
-    "comparisons with the best of all cells (Hsu 1981, Dunnett's distribution) at the 5 % level, "
-    "with the noise that all cells share"
+    "each cell is asked whether it may be the best of all (Cox and Shi 2023) at the 5 % level, by "
+    "the noise that all cells share; differences have Tukey's intervals"
 )
 _OWN = (
-    "comparisons with the best of all cells (Welch's, Bonferroni's bound) at the 5 % level, each "
-    "cell with its own noise"
+    "each cell is compared with the best of all (Welch's test, Bonferroni's bound) at the 5 % "
+    "level, each with its own noise"
 )
 _RATIOS = (
     "as ratios, on a log scale, because all values are positive, the means of the cells span more "

@@ -4,10 +4,15 @@ Intervals are Student t intervals of a mean, by the noise that `noise` finds. Wh
 told apart from the best" is answered by comparisons with the best, so that picking it after seeing
 the data is paid for, at any number of cells and at 1 - `CONFIDENCE`:
 
-- Each cell is asked whether it may be the best, and is left out where its distance behind the best
-  mean is more than noise makes the largest of all such distances. Where cells share their noise,
-  that largest one has Dunnett's distribution (Hsu, Annals of Statistics 9(5), 1981, 1026-1034);
-  where each has its own, distances are Welch's, and Bonferroni's inequality bounds it.
+- Each cell is asked whether it may be the best, and is left out where it cannot be as good as all
+  others: the means that lie above it are moved onto it as little as that takes, and what they have
+  to move is more than noise explains. Where cells share their noise, that is an F test with as many
+  degrees of freedom as means had to be moved (Al Mohamad, van Zwet, Cator and Goeman, Biometrika
+  107(3), 2020, 677-688; Cox and Shi, Review of Economic Studies 90(1), 2023, 201-228): what is far
+  behind costs nothing. Where each has its own, the distance behind the best is Welch's, and
+  Bonferroni's inequality pays for the number of cells.
+- The bounds of the differences from the best hold for all cells at once, though the data chose it:
+  Tukey's for all pairs of cells (Kramer's for cells of different sizes), or Bonferroni's for them.
 - The best alone is left where it is ahead of every other, the second too, as in a two-sided test of
   those two: whatever the number of cells, that errs most often with two (Gutmann and Maymin,
   Annals of Statistics 15(1), 1987, 456-461). Where an F test says that its runs differ more than
@@ -23,11 +28,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from sweeper.analysis.distributions import (
     maximum_quantile,
-    maximum_tails,
+    range_quantile,
     student_quantile,
     student_tail,
+    upper_tail_f,
 )
 from sweeper.analysis.inference import CONFIDENCE
 from sweeper.analysis.noise import Noise, Spread
@@ -97,14 +105,13 @@ class Comparison(NamedTuple):
         return exp(self.difference) if self.scale == "log" else None
 
     def interval(self) -> tuple[float, float]:
-        """Bounds of the difference, or of the ratio on the log scale: Dunnett's or Bonferroni's,
-        which hold with `CONFIDENCE` for all cells at once. Where the test tells the cell apart
-        though they hold no difference (the best alone needs less, see above), the near one ends
-        there."""
+        """Bounds of the difference, or of the ratio on the log scale, which hold with `CONFIDENCE`
+        for all cells at once. They are those of all pairs, and say of no difference what the test
+        says: where they would not, the near one ends there."""
         reach = self.reach * self.error
         low, high = self.difference - reach, self.difference + reach
-        if self.told_apart:
-            low, high = (max(low, 0.0), high) if self.difference > 0 else (low, min(high, 0.0))
+        end = max if self.told_apart == (self.difference > 0) else min
+        low, high = (end(low, 0.0), high) if self.difference > 0 else (low, end(high, 0.0))
         return (exp(low), exp(high)) if self.scale == "log" else (low, high)
 
 
@@ -120,8 +127,6 @@ def summarise(
     """Mean and Student t interval of finite `values`: mean +- t(df) sd / sqrt(n), computed on
     `scale` and brought back from it, with the standard deviation and the degrees of freedom of
     `spread`, else with their own and n - 1. On the log scale all `values` must be positive."""
-    import numpy as np
-
     n = len(values)
     if n == 0:
         return Summary(0, None, None, None, None, None, None)
@@ -173,8 +178,7 @@ def against_best(
     if best not in cells or len(cells) < 2:
         return {}
     own = cells.pop(best)
-    fewest = min(cell.n for cell in (own, *cells.values()))
-    family = _Family(len(cells) + 1, fewest, sign, scale)
+    family = _Family(len(cells) + 1, sign, scale)
     compare = _shared if noise.shared else _all_apart
     found = compare(cells, own, family)
     # The best alone: ahead of each of the others as if there were no more than those two.
@@ -207,33 +211,53 @@ class _Mean(NamedTuple):
 
 
 class _Family(NamedTuple):
-    """Cells that are compared: how many, the fewest runs that one has, and as `against_best`."""
+    """Cells that are compared: how many, and as `against_best`."""
 
     cells: int
-    fewest: int
     sign: float
     scale: Scale
 
 
 def _shared(cells: Mapping[str, _Mean], best: _Mean, family: _Family) -> dict[str, Comparison]:
-    """With noise that all share: Dunnett's. Many cells have the same distribution: it is asked for
-    them together."""
-    others = family.cells - 1
-    alike: dict[tuple[float, float], list[str]] = {}
+    """With noise that all share; the bounds are Tukey's and Kramer's."""
+    chances = _not_the_best(cells, best, family.sign)
     found: dict[str, Comparison] = {}
     for name, cell in cells.items():
         difference, error, _, _ = _distance(cell, best)
         df = min(cell.spread.df, best.spread.df)
-        # Of distances to two others; where those have different numbers of runs, the least.
-        together = round(family.fewest / (family.fewest + cell.n), 6)
-        reach = maximum_quantile(CONFIDENCE, others, df, together)
-        alike.setdefault((df, together), []).append(name)
-        found[name] = Comparison(difference, error, df, family.cells, 1.0, reach, family.scale)
-    for (df, together), names in alike.items():
-        statistics = [family.sign * found[n].difference / found[n].error for n in names]
-        for name, p in zip(names, maximum_tails(statistics, others, df, together), strict=True):
-            found[name] = _at_least_of_two(found[name]._replace(p=p), family.sign)
-    return {name: found[name] for name in cells}
+        reach = range_quantile(CONFIDENCE, family.cells, df) / 2**0.5
+        one = Comparison(difference, error, df, family.cells, chances[name], reach, family.scale)
+        found[name] = _at_least_of_two(one, family.sign)
+    return found
+
+
+def _not_the_best(cells: Mapping[str, _Mean], best: _Mean, sign: float) -> dict[str, float]:
+    """For each cell the p value of the claim that one of the others is better.
+
+    If none is, the nearest that the means can be to what was found has this cell and those above it
+    in one place, their mean, down to the last that lies above that. Given which cells those are,
+    the squares of the ways that they have to go add up to no more than chi-squared, with as many
+    degrees of freedom as there are cells above. What has a better mean than the best (runs of it
+    failed) is left out."""
+    unit = max(cell.spread.sd for cell in (best, *cells.values()))
+    order = sorted(cells, key=lambda name: sign * cells[name].value)
+    every = [best, *(cells[name] for name in order)]
+    ways = np.array([sign * (one.value - best.value) / unit for one in every])
+    # How far each is behind the best; at most so far that its square is still a number.
+    behind = np.clip(ways, 0.0, 1e100)
+    weights = np.array([one.n * (unit / one.spread.sd) ** 2 for one in every]) * (ways >= 0)
+    df = np.minimum.accumulate([one.spread.df for one in every])
+    pull = weights * behind
+    excess = behind * (np.cumsum(weights) - weights) - (np.cumsum(pull) - pull)
+    found = dict.fromkeys(cells, 1.0)
+    for at, name in enumerate(order, 1):
+        above = (weights[at] * (behind[at] - behind[:at]) > excess[:at]) & (weights[:at] > 0)
+        if count := int(above.sum()):
+            together = np.append(np.flatnonzero(above), at)
+            own, places = weights[together], behind[together]
+            squares = float(own @ (places - own @ places / own.sum()) ** 2)
+            found[name] = upper_tail_f(squares / count, count, float(df[at]))
+    return found
 
 
 def _all_apart(cells: Mapping[str, _Mean], best: _Mean, family: _Family) -> dict[str, Comparison]:
@@ -247,7 +271,7 @@ def _apart(cell: _Mean, best: _Mean, family: _Family) -> Comparison:
     df, others = min(df, _WELCH * (cell.spread.df + best.spread.df)), family.cells - 1
     largest = min(1.0, others * float(student_tail(difference / error, df)) / 2)
     largest = largest if family.sign * difference > 0 else 1.0
-    reach = -student_quantile((1 - CONFIDENCE) / others, df)
+    reach = -student_quantile((1 - CONFIDENCE) / others / family.cells, df)
     found = Comparison(difference, error, df, family.cells, largest, reach, family.scale)
     return _at_least_of_two(found, family.sign)
 
@@ -261,9 +285,7 @@ def _distance(cell: _Mean, best: _Mean) -> tuple[float, float, float, float]:
 
 def _at_least_of_two(found: Comparison, sign: float) -> Comparison:
     """Among many no surer than with just those two."""
-    return found._replace(
-        p=max(found.p, _pair(found, sign)), reach=max(found.reach, _student(found.df))
-    )
+    return found._replace(p=max(found.p, _pair(found, sign)))
 
 
 def _pair(found: Comparison, sign: float) -> float:

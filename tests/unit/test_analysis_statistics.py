@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
-from scipy import integrate, stats
+from scipy import integrate, optimize, stats
 
 from sweeper.analysis.distributions import (
     maximum_quantile,
     maximum_tail,
-    maximum_tails,
     range_quantile,
     range_tail,
     student_quantile,
@@ -58,18 +57,40 @@ def compared(
     return against_best(groups, best, noise, 1.0, scale)
 
 
-def test_cells_that_share_their_noise_are_compared_as_in_dunnetts_test():
-    """scipy integrates by chance: to four digits. Groups of one size, as cells mostly have."""
-    groups = {cell: values[:3] for cell, values in GROUPS.items()} | {"d": [27.0, 26.2, 29.1]}
-    found = compared(groups, "c", "pooled")
-    others = [groups[cell] for cell in found]
-    whole = stats.dunnett(*others, control=groups["c"], alternative="greater", random_state=1)
-    for one, statistic, p in zip(found.values(), whole.statistic, whole.pvalue, strict=True):
-        assert (one.df, one.family) == (8, 4)
-        assert one.difference / one.error == pytest.approx(statistic, abs=1e-9)
-        largest = maximum_tail(one.difference / one.error, 3, 8.0, 0.5)
-        assert largest == pytest.approx(p, abs=2e-4)
-        assert one.p == pytest.approx(max(largest, 2 * stats.t.sf(statistic, 8)), abs=1e-9)
+def test_the_bounds_of_cells_that_share_their_noise_are_tukeys_and_kramers():
+    found = compared(GROUPS, "c", "pooled")
+    expected = stats.tukey_hsd(*GROUPS.values()).confidence_interval(0.95)
+    for cell, row in (("a", 0), ("b", 1)):
+        one = found[cell]
+        assert (one.df, one.family) == (8, 3)
+        low, high = expected.low[row, 2], expected.high[row, 2]
+        reach = one.reach * one.error
+        bounds = (one.difference - reach, one.difference + reach)
+        assert bounds == pytest.approx((low, high), abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_cell_may_be_the_best_if_the_nearest_means_that_make_it_so_are_near_enough(seed: int):
+    """Those means by least squares under constraints, the p value by F with as many degrees of
+    freedom as constraints that they touch."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(2, 6, 9)
+    groups = {str(i): list(rng.normal(rng.normal(0, 1), 1, size)) for i, size in enumerate(sizes)}
+    means = np.array([np.mean(own) for own in groups.values()])
+    total = float(sum(sizes) - 9)
+    pooled = sum(np.var(own, ddof=1) * (len(own) - 1) for own in groups.values()) / total
+    root = np.sqrt(sizes / pooled)
+    found = compared(groups, str(means.argmin()), "pooled")
+    assert len(found) == 8
+    for cell, one in found.items():
+        # Each mean is that of this cell and something that is not negative.
+        more = np.delete(np.eye(9), int(cell), axis=1)
+        least = np.column_stack([np.ones(9), -np.ones(9), more])
+        weights, distance = optimize.nnls(least * root[:, np.newaxis], means * root)
+        touched = int((weights[2:] < 1e-9).sum())
+        p = float(stats.f.sf(distance**2 / touched, touched, total)) if touched else 1.0
+        alone = float(2 * stats.t.sf(one.difference / one.error, total))
+        assert one.p == pytest.approx(max(p, alone), abs=1e-9)
 
 
 def test_cells_with_noise_of_their_own_are_compared_as_in_welchs_test():
@@ -84,19 +105,19 @@ def test_cells_with_noise_of_their_own_are_compared_as_in_welchs_test():
         assert one.p == pytest.approx(alone)  # Bonferroni: two times the one-sided one
 
 
-def test_the_bounds_of_a_difference_end_where_it_would_just_be_told_apart():
-    for asked in ("own", "pooled"):
-        low, high = compared(GROUPS, "c", asked)["a"].interval()
-        assert low < high
-        moved = {**GROUPS, "a": [value - low for value in GROUPS["a"]]}
-        assert compared(moved, "c", asked)["a"].p == pytest.approx(0.05, abs=1e-6)
-
-
-@pytest.mark.parametrize(("of", "df", "correlation"), [(2, 3.0, 0.5), (999, 2000.0, 0.4)])
-def test_the_chances_of_many_distances_are_those_of_each(of: int, df: float, correlation: float):
-    many = [-3.0, *np.linspace(0, 12, 40), 60.0, 1e6]
-    found = maximum_tails(many, of, df, correlation)
-    assert found == pytest.approx([maximum_tail(s, of, df, correlation) for s in many], abs=1e-10)
+def test_the_bounds_of_a_difference_say_what_the_test_says():
+    """Of thirty cells at the top any may be the best; one behind all of them is told less surely
+    than Tukey's bounds have it, and those behind a single one are told more surely."""
+    some = [0.0, 0.5, -0.5]
+    groups = {str(i): [i / 1e3 + x for x in some] for i in range(30)}
+    groups["last"] = [1.75 + x for x in some]
+    last = compared(groups, "0", "pooled")["last"]
+    assert last.difference > last.reach * last.error and not last.told_apart
+    assert last.interval() == (0.0, pytest.approx(last.difference + last.reach * last.error))
+    alone = {str(i): [1.0 + i / 1e3 + x for x in some] for i in range(40)} | {"first": some}
+    second = compared(alone, "first", "pooled")["0"]
+    assert second.difference < second.reach * second.error and second.told_apart
+    assert second.interval()[0] == 0.0
 
 
 def test_two_cells_are_compared_two_sided():
@@ -106,8 +127,8 @@ def test_two_cells_are_compared_two_sided():
 
 
 def test_the_best_is_alone_where_it_is_ahead_of_the_second_as_if_there_were_but_two():
-    """Many cells far behind cost it nothing: here the second is told apart by a test of two, and
-    would not be among thirty."""
+    """Many cells far behind cost it nothing: the second is told apart by a test of two, and would
+    not be by one that pays for all pairs of thirty."""
     groups = {str(i): [9.0 + i, 9.5 + i, 8.5 + i] for i in range(28)}
     groups |= {"best": [0.0, 0.5, -0.5], "second": [0.95, 1.45, 0.45]}
     found = compared(groups, "best")
@@ -115,7 +136,7 @@ def test_the_best_is_alone_where_it_is_ahead_of_the_second_as_if_there_were_but_
         float(2 * stats.t.sf(0.95 / (0.25 * 2 / 3) ** 0.5, 60)), abs=1e-9
     )
     assert all(one.told_apart for one in found.values())
-    assert maximum_tail(0.95 / (0.25 * 2 / 3) ** 0.5, 29, 60.0, 0.5) > 0.1
+    assert range_tail(0.95 / (0.25 / 3) ** 0.5, 30, 60.0) > 0.1
 
 
 def test_a_best_that_is_noisier_than_the_others_is_alone_by_its_own_noise_only():
@@ -141,18 +162,18 @@ def test_a_best_that_is_noisier_than_the_others_is_alone_by_its_own_noise_only()
 def test_the_differences_from_a_lone_winner_are_bounded_for_all_cells_at_once(
     asked: Asked, second_mean: float
 ):
-    """It wins by tests of two cells, which reach less far than Dunnett's and Bonferroni's: those
-    are kept, and end at no difference where they would deny what the test says."""
+    """It wins by tests of two cells, which reach less far than Tukey's and Bonferroni's bounds:
+    those are kept, and end at no difference where they would deny what the test says."""
     groups = {str(i): [9.0 + i, 9.5 + i, 8.5 + i] for i in range(28)}
     groups |= {"best": [0.0, 0.5, -0.5], "second": [second_mean + d for d in (0, 0.5, -0.5)]}
     found = compared(groups, "best", asked)
     assert all(one.told_apart for one in found.values())
     second, far = found["second"], found["27"]
     if asked == "pooled":
-        reach = maximum_quantile(0.95, 29, 60.0, 0.5)
+        reach = range_quantile(0.95, 30, 60.0) / 2**0.5
         far_reach = reach
     else:
-        reach, far_reach = (float(-stats.t.ppf(0.05 / 29, one.df)) for one in (second, far))
+        reach, far_reach = (float(-stats.t.ppf(0.05 / 29 / 30, one.df)) for one in (second, far))
     assert second.interval() == pytest.approx((0.0, second_mean + reach * second.error), abs=1e-6)
     assert far.interval() == pytest.approx(
         (36 - far_reach * far.error, 36 + far_reach * far.error), abs=1e-6
@@ -286,9 +307,8 @@ def test_students_distribution_is_scipys():
 
 @pytest.mark.parametrize("df", [1.0, 3.7, 40.0])
 def test_the_largest_of_some_values_is_distributed_as_the_definition_says(df: float):
-    """Of one it is Student's; of two with any correlation a bivariate t, of any number without
-    correlation a mixture of powers."""
-    assert maximum_tail(1.7, 1, df, 0.5) == pytest.approx(float(stats.t.sf(1.7, df)), abs=1e-9)
+    """Of one it is Student's, of any number a mixture of powers."""
+    assert maximum_tail(1.7, 1, df) == pytest.approx(float(stats.t.sf(1.7, df)), abs=1e-9)
     expected = integrate.quad(
         lambda s: (1 - stats.norm.cdf(1.7 * s) ** 9) * stats.chi.pdf(s * df**0.5, df) * df**0.5,
         0,
@@ -297,13 +317,4 @@ def test_the_largest_of_some_values_is_distributed_as_the_definition_says(df: fl
         limit=200,
     )[0]
     assert maximum_tail(1.7, 9, df) == pytest.approx(expected, abs=1e-9)
-    assert maximum_tail(maximum_quantile(0.95, 9, df, 0.5), 9, df, 0.5) == pytest.approx(
-        0.05, abs=1e-9
-    )
-
-
-def test_dunnetts_quantiles_are_the_published_ones():
-    """One-sided, 95 %, 10 degrees of freedom (Dunnett 1955, table 1a), for 1 to 9 others."""
-    table = [1.81, 2.15, 2.34, 2.47, 2.56, 2.64, 2.70, 2.76, 2.81]
-    found = [round(maximum_quantile(0.95, others, 10.0, 0.5), 2) for others in range(1, 10)]
-    assert found == table
+    assert maximum_tail(maximum_quantile(0.95, 9, df), 9, df) == pytest.approx(0.05, abs=1e-9)
