@@ -2,10 +2,14 @@
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from sweeper import prices
 from sweeper.commands.stage_graph import many, of_stage
+from sweeper.errors import UsageError
+from sweeper.results import forecast
 from sweeper.results.progress import Reached, reached
 from sweeper.results.selectors import pick
 from sweeper.results.status import NOBODY, Status, alarms_of
@@ -49,6 +53,7 @@ def print_status(
             "schema": 1,
             "sweep": sweep.name,
             **seen.published(),
+            "costs": None if (costs := _costs(sweep)) is None else costs.document(),
             "runs": records,
             "alarms": told,
         }
@@ -113,10 +118,18 @@ def _print_sweep(sweep: "Sweep", seen: Status) -> None:
         say(f"at most {seen.limit} at once, not {most}: {seen.limit_why}")
     for line in seen.waits:
         say(line)
+    if (costs := _costs(sweep)) is not None:
+        say(forecast.sentence(costs))
     if seen.held:
         say(f"held: {seen.held}")
     if not (seen.launcher or seen.finished):
         say(NOBODY)
+
+
+def _costs(sweep: "Sweep") -> forecast.Forecast | None:
+    with suppress(UsageError):  # a price table that cannot be read: `sweeper prices` tells of it
+        return forecast.forecast_of(sweep, prices.load())
+    return None
 
 
 def _print_alarms(sweep: "Sweep", alarms: Sequence["Alarm"]) -> None:

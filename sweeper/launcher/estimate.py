@@ -1,40 +1,26 @@
-"""What a launch will use and cost, by what earlier runs of the same recipe used.
+"""What a launch will use and cost, by what earlier runs of the same recipe used (see
+`sweeper.results.forecast`)."""
 
-A run counts as an example of another if nothing differs that could change its size: the model, and
-every setting that is no fraction (steps, batch size, lengths, rank, task, ...), the seed left out.
-A learning rate makes no run longer. Where no run is alike, one that differs in the number of its
-steps alone is taken, in proportion. Where there is none either, nothing is said of that run.
-"""
-
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.launcher.metric_check import newest_sweeps
 from sweeper.model.plan import Plan, Run
 from sweeper.model.states import State, fold
-from sweeper.model.usage import NO_USAGE, Counts, Usage, total
+from sweeper.model.usage import NO_USAGE, total
+from sweeper.results.forecast import Example, Guesses, not_known_yet, settings_of
 from sweeper.storage.files import Store
 from sweeper.storage.sweeps import read_events, read_outcome, read_plan
 from sweeper.terminal import duration
 
 if TYPE_CHECKING:
-    from sweeper.prices import Amount, Prices
+    from sweeper.prices import Amount
 
 __all__ = ["Estimate", "estimate", "sentence"]
 
 _MOST = 200
 """Outcomes that are read, at most."""
-_STEPS = ("max_steps", "n_steps", "num_steps", "max_train_steps", "n_batches")
-"""What recipes call the number of their steps."""
-
-
-class Example(NamedTuple):
-    """What a run of those settings used, and its hours at work, pauses left out."""
-
-    settings: Mapping[str, Any]
-    usage: Usage
-    hours: float
 
 
 class Estimate(NamedTuple):
@@ -82,16 +68,6 @@ def sentence(found: Estimate) -> str:
     return f"about {', '.join(parts)}{some}, as {known} went"
 
 
-class _Guess(NamedTuple):
-    """Of one run: its mean usage, the dollars of each of its examples, its hours, and which
-    examples they are."""
-
-    usage: Usage
-    dollars: tuple[float, ...]
-    hours: float
-    examples: frozenset[int]
-
-
 def estimate(plan: Plan, wanted: Sequence[Run], store: Store) -> Estimate | None:
     """What the runs `wanted` of the plan will use; None where no earlier run tells. On a store that
     is elsewhere nothing is looked for: it would take too long."""
@@ -103,30 +79,25 @@ def estimate(plan: Plan, wanted: Sequence[Run], store: Store) -> Estimate | None
     from sweeper.prices import amount, load
 
     prices = load()
-    known: dict[str, _Guess | None] = {}
-    guesses: list[_Guess] = []
-    for run in wanted:
-        settings = _settings(plan, run.config)
-        key = repr(sorted(settings.items(), key=lambda item: item[0]))
-        if key not in known:
-            known[key] = _guess(settings, examples, prices)
-        if (guess := known[key]) is not None:
-            guesses.append(guess)
+    known = Guesses(examples, prices)
+    asked = [settings_of(run.config, plan.of(run.stage).recipe) for run in wanted]
+    asked += not_known_yet(plan)
+    guesses = [one for one in map(known.of, asked) if one is not None]
     if not guesses:
         return None
-    usage = total(guess.usage for guess in guesses)
+    usage = total(one.usage for one in guesses)
     cost = amount(usage, prices)
-    spread = not cost.unpriced and any(len(guess.dollars) > 1 for guess in guesses)
+    spread = not cost.unpriced and any(len(one.dollars) > 1 for one in guesses)
     abreast = min(plan.launch.max_parallel, len(guesses))
     return Estimate(
         runs=len(guesses),
-        wanted=len(wanted),
-        examples=len(frozenset[int]().union(*(guess.examples for guess in guesses))),
+        wanted=len(asked),
+        examples=len(frozenset[int]().union(*(one.examples for one in guesses))),
         tokens=usage.counts.tokens,
         amount=cost,
-        least=sum(min(guess.dollars) for guess in guesses) if spread else None,
-        most=sum(max(guess.dollars) for guess in guesses) if spread else None,
-        hours=_schedule([guess.hours for guess in guesses], abreast),
+        least=sum(min(one.dollars) for one in guesses) if spread else None,
+        most=sum(max(one.dollars) for one in guesses) if spread else None,
+        hours=_schedule([one.hours for one in guesses], abreast),
         abreast=abreast,
         prices=prices.told,
     )
@@ -165,59 +136,11 @@ def _examples(plan: Plan, store: Store) -> Iterator[Example]:
             if outcome.usage == NO_USAGE or outcome.wall_s is None:
                 continue
             hours = max(0.0, outcome.wall_s - (outcome.paused_s or 0.0)) / 3600
-            yield Example(_settings(old, run.config), outcome.usage, hours)
+            settings = settings_of(run.config, old.of(run.stage).recipe)
+            yield Example(settings, outcome.usage, hours)
 
 
 def _same(old: Plan, plan: Plan) -> bool:
-    return (old.recipe.reference, old.service) == (plan.recipe.reference, plan.service)
-
-
-def _settings(plan: Plan, config: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a configuration may change how much a run uses."""
-    return {
-        key: value
-        for key, value in config.items()
-        if not isinstance(value, float) and key != plan.recipe.seed_field
-    }
-
-
-def _guess(
-    settings: Mapping[str, Any], examples: Sequence[Example], prices: "Prices"
-) -> _Guess | None:
-    alike = [example for example in examples if example.settings == settings]
-    scaled = [(example, 1.0) for example in alike] or [
-        (example, ratio)
-        for example in examples
-        if (ratio := _ratio(settings, example.settings)) is not None
-    ]
-    which = {id(example) for example, _ in scaled}
-    if not scaled:
-        return None
-    from sweeper.prices import amount
-
-    usages = [_times(example.usage, ratio) for example, ratio in scaled]
-    return _Guess(
-        usage=_times(total(usages), 1 / len(usages)),
-        dollars=tuple(amount(usage, prices).usd for usage in usages),
-        hours=sum(example.hours * ratio for example, ratio in scaled) / len(scaled),
-        examples=frozenset(n for n, example in enumerate(examples) if id(example) in which),
-    )
-
-
-def _ratio(settings: Mapping[str, Any], others: Mapping[str, Any]) -> float | None:
-    """How many times as many steps the settings have, if the rest is the same."""
-    for key in _STEPS:
-        here, there = settings.get(key), others.get(key)
-        if not (isinstance(here, int) and isinstance(there, int) and here > 0 < there):
-            continue
-        if {**settings, key: there} == others:
-            return here / there
-    return None
-
-
-def _times(usage: Usage, ratio: float) -> Usage:
-    models = {
-        model: Counts(*(round(count * ratio) for count in counts))
-        for model, counts in usage.models.items()
-    }
-    return Usage(models, usage.unknown)
+    """Whether they have a recipe in common, and run it against the same service."""
+    ours, theirs = ({part.recipe.reference for part in one.parts} for one in (plan, old))
+    return not ours.isdisjoint(theirs) and old.service == plan.service

@@ -19,8 +19,10 @@ from sweeper.metrics import (
     numbers,
     parse,
 )
+from sweeper.model import usage as usages
 from sweeper.model.event import NOTHING, Outcome
 from sweeper.model.growth import lineage
+from sweeper.model.parts import Part
 from sweeper.model.plan import Run
 from sweeper.model.states import Event, NoState, RunState, State, fold, is_finished
 from sweeper.model.usage import NO_USAGE, Usage
@@ -48,7 +50,9 @@ Told = Callable[[StoreError], None]
 _LARGE = 100_000
 """From so many bytes of metrics on it pays to load what reads them quicker."""
 _PLANNED = RunState(State.PLANNED, 0, 0, None)
-_TOLD_BEFORE = (Event.SUCCEEDED, Event.FAILED, Event.CANCELLED, Event.PREEMPTED, Event.CLAIMED)
+_ENDING = (Event.SUCCEEDED, Event.FAILED, Event.CANCELLED, Event.PREEMPTED)
+"""Events with the outcome of an attempt, the most telling first."""
+_TOLD_BEFORE = (*_ENDING, Event.CLAIMED)
 """Events that tell of an attempt before the last, the most telling first."""
 
 
@@ -485,12 +489,27 @@ class SweepRun(RecordedRun):
         return _Ending(last.reason, started, last.ended, sum(known) if known else None)
 
     def used(self, attempt: int) -> Used:
-        """As its outcome has it; of one without an outcome, as its worker said last."""
-        ended = self.ended(attempt)
-        usage = ended.usage
-        if usage == NO_USAGE:
-            usage = read_heartbeat(self.store, self.layout.heartbeat(self.id, attempt)).usage
-        return Used(usage, (ended.ended or ended.time or OPEN_DAY)[:10])
+        """As its outcome has it, which is remembered for as long as that is the same file; of an
+        attempt without one, as its worker said last."""
+        happened = self._sweep.events.get(self.id, ())
+        told = [event for event in _ENDING if (attempt, event) in happened]
+        found: list[Used] = []
+
+        def read() -> list[Any] | None:
+            ended = self.ended(attempt)
+            found.append(Used(ended.usage, (ended.ended or ended.time or OPEN_DAY)[:10]))
+            counted = told and ended.usage != NO_USAGE
+            return [ended.usage.document(), found[0].day] if counted else None
+
+        path, stamp = self.layout.event, self._sweep.state_files.stamp
+        files = [(f"{attempt}.{event}", stamp(path(self.id, attempt, event))) for event in told]
+        recalled: list[Any] | None = self.index.recall(self.id, f"used {attempt}", files, read)
+        if recalled is not None:
+            return Used(usages.read(Part(recalled[0], "cache")), recalled[1])
+        if found[0].usage != NO_USAGE:
+            return found[0]
+        beat = read_heartbeat(self.store, self.layout.heartbeat(self.id, attempt))
+        return found[0]._replace(usage=beat.usage)
 
     def ended(self, attempt: int) -> Outcome:
         """The body of the event that tells most of an attempt; empty without one."""

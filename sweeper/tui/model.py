@@ -106,8 +106,9 @@ class SweepView(NamedTuple):
     """A sweep as the screen shows it. `launcher`: one is at work. `held` says why it starts
     nothing, `unreachable` what does not answer it, `limit` how many jobs it allows at once if that
     is less than `parallel`. `problem` says why this is not the newest there is; `loading` counts
-    the runs whose metrics are still to be read. `stages` are those of a sweep that has some, with
-    their goals: runs of one are compared with each other only."""
+    the runs whose metrics are still to be read; `costs` says what was used, and what is to come.
+    `stages` are those of a sweep that has some, with their goals: runs of one are compared with
+    each other only."""
 
     name: str
     runs: tuple[RunView, ...]
@@ -123,6 +124,7 @@ class SweepView(NamedTuple):
     problem: str = ""
     loading: int = 0
     stages: tuple[tuple[str, str], ...] = ()
+    costs: str = ""
 
     def of_stage(self, stage: str, goal: str) -> "SweepView":
         """One stage, as if it were the sweep."""

@@ -29,6 +29,7 @@ from sweeper.storage.lock import is_held
 from sweeper.storage.marks import read_marks
 from sweeper.storage.sweeps import TELLING, chosen_of, read_observations, read_outcome
 from sweeper.tui.backfill import past_points
+from sweeper.tui.costs import Costs
 from sweeper.tui.eta import Timing, by_our_clock, sweep_left
 from sweeper.tui.model import (
     Alarm,
@@ -88,6 +89,7 @@ class Poller:
         self._launch = plan.launch
         self._timing = Timing(plan, self._clock)
         self._states = States(self._store, self._layout, self._launch.retries)
+        self._costs = Costs(self.sweep, self.run, self._states.wants, self._clock)
         self._beats = Heartbeats(
             self._store, self._layout, self._clock, wall=self._wall, most=_REMOTE_BEATS
         )
@@ -366,7 +368,13 @@ class Poller:
             for run, body in self._bodies.items()
             if body.wall_s is not None and self._states.known[run].state is State.SUCCEEDED
         ]
-        return view._replace(eta=sweep_left(view, took))
+        return view._replace(eta=sweep_left(view, took), costs=self._used())
+
+    def _used(self) -> str:
+        """What the sweep has used, and will; nothing while it is not known how all runs ended."""
+        if self._unread:
+            return ""
+        return self._costs.told(self._states.known, self._bodies, self._beats.known)
 
     def _ranks(self) -> dict[str, int]:
         """The places of the runs, each among those of its stage."""

@@ -71,12 +71,14 @@ def counted(counts: Counter[str], order: Sequence[str] = _ORDER) -> Line:
 
 
 def head_lines(view: SweepView, glyphs: Glyphs) -> list[Line]:
-    """Two lines about the whole sweep: its runs' states and its time to the end, then what holds it
-    up."""
+    """Two lines about the whole sweep: its runs' states, its time to the end and what it uses, then
+    what holds it up."""
     first: Line = [(f"{sanitize(view.name)} ", "bold"), (f"{len(view.runs)} runs: ", "")]
     first += counted(view.counts) or [("none", "")]
     if view.eta is not None:
         first.append((f"  ETA {short(view.eta)}", "bold"))
+    if view.costs:
+        first.append((f"  {view.costs}", ""))
     if view.loading:
         first.append((f"  reading {view.loading} runs", "dim"))
     second: Line = []

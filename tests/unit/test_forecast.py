@@ -1,0 +1,58 @@
+"""What a sweep has used, and has yet to use, is said by its own runs that have ended."""
+
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from sweeper.cli import main
+from sweeper.storage.files import open_store
+from sweeper.storage.layout import Layout
+from sweeper.tui.poller import Poller
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Of four runs alike one has succeeded (1,000 tokens), one at its second attempt (1,000 after
+    400), one is at work (600 so far), one is still to start, as is one of another size."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    row = {"tinker_id": "m", "prefill": 1, "sample": 1, "train": 1000}
+    (tmp_path / "models.json").write_text(json.dumps([row]))
+    assert main(["prices", "--refresh", str(tmp_path / "models.json")]) == 0
+    made = written.Written(tmp_path / "root", "study", {"lr": [0.1, 0.2, 0.3, 0.4], "size": [1, 2]})
+    made.run({"lr": 0.1, "size": 1}, usage=_used(1000))
+    made.run({"lr": 0.2, "size": 1}, state="failed", usage=_used(400))
+    made.run({"lr": 0.2, "size": 1}, attempt=2, usage=_used(1000))
+    at_work = made.run({"lr": 0.3, "size": 1}, state="running")
+    beat = tmp_path / "root" / Layout("study").heartbeat(at_work, 1)
+    beat.parent.mkdir(parents=True, exist_ok=True)
+    beat.write_text(json.dumps({"schema": 1, "usage": _used(600)}))
+    made.run({"lr": 0.4, "size": 1}, state="planned")
+    made.run({"lr": 0.4, "size": 2}, state="planned")
+    made.save()
+    return made
+
+
+def _used(tokens: int) -> dict[str, Any]:
+    return {"models": {"m": {"train": tokens, "steps": 10}}}
+
+
+def test_status(sweep: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    verb = ["status", "study", "--root", str(tmp_path / "root")]
+    main([*verb, "--json"])
+    found = json.loads(capsys.readouterr().out)["costs"]
+    assert (found["used"]["tokens"], found["used"]["usd"]) == (3000, 3.0)
+    # 400 of the one at work, 1,000 of the next; the examples are those that took one attempt.
+    assert (found["to_come"]["tokens"], found["untold"]) == (1400, 1)
+    for _ in range(2):  # the second time from what is remembered
+        main(verb)
+        said = capsys.readouterr().out
+        assert "used 3,000 tokens, 3.00 dollars by prices of 20" in said
+        assert "; about 1,400 tokens, 1.40 dollars to come; nothing is known yet of 1 run" in said
+
+
+def test_watch(sweep: Any, tmp_path: Path) -> None:
+    poller = Poller(open_store(str(tmp_path / "root")), "study")
+    assert poller.look().costs == "3.00 dollars, 1.40 and more to come"
