@@ -1,18 +1,25 @@
-"""What runs cost: steps, tokens, time, and dollars where prices are given. Pure."""
+"""What runs cost: steps, tokens, time, and dollars where prices are known."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 
 from sweeper.analysis.history import History
 from sweeper.analysis.series import Floats
+from sweeper.analysis.sources import Source
 from sweeper.errors import UsageError
+from sweeper.model.usage import total
+from sweeper.prices import Prices, amount, load
 from sweeper.results.costs import ALSO, SOURCES
+from sweeper.results.forecast import Going, forecast, going, sentence
+from sweeper.results.runs import RecordedRun, SweepRun
 
 __all__ = [
     "KINDS",
     "Cost",
+    "Priced",
     "clock",
     "dollars",
     "parse_prices",
@@ -33,11 +40,13 @@ _CLOCKS = ("time/total", "time/step", "time/step:total", "step_time")
 @dataclass(frozen=True)
 class Cost:
     """`steps` is how many were done, `tokens` counts by kind, `seconds` the wall time of all
-    attempts; None where nothing was recorded."""
+    attempts, `usd` what they cost by the table of prices; None where nothing was recorded, or a
+    model has no price."""
 
     steps: float | None
     tokens: Mapping[str, float]
     seconds: float | None
+    usd: float | None = None
 
     @property
     def total(self) -> float | None:
@@ -115,7 +124,37 @@ def parse_prices(text: str | None) -> dict[str, float]:
 
 
 def dollars(cost: Cost, prices: Mapping[str, float]) -> float | None:
-    """The price of a run's tokens; None without prices, or when it counts a kind without one."""
-    if not prices or not cost.tokens or not set(cost.tokens) <= set(prices):
+    """The price of a run's tokens by these prices, or without any by the table's; None when it
+    counts a kind without one."""
+    if not prices:
+        return cost.usd
+    if not cost.tokens or not set(cost.tokens) <= set(prices):
         return None
     return sum(count * prices[kind] / 1e6 for kind, count in cost.tokens.items())
+
+
+class Priced:
+    """What runs used, as their meters counted it, by the table of prices."""
+
+    def __init__(self) -> None:
+        self._prices: Prices | None = None
+        with suppress(UsageError):  # `sweeper prices` tells what is wrong with it
+            self._prices = load()
+
+    def usd(self, run: RecordedRun) -> float | None:
+        """What all attempts of a run cost; None where that is not known."""
+        found = total(run.used(attempt).usage for attempt in range(1, run.attempts + 1))
+        if self._prices is None or not found.models:
+            return None
+        cost = amount(found, self._prices)
+        return None if cost.unpriced else cost.usd
+
+    def told(self, sources: Sequence[Source]) -> str | None:
+        """What sweeps have used, and have yet to use; None where nothing was counted."""
+        runs: list[Going] = []
+        for source in sources:
+            if source.plan is not None:
+                of = [one.run for one in source.runs if isinstance(one.run, SweepRun)]
+                runs += going(of, source.plan)
+        found = None if self._prices is None else forecast(runs, self._prices)
+        return None if found is None else sentence(found)

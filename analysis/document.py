@@ -8,6 +8,7 @@ from typing import Any
 from sweeper.analysis.behaviour import Behaviour, CellBehaviour
 from sweeper.analysis.blocks import rows
 from sweeper.analysis.cells import Cell
+from sweeper.analysis.costs import dollars
 from sweeper.analysis.findings import method
 from sweeper.analysis.frames import RunData
 from sweeper.analysis.heldout import HeldOut
@@ -54,6 +55,7 @@ def document(study: Study) -> dict[str, Any]:
         "completeness": {
             "planned": len(data.own_runs),
             "retired": data.retired,
+            "used": data.used,
             "states": dict(sorted(Counter(run.state for run in data.own_runs).items())),
         },
         "failures": [
@@ -81,7 +83,7 @@ def document(study: Study) -> dict[str, Any]:
         "notes": [note._asdict() for note in data.noted.notes],
         "tags": {run: list(tags) for run, tags in data.noted.tags.items()},
         "cells": [_cell_row(cell, study) for cell in ranking.cells],
-        "runs": [_run_row(run) for run in data.runs],
+        "runs": [_run_row(run, study.prices) for run in data.runs],
     }
     return strict(found)
 
@@ -167,7 +169,7 @@ def _cell_row(cell: Cell, study: Study) -> dict[str, Any]:
     }
 
 
-def _run_row(run: RunData) -> dict[str, Any]:
+def _run_row(run: RunData, prices: Mapping[str, float]) -> dict[str, Any]:
     return {
         "run": run.id,
         "name": run.name,
@@ -184,6 +186,7 @@ def _run_row(run: RunData) -> dict[str, Any]:
         "smoothed": run.smoothed,
         "steps": run.cost.steps,
         "tokens": dict(run.cost.tokens),
+        "dollars": dollars(run.cost, prices),
         "diverged": run.diverged,
         "counts": run.counts,
         "wandb": run.link,

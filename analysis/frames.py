@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sweeper.analysis.confirming import Confirmed, confirmation
-from sweeper.analysis.costs import Cost, clock, steps_done, token_columns, token_keys
+from sweeper.analysis.costs import Cost, Priced, clock, steps_done, token_columns, token_keys
 from sweeper.analysis.history import Histories, History
 from sweeper.analysis.keys import candidates, choose, goal_of, train_candidates
 from sweeper.analysis.noted import NOBODY, Noted, read_noted
@@ -124,8 +124,8 @@ class SweepData:
     their noise, by sweep; `confirmed` says which of the sweeps repeat cells of another; `ends` why
     a mean of the last values is judged by that nobody asked for; `baseline` is the cell that the
     best is compared with, `unmet` why there is none though one is asked for, and `borrowed` the
-    cells of other sweeps; `root` is where the first sweep
-    is kept ("" for a folder), `paths` are the folders of all. `noted` is what people
+    cells of other sweeps; `used` says what its runs have used of their service; `root` is where the
+    first sweep is kept ("" for a folder), `paths` are the folders of all. `noted` is what people
     noted of it."""
 
     name: str
@@ -150,6 +150,7 @@ class SweepData:
     unmet: str | None = None
     borrowed: frozenset[str] = frozenset()
     noted: Noted = NOBODY
+    used: str | None = None
 
     @property
     def own_runs(self) -> tuple[RunData, ...]:
@@ -228,6 +229,7 @@ def read(
     logged = rollouts and sum(len(source.runs) for source in found) <= _LOGS
     runs: list[RunData] = []
     keys: Counter[str] = Counter()
+    priced = Priced()
     for source in found:
         handles = [placed.run for placed in source.runs]
         histories = Histories(source.registry, handles, chosen.name if chosen is not None else None)
@@ -235,6 +237,7 @@ def read(
         raised = _alarms(source)
         for placed in source.runs:
             data = _read(placed, histories.of(placed.run.id), chosen, budget, logged=logged)
+            data = replace(data, cost=replace(data.cost, usd=priced.usd(placed.run)))
             data = replace(data, alarms=tuple(raised.get(placed.run.id, ())))
             if again is None:
                 runs.append(_of_sweep(data, source.name) if several else data)
@@ -261,6 +264,7 @@ def read(
         paths=tuple(source.path for source in found),
         confirmed=again,
         noted=read_noted(found),
+        used=priced.told(found),
     )
 
 

@@ -169,6 +169,8 @@ def _complete(study: Study) -> Iterator[str]:
         states[run.state] = states.get(run.state, 0) + 1
     told = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     yield f"\n## Is it complete?\n\n{len(study.data.runs)} planned: {told or 'nothing'}.\n"
+    if study.data.used:
+        yield f"The runs {escape(study.data.used)}.\n"
     yield from (f"- {escape(f.text)}" for f in study.findings if f.kind in _LATER)
     for failure in study.failures[:12]:
         names = labels.listed([run.name for run in failure.runs], 6)

@@ -20,6 +20,7 @@ from sweeper.analysis.behaviour import Behaviour, examine
 from sweeper.analysis.block_verdict import decide_by_blocks
 from sweeper.analysis.blocks import Blocks, by_blocks, find_blocks
 from sweeper.analysis.cells import Cell, Ranking, rank
+from sweeper.analysis.costs import dollars
 from sweeper.analysis.findings import Finding
 from sweeper.analysis.frames import SweepData
 from sweeper.analysis.heldout import HeldOut, held_out, held_out_findings, told_with
@@ -68,6 +69,11 @@ class Study:
     items: tuple[Compared, ...] = ()
     held_out: HeldOut | None = None
     tasks: Tasks | None = None
+
+    @property
+    def priced(self) -> bool:
+        """Whether it is known what some run cost."""
+        return any(dollars(run.cost, self.prices) is not None for run in self.data.runs)
 
 
 def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:

@@ -26,6 +26,7 @@ __all__ = [
     "brief",
     "forecast",
     "forecast_of",
+    "going",
     "not_known_yet",
     "sentence",
     "settings_of",
@@ -193,9 +194,14 @@ def forecast_of(sweep: Sweep, prices: Prices) -> Forecast | None:
     sweep lies elsewhere: to ask for how each of its runs ended would take too long."""
     if sweep.store.is_remote:
         return None
-    recipes = {stage.name: stage.recipe for stage in sweep.plan.stages}
-    runs = [_going(run, recipes.get(run.stage or "", sweep.plan.recipe)) for run in sweep.runs]
+    runs = going(sweep.runs, sweep.plan)
     return forecast((*runs, *map(Going, not_known_yet(sweep.plan))), prices)
+
+
+def going(runs: Sequence[SweepRun], plan: Plan) -> list[Going]:
+    """Recorded runs of a plan."""
+    recipes = {stage.name: stage.recipe for stage in plan.stages}
+    return [_going(run, recipes.get(run.stage or "", plan.recipe)) for run in runs]
 
 
 def _going(run: SweepRun, recipe: Recipe) -> Going:

@@ -218,6 +218,7 @@ def test_analysis_reads_through_the_registry() -> None:
     )
     allowed += (
         "model",
+        "prices",
         "sanitize",
         "storage.files.open_store",
     )  # its columns; to write
