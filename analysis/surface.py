@@ -31,6 +31,7 @@ __all__ = ["AxisEffect", "PairEffect", "Share", "Surface", "find_surface", "vary
 _FEWEST = 12
 """Cells from which on a model of them is worth its name."""
 _POINTS = 41
+_PLACES = 1001
 _PLANE = 25
 _DRAWS = 4000
 _PAIRED = 0.025
@@ -250,7 +251,10 @@ def _effect(scene: _Scene, index: int, p: float) -> AxisEffect:
     reach = student_quantile((1 + CONFIDENCE) / 2, model.df) * errors
     xs: tuple[Any, ...] = tuple(own.value(at).tolist()) if own.numeric else own.names
     lines = [scene.back(line) for line in (means, means - reach, means + reach)]
-    best, low, high = _best(model, index, at, sign)
+    # A place is told more finely than the curve is drawn: else its interval ends at drawn points.
+    fine = np.linspace(-1, 1, _PLACES) if own.numeric else at
+    places: tuple[Any, ...] = tuple(own.value(fine).tolist()) if own.numeric else own.names
+    best, low, high = (places[place] for place in _best(model, index, fine, sign))
     side = _side(model, index, means, sign) if own.numeric else ""
     return AxisEffect(
         key=own.key,
@@ -264,8 +268,8 @@ def _effect(scene: _Scene, index: int, p: float) -> AxisEffect:
         low=lines[1],
         high=lines[2],
         side=side,
-        best=xs[best],
-        between=(xs[low], xs[high]),
+        best=best,
+        between=(low, high),
     )
 
 
