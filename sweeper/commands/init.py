@@ -12,12 +12,14 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
-from sweeper.errors import UsageError
+from sweeper.atomic import atomic_create
+from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.fields.nodes import scalar
 from sweeper.fields.sections import Field as Option
 from sweeper.fields.sections import Nested
 from sweeper.grid.overrides import flow
 from sweeper.grid.reading import is_name
+from sweeper.limits import crowding
 from sweeper.recipe.reference import Recipe, RunProcess, inspect
 
 __all__ = ["SCHEMA", "Field", "add_arguments", "fields_of", "grid_text", "run"]
@@ -115,12 +117,9 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(text)
         return 0
     try:
-        with open(out, "x", encoding="utf-8") as file:
-            file.write(text)
+        _create(out, text)
     except FileExistsError:
         raise UsageError(f"{out} is there already: choose another file with --out") from None
-    except OSError as error:
-        raise UsageError(f"cannot write {out}: {error.strerror}") from error
     print(f"wrote {out}; look at it with `sweeper plan {out}`")
     return 0
 
@@ -133,14 +132,26 @@ def _write_study() -> None:
     path = os.path.join(FOLDER, PLAN)
     try:
         os.makedirs(FOLDER, exist_ok=True)
-        with open(path, "x", encoding="utf-8") as file:
-            file.write(TEMPLATE)
+    except OSError as error:
+        raise UsageError(f"cannot make the folder {FOLDER}: {error.strerror}") from error
+    try:
+        _create(path, TEMPLATE)
     except FileExistsError:
         print(f"{path} is there, and stays as it is")
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error
     else:
         print(f"wrote {path}; `sweeper analyze` judges the criterion that you write there")
+
+
+def _create(path: str, text: str) -> None:
+    """Write a new file, whole or not at all. Raises `FileExistsError`, `EnvironmentFailure` where
+    the disk takes nothing, and `UsageError` where the path is to blame."""
+    try:
+        atomic_create(path, text.encode())
+    except FileExistsError:
+        raise
+    except OSError as error:
+        kind = UsageError if crowding(error) is None else EnvironmentFailure
+        raise kind(f"cannot write {path}: {error.strerror}") from error
 
 
 def fields_of(

@@ -6,6 +6,9 @@ from collections import Counter
 from sweeper.commands import arguments as shared
 from sweeper.commands.selection import open_registry
 from sweeper.control import request_retries, take_up, to_retry
+from sweeper.model.states import OPEN
+from sweeper.results.runs import Sweep
+from sweeper.results.status import read_status
 from sweeper.terminal import say, warn
 
 __all__ = ["add_arguments", "run"]
@@ -39,7 +42,7 @@ def run(arguments: Namespace) -> int:
     say(f"{sweep.name}: {asked.again} runs to start again", flush=True)
     if not asked.again:
         if not runs:
-            warn("none has failed; what was cancelled is named, or chosen by --state cancelled")
+            _tell_none(sweep)
         return 0
     if take_up(sweep, warn):
         say("the launcher at work on the sweep takes them up")
@@ -55,3 +58,11 @@ def run(arguments: Namespace) -> int:
         say(f"launched; watch it with `sweeper watch {sweep.name}`")
         return 0
     return exit_code(launched.summary)
+
+
+def _tell_none(sweep: Sweep) -> None:
+    """Say what there is to do where nothing is to be started again."""
+    waiting = sum(not (run.is_finished or run.retired or run.state in OPEN) for run in sweep.runs)
+    warn("none has failed; what was cancelled is named, or chosen by --state cancelled")
+    if waiting and not read_status(sweep).launcher:
+        warn(f"{waiting} wait to be started: `sweeper resume {sweep.name}` goes on with them")

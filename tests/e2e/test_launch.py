@@ -109,7 +109,7 @@ def test_cells_added_later_run_and_the_others_do_not(shell: Shell) -> None:
 
 
 def test_runs_that_leave_the_grid_are_looked_after_until_they_end(shell: Shell) -> None:
-    first = shell.start("launch", "grid.yaml", "seconds=4", "--wait")
+    first = shell.start("launch", "grid.yaml", "seconds=12", "--wait")
     shell.until(lambda: len({run for run, _, _ in shell.executed()}) == 2)
     first.kill()
     first.communicate()

@@ -1,7 +1,9 @@
 """The text of a starter grid, and what it does not overwrite. That it plans for real recipes is in
 tests/e2e/test_init.py."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -127,3 +129,18 @@ def test_editors_are_told_of_the_schema_where_it_is_at_hand(
     (tmp_path / init.SCHEMA).touch()
     assert init._schema_below("grids/x.yaml") == "../grid.schema.json"
     assert init._schema_below("/elsewhere/x.yaml") is None
+
+
+def test_a_full_disk_is_not_the_users_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And nothing is left that the next try would find in its way."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sweeper.atomic.os.fsync", full)
+    assert main(["init", "--out", "g.yaml"]) == 6
+    assert "cannot write g.yaml: No space left on device" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,23 @@
+"""`retry` where nothing has failed says what there is to do."""
+
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from sweeper.cli import main
+
+
+def test_runs_that_wait_for_a_launcher_are_told_of(
+    tmp_path: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = written.Written(tmp_path, "study", {"lr": [0.1, 0.2]})
+    sweep.run({"lr": 0.1})
+    sweep.save()
+    verb = ["retry", "study", "--root", str(tmp_path)]
+    assert main(verb) == 0
+    assert "wait to be started" not in capsys.readouterr().err
+    sweep.run({"lr": 0.2}, state="planned")
+    sweep.save()
+    assert main(verb) == 0
+    assert "1 wait to be started: `sweeper resume study`" in capsys.readouterr().err
