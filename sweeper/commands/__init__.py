@@ -34,6 +34,7 @@ VERBS = {
     "rename": "give a sweep another name",
     "delete": "remove a sweep and all that it recorded",
     "analyze": "the report: what won",
+    "notify": "who is told of a sweep, and whether they were",
     "costs": "what runs used of their service, in tokens and dollars",
     "checkpoints": "what the service keeps of runs, and less of it",
     "prices": "what tokens cost, by model",

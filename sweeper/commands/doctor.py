@@ -19,6 +19,7 @@ from sweeper.commands import arguments as shared
 from sweeper.errors import AlreadyExists, SweeperError, UsageError
 from sweeper.fields.nodes import Problems
 from sweeper.grid import load_grid
+from sweeper.grid.notify import configured, require_variables
 from sweeper.model.plan import Launch
 from sweeper.storage.files import default_root, open_store
 from sweeper.terminal import print_json, print_table
@@ -48,6 +49,7 @@ def examine(root: str, backend: str | None = None, grid: str | None = None) -> l
         Look("engine", False, _engine),
         Look("fork server", False, _fork_server),
         Look("Tinker API key", False, _key),
+        Look("notify", False, _notify),
     ]
     default = Launch().backend
     if backend is not None:
@@ -156,6 +158,15 @@ def _fork_server() -> str:
         f"{found.number} at work; a run is spared the import of {found.modules} modules"
         f" ({found.import_s:.1f} s of processor)"
     )
+
+
+def _notify() -> str:
+    """Who is told of sweeps whose grids do not say."""
+    found = configured()
+    if found is None:
+        return "nobody is told of sweeps, unless their grids say so"
+    require_variables(found)
+    return f"{', '.join(found.receivers)}, by your configuration"
 
 
 def _key() -> str:

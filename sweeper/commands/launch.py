@@ -70,23 +70,38 @@ def run(arguments: Namespace) -> int:
         warn(f"interrupted; what runs goes on, `sweeper launch {again}` takes up the rest")
         return 130
     if launched.summary is None:
-        return _wait_for(planned.name, root, where)
+        return _wait_for(planned, root, where)
     _tell_failed(launched.summary.counts[State.FAILED], where)
+    _tell_verdict(planned, root)
     return exit_code(launched.summary)
 
 
-def _wait_for(sweep: str, root: str, where: str) -> int:
+def _wait_for(planned: "Plan", root: str, where: str) -> int:
     """Wait for the launcher that goes on with the plan. Returns the exit code of the sweep."""
     from sweeper.control import wait
 
     warn("the launcher at work goes on with it: waiting until it ends")
     try:
-        found = wait(sweep, root=root)
+        found = wait(planned.name, root=root)
     except KeyboardInterrupt:
         warn("interrupted; the launcher at work goes on")
         return 130
     _tell_failed(found.counts.get(State.FAILED, 0), where)
+    _tell_verdict(planned, root)
     return found.exit_code
+
+
+def _tell_verdict(planned: "Plan", root: str) -> None:
+    """End with what won, where that is a question: several cells, and a metric."""
+    judged = planned.metric is not None or any(stage.metric for stage in planned.stages)
+    if not judged or len({run.cell for run in planned.runs}) < 2:
+        return
+    from sweeper.analysis.line import verdict_line
+    from sweeper.results.registry import Registry
+
+    line = verdict_line(Registry(root), planned.name)
+    if line is not None:
+        say(f"{planned.name}: {line}")
 
 
 def _before(planned: "Plan", root: str) -> tuple[str, bool]:

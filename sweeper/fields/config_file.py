@@ -10,7 +10,7 @@ from sweeper.fields.nodes import Node, Place, Problems
 
 __all__ = ["TABLES", "file", "read_tables", "refuse", "table"]
 
-TABLES = ("quota", "budget")
+TABLES = ("quota", "budget", "notify")
 """Tables that are no backend's."""
 
 

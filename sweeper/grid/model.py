@@ -15,6 +15,7 @@ from sweeper.grid.stages import Reference
 from sweeper.grid.taking import Taking
 from sweeper.grid.wandb import Wandb
 from sweeper.model.metric import Metric
+from sweeper.model.notify import Notify
 from sweeper.model.plan import Budget, Launch
 
 __all__ = ["Grid", "StageGrid"]
@@ -57,6 +58,7 @@ class Grid(NamedTuple):
     alarms: Alarms | None = None
     on_alarm: OnAlarm | None = None
     budget: Budget | None = None
+    notify: Notify | None = None
     baseline: GridBaseline | None = None
     stages: "tuple[StageGrid, ...]" = ()
     order: Literal["depth", "breadth"] = "depth"

@@ -39,6 +39,7 @@ from sweeper.grid.launch import ENV_NAME, read_launch
 from sweeper.grid.launch import SECTION as LAUNCH
 from sweeper.grid.metric import METRIC, made
 from sweeper.grid.model import Grid, StageGrid
+from sweeper.grid.notify import NOTIFY
 from sweeper.grid.overrides import Override, flow, override_texts, read_overrides
 from sweeper.grid.sampling import MAX_DRAWN, RANDOM, draw
 from sweeper.grid.seeds import SEEDS
@@ -179,6 +180,7 @@ _PROGRAM = Section(
     ALARMS,
     ON_ALARM,
     BUDGET,
+    NOTIFY,
 )
 
 
@@ -343,6 +345,7 @@ def _grid(reading: Reading, name: str) -> Grid:
         alarms=found.get("alarms"),
         on_alarm=found.get("on_alarm"),
         budget=found.get("budget"),
+        notify=found.get("notify"),
         baseline=found.get("baseline"),
         text="",
         path="",

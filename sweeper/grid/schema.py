@@ -8,7 +8,7 @@ from typing import Any
 
 from sweeper.backends import backend_names
 from sweeper.fields.sections import Nested, Section
-from sweeper.grid import alarms, blocks, sampling, seeds, wandb
+from sweeper.grid import alarms, blocks, notify, sampling, seeds, wandb
 from sweeper.grid.launch import SECTION as LAUNCH
 from sweeper.grid.launch import backend_fields
 from sweeper.grid.metric import METRIC
@@ -74,5 +74,6 @@ def _whole() -> dict[str, Any]:
             "metric": {"if": {"type": "object"}, "then": METRIC.whole()},
             "wandb": wandb.WHOLE,
             "on_alarm": alarms.WHOLE,
+            "notify": notify.WHOLE,
         },
     }

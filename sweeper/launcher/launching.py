@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sweeper import prices
 from sweeper.backends import Capabilities, may_restart, open_backend, options_of
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, StoreError, SweeperError
+from sweeper.grid.notify import notify_of, require_variables
 from sweeper.launcher import hand_over, preflight, remote_recovery
 from sweeper.launcher.environment_cleanup import remove_unneeded_environment
 from sweeper.launcher.hand_over import Offer, offer
@@ -173,8 +174,11 @@ def launch_plan(request: LaunchRequest, user: User) -> Launched:
 
 
 def _check_account(plan: Plan) -> None:
-    """See that the quota and the budget of the plan's account can be used. Raises
-    `EnvironmentFailure`, `UsageError`."""
+    """See that the quota and the budget of the plan's account can be used, and that the ways in
+    which people are told have what they need. Raises `EnvironmentFailure`, `UsageError`."""
+    notify = notify_of(plan)
+    if notify is not None:
+        require_variables(notify)
     account.check_place(plan)
     limits = None if plan.service == "none" else configured_budget()
     if limits is not None and limits.budget.usd is not None:

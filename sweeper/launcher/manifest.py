@@ -221,6 +221,8 @@ def changes(old: Plan, new: Plan) -> list[str]:
     lines = [f"launch options have changed ({', '.join(changed)})"] if changed else []
     if old.budget != new.budget:
         lines.append(f"the budget is now {_budget(new)}, and was {_budget(old)}")
+    if old.notify != new.notify:
+        lines.append("who is told of the sweep has changed")
     if old.wandb != new.wandb:
         lines.append("what the grid says of W&B has changed")
     if old.snapshot and new.snapshot and old.snapshot.hash != new.snapshot.hash:

@@ -81,12 +81,20 @@ def _executed(document: Mapping[str, object]) -> Iterator[str]:
         "in": recipe.get("cwd"),
         "on": launch.get("backend"),
         "on an alarm": _argv(_table(document, "on_alarm").get("run")),
+        "tells": ", ".join(map(str, _told(_table(document, "notify")))),
         "variables": ", ".join(_shown(_table(launch, "env"))),
         "secrets": ", ".join(map(str, _items(document.get("secrets")))),
     }
     for name, value in facts.items():
         if value:
             yield f"  {name}: {value}"
+
+
+def _told(notify: Mapping[str, object]) -> Iterator[object]:
+    """Show who is told of a sweep, and by which of the user's variables."""
+    yield from filter(None, (_argv(notify.get("command")), notify.get("webhook")))
+    email = _table(notify, "email")
+    yield from filter(None, (notify.get("slack"), email.get("server"), email.get("password")))
 
 
 def _table(document: Mapping[str, object], key: str) -> Mapping[str, object]:

@@ -6,6 +6,8 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, cast
 
 from sweeper.model.metric import FAILED, Metric, is_at, is_noise
+from sweeper.model.notify import Notify
+from sweeper.model.notify import read as read_notify
 from sweeper.model.parts import SCHEMA, Part
 from sweeper.model.taking import Choice, Source, read_sources
 
@@ -265,6 +267,7 @@ class Plan(NamedTuple):
     alarms: Alarms | None = None
     on_alarm: OnAlarm | None = None
     budget: Budget | None = None
+    notify: Notify | None = None
     created: str | None = None
     provenance: Mapping[str, Any] | None = None
     launches: tuple[Mapping[str, Any], ...] = ()
@@ -327,6 +330,7 @@ class Plan(NamedTuple):
             "alarms": self.alarms or {},
             "on_alarm": None if self.on_alarm is None else self.on_alarm.document(),
             **({} if self.budget is None else {"budget": self.budget.document()}),
+            **({} if self.notify is None else {"notify": self.notify.document()}),
             **({} if self.baseline is None else {"baseline": self.baseline.document()}),
             "axes": self.axes,
             **self._staged(),
@@ -366,6 +370,7 @@ def read(document: object, place: str) -> Plan:
         alarms=_alarms(top.part_or_none("alarms")),
         on_alarm=_on_alarm(top.part_or_none("on_alarm")),
         budget=_budget(top.part_or_none("budget")),
+        notify=read_notify(top.part_or_none("notify")),
         baseline=_baseline(top.part_or_none("baseline")),
         created=top.text_or("created", None),
         provenance=_provenance(top.part_or_none("provenance")),

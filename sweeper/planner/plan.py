@@ -80,6 +80,7 @@ def _without_runs(grid: Grid) -> Plan:
         alarms=grid.alarms,
         on_alarm=grid.on_alarm,
         budget=grid.budget,
+        notify=grid.notify,
     )
 
 

@@ -5,6 +5,7 @@ any other error is told once. What a look may cost is bounded (see `sweeper.moni
 """
 
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -52,7 +53,8 @@ class _MachineAlarm(NamedTuple):
 
 class AlarmMonitor:
     """Raises the alarms of one sweep. `lines` are for people: alarms, and what went wrong with
-    `on_alarm`; where they are many, only the newest."""
+    `on_alarm`; where they are many, only the newest. `raised` hears of each alarm on record: of an
+    earlier launcher's too, at the first look."""
 
     def __init__(
         self,
@@ -63,6 +65,7 @@ class AlarmMonitor:
         *,
         env_file: str | None = None,
     ) -> None:
+        self.raised: Callable[[Alarm], None] = _nobody
         store, plan, clock = context.store, context.plan, context.clock
         self._store = store
         self._layout = Layout(context.sweep, metrics_dir(plan.launch.metrics_dir))
@@ -153,6 +156,7 @@ class AlarmMonitor:
         recorded = read(self._store, self._layout) if self._said else []
         for alarm in recorded:
             self._recall(alarm)
+            self.raised(alarm)
         try:
             self._judged |= read_as(self._store, self._layout.judged, read_judged)
         except (NotFound, StoreError):
@@ -282,6 +286,7 @@ class AlarmMonitor:
             actions=actions,
         )
         put(self._store, self._layout, alarm)
+        self.raised(alarm)
         if machine is not None:
             self._machines[machine] = _MachineAlarm((found.run, found.attempt), set())
             if actions:
@@ -303,6 +308,10 @@ class AlarmMonitor:
     def _tell(self, text: str) -> None:
         if text not in self.lines:
             self.lines = (*self.lines, text)[-_MOST_LINES:]
+
+
+def _nobody(alarm: Alarm) -> None:
+    """Nobody is told of alarms."""
 
 
 def _plain(text: str) -> str:

@@ -38,6 +38,7 @@ from sweeper.scheduler.alarm_monitor import AlarmMonitor
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.failure_policy import FailurePolicy
 from sweeper.scheduler.kernel_kills import KernelKills
+from sweeper.scheduler.notifier import notifier
 from sweeper.scheduler.outcomes import Outcomes
 from sweeper.scheduler.parallelism import Parallelism
 from sweeper.scheduler.progress import Summary
@@ -110,10 +111,13 @@ class Scheduler:
         if starting and (plan.budget is not None or account is not None):
             seen = self._run_table, self._heartbeats
             self._spending = Spending(context, plan.budget, *seen, account)
+        self._notifier = notifier(context, service.env_file) if starting else None
         self._alarm_monitor: AlarmMonitor | None = None
         if starting:
             seen = self._run_table, self._heartbeats, self._outcomes
             self._alarm_monitor = AlarmMonitor(context, *seen, env_file=service.env_file)
+            if self._notifier is not None:
+                self._alarm_monitor.raised = self._notifier.raised
         self._stopping: set[str] = set()
         self._away = False
         self._crowded = False
@@ -169,6 +173,7 @@ class Scheduler:
                         Observations(self._observed, held=str(error), gave_up=True)
                     )
                 raise
+            self._tell(summary)
             self._display.show(summary, self._run_table.views, self._observed)
             if summary != self._told:
                 with suppress(OSError, ValueError):  # a full disk, a terminal that has gone
@@ -181,6 +186,16 @@ class Scheduler:
                 return summary
             wait = REMOTE_POLL_SECONDS if self._context.store.is_remote else POLL_SECONDS
             self._context.sleep(wait)
+
+    def _tell(self, summary: Summary) -> None:
+        """Tell people what they are to be told; of the end, when it is that."""
+        if self._notifier is None:
+            return
+        self._notifier.look(None if self._spending is None else self._spending.reached)
+        if summary.finished and summary.ends is None:
+            views = self._run_table.views.items()
+            states = {run: (view.state.state.value, view.state.attempt) for run, view in views}
+            self._notifier.end(summary, states)
 
     def step(self) -> Summary:
         """One round of reconciliation."""

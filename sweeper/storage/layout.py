@@ -32,6 +32,7 @@ class Layout:
         self.report = f"{sweep}/report"
         self.alarms = f"{sweep}/alarms"
         self.notes = f"{sweep}/notes"
+        self.notify = f"{sweep}/notify"
 
     def request(self, name: str) -> str:
         """What a user asks of the launcher: `pause`, `parallel`, `stop`, `plan`,

@@ -25,7 +25,7 @@ RANKS = [
     {"results"},
     {"scheduler"},
     {"launcher", "testing"},
-    {"pausing", "noting"},
+    {"pausing", "noting", "notifying"},
     {"control"},
     {"tui"},
     {"commands"},

@@ -1,0 +1,35 @@
+"""The verdict in one line, for where there is room for no more: a message, a launch's end."""
+
+import numpy as np
+
+from sweeper.analysis.baselines import with_baseline
+from sweeper.analysis.frames import load
+from sweeper.analysis.last_values import settle
+from sweeper.analysis.study import study
+from sweeper.errors import SweeperError
+from sweeper.results.registry import Registry
+from sweeper.sanitize import sanitize
+
+__all__ = ["verdict_line"]
+
+
+def verdict_line(registry: Registry, sweep: str) -> str | None:
+    """What won, by how much, and whether that can be believed; of a sweep with stages of the last
+    that is judged by a metric. None where nothing can be compared, or nothing read."""
+    try:
+        plan = registry.sweep(sweep).plan
+        judged = [stage.name for stage in plan.stages if stage.metric is not None]
+        if plan.metric is None and not judged:
+            return None
+        name = f"{sweep}/{judged[-1]}" if plan.stages else sweep
+        with np.errstate(all="ignore"):
+            (data,) = settle(load(registry, name, None, None, rollouts=False))
+            verdict = study(with_baseline(data, registry)).verdict
+    except SweeperError:
+        return None
+    if verdict.number is None:
+        return f"{sanitize(verdict.headline)} [{verdict.label}]"
+    spread = f" ({verdict.spread})" if verdict.spread else ""
+    line = f"{verdict.headline}: {verdict.number}{spread} [{verdict.label}]"
+    against = f"; {verdict.against}" if verdict.against else ""
+    return sanitize(f"{line}{against}")

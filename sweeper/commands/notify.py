@@ -1,0 +1,84 @@
+"""`sweeper notify`: tells people of a sweep what they have not been told yet, or tries the ways in
+which they are told."""
+
+import os
+from argparse import ArgumentParser, Namespace
+
+from sweeper.commands import arguments as shared
+from sweeper.errors import NotFound
+from sweeper.grid.notify import notify_of
+from sweeper.model.notify import Notify
+from sweeper.notifying.delivery import MOST_TRIES, Delivery, Sender, deliver
+from sweeper.notifying.receivers import Letter, Undelivered, send
+from sweeper.results.registry import Registry
+from sweeper.storage.documents import timestamp
+from sweeper.storage.files import default_root
+from sweeper.terminal import print_json, print_table, say, warn
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(verb: ArgumentParser) -> None:
+    """Declare the arguments of `sweeper notify`."""
+    shared.root(verb)
+    shared.json(verb)
+    verb.add_argument("sweep", help="a sweep")
+    verb.add_argument("--test", action="store_true", help="send a message that says it is a test")
+    verb.add_argument("--quiet", action="store_true", help="print nothing")
+
+
+def run(arguments: Namespace) -> int:
+    """Send what is not sent; print what became of each message."""
+    root = arguments.root or default_root()
+    sweep = Registry(root).sweep(arguments.sweep)
+    notify = notify_of(sweep.plan)
+    if notify is None:
+        raise NotFound(
+            f"nobody is to be told of {sweep.name}: `notify:` in its grid, or in your configuration"
+        )
+    cwd = sweep.plan.recipe.cwd
+    cwd = cwd if os.path.isdir(cwd or "") else None
+    if arguments.test:
+        return _test(sweep.name, sweep.root, notify, cwd)
+
+    def verdict() -> str | None:
+        from sweeper.analysis.line import verdict_line
+
+        try:
+            return verdict_line(Registry(root), sweep.name)
+        except Exception:  # noqa: BLE001 - the message goes out without it
+            return None
+
+    sender = Sender(sweep.store, sweep.name, notify, dict(os.environ), verdict, cwd)
+    found = deliver(sender, most=MOST_TRIES if arguments.quiet else 1)
+    if arguments.quiet:
+        return 0
+    if arguments.json:
+        told = [one._asdict() for one in found]
+        return print_json({"schema": 1, "sweep": sweep.name, "messages": told})
+    if not found:
+        say(f"{sweep.name}: there is nothing to tell yet")
+        return 0
+    rows = [(one.kind, one.key, one.receiver, _word(one), one.error or "-") for one in found]
+    print_table(("kind", "message", "by", "arrived", "why not"), rows)
+    return 0
+
+
+def _word(found: Delivery) -> str:
+    if found.delivered is None:
+        return "not known: cut off" if found.tries else "not sent"
+    return "yes" if found.delivered else f"no, {found.tries} times"
+
+
+def _test(sweep: str, root: str, notify: Notify, cwd: str | None) -> int:
+    text = f"{sweep}: this is a test of sweeper's messages"
+    letter = Letter(f"test-{os.urandom(8).hex()}", sweep, root, "test", timestamp(), (text,))
+    failed = False
+    for way in notify.receivers:
+        try:
+            send(way, letter, notify, dict(os.environ), cwd)
+            say(f"{way}: sent")
+        except Undelivered as error:
+            failed = True
+            warn(f"{way}: {error}")
+    return 6 if failed else 0

@@ -1,0 +1,182 @@
+"""The section `notify`, of a grid and of the user's configuration: who is told, when and how."""
+
+import os
+import re
+from typing import Any
+
+from sweeper.errors import EnvironmentFailure
+from sweeper.fields import config_file
+from sweeper.fields.kinds import Choice, Item, Shape, Text, Texts, nearest
+from sweeper.fields.nodes import Node, Problems
+from sweeper.fields.sections import Field, Nested, Reading, Section
+from sweeper.model.notify import KINDS, Email, Notify, variables_of
+from sweeper.model.plan import Plan
+
+__all__ = ["HOLES", "NOTIFY", "WHOLE", "configured", "notify_of", "require_variables"]
+
+HOLES = ("sweep", "kind", "message", "root")
+"""What stands in braces in `notify.command`."""
+
+_HOLE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+_NAME = r"\$[A-Za-z_][A-Za-z0-9_]*"
+_WAYS = ("command", "webhook", "slack", "email")
+
+
+def _wrong_with_word(word: str) -> str | None:
+    if not word:
+        return "a string in the list is empty"
+    for match in _HOLE.finditer(word):
+        hole = match.group(1)
+        if match.group() in ("{", "}") or hole == "":
+            return "a stray brace; {{ is one"
+        if hole is not None and hole not in HOLES:
+            return f"no value for {{{hole[:60]}}}{nearest(hole, HOLES)}; {', '.join(HOLES)}"
+    return None
+
+
+def _wrong_with_kind(kind: str) -> str | None:
+    return None if kind in KINDS else f"{kind[:60]!r} is none{nearest(kind, KINDS)}"
+
+
+def _wrong_with_address(text: str) -> str | None:
+    return None if re.fullmatch(r"[^\s@<>,]+@[^\s@<>,]+", text) else f"{text[:80]!r} is no address"
+
+
+def _needs_a_way(reading: Reading) -> None:
+    given = reading.given("on")
+    silent = given is not None and given.value == []
+    if not silent and not any(reading.given(way) for way in _WAYS):
+        reading.problems.add(reading.place, f"notify needs one of {', '.join(_WAYS)}")
+
+
+_WORD = rf"^([^{{}}]|\{{\{{|\}}\}}|\{{({'|'.join(HOLES)})\}})+$"
+_EMAIL = Section(
+    Field(
+        "to",
+        Texts(
+            Item({"pattern": r"^[^\s@<>,]+@[^\s@<>,]+$"}, _wrong_with_address),
+            least=1,
+            unique=True,
+            example="a list such as [me@example.org]",
+        ),
+        "Who gets it.",
+        examples=(["me@example.org"],),
+    ),
+    Field(
+        "server",
+        Text(r"[A-Za-z0-9.-]+(:[0-9]{1,5})?", "write host or host:port"),
+        "The SMTP server.",
+        examples=("smtp.example.org:587",),
+    ),
+    Field("sender", Text(r"[^\s@<>,]+@[^\s@<>,]+", "{} is no address"), "Whom it is from."),
+    Field("user", Text(), "The user's name there."),
+    Field(
+        "password",
+        Text(_NAME, "write the variable that holds it, as $SMTP_PASSWORD"),
+        "The variable that holds the password.",
+        examples=("$SMTP_PASSWORD",),
+    ),
+    Field("tls", Choice("starttls", "ssl", "none"), "How the connection is secured.", "starttls"),
+    needs={"to": "an address: to", "server": "a server", "sender": "a sender"},
+)
+_SECTION = Section(
+    Field(
+        "on",
+        Texts(
+            Item({"enum": list(KINDS)}, _wrong_with_kind),
+            unique=True,
+            example="a list of end, alarm, budget",
+        ),
+        "Of what: the sweep's end, alarms, a budget that is spent (default: all; []: nothing).",
+    ),
+    Field(
+        "command",
+        Texts(
+            Item({"pattern": _WORD}, _wrong_with_word, numbers=True),
+            least=1,
+            example="a list such as [notify-send, '{sweep}', '{message}']",
+        ),
+        "A command and its arguments; {sweep}, {kind}, {message}, {root} stand in braces.",
+        examples=(["notify-send", "{sweep}", "{message}"],),
+    ),
+    Field(
+        "webhook",
+        Text(rf"{_NAME}|https?://[^\s@?]+", "write an address without a secret, or $NAME"),
+        "An address that takes JSON by POST, or the variable that holds it.",
+        examples=("$MY_WEBHOOK_URL",),
+    ),
+    Field(
+        "slack",
+        Text(_NAME, "write the variable that holds the webhook's address, as $SLACK_WEBHOOK_URL"),
+        "The variable that holds the address of a Slack webhook.",
+        examples=("$SLACK_WEBHOOK_URL",),
+    ),
+    Field("email", Nested(_EMAIL), "Mail by SMTP."),
+    check=_needs_a_way,
+)
+
+
+def _read(node: Node, where: str, problems: Problems) -> Notify | None:
+    found = _SECTION.read(node, where, problems).values
+    return None if node.entries is None else _made(found)
+
+
+def _made(found: dict[str, Any]) -> Notify:
+    email: dict[str, Any] | None = found.get("email")
+    if email is not None and not email.keys() >= {"to", "server", "sender"}:
+        email = None  # what is missing is noted
+    command, on = found.get("command"), found.get("on")
+    return Notify(
+        on=KINDS if on is None else tuple(on),
+        command=None if command is None else tuple(command),
+        webhook=found.get("webhook"),
+        slack=found.get("slack"),
+        email=None if email is None else _email(email),
+    )
+
+
+def _email(found: dict[str, Any]) -> Email:
+    more: dict[str, Any] = {key: found[key] for key in ("user", "password", "tls") if key in found}
+    return Email(tuple(found["to"]), found["server"], found["sender"], **more)
+
+
+WHOLE: dict[str, Any] = {
+    "if": {"type": "object", "not": {"properties": {"on": {"const": []}}, "required": ["on"]}},
+    "then": {
+        "anyOf": [
+            {"required": [way], "properties": {way: {"not": {"type": "null"}}}} for way in _WAYS
+        ]
+    },
+    "properties": {"email": {"if": {"type": "object"}, "then": _EMAIL.whole()}},
+}
+"""What `notify` has to be in a grid that starts from no other, as a JSON Schema."""
+
+NOTIFY = Field(
+    "notify",
+    Shape(_SECTION.schema(), _read),
+    "Who is told when the sweep ends, an alarm is raised or its budget is spent.",
+)
+
+
+def notify_of(plan: Plan) -> Notify | None:
+    """Who is told about a sweep: by the ways of its grid, else by those of the table `notify` of
+    the user's configuration; None for nobody. Raises `EnvironmentFailure` for what is wrong with
+    the configuration."""
+    found = plan.notify if plan.notify is not None else configured()
+    return found if found is not None and found.on and found.receivers else None
+
+
+def configured() -> Notify | None:
+    """The table `notify` of the user's configuration; None without one. Raises
+    `EnvironmentFailure`."""
+    node, problems = config_file.table("notify")
+    found = _read(node, "notify", problems) if node.entries else None
+    config_file.refuse(problems)
+    return found
+
+
+def require_variables(notify: Notify) -> None:
+    """Raise `EnvironmentFailure` where a variable that the settings name is not set."""
+    for name, what in variables_of(notify).items():
+        if not os.environ.get(name):
+            raise EnvironmentFailure(f"notify.{what}: the variable {name} is not set")

@@ -1,0 +1,115 @@
+"""Sends the messages of a sweep that nobody has sent, and again what did not arrive."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from sweeper.errors import NotFound, StoreError
+from sweeper.model.notify import Message, Notify
+from sweeper.notifying.receivers import Letter, Undelivered, send
+from sweeper.storage import messages
+from sweeper.storage.files import Store
+from sweeper.storage.sweeps import ensure_identity
+
+__all__ = ["MOST_TRIES", "Delivery", "Sender", "deliver"]
+
+MOST_TRIES = 8
+"""How often one call tries to send a message to a receiver."""
+_LONGEST_WAIT = 60.0
+
+
+class Delivery(NamedTuple):
+    """What is known of a message and a receiver: `delivered` is None where it is not known."""
+
+    key: str
+    kind: str
+    receiver: str
+    delivered: bool | None
+    tries: int
+    error: str | None = None
+
+
+class Sender(NamedTuple):
+    """A sweep and how its messages are sent: `verdict` finds the line of its verdict, `cwd` is
+    where commands run."""
+
+    store: Store
+    sweep: str
+    notify: Notify
+    environment: Mapping[str, str]
+    verdict: Callable[[], str | None] = lambda: None
+    cwd: str | None = None
+    sleep: Callable[[float], None] = time.sleep
+
+
+def deliver(sender: Sender, *, most: int = MOST_TRIES) -> list[Delivery]:
+    """Send what is not sent, until all has arrived, or was tried `most` times; wait ever longer in
+    between. Returns what became of each message. Raises `StoreError`."""
+    counted: dict[tuple[str, str], int] = {}
+    read: dict[str, Message] = {}
+    identity = ensure_identity(sender.store, sender.sweep)
+    verdict: list[str | None] = []
+    while True:
+        found = _look(sender, read)
+        left = [one for one in found if _is_due(one) and counted.get(one[1:3], 0) < most]
+        if not left:
+            return [one[0] for one in found]
+        for delivery, key, way in left:
+            message = read[key]
+            if message.kind == "end" and not verdict:
+                verdict.append(sender.verdict())
+            told = verdict[0] if message.kind == "end" else None
+            counted[key, way] = counted.get((key, way), 0) + 1
+            _try(sender, _letter(sender, identity, message, told), way, delivery.tries + 1)
+        waits = [counted[key, way] for _, key, way in left if counted[key, way] < most]
+        unsent = {(one[1], one[2]) for one in _look(sender, read) if _is_due(one)}
+        if waits and any(one[1:3] in unsent for one in left):
+            sender.sleep(min(_LONGEST_WAIT, 2.0 ** min(waits)))
+
+
+_Found = tuple[Delivery, str, str]
+
+
+def _is_due(found: _Found) -> bool:
+    """Whether it was never sent, or did not arrive. One that was cut off may have."""
+    delivery = found[0]
+    return delivery.delivered is False or (delivery.delivered is None and not delivery.tries)
+
+
+def _look(sender: Sender, read: dict[str, Message]) -> list[_Found]:
+    store, sweep = sender.store, sender.sweep
+    last = messages.tries(store, sweep)
+    found: list[_Found] = []
+    for key in messages.keys(store, sweep):
+        try:
+            message = read[key] = read.get(key) or messages.read(store, sweep, key)
+        except (NotFound, StoreError):
+            continue  # one that is damaged holds up no other
+        if message.kind not in sender.notify.on:
+            continue
+        for way in sender.notify.receivers:
+            one = last.get((key, way), messages.Try(0, None))
+            told = Delivery(key, message.kind, way, one.delivered, one.number, one.error)
+            found.append((told, key, way))
+    return found
+
+
+def _letter(sender: Sender, identity: str, message: Message, verdict: str | None) -> Letter:
+    lines = [f"{sender.sweep}: {message.text}" if message.kind != "end" else
+             f"{sender.sweep} {message.text}", *([verdict] if verdict else [])]  # fmt: skip
+    name = f"{identity}.{message.key}"
+    root = sender.store.root
+    return Letter(name, sender.sweep, root, message.kind, message.time, tuple(lines), verdict)
+
+
+def _try(sender: Sender, letter: Letter, way: str, number: int) -> None:
+    """Send a letter, unless somebody else does."""
+    key = letter.identity.partition(".")[2]
+    if not messages.begin(sender.store, sender.sweep, key, way, number):
+        return
+    error: str | None = None
+    try:
+        send(way, letter, sender.notify, sender.environment, sender.cwd)
+    except Undelivered as why:
+        error = str(why)
+    messages.end(sender.store, sender.sweep, key, way, number, error)

@@ -1,0 +1,172 @@
+"""The ways in which a message reaches somebody. Each sends once, and raises `Undelivered` if that
+did not go well; what it says holds no secret."""
+
+import json
+import smtplib
+import ssl
+import subprocess
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Mapping
+from email.message import EmailMessage
+from typing import NamedTuple
+
+from sweeper.cause import last_line
+from sweeper.errors import SweeperError
+from sweeper.model.notify import Email, Notify
+from sweeper.provenance.redaction import Redactor, secret_values
+from sweeper.recipe.reference import render_command
+from sweeper.sanitize import sanitize, sanitize_lines
+
+__all__ = ["SECONDS", "Letter", "Undelivered", "send"]
+
+SECONDS = 15.0
+"""How long a receiver has to answer."""
+_COMMAND_SECONDS = 60.0
+_PORTS = {"ssl": 465, "starttls": 587, "none": 25}
+
+
+class Undelivered(Exception):
+    """It did not arrive, for this reason."""
+
+
+class Letter(NamedTuple):
+    """What is sent: `identity` tells it from all others, `lines` are its text, the first of which
+    says what it is about, `verdict` the line of the verdict if there is one."""
+
+    identity: str
+    sweep: str
+    root: str
+    kind: str
+    time: str
+    lines: tuple[str, ...]
+    verdict: str | None = None
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return sanitize_lines("\n".join(self.lines))
+
+
+def send(
+    way: str, letter: Letter, notify: Notify, environment: Mapping[str, str], cwd: str | None = None
+) -> None:
+    """Send a letter by one way. `environment` holds the variables that the settings name. Raises
+    `Undelivered`."""
+    ways: Mapping[str, Callable[[], None]] = {
+        "command": lambda: _by_command(letter, notify.command or (), environment, cwd),
+        "webhook": lambda: _by_webhook(letter, _value(notify.webhook, environment)),
+        "slack": lambda: _by_slack(letter, _value(notify.slack, environment)),
+        "email": lambda: _by_email(letter, notify.email, environment),
+    }
+    try:
+        ways[way]()
+    except Undelivered as error:
+        raise Undelivered(_without_secrets(str(error), notify, environment)) from None
+    except (OSError, ValueError, SweeperError, smtplib.SMTPException) as error:
+        told = f"{type(error).__name__}: {error}"
+        raise Undelivered(_without_secrets(told, notify, environment)) from None
+
+
+def _without_secrets(text: str, notify: Notify, environment: Mapping[str, str]) -> str:
+    from sweeper.model.notify import variables_of
+
+    redactor = Redactor(secret_values(environment, tuple(variables_of(notify))))
+    data = text.encode("utf-8", "replace")
+    return sanitize((redactor.feed(data) + redactor.end()).decode("utf-8", "replace"))[:500]
+
+
+def _value(given: str | None, environment: Mapping[str, str]) -> str:
+    if given is None or not given.startswith("$"):
+        return given or ""
+    found = environment.get(given[1:], "")
+    if not found:
+        raise Undelivered(f"the variable {given[1:]} is not set")
+    return found
+
+
+def _by_command(
+    letter: Letter, command: tuple[str, ...], environment: Mapping[str, str], cwd: str | None
+) -> None:
+    values = {
+        "sweep": letter.sweep,
+        "kind": letter.kind,
+        "message": letter.text,
+        "root": letter.root,
+    }
+    more = {"SWEEPER_SWEEP": letter.sweep, "SWEEPER_ROOT": letter.root}
+    more |= {"SWEEPER_MESSAGE": letter.text, "SWEEPER_KIND": letter.kind}
+    try:
+        done = subprocess.run(
+            render_command(list(command), values),
+            cwd=cwd,
+            env={**environment, **more},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_COMMAND_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise Undelivered(f"{command[0]} took more than {_COMMAND_SECONDS:g} s") from None
+    if done.returncode:
+        said = last_line(done.stdout)
+        raise Undelivered(f"{command[0]} ended with {done.returncode}" + (f": {said}" * bool(said)))
+
+
+def _by_webhook(letter: Letter, url: str) -> None:
+    told = {"id": letter.identity, "sweep": letter.sweep, "root": letter.root, "kind": letter.kind}
+    told |= {"time": letter.time, "text": letter.text}
+    _post(url, {"schema": 1, **told, "verdict": letter.verdict})
+
+
+def _by_slack(letter: Letter, url: str) -> None:
+    text = letter.text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    _post(url, {"text": text})
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """An address that sends us elsewhere has not taken the message."""
+
+    def redirect_request(self, *_: object, **__: object) -> None:
+        return None
+
+
+def _post(url: str, document: Mapping[str, object]) -> None:
+    if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+        raise Undelivered("the address is neither http:// nor https://")
+    data = json.dumps(document).encode()
+    headers = {"Content-Type": "application/json", "User-Agent": "sweeper"}
+    request = urllib.request.Request(url, data, headers)  # noqa: S310 - http, as was just seen
+    opener = urllib.request.build_opener(_NoRedirect)
+    try:
+        with opener.open(request, timeout=SECONDS) as answer:
+            answer.read(1)
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise Undelivered(f"it answered {error.code}") from None
+
+
+def _by_email(letter: Letter, email: Email | None, environment: Mapping[str, str]) -> None:
+    if email is None:
+        raise Undelivered("nothing says to whom")
+    mail = EmailMessage()
+    mail["Subject"] = sanitize(letter.lines[0])[:200]
+    mail["From"], mail["To"] = email.sender, ", ".join(email.to)
+    mail["Message-ID"] = f"<{letter.identity}@sweeper>"
+    mail.set_content(letter.text)
+    host, _, port = email.server.partition(":")
+    number = int(port) if port else _PORTS[email.tls]
+    password = _value(email.password, environment)
+    if email.tls == "ssl":
+        context = ssl.create_default_context()
+        server = smtplib.SMTP_SSL(host, number, timeout=SECONDS, context=context)
+    else:
+        server = smtplib.SMTP(host, number, timeout=SECONDS)
+    with server:
+        if email.tls == "starttls":
+            server.starttls(context=ssl.create_default_context())
+        if email.user is not None:
+            server.login(email.user, password)
+        server.send_message(mail)

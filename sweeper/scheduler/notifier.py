@@ -1,0 +1,143 @@
+"""The launcher's part in telling people: it puts messages on record, once each, and starts the
+program that sends them (`sweeper notify`), which it never waits for.
+
+Nothing in here stops the launcher or holds it up: a store that does not answer is asked again in
+the next round, and a receiver that does not answer is that program's affair.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+from sweeper.command import self_command
+from sweeper.errors import StoreError, SweeperError
+from sweeper.grid.notify import notify_of
+from sweeper.model.notify import Message, Notify
+from sweeper.monitor.records import Alarm
+from sweeper.scheduler.context import Context
+from sweeper.scheduler.progress import Summary
+from sweeper.storage import messages
+from sweeper.storage.documents import timestamp
+from sweeper.worker.job import read_environment
+
+__all__ = ["Notifier", "notifier"]
+
+_MOST_ALARMS = 20
+"""Messages about alarms; then one more, that there are others."""
+_SECONDS = 5.0
+"""Between two looks whether the program that sends is needed again."""
+
+
+def notifier(context: Context, env_file: str | None) -> "Notifier | None":
+    """What tells people of a sweep; None where nobody is to be told. Raises `EnvironmentFailure`
+    for a configuration that is wrong."""
+    notify = notify_of(context.plan)
+    return None if notify is None else Notifier(context, notify, env_file)
+
+
+class Notifier:
+    """Tells people of one sweep. `start` runs a command beside this process and returns a function
+    that says whether it still runs."""
+
+    def __init__(
+        self,
+        context: Context,
+        notify: Notify,
+        env_file: str | None,
+        start: "Callable[[Sequence[str], Mapping[str, str]], Callable[[], bool]] | None" = None,
+    ) -> None:
+        self._context, self._notify, self._env_file = context, notify, env_file
+        self._start = start or _started
+        self._due: list[Message] = []
+        self._alarms = 0
+        self._known: set[str] = set()
+        self._runs: Callable[[], bool] = lambda: False
+        self._wanted = False
+        self._next = context.clock()
+        self._begun = False
+
+    def raised(self, alarm: Alarm) -> None:
+        """An alarm is on record, of this launcher or of one before."""
+        key = f"alarm-{alarm.run}-{alarm.attempt}-{alarm.rule}"
+        silent = "alarm" not in self._notify.on or self._alarms > _MOST_ALARMS
+        if silent or key in self._known:
+            return
+        self._alarms += 1
+        if self._alarms > _MOST_ALARMS:
+            text = f"there are more alarms: `sweeper alarms {self._context.sweep}` lists them"
+            self._add("alarm-more", "alarm", text)
+            return
+        advice = f" ({alarm.advice})" if alarm.advice else ""
+        self._add(key, "alarm", f"{alarm.name}: {alarm.rule}: {alarm.message}{advice}")
+
+    def look(self, reached: str | None) -> None:
+        """Tell what there is to tell. `reached` says which budget is spent."""
+        if reached is not None and "budget" in self._notify.on:
+            limits = self._context.plan.budget
+            what = "" if limits is None else json.dumps(limits.document(), sort_keys=True)
+            self._add(f"budget-{_digest(what + reached.partition('(')[0])}", "budget", reached)
+        self._record()
+        if self._context.clock() >= self._next:
+            self._next = self._context.clock() + _SECONDS
+            self._send()
+
+    def end(self, summary: Summary, states: Mapping[str, tuple[str, int]]) -> None:
+        """Tell that the sweep has ended. `states`: of each run its state and attempt, by which one
+        end is told from another, after a retry."""
+        if "end" in self._notify.on:
+            counts = ", ".join(f"{n} {state.value}" for state, n in summary.counts.items() if n)
+            held = f"; {summary.held}" if summary.held else ""
+            key = f"end-{_digest(json.dumps(sorted(states.items())))}"
+            self._add(key, "end", f"has ended: {counts or 'no runs'}{held}")
+        self._record()
+        self._send(again=True)
+
+    def _add(self, key: str, kind: str, text: str) -> None:
+        if key not in self._known:
+            self._known.add(key)
+            self._due.append(Message(key, kind, text, timestamp()))
+
+    def _record(self) -> None:
+        """Put on record what is to be told, as far as the store takes it."""
+        if not self._begun:
+            self._begun = True
+            self._wanted = True  # an earlier launcher may have left something unsent
+        with suppress(StoreError):
+            while self._due:
+                self._wanted |= messages.put(self._context.store, self._context.sweep, self._due[0])
+                self._due.pop(0)
+
+    def _send(self, *, again: bool = False) -> None:
+        """Start the program that sends, where there is something to send and none is at work. One
+        that is may have looked for the last time a moment ago: `again` starts another."""
+        if not self._wanted or (self._runs() and not again):
+            return
+        store, sweep = self._context.store, self._context.sweep
+        with suppress(SweeperError, OSError):
+            if messages.keys(store, sweep):
+                command = self_command("notify", sweep, "--root", store.root, "--quiet")
+                self._runs = self._start(command, read_environment(self._env_file))
+            self._wanted = False
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def _started(command: Sequence[str], environment: Mapping[str, str]) -> Callable[[], bool]:
+    null = subprocess.DEVNULL
+    process = subprocess.Popen(
+        command, env=_with_ours(environment), stdin=null, stdout=null, stderr=null,
+        start_new_session=True,
+    )  # fmt: skip
+    return lambda: process.poll() is None
+
+
+def _with_ours(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of the launch, with where sweeper's own things are: a launcher in a window
+    may have been given them since."""
+    ours = {k: v for k, v in os.environ.items() if k.startswith(("SWEEPER_", "XDG_CONFIG_HOME"))}
+    return {**environment, **ours}

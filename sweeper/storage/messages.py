@@ -1,0 +1,107 @@
+"""Messages on record, and what became of each on its way to each receiver.
+
+    notify/<key>.json                          what is to be told: created once, by whoever is first
+    notify/<key>.<receiver>.<n>.begun.json     somebody began to send it, for the n-th time
+    notify/<key>.<receiver>.<n>.ended.json     and what came of that
+
+Whoever creates the file that it was begun, exclusively, sends it. One that was begun and has no end
+was cut off: it may have arrived, and is not sent again.
+"""
+
+import re
+from functools import partial
+from typing import NamedTuple
+
+from sweeper.errors import AlreadyExists, NotFound
+from sweeper.model.notify import Message, read_message
+from sweeper.model.parts import SCHEMA, Part
+from sweeper.storage.documents import encode, read_as, timestamp
+from sweeper.storage.files import Store
+from sweeper.storage.layout import Layout
+
+__all__ = ["Try", "begin", "end", "keys", "put", "read", "tries"]
+
+_MESSAGE = re.compile(r"([A-Za-z0-9_-]+)\.json")
+_TRY = re.compile(r"([A-Za-z0-9_-]+)\.([a-z]+)\.([1-9][0-9]*)\.(begun|ended)\.json")
+
+
+class Try(NamedTuple):
+    """The last time that somebody sent a message to a receiver. `delivered`: it arrived; None while
+    that is not known. `error` says why it did not."""
+
+    number: int
+    delivered: bool | None
+    error: str | None = None
+
+
+def put(store: Store, sweep: str, message: Message) -> bool:
+    """Put a message on record; returns whether it was new. Raises `StoreError`."""
+    try:
+        store.create(f"{Layout(sweep).notify}/{message.key}.json", encode(message.document()))
+    except AlreadyExists:
+        return False
+    return True
+
+
+def keys(store: Store, sweep: str) -> list[str]:
+    """The keys of all messages. Raises `StoreError`."""
+    names = (path.rpartition("/")[2] for path in store.names(Layout(sweep).notify))
+    return sorted(match[1] for name in names if (match := _MESSAGE.fullmatch(name)))
+
+
+def read(store: Store, sweep: str, key: str) -> Message:
+    """A message. Raises `NotFound`, `StoreError`."""
+    return read_as(store, f"{Layout(sweep).notify}/{key}.json", partial(read_message, key))
+
+
+def tries(store: Store, sweep: str) -> dict[tuple[str, str], Try]:
+    """The last try of each message (its key) and receiver that there was any of. Raises
+    `StoreError`."""
+    begun: dict[tuple[str, str], int] = {}
+    ended: set[tuple[str, str, int]] = set()
+    for path in store.names(Layout(sweep).notify):
+        match = _TRY.fullmatch(path.rpartition("/")[2])
+        if match is None:
+            continue
+        key, way, number = match[1], match[2], int(match[3])
+        if match[4] == "ended":
+            ended.add((key, way, number))
+        begun[key, way] = max(begun.get((key, way), 0), number)
+    return {
+        (key, way): _outcome(store, sweep, key, way, number)
+        if (key, way, number) in ended
+        else Try(number, None)
+        for (key, way), number in begun.items()
+    }
+
+
+def begin(store: Store, sweep: str, key: str, way: str, number: int) -> bool:
+    """Take it upon oneself to send a message; False where somebody else does. Raises
+    `StoreError`."""
+    try:
+        document = {"schema": SCHEMA, "time": timestamp()}
+        store.create(_path(sweep, key, way, number, "begun"), encode(document))
+    except AlreadyExists:
+        return False
+    return True
+
+
+def end(store: Store, sweep: str, key: str, way: str, number: int, error: str | None) -> None:
+    """Record what came of it: `error` is None where it has arrived. Raises `StoreError`."""
+    document = {"schema": SCHEMA, "time": timestamp(), "delivered": error is None, "error": error}
+    store.replace(_path(sweep, key, way, number, "ended"), encode(document))
+
+
+def _outcome(store: Store, sweep: str, key: str, way: str, number: int) -> Try:
+    def read(document: object, place: str) -> Try:
+        top = Part(document, place)
+        return Try(number, top.flag_or("delivered", False), top.text_or("error", None))
+
+    try:
+        return read_as(store, _path(sweep, key, way, number, "ended"), read)
+    except NotFound:
+        return Try(number, None)
+
+
+def _path(sweep: str, key: str, way: str, number: int, what: str) -> str:
+    return f"{Layout(sweep).notify}/{key}.{way}.{number}.{what}.json"
