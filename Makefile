@@ -9,7 +9,7 @@ PEERS := .venv-peers
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types unit e2e kills faketime chaos cookbook peers fuzz ceph alarms bench dev tmux chromium slurm sacct outage quickstarts image screens picture clean
+.PHONY: help install demo test lint types unit e2e kills faketime chaos cookbook peers fuzz ceph alarms bench dev tmux bubblewrap chromium slurm sacct outage quickstarts image screens picture clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -36,6 +36,10 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 tmux: ## make sure of tmux: install it where that is possible, else say how
 	@command -v tmux >/dev/null || sh .ci/apt-install tmux || \
 	  { echo "tmux is missing: apt-get install tmux (Debian), brew install tmux (macOS)"; exit 1; }
+
+bubblewrap: ## what keeps the commands of a model apart from this machine (Debian's package, 50 kB)
+	@command -v bwrap >/dev/null || sh .ci/apt-install bubblewrap || \
+	  echo "no bubblewrap here: its tests skip (Debian: apt-get install bubblewrap)"
 
 faketime: ## what the tests of clocks that are set need; they skip without it
 	@ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || sh .ci/apt-install faketime || \
@@ -92,7 +96,7 @@ unit: dev tmux ## the quick tests
 # The files with the longest tests come first (`tests/e2e/conftest.py`), not those with the most.
 ABREAST = -n 3 --dist loadfile --no-loadscope-reorder
 
-e2e: dev tmux ## the tests that drive the whole program
+e2e: dev tmux bubblewrap ## the tests that drive the whole program
 	@$(BIN)/pytest -q $(ABREAST) tests/e2e
 
 kills: dev tmux faketime ## the quick part of tests/chaos: kill things on purpose, see that nothing is lost

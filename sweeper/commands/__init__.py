@@ -41,6 +41,7 @@ VERBS = {
     "compare": "two sweeps cell by cell, or two cells",
     "engine": "the local Tinker-compatible service: start, status, stop",
     "sync": "bring what workers that died left here into its store",
+    "tasks": "check tasks for a model that works in a shell",
     "doctor": "is what a sweep needs there?",
     "init": "write a commented grid for a recipe, to start from",
 }

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import NamedTuple
 
-from sweeper import paths
+from sweeper import environments, paths
 from sweeper.atomic import nearest_folder
 from sweeper.backends import backend_type, options_of
 from sweeper.backends.base import Check as Look
@@ -50,6 +50,7 @@ def examine(root: str, backend: str | None = None, grid: str | None = None) -> l
         Look("fork server", False, _fork_server),
         Look("Tinker API key", False, _key),
         Look("notify", False, _notify),
+        Look("bubblewrap", False, _bubblewrap),
     ]
     default = Launch().backend
     if backend is not None:
@@ -173,6 +174,13 @@ def _key() -> str:
     if not os.environ.get("TINKER_API_KEY"):
         raise LookupError("not set: only `service: tinker` needs it (`export TINKER_API_KEY=...`)")
     return "set"
+
+
+def _bubblewrap() -> str:
+    lacking = environments.missing("bubblewrap")
+    if lacking is not None:
+        raise LookupError(f"only the recipe `terminal` needs it: {lacking}")
+    return _output("bwrap", "--version")
 
 
 def _output(*command: str) -> str:

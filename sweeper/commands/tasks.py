@@ -1,0 +1,78 @@
+"""`sweeper tasks`: is a folder of tasks for a model that works in a shell without mistakes?"""
+
+from argparse import ArgumentParser, Namespace
+
+from sweeper.commands import arguments as shared
+from sweeper.environments import KINDS, NotThere, missing
+from sweeper.errors import EnvironmentFailure, UsageError
+from sweeper.tasks.trying import Checked, check_tasks, notes_of
+from sweeper.terminal import number, print_json, print_table, say, warn
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(verb: ArgumentParser) -> None:
+    """Declare the arguments of `sweeper tasks`."""
+    shared.json(verb)
+    verb.add_argument("what", choices=["check"], help="check: read them, and try each")
+    verb.add_argument("folder", help="a task (a folder with task.toml), or a folder of tasks")
+    verb.add_argument(
+        "--environment",
+        default="bubblewrap",
+        choices=sorted(KINDS),
+        help="where they are tried (bubblewrap)",
+    )
+    verb.add_argument(
+        "--unsafe", action="store_true", help="allow an environment that keeps nothing apart"
+    )
+    verb.add_argument("--read-only", action="store_true", help="only read them, and try none")
+    verb.add_argument("--at-once", type=int, default=2, metavar="N", help="environments (2)")
+
+
+def run(arguments: Namespace) -> int:
+    """Check the tasks. Returns 2 where one has a mistake."""
+    if arguments.at_once < 1:
+        raise UsageError("--at-once is 1 or more")
+    kind = None if arguments.read_only else str(arguments.environment)
+    if kind is not None and (lacking := missing(kind)) is not None:
+        raise EnvironmentFailure(f"tasks cannot be tried (--read-only reads them): {lacking}")
+    try:
+        found = check_tasks(
+            arguments.folder, kind, unsafe=arguments.unsafe, at_once=arguments.at_once
+        )
+    except NotThere as error:
+        raise UsageError(str(error).replace("say `unsafe: true`", "say --unsafe")) from None
+    notes = [note for task in found.tasks for note in notes_of(task, arguments.environment)]
+    if arguments.json:
+        print_json({"schema": 1, **_document(found), "notes": notes})
+    else:
+        _print(found, notes)
+    return 2 if found.mistakes else 0
+
+
+def _document(found: Checked) -> dict[str, object]:
+    tried = {one.task.folder: one for one in found.tried}
+    rows: list[dict[str, object]] = []
+    for task in found.tasks:
+        one = tried.get(task.folder)
+        rewards = {"solved": one.solved, "empty": one.empty} if one else {}
+        rows.append({"name": task.name, "folder": task.folder, "steps": len(task.steps), **rewards})
+    return {"tasks": rows, "problems": list(found.mistakes)}
+
+
+def _print(found: Checked, notes: list[str]) -> None:
+    for line in found.mistakes:
+        say(line)
+    for note in notes:
+        warn(note)
+    if found.tried:
+        rows = [
+            (one.task.name, len(one.task.steps), _shown(one.solved), _shown(one.empty))
+            for one in found.tried
+        ]
+        print_table(("task", "steps", "solution earns", "nothing earns"), rows)
+    print(f"\n{len(found.tasks)} tasks read, {len(found.mistakes)} mistakes")
+
+
+def _shown(value: float | None) -> str:
+    return "" if value is None else number(value)

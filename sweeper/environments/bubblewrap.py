@@ -1,0 +1,200 @@
+"""An environment in namespaces of its own, by bubblewrap: no daemon, and no root needed.
+
+It has no network, none of this machine's files but its programs (`/usr`, for reading) or those of a
+root given, no capability, no way to make further namespaces, and a file system in memory of which
+nothing stays. All of it ends with its first process, which ends with ours, however that ends. As
+root, bubblewrap is started as a user without rights: the kernel counts root's processes nowhere.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+from sweeper.environments.base import Died, Made, NotThere, Result
+from sweeper.environments.shell import Shell, supervisor
+from sweeper.environments.watch import Watched, unwatch, watch
+
+__all__ = ["Bubblewrap", "missing"]
+
+_NOBODY = 65534
+_SHARED_MEMORY_MB = 64
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_FOLDERS = (
+    *("/app", "/etc", "/home", "/logs/agent", "/logs/verifier", "/mnt", "/opt", "/root", "/run"),
+    *("/solution", "/srv", "/tests", "/tmp", "/var/lib", "/var/log", "/var/tmp"),  # noqa: S108
+)
+_SHARED = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
+_PREPARE = r"""
+exec 2>/dev/null
+[ -e /etc/passwd ] || printf 'root:x:0:0:root:/root:/bin/bash\n' >/etc/passwd
+[ -e /etc/group ] || printf 'root:x:0:\n' >/etc/group
+[ -e /etc/hosts ] || printf '127.0.0.1 localhost\n' >/etc/hosts
+"""
+# The kernel counts the end of the thread that started a process as the end of its parent.
+_spawner = ThreadPoolExecutor(1, "environments")
+
+
+def missing() -> str | None:
+    """Why there can be no such environments on this machine; None if there can."""
+    for program in ("bwrap", "bash", "tar", "setpriv"):
+        if shutil.which(program) is None:
+            package = {"bwrap": "bubblewrap", "setpriv": "util-linux"}.get(program, program)
+            return (
+                f"{program} is not there (Debian: apt-get install {package}; or `make bubblewrap`)"
+            )
+    tried = subprocess.run(
+        [*_as_nobody(), "bwrap", *_NAMESPACES, "--ro-bind", "/", "/", "true"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        env={"PATH": os.environ.get("PATH", _PATH)},
+    )
+    if tried.returncode == 0:
+        return None
+    told = tried.stderr.strip().rpartition("\n")[2] or f"exit code {tried.returncode}"
+    return f"bwrap can make no namespaces here: {told}"
+
+
+_NAMESPACES = (
+    *("--unshare-user", "--unshare-all", "--disable-userns", "--uid", "0", "--gid", "0"),
+    *("--cap-drop", "ALL", "--die-with-parent", "--new-session", "--as-pid-1"),
+)
+
+
+def _as_nobody() -> list[str]:
+    if os.geteuid() != 0:
+        return []
+    ids = [f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
+    return ["setpriv", *ids, "--"]
+
+
+class Bubblewrap:
+    """See `Environment`."""
+
+    root = ""
+
+    def __init__(self, made: Made) -> None:
+        self._made = made
+        self._process: subprocess.Popen[bytes] | None = None
+        self._first: int | None = None
+        self._stopping = threading.Lock()
+        self._watched: Watched | None = None
+
+    def start(self) -> None:
+        if shutil.which("bwrap") is None:
+            raise NotThere(missing() or "bwrap is not there")
+        read, write = os.pipe()
+        try:
+            self._process = self._spawn(write)
+        finally:
+            os.close(write)
+        with os.fdopen(read, "rb") as told:
+            info = told.read()
+        try:
+            pid = int(json.loads(info)["child-pid"])
+            self._first = os.pidfd_open(pid)
+        except (ValueError, KeyError, OSError):
+            raise Died(self._last_words()) from None
+        self._watched = Watched(pid, self._made.limits, self._end_all)
+        self._shell = Shell(self._process, self._end_all, self._watched.why)
+        self._shell.greet()
+        watch(self._watched)
+
+    def _spawn(self, info: int) -> "subprocess.Popen[bytes]":
+        made = self._made
+        script = supervisor("kill -KILL -1", _PREPARE, made.limits)
+        argv = ["nice", "-n", "5", *_as_nobody(), "bwrap", "--info-fd", str(info), *_NAMESPACES]
+        argv += [*_file_system(made), "--chdir", made.workdir, "--", "bash", "-c", script, "shell"]
+        env = {"PATH": _PATH, "HOME": "/root", "TERM": "dumb", "LANG": "C.UTF-8", "USER": "root"}
+        try:
+            return _spawner.submit(
+                subprocess.Popen[bytes],
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=(info,),
+                env=env | dict(made.env),
+                cwd="/",
+            ).result()
+        except OSError as error:
+            raise Died(f"bwrap does not start: {error}") from None
+
+    def _last_words(self) -> str:
+        process = self._process
+        if process is None or process.stderr is None:
+            return "it did not start"
+        process.kill()
+        said = process.stderr.read().decode(errors="replace").strip()
+        return said.rpartition("\n")[2] or "it did not start"
+
+    def exec(self, command: str, seconds: float, keep: int = 65_536) -> Result:
+        return self._shell.run(command, seconds, keep)
+
+    def reset(self) -> None:
+        self._shell.reset()
+
+    def put(self, files: Mapping[str, bytes], seconds: float = 60.0) -> None:
+        self._shell.put(files, seconds)
+
+    def get(self, path: str, most: int = 1 << 20, seconds: float = 10.0) -> bytes | None:
+        return self._shell.get(path, most, seconds)
+
+    def _end_all(self) -> None:
+        """Have the first process end all others."""
+        self._signal(signal.SIGUSR1)
+
+    def _signal(self, number: int) -> None:
+        with self._stopping, suppress(OSError):
+            if self._first is not None:
+                signal.pidfd_send_signal(self._first, number)
+
+    def stop(self) -> None:
+        if self._watched is not None:
+            unwatch(self._watched)
+        self._signal(signal.SIGKILL)
+        with self._stopping:
+            first, self._first = self._first, None
+            process, self._process = self._process, None
+        if first is not None:
+            os.close(first)
+        if process is not None:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                with suppress(OSError):
+                    if pipe is not None:
+                        pipe.close()
+
+
+def _file_system(made: Made) -> list[str]:
+    """A file system in memory, with the programs of this machine, or of the root given, below it.
+    There is one limit for all that is written."""
+    argv = ["--size", str(made.limits.storage_mb << 20), "--tmpfs", "/"]
+    root = made.root or "/"
+    argv += ["--ro-bind", os.path.join(root, "usr"), "/usr"]
+    for name in _SHARED:
+        path = os.path.join(root, name)
+        if os.path.islink(path):
+            argv += ["--symlink", os.readlink(path), f"/{name}"]
+        elif os.path.isdir(path):
+            argv += ["--ro-bind", path, f"/{name}"]
+    shared = sorted(os.listdir(os.path.join(root, "etc"))) if made.root else ["alternatives"]
+    argv += [
+        part
+        for name in shared
+        for part in ("--ro-bind-try", os.path.join(root, "etc", name), f"/etc/{name}")
+    ]
+    for folder in (*_FOLDERS, made.workdir):
+        argv += ["--dir", folder]
+    argv += ["--chmod", "1777", "/tmp"]  # noqa: S108
+    argv += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
+    shared_memory = str(min(_SHARED_MEMORY_MB, made.limits.storage_mb) << 20)
+    return [*argv, "--size", shared_memory, "--tmpfs", "/dev/shm"]  # noqa: S108

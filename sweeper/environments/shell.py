@@ -1,0 +1,271 @@
+"""A shell that keeps its state between commands, spoken to by two pipes.
+
+In the environment a supervisor (bash) has one shell at work (bash too), and starts the next one
+when that has ended. The shell reads commands from standard input, each with a word made up for it
+that nobody could know before, and writes that word behind the command's output: so it is known
+where that ends, whatever the command has written. That a shell has ended is told by words which
+only the supervisor knows.
+"""
+
+import os
+import secrets
+import select
+import shlex
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from io import BytesIO
+
+from sweeper.environments.base import Died, Ended, Limits, Result
+
+__all__ = ["Output", "Shell", "supervisor"]
+
+_WORD = 12
+_SHELLS = 64
+"""How many shells one environment may use up."""
+_PIECE = 1 << 18
+_ANSWER_SECONDS = 10.0
+_START_SECONDS = 30.0
+
+_LOOP = r"""
+while IFS= read -r -d '' n && IFS= read -r -d '' k && IFS= read -r -d '' c; do
+  if [ "$k" = data ]; then eval "$c" 2>&1; else eval "$c" </dev/null 2>&1; fi
+  builtin printf '\0%s %d\0' "$n" "$?"
+done
+"""
+
+# Signals with a handler interrupt `wait`, reach children as the default, and do not end it; of
+# those without one, none reaches the first process of a namespace from inside. At the end of its
+# input it leaves: who had started it is gone. `u` is set when it was told to end all: a shell that
+# begins just then ends too.
+_SUPERVISOR = r"""
+IFS= read -r -d '' words
+%(limits)s
+trap : HUP INT QUIT TERM ALRM USR2 PIPE
+trap %(end_all)s'; u=1' USR1
+%(prepare)s
+n=0 u=
+while [ $n -lt %(shells)d ]; do
+  %(bash)s --noprofile --norc -c %(loop)s bash <&0 &
+  p=$!
+  [ "$u" ] && kill -KILL $p
+  while :; do wait $p; s=$?; kill -0 $p 2>/dev/null || break; done
+  if IFS= read -r -t 0; then
+    IFS= read -r -d '' -t 0.01 x
+    [ $? = 1 ] && exit
+  fi
+  u=
+  printf '\0%%s %%d\0' "${words:$((n * %(word)d)):%(word)d}" $s
+  n=$((n + 1))
+done
+"""
+
+
+def supervisor(end_all: str, prepare: str = "", limits: Limits | None = None) -> str:
+    """The supervisor's script. `end_all` ends all processes but itself; `prepare` is executed
+    first."""
+    lines = ["ulimit -c 0"]
+    if limits is not None:
+        lines += [f"ulimit -u {limits.processes}", f"ulimit -d {limits.memory_mb << 10}"]
+        lines += ["ulimit -n 1024", "echo 1000 >/proc/self/oom_score_adj"]
+    return _SUPERVISOR % {
+        "limits": "\n".join(lines),
+        "end_all": shlex.quote(end_all),
+        "prepare": prepare,
+        "shells": _SHELLS,
+        "bash": "bash" if limits is not None else "exec setsid bash",
+        "loop": shlex.quote(_LOOP),
+        "word": _WORD,
+    }
+
+
+class Output:
+    """The beginning and the end of what a command wrote."""
+
+    def __init__(self, keep: int) -> None:
+        self._most_head, self._most_tail = keep - keep // 2, keep // 2
+        self._head, self._tail, self._seen = bytearray(), bytearray(), 0
+
+    def add(self, piece: bytes | bytearray) -> None:
+        """What comes next."""
+        self._seen += len(piece)
+        room = self._most_head - len(self._head)
+        self._head += piece[: max(room, 0)]
+        self._tail += piece[max(room, 0) :]
+        if len(self._tail) > 2 * self._most_tail + _PIECE:
+            self._cut()
+
+    def _cut(self) -> None:
+        del self._tail[: len(self._tail) - self._most_tail]
+
+    def result(self, code: int | None, ended: Ended = "") -> Result:
+        """All of it, or both ends."""
+        if len(self._tail) > self._most_tail:
+            self._cut()
+        kept = bytes(self._head + self._tail)
+        return Result(code, kept, self._seen - len(kept), ended)
+
+
+class Shell:
+    """The supervisor of a new environment, as a process of ours. `end_all` makes it end all others;
+    `why` says why that has last been done by somebody else. `root` is what the environment's own
+    paths begin with there."""
+
+    def __init__(
+        self,
+        process: "subprocess.Popen[bytes]",
+        end_all: Callable[[], None],
+        why: Callable[[], Ended] = lambda: "",
+        root: str = "",
+    ) -> None:
+        if process.stdin is None or process.stdout is None:
+            raise ValueError("the supervisor is spoken to by pipes")
+        self._process, self._end_all, self._why, self._root = process, end_all, why, root
+        self._asks, self._answers = process.stdin.fileno(), process.stdout.fileno()
+        os.set_blocking(self._asks, False)
+        os.set_blocking(self._answers, False)
+        self._words = [secrets.token_hex(_WORD // 2) for _ in range(_SHELLS)]
+        self._read = bytearray()
+        self._first = "".join(self._words).encode() + b"\0"
+
+    def greet(self) -> None:
+        """Have it answer for the first time."""
+        self.run(":", _START_SECONDS)
+
+    def run(
+        self, command: str, seconds: float, keep: int = 65_536, data: bytes | None = None
+    ) -> Result:
+        """Execute a command; `data` is its standard input. Raises `Died`, and ValueError for a
+        command with a NUL."""
+        if "\0" in command:
+            raise ValueError("a command has no NUL")
+        word = secrets.token_hex(_WORD // 2)
+        kind = "run" if data is None else "data"
+        asked = self._first + "\0".join((word, kind, command, "")).encode(errors="replace")
+        self._first = b""
+        output = Output(keep)
+        found = self._exchange(asked + (data or b""), word, output, seconds)
+        if found is None:
+            self._end_all()
+            late = self._exchange(b"", word, output, _ANSWER_SECONDS, no_word=True)
+            if late is None:
+                raise Died("its shell does not end")
+            return output.result(None, "timeout")
+        own, code = found
+        return output.result(code) if own else output.result(None, self._why() or "shell")
+
+    def reset(self) -> None:
+        """End all processes, and wait for a new shell."""
+        for _ in range(_SHELLS):  # those that have ended by themselves
+            if select.select([self._answers], [], [], 0)[0]:
+                self._fill()
+            if self._look(self._words[:1], Output(0)) is not None:
+                del self._words[0]
+            elif not select.select([self._answers], [], [], 0)[0]:
+                break
+        self._end_all()
+        if self._exchange(b"", "", Output(0), _ANSWER_SECONDS, no_word=True) is None:
+            raise Died("its shell does not end")
+
+    def _exchange(
+        self, asked: bytes, word: str, output: Output, seconds: float, *, no_word: bool = False
+    ) -> tuple[bool, int] | None:
+        """Write, and read until the word comes with a code, or (False, code) until the shell has
+        ended; None when time is up. With `no_word` only that counts."""
+        deadline = time.monotonic() + seconds
+        left = memoryview(asked)
+        while True:
+            ends = ([] if no_word else [word]) + self._words[:1]
+            if (found := self._look(ends, output)) is not None:
+                own = found[0] == word
+                if not own:
+                    del self._words[0]
+                return own, found[1]
+            wait = deadline - time.monotonic()
+            poll = select.poll()
+            poll.register(self._answers, select.POLLIN)
+            if left:
+                poll.register(self._asks, select.POLLOUT)
+            ready = dict(poll.poll(max(wait, 0.0) * 1000))
+            if not ready or wait <= 0:
+                return None
+            if self._asks in ready:
+                left = self._write(left)
+            if self._answers in ready:
+                self._fill()
+
+    def _write(self, left: memoryview) -> memoryview:
+        try:
+            return left[os.write(self._asks, left[:_PIECE]) :]
+        except BlockingIOError:
+            return left
+        except OSError:
+            raise Died("it has ended") from None
+
+    def _fill(self) -> None:
+        try:
+            piece = os.read(self._answers, _PIECE)
+        except BlockingIOError:
+            return
+        except OSError:
+            piece = b""
+        if not piece:
+            raise Died("it has ended")
+        self._read += piece
+
+    def _look(self, ends: list[str], output: Output) -> tuple[str, int] | None:
+        """The first of these words that was read, and its code; what is before it is output."""
+        for word in ends:
+            mark = b"\0" + word.encode() + b" "
+            at = self._read.find(mark)
+            end = self._read.find(b"\0", at + len(mark)) if at >= 0 else -1
+            if end < 0:
+                continue
+            output.add(self._read[:at])
+            code = bytes(self._read[at + len(mark) : end])
+            del self._read[: end + 1]
+            return word, int(code) if code.isdigit() else 255
+        most = len(self._read) - 2 * _WORD
+        # What may be the beginning of a mark stays.
+        at = self._read.find(b"\0", max(most, 0))
+        upto = len(self._read) if at < 0 else at
+        output.add(self._read[:upto])
+        del self._read[:upto]
+        return None
+
+    def put(self, files: Mapping[str, bytes], seconds: float) -> None:
+        """Write files; see `Environment.put`."""
+        import tarfile
+
+        held = BytesIO()
+        with tarfile.open(fileobj=held, mode="w", format=tarfile.GNU_FORMAT) as archive:
+            for path, data in files.items():
+                entry = tarfile.TarInfo(path.lstrip("/"))
+                entry.size, entry.mode = len(data), 0o755 if data.startswith(b"#!") else 0o644
+                archive.addfile(entry, BytesIO(data))
+        packed = held.getvalue()
+        told = self.run(
+            f"head -c {len(packed)} | tar -x -C {shlex.quote(self._root or '/')}"
+            " --no-same-owner -m -f -",
+            seconds,
+            data=packed,
+        )
+        if told.code != 0:
+            line = told.text.strip().rpartition("\n")[2] or told.ended
+            raise OSError(f"files cannot be put into the environment: {line}")
+
+    def get(self, path: str, most: int, seconds: float) -> bytes | None:
+        """Read a file; see `Environment.get`."""
+        quoted = shlex.quote(self._root + path)
+        found = self.run(
+            f"[ -f {quoted} ] && head -c {most} {quoted} 2>/dev/null", seconds, 2 * most
+        )
+        return found.output if found.code == 0 else None
+
+    def close(self) -> None:
+        """Let go of the pipes, once the process has been ended."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(OSError):
+                if pipe is not None:
+                    pipe.close()

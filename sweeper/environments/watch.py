@@ -1,0 +1,103 @@
+"""Looks after what the processes of an environment take together, which no limit of one process
+does: memory, and how many files there are. From outside, so that nothing inside can hinder it."""
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+from sweeper.environments.base import Ended, Limits
+
+__all__ = ["Watched", "below", "unwatch", "watch"]
+
+_EVERY_SECONDS = 0.1
+_PAGE_MB = os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+
+
+class Watched:
+    """An environment's first process, its limits, and how to end what runs in it."""
+
+    def __init__(self, pid: int, limits: Limits, end_all: Callable[[], None]) -> None:
+        self.pid, self.limits, self.end_all = pid, limits, end_all
+        self._ended: Ended = ""
+        self._most_files, self._just_ended = limits.files, False
+
+    def why(self) -> Ended:
+        """What it has last been ended for, once."""
+        found, self._ended = self._ended, ""
+        return found
+
+    def look(self) -> None:
+        """End what runs in it if that takes more than it may. Files stay: they are the task's."""
+        taken = 0.0
+        for number, pid in enumerate(below(self.pid)):
+            taken += _private_mb(pid)
+            if number > 4 * self.limits.processes:
+                break
+        found: Ended = "memory" if taken > self.limits.memory_mb else ""
+        with suppress(OSError):
+            if not found:
+                system = os.statvfs(f"/proc/{self.pid}/root/")
+                files = system.f_files - system.f_ffree
+                if self._just_ended:  # those that are there now may be removed
+                    self._most_files = max(files, self._most_files)
+                found = "files" if files > self._most_files else ""
+        self._just_ended = bool(found)
+        if found:
+            self._ended = found
+            self.end_all()
+
+
+def below(pid: int) -> Iterator[int]:
+    """The processes that have come of one, itself left out."""
+    left = [pid]
+    while left:
+        at = left.pop()
+        with suppress(OSError):
+            for thread in os.listdir(f"/proc/{at}/task"):
+                with open(f"/proc/{at}/task/{thread}/children", encoding="ascii") as file:
+                    found = [int(child) for child in file.read().split()]
+                yield from found
+                left += found
+
+
+def _private_mb(pid: int) -> float:
+    """Memory that no file stands for."""
+    with suppress(OSError, IndexError, ValueError):
+        with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+            fields = file.read().split()
+        return (int(fields[1]) - int(fields[2])) * _PAGE_MB
+    return 0.0
+
+
+_lock = threading.Lock()
+_watched: "weakref.WeakSet[Watched]" = weakref.WeakSet()
+_thread: threading.Thread | None = None
+
+
+def watch(one: Watched) -> None:
+    """Look after it as long as somebody holds it."""
+    global _thread  # noqa: PLW0603 -- one for all environments of this process
+    with _lock:
+        _watched.add(one)
+        if _thread is None or not _thread.is_alive():
+            _thread = threading.Thread(target=_look_again, name="environments", daemon=True)
+            _thread.start()
+
+
+def unwatch(one: Watched) -> None:
+    """It has ended."""
+    with _lock:
+        _watched.discard(one)
+
+
+def _look_again() -> None:
+    while True:
+        time.sleep(_EVERY_SECONDS)
+        with _lock:
+            known = list(_watched)
+        for one in known:
+            one.look()
+        del known

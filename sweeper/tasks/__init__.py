@@ -1,0 +1,29 @@
+"""Tasks for a model that works in a shell, in Harbor's format: a folder each, with what is asked
+for, where, and what judges it."""
+
+from sweeper.tasks.documents import Step, Task
+from sweeper.tasks.reading import read_tasks
+from sweeper.tasks.running import (
+    Judged,
+    TaskFailed,
+    begin_step,
+    made_of,
+    set_up,
+    solve,
+    total,
+    verify,
+)
+
+__all__ = [
+    "Judged",
+    "Step",
+    "Task",
+    "TaskFailed",
+    "begin_step",
+    "made_of",
+    "read_tasks",
+    "set_up",
+    "solve",
+    "total",
+    "verify",
+]

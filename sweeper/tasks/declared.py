@@ -1,0 +1,202 @@
+"""What may stand in `task.toml`: every field of Harbor's format, declared once."""
+
+from typing import Any
+
+from sweeper.fields.kinds import (
+    Choice,
+    Flag,
+    Integer,
+    Item,
+    Kind,
+    Matching,
+    Names,
+    Number,
+    Shape,
+    Text,
+    Texts,
+    wrong,
+)
+from sweeper.fields.nodes import Node, Problems, kind, plain
+from sweeper.fields.sections import Field, Nested, Section
+
+__all__ = ["TASK"]
+
+_SECONDS = Number(0.0, 1e7, above=True)
+_AT_LEAST_ZERO = Number(0.0, 1e7)
+_ENV = Names(
+    "a table of strings", Matching(r"[A-Za-z_][A-Za-z0-9_]*", "a variable"), reserved=("SWEEPER_",)
+)
+_STRINGS = Texts(Item({}), most=1000)
+
+
+class _Any:
+    """Whatever it is."""
+
+    def read(self, node: Node, where: str, problems: Problems) -> Any:
+        del where, problems
+        return plain(node)
+
+    def schema(self) -> dict[str, Any]:
+        return {}
+
+
+class _AnyText:
+    """A string, which may be empty."""
+
+    def read(self, node: Node, where: str, problems: Problems) -> str | None:
+        if isinstance(node.value, str):
+            return node.value
+        wrong(node, where, "a string", problems)
+        return None
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string"}
+
+
+class _Several:
+    """A list of what another kind reads."""
+
+    def __init__(self, one: Kind) -> None:
+        self._one = one
+
+    def read(self, node: Node, where: str, problems: Problems) -> list[Any] | None:
+        if node.items is None:
+            wrong(node, where, "a list", problems)
+            return None
+        found = [
+            self._one.read(item, f"{where}[{n}]", problems) for n, item in enumerate(node.items)
+        ]
+        return [one for one in found if one is not None]
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "array", "items": self._one.schema()}
+
+
+def _size(node: Node, where: str, problems: Problems) -> int | None:
+    """Megabytes, as older tasks write them: `2G`, `512M`."""
+    value = node.value
+    units = {"G": 1024.0, "M": 1.0, "K": 1 / 1024}
+    text = value.strip().upper() if isinstance(value, str) else ""
+    try:
+        return int(float(text[:-1]) * units[text[-1:]])
+    except (KeyError, ValueError, OverflowError):
+        problems.add(node.place, f"{where} is {kind(node)}; it takes a size such as '512M' or '2G'")
+        return None
+
+
+def _user(node: Node, where: str, problems: Problems) -> str | int | None:
+    if isinstance(node.value, str) or type(node.value) is int:
+        return node.value
+    wrong(node, where, "a name or a number of a user", problems)
+    return None
+
+
+def _least(node: Node, where: str, problems: Problems) -> Any:
+    """A number, or one for each key of the rewards."""
+    if node.entries is not None:
+        return {
+            key: Number(-1e9, 1e9).read(item, f"{where}.{key}", problems)
+            for key, (_, item) in node.entries.items()
+        }
+    return Number(-1e9, 1e9).read(node, where, problems)
+
+
+_SIZE = Shape({"type": "string"}, _size)
+_USER = Shape({"type": ["string", "integer"]}, _user)
+_NETWORK = (
+    Field("network_mode", Choice("public", "no-network", "allowlist")),
+    Field("allowed_hosts", _STRINGS),
+)
+_HEALTHCHECK = Nested(
+    Section(
+        Field("command", Text()),
+        Field("interval_sec", _AT_LEAST_ZERO),
+        Field("timeout_sec", _SECONDS),
+        Field("start_period_sec", _AT_LEAST_ZERO),
+        Field("start_interval_sec", _AT_LEAST_ZERO),
+        Field("retries", Integer(1, 1000)),
+        needs={"command": "a command"},
+    )
+)
+_MCP = Nested(
+    Section(
+        Field("name", Text()),
+        Field("transport", Choice("stdio", "sse", "streamable-http", "http")),
+        Field("url", Text()),
+        Field("command", Text()),
+        Field("args", _STRINGS),
+        needs={"name": "a name"},
+    )
+)
+_ENVIRONMENT = Section(
+    *_NETWORK,
+    Field("build_timeout_sec", _SECONDS),
+    Field("docker_image", Text()),
+    Field("os", Text()),
+    Field("cpus", Integer(1, 10_000)),
+    Field("memory_mb", Integer(1, 100_000_000)),
+    Field("storage_mb", Integer(1, 1_000_000_000)),
+    Field("memory", _SIZE, key="memory"),
+    Field("storage", _SIZE, key="storage"),
+    Field("allow_internet", Flag()),
+    Field("gpus", Integer(0, 1000)),
+    Field("gpu_types", _STRINGS),
+    Field("tpu", _Any()),
+    Field("skills_dir", Text()),
+    Field("env", _ENV),
+    Field("workdir", Text(r"/.*", "{} is no absolute path")),
+    Field("healthcheck", _HEALTHCHECK),
+    Field("mcp_servers", _Several(_MCP)),
+)
+_COLLECT = Nested(
+    Section(
+        Field("command", Text()),
+        Field("service", Text()),
+        Field("timeout_sec", _SECONDS),
+        Field("user", _USER),
+        needs={"command": "a command"},
+    )
+)
+_AGENT = Section(*_NETWORK, Field("timeout_sec", _SECONDS), Field("user", _USER))
+_VERIFIER = Section(
+    *_NETWORK,
+    Field("timeout_sec", _SECONDS),
+    Field("env", _ENV),
+    Field("user", _USER),
+    Field("environment_mode", Choice("shared", "separate")),
+    Field("environment", Nested(_ENVIRONMENT)),
+    Field("collect", _Several(_COLLECT)),
+)
+_STEP = Nested(
+    Section(
+        Field("name", _AnyText()),
+        Field("agent", Nested(_AGENT)),
+        Field("verifier", Nested(_VERIFIER)),
+        Field("min_reward", Shape({}, _least)),
+        Field("healthcheck", _HEALTHCHECK),
+        Field("artifacts", _Any()),
+        needs={"name": "a name"},
+    )
+)
+_ABOUT = Section(
+    Field("name", Text()),
+    Field("version", Text()),
+    Field("description", _AnyText()),
+    Field("authors", _Any()),
+    Field("keywords", _STRINGS),
+    needs={"name": "a name, org/name"},
+)
+TASK = Section(
+    Field("schema_version", Text(r"1\.\d+", "{} is not 1.0 to 1.4")),
+    Field("version", Text(r"1\.\d+", "{} is not 1.0 to 1.4"), key="schema_version"),
+    Field("task", Nested(_ABOUT)),
+    Field("metadata", _Any()),
+    Field("agent", Nested(_AGENT)),
+    Field("verifier", Nested(_VERIFIER)),
+    Field("environment", Nested(_ENVIRONMENT)),
+    Field("solution", Nested(Section(Field("env", _ENV)))),
+    Field("source", _AnyText()),
+    Field("multi_step_reward_strategy", Choice("mean", "final")),
+    Field("steps", _Several(_STEP)),
+    Field("artifacts", _Any()),
+)

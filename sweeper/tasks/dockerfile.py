@@ -1,0 +1,118 @@
+"""Reads a Dockerfile, as far as one can go without Docker."""
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from typing import cast
+
+from sweeper.fields.nodes import Place, Problems
+from sweeper.tasks.documents import Dockerfile, Instruction
+
+__all__ = ["DONE", "command_of", "pairs_of", "read_dockerfile", "sources_of"]
+
+DONE = ("WORKDIR", "ENV", "ARG", "COPY", "ADD", "RUN")
+"""The instructions that make something of the image."""
+_LATER = (
+    *("FROM", "CMD", "ENTRYPOINT", "EXPOSE", "LABEL", "VOLUME", "HEALTHCHECK", "MAINTAINER"),
+    *("SHELL", "STOPSIGNAL", "ONBUILD", "USER"),
+)
+_LINE = re.compile(r"\s*([A-Za-z]+)(?:\s+(.*))?\Z", re.DOTALL)
+
+
+def read_dockerfile(path: str, text: str, problems: Problems) -> Dockerfile:
+    """The instructions of a Dockerfile; what is none is noted, and what it copies that is not
+    there."""
+    found: list[Instruction] = []
+    image = ""
+    for number, line in _joined(text):
+        match = _LINE.match(line)
+        name = match[1].upper() if match else ""
+        rest = (match[2] or "").strip() if match else ""
+        place = Place(path, number, 1)
+        if name not in (*DONE, *_LATER):
+            problems.add(place, f"{line.split()[0][:40]!r} is no instruction of a Dockerfile")
+            continue
+        if not rest:
+            problems.add(place, f"{name} of what?")
+            continue
+        if name == "FROM":
+            image = rest.split()[0]
+            found.clear()  # what another image had, this one has not
+            continue
+        one = Instruction(name, rest, number)
+        if name in ("COPY", "ADD"):
+            _check_copy(one, path, problems)
+        found.append(one)
+    if not image:
+        problems.add(Place(path, 1, 1), "a Dockerfile begins with FROM")
+    return Dockerfile(path, image, tuple(found))
+
+
+def _joined(text: str) -> Iterator[tuple[int, str]]:
+    """Lines, those that end with a backslash joined with the next, comments left out."""
+    begun, whole = 0, ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.lstrip().startswith("#") or (not line.strip() and not whole):
+            continue
+        begun = begun or number
+        if line.rstrip().endswith("\\"):
+            whole += line.rstrip()[:-1] + "\n"
+            continue
+        yield begun, whole + line
+        begun, whole = 0, ""
+    if whole:
+        yield begun, whole
+
+
+def sources_of(one: Instruction) -> tuple[list[str], str, bool]:
+    """What a COPY copies, where to, and whether that is from this task's own folder."""
+    words = _words(one.text)
+    flags = [word for word in words if word.startswith("--")]
+    paths = [word for word in words if not word.startswith("--")]
+    elsewhere = any(flag.startswith("--from=") for flag in flags)
+    elsewhere |= any("://" in path or path.startswith("git@") for path in paths[:-1])
+    return paths[:-1], paths[-1] if paths else "", not elsewhere
+
+
+def _words(text: str) -> list[str]:
+    if text.startswith("["):
+        try:
+            found: object = json.loads(text)
+        except ValueError:
+            found = None
+        if isinstance(found, list):
+            return [str(word) for word in cast("list[object]", found)]
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
+
+
+def _check_copy(one: Instruction, path: str, problems: Problems) -> None:
+    sources, _, own = sources_of(one)
+    place = Place(path, one.line, 1)
+    if not sources:
+        problems.add(place, f"{one.name} needs what to copy, and where to")
+    for source in sources if own else ():
+        folder = os.path.dirname(path)
+        inside = os.path.normpath(os.path.join(folder, source.lstrip("/")))
+        if not inside.startswith(os.path.normpath(folder)):
+            problems.add(place, f"{one.name}: {source} is outside of environment/")
+        elif not any(c in source for c in "*?[$") and not os.path.lexists(inside):
+            problems.add(place, f"{one.name}: there is no {source} in environment/")
+
+
+def command_of(one: Instruction) -> str:
+    """What a RUN executes, for a shell."""
+    text = re.sub(r"\A(?:--\S+\s+)+", "", one.text)
+    return shlex.join(_words(text)) if text.startswith("[") else text
+
+
+def pairs_of(one: Instruction) -> dict[str, str]:
+    """The variables of an ENV or an ARG with a value."""
+    words = _words(one.text)
+    if one.name == "ENV" and words and "=" not in words[0]:
+        return {words[0]: one.text[len(words[0]) :].strip()}
+    return {k: v for k, found, v in (word.partition("=") for word in words) if found}

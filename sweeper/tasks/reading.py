@@ -1,0 +1,290 @@
+"""Reads the folder of a task. Every mistake is noted with its place: nothing of it is executed."""
+
+import os
+import re
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+
+from sweeper.errors import UsageError
+from sweeper.fields.nodes import Place, Problems
+from sweeper.fields.sections import Reading
+from sweeper.tasks.declared import TASK
+from sweeper.tasks.dockerfile import read_dockerfile
+from sweeper.tasks.documents import Dockerfile, Healthcheck, Step, Task, TaskEnvironment, Verifier
+from sweeper.tasks.toml_nodes import read_toml
+
+__all__ = ["folders_of", "read_task", "read_tasks"]
+
+_LARGEST = 1 << 20
+_MOST = 100_000
+_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]*/[a-zA-Z0-9][a-zA-Z0-9._-]*")
+_ODD_STEP = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f]')
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(:-[^}]*)?\}")
+
+
+def folders_of(path: str) -> list[str]:
+    """The folders of the tasks at a path: itself, if it has a `task.toml`, else those in it. Raises
+    `UsageError` where there is none."""
+    if any(os.path.isfile(os.path.join(path, name)) for name in ("task.toml", "instruction.md")):
+        return [path]
+    try:
+        names = sorted(os.listdir(path))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from None
+    found = [os.path.join(path, name) for name in names if not name.startswith((".", "_"))]
+    found = [folder for folder in found if os.path.isdir(folder)]
+    if not found:
+        raise UsageError(f"{path}: there is no task in it: a task is a folder with task.toml")
+    return found
+
+
+def read_tasks(path: str, problems: Problems) -> list[Task]:
+    """All tasks at a path that could be read; see `read_task`."""
+    found: list[Task] = []
+    for folder in folders_of(path):
+        task = read_task(folder, problems)
+        if task is None:
+            continue
+        if any(task.name == other.name for other in found):
+            place = Place(os.path.join(folder, "task.toml"), 1, 1)
+            problems.add(place, f"another task is called {task.name!r} too")
+        found.append(task)
+    return found
+
+
+def read_task(folder: str, problems: Problems) -> Task | None:
+    """A task; None for one that cannot be read as far as that it could be run, which is noted."""
+    before = len(problems)
+    path = os.path.join(folder, "task.toml")
+    text = _text(path, problems)
+    node = read_toml(text, path, problems) if text is not None else None
+    if node is None:
+        return None
+    reading = TASK.read(node, "", problems)
+    values = reading.values
+    _check_links(folder, problems)
+    environment = _environment(folder, values, reading)
+    steps = _steps(folder, values, reading)
+    about = _table(values, "task")
+    name = str(about.get("name") or "") or os.path.basename(os.path.normpath(folder))
+    if about.get("name") and not _NAME.fullmatch(name):
+        reading.problem("task", f"task.name: {name!r} is not org/name, of letters, digits, . _ -")
+    if len(problems) > before:
+        return None
+    return Task(
+        folder=folder,
+        name=name,
+        steps=steps,
+        environment=environment,
+        schema_version=values.get("schema_version", "1.4"),
+        description=about.get("description", ""),
+        metadata=values.get("metadata", {}),
+        solution_env=_table(_table(values, "solution"), "env"),
+        reward_strategy=values.get("multi_step_reward_strategy", "mean"),
+    )
+
+
+def _text(path: str, problems: Problems, what: str = "") -> str | None:
+    """The text of a file; None for what is no readable text, which is noted."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_LARGEST + 1)
+        if len(data) > _LARGEST:
+            problems.add(Place(path), f"has more than {_LARGEST >> 20} MB")
+            return None
+        return data.decode()
+    except FileNotFoundError:
+        problems.add(Place(path), f"there is no such file{what}")
+    except OSError as error:
+        problems.add(Place(path), f"cannot be read: {error.strerror}")
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        problems.add(Place(path, line, 1), "is not UTF-8 text")
+    return None
+
+
+def _check_links(folder: str, problems: Problems) -> None:
+    """Note links out of the folder: what they lead to would go into the environment."""
+    real, seen = os.path.realpath(folder), 0
+    for at, folders, files in os.walk(folder):
+        if (
+            os.path.basename(at) == "rootfs"
+            and os.path.basename(os.path.dirname(at)) == "environment"
+        ):
+            folders.clear()
+            continue
+        for name in (*folders, *files):
+            path = os.path.join(at, name)
+            seen += 1
+            if os.path.islink(path) and not os.path.realpath(path).startswith(real + os.sep):
+                problems.add(Place(path), "is a link out of the task's folder")
+        if seen > _MOST:
+            problems.add(Place(folder), f"has more than {_MOST} files")
+            return
+
+
+def _table(values: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """A copy of a table; empty where there is none."""
+    return dict(values.get(key) or {})
+
+
+def _environment(folder: str, values: Mapping[str, Any], reading: Reading) -> TaskEnvironment:
+    given = _table(values, "environment")
+    own = os.path.join(folder, "environment")
+    rootfs = os.path.join(own, "rootfs")
+    prepared = rootfs if os.path.isdir(rootfs) else None
+    dockerfile = _dockerfile(
+        own, reading.problems, needed=not (prepared or "docker_image" in given)
+    )
+    _older(given, reading)
+    hosts: list[str] | None = given.get("allowed_hosts")
+    if hosts is not None and given.get("network_mode", "public") != "allowlist":
+        told = "environment.allowed_hosts is only for network_mode = 'allowlist'"
+        reading.problem("environment", told)
+    if str(given.get("os", "linux")).lower() != "linux":
+        reading.problem("environment", f"environment.os: there is no {given['os']} here")
+    for key in ("gpu_types", "tpu", "skills_dir", "os"):
+        given.pop(key, None)
+    _check_variables(_table(given, "env"), "environment", reading)
+    servers: list[Mapping[str, Any]] = given.pop("mcp_servers", [])
+    given.pop("allowed_hosts", None)
+    return TaskEnvironment(
+        folder=own,
+        dockerfile=dockerfile,
+        rootfs=prepared,
+        healthcheck=_healthcheck(given.pop("healthcheck", None)),
+        allowed_hosts=tuple(hosts or ()),
+        mcp_servers=tuple(servers),
+        **given,
+    )
+
+
+def _dockerfile(own: str, problems: Problems, *, needed: bool) -> Dockerfile | None:
+    path, compose = os.path.join(own, "Dockerfile"), os.path.join(own, "docker-compose.yaml")
+    if os.path.exists(compose):
+        problems.add(Place(compose), "needs Docker Compose, which no environment here has")
+    elif os.path.exists(path):
+        text = _text(path, problems)
+        return read_dockerfile(path, text, problems) if text is not None else None
+    elif needed:
+        told = "there is no such file, no docker_image, and no prepared root (environment/rootfs)"
+        problems.add(Place(path), told)
+    return None
+
+
+def _older(given: dict[str, Any], reading: Reading) -> None:
+    """Put fields that have other names today under these."""
+    for old, new in (("memory", "memory_mb"), ("storage", "storage_mb")):
+        size = given.pop(old, None)
+        if size is not None and given.setdefault(new, size) != size:
+            reading.problem("environment", f"environment.{old} and {new} say different things")
+    internet = given.pop("allow_internet", None)
+    if internet is not None and "network_mode" not in given:
+        given["network_mode"] = "public" if internet else "no-network"
+
+
+def _healthcheck(given: Mapping[str, Any] | None) -> Healthcheck | None:
+    return None if given is None or "command" not in given else Healthcheck(**given)
+
+
+def _check_variables(given: Mapping[str, str], key: str, reading: Reading) -> None:
+    """Note variables of this machine that are asked for, and not there."""
+    for name, value in given.items():
+        for wanted, default in _VARIABLE.findall(value):
+            if not default and wanted not in os.environ:
+                told = f"{key}.env.{name}: there is no variable {wanted} here, and no default"
+                reading.problem(key, told)
+
+
+def _steps(folder: str, values: Mapping[str, Any], reading: Reading) -> tuple[Step, ...]:
+    given: list[Mapping[str, Any]] = values.get("steps") or []
+    _check_variables(_table(_table(values, "solution"), "env"), "solution", reading)
+    if not given:
+        return _step(folder, "", values, {}, reading)
+    found: list[Step] = []
+    names: set[str] = set()
+    for number, one in enumerate(given):
+        name = str(one.get("name", ""))
+        items = reading.entries["steps"][1].items
+        place = items[number].place if items else reading.place
+        known = unicodedata.normalize("NFC", name).casefold()
+        if not name.strip() or _ODD_STEP.search(name) or name.endswith((".", " ")):
+            reading.problems.add(place, f"steps[{number}].name: {name!r} cannot name a folder")
+            continue
+        if known in names:
+            reading.problems.add(place, f"steps[{number}].name: another step is called {name!r}")
+            continue
+        names.add(known)
+        found += _step(folder, name, values, one, reading)
+    return tuple(found)
+
+
+def _step(
+    folder: str, name: str, values: Mapping[str, Any], own: Mapping[str, Any], reading: Reading
+) -> tuple[Step, ...]:
+    problems = reading.problems
+    at = os.path.join(folder, "steps", name) if name else folder
+    instruction = _text(os.path.join(at, "instruction.md"), problems)
+    if instruction is not None and not instruction.strip():
+        problems.add(Place(os.path.join(at, "instruction.md")), "is empty: nothing is asked for")
+    agent = {**_table(values, "agent"), **_table(own, "agent")}
+    solution = os.path.join(at, "solution")
+    _script(solution, "solve.sh", problems, ": nothing shows that the task can be solved")
+    workdir = os.path.join(at, "workdir")
+    return (
+        Step(
+            name=name,
+            instruction=(instruction or "").strip(),
+            verifier=_verifier(folder, at, values, own, reading),
+            solution=solution,
+            timeout_sec=agent.get("timeout_sec"),
+            user=agent.get("user"),
+            min_reward=own.get("min_reward"),
+            workdir=workdir if name and os.path.isdir(workdir) else None,
+            healthcheck=_healthcheck(own.get("healthcheck")),
+        ),
+    )
+
+
+def _verifier(
+    folder: str, at: str, values: Mapping[str, Any], own: Mapping[str, Any], reading: Reading
+) -> Verifier:
+    """The script of the step, else that of the task; the files of both are there."""
+    shared = os.path.join(folder, "tests")
+    folders = dict.fromkeys((shared, os.path.join(at, "tests")))
+    there = [one for one in folders if os.path.isdir(one)]
+    with_script = [one for one in there if os.path.exists(os.path.join(one, "test.sh"))]
+    _script(with_script[-1] if with_script else os.path.join(at, "tests"), "test.sh",
+            reading.problems, ": nothing judges the task")  # fmt: skip
+    given = {**_table(values, "verifier"), **_table(own, "verifier")}
+    collect: list[Mapping[str, Any]] = given.get("collect") or []
+    mode = given.get("environment_mode") or ("separate" if given.get("environment") else "shared")
+    if mode == "separate":
+        told = "verifier.environment_mode: only `shared` is to be had here"
+        reading.problem("verifier" if "verifier" in reading.entries else "steps", told)
+    if "verifier" in reading.entries:
+        _check_variables(_table(given, "env"), "verifier", reading)
+    return Verifier(
+        folders=tuple(there),
+        script="test.sh",
+        timeout_sec=given.get("timeout_sec", 600.0),
+        env=given.get("env", {}),
+        user=given.get("user"),
+        collect=tuple(one["command"] for one in collect if "command" in one),
+    )
+
+
+def _script(folder: str, name: str, problems: Problems, what: str) -> None:
+    """Note a script that is not there, or that no shell can execute."""
+    path = os.path.join(folder, name)
+    text = _text(path, problems, what)
+    if text is None:
+        return
+    first = text.partition("\n")[0]
+    if not text.strip():
+        problems.add(Place(path), "is empty")
+    elif not first.startswith("#!"):
+        problems.add(Place(path, 1, 1), "does not begin with #!, such as #!/bin/bash")
+    elif first.endswith("\r"):
+        problems.add(Place(path, 1, 1), "has lines that end as on Windows: no shell finds it")

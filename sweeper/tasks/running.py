@@ -1,0 +1,303 @@
+"""A task in an environment: makes it ready, has the verifier judge what was done there."""
+
+import json
+import math
+import os
+import re
+import shlex
+import time
+from collections.abc import Mapping
+from fnmatch import fnmatch
+from typing import Any, NamedTuple, cast
+
+from sweeper.environments import Environment, Limits, Made, Result
+from sweeper.tasks.dockerfile import command_of, pairs_of, sources_of
+from sweeper.tasks.documents import Healthcheck, Instruction, Step, Task
+
+__all__ = ["Judged", "TaskFailed", "begin_step", "made_of", "set_up", "solve", "total", "verify"]
+
+_LARGEST = 256 << 20
+_KEPT = 16_384
+_WORKDIR = "/app"
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_SOLVE_SECONDS = 600.0
+
+
+class TaskFailed(Exception):
+    """The task itself is not as it should be, whoever works on it: a line that says where."""
+
+
+class Judged(NamedTuple):
+    """What a verifier said: the rewards by name, what it printed, and why there are none."""
+
+    rewards: Mapping[str, float]
+    output: str
+    wrong: str = ""
+
+    @property
+    def reward(self) -> float:
+        """One number: the reward called so, else the mean of all; 0 where there are none."""
+        if not self.rewards or "reward" in self.rewards:
+            return self.rewards.get("reward", 0.0)
+        return sum(self.rewards.values()) / len(self.rewards)
+
+    def meets(self, least: float | Mapping[str, float] | None) -> bool:
+        """Whether the next step is to come."""
+        if least is None:
+            return True
+        wanted = least if isinstance(least, Mapping) else {"reward": least}
+        if not isinstance(least, Mapping) and "reward" not in self.rewards:
+            return bool(self.rewards) and self.reward >= wanted["reward"]
+        return all(self.rewards.get(key, -math.inf) >= value for key, value in wanted.items())
+
+
+def total(task: Task, judged: list[Judged]) -> float:
+    """The reward of a whole task by those of its steps, as far as it came: steps that were not
+    reached count as 0."""
+    if task.reward_strategy == "final" and len(judged) == len(task.steps):
+        return judged[-1].reward
+    if task.reward_strategy == "final":
+        return 0.0
+    return sum(one.reward for one in judged) / len(task.steps)
+
+
+def made_of(task: Task, limits: Limits | None = None) -> Made:
+    """The environment that a task asks for; what it does not say is as in `limits`."""
+    limits, place = limits or Limits(), task.environment
+    variables, workdir = dict[str, str](), _WORKDIR
+    for one in place.dockerfile.instructions if place.dockerfile else ():
+        if one.name in ("ENV", "ARG"):
+            variables |= {k: _expanded(v, variables) for k, v in pairs_of(one).items()}
+        elif one.name == "WORKDIR":
+            workdir = os.path.normpath(os.path.join(workdir, _expanded(one.text, variables)))
+    variables |= resolved(place.env)
+    return Made(
+        root=place.rootfs,
+        workdir=place.workdir or workdir,
+        env=variables,
+        limits=Limits(
+            memory_mb=place.memory_mb or limits.memory_mb,
+            storage_mb=place.storage_mb or limits.storage_mb,
+            processes=limits.processes,
+            files=limits.files,
+        ),
+    )
+
+
+def _expanded(text: str, variables: Mapping[str, str]) -> str:
+    """With `$NAME` for what a Dockerfile has set before; PATH as every image has it."""
+    known = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **variables}
+    return re.sub(
+        r"\$(?:\{(\w+)\}|(\w+))", lambda found: known.get(found[1] or found[2], ""), text
+    ).strip("\"'")
+
+
+def resolved(given: Mapping[str, str]) -> dict[str, str]:
+    """Variables, with those of this machine that they name: `${NAME}`, `${NAME:-default}`."""
+
+    def value(found: re.Match[str]) -> str:
+        return os.environ.get(found[1], found[2] or "")
+
+    return {name: _VARIABLE.sub(value, text) for name, text in given.items()}
+
+
+def set_up(environment: Environment, task: Task) -> None:
+    """Make a started environment ready: what the Dockerfile copies and executes, unless a prepared
+    root has it all; the health check. Raises `TaskFailed`, and `Died`."""
+    place, deadline = task.environment, time.monotonic() + task.environment.build_timeout_sec
+    dockerfile = place.dockerfile
+    at = _WORKDIR
+    for one in dockerfile.instructions if dockerfile and not place.rootfs else ():
+        where = f"{dockerfile.path}:{one.line}" if dockerfile else ""
+        if one.name == "WORKDIR":
+            at = os.path.normpath(os.path.join(at, one.text.strip()))
+            _must(
+                environment, f"mkdir -p {_q(environment, at)}; cd {_q(environment, at)}", 30, where
+            )
+        elif one.name in ("COPY", "ADD"):
+            _copy(environment, place.folder, one, at, where)
+        elif one.name == "RUN":
+            left = max(deadline - time.monotonic(), 0.1)
+            _must(environment, f"( {command_of(one)}\n)", left, where)
+    workdir = made_of(task).workdir
+    _go(environment, workdir, task.folder)
+    if place.healthcheck is not None:
+        _wait_healthy(environment, place.healthcheck, task.folder)
+
+
+def begin_step(environment: Environment, task: Task, step: Step) -> None:
+    """What a step of several brings with it: files for the working folder, a script, a check."""
+    if step.workdir is not None:
+        workdir = made_of(task).workdir
+        environment.put(_files(step.workdir, workdir, step.workdir))
+        setup = os.path.join(workdir, "setup.sh")
+        if os.path.exists(os.path.join(step.workdir, "setup.sh")):
+            _must(environment, f"bash {_q(environment, setup)}", 600, step.workdir)
+    if step.healthcheck is not None:
+        _wait_healthy(environment, step.healthcheck, task.folder)
+
+
+def solve(environment: Environment, task: Task, step: Step) -> Result:
+    """Have the reference solution done."""
+    if step.solution is None:
+        raise TaskFailed(f"{task.folder}: there is no solution")
+    environment.put(_files(step.solution, "/solution", step.solution))
+    command = _script_command(environment, "/solution/solve.sh", task, resolved(task.solution_env))
+    return environment.exec(command, step.timeout_sec or _SOLVE_SECONDS, _KEPT)
+
+
+def verify(environment: Environment, task: Task, step: Step) -> Judged:
+    """Have the verifier judge. All processes are ended before, and nothing that lay where it writes
+    counts. Raises `Died`."""
+    environment.reset()
+    verifier = step.verifier
+    places = " ".join(_q(environment, path) for path in ("/tests", "/logs/verifier"))
+    environment.exec(f"rm -rf {places}; mkdir -p {places}", 60)
+    files: dict[str, bytes] = {}
+    for folder in verifier.folders:
+        files |= _files(folder, "/tests", folder)
+    try:
+        environment.put(files)
+    except OSError as error:
+        return Judged({}, "", str(error))
+    for command in verifier.collect:
+        environment.exec(command, 60)
+    command = _script_command(
+        environment, f"/tests/{verifier.script}", task, resolved(verifier.env)
+    )
+    told = environment.exec(command, verifier.timeout_sec, _KEPT)
+    if told.ended:
+        why = {"timeout": f"it took longer than {verifier.timeout_sec:g} s"}
+        return Judged({}, told.text, why.get(told.ended, f"it was ended: {told.ended}"))
+    return _rewards(environment, told.text)
+
+
+def _rewards(environment: Environment, output: str) -> Judged:
+    """Read what the verifier has left: `reward.json`, else `reward.txt`."""
+    try:
+        data = environment.get("/logs/verifier/reward.json")
+        if data is not None:
+            return Judged(_named(data), output)
+        data = environment.get("/logs/verifier/reward.txt")
+        if data is not None:
+            return Judged({"reward": _finite("reward.txt", data.decode().strip())}, output)
+    except ValueError as error:
+        return Judged({}, output, " ".join(str(error).split()))
+    return Judged({}, output, "it left no /logs/verifier/reward.txt or reward.json")
+
+
+def _named(data: bytes) -> dict[str, float]:
+    """Rewards by name. Raises ValueError."""
+    try:
+        found: Any = json.loads(data)
+    except (ValueError, RecursionError):
+        raise ValueError("reward.json is no JSON") from None
+    named = cast("dict[str, Any]", found) if isinstance(found, dict) else {"reward": found}
+    if not named:
+        raise ValueError("reward.json holds nothing")
+    return {
+        key: _finite(f"reward.json: {key[:40]}", None if isinstance(value, str) else value)
+        for key, value in named.items()
+    }
+
+
+def _finite(what: str, value: Any) -> float:
+    try:
+        found = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{what} is no number") from None
+    if not math.isfinite(found):
+        raise ValueError(f"{what} is no finite number")
+    return found
+
+
+def _script_command(
+    environment: Environment, path: str, task: Task, variables: Mapping[str, str]
+) -> str:
+    """Execute a script in the working folder."""
+    given = " ".join(shlex.quote(f"{key}={value}") for key, value in variables.items())
+    script, at = _q(environment, path), _q(environment, made_of(task).workdir)
+    return f"cd {at}; chmod +x {script}; env {given} {script}"
+
+
+def _q(environment: Environment, path: str) -> str:
+    return shlex.quote(environment.root + path)
+
+
+def _go(environment: Environment, folder: str, where: str) -> None:
+    quoted = _q(environment, folder)
+    _must(environment, f"mkdir -p {quoted} && cd {quoted}", 30, where)
+
+
+def _must(environment: Environment, command: str, seconds: float, where: str) -> None:
+    told = environment.exec(command, seconds, _KEPT)
+    if told.code != 0:
+        last = told.text.strip().rpartition("\n")[2][:200]
+        what = {"timeout": f"takes longer than {seconds:.0f} s"}.get(
+            told.ended, f"fails ({told.ended or f'exit code {told.code}'})"
+        )
+        raise TaskFailed(f"{where}: {what}{': ' if last else ''}{last}")
+
+
+def _wait_healthy(environment: Environment, check: Healthcheck, where: str) -> None:
+    begun, failed = time.monotonic(), 0
+    while True:
+        told = environment.exec(f"( {check.command}\n)", check.timeout_sec)
+        if told.code == 0:
+            return
+        starting = time.monotonic() - begun < check.start_period_sec
+        failed += not starting
+        if failed >= check.retries:
+            raise TaskFailed(f"{where}: its health check fails: {check.command[:100]}")
+        time.sleep(check.start_interval_sec if starting else check.interval_sec)
+
+
+def _copy(environment: Environment, folder: str, one: Instruction, at: str, where: str) -> None:
+    """What a COPY does: the contents of folders, and files."""
+    sources, target, own = sources_of(one)
+    if not own:
+        raise TaskFailed(f"{where}: {one.name} from elsewhere needs Docker")
+    into = os.path.normpath(os.path.join(at, target))
+    below = target.endswith("/") or len(sources) > 1
+    files: dict[str, bytes] = {}
+    for source in sources:
+        for path in _matching(folder, source.lstrip("/")):
+            if os.path.isdir(path):
+                files |= _files(path, into, where)
+            else:
+                place = os.path.join(into, os.path.basename(path)) if below else into
+                files[place] = _read(path, where)
+    environment.put(files)
+
+
+def _matching(folder: str, pattern: str) -> list[str]:
+    path = os.path.normpath(os.path.join(folder, pattern))
+    if os.path.lexists(path):
+        return [path]
+    above, last = os.path.split(path)
+    names = sorted(os.listdir(above)) if os.path.isdir(above) else []
+    return [os.path.join(above, name) for name in names if fnmatch(name, last)]
+
+
+def _files(folder: str, target: str, where: str) -> dict[str, bytes]:
+    """The files of a folder, by their place in an environment."""
+    found: dict[str, bytes] = {}
+    size = 0
+    for at, _, names in os.walk(folder):
+        below = os.path.relpath(at, folder)
+        for name in names:
+            path = os.path.join(at, name)
+            data = _read(path, where)
+            size += len(data)
+            if size > _LARGEST:
+                raise TaskFailed(f"{where}: more than {_LARGEST >> 20} MB to copy")
+            found[os.path.normpath(os.path.join(target, below, name))] = data
+    return found
+
+
+def _read(path: str, where: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise TaskFailed(f"{where}: {path} cannot be read: {error.strerror}") from None

@@ -1,0 +1,146 @@
+"""Checks a folder of tasks: reads each, then tries it: the reference solution must earn the whole
+reward, and doing nothing must not."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from sweeper.environments import Died, Environment, Limits, open_environment
+from sweeper.fields.nodes import Problems
+from sweeper.tasks.documents import Task
+from sweeper.tasks.reading import read_tasks
+from sweeper.tasks.running import (
+    Judged,
+    TaskFailed,
+    begin_step,
+    made_of,
+    set_up,
+    solve,
+    total,
+    verify,
+)
+
+__all__ = ["Checked", "Tried", "check_tasks", "notes_of", "try_task"]
+
+_SOLVED = 1.0
+
+
+class Tried(NamedTuple):
+    """What a task gave: the reward of its solution, and of nothing done."""
+
+    task: Task
+    solved: float | None
+    empty: float | None
+
+
+class Checked(NamedTuple):
+    """What a check found: a line for each mistake, with its place, and what was tried."""
+
+    tasks: tuple[Task, ...]
+    mistakes: tuple[str, ...]
+    tried: tuple[Tried, ...] = ()
+
+
+def check_tasks(
+    path: str,
+    kind: str | None,
+    *,
+    unsafe: bool = False,
+    at_once: int = 4,
+    limits: Limits | None = None,
+) -> Checked:
+    """Read the tasks at a path; with a `kind` of environment, try those without a mistake. Raises
+    `UsageError` where there is none, `NotThere` where there can be no such environment."""
+    problems = Problems()
+    tasks = read_tasks(path, problems)
+    mistakes: Sequence[str] = problems.error().problems if problems else ()
+    if kind is None:
+        return Checked(tuple(tasks), tuple(mistakes))
+    chosen = kind
+
+    def open_one(task: Task) -> Environment:
+        return open_environment(chosen, made_of(task, limits), unsafe=unsafe)
+
+    def tried(task: Task) -> tuple[Tried, list[str]]:
+        return try_task(task, open_one)
+
+    with ThreadPoolExecutor(at_once) as pool:
+        found = list(pool.map(tried, tasks))
+    told = [line for _, lines in found for line in lines]
+    return Checked(tuple(tasks), (*mistakes, *told), tuple(one for one, _ in found))
+
+
+def try_task(task: Task, open_one: Callable[[Task], Environment]) -> tuple[Tried, list[str]]:
+    """Try a task twice, and say what is wrong with it. Raises `NotThere`."""
+    lines: list[str] = []
+    rewards: list[float | None] = []
+    for done in (True, False):
+        try:
+            rewards.append(_attempt(task, open_one, lines, done=done))
+        except (TaskFailed, OSError) as error:
+            text = str(error)
+            lines.append(text if text.startswith(task.folder) else f"{task.folder}: {text}")
+        except Died as error:
+            lines.append(f"{task.folder}: its environment ends by itself: {error}")
+        if len(rewards) <= int(not done):
+            break
+    rewards += [None] * (2 - len(rewards))
+    solved, empty = rewards
+    if solved is not None and solved < _SOLVED and not lines:
+        where = ", ".join(f"{step.solution}/solve.sh" for step in task.steps)
+        lines.append(f"{where}: the reference solution earns {solved:g}, not 1")
+    if empty is not None and empty >= _SOLVED:
+        where = f"{task.steps[-1].verifier.folders[-1]}/test.sh"
+        lines.append(f"{where}: doing nothing earns {empty:g}")
+    return Tried(task, solved, empty), lines
+
+
+def _attempt(
+    task: Task, open_one: Callable[[Task], Environment], lines: list[str], *, done: bool
+) -> float | None:
+    """The reward of the solution, or of nothing; None where the verifier gives none, which is
+    told."""
+    place = open_one(task)
+    judged: list[Judged] = []
+    try:
+        place.start()
+        set_up(place, task)
+        for step in task.steps:
+            begin_step(place, task, step)
+            if done:
+                told = solve(place, task, step)
+                if told.code != 0:
+                    last = told.text.strip().rpartition("\n")[2][:200]
+                    why = told.ended or f"exit code {told.code}"
+                    lines.append(f"{step.solution}/solve.sh: it fails ({why}): {last}")
+            one = verify(place, task, step)
+            if one.wrong:
+                script = f"{step.verifier.folders[-1]}/{step.verifier.script}"
+                line = f"{script}: {one.wrong}"
+                if line not in lines:
+                    lines.append(line)
+                return None
+            judged.append(one)
+            if not one.meets(step.min_reward):
+                break
+    finally:
+        place.stop()
+    return total(task, judged)
+
+
+def notes_of(task: Task, kind: str) -> list[str]:
+    """What a task asks for and does not get here, and is no mistake of its own."""
+    place, found = task.environment, list[str]()
+    if kind != "process" and place.network_mode != "no-network":
+        found.append(f"{task.folder}: it asks for a network ({place.network_mode}) and gets none")
+    if place.gpus:
+        found.append(f"{task.folder}: it asks for {place.gpus} GPUs and gets none")
+    if place.docker_image and place.rootfs is None:
+        found.append(f"{task.folder}: its image {place.docker_image} is not used: it gets the "
+                     "programs of this machine")  # fmt: skip
+    if place.mcp_servers:
+        found.append(f"{task.folder}: its MCP servers are not started")
+    users = {step.user for step in task.steps} | {step.verifier.user for step in task.steps}
+    if users - {None, "root", 0}:
+        found.append(f"{task.folder}: all is done as root there, not as the users that it names")
+    return found

@@ -1,0 +1,235 @@
+"""Environments for the commands of a model: a shell in namespaces of its own, and what hostile
+commands do to it, and do not do to this machine."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from sweeper import environments
+from sweeper.environments import Died, Limits, Made, NotThere, Result, open_environment
+from sweeper.environments.watch import below
+
+pytestmark = pytest.mark.e2e
+
+LACKING = environments.missing("bubblewrap")
+needs_bubblewrap = pytest.mark.skipif(LACKING is not None, reason=str(LACKING))
+KINDS = [pytest.param("bubblewrap", marks=needs_bubblewrap), "process"]
+SMALL = Limits(memory_mb=200, storage_mb=32, processes=48, files=3000)
+SECRET = "tml-" + "s3cr3t" * 4
+
+
+@pytest.fixture
+def opened():
+    made = []
+
+    def start(kind="bubblewrap", limits=SMALL, **options):
+        made.append(open_environment(kind, Made(limits=limits, **options), unsafe=True))
+        made[-1].start()
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.stop()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_shell_keeps_its_state(opened, kind):
+    place = opened(kind, env={"COLOUR": "blue"})
+    assert place.exec("x=5; f() { echo f$1; }; mkdir d; cd d", 5) == Result(0, b"")
+    assert place.exec("echo $x $COLOUR; f 1; basename $PWD; false", 5).text == "5 blue\nf1\nd\n"
+    assert place.exec("(exit 7)", 5) == Result(7, b"")
+    assert place.exec("cat; echo to-stderr >&2", 5) == Result(0, b"to-stderr\n")
+    ended = place.exec("echo a; sleep 60 & sleep 60", 0.3)
+    assert (ended.code, ended.ended, ended.output) == (None, "timeout", b"a\n")
+    assert place.exec("echo [$x]; basename $PWD", 5).text == "[]\napp\n"
+    assert place.exec("echo bye; exit 3", 5) == Result(None, b"bye\n", 0, "shell")
+    assert place.exec("echo 'a' \"b\" $(echo c); if", 5).code == 2
+    assert place.exec("seq 100000", 5, keep=20).output == b"1\n2\n3\n4\n5\n99\n100000\n"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_go_in_and_come_out(opened, kind):
+    place = opened(kind)
+    big = os.urandom(300_000)
+    place.put({"/app/run.sh": b"#!/bin/bash\necho ran $PWD", "/tests/deep/er/data": big})
+    assert place.exec("./run.sh", 5).text.startswith("ran /")
+    assert place.get("/tests/deep/er/data") == big
+    assert place.get("/tests/deep/er/data", 10) == big[:10]
+    assert place.get("/no/such") is None
+    assert place.get("/tests") is None
+    place.exec("mkfifo /app/pipe 2>/dev/null || mkfifo pipe", 5)
+    assert place.get("/app/pipe") is None
+    place.exec("y=1; sleep 60 & echo() { :; }", 5)
+    place.reset()
+    assert place.exec("echo [$y]; jobs", 5).text == "[]\n"
+
+
+def test_no_isolation_is_only_for_who_says_so():
+    with pytest.raises(NotThere, match="unsafe: true"):
+        open_environment("process", Made())
+
+
+# Command, seconds, what its output must hold, what it must not.
+HOSTILE = [
+    (":(){ :|:& };:", 1.0, "", ""),
+    ("perl -e 'fork while 1'", 0.5, "", ""),
+    ("while :; do (sleep 60 &) ; done", 0.5, "", ""),
+    ("ulimit -u 100000 || ulimit -d unlimited && echo over", 2, "not permitted", "over"),
+    ("dd if=/dev/zero of=/tmp/x bs=1M count=100; rm -f /tmp/x", 3, "No space left", ""),
+    ("head -c 100M /dev/zero >/dev/shm/x; rm -f /dev/shm/x", 3, "No space left", ""),
+    ("fallocate -l 1T /app/x; echo done; rm -f /app/x", 3, "done", ""),
+    ("echo x >/dev/x", 2, "Read-only", ""),
+    ("for i in {1..9}; do touch {1..99}$i; done; echo many; rm -f *", 5, "many", ""),
+    ("yes", 0.5, "y\ny\n", ""),
+    ("head -c 200000000 /dev/zero | tr '\\0' x", 20, "xxxx", "\n"),
+    ("cat /dev/urandom", 0.3, "", ""),
+    ("printf '\\033]0;title\\007\\033[2J\\033c'", 2, "\x1b]0;title", ""),
+    ("printf '\\0abcdef123456 0\\0\\0'; echo after", 2, "after", ""),
+    ("cat /etc/shadow; cat /root/.bashrc /home/*/*", 2, "No such file", "root:\\*"),
+    ("cat $HOST_FILE", 2, "No such file", SECRET),
+    ("env; cat /proc/1/environ /proc/$$/environ /proc/*/environ", 2, "TERM", SECRET),
+    ("tr '\\0' ' ' </proc/1/cmdline; cat /proc/[0-9]*/cmdline", 2, "", SECRET),
+    ("ls /proc | grep -c '^[0-9]'", 2, "^[0-9]\n$", ""),
+    ("exec 3<>/dev/tcp/127.0.0.1/$PORT && cat <&3", 2, "", SECRET),
+    ("timeout 1 bash -c 'echo >/dev/tcp/1.1.1.1/53' || echo unreachable", 3, "unreachable", ""),
+    ("cat /proc/net/dev | grep -vc lo:", 2, "^2\n", ""),
+    ("kill -9 1; kill -TERM 1; kill -HUP 1; kill -STOP 1; kill -USR2 1; echo on", 2, "on", ""),
+    ("kill -USR1 1; sleep 1", 3, "", ""),
+    ("kill -9 -1; echo on", 3, "", ""),
+    ("kill -9 $$", 3, "", ""),
+    ("exec /bin/echo gone", 3, "gone", ""),
+    ("trap '' TERM INT HUP QUIT; while :; do :; done", 0.3, "", ""),
+    ("printf() { :; }; eval() { :; }; builtin() { :; }; exec() { :; }", 0.5, "", ""),
+    ("setsid nohup sleep 60 >/dev/null 2>&1 & disown; echo started", 2, "started", ""),
+    ("echo b >/proc/sysrq-trigger; echo x >/proc/sys/kernel/core_pattern", 2, "", ""),
+    ("mount -t tmpfs none /mnt || mount --bind /tmp /usr", 2, "mount", ""),
+    ("mount -o remount,rw /usr; touch /usr/bin/evil && echo written", 2, "", "written"),
+    ("unshare -Ur id || unshare -m true", 2, "unshare", "uid="),
+    ("nsenter -t 1 -m -p true || echo refused", 2, "refused", ""),
+    ("mknod /tmp/sda b 8 0 || echo refused", 2, "refused", ""),
+    ("chroot / id || echo refused", 2, "refused", "uid="),
+    ("su -c id nobody; sudo id; echo refused", 2, "refused", "uid=65534"),
+    ("dmesg | head -1; insmod /x.ko; echo refused", 2, "refused", "Linux version"),
+    ("echo x >/dev/tty", 2, "No such device", ""),
+    ("head -c 900M /dev/zero | tail", 5, "", ""),
+    ("for i in 1 2 3 4 5; do head -c 100M /dev/zero | tail & done; wait", 5, "", ""),
+    ("cat <&10; cat <&255; read -r -u 10 -t 0.2 x", 1, "", ""),
+    ("echo x >/proc/1/fd/1; cat </proc/1/fd/0 >/dev/null & sleep 0.1; kill %1", 2, "", ""),
+]
+
+
+@needs_bubblewrap
+def test_hostile_commands_harm_nobody(opened, tmp_path, monkeypatch, request):
+    """Each is over in time, sees no secret, and leaves an environment that works on."""
+    import re
+
+    monkeypatch.setenv("TINKER_API_KEY", SECRET)
+    private = tmp_path / "private"
+    private.write_text(SECRET)
+    listener = socket.create_server(("127.0.0.1", 0))
+    request.addfinalizer(listener.close)
+    variables = {"HOST_FILE": str(private), "PORT": str(listener.getsockname()[1])}
+    names = set(os.listdir("/usr/bin"))
+    place = opened(env=variables)
+    assert len(HOSTILE) >= 40
+    for command, seconds, must, never in HOSTILE:
+        began = time.monotonic()
+        told = place.exec(command, seconds)
+        place.reset()
+        after = place.exec("echo well", 5)
+        assert after == Result(0, b"well\n"), command
+        assert re.search(must, told.text), (command, told)
+        assert not never or not re.search(never, told.text), (command, told)
+        assert SECRET not in told.text, command
+        assert len(told.output) <= 65_536
+        assert time.monotonic() - began < 60, command  # not for ever; how long says the bench
+    listener.settimeout(0)
+    with pytest.raises(BlockingIOError):
+        listener.accept()
+    assert private.read_text() == SECRET
+    assert set(os.listdir("/usr/bin")) == names
+
+
+@needs_bubblewrap
+def test_what_takes_too_much_together_is_ended_and_told(opened):
+    """No limit of one process says how much all of them take."""
+    place = opened()
+    hog = "perl -e '$x = q(x) x 90_000_000; sleep 60' &"
+    assert place.exec(f"{hog} {hog} {hog} wait", 20).ended == "memory"
+    assert place.exec("perl -e '$x = q(x) x 900_000_000' || echo refused", 20).text.endswith(
+        "refused\n"
+    )
+    told = place.exec("mkdir f; cd f; seq 1 90000 | xargs touch; sleep 60", 20)
+    assert told.ended == "files"
+    assert place.exec("rm -rf /app/f; echo well", 20).text == "well\n"
+
+
+@needs_bubblewrap
+def test_nothing_of_an_environment_stays(opened):
+    place = opened()
+    place.exec("setsid sleep 1000 & sleep 1000 & echo started", 5)
+    pid = place._watched.pid
+    own = [pid, *below(pid)]
+    assert len(own) >= 4
+    place.stop()
+    _gone(own)
+    with pytest.raises(Died):
+        place.exec("true", 1)
+    place.stop()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_environments_end_with_who_started_them(kind, tmp_path):
+    """However that ends."""
+    script = (
+        "import sys, time\n"
+        "from sweeper.environments import Made, open_environment\n"
+        "place = open_environment(sys.argv[1], Made(), unsafe=True)\n"
+        "place.start()\n"
+        "place.exec('sleep 1000 & sleep 1000 &', 5)\n"
+        "print('up', flush=True)\n"
+        "place.exec('sleep 1000', 1000)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, kind],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        own = list(below(process.pid))
+        assert len(own) >= 4
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    _gone(own)
+
+
+def _gone(pids: list[int]) -> None:
+    deadline = time.monotonic() + 30
+    while left := [pid for pid in pids if _lives(pid)]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.01)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@needs_bubblewrap
+def test_one_that_is_killed_says_so(opened):
+    place = opened()
+    pid = place._watched.pid
+    os.kill(pid, signal.SIGKILL)
+    _gone([pid])
+    with pytest.raises(Died):
+        place.exec("echo here", 5)

@@ -1,0 +1,261 @@
+"""`sweeper tasks check`: each mistake of a task's folder is a line with its place."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from sweeper import environments
+from sweeper.commands.tasks import add_arguments
+from sweeper.tasks.trying import check_tasks
+
+pytestmark = pytest.mark.e2e
+
+needs_bubblewrap = pytest.mark.skipif(
+    environments.missing("bubblewrap") is not None, reason="no bubblewrap here"
+)
+GOOD = {
+    "task.toml": """
+schema_version = "1.4"
+[task]
+name = "ours/greeting"
+[agent]
+timeout_sec = 60
+[verifier]
+timeout_sec = 2
+[environment]
+network_mode = "no-network"
+memory_mb = 256
+""",
+    "instruction.md": "Write the word in /app/word.txt into /app/out.txt.\n",
+    "environment/Dockerfile": """
+FROM debian:12
+WORKDIR /app
+ENV WORD=hello OTHER="two words"
+COPY data /app/
+RUN echo "$WORD" \\
+    >word.txt
+""",
+    "environment/data/readme": "read me\n",
+    "solution/solve.sh": "#!/bin/bash\ncp word.txt out.txt\n",
+    "tests/test.sh": """#!/bin/bash
+r=0
+cmp -s out.txt word.txt && [ "$(cat readme)" = "read me" ] && r=1
+echo $r >/logs/verifier/reward.txt
+""",
+}
+STEPS = """
+[[steps]]
+name = "one"
+min_reward = 0.5
+[[steps]]
+name = "%s"
+[steps.verifier]
+timeout_sec = %s
+"""
+
+ONE = {f"steps/one/{path}": GOOD[path] for path in ("instruction.md", "solution/solve.sh")}
+
+# What is changed, and the line that is told. `None` takes a file away.
+BROKEN = {
+    "no task.toml": ({"task.toml": None}, "task.toml: there is no such file"),
+    "no TOML": ({"task.toml": "a = 1\nb = ["}, "task.toml:2:1: not TOML: Invalid value"),
+    "unknown key": (
+        {"task.toml": "[agent]\ntimeout_secs = 3\n"},
+        "task.toml:2:1: unknown key 'timeout_secs' in agent (did you mean 'timeout_sec'?)",
+    ),
+    "no number": (
+        {"task.toml": '\n[verifier]\ntimeout_sec = "60"\n'},
+        "task.toml:3:1: verifier.timeout_sec is a string; it takes a number above 0",
+    ),
+    "negative": (
+        {"task.toml": "[environment]\ncpus = -2\n"},
+        "task.toml:2:1: environment.cpus is 1 to 10000, not -2",
+    ),
+    "network": (
+        {"task.toml": '[environment]\nnetwork_mode = "none"\n'},
+        "task.toml:2:1: environment.network_mode: 'none' is not one of public, no-network",
+    ),
+    "hosts without a list": (
+        {"task.toml": '[environment]\nallowed_hosts = ["a.org"]\n'},
+        "task.toml:1:1: environment.allowed_hosts is only for network_mode = 'allowlist'",
+    ),
+    "two sizes": (
+        {"task.toml": '[environment]\nmemory = "2G"\nmemory_mb = 512\n'},
+        "task.toml:1:1: environment.memory and memory_mb say different things",
+    ),
+    "no size": (
+        {"task.toml": '[environment]\nstorage = "lots"\n'},
+        "task.toml:2:1: environment.storage is a string; it takes a size such as '512M' or '2G'",
+    ),
+    "name": (
+        {"task.toml": '[task]\nname = "greeting"\n'},
+        "task.toml:1:1: task.name: 'greeting' is not org/name",
+    ),
+    "Windows": (
+        {"task.toml": '[environment]\nos = "windows"\n'},
+        "task.toml:1:1: environment.os: there is no windows here",
+    ),
+    "variable": (
+        {"task.toml": '[environment]\nenv = {A = "${NO_SUCH_THING}"}\n'},
+        "task.toml:1:1: environment.env.A: there is no variable NO_SUCH_THING here",
+    ),
+    "a step twice": (
+        {"task.toml": STEPS % ("ONE", 3), **ONE},
+        "task.toml:5:1: steps[1].name: another step is called 'ONE'",
+    ),
+    "a step's value": (
+        {"task.toml": STEPS % ("one ", "true"), **ONE},
+        "task.toml:8:1: steps[1].verifier.timeout_sec is a boolean",
+    ),
+    "a step's folder": (
+        {"task.toml": STEPS % ("two", 3)},
+        "steps/one/instruction.md: there is no such file",
+    ),
+    "separate": (
+        {"task.toml": '[verifier]\nenvironment_mode = "separate"\n'},
+        "task.toml:1:1: verifier.environment_mode: only `shared` is to be had here",
+    ),
+    "no instruction": ({"instruction.md": None}, "instruction.md: there is no such file"),
+    "empty instruction": ({"instruction.md": " \n"}, "instruction.md: is empty"),
+    "no tests": ({"tests/test.sh": None}, "tests/test.sh: there is no such file: nothing judges"),
+    "no solution": ({"solution/solve.sh": None}, "solution/solve.sh: there is no such file"),
+    "no interpreter": (
+        {"tests/test.sh": "echo 1\n"},
+        "tests/test.sh:1:1: does not begin with #!",
+    ),
+    "Windows lines": (
+        {"tests/test.sh": "#!/bin/bash\r\necho 1\r\n"},
+        "tests/test.sh:1:1: has lines that end as on Windows",
+    ),
+    "no environment": (
+        {"environment/Dockerfile": None},
+        "environment/Dockerfile: there is no such file, no docker_image, and no prepared root",
+    ),
+    "no instruction of Docker": (
+        {"environment/Dockerfile": "FROM x\n\nRUM make\n"},
+        "environment/Dockerfile:3:1: 'RUM' is no instruction of a Dockerfile",
+    ),
+    "no file to copy": (
+        {"environment/Dockerfile": "FROM x\nCOPY nothing /app/\n"},
+        "environment/Dockerfile:2:1: COPY: there is no nothing in environment/",
+    ),
+    "a file outside": (
+        {"environment/Dockerfile": "FROM x\nCOPY ../../secret /app/\n"},
+        "environment/Dockerfile:2:1: COPY: ../../secret is outside of environment/",
+    ),
+    "a link outside": ({"tests/link": "-> /etc/passwd"}, "tests/link: is a link out of the task"),
+}
+# Those that show only when they are tried.
+FAILING = {
+    "the build fails": (
+        {"environment/Dockerfile": "FROM x\nRUN echo broken; exit 3\n"},
+        "environment/Dockerfile:2: fails (exit code 3): broken",
+    ),
+    "the solution fails": (
+        {"solution/solve.sh": "#!/bin/bash\necho oh; false\n"},
+        "solution/solve.sh: it fails (exit code 1): oh",
+    ),
+    "the solution does not do": (
+        {"solution/solve.sh": "#!/bin/bash\ntrue\n"},
+        "solution/solve.sh: the reference solution earns 0, not 1",
+    ),
+    "nothing is enough": (
+        {"tests/test.sh": "#!/bin/bash\necho 1 >/logs/verifier/reward.txt\n"},
+        "tests/test.sh: doing nothing earns 1",
+    ),
+    "no reward": (
+        {"tests/test.sh": "#!/bin/bash\ntrue\n"},
+        "tests/test.sh: it left no /logs/verifier/reward.txt or reward.json",
+    ),
+    "no number": (
+        {"tests/test.sh": "#!/bin/bash\necho nan >/logs/verifier/reward.txt\n"},
+        "tests/test.sh: reward.txt is no finite number",
+    ),
+    "no JSON": (
+        {"tests/test.sh": '#!/bin/bash\necho \'{"a": "1"}\' >/logs/verifier/reward.json\n'},
+        "tests/test.sh: reward.json: a is no number",
+    ),
+    "too slow": (
+        {
+            "tests/test.sh": "#!/bin/bash\nsleep 60\n",
+            "task.toml": "[verifier]\ntimeout_sec = 0.2\n",
+        },
+        "tests/test.sh: it took longer than 0.2 s",
+    ),
+}
+
+
+def write(folder, files, name=""):
+    for path, text in {**GOOD, **files}.items():
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if text is None:
+            continue
+        if text.startswith("-> "):
+            target.symlink_to(text.removeprefix("-> "))
+        else:
+            target.write_text(text.replace("ours/greeting", f"ours/{name or 'greeting'}"))
+    return folder
+
+
+@pytest.mark.parametrize("wrong", BROKEN)
+def test_each_mistake_is_one_line_with_its_place(tmp_path, wrong):
+    changed, told = BROKEN[wrong]
+    folder = write(tmp_path / "task", changed)
+    mistakes = check_tasks(str(folder), None).mistakes
+    assert [line for line in mistakes if line.startswith(f"{folder}/{told}")], mistakes
+    several = {"a step's folder": 4, "a step's value": 2}
+    assert len(mistakes) == several.get(wrong, 1), mistakes
+
+
+@needs_bubblewrap
+def test_tasks_are_tried(tmp_path):
+    """All of one folder at once: what is wrong with one is told, the others are tried."""
+    write(tmp_path / "good", {}, "good")
+    for number, (changed, _) in enumerate(FAILING.values()):
+        write(tmp_path / f"task{number}", changed, f"n{number}")
+    found = check_tasks(str(tmp_path), "bubblewrap")
+    for number, (_, told) in enumerate(FAILING.values()):
+        line = f"{tmp_path}/task{number}/{told}"
+        assert line in found.mistakes
+    assert len(found.mistakes) == len(FAILING)
+    good = next(one for one in found.tried if one.task.name == "ours/good")
+    assert (good.solved, good.empty) == (1.0, 0.0)
+
+
+@needs_bubblewrap
+def test_a_task_of_several_steps(tmp_path):
+    """Each with its own instruction and verifier, in one environment; the rewards are averaged."""
+    test = '#!/bin/bash\necho "{\\"a\\": $(test -e %s && echo 1 || echo 0), \\"b\\": 1}"' + (
+        " >/logs/verifier/reward.json\n"
+    )
+    files = {"task.toml": STEPS % ("two", 3)}
+    for name in ("one", "two"):
+        files |= {
+            f"steps/{name}/instruction.md": f"Make {name}.",
+            f"steps/{name}/solution/solve.sh": f"#!/bin/bash\ntouch {name}\n",
+            f"steps/{name}/tests/test.sh": test % name,
+        }
+    files |= {"steps/two/workdir/setup.sh": "#!/bin/bash\ntest -e one\n"}
+    files |= dict.fromkeys(("instruction.md", "solution/solve.sh", "tests/test.sh"))
+    found = check_tasks(str(write(tmp_path / "task", files)), "bubblewrap")
+    # Nothing done: 0.5 of the first step is enough for the second to come, whose setup fails then.
+    assert found.mistakes == (f"{tmp_path}/task/steps/two/workdir: fails (exit code 1)",)
+    assert found.tried[0].solved == 1.0
+
+
+def test_the_command_line(tmp_path):
+    write(tmp_path / "good", {})
+    write(tmp_path / "bad", BROKEN["negative"][0])
+    command = [sys.executable, "-m", "sweeper", "tasks", "check", "--read-only", "--json"]
+    told = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert told.returncode == 2
+    document = json.loads(told.stdout)
+    assert [task["name"] for task in document["tasks"]] == ["ours/greeting"]
+    assert len(document["problems"]) == 1
+    missing = subprocess.run([*command, os.devnull], capture_output=True, text=True, check=False)
+    assert (missing.returncode, missing.stderr.count("\n")) == (2, 1)
+    assert add_arguments is not None
