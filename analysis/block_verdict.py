@@ -8,6 +8,7 @@ from sweeper.analysis.blocks import Block, Blocks
 from sweeper.analysis.cells import Ranking
 from sweeper.analysis.findings import Finding, cell_text
 from sweeper.analysis.frames import SweepData
+from sweeper.analysis.nextgrid import NextGrid
 from sweeper.analysis.verdict import LATER, Check, Verdict, failures, measure, whole, wholly_stable
 
 __all__ = ["decide_by_blocks"]
@@ -17,7 +18,11 @@ _LINES = 12
 
 
 def decide_by_blocks(
-    data: SweepData, ranking: Ranking, findings: Sequence[Finding], blocks: Blocks
+    data: SweepData,
+    ranking: Ranking,
+    findings: Sequence[Finding],
+    blocks: Blocks,
+    following: NextGrid | None = None,
 ) -> Verdict:
     """What the blocks add up to: no cell is named over all of them, and no mean is taken."""
     judged = [block for block in blocks.blocks if block.best is not None]
@@ -32,7 +37,7 @@ def decide_by_blocks(
         believe=tuple(f for f in findings if f.kind not in LATER or f.kind == "block_holes"),
         caution="Each was chosen by the same runs that measure it, and its interval allows for "
         "that; where it has none, its value may flatter it.",
-        steps=tuple(_steps(data, findings, blocks)),
+        steps=tuple(_steps(data, findings, blocks, following)),
         checkpoint=None,
         checks=tuple(_checks(data, ranking, findings, judged, blocks.by)),
         each=tuple(_each(judged, blocks.by)),
@@ -75,7 +80,9 @@ def _checks(
     yield wholly_stable(data, ranking, findings)
 
 
-def _steps(data: SweepData, findings: Sequence[Finding], blocks: Blocks) -> Iterator[str]:
+def _steps(
+    data: SweepData, findings: Sequence[Finding], blocks: Blocks, following: NextGrid | None
+) -> Iterator[str]:
     yield from failures(data)
     beyond: Counter[tuple[str, str]] = Counter()
     for block in blocks.blocks:
@@ -86,15 +93,26 @@ def _steps(data: SweepData, findings: Sequence[Finding], blocks: Blocks) -> Iter
             f"Try {way} values of {axis} for the {labels.counted(count, 'block')} whose best lies "
             f"at the {side} one tried."
         )
+    kind = following.kind if following is not None else ""
+    runs = labels.counted(following.runs, "new run") if following is not None else ""
     if blocks.holes:
-        yield f"Fill the {labels.counted(blocks.holes, 'hole')} in the table of blocks."
+        how = f": launch next.yaml ({runs}, finished ones are kept)" if kind == "holes" else ""
+        yield f"Fill the {labels.counted(blocks.holes, 'hole')} in the table of blocks{how}."
     fewest = min((b.best.summary.n for b in blocks.blocks if b.best is not None), default=0)
     told = next((f.evidence for f in findings if f.kind == "by_blocks"), None) or {}
-    if fewest < 3 and not told.get("not_known"):
-        yield "Run the best cells and those not told from them with three seeds or more."
-    elif told.get("not_known"):
+    unknown = bool(told.get("not_known"))
+    if kind == "confirm" and following is not None:
+        cells = labels.counted(following.cells, "cell")
         yield (
-            "Run some cells with three seeds or more, or say whose noise to take (--noise "
-            "from=SWEEP): a few repeated cells tell the noise of all (--noise pooled)."
+            f"Launch next.yaml: of each {blocks.by} whose best is not sure, that and what may be "
+            f"better, on fresh seeds ({runs} of {cells})."
+        )
+    elif fewest < 3 and not unknown:
+        yield "Run the best cells and those not told from them with three seeds or more."
+    if unknown:
+        first = "Or" if kind == "confirm" else "Run some cells with three seeds or more, or"
+        yield (
+            f"{first} say whose noise to take (--noise from=SWEEP): a few repeated cells tell the "
+            "noise of all (--noise pooled)."
         )
     yield "Take for each block its best cell: the table of blocks has its settings and checkpoint."

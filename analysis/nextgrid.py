@@ -1,32 +1,39 @@
 """The grid to run next, as YAML that can be launched. Pure.
 
 It is the grid that was launched with as little changed as the findings ask for, comments kept:
-a value more on an axis whose end is best (under the same name, so that finished runs stay), or
-only the cells at the top with seeds that were not used yet (under a name of its own: the value of
-a winner that is measured by fresh seeds flatters nobody).
+a value more on an axis whose end is best, or the combinations that blocks lack (under the same
+name, so that finished runs stay), or only the cells at the top, of each block where those are
+judged each by itself, with seeds that were not used yet (under a name of its own: the value of a
+winner that is measured by fresh seeds flatters nobody). What the grid extends is written out in it.
 """
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from sweeper.analysis import labels
+from sweeper.analysis.blocks import Block, Blocks
 from sweeper.analysis.cells import Cell, Ranking
 from sweeper.analysis.commands import elsewhere, launching
+from sweeper.analysis.contrasts import rest
 from sweeper.analysis.findings import Finding
 from sweeper.analysis.frames import SweepData
+from sweeper.analysis.settings import level
+from sweeper.errors import GridError
+from sweeper.grid.extending import in_one
 from sweeper.storage.documents import dotted
 
 __all__ = ["NextGrid", "propose"]
 
-_FEWEST, _CELLS = 3, 8
+_FEWEST, _CELLS, _OF_A_BLOCK = 3, 8, 4
 _AXES = ("grid", "zip", "random", "when", "exclude", "include")
 
 
 @dataclass(frozen=True)
 class NextGrid:
-    """`kind`: "extend" an axis, "confirm" the top with fresh seeds, or "seeds" for all cells.
+    """`kind`: "extend" an axis, "confirm" the top with fresh seeds, "seeds" for all cells, or
+    "holes" of blocks that are filled.
     `overrides` are what the first launch's command line had and this one's still needs; `command`
     launches it, once it is known where it is written, with a `note` where that is not all."""
 
@@ -46,14 +53,16 @@ class NextGrid:
 
 
 def propose(
-    data: SweepData, ranking: Ranking, findings: Sequence[Finding], needed: int | None
+    data: SweepData,
+    ranking: Ranking,
+    findings: Sequence[Finding],
+    needed: int | None,
+    blocks: Blocks | None = None,
 ) -> NextGrid | str | None:
     """What the findings ask for, or a text that says why the grid cannot be made to say it; None
     where nothing is asked for. `needed` is how many seeds a cell are thought to part the cells at
     the top."""
-    if ranking.leaders:
-        return "each block has its own ends and its own cells at the top: sweep those you care for"
-    text = "" if data.plan is None else data.plan.grid_text
+    text = _on_record(data)
     if len(data.names) > 1:
         text, why = "", "several sweeps are compared here, and each has a grid of its own"
     elif data.plan is None:
@@ -64,7 +73,9 @@ def propose(
             why = "it is a stage: its axes are changed in the grid that has it"
     if not text.strip():
         asked = any(f.kind in ("edge", "tied", "not_compared", "few_runs") for f in findings)
-        return why if asked else None
+        return why if asked or ranking.leaders else None
+    if blocks is not None and ranking.leaders:
+        return _in_blocks(data, ranking, blocks, text)
     kinds = {finding.kind for finding in findings}
     edges = [f.evidence for f in findings if f.kind == "edge" and f.evidence]
     extended = [edge for edge in edges if edge.get("suggestion") is not None]
@@ -93,6 +104,78 @@ def _fresh_seeds(
     return None
 
 
+def _on_record(data: SweepData) -> str:
+    """The text of the grid, with what it extends written out where that is on record."""
+    if data.plan is None:
+        return ""
+    text = data.plan.grid_text
+    if not data.plan.extends:
+        return text
+    try:
+        whole = in_one(text, data.plan.extends)
+    except GridError:
+        return text
+    return _dumped({key: value for key, value in whole.items() if value is not None})
+
+
+def _in_blocks(
+    data: SweepData, ranking: Ranking, blocks: Blocks, text: str
+) -> NextGrid | str | None:
+    """The combinations that blocks lack; where they have all, more runs of their best cells."""
+    lacking = [own for block in blocks.blocks for own in _lacking(data, ranking, blocks.by, block)]
+    if lacking:
+        return _filled(data, ranking, lacking, text)
+    cells = [cell for block in blocks.blocks for cell in _open(ranking, blocks.by, block)]
+    if not cells:
+        return None
+    of = f"those of each {blocks.by} that may be its best"
+    return _confirm(data, cells, of, text, None, most=len(cells))
+
+
+def _lacking(
+    data: SweepData, ranking: Ranking, by: str, block: Block
+) -> Iterator[Mapping[str, Any]]:
+    """The configurations of a block's holes, those left out that are planned: launched again, they
+    run."""
+    own = [cell for cell in ranking.cells if level(cell.settings, by) == block.value]
+    planned = {rest(cell, by) for cell in own}
+    for row in block.holes:
+        like = next((c for c in ranking.cells if c.summary.n and rest(c, by) == row), None)
+        if like is not None and row not in planned:
+            yield {**_chosen(data, like), by: own[0].settings[by]}
+
+
+def _open(ranking: Ranking, by: str, block: Block) -> list[Cell]:
+    """The best of a block and what it is not told from, or where nothing tells, or a single run
+    leads, the next."""
+    best = block.best
+    if best is None or (block.ahead and best.summary.n > 1):
+        return []
+    own = (c for c in ranking.measured if level(c.settings, by) == block.value and not c.diverged)
+    others = block.tied or tuple(cell for cell in own if cell.name != best.name)[:1]
+    return [best, *others[: _OF_A_BLOCK - 1]] if others else []
+
+
+def _filled(
+    data: SweepData, ranking: Ranking, lacking: Sequence[Mapping[str, Any]], text: str
+) -> NextGrid | str:
+    grid = _parsed(text, comments=True)
+    if isinstance(grid, str):
+        return grid
+    entries = [_inline(dict(own)) for own in lacking]
+    if grid.get("include"):
+        grid["include"].extend(entries)
+    else:
+        grid["include"] = entries
+    _named(grid, data.name)
+    seeds = max(len(cell.runs) for cell in ranking.cells)
+    count = labels.counted(len(lacking), "combination")
+    why = f"{count} that other blocks have a result of; finished runs are kept."
+    title = f"{data.name} with {count} more, which other blocks have a result of."
+    yaml = _written(grid, title)
+    return NextGrid("holes", why, yaml, _kept(data, []), len(lacking) * seeds, len(lacking))
+
+
 def _seeded(data: SweepData, ranking: Ranking) -> bool:
     """Whether other seeds are likely to give other results."""
     known = data.plan is not None and data.plan.recipe.seed_field
@@ -114,18 +197,22 @@ def _parsed(text: str, *, comments: bool) -> Any:
     if not isinstance(found, Mapping):
         return "its text on record is no mapping"
     if "extends" in found:
-        return "it extends another file, which would not be found from where next.yaml lies"
+        return "it extends another file, whose text is not on record"
     return cast(Any, found)
 
 
 def _written(grid: Any, title: str) -> str:
+    return f"# {title}\n{_dumped(grid)}"
+
+
+def _dumped(grid: Any) -> str:
     from ruamel.yaml import YAML
 
     out = io.StringIO()
     writer: Any = YAML(typ="rt")
     writer.width = 100
     writer.dump(grid, out)
-    return f"# {title}\n{out.getvalue()}"
+    return out.getvalue()
 
 
 def _named(grid: Any, name: str) -> None:
@@ -205,14 +292,20 @@ def _inline(value: Any) -> Any:
 
 
 def _confirm(
-    data: SweepData, top: Sequence[Cell], of: str, text: str, needed: int | None
+    data: SweepData,
+    top: Sequence[Cell],
+    of: str,
+    text: str,
+    needed: int | None,
+    most: int = _CELLS,
 ) -> NextGrid | str:
+    """At `most` so many of the cells at the top, on fresh seeds."""
     grid = _parsed(text, comments=False)
     if isinstance(grid, str):
         return grid
-    cells = top[:_CELLS]
-    most = max(cell.summary.n for cell in cells)
-    count = max(needed or 2 * most, _FEWEST, most + 1)
+    cells = top[:most]
+    runs = max(cell.summary.n for cell in cells)
+    count = max(needed or 2 * runs, _FEWEST, runs + 1)
     seeds = {"seeds": grid.get("seeds")}
     _set_seeds(seeds, _fresh(data, count))
     include = [_inline(_chosen(data, cell)) for cell in cells]

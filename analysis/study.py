@@ -102,10 +102,10 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
     lead = _lead(ranking, shared)
     needed = _needed(ranking, lead)
     lead = None if lead is None else lead._replace(needed=needed)
-    proposed = propose(data, ranking, findings, needed)
+    proposed = propose(data, ranking, findings, needed, blocks)
     following = proposed if isinstance(proposed, NextGrid) else None
     verdict = (
-        decide_by_blocks(data, ranking, findings, blocks)
+        decide_by_blocks(data, ranking, findings, blocks, following)
         if blocks is not None and ranking.leaders
         else decide(data, ranking, findings, lead, following, prices or {})
     )

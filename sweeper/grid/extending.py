@@ -8,13 +8,13 @@ base value its axes and included cells, an axis its axes. The name is never take
 import os
 import stat
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sweeper.errors import GridError
-from sweeper.fields.nodes import MAX_BYTES, Node, Place, Problems, Stop, kind, read_yaml
+from sweeper.fields.nodes import MAX_BYTES, Node, Place, Problems, Stop, kind, plain, read_yaml
 from sweeper.grid.keys import Reach, leaves
 
-__all__ = ["MAX_EXTENDS", "GridText", "Source", "decoded", "extended", "read_text"]
+__all__ = ["MAX_EXTENDS", "GridText", "Source", "decoded", "extended", "in_one", "read_text"]
 
 MAX_EXTENDS = 8
 
@@ -91,6 +91,24 @@ def extended(
     while layers:
         merged = _merge(merged, layers.pop())
     return merged, tuple(sources)
+
+
+def in_one(text: str, extends: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """A grid as one file would say it: with the paths and texts of the files that it extends, the
+    nearest first, put under it. Raises `GridError`."""
+    problems = Problems()
+    layers: list[Node] = []
+    for path, own in (("", text), *extends):
+        layer = read_yaml(own, path, problems)
+        if layer is None or layer.entries is None:
+            problems.add(Place(path), "a grid is a mapping")
+            raise problems.error()
+        layers.append(layer)
+    merged = layers.pop()
+    while layers:
+        merged = _merge(merged, layers.pop())
+    entries = merged.entries or {}
+    return plain(merged._replace(value={k: v for k, v in entries.items() if k != "extends"}))
 
 
 def _target(node: Node, path: str, problems: Problems) -> str:

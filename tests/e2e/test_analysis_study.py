@@ -111,13 +111,31 @@ def test_a_grid_that_cannot_be_read_has_no_next_one(tmp_path: Path, written: Mod
         "a: [": "cannot be read",
         "- 1": "no mapping",
         "": "not on record",
-        "extends: x.yaml\ngrid: {lr: [1, 2, 4]}": "extends another file",
+        "extends: x.yaml\ngrid: {lr: [1, 2, 4]}": "whose text is not on record",
         "a: &a [*a]": "no section `grid`",
     }
     for text, told in why.items():
         said = proposed(text)
         assert isinstance(said, str) and told in said
     assert isinstance(proposed("grid: {lr: [1, 2, 4]}"), NextGrid)
+
+
+def test_what_a_grid_extends_is_written_out_in_the_next_one(tmp_path: Path, written: ModuleType):
+    """It need not be found from where that lies, nor be as it was."""
+    cells = [({"lr": lr}, [1.0 / lr, 1.1 / lr]) for lr in (1, 2, 4)]
+    extends = [
+        {"path": "near.yaml", "grid": "extends: far.yaml\nbase: {warm: 2, cold: 3}\n"},
+        {"path": "far.yaml", "grid": "name: far\nrecipe: sft\nbase: {warm: 1, steps: 10}\n"},
+    ]
+    grid = "extends: near.yaml\nbase: {cold: 4}\ngrid: {lr: [1, 2, 4]}\nseeds: 2\n"
+    written.measured(tmp_path, cells, grid=grid, extends=extends)
+    following = studied(tmp_path).next
+    assert following is not None and following.kind == "extend"
+    read = parse_grid(following.yaml, "next.yaml")
+    assert (read.name, read.recipe, read.extends) == ("demo", "sft", ())
+    base = {key: setting.value for key, setting in read.base.items()}
+    assert base == {"warm": 2, "steps": 10, "cold": 4}
+    assert "lr: [1, 2, 4, 8]" in following.yaml or "- 8" in following.yaml
 
 
 def test_marginal_means_use_only_what_was_measured_at_every_value(

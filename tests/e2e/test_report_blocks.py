@@ -13,6 +13,7 @@ import pytest
 from sweeper import analysis
 from sweeper.analysis.blocks import find_blocks
 from sweeper.analysis.cells import rank
+from sweeper.analysis.contrasts import rest
 from sweeper.analysis.frames import load
 from sweeper.analysis.study import Study, study
 from sweeper.errors import UsageError
@@ -94,7 +95,7 @@ def _edge(block: Any, axis: str) -> bool:
 def test_no_model_is_best_of_all_and_the_verdict_speaks_of_each(judged: Study):
     """As many claims as models, and no cell over all of them: they have other cells, and data."""
     verdict, blocks = judged.verdict, judged.blocks
-    assert blocks is not None and judged.ranking.best is None and judged.next is None
+    assert blocks is not None and judged.ranking.best is None
     assert (verdict.kind, verdict.number, verdict.checkpoint) == ("blocks", None, None)
     assert verdict.headline == "35 best cells, one for each model_name"
     ahead = sum(not block.tied for block in blocks.blocks)
@@ -115,6 +116,61 @@ def test_holes_are_what_other_models_have(judged: Study):
     assert qwen.holes == tuple(
         (("learning_rate", "1e-3"), ("lora_rank", rank)) for rank in ("4", "16", "64")
     )
+    planned = {(c.settings["model_name"], rest(c, "model_name")) for c in judged.ranking.cells}
+    every = [(block.value, row) for block in judged.blocks.blocks for row in block.holes]
+    asked = [one for one in every if one not in planned]
+    assert judged.next is not None and judged.next.kind == "holes"
+    assert judged.next.cells == len(asked) == judged.next.yaml.count("- {model_name: ")
+
+
+def test_what_blocks_lack_is_what_to_run_next_and_then_what_may_be_their_best(
+    tmp_path: Path, written: ModuleType
+):
+    """Finished runs stay where holes are filled; then fresh seeds of each best and what noise does
+    not tell from it, of blocks where that is nothing none."""
+    grid = (
+        "recipe: sft  # as ever\ngrid: {model: [a, b], lr: [1, 2], rank: [1, 2]}\nseeds: 3\n"
+        "exclude: [{model: b, lr: 2, rank: 2}]\nmetric: {name: test/nll, goal: minimize}\n"
+    )
+    metric = written.METRIC | {"by": "model"}
+
+    def following(name: str, **levels: float) -> Study:
+        """Of cells by their models, rates and ranks."""
+        cells = [
+            ({"model": at[0], "lr": int(at[1]), "rank": int(at[2])}, [level, level + 0.1])
+            for at, level in levels.items()
+        ]
+        axes = ("model", "lr", "rank")
+        written.measured(tmp_path, cells, axes=axes, name=name, grid=grid, metric=metric)
+        return study(load(Registry(str(tmp_path)), name, None, None))
+
+    others = {"a12": 9.0, "a22": 8.0, "b11": 3.0, "b21": 2.0, "b12": 4.0}
+    holed = following("holed", a11=1.0, a21=1.05, **others)
+    assert holed.next is not None and holed.next.kind == "holes"
+    assert (holed.next.cells, holed.next.runs) == (1, 2)
+    assert "- {model: b, lr: 2, rank: 2}" in holed.next.yaml and "# as ever" in holed.next.yaml
+    (step,) = [step for step in holed.verdict.steps if step.startswith("Fill")]
+    assert step.endswith("launch next.yaml (2 new runs, finished ones are kept).")
+    whole = following("whole", a11=1.0, a21=1.05, b22=5.0, **others)
+    assert whole.next is not None and whole.next.kind == "confirm"
+    assert (whole.next.cells, whole.next.runs) == (2, 8)
+    assert parse_grid(whole.next.yaml, "next.yaml").name == "whole-confirm"
+    for lr in (1, 2):
+        assert f"- {{model: a, lr: {lr}, rank: 1}}" in whole.next.yaml
+    told = following("told", a11=1.0, a21=7.0, b22=5.0, **others)
+    assert told.next is None and told.no_next is None
+
+
+def test_a_block_of_single_runs_gets_fresh_seeds_of_its_first_two(
+    tmp_path: Path, written: ModuleType
+):
+    cells = [({"model": m, "lr": lr}, [lr + len(m)]) for m in ("a", "bb") for lr in (1, 2, 4)]
+    grid = "recipe: sft\ngrid: {model: [a, bb], lr: [1, 2, 4]}\nseeds: 1\n"
+    written.measured(tmp_path, cells, axes=("model", "lr"), grid=grid)
+    report = analysis.analyze(str(tmp_path), "demo", by="model")
+    following = report.document["next_grid"]
+    assert (following["kind"], following["cells"], following["runs"]) == ("confirm", 4, 12)
+    assert "lr: 4" not in following["yaml"] and "seeds: [1, 2, 3]" in following["yaml"]
 
 
 def test_repeated_cells_lend_their_noise_and_margins_within_it_are_ties(judged: Study):
@@ -170,7 +226,7 @@ def test_a_report_by_blocks(tmp_path: Path, written: ModuleType):
     page, markdown = (Path(report.files[f"report.{kind}"]).read_text() for kind in ("html", "md"))
     assert '<section id="blocks"' in page and "## By model" in markdown
     assert report.document["verdict"]["kind"] == "blocks"
-    assert report.document["verdict"]["best"] is None and not report.document["next_grid"]
+    assert report.document["verdict"]["best"] is None
     assert [line for line in report.verdict.splitlines() if line.startswith("    a: lr 1, 0.")]
 
 

@@ -32,11 +32,16 @@ if __name__ == "__main__":
 """
 GRID = """
 name: demo
-recipe: toy.py
-grid: {rate: [0.1, 0.3], warm: [1]}
-seeds: 2
-metric: {name: loss, goal: minimize}
+extends: ../common/toy.yaml
+grid: {warm: [1]}
+metric: {goal: minimize}
 launch: {backend: local, max_parallel: 4, python: tools/python, cwd: work dir, sync: 1s}
+"""
+COMMON = """
+recipe: toy.py
+grid: {rate: [0.1, 0.3]}
+seeds: 2
+metric: {name: loss}
 """
 COMMAND = """
 name: demo
@@ -55,13 +60,14 @@ awk "BEGIN { printf \"{\\\"step\\\": 1, \\\"loss\\\": %f}\\n\", 1 + $3 + $1 }" \
 
 def project(folder: Path, grid: str) -> Path:
     """A project whose grid names everything from its folder."""
-    for name in ("tools", "grids", "work dir"):
+    for name in ("tools", "grids", "work dir", "common"):
         (folder / name).mkdir(parents=True)
     for name, text in (("python", f'#!/bin/sh\nexec {sys.executable} "$@"\n'), ("train", TRAIN)):
         (folder / "tools" / name).write_text(text)
         (folder / "tools" / name).chmod(0o755)
     (folder / "work dir" / "toy.py").write_text(RECIPE)
     (folder / "grids" / "demo.yaml").write_text(grid)
+    (folder / "common" / "toy.yaml").write_text(COMMON)
     return folder
 
 

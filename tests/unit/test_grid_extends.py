@@ -5,7 +5,7 @@ import os
 import pytest
 
 from sweeper.errors import GridError
-from sweeper.grid.extending import MAX_EXTENDS
+from sweeper.grid.extending import MAX_EXTENDS, in_one
 from sweeper.model.metric import Metric
 from sweeper.planner.plan import plan
 
@@ -47,6 +47,16 @@ def problems(files, text, **others):
 
 def values(found, key):
     return sorted({str(run.config.get(key)) for run in found.runs})
+
+
+def test_written_in_one_it_makes_the_same_runs(files):
+    near = "extends: common.yaml\nbase: {opt.wd: null, steps: 6}\nlaunch: {retries: 3}\n"
+    found = files("extends: near.yaml\ngrid: {rank: [4, 8]}\nwhen: null\n", near=near)
+    whole = in_one(found.grid_text, found.extends)
+    assert "extends" not in whole and "name" not in whole
+    whole = {key: value for key, value in whole.items() if value is not None}
+    again = plan({"name": found.name, **whole})
+    assert (again.runs, again.launch) == (found.runs, found.launch)
 
 
 def test_everything_is_taken_over_but_the_name(files):
