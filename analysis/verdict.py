@@ -1,5 +1,6 @@
 """What won, can it be believed, what to do next: the top of the report, and the terminal's text."""
 
+import html
 import re
 import textwrap
 from collections import Counter
@@ -79,6 +80,10 @@ class Verdict:
     cost: str | None = None
     at_edge: bool = False
     each: tuple[str, ...] = ()
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the text for a terminal."""
+        return f"<pre>{html.escape(self.text('verdict'))}</pre>"
 
     def text(self, sweep: str, width: int = 88) -> str:
         """A short text for the terminal."""

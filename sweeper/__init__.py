@@ -4,6 +4,7 @@
     sweeper.launch(plan, root="sweeps", wait=False)
     sweeper.cancel("quickstart", ["lr=3e-2*"], root="sweeps")
     sweeper.wait("quickstart", root="sweeps").counts
+    sweeper.note("quickstart", "why", tag=["paper"], root="sweeps")
     registry = sweeper.Registry("sweeps")
 
 Names are loaded when they are first used, so that the command line and the workers start quickly.
@@ -24,10 +25,13 @@ if TYPE_CHECKING:
         status,
         stop,
         wait,
+        wait_async,
     )
     from sweeper.launcher.launching import Launched, launch
     from sweeper.model.plan import Plan, Run
+    from sweeper.noting import archive, delete, note, rename
     from sweeper.planner.plan import plan
+    from sweeper.results.last_lines import logs
     from sweeper.results.registry import Registry
     from sweeper.results.status import Status
 
@@ -42,16 +46,22 @@ __all__ = [
     "Status",
     "Steered",
     "__version__",
+    "archive",
     "cancel",
+    "delete",
     "launch",
+    "logs",
+    "note",
     "parallel",
     "pause",
     "plan",
+    "rename",
     "resume",
     "retry",
     "status",
     "stop",
     "wait",
+    "wait_async",
 ]
 
 _HOMES = {
@@ -62,17 +72,28 @@ _HOMES = {
     "Run": "sweeper.model.plan",
     "Status": "sweeper.results.status",
     "Steered": "sweeper.control",
+    "archive": "sweeper.noting",
     "cancel": "sweeper.control",
+    "delete": "sweeper.noting",
     "launch": "sweeper.launcher.launching",
+    "logs": "sweeper.results.last_lines",
+    "note": "sweeper.noting",
     "parallel": "sweeper.control",
     "pause": "sweeper.control",
     "plan": "sweeper.planner.plan",
+    "rename": "sweeper.noting",
     "resume": "sweeper.control",
     "retry": "sweeper.control",
     "status": "sweeper.control",
     "stop": "sweeper.control",
     "wait": "sweeper.control",
+    "wait_async": "sweeper.control",
 }
+
+
+def __dir__() -> list[str]:
+    """What there is, also what is loaded only when it is used."""
+    return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> object:

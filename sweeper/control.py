@@ -6,7 +6,6 @@ by the launcher that is at work on the sweep, else by one of their own. A reques
 created once, so who was killed while asking simply asks again.
 """
 
-import math
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
@@ -17,8 +16,8 @@ from sweeper.labels import held_of
 from sweeper.model.states import State, fold, is_finished
 from sweeper.pausing import Steered, parallel, pause, resume, stop
 from sweeper.results.selectors import pick
-from sweeper.results.status import Status, read_status
-from sweeper.storage.files import Store, default_root
+from sweeper.results.waiting import find_sweep, status, wait, wait_async
+from sweeper.storage.files import Store
 from sweeper.storage.requests import (
     Happened,
     Requested,
@@ -51,12 +50,10 @@ __all__ = [
     "take_up",
     "to_retry",
     "wait",
+    "wait_async",
 ]
 
 _FAILED = (State.FAILED, State.LOST, State.PREEMPTED)
-_WAIT_SECONDS = 1.0
-"""Between two looks of `wait`, which take at most one part in `_SHARE` of the time."""
-_SHARE = 20
 _POLL_SECONDS = 0.5
 _STOP_SECONDS = 75.0
 """What a launcher takes to notice, at most, which may wait a minute for sbatch; and a worker beyond
@@ -81,7 +78,7 @@ def cancel(
     hears what is waited for. Gives what was asked of each run. Raises `NotFound`, `UsageError` for
     a state or a condition that is none, and what `cancel_runs` raises.
     """
-    found = _sweep(sweep, root)
+    found = find_sweep(sweep, root)
     ids = [run.id for run in pick(found.runs, runs, state, where)]
     whole = not (runs or state or where)
     return cancel_runs(found.store, found.name, ids, whole=whole, tell=tell)
@@ -100,35 +97,9 @@ def retry(
     that failed; of them those for which `where` holds. A launcher does it, the one at work or one
     that is started and left to itself: `wait` waits for it. Raises as `launch` does, and
     `UsageError` for a run that is named and has succeeded."""
-    found = _sweep(sweep, root)
+    found = find_sweep(sweep, root)
     chosen = to_retry(found, runs, state, where)
     return retry_runs(found, [run.id for run in chosen], tell=tell)
-
-
-def wait(sweep: str, *, root: str | None = None, timeout: float = math.inf) -> Status:
-    """Wait until nothing is at work on a sweep any more, at most `timeout` seconds, and tell how it
-    stands then: `finished` is False where the time is up, or where its launcher has gone before
-    all was over. Raises `NotFound`, `StoreError`."""
-    deadline = time.monotonic() + timeout
-    while True:
-        begun = time.monotonic()
-        found = status(sweep, root=root)
-        left = deadline - time.monotonic()
-        if not found.at_work or left <= 0:
-            return found
-        pause = max(_WAIT_SECONDS, _SHARE * (time.monotonic() - begun))
-        time.sleep(max(0.0, min(pause, left)))
-
-
-def status(sweep: str, *, root: str | None = None) -> Status:
-    """How a sweep stands. Raises `NotFound`, `StoreError`."""
-    return read_status(_sweep(sweep, root))
-
-
-def _sweep(name: str, root: str | None) -> "Sweep":
-    from sweeper.results.registry import Registry
-
-    return Registry(root or default_root()).sweep(name)
 
 
 def cancel_runs(

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -44,6 +44,7 @@ from sweeper.worker.job import read_environment
 
 if TYPE_CHECKING:
     from sweeper.engine.lifecycle import EngineInfo
+    from sweeper.results.status import Status
 
 __all__ = [
     "LaunchRequest",
@@ -102,6 +103,13 @@ class Launched(NamedTuple):
     root: str
     summary: Summary | None
     taken_up: bool = False
+
+    def __await__(self) -> "Generator[Any, None, Status]":
+        """`await sweeper.launch(..., wait=False)`: how the sweep stands when nothing is at work on
+        it any more."""
+        from sweeper.results.waiting import wait_async
+
+        return wait_async(self.name, root=self.root).__await__()
 
 
 def launch(  # noqa: PLR0913 - what users call, with a keyword for each choice

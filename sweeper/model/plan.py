@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, cast
 
+from sweeper.model.html import table, title
 from sweeper.model.metric import FAILED, Metric, is_at, is_noise
 from sweeper.model.notify import Notify
 from sweeper.model.notify import read as read_notify
@@ -302,6 +303,14 @@ class Plan(NamedTuple):
     def parts(self) -> "tuple[Plan, ...]":
         """Its stages as plans of their own, or itself where it has none."""
         return tuple(self.only(stage.name) for stage in self.stages) or (self,)
+
+    def _repr_html_(self) -> str:
+        """In a notebook: what varies, and the runs."""
+        recipes = ", ".join(dict.fromkeys(part.recipe.reference for part in self.parts))
+        told = f"{len(self.runs)} runs of {recipes}"
+        keys = list(self.axes)
+        rows = ([run.name, run.cell, run.seed, *map(run.config.get, keys)] for run in self.runs)
+        return title(self.name, told) + table(["run", "cell", "seed", *keys], rows)
 
     @property
     def unseeded(self) -> bool:

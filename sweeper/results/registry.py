@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.metrics import Point
+from sweeper.model.html import table, title
 from sweeper.model.mark import NO_MARKS, Marks
 from sweeper.model.states import State
 from sweeper.results.folders import FolderRun, folder_runs
@@ -72,6 +73,21 @@ class Registry:
         self._cache = cache
         self._memories = {store.root: self._memory(store) for store in self._stores}
         self.problems = Problems()
+
+    def _repr_html_(self) -> str:
+        """In a notebook: its sweeps."""
+        rows = [
+            (
+                found["sweep"],
+                found["recipe"],
+                found["runs"],
+                ", ".join(f"{count} {state}" for state, count in found["states"].items()),
+                found["created"],
+            )
+            for found in self.sweep_records()
+        ]
+        columns = ("sweep", "recipe", "runs", "states", "created")
+        return title("Registry", ", ".join(self.roots)) + table(columns, rows)
 
     def _memory(self, store: Store) -> Folder | None:
         if self._cache is False:

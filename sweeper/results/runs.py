@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
-from sweeper.errors import NotFound, StoreError
+from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.metrics import (
     NO_ROWS,
     Merged,
@@ -22,6 +22,7 @@ from sweeper.metrics import (
 from sweeper.model import usage as usages
 from sweeper.model.event import NOTHING, Outcome
 from sweeper.model.growth import lineage
+from sweeper.model.html import table, title
 from sweeper.model.parts import Part
 from sweeper.model.plan import Run
 from sweeper.model.states import Event, NoState, RunState, State, fold, is_finished
@@ -385,6 +386,36 @@ class RecordedRun(ABC):
         records = self.checkpoint_records()
         keys = ["attempt", *(key for key in _keys(records)[1:] if key != "attempt")]
         return pandas.DataFrame(records, columns=keys)
+
+    def plot(self, *keys: str) -> Any:
+        """A plotly figure of metrics over their steps: those named, else what the run is judged by.
+        Raises `UsageError` for a key that it has not recorded, and without any."""
+        import plotly.graph_objects as go  # pyright: ignore[reportMissingTypeStubs]
+
+        wanted = keys or ((self.metric["name"],) if self.metric is not None else ())
+        if not wanted:
+            raise UsageError(f"{self.name} is judged by no metric: name one, as plot('test/nll')")
+        rows = self.history.rows
+        figure: Any = go.Figure()
+        for key in wanted:
+            points = numbers(rows, key)
+            if not points:
+                known = ", ".join(_keys(rows)[1:]) or "nothing"
+                raise UsageError(f"{self.name} has not recorded {key!r}; there is {known}")
+            steps, values = zip(*points, strict=True)
+            figure.add_scatter(x=list(steps), y=list(values), name=key, mode="lines+markers")
+        title = wanted[0] if len(wanted) == 1 else None
+        return figure.update_layout(title=self.name, xaxis_title="step", yaxis_title=title)
+
+    def _repr_html_(self) -> str:
+        """In a notebook: how it went, and its configuration."""
+        record = self.record()
+        told = [(key, record[key]) for key in ("state", "reason", "attempts", "wall_s")]
+        told += [(record["metric"], record["value"])] if record["metric"] else []
+        rows = [(key, value) for key, value in told if value is not None]
+        return title(f"{self.sweep}/{self.name}", self.id) + table(
+            ["", ""], [*rows, *self.config.items()]
+        )
 
     def __repr__(self) -> str:
         return f"<run {self.sweep}/{self.name} {self.id} {self.state.value}>"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweeper import labels
 from sweeper.errors import StoreError
+from sweeper.model.html import table, title
 from sweeper.model.launcher import NO_OBSERVATIONS, Observations
 from sweeper.model.observation import Kind, Observation
 from sweeper.model.request import Asked
@@ -57,6 +58,12 @@ class Status:
         if not self.finished:
             return 4
         return 0 if all(state is State.SUCCEEDED for state, n in self.counts.items() if n) else 3
+
+    def _repr_html_(self) -> str:
+        """In a notebook: how many runs are in each state."""
+        told = "finished" if self.finished else "at work" if self.at_work else "not finished"
+        rows = [(state.value, count) for state, count in self.counts.items()]
+        return title(self.sweep, self.held or told) + table(("state", "runs"), rows)
 
     def published(self) -> dict[str, Any]:
         """What a `--json` document has of it, besides the runs."""

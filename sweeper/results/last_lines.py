@@ -1,0 +1,30 @@
+"""What runs printed last, from Python."""
+
+from collections.abc import Sequence
+
+from sweeper.errors import UsageError
+from sweeper.results.registry import Registry
+from sweeper.results.selectors import pick
+from sweeper.storage.files import default_root
+
+__all__ = ["logs"]
+
+_MOST = 100_000
+
+
+def logs(
+    sweep: str,
+    runs: Sequence[str] = (),
+    *,
+    root: str | None = None,
+    state: Sequence[str] | None = None,
+    where: str | None = None,
+    lines: int = 20,
+) -> dict[str, list[str]]:
+    """The last `lines` lines that runs of a sweep printed, by the runs' names: of all runs, or of
+    those that the selectors `runs`, `state` and `where` leave. Raises `NotFound`, `UsageError`."""
+    if not 1 <= lines <= _MOST:
+        raise UsageError(f"{lines} lines: write a number from 1 to {_MOST}")
+    found = Registry(root or default_root()).sweep(sweep)
+    chosen = pick(found.runs, runs, state, where)
+    return {run.name: run.log_tail(lines, limit=lines * 4096) for run in chosen}

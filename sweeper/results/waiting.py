@@ -1,0 +1,56 @@
+"""How a sweep stands, and waiting until nothing is at work on it."""
+
+import math
+import time
+
+from sweeper.results.registry import Registry
+from sweeper.results.runs import Sweep
+from sweeper.results.status import Status, read_status
+from sweeper.storage.files import default_root
+
+__all__ = ["find_sweep", "status", "wait", "wait_async"]
+
+_WAIT_SECONDS = 1.0
+"""Between two looks of `wait`, which take at most one part in `_SHARE` of the time."""
+_SHARE = 20
+
+
+def wait(sweep: str, *, root: str | None = None, timeout: float = math.inf) -> Status:
+    """Wait until nothing is at work on a sweep any more, at most `timeout` seconds, and tell how it
+    stands then: `finished` is False where the time is up, or where its launcher has gone before
+    all was over. Raises `NotFound`, `StoreError`."""
+    deadline = time.monotonic() + timeout
+    while True:
+        begun = time.monotonic()
+        found = status(sweep, root=root)
+        left = deadline - time.monotonic()
+        if not found.at_work or left <= 0:
+            return found
+        pause = max(_WAIT_SECONDS, _SHARE * (time.monotonic() - begun))
+        time.sleep(max(0.0, min(pause, left)))
+
+
+async def wait_async(sweep: str, *, root: str | None = None, timeout: float = math.inf) -> Status:
+    """The same for who has other things to do meanwhile: `await sweeper.wait_async(...)`. Who is
+    cancelled while waiting cancels nothing of the sweep."""
+    import asyncio
+
+    deadline = time.monotonic() + timeout
+    while True:
+        begun = time.monotonic()
+        found = await asyncio.to_thread(status, sweep, root=root)
+        left = deadline - time.monotonic()
+        if not found.at_work or left <= 0:
+            return found
+        pause = max(_WAIT_SECONDS, _SHARE * (time.monotonic() - begun))
+        await asyncio.sleep(max(0.0, min(pause, left)))
+
+
+def status(sweep: str, *, root: str | None = None) -> Status:
+    """How a sweep stands. Raises `NotFound`, `StoreError`."""
+    return read_status(find_sweep(sweep, root))
+
+
+def find_sweep(name: str, root: str | None) -> Sweep:
+    """The sweep of that name below a root. Raises `NotFound`, `StoreError`."""
+    return Registry(root or default_root()).sweep(name)
