@@ -10,11 +10,11 @@ from sweeper.analysis.history import History
 from sweeper.analysis.series import Floats
 from sweeper.analysis.sources import Source
 from sweeper.errors import UsageError
-from sweeper.model.usage import total
+from sweeper.model.usage import Usage, total
 from sweeper.prices import Prices, amount, load
 from sweeper.results.costs import ALSO, SOURCES
-from sweeper.results.forecast import Going, forecast, going, sentence
-from sweeper.results.runs import RecordedRun, SweepRun
+from sweeper.results.forecast import Going, forecast, forecast_of, going, sentence
+from sweeper.results.runs import RecordedRun, Sweep, SweepRun
 
 __all__ = [
     "KINDS",
@@ -141,13 +141,31 @@ class Priced:
         with suppress(UsageError):  # `sweeper prices` tells what is wrong with it
             self._prices = load()
 
-    def usd(self, run: RecordedRun) -> float | None:
-        """What all attempts of a run cost; None where that is not known."""
-        found = total(run.used(attempt).usage for attempt in range(1, run.attempts + 1))
+    @property
+    def told_prices(self) -> str | None:
+        """Which prices these are; None without any."""
+        return None if self._prices is None else self._prices.told
+
+    def used(self, run: RecordedRun) -> Usage:
+        """What all attempts of a run used."""
+        return total(run.used(attempt).usage for attempt in range(1, run.attempts + 1))
+
+    def sum_of(self, used: Sequence[Usage]) -> float | None:
+        """What they cost in dollars; None where that is not known."""
+        found = total(used)
         if self._prices is None or not found.models:
             return None
         cost = amount(found, self._prices)
         return None if cost.unpriced else cost.usd
+
+    def usd(self, run: RecordedRun) -> float | None:
+        """What all attempts of a run cost; None where that is not known."""
+        return self.sum_of([self.used(run)])
+
+    def of_sweep(self, sweep: Sweep) -> str | None:
+        """What a sweep has used, and has yet to use; None where nothing was counted."""
+        found = None if self._prices is None else forecast_of(sweep, self._prices)
+        return None if found is None else sentence(found)
 
     def told(self, sources: Sequence[Source]) -> str | None:
         """What sweeps have used, and have yet to use; None where nothing was counted."""

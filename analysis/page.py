@@ -51,7 +51,7 @@ from sweeper.analysis.tables import (
 from sweeper.errors import EnvironmentFailure
 from sweeper.model.metric import value_text
 
-__all__ = ["provenance", "render"]
+__all__ = ["asset", "environment", "policy", "provenance", "render"]
 
 DARK = ("#4ba6dd", "#ef8a4a", "#2fbf95", "#d68ad0", "#d9b340", "#9ad7ff", "#dd6f9f", "#98a4f2")
 """`PALETTE` for a dark screen."""
@@ -76,68 +76,72 @@ def render(study: Study, panels: Sequence[Panel]) -> str:
     from markupsafe import Markup
 
     data, ranking = study.data, study.ranking
-    script = _asset("report.js")
+    script = asset("report.js")
     library, library_hash = _plotly() if panels else ("", None)
     hashes = [_hash(script), *([library_hash] if library_hash else [])]
-    return _template().render(
-        policy=_policy(hashes),
-        css=Markup(_asset("report.css")),  # noqa: S704 - a file of ours
-        script=Markup(script),  # noqa: S704 - a file of ours
-        library=library,
-        embedded=_packed(_json(_embedded(study, panels))),
-        light=[*PALETTE, MUTED],
-        dark=[*DARK, DARK_MUTED],
-        study=study,
-        data=data,
-        ranking=ranking,
-        best=ranking.best,
-        findings=study.findings,
-        verdict=study.verdict,
-        panels=_by_section(panels),
-        figures=len(panels),
-        legend=_legend(ranking, panels),
-        states=[(s, n) for s in _STATES if (n := sum(run.state == s for run in data.runs))],
-        failures=study.failures[:_FAILURES],
-        alarms=[(run, alarm) for run in data.runs for alarm in run.alarms],
-        alarms_shown=_ALARMS,
-        failed=sum(run.state == "failed" for run in data.runs),
-        table=cell_table(ranking),
-        first=first_cells(ranking, _FIRST),
-        all_strip=strip_of_all(ranking),
-        cells_shown=CELLS,
-        cells_first=FIRST_CELLS,
-        windows=[f"{share:.0%}".replace("%", " %") for share in WINDOWS],
-        groups=groups(ranking),
-        runs_shown=RUNS,
-        rows=run_rows(study),
-        common=common(study),
-        paired=paired_rows(study),
-        item_tables=item_tables(study),
-        held_rows=held_rows(study),
-        task_rows=task_rows(study),
-        heats=[(pair, heat(pair, _sign(data))) for pair in study.pairs],
-        axis_kinds=KINDS,
-        telling=telling(study),
-        undrawn=undrawn(study, panels),
-        lines=PARALLEL,
-        blocks=block_rows(study),
-        blocks_first=_BLOCKS,
-        deals=DEALS,
-        model=surface_rows(study.surface),
-        rates=rate_rows(study.stability.rates),
-        rule=RULE,
-        method=method(ranking.scale, ranking.noise),
-        noise=noise_text(ranking.noise),
-        judged_by=value_text("last" if data.metric is None else data.metric.at),
-        commands=reproducing(data, study.prices),
-        grid=data.plan and data.plan.grid_text,
-        grid_path=data.plan and data.plan.grid_path,
-        provenance=provenance(data),
-        retried=[run for run in data.runs if run.attempts > 1],
-        short_name=short_name,
-        labels=labels,
-        logs=reading_logs(data),
-        list_failed=listing(data, "failed") if data.root else None,
+    return (
+        environment()
+        .get_template("report.html.j2")
+        .render(
+            policy=policy(hashes),
+            css=Markup(asset("report.css")),  # noqa: S704 - a file of ours
+            script=Markup(script),  # noqa: S704 - a file of ours
+            library=library,
+            embedded=_packed(_json(_embedded(study, panels))),
+            light=[*PALETTE, MUTED],
+            dark=[*DARK, DARK_MUTED],
+            study=study,
+            data=data,
+            ranking=ranking,
+            best=ranking.best,
+            findings=study.findings,
+            verdict=study.verdict,
+            panels=_by_section(panels),
+            figures=len(panels),
+            legend=_legend(ranking, panels),
+            states=[(s, n) for s in _STATES if (n := sum(run.state == s for run in data.runs))],
+            failures=study.failures[:_FAILURES],
+            alarms=[(run, alarm) for run in data.runs for alarm in run.alarms],
+            alarms_shown=_ALARMS,
+            failed=sum(run.state == "failed" for run in data.runs),
+            table=cell_table(ranking),
+            first=first_cells(ranking, _FIRST),
+            all_strip=strip_of_all(ranking),
+            cells_shown=CELLS,
+            cells_first=FIRST_CELLS,
+            windows=[f"{share:.0%}".replace("%", " %") for share in WINDOWS],
+            groups=groups(ranking),
+            runs_shown=RUNS,
+            rows=run_rows(study),
+            common=common(study),
+            paired=paired_rows(study),
+            item_tables=item_tables(study),
+            held_rows=held_rows(study),
+            task_rows=task_rows(study),
+            heats=[(pair, heat(pair, _sign(data))) for pair in study.pairs],
+            axis_kinds=KINDS,
+            telling=telling(study),
+            undrawn=undrawn(study, panels),
+            lines=PARALLEL,
+            blocks=block_rows(study),
+            blocks_first=_BLOCKS,
+            deals=DEALS,
+            model=surface_rows(study.surface),
+            rates=rate_rows(study.stability.rates),
+            rule=RULE,
+            method=method(ranking.scale, ranking.noise),
+            noise=noise_text(ranking.noise),
+            judged_by=value_text("last" if data.metric is None else data.metric.at),
+            commands=reproducing(data, study.prices),
+            grid=data.plan and data.plan.grid_text,
+            grid_path=data.plan and data.plan.grid_path,
+            provenance=provenance(data),
+            retried=[run for run in data.runs if run.attempts > 1],
+            short_name=short_name,
+            labels=labels,
+            logs=reading_logs(data),
+            list_failed=listing(data, "failed") if data.root else None,
+        )
     )
 
 
@@ -167,20 +171,21 @@ def _sign(data: SweepData) -> float:
 
 
 @functools.cache
-def _template() -> Any:
-    """Compiled once: that takes longer than all the rest of a page."""
+def environment() -> Any:
+    """What makes pages of templates. Each is compiled once: that takes longer than all the rest of
+    a page."""
     import jinja2
 
-    environment: Any = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_asset),
+    made: Any = jinja2.Environment(
+        loader=jinja2.FunctionLoader(asset),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["capitalize_first"] = _capitalised
-    environment.filters["breakable"] = _breakable
-    return environment.get_template("report.html.j2")
+    made.filters["capitalize_first"] = _capitalised
+    made.filters["breakable"] = _breakable
+    return made
 
 
 def _capitalised(text: str) -> str:
@@ -196,7 +201,8 @@ def _breakable(text: str) -> Any:
     return Markup(",<wbr>").join(parts)
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """A file of the page's own."""
     return resources.files("sweeper.analysis").joinpath("templates", name).read_text("utf-8")
 
 
@@ -219,8 +225,9 @@ def _packed(data: bytes) -> str:
     return base64.b64encode(zlib.compress(data, 4)).decode()
 
 
-def _policy(hashes: Sequence[str]) -> str:
-    allowed = " ".join(f"'sha256-{found}'" for found in hashes)
+def policy(hashes: Sequence[str]) -> str:
+    """What a page may do: nothing but run the scripts of these hashes."""
+    allowed = " ".join(f"'sha256-{found}'" for found in hashes) or "'none'"
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"

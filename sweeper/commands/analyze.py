@@ -69,13 +69,24 @@ def run(arguments: Namespace) -> int:
         for name, out in ((stage, arguments.out) for stage in stages)
     }
     kept = {name: _keep(arguments, registry, report) for name, report in found.items()}
+    page = _of_all(registry, names[0], found, arguments.out)
     if arguments.json:
         print_json({"schema": 1, "stages": [report.document for report in found.values()]})
     else:
         for name, report in found.items():
             _print(arguments, report, kept[name])
             print()
+        say(f"all stages: {page}")
     return tell_problems(registry.problems)
+
+
+def _of_all(registry: "Registry", name: str, reports: "dict[str, Report]", out: str | None) -> str:
+    """Write the page over all stages. Returns where it is."""
+    from sweeper.analysis.pipeline import pipeline, write
+
+    sweep = registry.sweep(name)
+    by_stage = {name.partition("/")[2]: report for name, report in reports.items()}
+    return write(pipeline(sweep, by_stage), sweep, out)
 
 
 def _stages(registry: "Registry", names: Sequence[str]) -> list[str]:

@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from sweeper.commands import arguments as shared
-from sweeper.commands.stage_graph import graph, many, of_stage, size
 from sweeper.grid.naming import canonical
 from sweeper.grid.overrides import flow
 from sweeper.launcher.estimate import sentence
@@ -27,6 +26,7 @@ from sweeper.launcher.launch_preview import (
 )
 from sweeper.model.plan import Plan
 from sweeper.model.states import State
+from sweeper.results.stage_graph import graph, many, of_stage, size
 from sweeper.sanitize import sanitize
 from sweeper.storage.files import Store, default_root, open_store
 from sweeper.terminal import print_json, warn

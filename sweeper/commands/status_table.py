@@ -7,11 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sweeper import prices
-from sweeper.commands.stage_graph import many, of_stage
 from sweeper.errors import UsageError
 from sweeper.results import forecast
 from sweeper.results.progress import Reached, reached
 from sweeper.results.selectors import pick
+from sweeper.results.stage_graph import many, of_stage
 from sweeper.results.status import NOBODY, Status, alarms_of
 from sweeper.sanitize import sanitize
 from sweeper.terminal import duration, print_json, print_table, say, shortened

@@ -47,4 +47,21 @@ def test_a_pipeline_runs_from_the_base_model_to_compared_checkpoints(
         assert config["load_checkpoint_path"] == above["state_path"]
     base = json.loads((Path(runs["eval/base"].path) / "config.json").read_text())
     assert base["load_checkpoint_path"] is None
-    assert "the baseline" in shell.run("analyze", "pipeline/eval", "--no-pictures")
+    said = shell.run("analyze", "pipeline", "--no-pictures")
+    assert "the baseline" in said
+    _check_page(Path(said.rpartition("all stages: ")[2].strip()))
+
+
+def _check_page(page: Path) -> None:
+    """All stages with their reports, and each chain with what all of it used."""
+    told = json.loads((page.parent / "report.json").read_text())
+    assert [stage["name"] for stage in told["stages"]] == ["sft", "dpo", "rl", "eval"]
+    assert all((page.parent / stage["report"]).exists() for stage in told["stages"])
+    chains = {chain["links"][-1]["run"]: chain for chain in told["chains"]}
+    longest = chains["rl,seed=0"]
+    assert [link["stage"] for link in longest["links"]] == ["sft", "dpo", "rl", "eval"]
+    assert all(isinstance(link["value"], float) for link in longest["links"])
+    assert longest["tokens"] > chains["dpo,seed=0"]["tokens"] > chains["base"]["tokens"] > 0
+    text = page.read_text()
+    assert 'href="eval/report.html"' in text
+    assert "<script" not in text

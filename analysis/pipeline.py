@@ -1,0 +1,212 @@
+"""A page over all stages of a sweep: what each has found, and each chain of runs from the first
+stage to the last, with what it led to and what all of it cost. Each stage has a report of its own,
+which this one leads to."""
+
+import functools
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sweeper.analysis import labels
+from sweeper.analysis.costs import Priced
+from sweeper.analysis.page import asset, environment, policy
+from sweeper.analysis.report import Report
+from sweeper.analysis.sources import write_file
+from sweeper.model.growth import depths
+from sweeper.model.plan import Stage
+from sweeper.model.states import State
+from sweeper.prices import money
+from sweeper.results.objective import sign_of
+from sweeper.results.runs import Sweep, SweepRun
+from sweeper.results.stage_graph import of_stage
+
+__all__ = ["CHAINS", "Chain", "Pipeline", "StageFound", "pipeline", "write"]
+
+CHAINS = 200
+"""Chains that the page shows; the document has all."""
+
+
+@dataclass(frozen=True)
+class StageFound:
+    """What a stage is, how its runs stand, and what its own report says; `report` is None where
+    there is nothing to compare yet. `usd` is None where a model has no price."""
+
+    name: str
+    depth: int
+    what: str
+    metric: str | None
+    states: Mapping[str, int]
+    to_come: int
+    verdict: str | None
+    best: str | None
+    against: str | None
+    report: str | None
+    tokens: int
+    usd: float | None
+
+
+@dataclass(frozen=True)
+class Link:
+    """A run in a chain, with the value that it is judged by."""
+
+    stage: str
+    run: str
+    state: str
+    value: float | None
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A run that no other goes on from, the last of `links`, with those that it goes on from before
+    it; what all of them used."""
+
+    links: tuple[Link, ...]
+    tokens: int
+    usd: float | None
+
+    @property
+    def last(self) -> Link:
+        """The run that it ends with."""
+        return self.links[-1]
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A sweep with stages as a whole. Chains that came furthest are first, the best of them before
+    the others. `used` says what all runs have used."""
+
+    name: str
+    stages: tuple[StageFound, ...]
+    chains: tuple[Chain, ...]
+    used: str | None
+    prices: str | None
+
+
+def pipeline(sweep: Sweep, reports: Mapping[str, Report]) -> Pipeline:
+    """The stages and chains of a sweep; `reports` are of its stages, by name."""
+    priced = Priced()
+    deep = depths(sweep.plan.stages)
+    runs = [run for run in sweep.runs if not run.retired or run.attempts]
+    stages = [
+        _found(sweep, stage, deep[stage.name], reports.get(stage.name), runs, priced)
+        for stage in sweep.plan.stages
+    ]
+    above = {parent for run in runs for parent in run.parents}
+    ends = [run for run in runs if run.id not in above]
+    chains = [_chain(run, priced) for run in ends]
+    return Pipeline(
+        name=sweep.name,
+        stages=tuple(stages),
+        chains=tuple(sorted(chains, key=functools.partial(_place, sweep))),
+        used=priced.of_sweep(sweep),
+        prices=priced.told_prices,
+    )
+
+
+def _found(
+    sweep: Sweep,
+    stage: Stage,
+    depth: int,
+    report: Report | None,
+    runs: Sequence[SweepRun],
+    priced: Priced,
+) -> StageFound:
+    mine = [run for run in runs if run.stage == stage.name]
+    verdict: Mapping[str, Any] = {} if report is None else report.document["verdict"]
+    used = [priced.used(run) for run in mine]
+    cells = {} if report is None else {cell["cell"]: cell for cell in report.document["cells"]}
+    best = cells.get(verdict.get("best"))
+    return StageFound(
+        name=stage.name,
+        depth=depth,
+        what=of_stage(stage),
+        metric=stage.metric and f"{stage.metric.name}, {_direction(stage.metric.goal)}",
+        states=dict(Counter(run.state.value for run in mine)),
+        to_come=sweep.plan.unknown.get(stage.name, 0),
+        verdict=verdict.get("label"),
+        best=None if best is None else _best(best),
+        against=verdict.get("against"),
+        report=None if report is None else f"{stage.name}/report.html",
+        tokens=sum(one.counts.tokens for one in used),
+        usd=priced.sum_of(used),
+    )
+
+
+def _direction(goal: str) -> str:
+    return "lower is better" if goal == "minimize" else "higher is better"
+
+
+def _best(cell: Mapping[str, Any]) -> str:
+    value = labels.number(cell["mean"], 4)
+    return f"{cell['cell'].partition('/')[2] or cell['cell']}: {value}"
+
+
+def _chain(run: SweepRun, priced: Priced) -> Chain:
+    runs = (*reversed(run.lineage), run)
+    used = [priced.used(one) for one in runs]
+    links = tuple(
+        Link(one.stage or "", one.name.partition("/")[2], one.state.value, one.record()["value"])
+        for one in runs
+    )
+    return Chain(links, sum(one.counts.tokens for one in used), priced.sum_of(used))
+
+
+def _place(sweep: Sweep, chain: Chain) -> tuple[int, bool, float, str]:
+    names = [stage.name for stage in sweep.plan.stages]
+    stage = sweep.plan.stage(chain.last.stage)
+    value = chain.last.value
+    sign = sign_of("minimize" if stage is None or stage.metric is None else stage.metric.goal)
+    missing = value is None or chain.last.state != State.SUCCEEDED.value
+    return -names.index(chain.last.stage), missing, (value or 0.0) * sign, chain.last.run
+
+
+def _document(found: Pipeline) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "sweep": found.name,
+        "used": found.used,
+        "prices": found.prices,
+        "stages": [{**vars(stage), "states": dict(stage.states)} for stage in found.stages],
+        "chains": [
+            {**vars(chain), "links": [vars(link) for link in chain.links]} for chain in found.chains
+        ],
+    }
+
+
+def write(found: Pipeline, sweep: Sweep, out: str | None = None) -> str:
+    """Write `report.html` and `report.json` to the folder `out`, by default the sweep's own
+    `report/`. Returns where the page is. Raises as `analyze`."""
+    told = json.dumps(_document(found), indent=1, allow_nan=False) + "\n"
+    files = {
+        "report.json": told.encode("utf-8", "replace"),
+        "report.html": _page(found).encode("utf-8", "replace"),
+    }
+    place = ""
+    for name, data in files.items():
+        place = sweep.write_report(name, data) if out is None else write_file(out, name, data)
+    return place
+
+
+def _page(found: Pipeline) -> str:
+    from markupsafe import Markup
+
+    shown = found.chains[:CHAINS]
+    visited = {link.stage for chain in shown for link in chain.links}
+    columns = [stage.name for stage in found.stages if stage.name in visited]
+    return (
+        environment()
+        .get_template("pipeline.html.j2")
+        .render(
+            policy=policy([]),
+            css=Markup(asset("report.css")),  # noqa: S704 - a file of ours
+            found=found,
+            columns=columns,
+            rows=[(chain, {link.stage: link for link in chain.links}) for chain in shown],
+            shown=CHAINS,
+            priced=any(stage.usd is not None for stage in found.stages),
+            labels=labels,
+            money=money,
+        )
+    )
