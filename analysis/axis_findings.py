@@ -1,12 +1,13 @@
 """What is said of axes: only what a test behind it has told. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import NamedTuple
 
 from sweeper.analysis import labels
 from sweeper.analysis.axes import Axis, Crossing, Trend
 from sweeper.analysis.blocks import Blocks
-from sweeper.analysis.findings import Finding
+from sweeper.analysis.cells import Cell
+from sweeper.analysis.findings import Finding, names_of
 from sweeper.analysis.inference import CONFIDENCE
 from sweeper.analysis.surface import AxisEffect, Share, Surface
 
@@ -14,7 +15,7 @@ __all__ = ["KINDS", "AxesTold", "tell_axes"]
 
 KINDS = (
     *("blocks", "block_holes", "effect", "trend", "optimum"),
-    *("interaction", "no_effect", "at_end", "not_modelled"),
+    *("interaction", "no_effect", "at_end", "not_modelled", "axes_without"),
 )
 """Findings that have their place beside the figures of the axes."""
 
@@ -28,6 +29,9 @@ class AxesTold(NamedTuple):
     crossings: Sequence[Crossing]
     surface: Surface | None
     blocks: Blocks | None = None
+    left_out: Sequence[Cell] = ()
+    """Cells with a value that are no part of that: runs of them diverged, or failed so that nobody
+    knows how good they are."""
 
 
 def tell_axes(found: AxesTold) -> Iterator[Finding]:
@@ -35,10 +39,15 @@ def tell_axes(found: AxesTold) -> Iterator[Finding]:
     if found.blocks is not None:
         yield from _in_blocks(found.blocks)
     if found.surface is not None:
-        yield from _modelled(found.surface)
+        yield from _modelled(found.surface, {trend.axis for trend in found.trends})
     yield from map(_trend, found.trends)
     yield from map(_crossing, found.crossings)
     yield from _flat(found.axes)
+    if found.left_out and (found.axes or found.surface is not None):
+        names = labels.listed(names_of(found.left_out), 4)
+        text = f"Left out of what is said of the axes, as runs there diverged or failed: {names}."
+        cells = tuple(cell.name for cell in found.left_out)
+        yield Finding("axes_without", "note", text, cells)
 
 
 def _in_blocks(found: Blocks) -> Iterator[Finding]:
@@ -70,8 +79,8 @@ def _in_blocks(found: Blocks) -> Iterator[Finding]:
         yield Finding("block_holes", "note", text, (), {k: v for k, v in holes.items() if v})
 
 
-def _modelled(surface: Surface) -> Iterator[Finding]:
-    """What the model of all axes tells."""
+def _modelled(surface: Surface, trends: Set[str]) -> Iterator[Finding]:
+    """What the model of all axes tells, but for `trends` that the means of a grid tell."""
     told = [axis for axis in surface.axes if axis.told]
     flat = [axis.key for axis in surface.axes if not axis.told]
     where = f"within each {surface.within}" if surface.within else "between cells"
@@ -84,7 +93,7 @@ def _modelled(surface: Surface) -> Iterator[Finding]:
         )
         shares = {axis.key: axis.importance._asdict() | {"p": axis.p} for axis in surface.axes}
         yield Finding("effect", "note", text, (), shares)
-        yield from filter(None, map(_shape, told))
+        yield from filter(None, (_shape(axis) for axis in told if axis.key not in trends))
     if flat:
         verb = "does" if len(flat) == 1 else "do"
         text = f"{labels.listed(flat, 12)} {verb} nothing that stands out in that model."
@@ -115,12 +124,12 @@ def _shape(axis: AxisEffect) -> Finding | None:
         )
     if not axis.numeric:
         return None
-    low, high = (labels.brief(end) for end in axis.between)
+    low, high = map(labels.place, axis.between)
     ends = (axis.xs[0], axis.xs[-1])
     if axis.between[0] == ends[0] or axis.between[1] == ends[1]:
         return None  # an end is among what the noise allows: no optimum is told
     text = (
-        f"{axis.key}: best inside what was tried, near {labels.brief(axis.best)} "
+        f"{axis.key}: best inside what was tried, near {labels.place(axis.best)} "
         f"(95 %: {low} to {high}, if its curve is a parabola)."
     )
     evidence = {

@@ -13,7 +13,8 @@ from sweeper.analysis.cells import Ranking
 from sweeper.analysis.edges import ordered
 from sweeper.analysis.figures import MUTED, PALETTE, tones
 from sweeper.analysis.findings import cell_text
-from sweeper.analysis.layouts import layout, marks, on_scale, plain, rounded
+from sweeper.analysis.labels import BRIEF, brief
+from sweeper.analysis.layouts import categories, layout, marks, on_scale, plain, rounded
 from sweeper.analysis.regression import log_spread
 from sweeper.analysis.settings import level
 from sweeper.analysis.tasks import LEVELS, Tasks
@@ -48,7 +49,9 @@ def axis_figure(axis: Axis, metric: str, *, log: bool) -> dict[str, Any]:
     x: list[Any] = list(numbers) if spaced else [plain(entry.shown) for entry in axis.levels]
     ends = [v for e in axis.levels for v in (e.low, e.mean, e.high) if v is not None]
     found = layout(axis.key, low=min(ends), high=max(ends), height=260, y_title=metric)
-    found["xaxis"].update({"rangemode": "normal", "type": "category"})
+    found["xaxis"].update({"rangemode": "normal"})
+    if not spaced:
+        categories(found, x)
     if spaced:
         found["xaxis"].update({"type": "log" if axis.log else "linear"})
         found["xaxis"].update({"tickvals": x, "ticktext": [plain(e.shown) for e in axis.levels]})
@@ -138,6 +141,7 @@ def _few(places: Mapping[str, float]) -> list[tuple[str, float]]:
 
 
 def _label(x: float, y: float, text: str) -> dict[str, Any]:
+    text = _brief(text)
     short = text if len(text) <= 18 else f"{text[:17]}…"
     return {
         "x": x,
@@ -147,6 +151,14 @@ def _label(x: float, y: float, text: str) -> dict[str, Any]:
         "yshift": 13,  # above the lines that meet here
         "font": {"size": 11},
     }
+
+
+def _brief(text: str) -> str:
+    """A number that was drawn, say, with four digits."""
+    try:
+        return text if len(text) <= BRIEF else brief(float(text))
+    except ValueError:
+        return text
 
 
 def _places(key: str, settings: Sequence[Mapping[str, Any]]) -> dict[str, float]:

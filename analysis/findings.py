@@ -25,12 +25,12 @@ __all__ = [
 ]
 
 _SHARED = (
-    "each cell is asked whether it may be the best of all (Cox and Shi 2023) at the 5 % level, by "
-    "the noise that all cells share; differences have Tukey's intervals"
+    "asking of each whether it may be the best of all (Cox and Shi 2023) at the 5 % level, by the "
+    "noise that all cells share; differences from the best have Tukey's intervals"
 )
 _OWN = (
-    "each cell is compared with the best of all (Welch's test, Bonferroni's bound) at the 5 % "
-    "level, each with its own noise"
+    "comparing each with the best of all (Welch's test, Bonferroni's bound) at the 5 % level, by "
+    "the noise of each"
 )
 _RATIOS = (
     "as ratios, on a log scale, because all values are positive, the means of the cells span more "

@@ -21,6 +21,7 @@ __all__ = [
     "number",
     "p_value",
     "percent",
+    "place",
     "ratio",
     "setting",
     "together",
@@ -154,6 +155,14 @@ def brief(value: Any) -> str:
     if not isinstance(value, float) or not math.isfinite(value) or len(text) <= BRIEF:
         return text
     return setting(float(f"{value:.4g}"))
+
+
+def place(value: Any) -> str:
+    """A value that a model found, and nobody asked for: of a number three digits, and no `.0`."""
+    if not isinstance(value, float) or not math.isfinite(value):
+        return setting(value)
+    short = float(f"{value:.3g}")
+    return setting(int(short) if short.is_integer() and abs(short) < 1e15 else short)
 
 
 def duration(seconds: float | None) -> str:

@@ -1,6 +1,7 @@
 """What all figures of a report have in common: layouts as plain dicts for plotly, and numbers as
 short as a plot can show them. Pure."""
 
+import html
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from sweeper.analysis.series import Floats
 from sweeper.analysis.ticks import log_ticks, tick_text
 
-__all__ = ["integers", "layout", "marks", "on_scale", "plain", "rounded"]
+__all__ = ["categories", "integers", "layout", "marks", "on_scale", "plain", "rounded"]
 
 _DIGITS = 5
 _POWERS = 10.0 ** np.arange(309)
@@ -36,6 +37,27 @@ def _without(values: NDArray[Any], gaps: NDArray[np.bool_]) -> list[Any]:
     for at in np.flatnonzero(gaps).tolist():
         found[at] = None
     return found
+
+
+_TEXTS, _SIGNS = 18, 16
+"""So many texts an axis has room for, and of each so many signs."""
+
+
+def categories(found: dict[str, Any], texts: Sequence[str]) -> None:
+    """Give an axis of texts, each plain, marks that fit: long ones without their middle, of many a
+    part; and the figure the height that long ones take when they are turned."""
+    every = -(-len(texts) // _TEXTS)
+    marked = list(texts)[::every]
+    short = [_shortened(html.unescape(text)) for text in marked]
+    shown = {"tickvals": marked, "ticktext": [plain(text) for text in short]}
+    found["xaxis"].update({"type": "category", **shown})
+    if sum(map(len, short)) > 40:
+        found["height"] += 6 * max(map(len, short))
+
+
+def _shortened(text: str) -> str:
+    half = _SIGNS // 2
+    return text if len(text) <= _SIGNS else f"{text[: half - 1]}…{text[-half:]}"
 
 
 def integers(values: Floats) -> list[float | None]:

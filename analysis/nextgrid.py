@@ -91,6 +91,8 @@ def _fresh_seeds(
     best = ranking.best
     if best is None:
         return None
+    if "tied" in kinds and len(ranking.equal) == len(ranking.tied):
+        return None  # with one and the same mean: more runs of a metric that tells nothing
     if "tied" in kinds:
         of = "the best cell and those that could not be told apart"
         return _confirm(data, (best, *ranking.tied), of, text, needed)

@@ -51,8 +51,8 @@ def _diverged(data: SweepData, ranking: Ranking) -> list[Finding]:
 _RULES = {
     "worst": "each counts as the worst value of all, {worst}",
     "drop": "they are left out of every mean",
-    "bound": "they are left out of means, and no cell is named best that would not be with the "
-    "worst value of all, {worst}, in their place",
+    "bound": "they are left out of means, and a cell is named best only if it would be the best "
+    "even had each of its failed runs ended at the worst value of all, {worst}",
 }
 
 
@@ -69,7 +69,7 @@ def _failed(data: SweepData, ranking: Ranking) -> list[Finding]:
         names = labels.listed(names_of(ranking.held_back), 3)
         text += f" What is left of {names} is better than the best named here."
     elif best is not None and best.failed and metric.failed == "bound":
-        text += " The best would lead with that in their place, too."
+        text += " The best cell lost runs, and would be."
     elif best is not None and best.failed and metric.failed == "drop":
         text += " The best cell is among them, and may be the better for it."
     doubt = ranking.held_back or (best is not None and best.failed)

@@ -20,6 +20,7 @@ from sweeper.analysis.behaviour import Behaviour, examine
 from sweeper.analysis.block_verdict import decide_by_blocks
 from sweeper.analysis.blocks import Blocks, by_blocks, find_blocks
 from sweeper.analysis.cells import Cell, Ranking, rank
+from sweeper.analysis.contrasts import usable
 from sweeper.analysis.costs import dollars
 from sweeper.analysis.findings import Finding
 from sweeper.analysis.frames import SweepData
@@ -88,7 +89,9 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
     trends = find_trends(axes, sign)
     crossings = find_crossings(ranking, axes, sign)
     surface = _modelled(ranking, axes, sign, blocks) if data.metric is not None else None
-    told = AxesTold(axes, trends, crossings, surface, blocks)
+    counted = {cell.name for cell in usable(ranking)}
+    left_out = [cell for cell in ranking.measured if cell.name not in counted]
+    told = AxesTold(axes, trends, crossings, surface, blocks, left_out)
     stability = assess(data, ranking.keys)
     behaviour = examine(data, ranking)
     answered, held = by_items(data, ranking), held_out(data, ranking)

@@ -15,7 +15,7 @@ from sweeper.analysis.contrasts import usable
 from sweeper.analysis.edges import ordered
 from sweeper.analysis.figures import MUTED, PALETTE
 from sweeper.analysis.findings import cell_text
-from sweeper.analysis.layouts import layout, marks, on_scale, plain, rounded
+from sweeper.analysis.layouts import categories, layout, marks, on_scale, plain, rounded
 from sweeper.analysis.regression import log_spread
 from sweeper.analysis.settings import level
 from sweeper.analysis.surface import AxisEffect, PairEffect
@@ -47,7 +47,9 @@ def scatter_figure(
     ys = [y for _, y, _ in own] + ([] if effect is None else [*effect.low, *effect.high])
     known = [y for y in ys if math.isfinite(y)]
     found = layout(key, low=min(known), high=max(known), height=260, y_title=metric)
-    found["xaxis"].update({"rangemode": "normal", "type": "linear" if numeric else "category"})
+    found["xaxis"].update({"rangemode": "normal"})
+    if not numeric:
+        categories(found, list(dict.fromkeys(x for trace in traces for x in trace["x"])))
     if numeric and log_spread(numbers):
         found["xaxis"].update({"type": "log", **marks(numbers[0], numbers[-1])})
     on_scale(found, "log" if ranking.scale == "log" else "linear")

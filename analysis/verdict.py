@@ -193,8 +193,8 @@ def _caution(ranking: Ranking) -> str | None:
     if ranking.chosen_of < 2:
         return f"{chosen}; it is so far ahead that this flatters it by nothing to speak of."
     return (
-        f"{chosen}, which may flatter it. Its interval allows for that: it reaches as far to the "
-        f"worse side as the best of {ranking.chosen_of} equal cells would stray."
+        f"{chosen}, which may flatter it. Its interval allows for that: it is longer on the worse "
+        f"side, as for a choice among {ranking.chosen_of} cells that may be equally good."
     )
 
 
@@ -285,7 +285,7 @@ def _standing(ranking: Ranking, lead: Lead, sign: float) -> str | None:
     by, bounds = worse_by(lead.comparison, sign)
     bounds = bounds.removeprefix("worse by ").removesuffix(" times the best")
     if lead.comparison.ratio is None and not re.search("[1-9]", by):
-        by = "as good, to the digits that its interval deserves"
+        return f"has nearly the same mean (95 % interval of the difference {bounds})"
     return f"is {by} (95 % interval {bounds})"
 
 
@@ -436,10 +436,10 @@ def _to_part(
         )
     if needed is None:
         return (
-            f"{text} Whatever is run, the first two will hardly be parted: even 100 seeds of each "
-            "would do it less often than in four sweeps of five."
+            f"{text} The first two will hardly be told apart: even 100 seeds of each would do it "
+            "in fewer than four sweeps of five."
         )
-    return f"{text} {needed} seeds of each part the first two in about four sweeps of five."
+    return f"{text} {needed} seeds of each tell the first two apart in about four sweeps of five."
 
 
 def _price(ranking: Ranking, runs: int, prices: Mapping[str, float]) -> str:
@@ -462,10 +462,10 @@ def _again(ranking: Ranking) -> Iterator[str]:
     """Cells that may be better than the best, but lost runs."""
     if ranking.passed_over:
         names = labels.listed([short_name(cell) for cell in ranking.passed_over], 3)
-        yield f"Find out why runs of {names} diverge: the others there beat the best."
+        yield f"Find out why runs of {names} diverge: the others beat those of the best cell."
     if ranking.held_back:
         names = labels.listed([short_name(cell) for cell in ranking.held_back], 3)
-        yield f"Run the failed seeds of {names} again: the others there beat the best."
+        yield f"Run the failed seeds of {names} again: the others beat those of the best cell."
 
 
 def _more_seeds(following: NextGrid | None, fewest: int) -> str:

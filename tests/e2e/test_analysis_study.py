@@ -81,6 +81,25 @@ def test_ties_are_confirmed_on_fresh_seeds(tmp_path: Path, written: ModuleType):
     assert found.overrides == ("max_steps=9",)
 
 
+def test_cells_with_one_and_the_same_mean_ask_for_no_more_runs(tmp_path: Path, written: ModuleType):
+    cells = [({"lr": lr}, [1.0, 1.0]) for lr in (1, 2)] + [({"lr": 4}, [3.0, 3.1])]
+    written.measured(tmp_path, cells, grid="recipe: sft\ngrid: {lr: [1, 2, 4]}\nseeds: 2\n")
+    found = studied(tmp_path)
+    assert found.verdict.kind == "tied" and found.next is None and found.no_next is None
+
+
+def test_cells_that_an_axis_is_judged_without_are_named(tmp_path: Path, written: ModuleType):
+    cells = [({"lr": lr}, [1.0 / lr, 1.1 / lr]) for lr in (1, 2, 4)] + [
+        ({"lr": 8}, [0.1, math.nan])
+    ]
+    written.measured(tmp_path, cells)
+    found = studied(tmp_path)
+    assert [level.shown for level in found.axes[0].levels] == ["1", "2", "4"]
+    assert kinds(found)["axes_without"].text == (
+        "Left out of what is said of the axes, as runs there diverged or failed: lr=8."
+    )
+
+
 def test_of_many_cells_with_one_run_the_first_get_more_seeds(tmp_path: Path, written: ModuleType):
     means = {(10.0**-rate, 8): rate / 10 for rate in range(1, 11)}
     grid = "recipe: sft\ngrid: {learning_rate: [1e-3, 1e-2]}\nseeds: 1\n"

@@ -205,7 +205,7 @@ def test_each_rule_for_failed_runs_is_kept_and_said(tmp_path: Path, written: Mod
 
     best, text, values = told("bound")
     assert best == "lr=1" and values == [0.40]
-    assert "with the worst value of all, 0.92, in their place" in text
+    assert "ended at the worst value of all, 0.92." in text
     assert "What is left of lr=2 is better than the best named here." in text
     best, text, values = told("drop")
     assert best == "lr=2" and "may be the better for it" in text
@@ -246,7 +246,7 @@ def test_a_cell_that_would_lead_with_the_worst_value_for_its_failed_run_is_the_b
     ranking = rank(data)
     assert ranking.best is not None and ranking.best.name == "lr=1"
     found = {finding.kind: finding for finding in find(data, ranking)}["failed"]
-    assert found.level == "warning" and "would lead with that in their place" in found.text
+    assert found.level == "warning" and "The best cell lost runs, and would be." in found.text
 
 
 def test_single_runs_are_compared_by_the_noise_of_an_earlier_sweep(
@@ -299,7 +299,7 @@ def test_a_leader_that_was_compared_with_nothing_is_not_said_to_be_far_ahead(jud
     single = [({"lr": lr}, [0.5 + lr / 100]) for lr in (2, 3, 4, 5, 6)]
     ranking, _, verdict = judge(({"lr": 1}, [0.50, 0.51, 0.52]), *single)
     assert not ranking.comparisons and ranking.chosen_of == 6
-    assert "the best of 6 equal cells" in verdict.caution
+    assert "a choice among 6 cells" in verdict.caution
     ranking, _, verdict = judge(
         ({"lr": 1}, [0.50, 0.51, 0.52]), ({"lr": 2}, [0.9, 0.91, 0.92]), *single[1:], name="two"
     )

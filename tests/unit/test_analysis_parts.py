@@ -14,6 +14,7 @@ from sweeper.analysis.curves import band, thin, thin_rows
 from sweeper.analysis.edges import find_edges
 from sweeper.analysis.history import Histories
 from sweeper.analysis.keys import goal_of
+from sweeper.analysis.layouts import categories, layout, plain
 from sweeper.analysis.series import Series, best, last
 from sweeper.metrics import numbers
 from sweeper.results.objective import judged, smoothed
@@ -253,6 +254,23 @@ def test_values_that_belong_together_have_the_same_decimals():
 )
 def test_settings_read_as_in_a_grid(value: object, text: str):
     assert labels.setting(value) == text
+
+
+def test_a_place_that_a_model_found_has_three_digits():
+    found = [labels.place(value) for value in (3.7174e-4, 29.857, 128.0, 2e9, math.inf, "cosine")]
+    assert found == ["3.72e-4", "29.9", "128", "2000000000", "inf", "cosine"]
+
+
+def test_long_texts_of_an_axis_lose_their_middle_and_of_many_a_part_is_marked():
+    found = layout("model", height=260)
+    texts = [plain(f"<some>/Model-2507-{size}B") for size in range(36)]
+    categories(found, texts)
+    ticks = found["xaxis"]
+    assert ticks["tickvals"] == texts[::2] and ticks["ticktext"][0] == "&lt;some&gt;/…-2507-0B"
+    assert found["height"] > 300
+    short = layout("schedule", height=260)
+    categories(short, ["cosine", "linear"])
+    assert short["xaxis"]["ticktext"] == ["cosine", "linear"] and short["height"] == 260
 
 
 def test_durations_and_lists():
