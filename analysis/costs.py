@@ -164,8 +164,10 @@ class Priced:
 
     def of_sweep(self, sweep: Sweep) -> str | None:
         """What a sweep has used, and has yet to use; None where nothing was counted."""
-        found = None if self._prices is None else forecast_of(sweep, self._prices)
-        return None if found is None else sentence(found)
+        found = forecast_of(sweep)
+        if found is None or self._prices is None:
+            return None
+        return sentence(found, self._prices)
 
     def told(self, sources: Sequence[Source]) -> str | None:
         """What sweeps have used, and have yet to use; None where nothing was counted."""
@@ -174,5 +176,7 @@ class Priced:
             if source.plan is not None:
                 of = [one.run for one in source.runs if isinstance(one.run, SweepRun)]
                 runs += going(of, source.plan)
-        found = None if self._prices is None else forecast(runs, self._prices)
-        return None if found is None else sentence(found)
+        found = forecast(runs)
+        if found is None or self._prices is None:
+            return None
+        return sentence(found, self._prices)

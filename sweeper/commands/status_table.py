@@ -1,13 +1,14 @@
 """Prints where the runs of a sweep stand, as a table, and what there is to say of the sweep."""
 
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sweeper import prices
 from sweeper.errors import UsageError
+from sweeper.model.usage import SweepUsage
 from sweeper.results import forecast
 from sweeper.results.progress import Reached, reached
 from sweeper.results.selectors import pick
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from sweeper.results.runs import RecordedRun, Sweep
 
 __all__ = ["alarm_line", "counted", "print_status"]
+
+T = TypeVar("T")
 
 _SHOWN = 50
 _REASON = 80
@@ -53,7 +56,7 @@ def print_status(
             "schema": 1,
             "sweep": sweep.name,
             **seen.published(),
-            "costs": None if (costs := _costs(sweep)) is None else costs.document(),
+            "costs": _costs(seen, forecast.document),
             "runs": records,
             "alarms": told,
         }
@@ -118,17 +121,18 @@ def _print_sweep(sweep: "Sweep", seen: Status) -> None:
         say(f"at most {seen.limit} at once, not {most}: {seen.limit_why}")
     for line in seen.waits:
         say(line)
-    if (costs := _costs(sweep)) is not None:
-        say(forecast.sentence(costs))
+    if (costs := _costs(seen, forecast.sentence)) is not None:
+        say(costs if seen.finished or seen.launcher else f"{costs}; as its last launcher knew")
     if seen.held:
         say(f"held: {seen.held}")
     if not (seen.launcher or seen.finished):
         say(NOBODY)
 
 
-def _costs(sweep: "Sweep") -> forecast.Forecast | None:
+def _costs(seen: Status, told: Callable[[SweepUsage, prices.Prices], T]) -> T | None:
+    """What a sweep uses, in some form; None where nothing was counted."""
     with suppress(UsageError):  # a price table that cannot be read: `sweeper prices` tells of it
-        return forecast.forecast_of(sweep, prices.load())
+        return None if seen.usage is None else told(seen.usage, prices.load())
     return None
 
 

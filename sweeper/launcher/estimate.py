@@ -79,7 +79,7 @@ def estimate(plan: Plan, wanted: Sequence[Run], store: Store) -> Estimate | None
     from sweeper.prices import amount, load
 
     prices = load()
-    known = Guesses(examples, prices)
+    known = Guesses(examples)
     asked = [settings_of(run.config, plan.of(run.stage).recipe) for run in wanted]
     asked += not_known_yet(plan)
     guesses = [one for one in map(known.of, asked) if one is not None]
@@ -87,7 +87,8 @@ def estimate(plan: Plan, wanted: Sequence[Run], store: Store) -> Estimate | None
         return None
     usage = total(one.usage for one in guesses)
     cost = amount(usage, prices)
-    spread = not cost.unpriced and any(len(one.dollars) > 1 for one in guesses)
+    spread = not cost.unpriced and any(len(one.each) > 1 for one in guesses)
+    dollars = [[amount(usage, prices).usd for usage in one.each] for one in guesses]
     abreast = min(plan.launch.max_parallel, len(guesses))
     return Estimate(
         runs=len(guesses),
@@ -95,8 +96,8 @@ def estimate(plan: Plan, wanted: Sequence[Run], store: Store) -> Estimate | None
         examples=len(frozenset[int]().union(*(one.examples for one in guesses))),
         tokens=usage.counts.tokens,
         amount=cost,
-        least=sum(min(one.dollars) for one in guesses) if spread else None,
-        most=sum(max(one.dollars) for one in guesses) if spread else None,
+        least=sum(map(min, dollars)) if spread else None,
+        most=sum(map(max, dollars)) if spread else None,
         hours=_schedule([one.hours for one in guesses], abreast),
         abreast=abreast,
         prices=prices.told,

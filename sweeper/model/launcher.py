@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from sweeper.model.observation import Observation, read_all
 from sweeper.model.parts import Part
+from sweeper.model.usage import SweepUsage, read_of_sweep
 
 __all__ = [
     "NO_OBSERVATIONS",
@@ -50,8 +51,8 @@ class Observations(NamedTuple):
     """What the launcher last published: `observed` (by run id), what does not answer
     (`unreachable`), why nothing is started (`held`; `gave_up`: the launcher has ended by it;
     `paused`: a user wants it), how many jobs there may be at once (`limit`, where that is less than
-    `max_parallel`) and why (`limit_by`, a word); `starting` is False for one that only stops
-    runs."""
+    `max_parallel`) and why (`limit_by`, a word); what the runs use (`usage`); `starting` is False
+    for one that only stops runs."""
 
     observed: Mapping[str, Observation] = MappingProxyType({})
     unreachable: str | None = None
@@ -60,6 +61,7 @@ class Observations(NamedTuple):
     paused: bool = False
     limit: int | None = None
     limit_by: str | None = None
+    usage: SweepUsage | None = None
     starting: bool = True
     pid: int | None = None
 
@@ -85,6 +87,7 @@ def read_observations(document: object, place: str) -> Observations:
         paused=top.flag_or("paused", False),
         limit=top.integer_or("limit", None),
         limit_by=top.text_or("limit_by", None),
+        usage=read_of_sweep(top.part_or_none("usage")),
         starting=top.flag_or("starting", True),
         pid=top.integer_or("pid", None),
     )

@@ -6,7 +6,17 @@ from typing import Any, NamedTuple
 
 from sweeper.model.parts import Part
 
-__all__ = ["KINDS", "NO_USAGE", "Counts", "Usage", "beyond", "read", "total"]
+__all__ = [
+    "KINDS",
+    "NO_USAGE",
+    "Counts",
+    "SweepUsage",
+    "Usage",
+    "beyond",
+    "read",
+    "read_of_sweep",
+    "total",
+]
 
 KINDS = ("prefill", "cached", "sample", "train")
 """The kinds of tokens that are priced each on its own."""
@@ -55,6 +65,21 @@ class Usage(NamedTuple):
         return {"models": models} | ({"unknown": self.unknown} if self.unknown else {})
 
 
+class SweepUsage(NamedTuple):
+    """What all runs of a sweep had `used` at a `time`, and what was `to_come` of those that were
+    not finished, but for the `untold`, of which nothing is known."""
+
+    used: Usage
+    to_come: Usage
+    untold: int = 0
+    time: str | None = None
+
+    def document(self) -> dict[str, Any]:
+        """As it is stored."""
+        told = {"used": self.used.document(), "to_come": self.to_come.document()}
+        return {**told, "untold": self.untold, "time": self.time}
+
+
 NO_USAGE = Usage()
 """Of a run that has not used anything, or of which nothing is known."""
 
@@ -68,6 +93,14 @@ def read(body: Part | None) -> Usage:
         for name, one in body.parts_by_key("models").items()
     }
     return Usage(models, body.text_or("unknown", None))
+
+
+def read_of_sweep(body: Part | None) -> SweepUsage | None:
+    """What `SweepUsage.document` made. Raises `StoreError`."""
+    if body is None:
+        return None
+    used, to_come = read(body.part_or_none("used")), read(body.part_or_none("to_come"))
+    return SweepUsage(used, to_come, body.integer_or("untold", 0), body.text_or("time", None))
 
 
 def beyond(usage: Usage, known: Usage) -> Usage:

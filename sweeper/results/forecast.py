@@ -8,22 +8,24 @@ steps alone is taken, in proportion. Where there is none either, nothing is said
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeper.model.plan import Plan, Recipe
 from sweeper.model.states import State
-from sweeper.model.usage import NO_USAGE, Counts, Usage, beyond, total
-from sweeper.prices import Amount, Prices, amount, money
-from sweeper.results.runs import Sweep, SweepRun
+from sweeper.model.usage import NO_USAGE, Counts, SweepUsage, Usage, beyond, total
+from sweeper.prices import Prices, amount, money
+
+if TYPE_CHECKING:
+    from sweeper.results.runs import Sweep, SweepRun
 
 __all__ = [
     "Example",
-    "Forecast",
     "Going",
     "Guess",
     "Guesses",
     "Settings",
     "brief",
+    "document",
     "forecast",
     "forecast_of",
     "going",
@@ -55,11 +57,11 @@ class Example(NamedTuple):
 
 
 class Guess(NamedTuple):
-    """Of one run: the mean usage of its examples, the dollars of each, their mean hours, and which
-    of the examples they are."""
+    """Of one run: the mean usage of its examples and what each used, their mean hours, and which of
+    the examples they are."""
 
     usage: Usage
-    dollars: tuple[float, ...]
+    each: tuple[Usage, ...]
     hours: float
     examples: frozenset[int]
 
@@ -79,8 +81,8 @@ def settings_of(config: Mapping[str, Any], recipe: Recipe) -> Settings:
 class Guesses:
     """Guesses by examples, each made once."""
 
-    def __init__(self, examples: Sequence[Example], prices: Prices) -> None:
-        self._examples, self._prices = examples, prices
+    def __init__(self, examples: Sequence[Example]) -> None:
+        self._examples = examples
         self._made: dict[str, Guess | None] = {}
 
     def of(self, wanted: Settings) -> Guess | None:
@@ -99,7 +101,7 @@ class Guesses:
         usages = [_times(self._examples[n].usage, ratio) for n, ratio in scaled]
         return Guess(
             usage=_times(total(usages), 1 / len(usages)),
-            dollars=tuple(amount(usage, self._prices).usd for usage in usages),
+            each=tuple(usages),
             hours=sum(self._examples[n].hours * ratio for n, ratio in scaled) / len(scaled),
             examples=frozenset(n for n, _ in scaled),
         )
@@ -152,97 +154,81 @@ class Going(NamedTuple):
     example: bool = False
 
 
-class Forecast(NamedTuple):
-    """What a sweep has `used`, and what is `to_come`: of all runs that are not finished but the
-    `untold`, which nobody has gone before. `cost` and `cost_to_come` are their dollars, by
-    `prices`."""
-
-    used: Usage
-    cost: Amount
-    to_come: Usage
-    cost_to_come: Amount
-    untold: int
-    prices: str
-
-    def document(self) -> dict[str, Any]:
-        """As `status --json` has it; `usd` is None where a model has no price."""
-        return {
-            "used": _document(self.used, self.cost),
-            "to_come": _document(self.to_come, self.cost_to_come),
-            "untold": self.untold,
-            "prices": self.prices,
-        }
-
-
-def forecast(runs: Iterable[Going], prices: Prices) -> Forecast | None:
+def forecast(runs: Iterable[Going]) -> SweepUsage | None:
     """What a sweep has used and has yet to use; None where nothing was counted."""
     runs = list(runs)
     used = total(run.used for run in runs)
     if not used.models:
         return None
     examples = [Example(one.settings, one.used) for one in runs if one.example and one.used.models]
-    guesses = Guesses(examples, prices)
+    guesses = Guesses(examples)
     found = [(run, guesses.of(run.settings)) for run in runs if not run.finished]
     to_come = total(beyond(one.usage, run.used) for run, one in found if one is not None)
-    untold = sum(one is None for _, one in found)
-    cost, cost_to_come = amount(used, prices), amount(to_come, prices)
-    return Forecast(used, cost, to_come, cost_to_come, untold, prices.told)
+    return SweepUsage(used, to_come, sum(one is None for _, one in found))
 
 
-def forecast_of(sweep: Sweep, prices: Prices) -> Forecast | None:
-    """What a recorded sweep has used and has yet to use; None where nothing was counted, or the
-    sweep lies elsewhere: to ask for how each of its runs ended would take too long."""
-    if sweep.store.is_remote:
-        return None
-    runs = going(sweep.runs, sweep.plan)
-    return forecast((*runs, *map(Going, not_known_yet(sweep.plan))), prices)
+def forecast_of(sweep: "Sweep") -> SweepUsage | None:
+    """What a recorded sweep has used and has yet to use, by how each of its runs ended; None where
+    nothing was counted."""
+    return forecast((*going(sweep.runs, sweep.plan), *map(Going, not_known_yet(sweep.plan))))
 
 
-def going(runs: Sequence[SweepRun], plan: Plan) -> list[Going]:
+def going(runs: "Sequence[SweepRun]", plan: Plan) -> list[Going]:
     """Recorded runs of a plan."""
     recipes = {stage.name: stage.recipe for stage in plan.stages}
     return [_going(run, recipes.get(run.stage or "", plan.recipe)) for run in runs]
 
 
-def _going(run: SweepRun, recipe: Recipe) -> Going:
+def _going(run: "SweepRun", recipe: Recipe) -> Going:
     used = total(run.used(attempt).usage for attempt in range(1, run.attempts + 1))
     finished = run.is_finished or run.retired
     succeeded = run.state is State.SUCCEEDED and run.attempts == 1
     return Going(settings_of(run.config, recipe), used, finished, succeeded)
 
 
-def sentence(found: Forecast) -> str:
+def sentence(found: SweepUsage, prices: Prices) -> str:
     """`used 1,240,000 tokens, 3.10 dollars by prices of 2026-10; about 2,000,000 tokens, 4.90
-    dollars to come`. No dollars where a
-    model has no price."""
-    unpriced = sorted({*found.cost.unpriced, *found.cost_to_come.unpriced})
-    priced = not unpriced
+    dollars to come`. No dollars where a model has no price."""
+    spent, to_come = amount(found.used, prices), amount(found.to_come, prices)
+    unpriced = sorted({*spent.unpriced, *to_come.unpriced})
     said = f"used {found.used.counts.tokens:,} tokens"
-    if priced:
-        said += f", {money(found.cost.usd)} dollars by {found.prices}"
-    else:
+    if unpriced:
         said += f" (no price is known of {', '.join(unpriced)})"
+    else:
+        said += f", {money(spent.usd)} dollars by {prices.told}"
     if found.to_come.models:
         said += f"; about {found.to_come.counts.tokens:,} tokens"
-        said += f", {money(found.cost_to_come.usd)} dollars to come" if priced else " to come"
+        said += " to come" if unpriced else f", {money(to_come.usd)} dollars to come"
     if found.untold:
         runs = "1 run" if found.untold == 1 else f"{found.untold} runs"
         said += f"; nothing is known yet of {runs}"
     return said
 
 
-def brief(found: Forecast) -> str:
-    """`3.10 dollars, 4.90 to come`; in tokens where a model has no price. `more` where nobody knows
-    how much."""
-    if found.cost.unpriced or found.cost_to_come.unpriced:
+def brief(found: SweepUsage, prices: Prices) -> str:
+    """`3.10 dollars, 4.90 to come`; in tokens where a model has no price. `and more` where of some
+    runs nobody knows how much."""
+    spent, later = amount(found.used, prices), amount(found.to_come, prices)
+    if spent.unpriced or later.unpriced:
         used, to_come = _rounded(found.used.counts.tokens), _rounded(found.to_come.counts.tokens)
         unit = "tokens"
     else:
-        used, to_come, unit = money(found.cost.usd), money(found.cost_to_come.usd), "dollars"
+        used, to_come, unit = money(spent.usd), money(later.usd), "dollars"
     if not found.to_come.models:
         return f"{used} {unit}" + (" so far" if found.untold else "")
     more = " and more" if found.untold else ""
     return f"{used} {unit}, {to_come}{more} to come"
+
+
+def document(found: SweepUsage, prices: Prices) -> dict[str, Any]:
+    """As `status --json` has it; `usd` is None where a model has no price."""
+    return {
+        "used": _document(found.used, prices),
+        "to_come": _document(found.to_come, prices),
+        "untold": found.untold,
+        "time": found.time,
+        "prices": prices.told,
+    }
 
 
 def _rounded(count: int) -> str:
@@ -253,6 +239,7 @@ def _rounded(count: int) -> str:
     return str(count)
 
 
-def _document(usage: Usage, cost: Amount) -> dict[str, Any]:
+def _document(usage: Usage, prices: Prices) -> dict[str, Any]:
+    cost = amount(usage, prices)
     usd = None if cost.unpriced else cost.usd
     return {"tokens": usage.counts.tokens, "usd": usd, "unpriced": list(cost.unpriced)}

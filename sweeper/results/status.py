@@ -13,6 +13,7 @@ from sweeper.model.launcher import NO_OBSERVATIONS, Observations
 from sweeper.model.observation import Kind, Observation
 from sweeper.model.request import Asked
 from sweeper.model.states import OPEN, NoState, State
+from sweeper.model.usage import SweepUsage
 from sweeper.model.waiting import Fate, halted, told_of, waits
 from sweeper.results.selectors import current
 
@@ -35,7 +36,8 @@ class Status:
     words), what does not answer it (`unreachable`), and how many jobs it starts at once if that is
     less than was asked for (`limit`, and why: `limit_why`). `held`: why the last launcher started
     nothing more. `waits`: which runs go on from others that did not succeed, a line for each
-    reason; `to_come`: how many runs of each stage are not known yet.
+    reason; `usage`: what the runs had used when a launcher last summed it up; `to_come`: how many
+    runs of each stage are not known yet.
     """
 
     sweep: str
@@ -49,6 +51,7 @@ class Status:
     limit_why: str | None
     held: str | None
     waits: tuple[str, ...] = ()
+    usage: SweepUsage | None = None
     to_come: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
@@ -87,6 +90,7 @@ def read_status(sweep: "Sweep") -> Status:
     runs = current(sweep.runs)
     launcher = is_held(sweep.store, sweep.name)
     told = _observations(sweep)
+    usage = told.usage
     held, told = labels.held_of(told), told if launcher else NO_OBSERVATIONS
     over = {run.id for run in sweep.runs if run.state in (State.SUCCEEDED, State.CANCELLED)}
     orphans, waiting = _waits(sweep)
@@ -107,6 +111,7 @@ def read_status(sweep: "Sweep") -> Status:
         limit_why=None if told.limit is None else lowered,
         held=held,
         waits=waiting,
+        usage=usage,
         to_come=sweep.plan.unknown,
     )
 

@@ -35,6 +35,7 @@ from sweeper.model.states import OPEN, Event, State
 from sweeper.scheduler import engine_watch
 from sweeper.scheduler.account_budget import account_budget
 from sweeper.scheduler.alarm_monitor import AlarmMonitor
+from sweeper.scheduler.attempt_usage import AttemptUsage
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.failure_policy import FailurePolicy
 from sweeper.scheduler.kernel_kills import KernelKills
@@ -48,6 +49,7 @@ from sweeper.scheduler.spending import Spending
 from sweeper.scheduler.stages import Stages
 from sweeper.scheduler.status_publisher import Publisher, StatusDisplay
 from sweeper.scheduler.submitter import Submitter
+from sweeper.scheduler.sweep_usage import SweepUsageWatch
 from sweeper.storage.files import Store
 from sweeper.storage.heartbeats import Heartbeats
 from sweeper.storage.layout import token
@@ -106,11 +108,12 @@ class Scheduler:
         self._parallelism = Parallelism(context, service, needed=starting)
         self._requests = Requests(context)
         self._policy = FailurePolicy(self._run_table, self._outcomes, smoke=smoke and starting)
+        attempts = AttemptUsage(context, self._run_table, self._heartbeats)
+        self._usage = SweepUsageWatch(context, self._run_table, attempts)
         self._spending: Spending | None = None
         account = account_budget(context, service) if starting else None
         if starting and (plan.budget is not None or account is not None):
-            seen = self._run_table, self._heartbeats
-            self._spending = Spending(context, plan.budget, *seen, account)
+            self._spending = Spending(plan.budget, attempts, account)
         self._notifier = notifier(context, service.env_file) if starting else None
         self._alarm_monitor: AlarmMonitor | None = None
         if starting:
@@ -246,7 +249,8 @@ class Scheduler:
         lowered = self._parallelism.lowered
         limit, why = (None, None) if lowered is None else lowered
         paused = self._requests.pause is not None
-        told = Observations(self._observed, unreachable, self._held)
+        usage = self._usage.look(self._context.plan)
+        told = Observations(self._observed, unreachable, self._held, usage=usage)
         self._publisher.publish(told._replace(paused=paused, limit=limit, limit_by=why))
 
     def _reach(self) -> list[str]:

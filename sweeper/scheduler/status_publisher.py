@@ -39,7 +39,8 @@ class Publisher:
         that does not answer, why nothing is started. Whether this launcher starts runs, and its
         process, are added."""
         observed = {run: seen.document() for run, seen in told.observed.items()}
-        found = {**told._asdict(), "observed": observed, "starting": self._starting}
+        usage = None if told.usage is None else told.usage.document()
+        found = told._asdict() | {"observed": observed, "usage": usage, "starting": self._starting}
         del found["pid"]
         if found != self._published:
             document = {"schema": SCHEMA, "time": timestamp(), "pid": os.getpid()} | found

@@ -5,10 +5,11 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
-from sweeper import labels
+from sweeper import labels, prices
 from sweeper.cause import cause
-from sweeper.errors import NotFound, StoreError
+from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.model.event import NOTHING, Outcome
 from sweeper.model.launcher import NO_OBSERVATIONS, Observations
 from sweeper.model.mark import Mark, Marks
@@ -17,6 +18,7 @@ from sweeper.model.plan import Metric, Run
 from sweeper.model.states import OPEN, RunState, State
 from sweeper.monitor.records import Alarm as Recorded
 from sweeper.monitor.records import read as read_alarms
+from sweeper.results.forecast import brief
 from sweeper.results.marks import Marked, by_subject
 from sweeper.results.metrics_follower import Follower
 from sweeper.results.progress import reached
@@ -29,7 +31,6 @@ from sweeper.storage.lock import is_held
 from sweeper.storage.marks import read_marks
 from sweeper.storage.sweeps import TELLING, chosen_of, read_observations, read_outcome
 from sweeper.tui.backfill import past_points
-from sweeper.tui.costs import Costs
 from sweeper.tui.eta import Timing, by_our_clock, sweep_left
 from sweeper.tui.model import (
     Alarm,
@@ -89,7 +90,6 @@ class Poller:
         self._launch = plan.launch
         self._timing = Timing(plan, self._clock)
         self._states = States(self._store, self._layout, self._launch.retries)
-        self._costs = Costs(self.sweep, self.run, self._states.wants, self._clock)
         self._beats = Heartbeats(
             self._store, self._layout, self._clock, wall=self._wall, most=_REMOTE_BEATS
         )
@@ -368,13 +368,7 @@ class Poller:
             for run, body in self._bodies.items()
             if body.wall_s is not None and self._states.known[run].state is State.SUCCEEDED
         ]
-        return view._replace(eta=sweep_left(view, took), costs=self._used())
-
-    def _used(self) -> str:
-        """What the sweep has used, and will; nothing while it is not known how all runs ended."""
-        if self._unread:
-            return ""
-        return self._costs.told(self._states.known, self._bodies, self._beats.known)
+        return view._replace(eta=sweep_left(view, took), costs=_costs(observations))
 
     def _ranks(self) -> dict[str, int]:
         """The places of the runs, each among those of its stage."""
@@ -449,3 +443,12 @@ class Poller:
             made = made._replace(rank=rank)
             self._made[identity] = (known, made)
         return made
+
+
+def _costs(told: Observations) -> str:
+    """What the runs use, in a few words; "" where nothing was counted."""
+    if told.usage is None:
+        return ""
+    with suppress(UsageError):  # a price table that cannot be read
+        return brief(told.usage, prices.load())
+    return ""

@@ -7,9 +7,20 @@ from typing import Any
 
 import pytest
 
+from sweeper.backends import open_backend
 from sweeper.cli import main
-from sweeper.storage.files import open_store
+from sweeper.model.launcher import Observations
+from sweeper.results.forecast import forecast_of
+from sweeper.results.registry import Registry
+from sweeper.scheduler.attempt_usage import AttemptUsage
+from sweeper.scheduler.context import Context
+from sweeper.scheduler.run_table import RunTable
+from sweeper.scheduler.status_publisher import Publisher
+from sweeper.scheduler.sweep_usage import SweepUsageWatch
+from sweeper.storage.files import LocalStore, open_store
+from sweeper.storage.heartbeats import Heartbeats
 from sweeper.storage.layout import Layout
+from sweeper.storage.sweeps import read_observations
 from sweeper.tui.poller import Poller
 
 
@@ -39,20 +50,41 @@ def _used(tokens: int) -> dict[str, Any]:
     return {"models": {"m": {"train": tokens, "steps": 10}}}
 
 
-def test_status(sweep: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    verb = ["status", "study", "--root", str(tmp_path / "root")]
-    main([*verb, "--json"])
+@pytest.fixture
+def root(sweep: Any, tmp_path: Path) -> str:
+    """As its launcher has published it."""
+    del sweep
+    store = LocalStore(str(tmp_path / "root"))
+    backend = open_backend("local", "study", str(tmp_path / "root/study"), {})
+    context = Context(store, "study", backend)
+    run_table = RunTable(store, "study", context.plan)
+    run_table.read()
+    attempts = AttemptUsage(context, run_table, Heartbeats(store, Layout("study"), context.clock))
+    found = SweepUsageWatch(context, run_table, attempts).look(context.plan)
+    Publisher(context, starting=True).publish(Observations(usage=found))
+    return store.root
+
+
+def test_status(root: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["status", "study", "--root", root, "--json"])
     found = json.loads(capsys.readouterr().out)["costs"]
     assert (found["used"]["tokens"], found["used"]["usd"]) == (3000, 3.0)
     # 400 of the one at work, 1,000 of the next; the examples are those that took one attempt.
     assert (found["to_come"]["tokens"], found["untold"]) == (1400, 1)
-    for _ in range(2):  # the second time from what is remembered
-        main(verb)
-        said = capsys.readouterr().out
-        assert "used 3,000 tokens, 3.00 dollars by prices of 20" in said
-        assert "; about 1,400 tokens, 1.40 dollars to come; nothing is known yet of 1 run" in said
+    main(["status", "study", "--root", root])
+    said = capsys.readouterr().out
+    assert "used 3,000 tokens, 3.00 dollars by prices of 20" in said
+    assert "; about 1,400 tokens, 1.40 dollars to come; nothing is known yet of 1 run" in said
 
 
-def test_watch(sweep: Any, tmp_path: Path) -> None:
-    poller = Poller(open_store(str(tmp_path / "root")), "study")
+def test_watch(root: str) -> None:
+    poller = Poller(open_store(root), "study")
     assert poller.look().costs == "3.00 dollars, 1.40 and more to come"
+
+
+def test_what_the_runs_say_themselves_is_the_same(root: str) -> None:
+    """Which is what a report goes by."""
+    told = read_observations(open_store(root), "study").usage
+    assert told is not None
+    for _ in range(2):  # the second time from what is remembered
+        assert forecast_of(Registry(root).sweep("study")) == told._replace(time=None)

@@ -15,6 +15,7 @@ from sweeper.model.launcher import Service
 from sweeper.model.plan import Budget
 from sweeper.scheduler import account
 from sweeper.scheduler.account_budget import AccountBudget, Limits, configured_budget
+from sweeper.scheduler.attempt_usage import AttemptUsage
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.governor import name_of
 from sweeper.scheduler.run_table import RunTable
@@ -43,7 +44,8 @@ class Sweep:
 
     def spending(self, account: AccountBudget | None = None, **limits: Any) -> Spending:
         budget = Budget(**limits) if limits else None
-        return Spending(self.context, budget, self.run_table, self.heartbeats, account)
+        attempts = AttemptUsage(self.context, self.run_table, self.heartbeats)
+        return Spending(budget, attempts, account)
 
     def reached(self, spending: Spending) -> str | None:
         self.run_table.read()
