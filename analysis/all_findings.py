@@ -49,11 +49,10 @@ def _edges(data: SweepData, ranking: Ranking, by: str) -> list[Finding]:
         inner = labels.brief(edge.inner)
         evidence = {**asdict(edge), "gain": edge.gain and edge.gain._asdict()}
         if edge.values < 3:
-            how = "which is better" if edge.told else "and the two are not told apart"
+            how = "which is better beyond the noise" if edge.told else "and noise can explain that"
             text = (
-                f"{edge.axis} was tried at {inner} and {labels.brief(edge.value)} alone; the best "
-                f"cell has the latter, {how}: two values make no trend, and what lies beyond is "
-                "open."
+                f"{edge.axis} was tried at {inner} and {labels.brief(edge.value)} only. The best "
+                f"cell has {labels.brief(edge.value)}, {how}; what lies beyond was not tried."
             )
             found.append(Finding("at_end", "note", text, (best.name,), evidence))
         elif edge.told:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sweeper.analysis.axes import Crossing, find_axes, find_crossings
-from sweeper.analysis.cells import Cell, Ranking, as_chosen
+from sweeper.analysis.cells import Cell, Ranking, as_chosen, bounded
 from sweeper.analysis.contrasts import Row, parts, rest, usable
 from sweeper.analysis.edges import Edge, judge_edges
 from sweeper.analysis.settings import level
@@ -133,7 +133,8 @@ def _block(ranking: Ranking, sign: float, by: str, value: str, others: Sequence[
     if best is None:
         return Block(value, len(tried), diverged, None, (), {}, (), holes)
     groups = {cell.name: cell.values for cell in good}
-    found = against_best(groups, best.name, ranking.noise, sign, ranking.scale)
+    compared = against_best(groups, best.name, ranking.noise, sign, ranking.scale)
+    found = bounded(compared, ranking.bounds)
     tied = tuple(c for c in good if c.name in found and not found[c.name].told_apart)
     judged = replace(part, best=best, comparisons=found)
     edges = tuple(judge_edges(judged, sign, alone=True, blocks=parts(ranking, by)))

@@ -23,7 +23,7 @@ from sweeper.analysis.statistics import (
 from sweeper.results.cells import Scale, choose_scale, mean, merit, off_scale, on_scale
 from sweeper.results.objective import sign_of
 
-__all__ = ["Cell", "Ranking", "as_chosen", "rank", "uneven_best"]
+__all__ = ["Cell", "Ranking", "as_chosen", "bounded", "rank", "uneven_best"]
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ def rank(data: SweepData) -> Ranking:
         (run for run in best.runs if run.counts), key=lambda run: sign * (run.value or 0.0)
     )
     groups = {cell.name: cell.values for cell in ranked if not cell.diverged}
-    comparisons = against_best(groups, best.name, noise, sign, scale)
+    comparisons = bounded(against_best(groups, best.name, noise, sign, scale), bounds)
     ahead = [cell for cell in ranked if level(cell) < level(best)]
     passed_over = tuple(cell for cell in ahead if cell.diverged)
     held_back = tuple(cell for cell in ahead if cell.failed and not cell.diverged)
@@ -246,6 +246,15 @@ def as_chosen(
         return best, of
     found = summarise_chosen(best.values, ranking.scale, spread, of, sign)
     return replace(best, summary=_within(found, ranking.bounds)), of
+
+
+def bounded(
+    comparisons: Mapping[str, Comparison], bounds: tuple[float, float]
+) -> dict[str, Comparison]:
+    """Comparisons of a metric that lies within bounds: no difference is larger than they allow."""
+    most = bounds[1] - bounds[0]
+    linear = {name: one for name, one in comparisons.items() if one.scale == "linear"}
+    return {**comparisons, **{name: one._replace(most=most) for name, one in linear.items()}}
 
 
 def _all_same(cells: Sequence[Cell]) -> bool:

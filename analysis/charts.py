@@ -33,6 +33,8 @@ __all__ = [
 _LINES = 300
 _SHOWN = 6
 _PROFILES = 8
+_MARKS = 10
+"""So many values has an axis room for."""
 
 
 def _colour(tone: int) -> str:
@@ -54,7 +56,9 @@ def axis_figure(axis: Axis, metric: str, *, log: bool) -> dict[str, Any]:
         categories(found, x)
     if spaced:
         found["xaxis"].update({"type": "log" if axis.log else "linear"})
-        found["xaxis"].update({"tickvals": x, "ticktext": [plain(e.shown) for e in axis.levels]})
+        every = -(-len(x) // _MARKS)
+        shown = [plain(entry.shown) for entry in axis.levels]
+        found["xaxis"].update({"tickvals": x[::every], "ticktext": shown[::every]})
     on_scale(found, "log" if log else "linear")
     found["margin"] = {"l": 48, "r": 16, "t": 12, "b": 40}
     found["meta"]["log"] = False

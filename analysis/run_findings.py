@@ -37,8 +37,8 @@ def _diverged(data: SweepData, ranking: Ranking) -> list[Finding]:
     cells = tuple(dict.fromkeys(run.cell for run in runs))
     text = (
         f"{labels.counted(len(runs), 'run')} of {labels.counted(len(cells), 'cell')} diverged: the "
-        f"last {data.metric.name} is NaN or infinite. They are left out of every mean, and their "
-        f"{'cell' if len(cells) == 1 else 'cells'} cannot be named best."
+        f"last {data.metric.name} is NaN or infinite. Such runs are left out of every mean, and a "
+        "cell that has one cannot be named best."
     )
     ahead = ranking.passed_over
     if ahead:

@@ -84,7 +84,8 @@ class Comparison(NamedTuple):
     means of natural logarithms), `error` the standard error of that, with `df` degrees of freedom,
     and `family` the number of cells compared. `p` is that of the claim that it is not the best,
     adjusted for choosing the best among all; `reach` how many standard errors the bounds of the
-    difference lie from it."""
+    difference lie from it; and by `most` two values of the metric can differ (by 1 where it is a
+    share)."""
 
     difference: float
     error: float
@@ -93,6 +94,7 @@ class Comparison(NamedTuple):
     p: float
     reach: float
     scale: Scale = "linear"
+    most: float = math.inf
 
     @property
     def told_apart(self) -> bool:
@@ -109,7 +111,8 @@ class Comparison(NamedTuple):
         for all cells at once. They are those of all pairs, and say of no difference what the test
         says: where they would not, the near one ends there."""
         reach = self.reach * self.error
-        low, high = self.difference - reach, self.difference + reach
+        low = max(self.difference - reach, -self.most)
+        high = min(self.difference + reach, self.most)
         end = max if self.told_apart == (self.difference > 0) else min
         low, high = (end(low, 0.0), high) if self.difference > 0 else (low, end(high, 0.0))
         return (exp(low), exp(high)) if self.scale == "log" else (low, high)

@@ -51,11 +51,17 @@ def scatter_figure(
     if not numeric:
         categories(found, list(dict.fromkeys(x for trace in traces for x in trace["x"])))
     if numeric and log_spread(numbers):
-        found["xaxis"].update({"type": "log", **marks(numbers[0], numbers[-1])})
+        found["xaxis"].update({"type": "log", **_marked(numbers[0], numbers[-1])})
     on_scale(found, "log" if ranking.scale == "log" else "linear")
     found["margin"] = {"l": 48, "r": 16, "t": 12, "b": 40}
     found["meta"]["log"] = False
     return {"data": traces, "layout": found}
+
+
+def _marked(low: float, high: float) -> dict[str, Any]:
+    """Marks of a setting, written as its values are elsewhere: 3e-4, and not 0.0003."""
+    found = marks(low, high)
+    return {**found, "ticktext": [labels.place(float(value)) for value in found["tickvals"]]}
 
 
 def _x(cell: Cell, key: str, *, numeric: bool) -> Any:
@@ -159,7 +165,7 @@ def plane_figure(pair: PairEffect, ranking: Ranking, sign: float) -> dict[str, A
     for axis, own in (("xaxis", pair.xs), ("yaxis", pair.ys)):
         found[axis]["rangemode"] = "normal"
         if log_spread(own):
-            found[axis].update({"type": "log", **marks(min(own), max(own))})
+            found[axis].update({"type": "log", **_marked(min(own), max(own))})
     return {"data": traces, "layout": found}
 
 

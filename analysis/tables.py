@@ -396,7 +396,7 @@ def block_rows(study: Study) -> list[dict[str, Any]]:
         best = block.best
         ends = [
             f"{e.axis} ({e.side}{', further out it diverged' if e.stopped else ''}"
-            f"{'' if e.told else ', not told from inside'})"
+            f"{'' if e.told else ', within the noise'})"
             for e in block.edges
         ]
         rows.append(

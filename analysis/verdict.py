@@ -254,7 +254,7 @@ def _inside(ranking: Ranking, findings: Sequence[Finding]) -> Check:
         return Check("Inside the grid?", f"at the end of {labels.listed(edges, 2)}", False)
     ends = [str((f.evidence or {})["axis"]) for f in findings if f.kind == "at_end"]
     if ends:
-        answer = f"at the end of {labels.listed(ends, 2)}, not told from inside"
+        answer = f"at the end of {labels.listed(ends, 2)}, within the noise"
         return Check("Inside the grid?", answer, None)
     best = ranking.best
     keys: list[str] = [] if best is None else list(best.settings)

@@ -151,7 +151,7 @@ def test_an_unfinished_sweep_counts_what_succeeded_only(tmp_path: Path, written:
     assert report.document["verdict"]["best"] == "lr=1"
     states = {"succeeded": 2, "running": 2, "failed": 1, "planned": 1}
     found = report.document["completeness"]
-    assert found == {"planned": 6, "retired": 1, "states": states}
+    assert found == {"planned": 6, "used": None, "retired": 1, "states": states}
     assert {"alone", "incomplete", "retired"} <= set(kinds(report))
     text = page(report)
     assert "ValueError: &lt;b&gt;no&lt;/b&gt;" in text and "line 39" in text
@@ -343,6 +343,9 @@ def test_no_interval_leaves_what_the_metric_can_be(tmp_path: Path, written: Modu
     assert all(0 <= cell["low"] < cell["high"] <= 1 for cell in report.document["cells"])
     levels = report.document["axes"][0]["levels"]
     assert all(0 <= level["low"] <= level["high"] <= 1 for level in levels)
+    # Three runs with noise of their own tell next to nothing: two shares differ by 1 at most.
+    lead = report.document["verdict"]["lead"]
+    assert (lead["low"], lead["high"]) == (-1.0, 1.0)
 
 
 @pytest.mark.parametrize(
