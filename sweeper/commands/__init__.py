@@ -39,6 +39,8 @@ VERBS = {
     "checkpoints": "what the service keeps of runs, and less of it",
     "prices": "what tokens cost, by model",
     "compare": "two sweeps cell by cell, or two cells",
+    "mcp": "let coding agents work with sweeps, within a budget",
+    "skill": "how coding agents do research with sweeper",
     "engine": "the local Tinker-compatible service: start, status, stop",
     "sync": "bring what workers that died left here into its store",
     "tasks": "check tasks for a model that works in a shell",

@@ -27,7 +27,7 @@ RANKS = [
     {"launcher", "testing"},
     {"pausing", "noting", "notifying"},
     {"control"},
-    {"tui"},
+    {"tui", "agents"},
     {"commands"},
     {"cli"},
     {"__main__", "__init__"},
@@ -110,8 +110,8 @@ def _mistakes(path: Path) -> Iterator[str]:
             yield f"{where}: it is called sweeper.{top}: {name}"
         if top == "sweeper" and rest[:1] == ["recipes"]:
             yield f"{where}: sweeper never imports a recipe: {name}"
-        if top == "sweeper" and rest[:1] == ["analysis"] and module != "commands":
-            yield f"{where}: only the command line imports analysis: {name}"
+        if top == "sweeper" and rest[:1] == ["analysis"] and module not in ("commands", "agents"):
+            yield f"{where}: only the command line and agents' tools import analysis: {name}"
         if top == "sweeper" and path.name in ALONE:
             yield f"{where} must import nothing of ours: {name}"
         other = _ranked(".".join(rest)) if top == "sweeper" and rest else module

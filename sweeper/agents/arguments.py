@@ -1,0 +1,49 @@
+"""The arguments that several tools take: what they may be, and what an agent reads of them."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from sweeper.agents.answers import MOST
+
+__all__ = [
+    "Amount",
+    "Cell",
+    "Either",
+    "Grid",
+    "Metric",
+    "Name",
+    "Number",
+    "Overrides",
+    "RunName",
+    "Selectors",
+    "Size",
+]
+
+Name = Annotated[str, Field(min_length=1, max_length=300, description="a sweep's name")]
+RunName = Annotated[
+    str, Field(min_length=1, max_length=600, description="a run: sweep/name, or its id")
+]
+Cell = Annotated[str, Field(min_length=3, max_length=600, description="a cell: sweep/cell")]
+Either = Annotated[
+    str, Field(min_length=1, max_length=600, description="a sweep, or a cell (sweep/cell)")
+]
+Grid = Annotated[
+    str, Field(min_length=1, max_length=500, description="a grid's path below the grids folder")
+]
+Overrides = Annotated[
+    list[str],
+    Field(
+        max_length=100, description="key=value over the grid, as max_steps=20 or 'lr=[1e-4,1e-3]'"
+    ),
+]
+Selectors = Annotated[
+    list[str],
+    Field(max_length=200, description="runs by name, its beginning, a glob or an id; []: all"),
+]
+Number = Annotated[int, Field(ge=1, le=1_000_000, description="which page, 1 is the first")]
+Size = Annotated[int, Field(ge=1, le=MOST, description="how many on a page")]
+Metric = Annotated[
+    str | None, Field(max_length=300, description="judge by this metric, not the grid's")
+]
+Amount = Annotated[float | None, Field(ge=0, le=1e15)]

@@ -1,0 +1,172 @@
+"""What the tools of agents work on: one root, one folder of grids, one allowance."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sweeper.agents import allowance
+from sweeper.agents.allowance import Limits
+from sweeper.agents.grids import Recorded, planned_for, recorded_elsewhere
+from sweeper.errors import NotFound, SweeperError, UsageError
+from sweeper.launcher.launch_preview import LaunchPreview, survey
+from sweeper.model.plan import Budget, Plan, Run
+from sweeper.results.registry import Registry
+from sweeper.storage.files import open_store
+from sweeper.storage.sweep_requests import user
+from sweeper.storage.sweeps import read_plan, read_states
+
+__all__ = ["Desk", "Looked"]
+
+
+class Looked(NamedTuple):
+    """A grid beside what is on record: `preview` of a launch of what has not been run, `reused` the
+    runs that have, in other sweeps."""
+
+    preview: LaunchPreview
+    reused: Mapping[str, Recorded]
+
+    @property
+    def starting(self) -> list[Run]:
+        """The runs that a launch would start."""
+        return [one.run for one in self.preview.previews if one.attempt]
+
+
+class Desk:
+    """`root` is where sweeps lie, `grids` the folder of grids. Only sweeps that agents have
+    launched are launched again, cancelled or retried. Raises `StoreError`."""
+
+    def __init__(self, root: str, grids: str, limits: Limits) -> None:
+        self.store = open_store(root)
+        self.root, self.grids, self.limits = self.store.root, grids, limits
+        self.by = f"agent of {user()}"
+        self._lock = threading.Lock()
+
+    @property
+    def registry(self) -> Registry:
+        """The root as it is now."""
+        return Registry(self.root)
+
+    def left(self) -> dict[str, float]:
+        """What is left of the allowance."""
+        return allowance.used(self.store, allowance.entries(self.store)).left(self.limits)
+
+    def require_ours(self, sweep: str) -> None:
+        """Raise `UsageError` for a sweep that no agent has launched."""
+        if sweep not in {entry.sweep for entry in allowance.entries(self.store)}:
+            raise UsageError(
+                f"{sweep} was launched by a person: ask them, agents change only theirs"
+            )
+
+    def look(self, grid: str, overrides: Sequence[str], *, again: bool) -> Looked:
+        """Plan a grid, without the runs that have succeeded in other sweeps unless `again`. Raises
+        `UsageError`."""
+        planned = planned_for(self.grids, grid, overrides)
+        reused: dict[str, Recorded] = {}
+        if not again and not planned.stages:
+            on_record = self._recorded(planned.name)
+            found = recorded_elsewhere(self.store, planned)
+            reused = {run: one for run, one in found.items() if run not in on_record}
+            left = tuple(run for run in planned.runs if run.id not in reused)
+            planned = planned._replace(runs=left)
+        return Looked(survey(planned, self.store), reused)
+
+    def _recorded(self, sweep: str) -> set[str]:
+        try:
+            return {run.id for run in read_plan(self.store, sweep).runs}
+        except NotFound:
+            return set()
+
+    def launch(self, looked: Looked, asked: Mapping[str, float]) -> dict[str, float]:
+        """Launch what was looked at, within the allowance; `asked` are the tokens, dollars and
+        hours that it may use at most. Gives what is left then. Raises `UsageError` beyond the
+        allowance, and as `launch` does."""
+        from sweeper.launcher.launching import LaunchRequest, User, launch_plan
+
+        plan = looked.preview.plan
+        if not self.limits.allows_any:
+            raise UsageError(
+                "nothing may be launched: whoever starts this server sets how much, by --budget "
+                "(runs, tokens, usd, hours)"
+            )
+        with self._lock:
+            recorded = allowance.entries(self.store)
+            if self._recorded(plan.name):
+                self.require_ours(plan.name)
+            counted = {run for one in recorded if one.sweep == plan.name for run in one.runs}
+            new = [run.id for run in looked.starting if run.id not in counted]
+            new += [f"to come: {k} {n}" for k, most in plan.unknown.items() for n in range(most)]
+            left = allowance.used(self.store, recorded).left(self.limits)
+            caps = self._caps(looked, asked, left, len(new))
+            budget = self._budget(plan, caps)
+            entry = allowance.reserve(self.store, plan.name, new, budget)
+            try:
+                self._recheck()
+                limits = Budget(budget.get("usd"), budget.get("tokens"), budget.get("hours"))
+                bounded = plan._replace(budget=limits) if caps else plan
+                launch_plan(LaunchRequest(bounded, self.root, wait=False), User())
+            except SweeperError:
+                if not self._begun(plan.name):
+                    allowance.retract(self.store, entry)
+                raise
+        return self.left()
+
+    def _caps(
+        self, looked: Looked, asked: Mapping[str, float], left: Mapping[str, float], new: int
+    ) -> dict[str, float]:
+        """How much the launch may use of each limit that there is. Raises `UsageError` for more
+        than is left."""
+        told = ", ".join(f"{name} {amount:g}" for name, amount in left.items())
+        if new > left.get("runs", new):
+            raise UsageError(f"{new} runs are more than is left: {told}")
+        expected = looked.preview.estimate
+        caps: dict[str, float] = {}
+        for name in ("tokens", "usd", "hours"):
+            if name not in left:
+                if name in asked:
+                    caps[name] = asked[name]
+                continue
+            caps[name] = asked.get(name, left[name])
+            if caps[name] > left[name] or (new and left[name] <= 0):
+                raise UsageError(f"{caps[name]:g} {name} are more than is left: {told}")
+        guess = None if expected is None else expected.document()
+        for name in ("tokens", "usd"):
+            likely = None if guess is None else guess.get(name)
+            if name in caps and isinstance(likely, int | float) and likely > caps[name]:
+                raise UsageError(
+                    f"about {likely:,.4g} {name} are to be expected, which is more than "
+                    f"{caps[name]:g}: fewer or shorter runs; left is {told}"
+                )
+        return caps
+
+    def _budget(self, plan: Plan, caps: Mapping[str, float]) -> dict[str, float]:
+        """The budget of the whole sweep: what it has used, and what is added; no more than its grid
+        says."""
+        spent = allowance.used(self.store, [allowance.Entry("", plan.name, (), {})])._asdict()
+        own = {} if plan.budget is None else plan.budget.document()
+        total = {name: float(spent[name]) + cap for name, cap in caps.items()}
+        for name, most in own.items():
+            if isinstance(most, int | float):
+                total[name] = min(most, total.get(name, most))
+        return total
+
+    def _recheck(self) -> None:
+        """Raise `UsageError` where another launch has taken what was left meanwhile."""
+        used = allowance.used(self.store, allowance.entries(self.store))
+        for name, most in self.limits._asdict().items():
+            if most is not None and getattr(used, name) > most * (1 + 1e-9):
+                raise UsageError(
+                    f"another launch has just taken what was left of {name}: try again"
+                )
+
+    def _begun(self, sweep: str) -> bool:
+        try:
+            return bool(read_states(self.store, sweep))
+        except NotFound:
+            return False
+
+    def answer(self, found: Any) -> Any:
+        """An answer without secrets."""
+        from sweeper.agents.answers import masked
+        from sweeper.storage.documents import strict
+
+        return masked(strict(found))

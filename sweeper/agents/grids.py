@@ -1,0 +1,92 @@
+"""The grids that agents may plan and launch: files below one folder, none elsewhere."""
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sweeper.errors import GridError, UsageError
+from sweeper.fields.nodes import Problems, read_yaml
+from sweeper.grid.extending import MAX_EXTENDS, read_text
+from sweeper.model.plan import Plan
+from sweeper.model.states import State
+from sweeper.storage.files import Store
+from sweeper.storage.sweeps import find_sweeps, read_plan, read_states
+
+__all__ = ["Recorded", "find_grid", "grid_names", "planned_for", "recorded_elsewhere"]
+
+_MOST_GRIDS = 500
+
+
+class Recorded(NamedTuple):
+    """A run that has succeeded already, with the very same values, in another sweep."""
+
+    run: str
+    sweep: str
+    name: str
+
+
+def find_grid(folder: str, name: str) -> str:
+    """The path of a grid by its path below the folder. Raises `UsageError` for one that is not
+    there, lies elsewhere, or extends a file that does."""
+    top = os.path.realpath(folder)
+    path = os.path.realpath(os.path.join(top, name.replace("\0", "?")))
+    if not path.startswith(top + os.sep) or "\0" in name:
+        raise UsageError(f"{name[:200]!r} is not below the folder of grids")
+    if not path.endswith((".yaml", ".yml")) or not os.path.isfile(path):
+        known = ", ".join(grid_names(folder)[:20]) or "none"
+        raise UsageError(f"no grid {name[:200]!r}: there is {known}")
+    at = path
+    for _ in range(MAX_EXTENDS + 1):
+        above = _extends(at)
+        if above is None:
+            return path
+        at = os.path.realpath(os.path.join(os.path.dirname(at), above))
+        if not at.startswith(top + os.sep):
+            raise UsageError(f"{name}: extends a file that is not below the folder of grids")
+    return path
+
+
+def _extends(path: str) -> str | None:
+    problems = Problems()
+    root = read_yaml(read_text(path), path, problems)
+    entry = None if root is None else (root.entries or {}).get("extends")
+    value = None if entry is None else entry[1].value
+    return value if isinstance(value, str) else None
+
+
+def grid_names(folder: str) -> list[str]:
+    """The grids below the folder, by their paths there."""
+    found: list[str] = []
+    for top, folders, files in os.walk(folder):
+        folders[:] = sorted(one for one in folders if not one.startswith(".") and one != "sweeps")
+        for file in sorted(files):
+            if file.endswith((".yaml", ".yml")) and len(found) < _MOST_GRIDS:
+                found.append(os.path.relpath(os.path.join(top, file), folder))
+    return found
+
+
+def planned_for(folder: str, name: str, overrides: Sequence[str]) -> Plan:
+    """The plan of a grid. Raises `UsageError` (`GridError` with all mistakes)."""
+    from sweeper.planner.plan import plan
+
+    try:
+        return plan(find_grid(folder, name), list(overrides))
+    except GridError as error:
+        told = [line.replace(f"{os.path.realpath(folder)}{os.sep}", "") for line in error.problems]
+        raise GridError(told) from None
+
+
+def recorded_elsewhere(store: Store, plan: Plan) -> dict[str, Recorded]:
+    """Which of the plan's runs have succeeded in another sweep, by their ids: a run's id is made of
+    its recipe, its values and its seed. Runs that go on from others are not looked for."""
+    wanted = {run.id: run for run in plan.runs if not run.parents}
+    found: dict[str, Recorded] = {}
+    for sweep in find_sweeps(store):
+        if sweep == plan.name or not wanted.keys() - found.keys():
+            continue
+        states = read_states(store, sweep)
+        done = {run for run, state in states.items() if state.state is State.SUCCEEDED}
+        for run in read_plan(store, sweep).runs if done & wanted.keys() else ():
+            if run.id in done and run.id in wanted:
+                found.setdefault(run.id, Recorded(run.id, sweep, run.name))
+    return found

@@ -1,0 +1,191 @@
+"""The tools by which agents see what came of it: each over the functions that the verb of its name
+calls. What a tool says of itself, and of its arguments, is what an agent reads."""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from sweeper.agents.answers import MOST, NOTICE, Marker, page
+from sweeper.agents.arguments import Cell, Either, Metric, Name, Number, RunName, Selectors, Size
+from sweeper.agents.desk import Desk
+from sweeper.results.selectors import pick
+
+__all__ = ["Reading"]
+
+
+class Reading:
+    """Tools that read what is recorded, and note what is thought of it. Each gives plain values and
+    raises `SweeperError`."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    def runs(
+        self,
+        sweep: Name,
+        selectors: Selectors = [],  # noqa: B006 - the protocol's default
+        where: Annotated[
+            str | None, Field(max_length=1000, description="as lr < 1e-3 and state = failed")
+        ] = None,
+        number: Number = 1,
+        size: Size = 20,
+    ) -> dict[str, Any]:
+        """A page of the runs of a sweep: state, value of its metric, settings, tags."""
+        found = self._desk.registry.sweep(sweep)
+        chosen = page(pick(found.runs, selectors, None, where), number, size)
+        kept = ("id", "name", "cell", "seed", "state", "reason", "attempts", "metric", "value",
+                "wall_s", "config")  # fmt: skip
+        records = [run.record() for run in chosen.items]
+        return chosen._replace(items=[{k: one[k] for k in kept} for one in records]).under("runs")
+
+    def verdict(self, sweep: Name, metric: Metric = None) -> dict[str, Any]:
+        """What won in a sweep, by how much, and whether that can be believed: the text, the best
+        cells with their intervals over seeds, what is doubtful, what to run next (`sweep/stage` for
+        one of a sweep with stages). Also writes the report."""
+        from sweeper import analysis
+
+        report = analysis.analyze(self._desk.registry, sweep, metric=metric, pictures=False)
+        document = report.document
+        keys = ("cell", "n", "mean", "low", "high", "diverged", "told_apart", "p")
+        told = document["verdict"]
+        return {
+            "text": told["text"],
+            "kind": told["kind"],
+            "best": told["best"],
+            "tied": told["tied"][:20],
+            "against_baseline": told["against"],
+            "checks": told["checks"],
+            "next": told["next"],
+            "seeds_to_part": told["seeds_to_part"],
+            "checkpoint": told["checkpoint"],
+            "cells": [{key: row[key] for key in keys} for row in document["cells"][:20]],
+            "next_grid": None if document["next_grid"] is None else document["next_grid"]["yaml"],
+            "report": report.html_path,
+        }
+
+    def compare(self, a: Either, b: Either, metric: Metric = None) -> dict[str, Any]:
+        """Two sweeps cell by cell, or two cells (sweep/cell) seed by seed, with intervals."""
+        from sweeper import analysis
+
+        found = analysis.versus(self._desk.registry, a, b, metric=metric)
+        document = found.document
+        return {**document, "cells": document["cells"][:MOST], "text": found.text}
+
+    def record_result(
+        self,
+        claim: Annotated[str, Field(min_length=5, max_length=2000, description="in a sentence")],
+        better: Cell,
+        worse: Cell,
+        metric: Metric = None,
+    ) -> dict[str, Any]:
+        """Claim that one cell is better than another, or than a baseline. The claim is checked
+        (seeds, an interval, the same data) and noted with the sweep together with what came of the
+        check. `holds` is true, false, or null where the runs do not show it: then say so, and do
+        not repeat the claim."""
+        from sweeper.agents.claims import check_claim
+        from sweeper.noting import note
+
+        found = check_claim(self._desk.registry, better, worse, metric)
+        word = {True: "holds", False: "does not hold", None: "is not shown"}[found["holds"]]
+        text = f"claim: {claim}\nchecked: it {word}: {found['because']}"
+        note(better.partition("/")[0], text, root=self._desk.root, by=self._desk.by)
+        return found
+
+    def rollouts(
+        self,
+        run: RunName,
+        order: Annotated[
+            str, Field(pattern="^(last|best|worst)$", description="last, best or worst first")
+        ] = "last",
+        search: Annotated[str, Field(max_length=300, description="only with this text")] = "",
+        number: Number = 1,
+        size: Annotated[int, Field(ge=1, le=10)] = 3,
+    ) -> dict[str, Any]:
+        """What a run sampled while it trained: conversations with their rewards, a page at a time.
+        Read some of every run before you believe its metric."""
+        from sweeper.metrics import as_float
+        from sweeper.results.rollouts import Words, read
+        from sweeper.results.tables.rollouts import summary_files
+
+        found = self._desk.registry.run(run)
+        known, _ = read(found, summary_files(found.files, found.folders()))
+        words, marker = Words(found, known), Marker()
+        kept = [one for one in known if search.lower() in words.text(one).lower()]
+        if order == "last":
+            kept.reverse()
+        else:
+            sign = -1.0 if order == "best" else 1.0
+            rewards = {id(one): as_float(one.numbers.get("total_reward")) for one in kept}
+            kept.sort(key=lambda one: sign * (rewards[id(one)] or 0.0))
+        chosen = page(kept, number, size)
+        shown = [
+            {
+                "iteration": one.numbers.get("iteration"),
+                "group": one.numbers.get("group_idx"),
+                "reward": one.numbers.get("total_reward"),
+                "said": [
+                    {"who": who[:40], "text": marker.mark(text)}
+                    for who, text in words.of(one).spoken[:20]
+                ],
+            }
+            for one in chosen.items
+        ]
+        return {"notice": NOTICE, **chosen._replace(items=shown).under("rollouts")}
+
+    def items(
+        self, run: RunName, only_wrong: bool = True, number: Number = 1, size: Size = 10
+    ) -> dict[str, Any]:
+        """What a run answered at its last evaluations, question by question, with scores."""
+        marker = Marker()
+        rows = self._desk.registry.item_rows(run)
+        kept = [
+            row for row in rows if not only_wrong or (row["score"] is not None and row["score"] < 1)
+        ]
+        chosen = page(kept, number, size)
+        shown = [
+            {
+                **{key: row[key] for key in ("task", "item", "score")},
+                **{
+                    key: marker.mark(str(row[key] or ""), 1500)
+                    for key in ("prompt", "text", "answer")
+                },
+            }
+            for row in chosen.items
+        ]
+        return {"notice": NOTICE, **chosen._replace(items=shown).under("items")}
+
+    def logs(self, run: RunName, lines: Annotated[int, Field(ge=1, le=200)] = 40) -> dict[str, Any]:
+        """The last lines that a run printed, its errors among them."""
+        found = self._desk.registry.run(run)
+        text = "\n".join(found.log_tail(lines))
+        told = {"run": f"{found.sweep}/{found.name}", "state": found.state.value}
+        return {"notice": NOTICE, **told, "log": Marker().mark(text, 20_000)}
+
+    def checkpoints(self, run: RunName) -> dict[str, Any]:
+        """The checkpoints that a run has recorded, the last first."""
+        found = self._desk.registry.run(run)
+        kept = ("attempt", "name", "batch", "epoch", "sampler_path", "state_path", "final")
+        records = reversed(found.checkpoint_records())
+        shown = [{key: one[key] for key in kept if key in one} for one in records]
+        return page(shown, 1, MOST).under("checkpoints")
+
+    def note(
+        self,
+        target: Annotated[
+            str, Field(min_length=1, max_length=600, description="a sweep, or sweep/run")
+        ],
+        text: Annotated[str | None, Field(max_length=20_000, description="none: only read")] = None,
+        tag: Annotated[list[str], Field(max_length=20)] = [],  # noqa: B006
+        untag: Annotated[list[str], Field(max_length=20)] = [],  # noqa: B006
+        star: bool | None = None,
+    ) -> dict[str, Any]:
+        """Write down what you expected, saw and conclude, with the sweep or the run that it is
+        about; or read what is noted."""
+        from sweeper.noting import note
+
+        found = note(
+            target, text, root=self._desk.root, tag=tag, untag=untag, star=star, by=self._desk.by
+        )
+        marker, record = Marker(), found.record()
+        shown = [{**one, "text": marker.mark(one["text"])} for one in record["notes"][-MOST:]]
+        return {"notice": NOTICE, **record, "notes": shown}

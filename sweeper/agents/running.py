@@ -1,0 +1,209 @@
+"""The tools by which agents plan, launch, watch and stop: each over the functions that the verb of
+its name calls. What a tool says of itself, and of its arguments, is what an agent reads."""
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from sweeper.agents.answers import MOST, NOTICE, Marker, page
+from sweeper.agents.arguments import Amount, Grid, Name, Number, Overrides, Selectors, Size
+from sweeper.agents.desk import Desk, Looked
+from sweeper.errors import UsageError
+from sweeper.results.runs import RecordedRun, Sweep
+from sweeper.results.status import alarms_of, read_status
+
+__all__ = ["Running"]
+
+_MOST_SECONDS = 300.0
+_CANCEL_SECONDS = 30.0
+_LOOK_SECONDS = 0.5
+
+
+class Running:
+    """Tools that plan, launch, watch and stop. Each gives plain values and raises
+    `SweeperError`."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    def plan(self, grid: Grid, overrides: Overrides = []) -> dict[str, Any]:  # noqa: B006 - the protocol's default
+        """What a launch of a grid would start and about what it costs, what of it has been run
+        already, and what is left of the budget. Starts nothing. Mistakes in the grid are told with
+        their lines. A grid that is not there is answered with those that are."""
+        looked = self._desk.look(grid, overrides, again=False)
+        plan = looked.preview.plan
+        names = [run.name for run in looked.starting]
+        expected = looked.preview.estimate
+        return {
+            "sweep": plan.name,
+            "runs_to_start": len(names),
+            "runs_to_come": sum(plan.unknown.values()),
+            "names": names[:20],
+            "already_there": dict(
+                Counter(one.state.state.value for one in looked.preview.previews if not one.attempt)
+            ),
+            "reused": self._reused(looked),
+            "metric": None if plan.metric is None else plan.metric._asdict(),
+            "seeds": len({run.seed for run in plan.runs}) if plan.runs else 0,
+            "estimate": None if expected is None else expected.document(),
+            "warnings": list(plan.warnings),
+            "budget_left": self._desk.left(),
+        }
+
+    def launch(  # noqa: PLR0913 - what agents call, with a keyword for each choice
+        self,
+        grid: Grid,
+        overrides: Overrides = [],  # noqa: B006 - the protocol's default
+        why: Annotated[str, Field(max_length=5000, description="noted with the sweep")] = "",
+        tokens: Amount = None,
+        usd: Amount = None,
+        hours: Amount = None,
+        again: Annotated[
+            bool, Field(description="run also what has succeeded in another sweep")
+        ] = False,
+    ) -> dict[str, Any]:
+        """Start a grid and return at once; its runs go on without this server. Refused beyond the
+        budget that a person has set. `tokens`, `usd`, `hours`: what the sweep may use at most
+        (default: all that is left). Runs whose configuration and seed have succeeded in another
+        sweep are not run again: `reused` has their results."""
+        from sweeper.noting import note
+
+        looked = self._desk.look(grid, overrides, again=again)
+        name = looked.preview.plan.name
+        reused = self._reused(looked)
+        if not looked.preview.plan.runs:
+            return {"launched": False, "sweep": name, "reused": reused}
+        asked = {"tokens": tokens, "usd": usd, "hours": hours}
+        known = {key: value for key, value in asked.items() if value is not None}
+        left = self._desk.launch(looked, known)
+        if why.strip():
+            note(name, why, root=self._desk.root, by=self._desk.by)
+        started = len(looked.starting)
+        told = {"launched": True, "sweep": name, "runs_started": started, "reused": reused}
+        return {**told, "budget_left": left}
+
+    def _reused(self, looked: Looked) -> list[dict[str, Any]]:
+        """What the runs reached that have been run in other sweeps."""
+        found: list[dict[str, Any]] = []
+        sweeps: dict[str, dict[str, RecordedRun]] = {}
+        for one in list(looked.reused.values())[:MOST]:
+            if one.sweep not in sweeps:
+                runs = self._desk.registry.sweep(one.sweep).runs
+                sweeps[one.sweep] = {run.id: run for run in runs}
+            record = sweeps[one.sweep][one.run].record()
+            found.append({"run": f"{one.sweep}/{one.name}", "value": record["value"]})
+        return found
+
+    def status(
+        self,
+        sweep: Annotated[str | None, Field(max_length=300, description="one; none: all")] = None,
+        number: Number = 1,
+        size: Size = 20,
+    ) -> dict[str, Any]:
+        """Where a sweep stands: its runs by state, what its launcher observes, whether it is over.
+        Without a sweep a page of all of them."""
+        if sweep is None:
+            found = self._desk.registry.sweep_records()
+            newest = sorted(found, key=lambda one: one["created"] or "", reverse=True)
+            return page(newest, number, size).under("sweeps")
+        return self._standing(self._desk.registry.sweep(sweep))
+
+    def _standing(self, sweep: Sweep) -> dict[str, Any]:
+        found = read_status(sweep)
+        names = {run.id: run.name for run in sweep.runs}
+        observed = {names.get(run, run): said for run, said in found.observed.items()}
+        return {
+            "sweep": sweep.name,
+            "states": {state.value: count for state, count in found.counts.items()},
+            "at_work": found.at_work,
+            "finished": found.finished,
+            "held": found.held,
+            "unreachable": found.unreachable,
+            "observed": dict(list(observed.items())[:20]),
+            "waits": list(found.waits)[:20],
+            "alarms": len(alarms_of(sweep, sweep.runs)),
+            "changed": _mark_of(sweep),
+        }
+
+    async def wait(
+        self,
+        sweep: Name,
+        seconds: Annotated[
+            float, Field(ge=0, le=_MOST_SECONDS, description="how long at most")
+        ] = 60.0,
+        changed: Annotated[
+            str, Field(max_length=200, description="`changed` of the last answer")
+        ] = "",
+    ) -> dict[str, Any]:
+        """Wait until something has changed in a sweep since the answer whose `changed` is given (a
+        run began or ended, an alarm, the sweep is over), or the time is up. Never longer than 300
+        seconds: call it again. `timed_out` tells which it was."""
+        deadline = time.monotonic() + seconds
+        while True:
+            begun = time.monotonic()
+            found = await asyncio.to_thread(self.status, sweep)
+            left = deadline - time.monotonic()
+            changed = changed or found["changed"]
+            over = not found["at_work"]
+            if over or found["changed"] != changed or left <= 0:
+                return {**found, "timed_out": not over and found["changed"] == changed}
+            await asyncio.sleep(min(left, max(_LOOK_SECONDS, 10 * (time.monotonic() - begun))))
+
+    def alarms(self, sweep: Name, number: Number = 1, size: Size = 20) -> dict[str, Any]:
+        """What is wrong with the runs of a sweep, by what evidence, and what to do about it."""
+        found = self._desk.registry.sweep(sweep)
+        marker = Marker()
+        raised = [
+            {"run": one.name, "rule": one.rule, "time": one.time, "key": one.key,
+             "step": one.step, "evidence": marker.mark(one.message, 500), "advice": one.advice}
+            for one in alarms_of(found, found.runs)
+        ]  # fmt: skip
+        return {"notice": NOTICE, **page(raised, number, size).under("alarms")}
+
+    async def cancel(self, sweep: Name, runs: Selectors = []) -> dict[str, Any]:  # noqa: B006
+        """Stop runs of a sweep that an agent has launched, for good; []: all of them. Returns after
+        30 seconds at most, when some may still be stopping."""
+        from sweeper.control import cancel
+
+        self._desk.require_ours(sweep)
+        task = asyncio.create_task(asyncio.to_thread(cancel, sweep, runs, root=self._desk.root))
+        done: list[Any] | None = None
+        with contextlib.suppress(TimeoutError):
+            done = await asyncio.wait_for(asyncio.shield(task), _CANCEL_SECONDS)
+        if done is None:
+            task.add_done_callback(_forget)
+            return {"sweep": sweep, "still_stopping": True}
+        told = dict(Counter(one.why for one in done))
+        return {"sweep": sweep, "still_stopping": False, "runs": told}
+
+    def retry(self, sweep: Name, runs: Selectors = []) -> dict[str, Any]:  # noqa: B006
+        """Start runs again that failed, of a sweep that an agent has launched; []: all that failed.
+        They count as the runs that they are, and stay within the sweep's budget."""
+        from sweeper.control import retry
+
+        self._desk.require_ours(sweep)
+        if not self._desk.limits.allows_any:
+            raise UsageError("nothing may be started: this server was started without --budget")
+        done = retry(sweep, runs, root=self._desk.root)
+        return {"sweep": sweep, "runs": dict(Counter(one.why for one in done))}
+
+
+def _mark_of(sweep: Sweep) -> str:
+    """What changes whenever something has happened to a run, or an alarm was raised."""
+    import hashlib
+
+    from sweeper.monitor import names
+
+    happened = sorted((run, sorted(map(str, events))) for run, events in sweep.events.items())
+    told = repr((happened, len(names(sweep.store, sweep.layout)), len(sweep.runs)))
+    return hashlib.sha256(told.encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def _forget(task: "asyncio.Task[Any]") -> None:
+    """A cancel that goes on after its answer: what it says at its end nobody hears."""
+    with contextlib.suppress(BaseException):
+        task.exception()

@@ -1,0 +1,248 @@
+"""The server of the Model Context Protocol: its tools, resources and prompts, over stdio or over
+HTTP on this machine alone."""
+
+import functools
+import hmac
+import inspect
+import os
+import socket
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
+from typing import Any
+
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ResourceError, ToolError
+from mcp.server.mcpserver.tools import Tool
+from mcp.server.transport_security import TransportSecuritySettings
+from mcp_types import ToolAnnotations
+
+from sweeper.agents.answers import NOTICE, Marker
+from sweeper.agents.desk import Desk
+from sweeper.agents.grids import find_grid, grid_names
+from sweeper.agents.reading import Reading
+from sweeper.agents.running import Running
+from sweeper.agents.skill import ARC
+from sweeper.errors import EnvironmentFailure, SweeperError
+
+__all__ = ["every_tool", "make_server", "serve_http", "serve_stdio", "token_of"]
+
+_STARTING = frozenset({"launch", "retry"})
+_CHANGING = frozenset({"launch", "retry", "cancel", "note", "record_result"})
+_LONGEST = 60_000
+"""Characters of a resource."""
+_ABOUT = f"""\
+Experiment sweeps for post-training language models. The order of the work: plan (what would
+run, what it costs), launch (within the budget that a person has set), wait, alarms, rollouts,
+verdict, note.
+Believe the verdict, not a single run: seeds and intervals decide. {NOTICE}"""
+
+
+def every_tool(desk: Desk) -> list[Callable[..., Any]]:
+    """The tools, in the order of the work."""
+    running, reading = Running(desk), Reading(desk)
+    return [
+        *(running.plan, running.launch, running.status, running.wait, running.alarms),
+        *(running.cancel, running.retry, reading.runs, reading.verdict, reading.compare),
+        *(reading.record_result, reading.rollouts, reading.items, reading.logs),
+        *(reading.checkpoints, reading.note),
+    ]
+
+
+def make_server(desk: Desk) -> "MCPServer[Any]":
+    """The server over one desk."""
+    from sweeper import __version__
+
+    tools = [_tool(desk, function) for function in every_tool(desk)]
+    server: MCPServer[Any] = MCPServer(
+        "sweeper", instructions=_ABOUT, version=__version__, tools=tools, log_level="ERROR"
+    )
+    _add_resources(server, desk)
+    _add_prompts(server)
+    return server
+
+
+def _tool(desk: Desk, function: Callable[..., Any]) -> Tool:
+    """A function as a tool: its errors are answers, its answers hold no secret, and arguments that
+    it does not know are refused."""
+    name = function.__name__
+    made = Tool.from_function(
+        _guarded(desk, function),
+        name=name,
+        description=inspect.getdoc(function),
+        annotations=ToolAnnotations(
+            read_only_hint=name not in _CHANGING,
+            destructive_hint=name == "cancel",
+            idempotent_hint=name not in _STARTING,
+            open_world_hint=False,
+        ),
+    )
+    model = made.fn_metadata.arg_model
+    model.model_config["extra"] = "forbid"
+    model.model_rebuild(force=True)
+    made.parameters = model.model_json_schema(by_alias=True)
+    return made
+
+
+def _guarded(desk: Desk, function: Callable[..., Any]) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def call_later(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return desk.answer(await function(*args, **kwargs))
+            except SweeperError as error:
+                raise ToolError(desk.answer(str(error))) from None
+
+        return call_later
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return desk.answer(function(*args, **kwargs))
+        except SweeperError as error:
+            raise ToolError(desk.answer(str(error))) from None
+
+    return call
+
+
+def _add_resources(server: "MCPServer[Any]", desk: Desk) -> None:
+    def resource(find: Callable[[], str]) -> str:
+        try:
+            return desk.answer(find()[:_LONGEST])
+        except SweeperError as error:
+            raise ResourceError(desk.answer(str(error))) from None
+
+    @server.resource("sweeper://grids", mime_type="text/plain")
+    def grids() -> str:
+        """The grids that may be planned and launched, a path a line."""
+        return resource(lambda: "\n".join(grid_names(desk.grids)))
+
+    @server.resource("sweeper://grids/{name}", mime_type="application/yaml")
+    def grid(name: str) -> str:
+        """A grid, as it was written (its path with %2F for /)."""
+        return resource(lambda: _text(find_grid(desk.grids, name)))
+
+    @server.resource("sweeper://sweeps/{sweep}/grid", mime_type="application/yaml")
+    def grid_of_sweep(sweep: str) -> str:
+        """The grid of a sweep, as it was launched."""
+        return resource(lambda: desk.registry.sweep(sweep).plan.grid_text)
+
+    @server.resource("sweeper://sweeps/{sweep}/report", mime_type="text/markdown")
+    def report(sweep: str) -> str:
+        """The report of a sweep, as text."""
+        return resource(lambda: _report(desk, sweep))
+
+    @server.resource("sweeper://sweeps/{sweep}/notes", mime_type="text/plain")
+    def notes(sweep: str) -> str:
+        """What is noted of a sweep and of its runs."""
+        return resource(lambda: _notes(desk, sweep))
+
+    del grids, grid, grid_of_sweep, report, notes
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read(_LONGEST)
+
+
+def _report(desk: Desk, sweep: str) -> str:
+    from sweeper import analysis
+
+    made = analysis.analyze(desk.registry, sweep)
+    return f"{NOTICE}\n\n{Marker().mark(_text(made.files['report.md']), _LONGEST)}"
+
+
+def _notes(desk: Desk, sweep: str) -> str:
+    from sweeper.results.marks import marked
+
+    found = desk.registry.sweep(sweep)
+    names = {run.id: run.name for run in found.runs}
+    lines = [
+        f"{note.time} {note.by}{f' on {run}' if run else ''}: {note.text}"
+        for run, note in marked(found.store, sweep, found.told).notes(names)
+    ]
+    return f"{NOTICE}\n\n{Marker().mark(chr(10).join(lines), _LONGEST)}"
+
+
+def _add_prompts(server: "MCPServer[Any]") -> None:
+    @server.prompt(title="A study, from its question to its verdict")
+    def research(question: str) -> str:
+        """How to answer a question by experiments: baseline first, then one change at a time."""
+        return f"The question: {question}\n\n{ARC}"
+
+    @server.prompt(title="Look into a sweep that went wrong")
+    def diagnose(sweep: str) -> str:
+        """How to find out why runs of a sweep failed, or learnt nothing."""
+        return (
+            f"Find out what is wrong with the sweep {sweep}. Ask `status`, then `alarms`; of runs "
+            "that failed read `logs`; of some that ran `rollouts`, the best and the worst. Name "
+            "the cause with its evidence in a `note` before you change anything, then change one "
+            "thing, `plan` it, and launch it as a sweep of its own."
+        )
+
+    del research, diagnose
+
+
+def serve_stdio(desk: Desk) -> None:
+    """Serve whoever has started this process, until they hang up."""
+    make_server(desk).run("stdio")
+
+
+def serve_http(desk: Desk, port: int, token: str, ready: Callable[[int], None]) -> None:
+    """Serve on the loopback interface whoever shows the token. `ready` gets the port. Raises
+    `EnvironmentFailure` for a port that is taken."""
+    import uvicorn
+
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    with listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise EnvironmentFailure(f"port {port}: {error.strerror}: choose another") from error
+        hosts = ["127.0.0.1:*", "localhost:*"]
+        security = TransportSecuritySettings(
+            allowed_hosts=hosts, allowed_origins=[f"http://{host}" for host in hosts]
+        )
+        app = make_server(desk).streamable_http_app(transport_security=security)
+        config = uvicorn.Config(_behind(app, token), log_level="error", lifespan="on")
+        ready(listener.getsockname()[1])
+        with suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[listener])
+
+
+Scope = MutableMapping[str, Any]
+App = Callable[[Scope, Any, Any], Awaitable[None]]
+
+
+def _behind(app: App, token: str) -> App:
+    """The app for who shows the token; others get 401."""
+    expected = f"Bearer {token}".encode()
+
+    async def checked(scope: Scope, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            given = dict(scope["headers"]).get(b"authorization", b"")
+            if not hmac.compare_digest(given, expected):
+                head = [(b"content-type", b"text/plain"), (b"www-authenticate", b"Bearer")]
+                await send({"type": "http.response.start", "status": 401, "headers": head})
+                await send({"type": "http.response.body", "body": b"the token is missing or wrong"})
+                return
+        await app(scope, receive, send)
+
+    return checked
+
+
+def token_of(home: str, make: Callable[[], str]) -> tuple[str, str]:
+    """This user's token for HTTP, made once, and the private file that it lies in. Raises
+    `EnvironmentFailure`."""
+    from sweeper.atomic import atomic_create
+
+    path = os.path.join(home, "mcp.token")
+    try:
+        os.makedirs(home, mode=0o700, exist_ok=True)
+        with suppress(FileExistsError):
+            atomic_create(path, make().encode(), mode=0o600)
+        with open(path, encoding="ascii") as file:
+            return file.read().strip(), path
+    except (OSError, UnicodeDecodeError) as error:
+        raise EnvironmentFailure(f"{path}: cannot be read or made ({error})") from error

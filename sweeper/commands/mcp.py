@@ -1,0 +1,66 @@
+"""`sweeper mcp`: lets coding agents plan, launch, watch and judge sweeps, by the Model Context
+Protocol."""
+
+import os
+import secrets
+from argparse import ArgumentParser, Namespace
+
+from sweeper import paths
+from sweeper.agents.allowance import read_limits
+from sweeper.commands import arguments as shared
+from sweeper.errors import EnvironmentFailure, UsageError
+from sweeper.storage.files import default_root
+from sweeper.terminal import warn
+
+__all__ = ["add_arguments", "run"]
+
+_TOKEN = "SWEEPER_MCP_TOKEN"  # noqa: S105 - the name of a variable
+_SHORTEST = 16
+
+
+def add_arguments(verb: ArgumentParser) -> None:
+    """Declare the arguments of `sweeper mcp`."""
+    shared.root(verb)
+    verb.add_argument("--grids", default=".", help="the folder of grids that may be launched (.)")
+    verb.add_argument(
+        "--budget",
+        metavar="KEY=VALUE,...",
+        help="how much agents may launch in this root, ever: runs, tokens, usd, hours, as "
+        "runs=50,usd=20 (without: nothing)",
+    )
+    verb.add_argument(
+        "--http",
+        type=int,
+        metavar="PORT",
+        help="serve on 127.0.0.1 instead of stdin and stdout; 0: any port",
+    )
+
+
+def run(arguments: Namespace) -> int:
+    """Serve until whoever asks hangs up, or for ever over HTTP."""
+    limits = read_limits(arguments.budget)
+    if not os.path.isdir(arguments.grids):
+        raise UsageError(f"--grids {arguments.grids}: is no folder")
+    try:
+        from sweeper.agents.server import serve_http, serve_stdio, token_of
+    except ModuleNotFoundError as error:
+        raise EnvironmentFailure(
+            f"the MCP SDK is missing ({error.name}): pip install 'sweeper[mcp]'"
+        ) from error
+    from sweeper.agents.desk import Desk
+
+    desk = Desk(arguments.root or default_root(), os.path.realpath(arguments.grids), limits)
+    if arguments.http is None:
+        serve_stdio(desk)
+        return 0
+    token, place = os.environ.get(_TOKEN, ""), f"${_TOKEN}"
+    if not token:
+        token, place = token_of(paths.home(), lambda: secrets.token_urlsafe(32))
+    if len(token) < _SHORTEST:
+        raise UsageError(f"{place}: has less than {_SHORTEST} characters")
+
+    def ready(port: int) -> None:
+        warn(f"http://127.0.0.1:{port}/mcp; the token (Authorization: Bearer) is in {place}")
+
+    serve_http(desk, arguments.http, token, ready)
+    return 0
