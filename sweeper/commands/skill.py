@@ -1,0 +1,45 @@
+"""`sweeper skill`: how research is done with sweeper, in the form that coding agents read."""
+
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+
+from sweeper.agents.skill import NAME, skill_text
+from sweeper.atomic import atomic_write
+from sweeper.errors import UsageError
+from sweeper.terminal import say
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(verb: ArgumentParser) -> None:
+    """Declare the arguments of `sweeper skill`."""
+    verb.add_argument(
+        "--install",
+        metavar="DIR",
+        help="write it below this folder, as .claude/skills (default: print it)",
+    )
+    verb.add_argument("--force", action="store_true", help="over one that is another")
+
+
+def run(arguments: Namespace) -> int:
+    """Print the skill, or write it where agents look."""
+    text = skill_text()
+    if arguments.install is None:
+        sys.stdout.write(text)
+        return 0
+    folder = os.path.join(arguments.install, NAME)
+    path = os.path.join(folder, "SKILL.md")
+    try:
+        if os.path.lexists(path) and not arguments.force:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                if file.read() == text:
+                    say(f"{path} is there already")
+                    return 0
+            raise UsageError(f"{path} is there, and is another: --force replaces it")
+        os.makedirs(folder, exist_ok=True)
+        atomic_write(path, text.encode(), mode=0o666)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written ({error.strerror})") from error
+    say(f"wrote {path}")
+    return 0

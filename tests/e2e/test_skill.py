@@ -1,0 +1,55 @@
+"""Each command of the skill, as it stands in its text, in a folder of its own."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sweeper.agents.skill import NAME, skill_text
+from sweeper.engine import lifecycle
+
+pytestmark = pytest.mark.e2e
+
+BLOCK = re.compile(r"```bash\n(.*?)```", re.DOTALL)
+QUICK = ["--backend", "local", "learning_rate=[1e-3,3e-3]", "seeds=2"]
+"""Behind each launch: what it says, with fewer runs."""
+
+
+def commands() -> list[list[str]]:
+    lines = [line.strip() for block in BLOCK.findall(skill_text()) for line in block.splitlines()]
+    return [shlex.split(line) for line in lines if line]
+
+
+def test_each_command_works(tmp_path: Path, engine: lifecycle.EngineInfo) -> None:
+    environment = {**os.environ, "SWEEPER_HOME": engine.home}
+
+    def run(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "sweeper", *words],
+            cwd=tmp_path,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, (words, done.stderr)
+        return done.stdout
+
+    verbs: list[str] = []
+    said: dict[str, str] = {}
+    for name, verb, *rest in commands():
+        assert name == "sweeper"
+        verbs.append(verb)
+        said[verb] = run(verb, *rest, *(QUICK if verb == "launch" else []))
+    assert verbs[:4] == ["doctor", "init", "plan", "launch"]
+    assert {"alarms", "logs", "ls", "sql", "analyze", "note"} <= {*verbs}
+    assert "notes: " in said["analyze"] and (tmp_path / "notes" / "sft.md").is_file()
+    assert "too short to compare" in said["note"]
+    assert "wrote" in run("skill", "--install", "skills")
+    assert (tmp_path / "skills" / NAME / "SKILL.md").read_text() == skill_text() == run("skill")
+    assert "already" in run("skill", "--install", "skills")
