@@ -1,5 +1,6 @@
 """What the tools of agents work on: one root, one folder of grids, one allowance."""
 
+import secrets
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from sweeper.launcher.launch_preview import LaunchPreview, survey
 from sweeper.model.plan import Budget, Plan, Run
 from sweeper.results.registry import Registry
 from sweeper.storage.files import open_store
+from sweeper.storage.requests import Requested
 from sweeper.storage.sweep_requests import user
 from sweeper.storage.sweeps import read_plan, read_states
 
@@ -109,6 +111,31 @@ class Desk:
                     allowance.retract(self.store, entry)
                 raise
         return self.left()
+
+    def retry(self, sweep: str, runs: Sequence[str]) -> list[Requested]:
+        """Start runs again that failed, each of which counts as one more. Raises `UsageError`
+        beyond the allowance, and as `retry` does."""
+        from sweeper.control import retry_runs, to_retry
+
+        self.require_ours(sweep)
+        if not self.limits.allows_any:
+            raise UsageError("nothing may be started: this server was started without --budget")
+        found = self.registry.sweep(sweep)
+        chosen = [run.id for run in to_retry(found, runs)]
+        with self._lock:
+            left = self.left()
+            if len(chosen) > left.get("runs", len(chosen)):
+                told = ", ".join(f"{name} {amount:g}" for name, amount in left.items())
+                raise UsageError(f"{len(chosen)} runs are more than is left: {told}")
+            again = [f"{run} again {secrets.token_hex(4)}" for run in chosen]
+            entry = allowance.reserve(self.store, sweep, again, {}) if again else None
+            try:
+                self._recheck()
+                return retry_runs(found, chosen)
+            except SweeperError:
+                if entry is not None:
+                    allowance.retract(self.store, entry)
+                raise
 
     def _caps(
         self, looked: Looked, asked: Mapping[str, float], left: Mapping[str, float], new: int

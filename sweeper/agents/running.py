@@ -12,7 +12,6 @@ from pydantic import Field
 from sweeper.agents.answers import MOST, NOTICE, Marker, page
 from sweeper.agents.arguments import Amount, Grid, Name, Number, Overrides, Selectors, Size
 from sweeper.agents.desk import Desk, Looked
-from sweeper.errors import UsageError
 from sweeper.results.runs import RecordedRun, Sweep
 from sweeper.results.status import alarms_of, read_status
 
@@ -182,13 +181,8 @@ class Running:
 
     def retry(self, sweep: Name, runs: Selectors = []) -> dict[str, Any]:  # noqa: B006
         """Start runs again that failed, of a sweep that an agent has launched; []: all that failed.
-        They count as the runs that they are, and stay within the sweep's budget."""
-        from sweeper.control import retry
-
-        self._desk.require_ours(sweep)
-        if not self._desk.limits.allows_any:
-            raise UsageError("nothing may be started: this server was started without --budget")
-        done = retry(sweep, runs, root=self._desk.root)
+        Each counts as one more run of the budget, and the sweep's own budget holds for them."""
+        done = self._desk.retry(sweep, runs)
         return {"sweep": sweep, "runs": dict(Counter(one.why for one in done))}
 
 

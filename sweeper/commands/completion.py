@@ -133,9 +133,27 @@ def _folders(prefix: str, given: Namespace) -> Iterable[str]:
     return DirectoriesCompleter()(prefix)
 
 
+def _subjects(prefix: str, given: Namespace) -> Iterable[str]:
+    """Sweeps and, behind a slash, their runs."""
+    return [*_sweeps(prefix, given), *_runs(prefix, given)]
+
+
+def _tags(prefix: str, given: Namespace) -> Iterable[str]:
+    """The tags that there are."""
+    from sweeper.storage.marks import read_marks
+
+    store = open_store(given.root or default_root())
+    marks = (mark for sweep in _sweeps(prefix, given) for mark in read_marks(store, sweep))
+    return sorted({mark.text for mark in marks if mark.kind == "tag"})
+
+
 _OFFERS: dict[str, Callable[[str, Namespace], Iterable[str]]] = {
     "backend": _backends,
+    "file": _files,
     "grid": _grids,
+    "grids": _folders,
+    "install": _folders,
+    "notes": _folders,
     "out": _files,
     "overrides": _keys,
     "python": _files,
@@ -146,5 +164,8 @@ _OFFERS: dict[str, Callable[[str, Namespace], Iterable[str]]] = {
     "state": _states,
     "sweep": _sweeps,
     "sweeps": _sweeps,
+    "tag": _tags,
+    "target": _subjects,
+    "untag": _tags,
 }
 """What is offered, by the argument's name in the parser."""

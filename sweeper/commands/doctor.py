@@ -7,7 +7,7 @@ import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
 from sweeper import environments, paths
@@ -50,6 +50,7 @@ def examine(root: str, backend: str | None = None, grid: str | None = None) -> l
         Look("fork server", False, _fork_server),
         Look("Tinker API key", False, _key),
         Look("notify", False, _notify),
+        Look("MCP SDK", False, _mcp),
         Look("bubblewrap", False, _bubblewrap),
     ]
     default = Launch().backend
@@ -159,6 +160,14 @@ def _fork_server() -> str:
         f"{found.number} at work; a run is spared the import of {found.modules} modules"
         f" ({found.import_s:.1f} s of processor)"
     )
+
+
+def _mcp() -> str:
+    """What `sweeper mcp` needs."""
+    try:
+        return f"mcp {version('mcp')}"
+    except PackageNotFoundError:
+        raise LookupError("not installed: `sweeper mcp` needs it (the extra mcp)") from None
 
 
 def _notify() -> str:

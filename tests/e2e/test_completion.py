@@ -43,6 +43,8 @@ TYPED = {
     "sweeper logs -f --gr": {"--grep"},
     "sweeper cancel alpha ": {"lr=1,seed=0", "lr=2,seed=0"},
     "sweeper engine sto": {"stop"},
+    "sweeper note al": {"alpha", "alpha/"},
+    "sweeper ls --tag p": {"paper"},
     "sweeper init s": {"sft", "sweeps/"},
 }
 
@@ -56,6 +58,9 @@ def folder(tmp_path: Path) -> Path:
         plan = {"schema": 1, "name": sweep, "recipe": {}, "launch": {}, "runs": runs}
         (tmp_path / sweep / "sweep.json").write_text(json.dumps(plan))
     (tmp_path / "notes.txt").write_text("")
+    mark = tmp_path / "sweeps" / "beta" / "notes" / f"{1:019}-00000000.tag.json"
+    mark.parent.mkdir()
+    mark.write_text(json.dumps({"kind": "tag", "text": "paper"}))
     return tmp_path
 
 

@@ -101,6 +101,11 @@ def _launcher_told(folder: Path, ids: list[str]) -> None:
         (folder / "alarms" / f"{ids[0]}.1.{rule}.json").write_text(json.dumps(alarm))
         done = {"schema": 1, "outcome": HOSTILE}
         (folder / "alarms" / f"{ids[0]}.1.{rule}.action.json").write_text(json.dumps(done))
+    (folder / "notes").mkdir()
+    for number, run in enumerate((None, ids[0])):
+        mark = {"kind": "note", "run": run, "text": HOSTILE, "by": HOSTILE, "time": HOSTILE}
+        name = f"{number:019}-00000000.note.json"
+        (folder / "notes" / name).write_text(json.dumps(mark))
 
 
 @pytest.fixture
@@ -127,6 +132,9 @@ VERBS = [
     "show ID",
     "show others",
     "show ID --json",
+    "note evil",
+    "note ID",
+    "note ID --json",
     "diff evil",
     "diff evil --all",
     "logs evil",

@@ -77,6 +77,7 @@ VERBS_OF_ALL: tuple[tuple[str, ...], ...] = (
     *(("status",), ("status", "--json"), ("status", "bad"), ("status", "bad", "--json")),
     *(("ls",), ("ls", "bad"), ("ls", "--metric", "loss"), ("ls", "--where", "lr < 5")),
     *(("show", "RUN"), ("show", "RUN", "--json"), ("show", "mine/x"), ("diff", "bad/*", "--json")),
+    *(("note", "bad"), ("note", "RUN", "--json"), ("ls", "--tag", "x"), ("notify", "bad")),
     *(("diff", "bad/*"), ("rollouts", "RUN"), ("rollouts", "RUN", "--full")),
     *(("rollouts", "RUN", "--json"), ("alarms", "bad"), ("alarms", "bad", "--json")),
     *(("gc",), ("gc", "--json"), ("gc", "--attempts"), ("logs", "bad"), ("plan", "GRID")),

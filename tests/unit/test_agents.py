@@ -13,7 +13,7 @@ import pytest
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 
-from sweeper import noting
+from sweeper import control, noting
 from sweeper.agents import allowance
 from sweeper.agents.allowance import Limits, read_limits
 from sweeper.agents.answers import Marker, masked
@@ -215,6 +215,19 @@ def test_nothing_is_launched_without_a_budget_and_never_more_than_it(bench: Benc
     assert bench.desk(Limits(runs=8, tokens=1000)).left() == {"runs": 2.0, "tokens": 0.0}
     refused = launch(Limits(runs=8, tokens=1000), "lr=[5]")  # a new server, the same budget
     assert "more than is left" in refused.content[0].text and len(bench.launched) == 1
+
+
+def test_a_retry_counts_as_one_more_run(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.sweep.run({"lr": 9}, 0, "", "failed", reason="error")
+    bench.sweep.save()
+    allowance.reserve(bench.desk().store, "s", ["a"], {})
+    asked: list[Any] = []
+    monkeypatch.setattr(control, "retry_runs", lambda _, runs: asked.append(runs) or [])
+    limits = Limits(runs=2)
+    assert bench.one(limits, "retry", sweep="s")["runs"] == {}
+    (second,) = bench.ask(limits, ("retry", {"sweep": "s"}))
+    assert second.is_error and "1 runs are more than is left: runs 0" in second.content[0].text
+    assert len(asked) == 1
 
 
 def test_two_who_launch_at_once_stay_within_the_budget(
