@@ -53,6 +53,34 @@ def render_prompt(tokenizer: Any, messages: Conversation) -> tuple[list[int], in
     return prompt, said[-1]
 
 
+def render_reply(tokenizer: Any, text: str) -> list[int]:
+    """The tokens between the one that ends an answer and the next answer, where `text` is what the
+    model is told between. Raises RecipeError for a template that writes answers otherwise once
+    something follows them."""
+    if tokenizer.chat_template is None:
+        return _encode(tokenizer, f"\nuser: {text}\nassistant:")
+    before = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}]
+    after = [*before, {"role": "user", "content": text}]
+    _, said = _turn(tokenizer, before[:1], "x")
+    head = tokenizer.apply_chat_template(before[:1], tokenize=False, add_generation_prompt=True)
+    head += tokenizer.decode(said)
+    whole: str = tokenizer.apply_chat_template(after, tokenize=False, add_generation_prompt=True)
+    if not whole.startswith(head):
+        raise RecipeError(
+            "the model's chat template writes an answer otherwise once something follows it, so "
+            "that an episode of several turns cannot be told from the tokens that were sampled"
+        )
+    return _encode(tokenizer, whole[len(head) :])
+
+
+def without_special(tokenizer: Any, text: str) -> str:
+    """A text in which nothing reads as a special token: what an environment writes must not end a
+    message."""
+    for special in tokenizer.all_special_tokens:
+        text = text.replace(special, f"{special[0]} {special[1:]}")
+    return text
+
+
 def render_all(
     tokenizer: Any, conversations: Sequence[Conversation], max_length: int
 ) -> list[Example]:

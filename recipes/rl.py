@@ -39,21 +39,9 @@ if TYPE_CHECKING:
 
 
 @chz.chz
-class Config(settings.Settings):
-    """What a run is; the same configuration gives the same metrics."""
+class Policy(settings.Training):
+    """How a policy is sampled from and trained, whatever it does."""
 
-    reward: Literal["dense", "sparse"] = chz.field(
-        default="dense", doc="dense: the share of positions right; sparse: 1 for the whole answer"
-    )
-    reward_function: str | None = chz.field(
-        default=None,
-        doc="path/to/file.py:score instead, called as score(question, response, answer)",
-    )
-    function_seconds: float = chz.field(default=5.0, doc="longest call of the reward_function")
-    function_megabytes: int = chz.field(default=512, doc="memory of the reward_function")
-    reward_model: str | None = chz.field(
-        default=None, doc="a preference model instead: log_path of a run of reward, or tinker://..."
-    )
     groups_per_batch: int = chz.field(default=16, doc="questions a step")
     group_size: int = chz.field(default=16, doc="answers sampled to each question")
     max_tokens: int = chz.field(default=16, doc="longest answer sampled, in tokens")
@@ -85,19 +73,41 @@ class Config(settings.Settings):
     num_substeps: int = chz.field(default=1, doc="optimizer steps that a batch is divided into")
     max_steps: int = chz.field(default=60, doc="steps to train")
     num_groups_to_log: int = chz.field(default=4, doc="groups in each transcript; 0: none")
-    log_path: str = chz.field(default="runs/rl", doc="directory for metrics and checkpoints")
 
     @chz.validate
-    def _check(self) -> None:
+    def _check_policy(self) -> None:
         settings.check_at_least(self, groups_per_batch=1, group_size=2, max_tokens=1)
-        settings.check_at_least(self, num_substeps=1, num_groups_to_log=0)
-        settings.check_at_least(self, max_steps_off_policy=0, function_megabytes=32)
-        settings.check_positive(self, "function_seconds")
+        settings.check_at_least(self, num_substeps=1, num_groups_to_log=0, max_steps_off_policy=0)
         settings.check_positive(self, "temperature")
         for key in ("entropy_coef", "kl_penalty_coef"):
             value = getattr(self, key)
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"{key} must not be negative, not {value}")
+
+
+@chz.chz
+class Config(Policy, settings.Settings):
+    """What a run is; the same configuration gives the same metrics."""
+
+    reward: Literal["dense", "sparse"] = chz.field(
+        default="dense", doc="dense: the share of positions right; sparse: 1 for the whole answer"
+    )
+    reward_function: str | None = chz.field(
+        default=None,
+        doc="path/to/file.py:score instead, called as score(question, response, answer)",
+    )
+    function_seconds: float = chz.field(default=5.0, doc="longest call of the reward_function")
+    function_megabytes: int = chz.field(default=512, doc="memory of the reward_function")
+    reward_model: str | None = chz.field(
+        default=None, doc="a preference model instead: log_path of a run of reward, or tinker://..."
+    )
+    log_path: str = chz.field(default="runs/rl", doc="directory for metrics and checkpoints")
+
+    @chz.validate
+    def _check(self) -> None:
+        settings.check_settings(self)
+        settings.check_at_least(self, function_megabytes=32)
+        settings.check_positive(self, "function_seconds")
         if self.reward_function is not None and self.reward_model is not None:
             raise ValueError("reward_function and reward_model: give one of them")
 
@@ -153,21 +163,21 @@ def kl_penalty(
 def to_datum(prompt: list[int], rollout: Rollout, advantages: Sequence[float]) -> "tinker.Datum":
     """What Tinker trains on: each sampled token with its logprob and its advantage.
 
-    Tokens of the prompt have advantage 0, and so no part in the loss.
+    Tokens of the prompt, and those that an environment wrote between turns, have advantage 0, and
+    so no part in the loss.
     """
     import numpy as np
     import tinker
 
-    tokens = prompt + rollout.tokens
-    before = len(prompt) - 1
-    logprobs = np.array([0.0] * before + rollout.logprobs, np.float32)
-    weights = np.array([0.0] * before + list(advantages), np.float32)
+    tokens, places = rollouts.whole(prompt, rollout)
+    logprobs, weights = (np.zeros(len(tokens), np.float32) for _ in range(2))
+    logprobs[places], weights[places] = rollout.logprobs, advantages
     return tinker.Datum(
         model_input=tinker.ModelInput.from_ints(tokens[:-1]),
         loss_fn_inputs={
             "target_tokens": tinker.TensorData.from_numpy(np.array(tokens[1:], np.int64)),
-            "logprobs": tinker.TensorData.from_numpy(logprobs),
-            "advantages": tinker.TensorData.from_numpy(weights),
+            "logprobs": tinker.TensorData.from_numpy(logprobs[1:]),
+            "advantages": tinker.TensorData.from_numpy(weights[1:]),
         },
     )
 
@@ -199,6 +209,10 @@ def sampling_seed(seed: int, step: int, question: int) -> int:
     return random.Random(f"sample/{seed}/{step}/{question}").getrandbits(31)
 
 
+class Interrupted(Exception):
+    """A signal came while a step was sampled: that step is none."""
+
+
 class Update(NamedTuple):
     """The requests that train on a batch, under way: two for each substep."""
 
@@ -216,7 +230,10 @@ class Update(NamedTuple):
         trained: list[float] = []
         for rollout, output in zip(self.rollouts, outputs, strict=True):
             sampled += rollout.logprobs
-            trained += output["logprobs"].to_numpy().tolist()[-len(rollout.tokens) :]
+            every = output["logprobs"].to_numpy().tolist()
+            # Of each token but the first; places counted from the end need no prompt.
+            size, places = rollouts.whole_after(rollout)
+            trained += [every[place - size] for place in places]
         found: dict[str, float] = {"num_sequences": len(outputs), "num_tokens": len(sampled)}
         if sampled:
             found |= kl_sample_train(sampled, trained)
@@ -292,7 +309,10 @@ class GroupTrainer(Trainer):
         while step < self.config.max_steps and self.stop.signum is None:
             if self.save_due(step):
                 self.record(step, self.save(step))
-            self.train_step(step)
+            try:
+                self.train_step(step)
+            except Interrupted:
+                break
             step += 1
         return step
 
@@ -435,15 +455,18 @@ class GroupTrainer(Trainer):
 
     def logprobs_by(self, sampler: Any, groups: list[Group]) -> list[list[float]]:
         """What another model thinks of each answer's tokens, group by group."""
-        answers = [(group.problem.prompt, r.tokens) for group in groups for r in group.rollouts]
-        asked = [
-            samplers.begin_logprobs(sampler, prompt + tokens, len(tokens))
-            for prompt, tokens in answers
-        ]
-        return [
-            samplers.logprobs_of(self.connection, request, len(tokens))
-            for request, (_, tokens) in zip(asked, answers, strict=True)
-        ]
+        answers = [(group.problem.prompt, r) for group in groups for r in group.rollouts]
+        asked: list[Any] = []
+        for prompt, rollout in answers:
+            tokens, places = rollouts.whole(prompt, rollout)
+            last = len(tokens) - places[0]
+            request = samplers.begin_logprobs(sampler, tokens, last)
+            asked.append((request, last, [place - places[0] for place in places]))
+        found: list[list[float]] = []
+        for request, last, places in asked:
+            every = samplers.logprobs_of(self.connection, request, last)
+            found.append([every[place] for place in places])
+        return found
 
     def update(self, step: int, groups: list[Group], by_token: list[list[float]]) -> Update:
         """Submit the optimizer's steps on a batch."""

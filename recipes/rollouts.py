@@ -1,8 +1,8 @@
 """What was sampled, and what it was worth: rewards, metrics and transcripts.
 
 The metrics, the `*_rollout_summaries.jsonl` and the `*_logtree.json` have tinker-cookbook's
-names and shapes, so that readers of its runs read these. An episode here is one turn: a
-question, an answer, a reward.
+names and shapes, so that readers of its runs read these. An episode is one turn, a question, an
+answer, a reward; or several, between which an environment writes.
 """
 
 import html
@@ -17,7 +17,8 @@ from .tasks import Conversation
 class Problem(NamedTuple):
     """A question: as messages, as the tokens of a prompt, and what answers it.
 
-    `end` is the token that ends an answer; `size` the tokens of the right one with its end.
+    `end` is the token that ends an answer; `size` the tokens of the right one with its end. `tag`
+    is a name for it, where it has one.
     """
 
     messages: Conversation
@@ -25,12 +26,26 @@ class Problem(NamedTuple):
     answer: str
     end: int
     size: int
+    tag: str = ""
+
+
+class Turn(NamedTuple):
+    """One turn of several: the tokens that the environment wrote before it, how many the model then
+    wrote, what they say, whether the model ended it, and what came of it."""
+
+    before: list[int]
+    size: int
+    text: str
+    ended: bool
+    output: str
+    metrics: dict[str, float]
 
 
 class Rollout(NamedTuple):
     """An answer that was sampled: tokens, the logprob of each, the text they make.
 
-    `ended` says whether the model ended it; if not, it ran into the limit.
+    `ended` says whether the model ended it; if not, it ran into the limit. Of several `turns`, the
+    tokens are those of all.
     """
 
     tokens: list[int]
@@ -39,6 +54,7 @@ class Rollout(NamedTuple):
     ended: bool
     reward: float
     correct: bool
+    turns: tuple[Turn, ...] = ()
 
 
 class Group(NamedTuple):
@@ -56,6 +72,27 @@ class Group(NamedTuple):
     def constant(self) -> bool:
         """Whether all are worth the same, so that there is nothing to learn from them."""
         return len(set(self.rewards)) <= 1
+
+
+def whole(prompt: list[int], rollout: Rollout) -> tuple[list[int], list[int]]:
+    """All tokens of an episode, from its prompt to its last sampled one, and the places of those
+    that were sampled."""
+    if not rollout.turns:
+        tokens = prompt + rollout.tokens
+        return tokens, list(range(len(prompt), len(tokens)))
+    tokens, places, taken = list(prompt), list[int](), 0
+    for turn in rollout.turns:
+        tokens += turn.before
+        places += range(len(tokens), len(tokens) + turn.size)
+        tokens += rollout.tokens[taken : taken + turn.size]
+        taken += turn.size
+    return tokens, places
+
+
+def whole_after(rollout: Rollout) -> tuple[int, list[int]]:
+    """How many tokens an episode has behind its prompt, and where the sampled ones are there."""
+    tokens, places = whole([], rollout)
+    return len(tokens), places
 
 
 def exact(answer: str, text: str, ended: bool) -> bool:
@@ -80,18 +117,20 @@ def metrics_of(groups: Sequence[Group]) -> dict[str, float]:
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     count = len(rollouts)
     sampled = sum(len(rollout.tokens) for rollout in rollouts)
+    turns = sum(len(rollout.turns) or 1 for rollout in rollouts)
     asked = sum(len(group.problem.prompt) * len(group.rollouts) for group in groups)
+    asked += sum(len(turn.before) for rollout in rollouts for turn in rollout.turns)
     good = sum(group.constant and group.rewards[0] >= 0.5 for group in groups)
     mixed = sum(not group.constant for group in groups)
     values = {
         "reward/total": sum(rollout.reward for rollout in rollouts) / count,
         "correct": sum(rollout.correct for rollout in rollouts) / count,
         "format": sum(rollout.ended for rollout in rollouts) / count,
-        "ac_tokens_per_turn": sampled / count,
-        "ob_tokens_per_turn": asked / count,
-        "turns_per_episode": 1.0,
+        "ac_tokens_per_turn": sampled / turns,
+        "ob_tokens_per_turn": asked / turns,
+        "turns_per_episode": turns / count,
         "total_episodes": count,
-        "total_turns": count,
+        "total_turns": turns,
         "total_ac_tokens": sampled,
         "total_ob_tokens": asked,
         "by_group/frac_mixed": mixed / len(groups),
@@ -113,18 +152,45 @@ def summaries(
             "iteration": step,
             "group_idx": group_index,
             "traj_idx": index,
-            "tags": [tag],
+            "tags": [tag, *([group.problem.tag] if group.problem.tag else [])],
             "sampling_client_step": step if sampled_at is None else sampled_at,
             "total_reward": rollout.reward,
             "final_reward": 0.0,  # what a whole group is rewarded for: nothing here
             "trajectory_metrics": {},
-            "steps": [_turn(group.problem, rollout)],
+            "steps": _turns(group.problem, rollout),
             "final_ob_len": 0,
         }
         for group_index, group in enumerate(groups)
         for index, rollout in enumerate(group.rollouts)
     ]
     return "".join(json.dumps(record) + "\n" for record in records)
+
+
+def _turns(problem: Problem, rollout: Rollout) -> list[dict[str, Any]]:
+    """The turns of an episode; its reward comes with the last."""
+    if not rollout.turns:
+        return [_turn(problem, rollout)]
+    last = len(rollout.turns) - 1
+    return [
+        {
+            "step_idx": number,
+            "ob_len": len(turn.before) + (0 if number else len(problem.prompt)),
+            "ac_len": turn.size,
+            "reward": rollout.reward if number == last else 0.0,
+            "episode_done": number == last,
+            "metrics": {
+                "format": float(turn.ended),
+                **({} if turn.ended else {"stop/max_tokens": 1.0}),
+                **turn.metrics,
+            },
+            "logs": {
+                **({} if number else {"question": problem.messages[-1]["content"]}),
+                "response": turn.text,
+                "output": turn.output,
+            },
+        }
+        for number, turn in enumerate(rollout.turns)
+    ]
 
 
 def _turn(problem: Problem, rollout: Rollout) -> dict[str, Any]:
@@ -166,6 +232,12 @@ def _episodes(group: Group) -> list[dict[str, Any]]:
     shown: list[dict[str, Any]] = []
     for rollout in group.rollouts:
         said = [{"role": "assistant", "content": rollout.text}]
+        if rollout.turns:
+            said = [
+                {"role": role, "content": text}
+                for turn in rollout.turns
+                for role, text in (("assistant", turn.text), ("tool", turn.output))
+            ]
         components = {
             "reference_answer": problem.answer,
             "format_valid": rollout.ended,

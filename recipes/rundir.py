@@ -5,6 +5,8 @@
     checkpoints.jsonl  {"name", "batch", "state_path", "sampler_path", "final"}: what was saved,
                        `batch` being the number of steps trained by then
     items.jsonl        what an evaluation was answered: a line a sample; see eval.py
+    episodes.jsonl     episodes since the last checkpoint, a line each, so that a run which goes on
+                       does not run them again; see terminal.py
     iteration_000000/  what a step sampled, in files of its own; see rollouts.py
 
 Any of them may end in a torn line after a crash; `open_run` cuts it.
@@ -21,6 +23,7 @@ CONFIG = "config.json"
 METRICS = "metrics.jsonl"
 CHECKPOINTS = "checkpoints.jsonl"
 ITEMS = "items.jsonl"
+EPISODES = "episodes.jsonl"
 
 
 class RunDirectory:
@@ -80,6 +83,18 @@ class RunDirectory:
         text = "".join(json.dumps(row) + "\n" for row in rows)
         _replace(os.path.join(self.path, ITEMS), text.encode())
 
+    def read_episodes(self) -> list[dict[str, Any]]:
+        """The episodes that have ended since the last checkpoint."""
+        return _read_lines(os.path.join(self.path, EPISODES))
+
+    def append_episode(self, record: Mapping[str, Any]) -> None:
+        """Append one; `step` is that of its batch."""
+        self._append(EPISODES, record)
+
+    def drop_episodes_before(self, step: int) -> None:
+        """Forget those of earlier steps: a run that goes on begins behind them."""
+        _keep_lines(os.path.join(self.path, EPISODES), lambda line: line.get("step", -1) >= step)
+
     def write_iteration(self, step: int, name: str, text: str) -> None:
         """Write a file of a step's directory, replacing what was there."""
         directory = os.path.join(self.path, f"iteration_{step:06d}")
@@ -105,7 +120,7 @@ def open_run(path: str, config: Mapping[str, Any], free: frozenset[str]) -> RunD
         raise RecipeError(f"cannot write to log_path={path}: {error.strerror}") from None
     _check_same_run(path, config, free)
     # A record appended behind a torn line would be lost with it.
-    for name in (CHECKPOINTS, ITEMS):
+    for name in (CHECKPOINTS, ITEMS, EPISODES):
         _keep_lines(os.path.join(path, name), lambda _: True)
     states = _states(path)
     return RunDirectory(path, states[-1] if states else None)

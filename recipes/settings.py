@@ -1,7 +1,7 @@
 """The settings that recipes share, and what follows from them alone.
 
 `Place` is which model a run is of and where it writes, `Problems` what it is about besides,
-`Settings` how it trains. A recipe's own `Config` begins with one of these:
+`Training` how it trains, `Settings` on what. A recipe's own `Config` begins with one of these:
 
     @chz.chz
     class Config(settings.Settings):
@@ -18,6 +18,7 @@ from . import tasks
 # What may change between a run's start and its resumption without making it another run.
 FREE = frozenset(
     {"log_path", "base_url", "save_every", "ttl_seconds", "wandb_project", "wandb_name"}
+    | {"n_parallel_envs"}
 )
 
 
@@ -62,24 +63,13 @@ class Problems(Place):
 
     @chz.validate
     def _check_problems(self) -> None:
-        check_at_least(self, test_size=1)
-        for key, low, high in (("digits", 1, 8), ("length", 1, 12), ("letters", 2, 26)):
-            if not low <= getattr(self, key) <= high:
-                raise ValueError(f"{key} must be {low} to {high}, not {getattr(self, key)}")
+        check_problems(self)
 
 
 @chz.chz
-class Settings(Problems):
-    """Data, optimizer, evaluation and checkpoints of a run that trains."""
+class Training(Place):
+    """Optimizer, evaluation and checkpoints of a run that trains."""
 
-    train_size: int = chz.field(default=1000, doc="problems to train on, as far as there are any")
-    wrong_share: float = chz.field(
-        default=0.0, doc="generated problems to train on that come with a wrong answer: 0.1 is 10 %"
-    )
-    data: str | None = chz.field(
-        default=None,
-        doc='JSONL of {"messages": [{"role", "content"}]} or {"prompt", "answer"} for a task',
-    )
     learning_rate: float = chz.field(default=8e-3, doc="Adam's, before it falls")
     lr_schedule: Literal["constant", "linear"] = chz.field(
         default="linear", doc="linear: falls to zero over max_steps"
@@ -89,7 +79,6 @@ class Settings(Problems):
     )
     lora_rank: int = chz.field(default=16, doc="rank of a new LoRA adapter")
     max_steps: int = chz.field(default=80, doc="steps to train")
-    max_length: int = chz.field(default=1024, doc="longer examples are left out, in tokens")
     eval_every: int = chz.field(default=20, doc="steps between evaluations; 0: first and last only")
     save_every: int = chz.field(default=0, doc="steps between checkpoints; 0: the final one only")
     ttl_seconds: int | None = chz.field(
@@ -97,16 +86,49 @@ class Settings(Problems):
     )
 
     @chz.validate
-    def _check_settings(self) -> None:
-        check_at_least(self, train_size=1, lora_rank=1, max_steps=1, max_length=2)
-        check_at_least(self, eval_every=0, save_every=0, warmup_steps=0)
-        if not 0 <= self.wrong_share <= 1:
-            raise ValueError(f"wrong_share must be 0 to 1, not {self.wrong_share}")
-        if self.wrong_share and self.data is not None:
-            raise ValueError("wrong_share is for generated problems, not for those of data")
+    def _check_training(self) -> None:
+        check_at_least(self, lora_rank=1, max_steps=1, eval_every=0, save_every=0, warmup_steps=0)
         check_positive(self, "learning_rate")
         if self.ttl_seconds is not None and self.ttl_seconds < 3600:
             raise ValueError(f"ttl_seconds must be at least 3600, not {self.ttl_seconds}")
+
+
+@chz.chz
+class Settings(Training, Problems):
+    """What a run that trains on questions and answers trains on, beside how."""
+
+    train_size: int = chz.field(default=1000, doc="problems to train on, as far as there are any")
+    wrong_share: float = chz.field(
+        default=0.0, doc="generated problems to train on that come with a wrong answer: 0.1 is 10 %"
+    )
+    data: str | None = chz.field(
+        default=None,
+        doc='JSONL of {"messages": [{"role", "content"}]} or {"prompt", "answer"} for a task',
+    )
+    max_length: int = chz.field(default=1024, doc="longer examples are left out, in tokens")
+
+    @chz.validate
+    def _check_settings(self) -> None:
+        check_settings(self)
+
+
+def check_problems(config: Problems) -> None:
+    """Raise ValueError for what is wrong with the problems. Of several bases chz asks the first
+    alone for its checks: the class that has them asks for the others."""
+    check_at_least(config, test_size=1)
+    for key, low, high in (("digits", 1, 8), ("length", 1, 12), ("letters", 2, 26)):
+        if not low <= getattr(config, key) <= high:
+            raise ValueError(f"{key} must be {low} to {high}, not {getattr(config, key)}")
+
+
+def check_settings(config: Settings) -> None:
+    """Raise ValueError for what is wrong with what is trained on; see `check_problems`."""
+    check_problems(config)
+    check_at_least(config, train_size=1, max_length=2)
+    if not 0 <= config.wrong_share <= 1:
+        raise ValueError(f"wrong_share must be 0 to 1, not {config.wrong_share}")
+    if config.wrong_share and config.data is not None:
+        raise ValueError("wrong_share is for generated problems, not for those of data")
 
 
 def check_at_least(config: object, **least: int) -> None:
@@ -145,7 +167,7 @@ def task_named(config: Problems, name: str) -> tasks.Task:
     return tasks.sorting(config.length, config.letters)
 
 
-def learning_rate_at(config: Settings, step: int) -> float:
+def learning_rate_at(config: Training, step: int) -> float:
     """The rate of a step: 0 <= step < max_steps.
 
     Weights trained before come without their optimizer, whose first steps know nothing of how

@@ -23,7 +23,7 @@ PARENT = "parent_path"
 """Under which a checkpoint's record has the address of the weights that its run started from."""
 
 
-def run(recipe: str, trainer: type["Trainer"], config: settings.Settings) -> None:
+def run(recipe: str, trainer: type["Trainer"], config: settings.Training) -> None:
     """Train, or go on training. Exit code 143 after SIGTERM and 130 after SIGINT."""
     with service.errors_in_one_line(), service.stop_on_signals() as stop:
         values = chz.asdict(config)
@@ -192,7 +192,7 @@ def not_finite(metrics: Mapping[str, Any]) -> tuple[str, float] | None:
     return None
 
 
-def parent_of(config: settings.Settings, directory: rundir.RunDirectory) -> str | None:
+def parent_of(config: settings.Training, directory: rundir.RunDirectory) -> str | None:
     """The address of the weights that the run has started from, or is to; None: new ones.
 
     A run that goes on has it on record, since a `load_checkpoint_path` that is another run's may
@@ -207,7 +207,7 @@ def parent_of(config: settings.Settings, directory: rundir.RunDirectory) -> str 
 
 def open_training(
     connection: service.Service,
-    config: settings.Settings,
+    config: settings.Training,
     directory: rundir.RunDirectory,
     parent: str | None,
 ) -> "tinker.TrainingClient":

@@ -2,7 +2,7 @@
 for, where, and what judges it."""
 
 from sweeper.tasks.documents import Step, Task
-from sweeper.tasks.reading import read_tasks
+from sweeper.tasks.reading import read_all, read_tasks
 from sweeper.tasks.running import (
     Judged,
     TaskFailed,
@@ -21,6 +21,7 @@ __all__ = [
     "TaskFailed",
     "begin_step",
     "made_of",
+    "read_all",
     "read_tasks",
     "set_up",
     "solve",

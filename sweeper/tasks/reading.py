@@ -14,7 +14,7 @@ from sweeper.tasks.dockerfile import read_dockerfile
 from sweeper.tasks.documents import Dockerfile, Healthcheck, Step, Task, TaskEnvironment, Verifier
 from sweeper.tasks.toml_nodes import read_toml
 
-__all__ = ["folders_of", "read_task", "read_tasks"]
+__all__ = ["folders_of", "read_all", "read_task", "read_tasks"]
 
 _LARGEST = 1 << 20
 _MOST = 100_000
@@ -37,6 +37,16 @@ def folders_of(path: str) -> list[str]:
     if not found:
         raise UsageError(f"{path}: there is no task in it: a task is a folder with task.toml")
     return found
+
+
+def read_all(path: str) -> tuple[list[Task], tuple[str, ...]]:
+    """The tasks at a path, and a line for each mistake of those that could not be read."""
+    problems = Problems()
+    try:
+        found = read_tasks(path, problems)
+    except UsageError as error:
+        return [], (str(error),)
+    return found, problems.error().problems if problems else ()
 
 
 def read_tasks(path: str, problems: Problems) -> list[Task]:

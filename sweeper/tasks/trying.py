@@ -1,7 +1,7 @@
 """Checks a folder of tasks: reads each, then tries it: the reference solution must earn the whole
 reward, and doing nothing must not."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -53,9 +53,9 @@ def check_tasks(
     `UsageError` where there is none, `NotThere` where there can be no such environment."""
     problems = Problems()
     tasks = read_tasks(path, problems)
-    mistakes: Sequence[str] = problems.error().problems if problems else ()
+    mistakes = problems.error().problems if problems else ()
     if kind is None:
-        return Checked(tuple(tasks), tuple(mistakes))
+        return Checked(tuple(tasks), mistakes)
     chosen = kind
 
     def open_one(task: Task) -> Environment:

@@ -11,7 +11,7 @@ from sweeper.storage.layout import Layout
 
 __all__ = ["has_final_checkpoint", "read_records", "record_folders", "seed"]
 
-_APPENDED = ("metrics.jsonl", "items.jsonl", "checkpoints.jsonl")
+_APPENDED = ("metrics.jsonl", "items.jsonl", "episodes.jsonl", "checkpoints.jsonl")
 _COPIED = ("config.json",)
 _DEEP = 8
 

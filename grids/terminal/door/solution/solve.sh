@@ -1,0 +1,4 @@
+#!/bin/bash
+n
+o
+z

@@ -1,0 +1,311 @@
+"""Episodes of many turns: a model in a shell, until it is done or may go on no longer.
+
+What was sampled is kept as it was, token by token: the next prompt is the last one with those
+tokens and the tokens of what the environment wrote behind them. Nothing is tokenised twice.
+"""
+
+import json
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, NamedTuple
+
+from sweeper.environments import Environment, Result
+from sweeper.tasks import Judged, Step, Task, begin_step, set_up, total, verify
+
+from . import chat
+from .rollouts import Problem, Rollout, Turn
+
+_HEAD = {
+    "command": "",
+    "terminus": (
+        "You work in a Linux shell. Answer with one JSON object: "
+        '{"analysis": "...", "plan": "...", "commands": [{"keystrokes": "ls\\n", "duration": 1}], '
+        '"task_complete": false}. You are told what the commands print. Set task_complete to true '
+        "once the task is done.\n\nThe task:\n"
+    ),
+}
+"""What an agent is told before the task, by its kind."""
+AGENTS = tuple(_HEAD)
+_LEAVE = ("exit", "logout")
+
+
+class Sampled(NamedTuple):
+    """What a model has written."""
+
+    tokens: list[int]
+    logprobs: list[float]
+    ended: bool
+
+
+class Limits(NamedTuple):
+    """How far an episode may go: turns, tokens of an answer, tokens of all, seconds of a command,
+    of the whole, and characters of an output that the model gets to see."""
+
+    turns: int
+    tokens: int
+    context: int
+    command_seconds: float
+    episode_seconds: float
+    output: int
+
+
+class Played(NamedTuple):
+    """An episode: what the rollout has, what ended it, what judged it, and how long it took."""
+
+    rollout: Rollout
+    ended: str
+    judged: list[Judged]
+    seconds: float
+
+    @property
+    def wrong(self) -> str:
+        """What is wrong with the verifier, if anything is."""
+        return next((one.wrong for one in self.judged if one.wrong), "")
+
+
+class Action(NamedTuple):
+    """What an answer asks for: commands, and whether the model is done; or why it is none."""
+
+    commands: list[tuple[str, float | None]]
+    done: bool = False
+    wrong: str = ""
+
+
+def instruction(agent: str, step: Step) -> str:
+    """What the model is told first."""
+    return _HEAD[agent] + step.instruction
+
+
+def action_of(agent: str, text: str) -> Action:
+    """What an answer asks for."""
+    if agent == "command":
+        command = text.strip().replace("\0", "")
+        return Action([], done=True) if command in _LEAVE else Action([(command, None)])
+    return _terminus(text)
+
+
+def _terminus(text: str) -> Action:
+    start, end = text.find("{"), text.rfind("}")
+    try:
+        found: Any = json.loads(text[start : end + 1]) if start >= 0 else None
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or not isinstance(found.get("commands", []), list):
+        return Action([], wrong='no JSON object with "commands"')
+    commands: list[tuple[str, float | None]] = []
+    for one in found.get("commands", []):
+        keys = one.get("keystrokes") if isinstance(one, dict) else None
+        if not isinstance(keys, str):
+            return Action([], wrong='each of "commands" needs "keystrokes"')
+        wait = one.get("duration")
+        seconds = float(wait) if isinstance(wait, int | float) and wait > 0 else None
+        commands.append((keys.replace("\0", "").rstrip("\n"), seconds))
+    return Action(commands, done=found.get("task_complete") is True)
+
+
+def shown(result: Result, most: int) -> str:
+    """What a model is told of a command: what it printed, the middle left out where that is long,
+    and how it ended if that is not as usual."""
+    text = result.text
+    lost = result.lost
+    if len(text) > most:
+        half = most // 2
+        lost += len(text) - 2 * half
+        text = f"{text[:half]}\n[... {lost} left out ...]\n{text[-half:]}"
+    elif lost:
+        text += f"\n[... {lost} left out ...]"
+    text = text.rstrip("\n")
+    if result.ended:
+        why = {"timeout": "time is up", "shell": "the shell has ended"}.get(result.ended)
+        return f"{text}\n[{why or f'ended: {result.ended}'}]".lstrip("\n")
+    return text if result.code == 0 or text else f"[exit code {result.code}]"
+
+
+class Player:
+    """Plays episodes. `sample` gives the model's next answer to a prompt, by the number of the
+    turn."""
+
+    def __init__(self, tokenizer: Any, agent: str, limits: Limits) -> None:
+        self.tokenizer, self.agent, self.limits = tokenizer, agent, limits
+
+    def play(
+        self,
+        task: Task,
+        problem: Problem,
+        place: Environment,
+        sample: Callable[[int, list[int]], Sampled],
+    ) -> Played:
+        """One episode, in an environment that is not started yet. Raises `Died` where it ends, and
+        `TaskFailed` where the task cannot be begun."""
+        begun = monotonic()
+        place.start()
+        set_up(place, task)
+        episode = _Episode(self, problem, place, sample, begun)
+        judged: list[Judged] = []
+        for number, step in enumerate(task.steps):
+            begin_step(place, task, step)
+            if number:
+                episode.tell(instruction(self.agent, step))
+            episode.go_on(step)
+            judged.append(verify(place, task, step))
+            if not judged[-1].meets(step.min_reward) or episode.over:
+                break
+        reward = total(task, judged)
+        return Played(episode.rollout(reward), episode.ended, judged, monotonic() - begun)
+
+    def act(self, place: Environment, action: Action, deadline: float) -> str:
+        """Execute what was asked for; the text for the model."""
+        if action.wrong:
+            return f"[{action.wrong}]"
+        limits, told = self.limits, list[str]()
+        for command, seconds in action.commands:
+            most = min(seconds or limits.command_seconds, limits.command_seconds)
+            left = max(deadline - monotonic(), 0.01)
+            result = place.exec(command, min(most, left), 4 * limits.output)
+            told.append(shown(result, limits.output))
+        return "\n".join(text for text in told if text)
+
+
+class _Episode:
+    """One under way: the tokens of all that was said so far, and the turns."""
+
+    def __init__(
+        self,
+        player: Player,
+        problem: Problem,
+        place: Environment,
+        sample: Callable[[int, list[int]], Sampled],
+        begun: float,
+    ) -> None:
+        self._player, self._end, self._place, self._sample = player, problem.end, place, sample
+        self._limits, self._tokenizer = player.limits, player.tokenizer
+        self._deadline = begun + self._limits.episode_seconds
+        self._context = list(problem.prompt)
+        self._before: list[int] = []
+        self._turns: list[Turn] = []
+        self._tokens: list[int] = []
+        self._logprobs: list[float] = []
+        self.ended = ""
+
+    @property
+    def over(self) -> bool:
+        """Whether there can be no further turn, whatever is asked for."""
+        return self.ended in ("context_limit", "max_turns", "time")
+
+    def tell(self, text: str) -> None:
+        """Have the model told something behind its last answer."""
+        tokens = chat.render_reply(self._tokenizer, text)
+        if self._turns and not self._turns[-1].ended:
+            tokens = [self._end, *tokens]  # the model did not come to that
+        self._before, self._context = tokens, self._context + tokens
+
+    def go_on(self, step: Step) -> None:
+        """Turns until the model is done with a step, or a limit is reached."""
+        limits = self._limits
+        deadline = min(self._deadline, monotonic() + (step.timeout_sec or limits.episode_seconds))
+        self.ended = ""
+        while not self.ended:
+            if len(self._context) + limits.tokens > limits.context and self._turns:
+                self.ended = "context_limit"
+            elif monotonic() > deadline:
+                self.ended = "time"
+            else:
+                self._turn(deadline)
+
+    def _turn(self, deadline: float) -> None:
+        said = self._sample(len(self._turns), self._context)
+        text = self._tokenizer.decode(said.tokens, skip_special_tokens=True)
+        action = action_of(self._player.agent, text)
+        output = self._player.act(self._place, action, deadline)
+        metrics = {"parse_error": 1.0} if action.wrong else dict[str, float]()
+        turn = Turn(self._before, len(said.tokens), text, said.ended, output, metrics)
+        self._turns.append(turn)
+        self._tokens += said.tokens
+        self._logprobs += said.logprobs
+        self._context = self._context + said.tokens
+        if action.done:
+            self.ended = "done"
+        elif len(self._turns) >= self._limits.turns:
+            self.ended = "max_turns"
+        else:
+            self.tell(chat.without_special(self._tokenizer, output) or "[no output]")
+
+    def rollout(self, reward: float) -> Rollout:
+        """All of it. What ended it stands with the last turn."""
+        last = self._turns[-1]
+        stop = {f"stop/{self.ended}": 1.0} if self.ended not in ("", "done") else {}
+        turns = (*self._turns[:-1], last._replace(metrics={**last.metrics, **stop}))
+        text = "\n".join(turn.text for turn in turns)
+        solved = reward >= 1.0
+        return Rollout(self._tokens, self._logprobs, text, last.ended, reward, solved, turns)
+
+
+def document(task: str, number: int, played: Played) -> dict[str, Any]:
+    """An episode as a line of `episodes.jsonl`."""
+    rollout = played.rollout
+    return {
+        "task": task,
+        "episode": number,
+        "stop": played.ended,
+        "seconds": played.seconds,
+        "judged": [[dict(one.rewards), one.output, one.wrong] for one in played.judged],
+        **rollout._asdict(),
+        "turns": [turn._asdict() for turn in rollout.turns],
+    }
+
+
+def from_document(record: dict[str, Any]) -> Played:
+    """The episode of a line."""
+    turns = tuple(Turn(**turn) for turn in record["turns"])
+    values = {key: record[key] for key in Rollout._fields if key != "turns"}
+    judged = [Judged(*one) for one in record["judged"]]
+    return Played(Rollout(**values, turns=turns), record["stop"], judged, record["seconds"])
+
+
+def atif(
+    problem: Problem, played: Played, model_name: str, about: dict[str, Any]
+) -> dict[str, Any]:
+    """An episode as a trajectory in ATIF, the format of harbor's trajectories: every token that was
+    sampled, with its logprob."""
+    rollout = played.rollout
+    first = problem.messages[-1]["content"]
+    steps: list[dict[str, Any]] = [{"step_id": 1, "source": "user", "message": first}]
+    prompt, taken = len(problem.prompt), 0
+    for turn in rollout.turns:
+        prompt += len(turn.before)
+        part = slice(taken, taken + turn.size)
+        steps.append(
+            {
+                "step_id": len(steps) + 1,
+                "source": "agent",
+                "model_name": model_name,
+                "message": turn.text,
+                "observation": {"results": [{"content": turn.output}]},
+                "metrics": {
+                    "prompt_tokens": prompt,
+                    "completion_tokens": turn.size,
+                    "completion_token_ids": rollout.tokens[part],
+                    "logprobs": rollout.logprobs[part],
+                },
+                "llm_call_count": 1,
+            }
+        )
+        prompt, taken = prompt + turn.size, taken + turn.size
+    return {
+        "schema_version": "ATIF-v1.8",
+        "agent": {"name": "sweeper-terminal", "version": "1", "model_name": model_name},
+        "steps": steps,
+        "final_metrics": {
+            "total_prompt_tokens": sum(
+                step["metrics"]["prompt_tokens"] for step in steps if "metrics" in step
+            ),
+            "total_completion_tokens": len(rollout.tokens),
+            "total_steps": len(steps),
+        },
+        "extra": {
+            "reward": rollout.reward,
+            "ended": played.ended,
+            "seconds": played.seconds,
+            **about,
+        },
+    }

@@ -1,0 +1,192 @@
+"""The terminal recipe as a program of its own, against the engine, in real environments."""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from sweeper import environments
+from sweeper.environments.watch import below
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(environments.missing("bubblewrap") is not None, reason="no bubblewrap here"),
+]
+
+TASKS = Path(__file__).parents[2] / "grids" / "terminal"
+SMALL = {
+    "tasks": TASKS,
+    "groups_per_batch": 3,
+    "group_size": 6,
+    "n_parallel_envs": 4,
+    "max_turns": 3,
+    "max_tokens": 1,
+    "max_output": 200,
+    "context_limit": 512,
+    "max_steps": 4,
+    "save_every": 2,
+    "eval_every": 0,
+    "learning_rate": 4e-3,
+    "entropy_coef": 0.03,
+}
+
+
+@pytest.fixture(scope="module")
+def whole(recipes, tmp_path_factory):
+    """A run that nobody disturbs, with held-out tasks."""
+    log_path = tmp_path_factory.mktemp("whole")
+    done = recipes.run("terminal", log_path, **SMALL, test_tasks=TASKS)
+    assert (done.returncode, done.stderr) == (0, "")
+    return log_path
+
+
+def trajectories(log_path, step, name="train"):
+    path = log_path / f"iteration_{step:06d}" / f"{name}_trajectories.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def rewards(recipes, log_path):
+    """What the model and its training came to, without what happened to environments."""
+    return [
+        {
+            k: v
+            for k, v in line.items()
+            if not k.startswith("test/") and "environment_failures" not in k
+        }
+        for line in recipes.measured(log_path)
+    ]
+
+
+def test_what_it_leaves_behind(recipes, whole):
+    lines = recipes.measured(whole)
+    assert [line["step"] for line in lines] == list(range(5))
+    for line in lines[:-1]:
+        assert line["env/all/total_episodes"] == 18
+        assert line["env/all/turns_per_episode"] == 3
+        assert line["env/all/environment_failures"] == line["env/all/episodes_lost"] == 0
+        # Of every token: sampled and trained logprobs differ by less than 1e-5.
+        assert 2 * line["optim/kl_sample_train_v2"] * line["num_tokens"] < 1e-10
+        own = trajectories(whole, line["step"])
+        earned = [one["extra"]["reward"] for one in own]
+        assert sum(earned) / 18 == pytest.approx(line["env/all/reward/total"])
+    assert lines[-2]["env/all/reward/total"] > lines[0]["env/all/reward/total"]
+    assert {key for line in (lines[0], lines[-1]) for key in line} >= {"test/reward"}
+    assert len(trajectories(whole, 4, "eval_test")) == 3
+    one = trajectories(whole, 3)[0]
+    assert one["schema_version"] == "ATIF-v1.8"
+    assert [step["source"] for step in one["steps"]] == ["user", "agent", "agent", "agent"]
+    for step in one["steps"][1:]:
+        assert len(step["metrics"]["logprobs"]) == step["metrics"]["completion_tokens"] == 1
+        assert step["observation"]["results"][0]["content"]
+    summary = recipes.read(whole / "iteration_000003" / "train_rollout_summaries.jsonl")[0]
+    assert summary["tags"] == ["terminal", one["extra"]["task"]]
+    assert [turn["episode_done"] for turn in summary["steps"]] == [False, False, True]
+
+
+def test_environments_that_are_killed_cost_no_reward(recipes, whole, tmp_path):
+    """Their episodes are played again, to the same values."""
+    over = threading.Event()
+    killed: list[int] = []
+
+    def kill_some(process):
+        def work():
+            while not over.wait(0.3):
+                for pid in below(process.pid):
+                    if name_of(pid) == "bwrap":
+                        os.kill(pid, signal.SIGKILL)
+                        killed.append(pid)
+                        break
+
+        threading.Thread(target=work, daemon=True).start()
+
+    settings = SMALL | {"environment_retries": 50}
+    code, errors = recipes.disturbed("terminal", tmp_path, 0, kill_some, **settings)
+    over.set()
+    assert (code, errors) == (0, "")
+    assert killed
+    assert sum(line.get("env/all/environment_failures", 0) for line in recipes.measured(tmp_path))
+    assert rewards(recipes, tmp_path) == rewards(recipes, whole)
+
+
+def in_an_environment(pid: int) -> bool:
+    """Whether a process is one, and no zombie that waits for its new parent."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z" and name_of(pid) in ("bwrap", "bash")
+
+
+def name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
+def test_a_stopped_run_goes_on_in_the_middle_of_a_step(recipes, whole, tmp_path, signum):
+    """What has been played is not played again; and no environment stays."""
+    left: list[int] = []
+    played: set[float] = set()
+
+    def stop_in_a_step(process):
+        path = tmp_path / "episodes.jsonl"
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            records = [
+                json.loads(line) for line in path.read_text().splitlines(True) if "}\n" in line
+            ]
+            if sum(record["step"] == 3 for record in records) >= 5:
+                break
+            time.sleep(0.01)
+        left.extend(below(process.pid))
+        process.send_signal(signum)
+
+    code, _ = recipes.disturbed("terminal", tmp_path, 2, stop_in_a_step, **SMALL)
+    assert code == (-9 if signum == signal.SIGKILL else 143)
+    deadline = time.monotonic() + 30
+    while any(in_an_environment(pid) for pid in left):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    for line in (tmp_path / "episodes.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        if record["step"] == 3:
+            played.add(record["seconds"])
+    done = recipes.run("terminal", tmp_path, **SMALL)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert played
+    assert played <= {one["extra"]["seconds"] for one in trajectories(tmp_path, 3)}
+    assert rewards(recipes, tmp_path) == rewards(recipes, whole)
+
+
+def test_what_is_wrong_is_told_in_a_line(recipes, tmp_path):
+    (tmp_path / "tasks" / "one").mkdir(parents=True)
+    done = recipes.run("terminal", tmp_path / "a", **SMALL | {"tasks": tmp_path / "tasks"})
+    assert done.returncode == 1
+    assert done.stderr == f"error: {tmp_path}/tasks/one/task.toml: there is no such file\n"
+    done = recipes.run("terminal", tmp_path / "b", **SMALL, environment="process")
+    assert done.returncode == 2
+    assert "unsafe=True" in done.stderr
+
+
+def test_episodes_in_a_folder_are_the_same(recipes, whole, tmp_path):
+    """Without isolation, for who says so: by the same seeds the same commands and rewards, of tasks
+    that use no path of their own."""
+    tasks = tmp_path / "tasks"
+    subprocess.run(["cp", "-r", str(TASKS), str(tasks)], check=True)
+    for path in tasks.glob("*/*/*"):
+        text = path.read_text().replace("/app", "$SWEEPER_TASK_ROOT/app")
+        path.write_text(text.replace("/logs", "$SWEEPER_TASK_ROOT/logs"))
+    for path in tasks.glob("*/environment/Dockerfile"):
+        text = path.read_text().replace("$SWEEPER_TASK_ROOT/app", "/app")
+        path.write_text(text.replace(". /app", ". $SWEEPER_TASK_ROOT/app"))
+    settings = SMALL | {"tasks": tasks, "environment": "process", "unsafe": True, "max_steps": 1}
+    done = recipes.run("terminal", tmp_path / "run", **settings)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert recipes.measured(tmp_path / "run")[0]["env/all/verifier_failures"] == 0

@@ -1,0 +1,215 @@
+import json
+
+import pytest
+
+from sweeper.environments import Result
+from sweeper.recipes import chat, episodes, rl, rollouts
+from sweeper.recipes.episodes import Action, Player, Sampled, action_of, shown
+from sweeper.recipes.rollouts import Problem, Rollout, Turn
+from sweeper.tasks import Judged, total
+from sweeper.tasks.documents import Step, Task, TaskEnvironment, Verifier
+
+END = 3
+
+
+class Tokenizer:
+    """Bytes, and three special tokens; its template writes a role, a colon, a text and the end."""
+
+    chat_template = "there is one"
+    all_special_ids = (1, 2, END)
+    all_special_tokens = ("<end>",)
+
+    def apply_chat_template(self, messages, *, tokenize, add_generation_prompt=False):
+        text = "".join(f"{m['role']}:{m['content']}<end>|" for m in messages)
+        return text + ("assistant:" if add_generation_prompt else "")
+
+    def encode(self, text, *, add_special_tokens):
+        found = []
+        for number, part in enumerate(text.split("<end>")):
+            found += ([END] if number else []) + list(part.encode())
+        return found
+
+    def decode(self, tokens, *, skip_special_tokens=False):
+        kept = (
+            b"" if t == END and skip_special_tokens else b"<end>" if t == END else bytes([t])
+            for t in tokens
+        )
+        return b"".join(kept).decode()
+
+
+class Place:
+    """An environment that answers with what it was asked."""
+
+    root = ""
+
+    def __init__(self, rewards=(1.0,)):
+        self.asked = []
+        self.files = {}
+        self._rewards = list(rewards)
+
+    def start(self):
+        pass
+
+    def reset(self):
+        pass
+
+    def stop(self):
+        pass
+
+    def exec(self, command, seconds, keep=0):
+        self.asked.append((command, seconds))
+        return Result(0, f"<{command}>\n".encode())
+
+    def put(self, files, seconds=0):
+        self.files |= files
+
+    def get(self, path, most=0, seconds=0):
+        return str(self._rewards.pop(0)).encode() if path.endswith("reward.txt") else None
+
+
+def task(tmp_path, *steps):
+    verifier = Verifier((), "test.sh")
+    made = tuple(Step(name, text, verifier, min_reward=least) for name, text, least in steps)
+    return Task(str(tmp_path), "a/b", made, TaskEnvironment(str(tmp_path)))
+
+
+def play(tmp_path, answers, steps=(("", "Do it.", None),), rewards=(1.0,), agent="command", **most):
+    limits = episodes.Limits(
+        **(
+            {
+                "turns": 9,
+                "tokens": 8,
+                "context": 999,
+                "command_seconds": 7.0,
+                "episode_seconds": 60.0,
+                "output": 30,
+            }
+            | most
+        )
+    )
+    tokenizer, place, contexts = Tokenizer(), Place(rewards), []
+    found = task(tmp_path, *steps)
+    told = episodes.instruction(agent, found.steps[0])
+    prompt, end = chat.render_prompt(tokenizer, [{"role": "user", "content": told}])
+    assert end == END
+
+    def sample(turn, context):
+        contexts.append(list(context))
+        text, ended = answers[turn]
+        tokens = [*text.encode(), *([END] if ended else [])]
+        return Sampled(tokens, [-0.1 * (turn + 1)] * len(tokens), ended)
+
+    problem = Problem([{"role": "user", "content": told}], prompt, "", end, 0, found.name)
+    played = Player(tokenizer, agent, limits).play(found, problem, place, sample)
+    return played, problem, place, contexts
+
+
+def test_the_tokens_are_those_that_were_sampled(tmp_path):
+    """The next prompt is the last one, what was sampled, and what the environment wrote; only what
+    was sampled has weight and a logprob."""
+    answers = [("ls", True), ("ab", False), ("exit", True)]
+    played, problem, place, contexts = play(tmp_path, answers)
+    rollout = played.rollout
+    tokens, places = rollouts.whole(problem.prompt, rollout)
+    assert contexts[0] == problem.prompt
+    for number in (1, 2):
+        assert contexts[number] == tokens[: len(contexts[number])]
+    text = Tokenizer().decode(tokens)
+    assert text == (
+        "user:Do it.<end>|assistant:ls<end>|user:<ls><end>|assistant:ab<end>|user:<ab><end>|"
+        "assistant:exit<end>"
+    )
+    # The model had not ended its second answer: that end is the environment's.
+    assert Tokenizer().decode([tokens[place] for place in places]) == "ls<end>abexit<end>"
+    assert (played.ended, rollout.correct, len(rollout.turns)) == ("done", True, 3)
+    assert [command for command, _ in place.asked if command in ("ls", "ab", "exit")] == [
+        "ls",
+        "ab",
+    ]
+    datum = rl.to_datum(problem.prompt, rollout, [1.0] * len(rollout.tokens))
+    weights = datum.loss_fn_inputs["advantages"].to_numpy()
+    assert [n + 1 for n, weight in enumerate(weights) if weight] == places
+    logprobs = datum.loss_fn_inputs["logprobs"].to_numpy()
+    assert [logprobs[n - 1] for n in places] == pytest.approx(rollout.logprobs)
+    assert datum.loss_fn_inputs["target_tokens"].to_numpy().tolist() == tokens[1:]
+    size, after = rollouts.whole_after(rollout)
+    assert [n - size for n in after] == [n - len(tokens) for n in places]
+
+
+@pytest.mark.parametrize(
+    ("most", "ended", "turns"),
+    [({"turns": 2}, "max_turns", 2), ({"context": 60}, "context_limit", 2), ({}, "done", 4)],
+)
+def test_what_ends_an_episode(tmp_path, most, ended, turns):
+    answers = [("a", True), ("b", True), ("c", True), ("exit", True)]
+    played, *_ = play(tmp_path, answers, **most)
+    assert (played.ended, len(played.rollout.turns)) == (ended, turns)
+    stop = {} if ended == "done" else {f"stop/{ended}": 1.0}
+    assert played.rollout.turns[-1].metrics == stop
+
+
+def test_the_steps_of_a_task_follow_each_other(tmp_path):
+    steps = (("one", "First.", 0.5), ("two", "Second.", None))
+    answers = [("a", True), ("exit", True), ("b", True), ("exit", True)]
+    played, _, _, contexts = play(tmp_path, answers, steps, rewards=(0.5, 1.0))
+    assert played.rollout.reward == 0.75
+    assert Tokenizer().decode(contexts[2]).endswith("exit<end>|user:Second.<end>|assistant:")
+    played, *_ = play(tmp_path, answers, steps, rewards=(0.4, 1.0))
+    assert (played.rollout.reward, len(played.rollout.turns)) == (0.2, 2)
+
+
+def test_an_episode_is_read_back_as_it_was(tmp_path):
+    played, *_ = play(tmp_path, [("ls", True), ("exit", False)])
+    again = json.loads(json.dumps(episodes.document("a/b", 0, played)))
+    assert episodes.from_document(again) == played
+
+
+def test_what_the_environment_writes_ends_no_message(tmp_path):
+    *_, contexts = play(tmp_path, [("<end>", False), ("exit", True)])
+    assert contexts[1].count(END) == 3  # of the template, and no more
+
+
+@pytest.mark.parametrize(
+    ("text", "action"),
+    [
+        ('{"commands": [{"keystrokes": "ls -la\\n", "duration": 2}]}', Action([("ls -la", 2.0)])),
+        ('Well: {"commands": [], "task_complete": true} so', Action([], done=True)),
+        ("ls", Action([], wrong='no JSON object with "commands"')),
+        ('{"commands": "ls"}', Action([], wrong='no JSON object with "commands"')),
+        ('{"commands": [1]}', Action([], wrong='each of "commands" needs "keystrokes"')),
+        ("{" * 100_000, Action([], wrong='no JSON object with "commands"')),
+    ],
+)
+def test_terminus_speaks_json(text, action):
+    assert action_of("terminus", text) == action
+
+
+def test_a_terminus_that_says_no_json_is_told_so(tmp_path):
+    answers = [("ls", True), ('{"commands": [], "task_complete": true}', True)]
+    played, _, _, contexts = play(tmp_path, answers, agent="terminus", context=9999)
+    assert b'user:[no JSON object with "commands"]' in bytes(contexts[1])
+    assert played.rollout.turns[0].metrics == {"parse_error": 1.0}
+
+
+def test_outputs_are_cut_in_the_middle():
+    assert shown(Result(0, b"a\nb\n"), 10) == "a\nb"
+    assert shown(Result(1, b""), 10) == "[exit code 1]"
+    assert shown(Result(0, b"0123456789ab", 100), 4) == "01\n[... 108 left out ...]\nab"
+    assert shown(Result(None, b"x", 0, "timeout"), 10) == "x\n[time is up]"
+
+
+def test_rewards_by_name():
+    assert Judged({"a": 1.0, "b": 0.0}, "").reward == 0.5
+    assert Judged({"a": 1.0, "reward": 0.2}, "").reward == 0.2
+    assert Judged({}, "", "why").reward == 0
+    assert Judged({"a": 1.0}, "").meets({"a": 1.0})
+    assert not Judged({"a": 1.0}, "").meets({"a": 0.5, "b": 0.1})
+    assert total is not None
+
+
+def test_metrics_count_turns():
+    turns = (Turn([], 1, "a", True, "", {}), Turn([5, 6], 2, "bc", True, "", {}))
+    rollout = Rollout([7, 8, 9], [-1.0] * 3, "abc", True, 1.0, True, turns)
+    found = rollouts.metrics_of([rollouts.Group(Problem([], [1, 2, 3, 4], "", 0, 0), [rollout])])
+    assert found["env/all/total_turns"] == found["env/all/turns_per_episode"] == 2
+    assert (found["env/all/ob_tokens_per_turn"], found["env/all/ac_tokens_per_turn"]) == (3, 1.5)
