@@ -13,7 +13,7 @@ from sweeper.analysis.cells import Ranking
 from sweeper.analysis.edges import ordered
 from sweeper.analysis.figures import MUTED, PALETTE, tones
 from sweeper.analysis.findings import cell_text
-from sweeper.analysis.labels import BRIEF, brief
+from sweeper.analysis.labels import place
 from sweeper.analysis.layouts import categories, layout, marks, on_scale, plain, rounded
 from sweeper.analysis.regression import log_spread
 from sweeper.analysis.settings import level
@@ -33,6 +33,7 @@ __all__ = [
 _LINES = 300
 _SHOWN = 6
 _PROFILES = 8
+_LABEL = 6
 _MARKS = 10
 """So many values has an axis room for."""
 
@@ -129,7 +130,7 @@ def parallel(
             "showgrid": True,
         }
     )
-    found["yaxis"].update({"showticklabels": False, "showgrid": False, "range": [-0.08, 1.16]})
+    found["yaxis"].update({"showticklabels": False, "showgrid": False, "range": [-0.08, 1.2]})
     ends = [(key, text, place) for key in keys for text, place in _few(places[key])]
     found["annotations"] = [_label(keys.index(key), place, text) for key, text, place in ends] + [
         _label(len(keys), height, f"{sign * value * unit:.3g}")
@@ -144,7 +145,7 @@ def _few(places: Mapping[str, float]) -> list[tuple[str, float]]:
     return found if len(found) <= 10 else [found[0], found[-1]]
 
 
-def _label(x: float, y: float, text: str) -> dict[str, Any]:
+def _label(x: int, y: float, text: str) -> dict[str, Any]:
     text = _brief(text)
     short = text if len(text) <= 18 else f"{text[:17]}…"
     return {
@@ -152,15 +153,15 @@ def _label(x: float, y: float, text: str) -> dict[str, Any]:
         "y": round(y, 5),
         "text": plain(short),
         "showarrow": False,
-        "yshift": 13,  # above the lines that meet here
+        "yshift": 13 + 12 * (x % 2),  # above the lines that meet here, and beside its neighbours
         "font": {"size": 11},
     }
 
 
 def _brief(text: str) -> str:
-    """A number that was drawn, say, with four digits."""
+    """A number that was drawn, say, with three digits."""
     try:
-        return text if len(text) <= BRIEF else brief(float(text))
+        return text if len(text) <= _LABEL else place(float(text))
     except ValueError:
         return text
 

@@ -72,7 +72,9 @@ def propose(
         if any(run.stage for run in data.plan.runs):
             why = "it is a stage: its axes are changed in the grid that has it"
     if not text.strip():
-        asked = any(f.kind in ("edge", "tied", "not_compared", "few_runs") for f in findings)
+        tied = () if _exactly_tied(ranking) else ("tied",)
+        open_ = ("edge", "not_compared", "few_runs", *tied)
+        asked = any(finding.kind in open_ for finding in findings)
         return why if asked or ranking.leaders else None
     if blocks is not None and ranking.leaders:
         return _in_blocks(data, ranking, blocks, text)
@@ -91,8 +93,8 @@ def _fresh_seeds(
     best = ranking.best
     if best is None:
         return None
-    if "tied" in kinds and len(ranking.equal) == len(ranking.tied):
-        return None  # with one and the same mean: more runs of a metric that tells nothing
+    if "tied" in kinds and _exactly_tied(ranking):
+        return None
     if "tied" in kinds:
         of = "the best cell and those that could not be told apart"
         return _confirm(data, (best, *ranking.tied), of, text, needed)
@@ -176,6 +178,11 @@ def _filled(
     title = f"{data.name} with {count} more, which other blocks have a result of."
     yaml = _written(grid, title)
     return NextGrid("holes", why, yaml, _kept(data, []), len(lacking) * seeds, len(lacking))
+
+
+def _exactly_tied(ranking: Ranking) -> bool:
+    """With one and the same mean: more runs of such a metric would tell nothing."""
+    return bool(ranking.tied) and len(ranking.equal) == len(ranking.tied)
 
 
 def _seeded(data: SweepData, ranking: Ranking) -> bool:

@@ -28,7 +28,8 @@ def standing(data: SweepData, ranking: Ranking, blocks: Blocks | None = None) ->
         return [_alone(ranking, best)]
     found: list[Finding] = []
     if ranking.equal and not ranking.comparisons:
-        found.append(Finding("tied", "warning", _equal(ranking, best), _tied(ranking, best)))
+        text = _equal(ranking, best, data.metric.sign)
+        found.append(Finding("tied", "warning", text, _tied(ranking, best)))
     if ranking.comparisons:
         found.append(_compared(ranking, best, data.metric.sign))
         found += _few_runs(ranking, best)
@@ -86,13 +87,13 @@ def _tied(ranking: Ranking, best: Cell) -> tuple[str, ...]:
     return tuple(cell.name for cell in (best, *ranking.tied))
 
 
-def _equal(ranking: Ranking, best: Cell) -> str:
+def _equal(ranking: Ranking, best: Cell, sign: float) -> str:
     value = best.summary.mean
     text = (
         f"{labels.listed(names_of([best, *ranking.equal]), 4)} are tied: the mean of each is "
         f"exactly {labels.brief(value)}"
     )
-    if value in ranking.bounds:
+    if value == ranking.bounds[0 if sign > 0 else 1]:
         return f"{text}, and the metric can be no better: it tells nothing more of them."
     return f"{text}."
 
@@ -111,7 +112,7 @@ def _compared(ranking: Ranking, best: Cell, sign: float) -> Finding:
         # What is left of a cell that lost runs may have the better mean: there is no lead over it.
         held = [cell for cell in tied if cell in ranking.held_back]
         behind = [cell for cell in tied if cell.name not in equal and cell not in held]
-        text = _equal(ranking, best) if equal else ""
+        text = _equal(ranking, best, sign) if equal else ""
         if held:
             left = labels.listed(names_of(held), 3)
             text += f" It is not ahead of {left}, of which runs failed."

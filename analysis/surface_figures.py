@@ -23,6 +23,8 @@ from sweeper.analysis.surface import AxisEffect, PairEffect
 __all__ = ["plane_figure", "scatter_figure"]
 
 _LINES = 7
+_TRIED = 9
+"""So few numbers are marked themselves."""
 _MOST = 60
 """Texts that an axis of a figure can show."""
 
@@ -52,6 +54,9 @@ def scatter_figure(
         categories(found, list(dict.fromkeys(x for trace in traces for x in trace["x"])))
     if numeric and log_spread(numbers):
         found["xaxis"].update({"type": "log", **_marked(numbers[0], numbers[-1])})
+    if numeric and len(numbers) <= _TRIED:
+        shown = [labels.place(number) for number in numbers]
+        found["xaxis"].update({"tickvals": numbers, "ticktext": shown})
     on_scale(found, "log" if ranking.scale == "log" else "linear")
     found["margin"] = {"l": 48, "r": 16, "t": 12, "b": 40}
     found["meta"]["log"] = False

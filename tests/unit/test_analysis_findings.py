@@ -319,6 +319,13 @@ def test_exact_ties_are_called_ties(judge: Any):
     assert "three seeds or more" not in "".join(verdict.steps)
 
 
+def test_a_metric_at_its_worst_could_be_better(judge: Any):
+    cells = [({"lr": lr}, [0.0]) for lr in (1, 2)]
+    for goal, end in (("minimize", True), ("maximize", False)):
+        text = judge(*cells, goal=goal, name=goal)[1]["tied"].text
+        assert text.startswith("lr=1 and lr=2 are tied") and ("can be no better" in text) == end
+
+
 def test_noise_that_looks_as_if_some_seeds_went_another_way_is_warned_of(judge: Any):
     """Two of twelve seeds in each of six cells end somewhere else; evenly noisy ones do not."""
     ends = [[0.5, 0.501], [0.503, 0.5], [0.502, 0.5005], [0.5, 0.9], [0.501, 0.88], [0.91, 0.502]]
