@@ -15,14 +15,35 @@ from sweeper.engine import lifecycle
 
 _LONGEST = (
     "test_readme.py",
-    "test_grpo_grid.py",
     "test_slurm.py",
     "test_remote.py",
-    "test_alarms.py",
-    "test_aws_batch.py",
-    "test_recipe_sft.py",
-    "test_recipe_rl.py",
     "test_watch.py",
+    "test_aws_batch.py",
+    "test_alarms.py",
+    "test_launch.py",
+    "test_steering.py",
+    "test_quickstart_elsewhere.py",
+    "test_recipe_reward.py",
+    "test_logs.py",
+    "test_costs.py",
+    "test_recipe_wandb.py",
+    "test_report_pages.py",
+    "test_report_browser.py",
+    "test_report_commands.py",
+    "test_grpo_grid.py",
+    "test_recipe_distill.py",
+    "test_recipe_rl.py",
+    "test_recipe_dpo.py",
+    "test_own_programs.py",
+    "test_recipe_sft.py",
+    "test_engine_sdk.py",
+    "test_windows.py",
+    "test_warm_start.py",
+    "test_outside.py",
+    "test_pipeline.py",
+    "test_recipe_wandb_online.py",
+    "test_sweep_wandb.py",
+    "test_engine_lifecycle.py",
 )
 """Files that take longest: begun last, they would run alone while the other processors wait."""
 
@@ -36,17 +57,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 class Recipes:
     """Recipes as programs of their own, with no other service than the tests' engine."""
 
-    def __init__(self, url: str, key: str, tokenizers: Mapping[str, str]) -> None:
+    def __init__(
+        self, url: str, key: str, tokenizers: Mapping[str, str], forks: ModuleType
+    ) -> None:
         self.url = url
         self.key = key
         self.tokenizers = tokenizers
+        self._forks = forks.Forks(self._environment(None))
 
     def run(
-        self, recipe: str, log_path: Path, env: Mapping[str, str] | None = None, **settings: Any
+        self,
+        recipe: str,
+        log_path: Path,
+        env: Mapping[str, str] | None = None,
+        *,
+        fresh: bool = False,
+        **settings: Any,
     ) -> subprocess.CompletedProcess[str]:
-        """Execute a recipe to its end: `.returncode`, `.stdout`, `.stderr`."""
+        """Execute a recipe to its end: `.returncode`, `.stdout`, `.stderr`. `fresh`: in a new
+        interpreter; else it is forked."""
+        command = self._command(recipe, log_path, settings)
+        if not fresh:
+            process = self.start(recipe, log_path, env, **settings)
+            output, errors = process.communicate()
+            return subprocess.CompletedProcess(command, process.returncode, output, errors)
         return subprocess.run(
-            self._command(recipe, log_path, settings),
+            command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -54,34 +90,37 @@ class Recipes:
             check=False,
         )
 
+    def start(
+        self, recipe: str, log_path: Path, env: Mapping[str, str] | None = None, **settings: Any
+    ) -> Any:
+        """Start a recipe: see `Forked` in `tests/support/recipe_forks.py`."""
+        _, _, module, *arguments = self._command(recipe, log_path, settings)
+        return self._forks.start(module, arguments, self._environment(env))
+
     def disturbed(
         self,
         recipe: str,
         log_path: Path,
         step: int,
-        action: Callable[[subprocess.Popen[str]], object],
+        action: Callable[[Any], object],
         env: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> tuple[int, str]:
-        """Execute a recipe, and once it has reported `step` do something to its process.
+        """Start a recipe, and once it has reported `step` do something to its process.
 
         Returns its exit code and stderr.
         """
-        with subprocess.Popen(
-            self._command(recipe, log_path, settings),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=self._environment(env),
-        ) as process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                if line.startswith(f"step {step}/"):
-                    action(process)
-                    break
-            _, errors = process.communicate()
+        process = self.start(recipe, log_path, env, **settings)
+        for line in process.stdout:
+            if line.startswith(f"step {step}/"):
+                action(process)
+                break
+        _, errors = process.communicate()
         return process.returncode, errors
+
+    def close(self) -> None:
+        """Leave nothing at work."""
+        self._forks.close()
 
     def stopped_after(
         self,
@@ -126,10 +165,14 @@ class Recipes:
 
 
 @pytest.fixture(scope="session")
-def recipes(engine: lifecycle.EngineInfo) -> Recipes:
+def recipes(
+    engine: lifecycle.EngineInfo, load_support: Callable[[str], ModuleType]
+) -> Iterator[Recipes]:
     """Runs recipes, and reads what they leave behind."""
-    home = engine.home
-    return Recipes(engine.url, lifecycle.client_key(home), lifecycle.hub_environment(home))
+    home, forks = engine.home, load_support("recipe_forks")
+    made = Recipes(engine.url, lifecycle.client_key(home), lifecycle.hub_environment(home), forks)
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")
@@ -164,3 +207,13 @@ def wandb_records() -> Callable[[Path], list[dict[str, Any]]]:
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     return records
+
+
+@pytest.fixture(scope="session")
+def browser(load_support: Callable[[str], ModuleType]) -> Iterator[Any]:
+    """`tests/support/chromium.py`: `opened(page, width)`. Skips loudly without Chromium."""
+    chromium = load_support("chromium")
+    if chromium.PROGRAM is None:
+        pytest.skip("chromium is not installed: the report is not tried in a browser")
+    with chromium.Browser() as found:
+        yield found

@@ -18,18 +18,24 @@ SWEEPER = str(Path(sys.executable).parent / "sweeper")
 SMALL = ["seeds=2", "max_steps=2", "train_size=20", "test_size=4", "eval_every=0"]
 
 
+WHOLE = "SWEEPER_TEST_WHOLE" in os.environ
+PART = {} if WHOLE else {"letters": 2, "test_size": 1, "groups_per_batch": 3}
+"""Words of two letters, of which there are four, are learned in half the steps."""
+
+
 def test_a_run_of_the_grid_goes_from_no_reward_to_nearly_all(recipes, tmp_path):
+    """With fewer words; `make quickstarts` has them all."""
     plan = sweeper.plan(ROOT / "grids" / "grpo.yaml")
     run = max((run for run in plan.runs if run.seed == 0), key=lambda r: r.config["entropy_coef"])
     # Its learning rate is constant: fewer steps are the first of the same run.
     assert run.config["lr_schedule"] == "constant"
-    settings = run.config | {"max_steps": 120, "eval_every": 0, "num_groups_to_log": 0}
-    done = recipes.run("rl", tmp_path, **settings)
+    settings = run.config | {"max_steps": 120 if WHOLE else 62, "eval_every": 0} | PART
+    done = recipes.run("rl", tmp_path, **settings, num_groups_to_log=0)
     assert (done.returncode, done.stderr) == (0, "")
     rewards = [line["env/all/reward/total"] for line in recipes.measured(tmp_path)[:-1]]
     assert max(rewards[:5]) < 0.2
     assert max(rewards) > 0.9
-    assert sum(rewards[-5:]) / 5 > 0.9
+    assert sum(rewards[-10:]) / 10 > 0.85
 
 
 def execute(folder, *command):

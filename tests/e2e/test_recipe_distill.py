@@ -21,7 +21,7 @@ def warm(recipes, tmp_path_factory):
 
 
 def test_the_student_comes_nearer_to_the_teacher(recipes, warm, tmp_path):
-    settings = TASK | {"max_steps": 40, "eval_every": 20, "learning_rate": 2e-3}
+    settings = TASK | {"max_steps": 30, "eval_every": 0, "test_size": 4, "learning_rate": 2e-3}
     done = recipes.run("distill", tmp_path, load_checkpoint_path=warm, **settings)
     assert (done.returncode, done.stderr) == (0, "")
     lines = recipes.measured(tmp_path)
@@ -32,7 +32,7 @@ def test_the_student_comes_nearer_to_the_teacher(recipes, warm, tmp_path):
 
 
 def test_the_student_is_shown_what_the_teacher_answers(recipes, tmp_path):
-    settings = TASK | {"mode": "off_policy", "max_steps": 60, "eval_every": 30}
+    settings = TASK | {"mode": "off_policy", "max_steps": 60, "eval_every": 0}
     done = recipes.run("distill", tmp_path, teacher="2*tiny/teacher,1*tiny/teacher", **settings)
     assert (done.returncode, done.stderr) == (0, "")
     assert "questions answered by the teacher" in done.stdout
@@ -44,6 +44,7 @@ def test_the_student_is_shown_what_the_teacher_answers(recipes, tmp_path):
 @pytest.mark.parametrize("mode", ["on_policy", "off_policy"])
 def test_a_killed_run_goes_on_as_if_it_had_not_been_killed(recipes, warm, tmp_path, mode):
     settings = TASK | {"max_steps": 10, "eval_every": 4, "save_every": 3, "mode": mode}
+    settings |= {"test_size": 4, "groups_per_batch": 4, "group_size": 2, "batch_size": 8}
     settings |= {"load_checkpoint_path": warm, "teacher": f"3*tiny/teacher,1*{warm}"}
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert recipes.run("distill", whole, **settings).returncode == 0

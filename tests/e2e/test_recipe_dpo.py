@@ -14,7 +14,7 @@ from sweeper.recipes import dpo, pairs, rundir, service
 
 pytestmark = pytest.mark.e2e
 
-TASK = {"task": "sorting", "length": 3, "letters": 6, "test_size": 32, "train_size": 150}
+TASK = {"task": "sorting", "length": 3, "letters": 6, "test_size": 16, "train_size": 150}
 WARM = TASK | {"max_steps": 80, "learning_rate": 1e-2, "eval_every": 0}
 
 
@@ -139,6 +139,7 @@ def test_it_learns_to_prefer_and_so_to_answer(recipes, warm, tmp_path):
 
 def test_a_killed_run_goes_on_as_if_it_had_not_been_killed(recipes, warm, tmp_path):
     settings = TASK | {"max_steps": 20, "eval_every": 5, "save_every": 4}
+    settings |= {"batch_size": 4, "test_size": 4}
     parent = tmp_path / "parent"
     parent.mkdir()
     records = recipes.read(warm / "checkpoints.jsonl")

@@ -43,7 +43,7 @@ def test_a_preference_model_learns(recipes, judge):
 
 
 def test_a_killed_preference_model_goes_on_to_the_same(recipes, judge, tmp_path):
-    settings = PAIRS | {"max_steps": 10, "save_every": 4, "eval_every": 5}
+    settings = PAIRS | {"max_steps": 10, "save_every": 4, "eval_every": 5, "batch_size": 4}
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert recipes.run("reward", whole, **settings).returncode == 0
     assert recipes.stopped_after("reward", stopped, 6, signal.SIGKILL, **settings) == (-9, "")
@@ -96,14 +96,24 @@ def test_a_users_function_is_tried_first_and_its_failures_are_kept(recipes, warm
             assert episode["total_reward"] == pytest.approx(expected)
 
 
+STALE = RL | {"max_steps": 12, "save_every": 4, "group_size": 4, "max_steps_off_policy": 2}
+STALE |= {"eval_every": 5, "kl_penalty_coef": 0.05}
+
+
+@pytest.fixture(scope="module")
+def whole(recipes, warm, tmp_path_factory):
+    """A run on samples of older weights that nothing has stopped."""
+    log_path = tmp_path_factory.mktemp("whole")
+    assert recipes.run("rl", log_path, load_checkpoint_path=warm, **STALE).returncode == 0
+    return log_path
+
+
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
 def test_samples_of_older_weights_change_nothing_when_a_run_is_stopped(
-    recipes, warm, tmp_path, signum
+    recipes, warm, whole, tmp_path, signum
 ):
-    settings = RL | {"load_checkpoint_path": warm, "max_steps": 12, "save_every": 4}
-    settings |= {"max_steps_off_policy": 2, "eval_every": 5, "kl_penalty_coef": 0.05}
-    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    assert recipes.run("rl", whole, **settings).returncode == 0
+    settings = STALE | {"load_checkpoint_path": warm}
+    stopped = tmp_path / "stopped"
     code, errors = recipes.stopped_after("rl", stopped, 6, signum, **settings)
     assert (code, errors) == (-9 if signum == signal.SIGKILL else 143, "")
     assert recipes.run("rl", stopped, **settings).returncode == 0

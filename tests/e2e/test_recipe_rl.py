@@ -10,6 +10,7 @@ pytestmark = pytest.mark.e2e
 TASK = {"task": "reversal", "length": 2, "letters": 4, "test_size": 4}
 SMALL = TASK | {"max_tokens": 3, "learning_rate": 1e-3}
 SMALL |= {"groups_per_batch": 8, "group_size": 16, "max_steps": 8, "eval_every": 3}
+STOPPED = SMALL | {"group_size": 4, "save_every": 2, "max_steps": 16, "num_substeps": 2}
 
 
 def sampled(log_path):
@@ -28,7 +29,7 @@ def warm(recipes, tmp_path_factory):
 
 
 def test_it_learns_what_sft_began(recipes, warm, tmp_path):
-    settings = SMALL | {"max_steps": 40, "eval_every": 10}
+    settings = SMALL | {"group_size": 8, "max_steps": 40, "eval_every": 10}
     done = recipes.run("rl", tmp_path, load_checkpoint_path=warm, **settings)
     assert (done.returncode, done.stderr) == (0, "")
     lines = recipes.measured(tmp_path)
@@ -45,7 +46,8 @@ def test_it_learns_what_sft_began(recipes, warm, tmp_path):
 
 @pytest.mark.parametrize("loss_fn", ["ppo", "cispo"])
 def test_it_learns_by_other_losses_in_several_substeps(recipes, warm, tmp_path, loss_fn):
-    settings = SMALL | {"max_steps": 30, "eval_every": 0, "loss_fn": loss_fn, "num_substeps": 3}
+    settings = SMALL | {"group_size": 8, "max_steps": 30, "eval_every": 0}
+    settings |= {"loss_fn": loss_fn, "num_substeps": 3}
     done = recipes.run("rl", tmp_path, load_checkpoint_path=warm, **settings)
     assert (done.returncode, done.stderr) == (0, "")
     lines = recipes.measured(tmp_path)
@@ -78,15 +80,20 @@ def test_what_it_leaves_behind(recipes, warm, tmp_path):
     assert tree["title"] == "RL Iteration 0"
 
 
-@pytest.mark.parametrize(
-    ("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)]
-)
-def test_a_stopped_run_goes_on_as_if_it_had_not_been_stopped(recipes, warm, tmp_path, signum, code):
-    settings = SMALL | {"load_checkpoint_path": warm, "save_every": 2}
-    settings |= {"max_steps": 16, "num_substeps": 2}
-    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    assert recipes.run("rl", whole, **settings).returncode == 0
+@pytest.fixture(scope="module")
+def whole(recipes, warm, tmp_path_factory):
+    """A run that nothing has stopped."""
+    log_path = tmp_path_factory.mktemp("whole")
+    assert recipes.run("rl", log_path, load_checkpoint_path=warm, **STOPPED).returncode == 0
+    return log_path
 
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_a_stopped_run_goes_on_as_if_it_had_not_been_stopped(
+    recipes, warm, whole, tmp_path, signum, code
+):
+    settings = STOPPED | {"load_checkpoint_path": warm}
+    stopped = tmp_path / "stopped"
     assert recipes.stopped_after("rl", stopped, 5, signum, **settings) == (code, "")
     before, checkpoint = recipes.measured(stopped), recipes.read(stopped / "checkpoints.jsonl")[-1]
     assert 5 < len(before) <= 16

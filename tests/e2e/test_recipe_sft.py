@@ -8,9 +8,12 @@ import pytest
 
 pytestmark = pytest.mark.e2e
 
+SMALL = {"length": 2, "letters": 4, "batch_size": 4, "test_size": 4}
+STOPPED = SMALL | {"max_steps": 30, "eval_every": 5, "save_every": 4}
+
 
 def test_it_learns(recipes, tmp_path):
-    done = recipes.run("sft", tmp_path)
+    done = recipes.run("sft", tmp_path, test_size=16, fresh=True)
     assert (done.returncode, done.stderr) == (0, "")
     lines = recipes.measured(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -28,38 +31,43 @@ def test_it_learns(recipes, tmp_path):
     assert final["sampler_path"].startswith("tinker://")
 
 
+@pytest.fixture(scope="module")
+def whole(recipes, tmp_path_factory):
+    """A run that nothing has stopped."""
+    log_path = tmp_path_factory.mktemp("whole")
+    assert recipes.run("sft", log_path, **STOPPED).returncode == 0
+    return log_path
+
+
 @pytest.mark.parametrize(
     ("signum", "code", "saved"),
     [(signal.SIGTERM, 143, True), (signal.SIGINT, 130, True), (signal.SIGKILL, -9, False)],
 )
 def test_a_stopped_run_goes_on_as_if_it_had_not_been_stopped(
-    recipes, tmp_path, signum, code, saved
+    recipes, whole, tmp_path, signum, code, saved
 ):
-    settings = {"max_steps": 30, "eval_every": 5, "save_every": 4}
-    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    assert recipes.run("sft", whole, **settings).returncode == 0
-
-    assert recipes.stopped_after("sft", stopped, 10, signum, **settings) == (code, "")
+    stopped = tmp_path / "stopped"
+    assert recipes.stopped_after("sft", stopped, 10, signum, **STOPPED) == (code, "")
     before, checkpoint = recipes.measured(stopped), recipes.read(stopped / "checkpoints.jsonl")[-1]
     assert 10 < len(before) <= 30
     assert "final" not in checkpoint
     if saved:
         assert checkpoint["batch"] == len(before)
 
-    resumed = recipes.run("sft", stopped, **settings)
+    resumed = recipes.run("sft", stopped, **STOPPED)
     assert (resumed.returncode, resumed.stderr) == (0, "")
     assert f"resuming after {checkpoint['batch']} steps" in resumed.stdout
     assert recipes.measured(stopped) == recipes.measured(whole)
     assert recipes.read(stopped / "checkpoints.jsonl")[-1]["final"] is True
 
-    finished = recipes.run("sft", stopped, **settings)
+    finished = recipes.run("sft", stopped, **STOPPED)
     assert finished.returncode == 0
     assert "finished after 30 steps" in finished.stdout
     assert recipes.measured(stopped) == recipes.measured(whole)
 
 
 def test_seeds_differ_and_repeat(recipes, tmp_path):
-    settings = {"max_steps": 3, "eval_every": 0}
+    settings = SMALL | {"max_steps": 3, "eval_every": 0}
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         assert recipes.run("sft", tmp_path / name, seed=seed, **settings).returncode == 0
     first, again, other = (recipes.measured(tmp_path / name) for name in "abc")

@@ -2,9 +2,9 @@
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -12,43 +12,29 @@ from sweeper import analysis
 
 pytestmark = pytest.mark.e2e
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-OPTIONS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-    *("--enable-logging=stderr", "--virtual-time-budget=10000", "--window-size=1200,900"),
-)
 
-
-def opened(page: Path, profile: Path, *options: str) -> tuple[str, list[str]]:
+def opened(browser: Any, page: Path, *, dark: bool = False) -> tuple[str, list[str]]:
     """The page's document after its scripts have run, and what they said on the console."""
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed: the report is not tried in a browser")
-    result = subprocess.run(
-        [CHROMIUM, *OPTIONS, f"--user-data-dir={profile}", *options, "--dump-dom", page.as_uri()],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=120,
-        check=True,
-    )
-    return result.stdout, [line for line in result.stderr.splitlines() if "CONSOLE" in line]
+    with browser.opened(page, 1200, dark=dark) as shown:
+        return shown.evaluate("document.documentElement.outerHTML"), shown.errors
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, written: ModuleType) -> Path:
+    root = tmp_path_factory.mktemp("sweeps")
+    written.grid_of_means(root, {(1e-4, 8): 0.9, (1e-3, 8): 0.2, (1e-2, 8): 1.1})
+    return Path(analysis.analyze(str(root), "demo", pictures=False).html_path)
 
 
 @pytest.fixture
-def page(tmp_path: Path, written: ModuleType) -> Path:
-    means = {(1e-4, 8): 0.9, (1e-3, 8): 0.2, (1e-2, 8): 1.1}
-    written.grid_of_means(tmp_path / "sweeps", means)
-    return Path(analysis.analyze(str(tmp_path / "sweeps"), "demo").html_path)
+def page(made: Path, tmp_path: Path) -> Path:
+    """A report of a test's own."""
+    return Path(shutil.copy(made, tmp_path))
 
 
-@pytest.mark.parametrize("scheme", [0, 1], ids=["dark", "light"])
-def test_the_curves_are_drawn_without_a_word_on_the_console(
-    page: Path, tmp_path: Path, scheme: int
-):
-    document, console = opened(
-        page, tmp_path / "profile", f"--blink-settings=preferredColorScheme={scheme}"
-    )
+@pytest.mark.parametrize("dark", [True, False], ids=["dark", "light"])
+def test_the_curves_are_drawn_without_a_word_on_the_console(browser: Any, page: Path, dark: bool):
+    document, console = opened(browser, page, dark=dark)
     assert console == []
     assert 'class="drawn"' in document
     # Two curves, an axis, and what a run takes.
@@ -63,64 +49,71 @@ def test_the_curves_are_drawn_without_a_word_on_the_console(
     ]
     decades = [own for own in marks if own and max(own) > 5 * min(own) > 0]
     assert decades and all(own == sorted(set(own)) for own in marks)
-    ours = "#4ba6dd" if scheme == 0 else "#0072b2"
+    ours = "#4ba6dd" if dark else "#0072b2"
     red, green, blue = (int(ours[i : i + 2], 16) for i in (1, 3, 5))
     assert f"stroke: rgb({red}, {green}, {blue})" in document
 
 
-CLICK_EVERY_RUN = """
-<script>
-setTimeout(() => {
+SOON = """
+const drawn = () => document.documentElement.classList.contains("drawn");
+const soon = (condition, then) => {
+  if (condition()) then();
+  else setTimeout(() => soon(condition, then), 5);
+};
+"""
+CLICK_EVERY_RUN = f"""
+<script>{SOON}
+soon(drawn, () => {{
   let opened = 0, written = 0;
-  for (const button of document.querySelectorAll("button[data-run]")) {
+  for (const button of document.querySelectorAll("button[data-run]")) {{
     button.click();
     opened += document.getElementById("run").open;
     written += document.querySelectorAll("#run-rollouts pre").length;
     document.getElementById("run").close();
-  }
+  }}
   document.title = [opened, written].join(" | ");
-}, 3000);
+}});
 </script></body>"""
 
 
 @pytest.mark.parametrize("sweep", ["hostile", "hostile-rl"])
-def test_what_is_hostile_stays_text(tmp_path: Path, written: ModuleType, sweep: str):
+def test_what_is_hostile_stays_text(browser: Any, tmp_path: Path, written: ModuleType, sweep: str):
     make = written.hostile if sweep == "hostile" else written.hostile_rollouts
     make(tmp_path / "sweeps")
-    report = analysis.analyze(str(tmp_path / "sweeps"), sweep)
+    report = analysis.analyze(str(tmp_path / "sweeps"), sweep, pictures=False)
     # A script that ran would name `boom`, which there is not; one that was stopped would be
     # reported by the policy: either shows on the console.
-    document, console = opened(Path(report.html_path), tmp_path / "profile")
+    document, console = opened(browser, Path(report.html_path))
     assert console == []
     assert 'class="drawn"' in document
     assert not re.search(r"<img[^>]+src=.?x", document)
     # And in what opens when a run is clicked, the policy gone: `told` fails on an error of `boom`.
-    opened_, texts = told(Path(report.html_path), tmp_path / "2", CLICK_EVERY_RUN)
+    opened_, texts = told(browser, Path(report.html_path), CLICK_EVERY_RUN)
     assert int(opened_) == len(report.runs)
     assert (int(texts) > 0) == (sweep == "hostile-rl")
 
 
-def test_the_policy_stops_a_foreign_script(page: Path, tmp_path: Path):
+def test_the_policy_stops_a_foreign_script(browser: Any, page: Path):
     marked = page.read_text().replace("</main>", "<script>document.title = 'ran'</script></main>")
     page.write_text(marked)
-    document, console = opened(page, tmp_path / "profile")
+    document, console = opened(browser, page)
     assert "<title>ran" not in document
     assert any("Content Security Policy" in line for line in console)
 
 
-def told(page: Path, profile: Path, script: str, *options: str) -> list[str]:
+def told(browser: Any, page: Path, script: str, width: int = 1200) -> list[str]:
     """What a script at the end of the page, which is stripped of its policy, puts in its title."""
     text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text())
     page.write_text(text.replace("</body>", script))
-    document, console = opened(page, profile, *options)
-    assert console == []
-    title = re.search(r"<title>(.*?)</title>", document)
-    assert title is not None
-    return title[1].split(" | ")
+    with browser.opened(page, width) as shown:
+        shown.wait("document.title.includes(' | ')")
+        assert shown.errors == []
+        return shown.evaluate("document.title").split(" | ")
 
 
-CLICKS = """
-<script>
+CLICKS = (
+    f"<script>{SOON}"
+    + """
 const headers = [...document.querySelectorAll("#cells-table th button")];
 const header = headers.find((button) => button.textContent === "mean");
 const order = () => [...document.querySelectorAll("#cells-table td.set:nth-child(2)")]
@@ -140,11 +133,6 @@ for (const asked of ["lora_rank=8", "learning_rate=0.01 seed=2", "rank=80", "lor
   filter.dispatchEvent(new Event("input"));
   said.push(left());
 }
-const drawn = () => document.documentElement.classList.contains("drawn");
-const soon = (condition, then) => {
-  if (condition()) then();
-  else setTimeout(() => soon(condition, then), 5);
-};
 // Whoever moves the slider before all is drawn stops that, and has it drawn anew.
 new MutationObserver((_, seen) => {
   seen.disconnect();
@@ -172,10 +160,11 @@ soon(drawn, () => {
   }, 1500);
 });
 </script></body>"""
+)
 
 
-def test_clicks_sort_the_table_and_switch_the_curves(page: Path, tmp_path: Path):
-    said = told(page, tmp_path / "profile", CLICKS)
+def test_clicks_sort_the_table_and_switch_the_curves(browser: Any, page: Path):
+    said = told(browser, page, CLICKS)
     # By rank; by mean upwards and downwards; one run is left; one of three cells (of three traces
     # each: runs, band, mean) is off.
     # However a setting is written; `rank=8` is not what was asked for by `rank=80`.
@@ -184,15 +173,16 @@ def test_clicks_sort_the_table_and_switch_the_curves(page: Path, tmp_path: Path)
     assert said == [upwards, upwards, downwards, "1", *found, "false", "true", "6", "log", "true"]
 
 
-PAPER = """
-<script>
+PAPER = (
+    f"<script>{SOON}"
+    + """
 const said = [];
 const look = () => {
   const chart = document.querySelector("#curves .chart");
   const open = [...document.querySelectorAll("details")].every((details) => details.open);
   said.push(chart.querySelector(".main-svg").getAttribute("width"), open, chart.offsetWidth);
 };
-setTimeout(() => {
+soon(drawn, () => {
   look();
   dispatchEvent(new Event("beforeprint"));
   kept.forEach((query) => query.dispatchEvent(new Event("change")));  // dark turns light
@@ -201,8 +191,9 @@ setTimeout(() => {
     dispatchEvent(new Event("afterprint"));
     setTimeout(() => { look(); document.title = said.join(" | "); }, 1000);
   }, 1000);
-}, 3000);
+});
 </script></body>"""
+)
 
 
 KEEP = """
@@ -212,9 +203,9 @@ matchMedia = (query) => { kept.push(real(query)); return kept.at(-1); };
 </script>"""
 
 
-def test_paper_gets_curves_of_its_width_and_all_details(page: Path, tmp_path: Path):
+def test_paper_gets_curves_of_its_width_and_all_details(browser: Any, page: Path):
     page.write_text(page.read_text().replace("<head>", KEEP, 1))
-    said = told(page, tmp_path / "profile", PAPER)
+    said = told(browser, page, PAPER)
     screen, paper, after = said[:3], said[3:6], said[6:]
     assert screen == [screen[2], "false", screen[2]] and int(screen[0]) > 1000
     assert paper[:2] == ["680", "true"]
@@ -229,14 +220,15 @@ document.title = [region.scrollWidth, region.clientWidth, document.body.scrollWi
 
 
 def test_the_table_fits_a_wide_window_and_scrolls_by_itself_in_a_narrow_one(
-    tmp_path: Path, written: ModuleType
+    browser: Any, tmp_path: Path, written: ModuleType
 ):
     means = {(1e-4, 8): -13.51, (1e-3, 8): -13.52, (1e-2, 8): -11.2}
     written.grid_of_means(tmp_path / "sweeps", means)
-    page = Path(analysis.analyze(str(tmp_path / "sweeps"), "demo").html_path)
+    report = analysis.analyze(str(tmp_path / "sweeps"), "demo", pictures=False)
+    page = Path(report.html_path)
     narrow = page.with_name("narrow.html")
     narrow.write_text(page.read_text())
-    needs, has, _ = map(int, told(page, tmp_path / "1", WIDTHS, "--window-size=1400,900"))
+    needs, has, _ = map(int, told(browser, page, WIDTHS, 1400))
     assert needs == has
-    needs, has, body = map(int, told(narrow, tmp_path / "2", WIDTHS, "--window-size=500,900"))
+    needs, has, body = map(int, told(browser, narrow, WIDTHS, 500))
     assert needs > has and body <= 500

@@ -1,7 +1,7 @@
 """Reports of sweeps of every kind, in a real browser: they draw without a word on the console, and
 nothing makes a narrow page scroll sideways."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,15 +30,6 @@ SPILLED = """
 @pytest.fixture(scope="module")
 def examples(load_support: Callable[[str], ModuleType]) -> ModuleType:
     return load_support("example_sweeps")
-
-
-@pytest.fixture(scope="module")
-def browser(load_support: Callable[[str], ModuleType]) -> Iterator[Any]:
-    chromium = load_support("chromium")
-    if chromium.PROGRAM is None:
-        pytest.skip("chromium is not installed: the report is not tried in a browser")
-    with chromium.Browser() as found:
-        yield found
 
 
 def test_no_example_is_left_out(examples: ModuleType) -> None:

@@ -1,0 +1,154 @@
+"""Recipes as programs, forked from a process that has imported the SDK: that is most of what their
+start takes.
+
+    python recipe_forks.py DESCRIPTOR       a Unix socket; each message asks for a recipe
+
+`Forks` is the tests' side. What a fork of a recipe could do otherwise than a new interpreter is
+looked at by `tests/e2e/test_warm_start.py`, of the program's own fork server.
+"""
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import IO, Any
+
+_LARGEST = 1 << 20
+
+
+class Forked:
+    """A recipe's process, as `subprocess.Popen` is one: `stdout` is read line by line, `pid`."""
+
+    def __init__(self, pid: int, ended: socket.socket, output: int, errors: IO[str]) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self.stdout = os.fdopen(output, encoding="utf-8")
+        self._ended = ended
+        self._errors = errors
+
+    def send_signal(self, number: int) -> None:
+        """As `Popen`'s."""
+        os.kill(self.pid, number)
+
+    def poll(self) -> int | None:
+        """Its exit code, None while it runs."""
+        if self.returncode is None and select.select([self._ended], [], [], 0)[0]:
+            self.returncode = json.loads(self._ended.recv(_LARGEST))["code"]
+        return self.returncode
+
+    def communicate(self) -> tuple[str, str]:
+        """What is left of its output, and its errors, when it has ended."""
+        with self.stdout, self._ended, self._errors:
+            output = self.stdout.read()
+            if self.returncode is None:
+                self.returncode = json.loads(self._ended.recv(_LARGEST))["code"]
+            self._errors.seek(0)
+            return output, self._errors.read()
+
+
+class Forks:
+    """A process that has imported what recipes import, and forks them."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", __file__, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                env=dict(environment),
+                pass_fds=[theirs.fileno()],
+            )
+
+    def start(
+        self, module: str, arguments: Sequence[str], environment: Mapping[str, str]
+    ) -> Forked:
+        """`python -m MODULE ARGUMENTS`, with nothing on stdin."""
+        asked = {"module": module, "arguments": list(arguments), "environment": dict(environment)}
+        request = json.dumps(asked | {"cwd": os.getcwd()})
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        output, writing = os.pipe()
+        errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - `Forked` closes it
+        with theirs:
+            passed = [theirs.fileno(), writing, errors.fileno()]
+            socket.send_fds(self._socket, [request.encode()], passed)
+        os.close(writing)
+        return Forked(json.loads(ours.recv(_LARGEST))["pid"], ours, output, errors)
+
+    def close(self) -> None:
+        """End the process that forks. What it has forked goes with it."""
+        self._socket.close()
+        self._process.wait()
+
+
+def _serve(asked: socket.socket) -> dict[str, Any] | None:
+    """Fork what is asked for, until nobody can ask any more. In a fork, returns what it is for."""
+    running: dict[int, tuple[int, socket.socket]] = {}
+    while True:
+        ready, _, _ = select.select([asked, *running], [], [])
+        for ended in set(ready) & set(running):
+            pid, teller = running.pop(ended)
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            os.close(ended)
+            with teller:
+                teller.send(json.dumps({"code": code}).encode())
+        if asked not in ready:
+            continue
+        text, passed, _, _ = socket.recv_fds(asked, _LARGEST, 3)
+        if not text:
+            for pid, _ in running.values():
+                os.kill(pid, signal.SIGKILL)
+            return None
+        teller = socket.socket(fileno=passed[0])
+        pid = os.fork()
+        if not pid:
+            os.dup2(passed[1], 1)
+            os.dup2(passed[2], 2)
+            for descriptor in (*passed, *running, asked.fileno()):
+                os.close(descriptor)
+            for _, other in running.values():
+                os.close(other.fileno())
+            return json.loads(text)
+        running[os.pidfd_open(pid)] = pid, teller
+        os.close(passed[1])
+        os.close(passed[2])
+        teller.send(json.dumps({"pid": pid}).encode())
+
+
+def _main() -> None:
+    import gc
+    import runpy
+
+    os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"  # here, not in what is forked
+    import httpcore  # noqa: F401
+    import numpy  # noqa: F401
+    import pyqwest  # noqa: F401
+    import tinker  # noqa: F401
+    import transformers
+    import wandb  # noqa: F401
+
+    _ = transformers.AutoTokenizer, transformers.PreTrainedTokenizerFast  # imported when named
+
+    import sweeper
+    from sweeper.recipes import rl, sft  # noqa: F401  - for what they import in their turn
+
+    for name in [name for name in sys.modules if name.startswith("sweeper.recipes")]:
+        del sys.modules[name]  # each run has its own
+    del sweeper.recipes
+    gc.collect()
+    gc.freeze()
+    request = _serve(socket.socket(fileno=int(sys.argv[1])))
+    if request is not None:
+        os.chdir(request["cwd"])
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        sys.argv[1:] = request["arguments"]
+        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    _main()
