@@ -180,4 +180,4 @@ def test_a_job_that_was_adopted_can_be_cancelled(sweep: Sweeps) -> None:
     (run,) = [run.id for run in read_plan(one.store, NAME).runs]
     backend = open_backend("local", NAME, f"{one.store.root}/{NAME}")
     backend.cancel([token(run, 1)])
-    until(lambda: State.PREEMPTED in one.states().values(), 20, "the worker was not told")
+    until(lambda: State.PREEMPTED in one.states().values(), 60, "the worker was not told")

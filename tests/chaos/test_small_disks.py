@@ -83,7 +83,7 @@ def _without_room(one: Sweep, typed: Typed, disk: SmallDisk, ended: Callable[[],
     assert typed(one, "status", NAME)[0] == 4
     one.folder.joinpath("ledger.go").touch()
     until(lambda: len(one.rows()) == 2 * one.steps)
-    until(lambda: FULL in _last(one) or ended(), 10, "the launcher does not say so")
+    until(lambda: FULL in _last(one) or ended(), 60, "the launcher does not say so")
     assert not ended()
 
 
@@ -102,7 +102,7 @@ def test_the_store_is_read_only_for_a_while(sweep: Sweeps, typed: Typed) -> None
             assert typed(one, "ls", NAME)[0] == 0
             one.folder.joinpath("ledger.go").touch()
             until(lambda: len(one.rows()) == 2 * one.steps)
-            until(lambda: READ_ONLY in _last(one), 20, "the launcher does not say so")
+            until(lambda: READ_ONLY in _last(one), 60, "the launcher does not say so")
             assert one.start().wait() == 6
             assert "cannot be written to" in _last(one)
         assert launching.wait() == 0

@@ -130,7 +130,8 @@ def test_a_sweep_from_start_to_end(shell: Any, batch: Any) -> None:
 def test_a_machine_is_taken_away_and_the_launcher_killed(shell: Any, batch: Any) -> None:
     """Batch starts the job again by itself, which is an attempt of its own; a launcher that comes
     back finds everything as it is."""
-    launcher = shell.start("launch", "grid.yaml", "seconds=6", "--wait")
+    given = ("launch", "grid.yaml", "mode=resume:first:holds-3", "--wait")
+    launcher = shell.start(*given)
     shell.until(lambda: len(_attempts(shell)) == 3)
     launcher.send_signal(signal.SIGKILL)
     launcher.communicate()
@@ -140,7 +141,8 @@ def test_a_machine_is_taken_away_and_the_launcher_killed(shell: Any, batch: Any)
     shell.until(lambda: list(open_store(batch.root).names(saved)))
     batch.interrupt(job.job_id)
     shell.until(lambda: (run, "2") in _attempts(shell))
-    assert "3/3 succeeded" in shell.run("launch", "grid.yaml", "seconds=6", "--wait")
+    Path(f"{shell.ledger}.go").touch()
+    assert "3/3 succeeded" in shell.run(*given)
     _judge(shell, batch.root)
     assert batch.requests.count("submitjob") == 1  # nothing was submitted again
     happened = read_events(open_store(batch.root), "toys")
@@ -174,10 +176,11 @@ def test_an_array_with_failures(shell: Any, batch: Any) -> None:
 def test_terminated_interrupted_and_cancelled(shell: Any, batch: Any) -> None:
     """Who terminates a job in the console has it resumed; so has who takes its machine away, even
     if Batch and the launcher both see to it; who cancels the run has not."""
-    launcher = shell.start("launch", "grid.yaml", "~x", "seconds=[6,7,600]", "--wait")
+    modes = "mode=resume:first:holds-2"  # so that none is at its end before it is its turn
+    launcher = shell.start("launch", "grid.yaml", "~x", "seconds=[1,2,600]", modes, "--wait")
     shell.until(lambda: _attempts(shell))
     runs, jobs = {run.config["seconds"]: run for run in _runs(batch.root)}, _jobs_by_run(batch)
-    terminated, interrupted, cancelled = (runs[seconds].id for seconds in (6, 7, 600))
+    terminated, interrupted, cancelled = (runs[seconds].id for seconds in (1, 2, 600))
     console = batch.client("batch")
     deeds: dict[str, Callable[[str], object]] = {
         terminated: lambda job: console.terminate_job(jobId=job, reason="somebody else's wish"),

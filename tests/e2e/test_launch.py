@@ -24,6 +24,12 @@ def shell(
     return shells.Shell(tmp_path, request.param)
 
 
+@pytest.fixture
+def local(shells: Shells, tmp_path: Path, tmux_socket: str) -> Shell:
+    """For what is the launcher's own, whatever the backend."""
+    return shells.Shell(tmp_path, "local")
+
+
 def test_a_sweep_from_start_to_end(shell: Shell) -> None:
     assert "6 to start" in shell.run("plan", "grid.yaml")
     assert not (shell.folder / "sweeps").exists()  # a plan leaves nothing behind
@@ -41,7 +47,8 @@ def test_a_sweep_from_start_to_end(shell: Shell) -> None:
     assert "toys" in shell.run("status")
 
 
-def test_failures_are_told(shell: Shell) -> None:
+def test_failures_are_told(local: Shell) -> None:
+    shell = local
     said = shell.run("launch", "grid.yaml", "fail=true", "--wait", code=4)  # some never began
     assert "all failed alike (error: RuntimeError: the toy was told to fail)" in said
     assert shell.states()["planned"] > 0
@@ -72,23 +79,26 @@ def test_a_launcher_that_is_killed_again_and_again(shell: Shell) -> None:
     assert {attempt for _, attempt, _ in done} == {"1"}
 
 
-def test_one_launcher_at_a_time(shell: Shell) -> None:
-    first = shell.start("launch", "grid.yaml", "seconds=3", "--wait")
+def test_one_launcher_at_a_time(local: Shell) -> None:
+    shell = local
+    shell.hold.touch()
+    first = shell.start("launch", "grid.yaml", "--wait")
     shell.until(shell.ledger.exists)
-    second = shell.run("launch", "grid.yaml", "seconds=3", "--wait", code=6)
+    second = shell.run("launch", "grid.yaml", "--wait", code=6)
     assert "another launcher is at work" in second
     assert "running" in shell.run("status", "toys", code=4)
     first.send_signal(signal.SIGINT)
     _, errors = first.communicate(timeout=60)
     assert first.returncode == 130
     assert "what runs goes on" in errors
-    assert "6/6 succeeded" in shell.run("launch", "grid.yaml", "seconds=3", "--wait")
+    shell.hold.unlink()
+    assert "6/6 succeeded" in shell.run("launch", "grid.yaml", "--wait")
     assert set(shell.executed().values()) == {1}
 
 
 def test_without_waiting_the_launcher_goes_on_by_itself(shell: Shell) -> None:
     assert "sweeper watch toys" in shell.run("launch", "grid.yaml")
-    shell.until(lambda: shell.states() == {"succeeded": 6})
+    shell.until_states({"succeeded": 6})
     assert set(shell.executed().values()) == {1}
     followed = shell.run("status", "toys", "--follow")
     assert "toys: 6 succeeded" in followed
@@ -98,7 +108,8 @@ def test_without_waiting_the_launcher_goes_on_by_itself(shell: Shell) -> None:
     assert "launched" not in again
 
 
-def test_cells_added_later_run_and_the_others_do_not(shell: Shell) -> None:
+def test_cells_added_later_run_and_the_others_do_not(local: Shell) -> None:
+    shell = local
     shell.run("launch", "grid.yaml", "--wait")
     before = shell.executed()
     said = shell.run("launch", "grid.yaml", "learning_rate=[0.1,0.3,0.9]", "--wait")
@@ -109,11 +120,18 @@ def test_cells_added_later_run_and_the_others_do_not(shell: Shell) -> None:
 
 
 def test_runs_that_leave_the_grid_are_looked_after_until_they_end(shell: Shell) -> None:
-    first = shell.start("launch", "grid.yaml", "seconds=12", "--wait")
+    shell.hold.touch()
+    first = shell.start("launch", "grid.yaml", "seconds=0.4", "--wait")
     shell.until(lambda: len({run for run, _, _ in shell.executed()}) == 2)
     first.kill()
     first.communicate()
-    said = shell.run("launch", "grid.yaml", "seconds=0.5", "--wait")
+    second = shell.start("launch", "grid.yaml", "--wait")
+    plan = shell.folder / "sweeps" / "toys" / "sweep.json"
+    shell.until(lambda: '"retired":true' in plan.read_text().replace(" ", ""))
+    shell.hold.unlink()
+    output, errors = second.communicate(timeout=120)
+    said = output + errors
+    assert second.returncode == 0, said
     assert "2 runs that were launched before are no longer in the grid; 2 still running" in said
     done = shell.executed()
     assert len(done) == 8 * 5  # the two that ran were left to end, beside six new ones
@@ -125,12 +143,14 @@ def test_runs_that_leave_the_grid_are_looked_after_until_they_end(shell: Shell) 
 
 def test_an_interrupted_terminal_takes_no_job_with_it(shell: Shell) -> None:
     """Ctrl-C reaches every process of the terminal's group, not the launcher alone."""
-    first = shell.start("launch", "grid.yaml", "seconds=2", "--wait", start_new_session=True)
+    shell.hold.touch()
+    first = shell.start("launch", "grid.yaml", "--wait", start_new_session=True)
     shell.until(lambda: len(shell.executed()) >= 2)
     os.killpg(first.pid, signal.SIGINT)
     first.communicate(timeout=60)
     assert first.returncode == 130
-    assert "6/6 succeeded" in shell.run("launch", "grid.yaml", "seconds=2", "--wait")
+    shell.hold.unlink()
+    assert "6/6 succeeded" in shell.run("launch", "grid.yaml", "--wait")
     assert set(shell.executed().values()) == {1}
     assert {attempt for _, attempt, _ in shell.executed()} == {"1"}
 
@@ -141,7 +161,8 @@ def test_secrets_are_nowhere_to_be_seen(shells: Shells, tmp_path: Path, tmux_soc
     (tmp_path / "grid.yaml").write_text(grid + "secrets: [MY_KEY]\n")
     assert "the secret MY_KEY is not set" in shell.run("launch", "grid.yaml", code=6)
     shell.environment["MY_KEY"] = "canary-0815"
-    launcher = shell.start("launch", "grid.yaml", "seconds=2", "--wait")
+    shell.hold.touch()
+    launcher = shell.start("launch", "grid.yaml", "--wait")
     shell.until(lambda: len(shell.executed()) >= 2)
     tmux = ["tmux", "-L", tmux_socket]
     for command in (["show-environment", "-g"], ["show-environment", "-t", "toys"]):
@@ -153,6 +174,7 @@ def test_secrets_are_nowhere_to_be_seen(shells: Shells, tmp_path: Path, tmux_soc
     kept = list((tmp_path / "home" / "environments").iterdir())
     assert len(kept) == 1
     assert kept[0].stat().st_mode & 0o077 == 0
+    shell.hold.unlink()
     launcher.communicate(timeout=60)
     stored = [path for path in (tmp_path / "sweeps").rglob("*") if path.is_file()]
     assert stored
@@ -171,9 +193,11 @@ def test_killing_the_tmux_server_loses_no_run(
     shells: Shells, tmp_path: Path, tmux_socket: str
 ) -> None:
     shell = shells.Shell(tmp_path, "tmux")
-    launcher = shell.start("launch", "grid.yaml", "seconds=3", "--wait")
-    shell.until(lambda: len(shell.executed()) >= 4)
+    shell.hold.touch()
+    launcher = shell.start("launch", "grid.yaml", "--wait")
+    shell.until(lambda: len(shell.executed()) >= 2)
     subprocess.run(["tmux", "-L", tmux_socket, "kill-server"], check=True)
+    shell.hold.unlink()
     output, errors = launcher.communicate(timeout=120)
     assert launcher.returncode == 0, output + errors
     done = shell.executed()
@@ -184,7 +208,7 @@ def test_killing_the_tmux_server_loses_no_run(
 def test_the_windows_of_a_sweep(shells: Shells, tmp_path: Path, tmux_socket: str) -> None:
     shell = shells.Shell(tmp_path, "tmux")
     shell.run("launch", "grid.yaml")
-    shell.until(lambda: shell.states() == {"succeeded": 6})
+    shell.until_states({"succeeded": 6})
     tmux = ["tmux", "-L", tmux_socket]
     listing = [*tmux, "list-windows", "-t", "toys", "-F", "#{window_name}\t#{window_id}"]
     listed = subprocess.run(listing, capture_output=True, text=True, check=True).stdout

@@ -74,18 +74,6 @@ launch: {{backend: {backend}, max_parallel: 2, sync: 1s, retries: 1, lease: 15s}
 """
 
 
-@pytest.fixture(params=["local", "tmux"])
-def shell(
-    request: pytest.FixtureRequest,
-    shells: Shells,
-    tmp_path: Path,
-    tmux_socket: str,
-    s3_root: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Any:
-    return _shell(shells, tmp_path, request.param, s3_root, monkeypatch)
-
-
 def _shell(
     shells: Shells, folder: Path, backend: str, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> Any:
@@ -107,7 +95,14 @@ def _keys(root: str) -> list[str]:
     return sorted(open_store(root).names("toys"))
 
 
-def test_a_sweep_from_start_to_end(shell: Any, s3_root: str) -> None:
+@pytest.fixture
+def local(shells: Shells, tmp_path: Path, s3_root: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A folder with the toy above, whose sweeps lie on S3 and run on the local backend."""
+    return _shell(shells, tmp_path, "local", s3_root, monkeypatch)
+
+
+def test_a_sweep_from_start_to_end(local: Any, s3_root: str) -> None:
+    shell = local
     assert "2 to start" in shell.run("plan", "grid.yaml")
     assert _keys(s3_root) == []  # a plan leaves nothing behind
     assert "2/2 succeeded" in shell.run("launch", "grid.yaml", "--wait")
@@ -132,14 +127,20 @@ def test_a_sweep_from_start_to_end(shell: Any, s3_root: str) -> None:
     assert [path.name for path in left] == ["root"]
 
 
-def test_detached_followed_and_cancelled(shell: Any, s3_root: str) -> None:
+def test_detached_followed_and_cancelled(
+    shells: Shells,
+    tmp_path: Path,
+    tmux_socket: str,
+    s3_root: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shell = _shell(shells, tmp_path, "tmux", s3_root, monkeypatch)
     # A tmux server that was there before, whose environment leads to no store.
     bare = {key: value for key, value in os.environ.items() if not key.startswith("AWS_")}
-    socket = os.environ["SWEEPER_TMUX_SOCKET"]
-    keep = ["tmux", "-L", socket, "new-session", "-d", "-s", "keep", "sleep 600"]
+    keep = ["tmux", "-L", tmux_socket, "new-session", "-d", "-s", "keep", "sleep 600"]
     subprocess.run(keep, env=bare, check=True)
     shell.run("launch", "grid.yaml", "seconds=60")
-    shell.until(lambda: shell.states() == {"running": 2})
+    shell.until_states({"running": 2})
     shell.until(lambda: len(_steps(s3_root)) == 2)  # while they run
     shell.until(lambda: "step 0" in shell.run("logs", "toys/lr=0.1"))
     again = shell.run("launch", "grid.yaml", "seconds=60", "--wait", code=6)
@@ -148,12 +149,6 @@ def test_detached_followed_and_cancelled(shell: Any, s3_root: str) -> None:
     executed = Counter(run for run, _, _ in shell.executed())
     assert {run: len(steps) for run, steps in _steps(s3_root).items()} == executed
     assert not [key for key in _keys(s3_root) if ".parts/" in key]
-
-
-@pytest.fixture
-def local(shells: Shells, tmp_path: Path, s3_root: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The same on the local backend only."""
-    return _shell(shells, tmp_path, "local", s3_root, monkeypatch)
 
 
 def test_output_is_followed_while_it_comes_in_parts(local: Any) -> None:
@@ -243,7 +238,7 @@ def test_no_secret_stays_where_a_launcher_was_taken_over_from(local: Any, s3_roo
     _, errors = launcher.communicate(timeout=60)
     assert launcher.returncode == 6 and "has taken over 'toys'" in errors
     assert list(kept.iterdir()) == []
-    local.until(lambda: local.states() == {"succeeded": 2})
+    local.until_states({"succeeded": 2})
     assert set(local.executed().values()) == {1} and len(local.executed()) == 40
 
 
@@ -269,7 +264,8 @@ def test_the_quickstart(local: Any, s3_root: str, tmp_path: Path) -> None:
     """A part of it, for real: the recipe `sft` and the engine; its launcher killed on the way."""
     shutil.copytree(ROOT / "grids", tmp_path / "grids")
     given = ["launch", "grids/quickstart.yaml", "~lora_rank", "learning_rate=[2e-3,8e-3]"]
-    given += ["max_steps=20", "eval_every=10", "--backend", "local", "--wait"]
+    given += ["seeds=1", "max_steps=8", "eval_every=4", "test_size=8", "--backend", "local"]
+    given += ["--wait"]
     home = local.environment["SWEEPER_HOME"]
     try:
         launcher = local.start(*given)
@@ -282,7 +278,7 @@ def test_the_quickstart(local: Any, s3_root: str, tmp_path: Path) -> None:
         shutil.copytree(ROOT / "grids", other / "grids")
         local.folder = other
         shutil.rmtree(Path(home, "cache"), ignore_errors=True)
-        assert "6/6 succeeded" in local.run(*given)
+        assert "2/2 succeeded" in local.run(*given)
         report = analysis.analyze(s3_root, "quickstart")
         assert report.document["schema"] >= 1
         listed = json.loads(local.run("ls", "quickstart", "--json"))["runs"]

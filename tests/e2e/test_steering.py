@@ -18,6 +18,12 @@ def shell(request: pytest.FixtureRequest, shells: Any, tmp_path: Path, tmux_sock
     return shells.Shell(tmp_path, request.param)
 
 
+@pytest.fixture
+def local(shells: Any, tmp_path: Path, tmux_socket: str) -> Shell:
+    """For what is the launcher's own, whatever the backend."""
+    return shells.Shell(tmp_path, "local")
+
+
 def _left(shell: Shell) -> list[Path]:
     """Files with environments that were not removed."""
     return list((shell.folder / "home" / "environments").glob("*"))
@@ -43,7 +49,7 @@ def test_cancel(shell: Shell, killed: bool) -> None:
     assert shell.states() == {"cancelled": 6}
     assert "none of its 6 runs" in shell.run("cancel", "toys", "--state", "running")
     if not killed:
-        assert launcher.wait(30) == 3
+        assert launcher.wait(90) == 3
         launcher.communicate()
     assert not _left(shell)
     shell.run("status", "toys", code=3)
@@ -54,7 +60,8 @@ def test_cancel(shell: Shell, killed: bool) -> None:
     assert shell.executed() == before
 
 
-def test_retry_what_was_cancelled_and_what_failed(shell: Shell) -> None:
+def test_retry_what_was_cancelled_and_what_failed(local: Shell) -> None:
+    shell = local
     shell.run("launch", "grid.yaml", f"flag={shell.folder}/flag", "--wait", code=4)
     assert shell.states()["failed"] >= 3
     (shell.folder / "flag").write_text("mended")
@@ -66,23 +73,27 @@ def test_retry_what_was_cancelled_and_what_failed(shell: Shell) -> None:
     assert "lr=0.1,seed=0 of toys has succeeded: there is nothing to retry" in said
 
 
-def test_a_retry_is_taken_up_by_the_launcher_at_work(shell: Shell) -> None:
-    launcher = shell.start("launch", "grid.yaml", "seconds=2", "--wait")
+def test_a_retry_is_taken_up_by_the_launcher_at_work(local: Shell) -> None:
+    shell = local
+    shell.hold.touch()
+    launcher = shell.start("launch", "grid.yaml", "--wait")
     shell.until(lambda: len(shell.executed()) >= 2)
     shell.run("cancel", "toys", "lr=0.3,seed=2")
     said = shell.run("retry", "toys", "lr=0.3,seed=2")
     assert "the launcher at work on the sweep takes them up" in said
+    shell.hold.unlink()
     output, errors = launcher.communicate(timeout=120)
     assert launcher.returncode == 0, output + errors
     assert shell.states() == {"succeeded": 6}
     assert set(shell.executed().values()) == {1}
 
 
-def test_without_waiting_a_retry_goes_on_by_itself(shell: Shell) -> None:
+def test_without_waiting_a_retry_goes_on_by_itself(local: Shell) -> None:
+    shell = local
     shell.run("launch", "grid.yaml", f"flag={shell.folder}/flag", "--wait", code=4)
     (shell.folder / "flag").write_text("mended")
     assert "sweeper watch toys" in shell.run("retry", "toys", "--failed")
-    shell.until(lambda: shell.states() == {"succeeded": 6})
+    shell.until_states({"succeeded": 6})
 
 
 def test_smoke(shells: Any, tmp_path: Path, tmux_socket: str) -> None:
@@ -99,7 +110,8 @@ def _git(folder: Path, *arguments: str) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
 
-def test_what_runs_is_the_code_as_it_was_at_launch(shell: Shell) -> None:
+def test_what_runs_is_the_code_as_it_was_at_launch(local: Shell) -> None:
+    shell = local
     toy = shell.folder / "toy.py"
     old = toy.read_text().replace("def main", 'VERSION = "old"\n\ndef main')
     old = old.replace("    attempt =", "    print(VERSION, os.path.exists('data'))\n    attempt =")
@@ -159,13 +171,16 @@ def test_a_secret_in_the_grid_is_refused(shells: Any, tmp_path: Path, tmux_socke
 
 def test_a_sweep_is_paused_widened_stopped_and_goes_on(shell: Shell) -> None:
     """While its launcher is at work: none of that stops a run, or starts one twice."""
-    launcher = shell.start("launch", "grid.yaml", "seconds=2", "--wait")
+    shell.hold.touch()
+    launcher = shell.start("launch", "grid.yaml", "--wait")
     shell.until(lambda: len(shell.executed()) >= 2)
     assert "toys: paused: nothing new is started, what runs goes on" in shell.run("pause", "toys")
-    shell.until(lambda: shell.states() == {"succeeded": 2, "planned": 4})
+    shell.hold.unlink()
+    shell.until_states({"succeeded": 2, "planned": 4})
     assert "held: paused by " in shell.run("status", "toys", code=4)
     assert launcher.poll() is None
-    wider = ("grid.yaml", "seconds=2", "learning_rate=[0.1,0.3,0.5]")
+    shell.hold.touch()
+    wider = ("grid.yaml", "learning_rate=[0.1,0.3,0.5]")
     assert "the launcher at work goes on with it" in shell.run("launch", *wider)
     assert sum(shell.states().values()) == 9
     assert "another launcher is at work" in shell.run("launch", *wider, code=6)
@@ -173,11 +188,12 @@ def test_a_sweep_is_paused_widened_stopped_and_goes_on(shell: Shell) -> None:
     assert "toys: goes on" in shell.run("resume", "toys")
     shell.until(lambda: len({run for run, *_ in shell.executed()}) >= 4)
     assert "its launcher has ended; what runs goes on" in shell.run("stop", "toys")
-    assert launcher.wait(30) == 4
+    assert launcher.wait(90) == 4
     launcher.communicate()
     assert "no launcher is at work" in shell.run("stop", "toys")
     assert "a launcher that was started for it" in shell.run("resume", "toys")
-    shell.until(lambda: shell.states() == {"succeeded": 9})
+    shell.hold.unlink()
+    shell.until_states({"succeeded": 9})
     assert set(shell.executed().values()) == {1}
     shell.until(lambda: not _left(shell))
     assert "nothing is left to do" in shell.run("resume", "toys")

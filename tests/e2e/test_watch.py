@@ -79,13 +79,12 @@ def sweeper(folder: Path, *arguments: str, **environment: str) -> subprocess.Com
     )
 
 
-@pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50)])
 def test_filter_open_cancel_retry_and_jump(
-    open_terminal: Any, support: Any, tmp_path: Path, tmux_socket: str, width: int, height: int
+    open_terminal: Any, support: Any, tmp_path: Path
 ) -> None:
     done = sweeper(tmp_path, "launch", "demo.yaml")
     assert done.returncode == 0 and "sweeper watch demo" in done.stdout, done.stderr
-    terminal, sweep = open_terminal(width, height), Sweep(tmp_path)
+    terminal, sweep = open_terminal(), Sweep(tmp_path)
     terminal.type("sweeper watch demo")
     screen = terminal.wait("running", "failed", "waiting", "by rate limit", seconds=TIME)
     assert "stalled" not in screen  # a quota is a wait
@@ -207,7 +206,7 @@ def test_it_is_the_first_window_and_jumps_from_there(open_terminal: Any, tmp_pat
 def test_launch_wait_shows_the_view_until_the_sweep_has_ended(
     open_terminal: Any, support: Any, tmp_path: Path
 ) -> None:
-    support.write_grid(tmp_path, "short", seconds=0.1, backend="local")
+    support.write_grid(tmp_path, "short", seconds=0.2, backend="local")
     terminal = open_terminal()
     terminal.type("sweeper launch short.yaml --wait 'kind=[trains,fails]'; echo code $?")
     terminal.wait("code 3", gone="/ filter", seconds=TIME)
@@ -243,7 +242,7 @@ def test_closing_the_view_leaves_the_launcher_and_ctrl_c_interrupts_it(
 def test_a_view_that_is_killed_costs_nothing(
     open_terminal: Any, support: Any, tmp_path: Path
 ) -> None:
-    support.write_grid(tmp_path, "short", seconds=0.2, backend="local")
+    support.write_grid(tmp_path, "short", seconds=0.4, backend="local")
     terminal = open_terminal()
     terminal.type("sweeper launch short.yaml --wait kind=trains; echo code $?")
     terminal.wait("/ filter", "4 running", seconds=TIME)

@@ -1,5 +1,6 @@
 """A folder with a toy recipe and its grid, and `sweeper` as a user has it. The toy writes down in a
-ledger of its own what it really did."""
+ledger of its own what it really did, and after its first step waits while the file `hold` is there:
+what a test does meanwhile may take as long as it will."""
 
 import json
 import os
@@ -7,8 +8,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+
+from sweeper.results.registry import Registry
 
 TOY = """
 import json, os, time
@@ -22,6 +25,7 @@ class Config:
     seconds: float = 0.5
     fail: bool = False
     flag: str = ""
+    hold: str = ""
     seed: int = 0
     behavior_if_log_dir_exists: str = "ask"
 
@@ -35,6 +39,8 @@ def main(config: Config) -> None:
         os.close(descriptor)
         with open(os.path.join(config.log_path, "metrics.jsonl"), "a") as file:
             file.write(json.dumps({"step": step, "loss": 1 / (1 + step)}) + "\\n")
+        while config.hold and os.path.exists(config.hold):
+            time.sleep(0.05)
         time.sleep(config.seconds / 5)
     if config.fail or (config.flag and not os.path.exists(config.flag)):
         raise RuntimeError("the toy was told to fail")
@@ -46,7 +52,7 @@ GRID = """
 name: toys
 recipe: toy.py
 service: none
-base: {{ledger: {ledger}}}
+base: {{ledger: {ledger}, hold: {hold}}}
 grid: {{learning_rate: [0.1, 0.3]}}
 seeds: 3
 metric: {{name: loss, goal: minimize}}
@@ -59,9 +65,10 @@ class Shell:
 
     def __init__(self, folder: Path, backend: str) -> None:
         self.folder = folder
-        self.ledger = folder / "ledger"
+        self.ledger, self.hold = folder / "ledger", folder / "hold"
         (folder / "toy.py").write_text(TOY)
-        (folder / "grid.yaml").write_text(GRID.format(ledger=self.ledger, backend=backend))
+        grid = GRID.format(ledger=self.ledger, hold=self.hold, backend=backend)
+        (folder / "grid.yaml").write_text(grid)
         self.environment = {**os.environ, "SWEEPER_HOME": str(folder / "home")}
 
     def start(self, *arguments: str, **options: bool) -> subprocess.Popen[str]:
@@ -88,6 +95,17 @@ class Shell:
         output, _ = process.communicate(timeout=60)
         return Counter(run["state"] for run in json.loads(output)["runs"])
 
+    def until_states(self, expected: Mapping[str, int]) -> None:
+        """Wait until the runs' states are these. They are read in this process: to start `status`
+        again and again would take the processor from what is waited for."""
+        root = self.environment.get("SWEEPER_ROOT", str(self.folder / "sweeps"))
+
+        def found() -> Counter[str]:
+            runs = Registry(root, cache=False).sweep("toys").runs
+            return Counter(run.state.value for run in runs)
+
+        self.until(lambda: found() == expected)
+
     def executed(self) -> Counter[tuple[str, str, str]]:
         """(run, attempt, step) -> how often it really happened."""
         lines = self.ledger.read_text().split("\n")[:-1] if self.ledger.exists() else []
@@ -95,8 +113,11 @@ class Shell:
 
     @staticmethod
     def until(condition: Callable[[], object]) -> None:
-        """Wait for something to be true."""
+        """Wait for something to be true. To look takes a fifth of the processor at most."""
         deadline = time.monotonic() + 90
-        while not condition():
+        while True:
+            begun = time.process_time()
+            if condition():
+                return
             assert time.monotonic() < deadline, "waited 90 s in vain"
-            time.sleep(0.1)
+            time.sleep(max(0.1, 4 * (time.process_time() - begun)))

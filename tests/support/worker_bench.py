@@ -100,9 +100,9 @@ class Bench:
         return self.store.read(self.layout.log(RUN, attempt)).decode()
 
     def wait_for(self, path: Path) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90
         while not path.exists():
-            assert time.monotonic() < deadline, f"waited 30 s for {path}"
+            assert time.monotonic() < deadline, f"waited 90 s for {path}"
             time.sleep(0.02)
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ Standard library only, and quick to start: each step is a row in the ledger and 
     memory      take memory until there is none
     say-TEXT    print TEXT at the end
     waits       go on to the end only when there is a file LEDGER.go
+    holds-N     the same before step N
 """
 
 import json
@@ -31,6 +32,8 @@ def main(ledger: str, steps: str, seconds: str, mode: str, log_path: str) -> int
     begin = next_step(checkpoints) if saves else 0
     torn = next((int(word[5:]) for word in words if word.startswith("torn-")), None)
     for step in range(begin, int(steps)):
+        while f"holds-{step}" in words and not os.path.exists(f"{ledger}.go"):
+            time.sleep(0.02)
         line = json.dumps({"step": step, "loss": 1 / (1 + step), "note": "é" * 3}) + "\n"
         if torn is not None and step == 1:
             append(os.path.join(log_path, "metrics.jsonl"), line.encode()[:torn])
