@@ -106,7 +106,7 @@ BUDGET = """
 name: {name}
 recipe: sft
 service: local
-base: {{model_name: tiny/qwen3, max_steps: 12, eval_every: 6, save_every: 3}}
+base: {{model_name: tiny/qwen3, max_steps: 12, eval_every: 6, save_every: 3, test_size: 16}}
 grid: {{learning_rate: [1e-3, 3e-3]}}
 seeds: 2
 metric: {{name: test/nll, goal: minimize}}
@@ -161,20 +161,21 @@ def test_two_sweeps_have_one_budget_in_the_configuration(shell: Shell) -> None:
 def test_a_budget_in_dollars_needs_prices(shell: Shell) -> None:
     grid = shell.folder / "priced.yaml"
     grid.write_text(BUDGET.format(name="priced") + "budget: {usd: 0.2, on_reach: pause}\n")
-    said = shell.run("launch", "priced.yaml", "max_steps=4", "--wait", code=4)
+    said = shell.run("launch", "priced.yaml", "max_steps=4", "test_size=4", "--wait", code=4)
     assert "no price is known of tiny/qwen3" in said
     prices = shell.folder / "models.json"
     row = {"tinker_id": "tiny/qwen3", "prefill": "$1", "sample": "$1", "train": "$1"}
     prices.write_text(json.dumps([row]))
     shell.run("prices", "--refresh", str(prices))
-    shell.run("launch", "priced.yaml", "max_steps=4", "--wait")
+    shell.run("launch", "priced.yaml", "max_steps=4", "test_size=4", "--wait")
     assert 0 < total(shell, "priced")["usd"] < 0.2
 
 
 def test_checkpoints_are_listed_expire_and_are_deleted_but_for_what_is_needed(shell: Shell) -> None:
     grid = BUDGET.format(name="saving").replace("save_every: 3", "save_every: 2")
     (shell.folder / "saving.yaml").write_text(grid)
-    shell.run("launch", "saving.yaml", "max_steps=6", "learning_rate=1e-3", "--wait")
+    small = ("learning_rate=1e-3", "test_size=4", "--wait")
+    shell.run("launch", "saving.yaml", "max_steps=6", *small)
 
     def listed(*more: str) -> list[dict[str, Any]]:
         return json.loads(shell.run("checkpoints", "saving", "--json", *more))["checkpoints"]
@@ -189,7 +190,7 @@ def test_checkpoints_are_listed_expire_and_are_deleted_but_for_what_is_needed(sh
             "save_every: 3", f"save_every: 0, load_checkpoint_path: '{weights}'"
         )
     )
-    shell.run("launch", "next.yaml", "max_steps=2", "learning_rate=1e-3", "--wait")
+    shell.run("launch", "next.yaml", "max_steps=2", *small)
     said = {one["path"]: one["spared"] for one in listed("--keep", "final")}
     assert said[weights] == "another run goes on from it"
     finals = {path for path, why in said.items() if why == "to be kept"}

@@ -1,4 +1,4 @@
-"""A few hundred of the fuzzer's cases; `make fuzz` runs ten thousand."""
+"""Some of the fuzzer's cases; `make fuzz` runs ten thousand."""
 
 import re
 import subprocess
@@ -13,15 +13,15 @@ RUN = Path(__file__).parents[1] / "fuzz" / "run.py"
 
 def test_no_grid_is_a_bug_of_ours(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, RUN, "--cases", "200", "--seed", "7", "--keep", tmp_path],
+        [sys.executable, RUN, "--cases", "120", "--seed", "7", "--keep", tmp_path],
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    said = re.search(r"200 cases \((\d+) refused\): 0 tracebacks, 0 failed", done.stdout)
+    said = re.search(r"120 cases \((\d+) refused\): 0 tracebacks, 0 failed", done.stdout)
     assert said is not None, done.stdout
-    assert 0 < int(said.group(1)) < 200  # some could be planned
+    assert 0 < int(said.group(1)) < 120  # some could be planned
 
 
 def test_what_a_plan_must_not_do_is_seen(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ SPEAKING = (
     "echo begin {x}; printf '\\\\033[31mred\\\\033[0m\\\\033]0;title\\\\007\\\\n';"
     " sleep {seconds}; echo one {x}; sleep {seconds}; printf 'end {x}'"
 )
-RUNS = 50
+RUNS = 24
 
 
 class Sweeper:
@@ -128,7 +128,7 @@ def backend(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-def test_following_fifty_runs(backend: str, sweeper: Sweeper) -> None:
+def test_following_many_runs(backend: str, sweeper: Sweeper) -> None:
     sweeper.grid(SPEAKING, backend)
     sweeper.run("launch", "grid.yaml", "seconds=2")
     filtered = sweeper.start("logs", "many", "--follow", "--grep", "^end [0-9]+$", "--json")

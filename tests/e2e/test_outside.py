@@ -66,14 +66,16 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("elsewhere")
     wheel = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*wheel, "--wheel-dir", str(folder), str(ROOT)], check=True)
-    subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True
+    )
     python = folder / "venv" / "bin" / "python"
     places = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     site = subprocess.run(places, capture_output=True, text=True, check=True).stdout.strip()
     Path(site, "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
     built = next(folder.glob("sweeper-*.whl"))
-    install = [python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(built)]
-    subprocess.run(install, check=True)
+    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
+    subprocess.run([*install, "--no-deps", "--no-index", str(built)], check=True)
     return python.parent
 
 
@@ -119,7 +121,7 @@ def test_from_python(environment: Path, project: Path) -> None:
 def test_the_built_in_recipe_is_not_shadowed(environment: Path, project: Path, engine) -> None:
     (project / "sft.yaml").write_text(
         "name: theirs\nrecipe: sft\nservice: none\n"
-        f"base: {{base_url: '{engine.url}', max_steps: 2, eval_every: 0, train_size: 64}}\n"
+        f"base: {{base_url: '{engine.url}', max_steps: 2, eval_every: 0, test_size: 4}}\n"
         f"launch: {{backend: local, env: {{TINKER_API_KEY: {client_key(engine.home)}}}}}\n"
     )
     _run(project, environment / "sweeper", "launch", "sft.yaml", "--wait")
@@ -133,7 +135,7 @@ def test_a_sweep_that_has_our_recipe_by_its_older_name_goes_on(
     """Our recipes were modules at the top once: grids name them so, and sweeps recorded it."""
     sweeper, text = environment / "sweeper", (
         "name: old\nrecipe: recipes.sft\nservice: none\nseeds: SEEDS\n"
-        f"base: {{base_url: '{engine.url}', max_steps: 2, eval_every: 0, train_size: 64}}\n"
+        f"base: {{base_url: '{engine.url}', max_steps: 2, eval_every: 0, test_size: 4}}\n"
         f"launch: {{backend: local, env: {{TINKER_API_KEY: {client_key(engine.home)}}}}}\n"
     )  # fmt: skip
     (project / "old.yaml").write_text(text.replace("SEEDS", "1"))

@@ -14,9 +14,27 @@ pytestmark = pytest.mark.e2e
 
 GRID = Path(__file__).parents[2] / "grids" / "pipeline.yaml"
 SMALL = (
-    *("sft.max_steps=2", "sft.seeds=1", "sft.learning_rate=8e-3", "sft.lora_rank=8"),
-    *("dpo.max_steps=2", "dpo.seeds=1", "dpo.dpo_beta=0.5", "dpo.warmup_steps=0"),
-    *("rl.max_steps=1", "rl.seeds=1", "rl.learning_rate=3e-4", "rl.warmup_steps=0"),
+    *(
+        "sft.max_steps=2",
+        "sft.seeds=1",
+        "sft.learning_rate=8e-3",
+        "sft.lora_rank=8",
+        "sft.test_size=4",
+    ),
+    *(
+        "dpo.max_steps=2",
+        "dpo.seeds=1",
+        "dpo.dpo_beta=0.5",
+        "dpo.warmup_steps=0",
+        "dpo.test_size=4",
+    ),
+    *(
+        "rl.max_steps=1",
+        "rl.seeds=1",
+        "rl.learning_rate=3e-4",
+        "rl.warmup_steps=0",
+        "rl.test_size=4",
+    ),
     *("eval.max_items=4", "launch.backend=local"),
 )
 

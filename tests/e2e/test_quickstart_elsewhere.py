@@ -24,7 +24,8 @@ ROOT = Path(__file__).parents[2]
 TOKEN = "tml-a-token-of-the-test-0123456789"
 ARN = "arn:aws:secretsmanager:us-east-1:123456789012:secret:engine-AbCdEf"
 WHOLE = "SWEEPER_TEST_WHOLE" in os.environ
-PART = [] if WHOLE else ["~lora_rank", "learning_rate=[2e-3,8e-3]", "max_steps=6", "eval_every=3"]
+PART = ["~lora_rank", "learning_rate=[2e-3,8e-3]", "max_steps=6", "eval_every=3", "test_size=8"]
+PART = [] if WHOLE else PART
 SEEDS = 3 if WHOLE else 1
 SECONDS = 900 if WHOLE else 250
 

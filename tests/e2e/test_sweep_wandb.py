@@ -25,7 +25,7 @@ LIKE_COOKBOOK = (
     "wandb.init(project=config.wandb_project, name=config.wandb_name, dir=config.log_path,"
     " config={'lr': config.lr, 'log_path': config.log_path}) if config.wandb_project else 0"
 )
-TOY = """
+_TOY = """
 import os
 import chz, wandb
 
@@ -33,12 +33,13 @@ import chz, wandb
 class Config:
     log_path: str
     lr: float = 0.1
+    style: str = "bare"
     seed: int = 0
     wandb_project: str | None = None
     wandb_name: str | None = None
 
 def main(config: Config) -> None:
-    run = {init}
+    run = {bare} if config.style == "bare" else {cookbook}
     attempt = int(os.environ["SWEEPER_ATTEMPT"])
     for step in range(3 * attempt - 3, 3 * attempt):
         run.log({{"loss": 1 / (1 + step)}}, step=step, commit=True)
@@ -49,10 +50,12 @@ def main(config: Config) -> None:
 if __name__ == "__main__":
     chz.nested_entrypoint(main)
 """
+TOY = _TOY.format(bare=BARE, cookbook=LIKE_COOKBOOK)
 GRID = """
 name: tracked
 recipe: toy.py
-grid: {lr: [0.1, 0.3]}
+base: {lr: 0.3}
+grid: {style: [bare, cookbook]}
 seeds: 1
 secrets: [WANDB_API_KEY]
 launch: {backend: local, max_parallel: 2}
@@ -84,11 +87,9 @@ def _steps(found: list[dict[str, Any]]) -> dict[int, float]:
     return {row["_step"]: row["loss"] for row in rows}
 
 
-@pytest.mark.parametrize("init", [BARE, LIKE_COOKBOOK], ids=["bare", "cookbook"])
-def test_both_attempts_of_a_run_are_one_run_there(
-    init: str, tmp_path: Path, wandb_records: Records
-) -> None:
-    (tmp_path / "toy.py").write_text(TOY.format(init=init))
+def test_both_attempts_of_a_run_are_one_run_there(tmp_path: Path, wandb_records: Records) -> None:
+    """Of a program that knows nothing of it, and of one that is told where."""
+    (tmp_path / "toy.py").write_text(TOY)
     (tmp_path / "grid.yaml").write_text(GRID)
     done = _sweeper(tmp_path, "launch", "grid.yaml", "--wait")
     assert done.returncode == 3, done.stdout + done.stderr
@@ -122,7 +123,7 @@ def test_both_attempts_of_a_run_are_one_run_there(
 def test_a_launch_without_the_key_is_refused_and_one_without_a_name_for_it_is_told(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "toy.py").write_text(TOY.format(init=BARE))
+    (tmp_path / "toy.py").write_text(TOY)
     (tmp_path / "grid.yaml").write_text(GRID)
     ours = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
     ours |= {"SWEEPER_HOME": str(tmp_path / "home"), "HOME": str(tmp_path)}
