@@ -131,10 +131,13 @@ def parallel(
         }
     )
     found["yaxis"].update({"showticklabels": False, "showgrid": False, "range": [-0.08, 1.2]})
-    ends = [(key, text, place) for key in keys for text, place in _few(places[key])]
-    found["annotations"] = [_label(keys.index(key), place, text) for key, text, place in ends] + [
-        _label(len(keys), height, f"{sign * value * unit:.3g}")
-        for height, value in ((1, top), (0, bottom))
+    marked = [list(_few(places[key])) for key in keys]
+    marked.append([(f"{sign * value * unit:.3g}", at) for at, value in ((1.0, top), (0.0, bottom))])
+    found["annotations"] = [
+        # Of two marks beside two others each second pair stands higher, so that all can be read.
+        _label(x, place, text, higher=x % 2 == 1 and len(own) == 2)
+        for x, own in enumerate(marked)
+        for text, place in own
     ]
     return {"data": traces, "layout": found}
 
@@ -145,7 +148,7 @@ def _few(places: Mapping[str, float]) -> list[tuple[str, float]]:
     return found if len(found) <= 10 else [found[0], found[-1]]
 
 
-def _label(x: int, y: float, text: str) -> dict[str, Any]:
+def _label(x: int, y: float, text: str, *, higher: bool = False) -> dict[str, Any]:
     text = _brief(text)
     short = text if len(text) <= 18 else f"{text[:17]}…"
     return {
@@ -153,7 +156,7 @@ def _label(x: int, y: float, text: str) -> dict[str, Any]:
         "y": round(y, 5),
         "text": plain(short),
         "showarrow": False,
-        "yshift": 13 + 12 * (x % 2),  # above the lines that meet here, and beside its neighbours
+        "yshift": 25 if higher else 13,  # above the lines that meet here
         "font": {"size": 11},
     }
 

@@ -66,7 +66,8 @@ def noise_text(noise: Noise) -> str | None:
     cells = labels.counted(noise.repeated, "repeated cell")
     lent = f"{labels.counted(noise.lent_cells, 'cell')} of {labels.listed(noise.lent)}"
     behind = f"{cells} and {lent}" if noise.repeated else lent
-    behind = f"{behind if noise.lent else cells} ({noise.total:g} degrees of freedom)"
+    known = f"{labels.counted(round(noise.total), 'degree')} of freedom"
+    behind = f"{behind if noise.lent else cells} ({known})"
     tested = f", as their variances do not differ (Bartlett's test, {labels.p_value(noise.p)})"
     tested = tested if noise.p is not None else ""
     if noise.kind == "pooled":

@@ -82,7 +82,11 @@ def within(mean: float | None, low: float | None, high: float | None) -> list[st
     places = deserved(mean, low, high)
     if places is None or mean is None:
         return together(mean, low, high)
-    return [_minus(f"{mean:.{places}f}"), fixed(low, places), fixed(high, places)]
+    return [
+        _minus(f"{round(mean, places) + 0.0:.{places}f}"),
+        fixed(low, places),
+        fixed(high, places),
+    ]
 
 
 def fixed(value: float | None, places: int | None) -> str:
@@ -90,7 +94,7 @@ def fixed(value: float | None, places: int | None) -> str:
     zero is never written as one."""
     if places is None or value is None or not math.isfinite(value):
         return number(value)
-    text = f"{value:.{places}f}"
+    text = f"{value + 0.0:.{places}f}"  # no minus before a zero
     return number(value, 2) if value and not float(text) else _minus(text)
 
 

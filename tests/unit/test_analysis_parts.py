@@ -236,6 +236,7 @@ def test_numbers(value: float | None, text: str):
 def test_values_that_belong_together_have_the_same_decimals():
     assert labels.together(0.2504, 0.1552, 0.3457) == ["0.250", "0.155", "0.346"]
     assert labels.together(1234.5, 1300.25) == ["1234", "1300"]
+    assert labels.fixed(-0.0, 2) == "0.00" and labels.within(-0.0, -0.14, 0.14)[0] == "0.00"
     assert labels.together(0.9, None, math.nan) == ["0.900", "\u2013", "NaN"]
 
 
